@@ -1,0 +1,234 @@
+"""A child process that answers one message at a time, and the parent's handle on it.
+
+Decoders and inference run in children: native code that crashes, hangs or takes all memory costs one image, never
+the program. The child is `fieldray.child MODULE:FUNCTION`; the function takes a `Message` and returns one. A child
+ends when its standard input closes or its parent is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import BinaryIO, Final, cast
+
+from fieldray import errors
+from fieldray.errors import FieldrayError, Unreadable
+from fieldray.paths import child_command
+from fieldray.reasons import Reason, reason
+from fieldray.wire import Message, read_message, write_message
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[Message], Message]
+_MEMORY_VARIABLE: Final = "FIELDRAY_CHILD_MEMORY_MB"
+_ONE_THREAD: Final = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+class ChildDied(Exception):
+    """The child ended while it was asked something; `exit_code` as from `subprocess` (negative: a signal)."""
+
+    def __init__(self, exit_code: int | None, last_words: str) -> None:
+        super().__init__(f"child process ended with {exit_code}")
+        self.exit_code = exit_code
+        self.last_words = last_words
+
+
+class ChildTimeout(Exception):
+    """The child gave no answer in time and was killed."""
+
+
+class Child:
+    """The parent's handle. Not for use by two threads at once, except `kill`, which any thread may call."""
+
+    def __init__(self, service: str, *, memory_limit_mb: int | None = None) -> None:
+        self._service = service
+        self._memory_limit_mb = memory_limit_mb
+        self._process: subprocess.Popen[bytes] | None = None
+        self._last_words: deque[str] = deque(maxlen=20)
+        self._drain: threading.Thread | None = None
+        self._timed_out = False
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process is there."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int | None:
+        """The process id, None before `start`."""
+        return self._process.pid if self._process else None
+
+    def start(self) -> None:
+        """Start the process; it answers its first call once its imports are done. Raises OSError."""
+        environment = {**os.environ, **_ONE_THREAD}
+        if self._memory_limit_mb:
+            environment[_MEMORY_VARIABLE] = str(self._memory_limit_mb)
+        flags = getattr(subprocess, "CREATE_NO_WINDOW", 0)
+        self._process = subprocess.Popen(
+            child_command(self._service),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            creationflags=flags,
+        )
+        self._timed_out = False
+        self._drain = threading.Thread(target=self._keep_last_words, name="child-stderr", daemon=True)
+        self._drain.start()
+
+    def call(self, message: Message, *, timeout_s: float) -> Message:
+        """Ask and wait. Raises ChildTimeout, ChildDied, or the `FieldrayError` the service raised."""
+        process = self._process
+        if process is None:
+            raise ChildDied(None, "not started")
+        deadline = threading.Timer(timeout_s, self._expire)
+        deadline.start()
+        try:
+            write_message(cast("BinaryIO", process.stdin), message)
+            answer = read_message(cast("BinaryIO", process.stdout))
+        except (OSError, ValueError) as error:
+            log.debug("child %s: %s", self._service, error)
+            answer = None
+        finally:
+            deadline.cancel()
+            deadline.join()
+        if answer is None:
+            self.kill()
+            if self._timed_out:
+                raise ChildTimeout(f"no answer in {timeout_s:g} s")
+            raise ChildDied(process.returncode, "\n".join(self._last_words))
+        _raise_remote(answer)
+        return answer
+
+    def close(self, *, grace_s: float = 2.0) -> None:
+        """Close its input, wait for an orderly end, kill it if that takes longer."""
+        process = self._process
+        if process is None:
+            return
+        with contextlib.suppress(OSError):
+            cast("BinaryIO", process.stdin).close()
+        try:
+            process.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        self._reap(process)
+
+    def kill(self) -> None:
+        """End it at once."""
+        process = self._process
+        if process is not None:
+            process.kill()
+            self._reap(process)
+
+    def _reap(self, process: subprocess.Popen[bytes]) -> None:
+        process.wait()
+        if self._drain and self._drain is not threading.current_thread():
+            self._drain.join()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            with contextlib.suppress(OSError):
+                cast("BinaryIO", stream).close()
+
+    def _expire(self) -> None:
+        self._timed_out = True
+        if self._process:
+            self._process.kill()
+
+    def _keep_last_words(self) -> None:
+        process = self._process
+        assert process and process.stderr
+        for line in process.stderr:
+            self._last_words.append(line.decode(errors="replace").rstrip()[:500])
+
+
+def _raise_remote(answer: Message) -> None:
+    raised = answer.body.get("raised")
+    if raised is None:
+        return
+    why = Reason(raised["code"], tuple((key, value) for key, value in raised["parameters"]))
+    kind = getattr(errors, raised["kind"], FieldrayError)
+    if not (isinstance(kind, type) and issubclass(kind, FieldrayError)) or kind is errors.PackNotTrusted:
+        kind = FieldrayError
+    raise kind(why)
+
+
+def _raised(kind: str, why: Reason) -> Message:
+    return Message({"raised": {"kind": kind, "code": why.code, "parameters": [list(pair) for pair in why.parameters]}})
+
+
+# ---- the child's side
+
+
+def main(arguments: list[str]) -> int:
+    """Serve until the input closes. `arguments` is one `module:function` inside this package."""
+    module_name, _, function_name = arguments[0].partition(":")
+    if not module_name.startswith("fieldray."):
+        raise SystemExit(2)
+    requests, answers = _private_streams()
+    _limit_memory()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, args=(os.getppid(),), name="parent-watch", daemon=True).start()
+    handle: Handler = getattr(importlib.import_module(module_name), function_name)
+    while (message := read_message(requests)) is not None:
+        write_message(answers, _answer(handle, message))
+    return 0
+
+
+def _answer(handle: Handler, message: Message) -> Message:
+    try:
+        return handle(message)
+    except FieldrayError as error:
+        return _raised(type(error).__name__, error.reason)
+    except MemoryError:
+        limit = os.environ.get(_MEMORY_VARIABLE, "?")
+        return _raised(Unreadable.__name__, reason("memory", limit_mb=limit))
+    except Exception as error:
+        logging.basicConfig(level=logging.INFO)
+        log.exception("child service failed")
+        return _raised(FieldrayError.__name__, reason("internal", detail=f"{type(error).__name__}: {error}"))
+
+
+def _private_streams() -> tuple[BinaryIO, BinaryIO]:
+    """The message streams on descriptors of their own; whatever native code prints goes to standard error."""
+    requests = os.fdopen(os.dup(0), "rb")
+    answers = os.fdopen(os.dup(1), "wb")
+    with open(os.devnull, "rb") as nothing:  # noqa: PTH123
+        os.dup2(nothing.fileno(), 0)
+    os.dup2(2, 1)
+    return requests, answers
+
+
+def _limit_memory() -> None:
+    limit_mb = os.environ.get(_MEMORY_VARIABLE)
+    if not limit_mb:
+        return
+    if sys.platform == "win32":
+        from fieldray.child_windows import limit_memory
+
+        limit_memory(int(limit_mb))
+    else:
+        import resource
+
+        limit = int(limit_mb) * 2**20
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _end_with_parent(parent: int) -> None:
+    """A killed parent cannot close anything in order: leave as soon as another process has adopted us."""
+    while True:
+        time.sleep(1.0)
+        if sys.platform != "win32" and os.getppid() != parent:
+            os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,94 @@
+"""What the working rooms tell the front ends: frozen, sent through one callable `publish(event)`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from fieldray.domain.finding import Outcome
+from fieldray.domain.prediction import BackendName
+from fieldray.reasons import Reason
+
+BackendState = Literal["stopped", "starting", "ready", "gone"]
+RunState = Literal["running", "paused", "finished", "cancelled", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendChanged:
+    """A backend entered a state; `reason` says why it is gone or unavailable. `in_use`: results now come from it."""
+
+    backend: BackendName
+    state: BackendState
+    in_use: bool
+    detail: str = ""
+    reason: Reason | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunChanged:
+    """A batch started, paused, went on or ended (`reason` if it failed)."""
+
+    run_id: int
+    state: RunState
+    reason: Reason | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutcomeReady:
+    """One image has its outcome, already committed to the store. `is_resumed`: it was done in an earlier run."""
+
+    run_id: int
+    row_id: int
+    outcome: Outcome
+    is_resumed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a batch is. `total` grows while folders are still being searched (`total_is_final` False)."""
+
+    done: int
+    total: int
+    total_is_final: bool
+    images_per_s: float
+    remaining_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """Inference frames per second of the current run, from the third image of a backend on (None before), and load.
+
+    cpu_percent is of the whole machine, memory_mb of all processes of this program together.
+    """
+
+    fps_now: float | None = None
+    fps_min: float | None = None
+    fps_avg: float | None = None
+    fps_max: float | None = None
+    first_ms: float | None = None
+    second_ms: float | None = None
+    p50_ms: float | None = None
+    p95_ms: float | None = None
+    cpu_percent: float | None = None
+    memory_mb: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drive:
+    """A mounted removable file system, and the pack folders seen on it."""
+
+    mount_point: str
+    name: str
+    pack_folders: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrivesChanged:
+    """The drives that are there now."""
+
+    drives: tuple[Drive, ...] = field(default_factory=tuple)
+
+
+Event = BackendChanged | RunChanged | OutcomeReady | Progress | Speed | DrivesChanged
+Publish = Callable[[Event], None]

@@ -1,0 +1,134 @@
+"""From a score to a decision, and the one list in which every image ends."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray.domain.image import PixelMap
+from fieldray.domain.model import Calibration, OperatingPoint
+from fieldray.domain.study import ImageRef
+from fieldray.reasons import Reason
+
+Decision = Literal["above", "below", "unsure", "not_assessed"]
+Status = Literal["screened", "refused", "failed"]
+Stage = Literal["discover", "decode", "quality", "inference", "store"]
+Category = Literal["abnormal", "not_sure", "normal", "not_assessed", "refused", "failed"]
+
+_EPSILON = 1e-7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One label's calibrated score and what the operating point makes of it."""
+
+    label: str
+    score: float
+    point: OperatingPoint | None
+    decision: Decision
+
+
+def calibrate(score: float, calibration: Calibration | None) -> float:
+    """Calibrated score in [0, 1] of a raw score in [0, 1] (Platt 1999, on the logit)."""
+    if calibration is None:
+        return score
+    clipped = min(max(score, _EPSILON), 1 - _EPSILON)
+    logit = math.log(clipped / (1 - clipped))
+    return 1 / (1 + math.exp(-(calibration.slope * logit + calibration.intercept)))
+
+
+def decide(score: float, point: OperatingPoint | None) -> Decision:
+    """The decision at an operating point; without one there is none, never 0.5."""
+    if point is None:
+        return "not_assessed"
+    if score >= point.unsure_high:
+        return "above"
+    return "below" if score < point.unsure_low else "unsure"
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class ReadFacts:
+    """What reading an image told, small enough to keep for every row.
+
+    thumbnail   (h, w) uint8, longer side 64, as displayed; None if the image was not read
+    """
+
+    content_sha256: str = ""
+    rows: int = 0
+    columns: int = 0
+    thumbnail: NDArray[np.uint8] | None = None
+    pixel_map: PixelMap | None = None
+    decode_ms: float = 0.0
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Screened:
+    """Read, run and assessed."""
+
+    ref: ImageRef
+    facts: ReadFacts
+    findings: tuple[Finding, ...]
+    class_maps: NDArray[np.float32] | None
+    pack_name: str
+    model_sha256: str
+    backend: str
+    inference_ms: float
+    extra: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def status(self) -> Status:
+        return "screened"
+
+    @property
+    def category(self) -> Category:
+        """abnormal if any finding is above, else not sure if any is unsure, else normal if any was assessed."""
+        decisions = {finding.decision for finding in self.findings}
+        if "above" in decisions:
+            return "abnormal"
+        if "unsure" in decisions:
+            return "not_sure"
+        return "normal" if decisions == {"below"} else "not_assessed"
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Refused:
+    """Not a usable frontal chest film."""
+
+    ref: ImageRef
+    reason: Reason
+    facts: ReadFacts = field(default_factory=ReadFacts)
+
+    @property
+    def status(self) -> Status:
+        return "refused"
+
+    @property
+    def category(self) -> Category:
+        return "refused"
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Failed:
+    """Could not be read or run; `stage` says where."""
+
+    ref: ImageRef
+    stage: Stage
+    reason: Reason
+    facts: ReadFacts = field(default_factory=ReadFacts)
+
+    @property
+    def status(self) -> Status:
+        return "failed"
+
+    @property
+    def category(self) -> Category:
+        return "failed"
+
+
+Outcome = Screened | Refused | Failed

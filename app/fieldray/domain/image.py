@@ -1,0 +1,87 @@
+"""A decoded image, and how its values are shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+WindowFunction = Literal["LINEAR", "LINEAR_EXACT", "SIGMOID"]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Window centre and width in the units of `Image.pixels` (DICOM PS3.3 C.11.2.1.2 and C.11.2.1.3)."""
+
+    center: float
+    width: float
+    function: WindowFunction = "LINEAR"
+
+    def __post_init__(self) -> None:
+        if not self.width > 0 or not np.isfinite(self.center + self.width):
+            raise ValueError(f"window width must be above 0 and finite, not {self.width}")
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Image:
+    """One upright grey image, read-only.
+
+    pixels      (rows, columns) uint8 or uint16, after the Modality LUT; 0 is air (black) whatever the photometric
+                interpretation was. A modality value is `pixels * value_scale + value_offset`.
+    window      how the file asks to be shown, in the units of `pixels`; None where it is silent
+    voi_lut     the file's VOI LUT as display values 0..65535 for each pixel value (index = pixel value); or None
+    padding     pixel value that marks "no data" (DICOM Pixel Padding Value), or None
+    spacing_mm  (row, column) distance between pixel centres, or None
+    is_reduced  True when the file was read at a lower resolution on purpose; `full_rows`, `full_columns` are then
+                the file's own size
+    notes       codes of what was assumed or repaired while reading, for the log and the viewer
+    """
+
+    pixels: NDArray[np.uint8] | NDArray[np.uint16]
+    window: Window | None = None
+    voi_lut: NDArray[np.uint16] | None = None
+    padding: int | None = None
+    value_scale: float = 1.0
+    value_offset: float = 0.0
+    spacing_mm: tuple[float, float] | None = None
+    view: str = ""
+    is_colour: bool = False
+    is_reduced: bool = False
+    full_rows: int = 0
+    full_columns: int = 0
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.pixels.ndim != 2 or self.pixels.size == 0:
+            raise ValueError(f"pixels must be (rows, columns), not {self.pixels.shape}")
+        if self.pixels.dtype not in (np.uint8, np.uint16):
+            raise TypeError(f"pixels must be uint8 or uint16, not {self.pixels.dtype}")
+        self.pixels.flags.writeable = False
+
+
+@dataclass(frozen=True, slots=True)
+class PixelMap:
+    """Where a tensor's pixel lies in the image: image = tensor * scale + offset, pixel centres at +0.5.
+
+    `(row + 0.5) * row_scale + row_offset` is the image row (in pixel edges) of the centre of tensor row `row`.
+    """
+
+    row_scale: float
+    row_offset: float
+    column_scale: float
+    column_offset: float
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Tensor:
+    """Exactly what a pack's `InputSpec` asks for: values (1, height, width, channels) uint8, and the way back."""
+
+    values: NDArray[np.uint8]
+    pixel_map: PixelMap
+
+    def __post_init__(self) -> None:
+        if self.values.ndim != 4 or self.values.shape[0] != 1 or self.values.dtype != np.uint8:
+            raise ValueError(f"a tensor is (1, h, w, c) uint8, not {self.values.shape} {self.values.dtype}")
+        self.values.flags.writeable = False

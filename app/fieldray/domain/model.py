@@ -1,0 +1,220 @@
+"""What a model pack says about itself, and a verified model in memory.
+
+Field meanings follow the pack format, version 1 (README, "Model pack"). These classes are valid from birth:
+`__post_init__` raises ValueError with the offending field's name. Reading them from JSON is `packs.manifest`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+IntensityRule = Literal["as_displayed", "percentile"]
+FitRule = Literal["stretch", "pad", "crop"]
+Activation = Literal["sigmoid", "softmax"]
+Trust = Literal["builtin", "signed", "legacy"]
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ValueError(message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputSpec:
+    """The network's input.
+
+    intensity   "as_displayed": the file's own VOI LUT or window (else 1st to 99th percentile) mapped to 0..255;
+                "percentile": the same, then, on the resized tensor, its 1st..99th percentile stretched to 0..255,
+                so that the grey level of a site does not matter
+    fit         "stretch" to height x width; "pad" keeps the aspect and fills with 0; "crop" keeps the aspect and
+                cuts the longer side about its middle
+    margin      share of each side cut off before fitting (borders carry letters and collimation), 0..0.2
+    """
+
+    height: int
+    width: int
+    channels: int = 1
+    intensity: IntensityRule = "percentile"
+    fit: FitRule = "stretch"
+    margin: float = 0.0
+
+    def __post_init__(self) -> None:
+        _require(8 <= self.height <= 2048 and 8 <= self.width <= 2048, "input height and width must be 8..2048")
+        _require(self.channels in (1, 3), "input channels must be 1 or 3")
+        _require(0.0 <= self.margin <= 0.2, "input margin must be 0..0.2")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Label:
+    """One thing the pack looks for. `code` in `scheme` (for example SNOMED CT, or "fieldray")."""
+
+    code: str
+    scheme: str
+    meaning: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        _require(bool(self.code) and "en" in self.meaning, "a label needs a code and an English meaning")
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A measured share or AUC with its 95 % confidence interval, all in 0..1."""
+
+    value: float
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        _require(0 <= self.low <= self.value <= self.high <= 1, f"not an estimate: {self}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatingPoint:
+    """A named threshold on one label's calibrated score, with what was measured at it.
+
+    A score s is BELOW if s < unsure_low, ABOVE if s >= unsure_high, UNSURE between; a band of no width
+    (unsure_low == threshold == unsure_high) leaves no unsure zone.
+    """
+
+    name: str
+    label: str
+    threshold: float
+    unsure_low: float
+    unsure_high: float
+    sensitivity: Estimate
+    specificity: Estimate
+    measured_on: str
+
+    def __post_init__(self) -> None:
+        _require(bool(self.name), "an operating point needs a name")
+        ordered = 0 <= self.unsure_low <= self.threshold <= self.unsure_high <= 1
+        _require(ordered, f"operating point {self.name}: need 0 <= unsure_low <= threshold <= unsure_high <= 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Platt scaling: calibrated score = sigmoid(slope * logit(score) + intercept)."""
+
+    slope: float = 1.0
+    intercept: float = 0.0
+
+    def __post_init__(self) -> None:
+        _require(math.isfinite(self.slope + self.intercept) and self.slope > 0, "calibration slope must be above 0")
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class RefusalGate:
+    """Refuses what is too far from the training films, by the pooled features f (n,).
+
+    distance = sqrt(mean(((f - mean) @ projection) ** 2)), projection (n, k) whitens the training features.
+    Refused when distance > limit.
+    """
+
+    mean: NDArray[np.float32]
+    projection: NDArray[np.float32]
+    limit: float
+
+    def __post_init__(self) -> None:
+        _require(self.projection.shape[0] == self.mean.shape[0], "gate: projection and mean differ in length")
+        _require(self.limit > 0, "gate: limit must be above 0")
+
+    def distance(self, features: NDArray[np.float32]) -> float:
+        """Distance of one image's features (n,), 0 or more."""
+        centred = (features - self.mean) @ self.projection
+        return float(np.sqrt(np.mean(centred**2)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputRoles:
+    """Which output of the file is what, by index; None where there is none.
+
+    Where class maps exist, a label's score is activation(mean of its map), taken from the integer map: the mean of
+    many cells is finer than the single quantised score. Otherwise the scores output is used.
+    """
+
+    scores: int | None = None
+    class_maps: int | None = None
+    features: int | None = None
+    activation: Activation = "sigmoid"
+
+    def __post_init__(self) -> None:
+        _require(self.scores is not None or self.class_maps is not None, "outputs need scores or class_maps")
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class GoldenVectors:
+    """Inputs (n, h, w, c) uint8 and the scores (n, labels) float32 their maker measured; largest difference allowed."""
+
+    inputs: NDArray[np.uint8]
+    scores: NDArray[np.float32]
+    tolerance: float
+
+    def __post_init__(self) -> None:
+        _require(len(self.inputs) == len(self.scores), "golden vectors: inputs and scores differ in number")
+        _require(0 < self.tolerance < 0.5, "golden vectors: tolerance must be in (0, 0.5)")
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Manifest:
+    """All a pack says. `names`, `descriptions`, `intended_use` and `limits` are texts by language code."""
+
+    pack_id: str
+    version: str
+    names: Mapping[str, str]
+    descriptions: Mapping[str, str]
+    intended_use: Mapping[str, str]
+    limits: Mapping[str, str]
+    input: InputSpec
+    labels: tuple[Label, ...]
+    outputs: OutputRoles
+    operating_points: tuple[OperatingPoint, ...] = ()
+    calibration: Mapping[str, Calibration] = field(default_factory=dict)
+    gate: RefusalGate | None = None
+    accepted_modalities: tuple[str, ...] = ("CR", "DX", "DR", "XR", "RG")
+    accepted_body_parts: tuple[str, ...] = ("CHEST", "THORAX", "LUNG")
+    accepted_views: tuple[str, ...] = ("PA", "AP")
+    minimum_edgetpu_runtime: int | None = None
+    provenance: Mapping[str, str] = field(default_factory=dict)
+    metrics: Mapping[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _require(bool(self.labels), "a pack needs at least one label")
+        codes = {label.code for label in self.labels}
+        _require(len(codes) == len(self.labels), "label codes must differ")
+        for point in self.operating_points:
+            _require(point.label in codes, f"operating point {point.name} is for unknown label {point.label}")
+
+    def point(self, label: str, name: str | None = None) -> OperatingPoint | None:
+        """The operating point `name` of a label (the first one if no name is given), or None."""
+        for point in self.operating_points:
+            if point.label == label and name in (None, point.name):
+                return point
+        return None
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Model:
+    """A verified pack in memory: nothing of it is read from the drive any more.
+
+    model_sha256 is that of the CPU file (hex). fingerprint is the signing key's, empty for a legacy pack.
+    """
+
+    manifest: Manifest
+    trust: Trust
+    fingerprint: str
+    model_sha256: str
+    cpu_file: bytes
+    edgetpu_file: bytes | None = None
+    golden: GoldenVectors | None = None
+    card: str = ""
+
+    @property
+    def pack_name(self) -> str:
+        """`id-version`, as in the pack's folder."""
+        return f"{self.manifest.pack_id}-{self.manifest.version}"

@@ -1,0 +1,44 @@
+"""What goes into an engine and what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+BackendName = Literal["cpu", "edgetpu"]
+DeviceChoice = Literal["auto", "cpu", "edgetpu"]
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Request:
+    """One image for the engine: values (1, height, width, channels) uint8."""
+
+    request_id: int
+    values: NDArray[np.uint8]
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Prediction:
+    """The answer to one request.
+
+    backend     the one that really ran this image
+    scores      uncalibrated score in [0, 1] by label code
+    class_maps  (labels, rows, columns) float32 logits, their mean is the label's logit; None if the model has none
+    features    (n,) float32 pooled features; None if the model has none
+    latency_ms  the invocation alone, as measured in the process that ran it
+    sequence    1 for the first image this backend ran since it was opened, 2 for the second, ...
+    """
+
+    request_id: int
+    pack_name: str
+    model_sha256: str
+    backend: BackendName
+    scores: Mapping[str, float]
+    class_maps: NDArray[np.float32] | None
+    features: NDArray[np.float32] | None
+    latency_ms: float
+    sequence: int

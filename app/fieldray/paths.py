@@ -1,0 +1,45 @@
+"""Where things are on this machine, installed, frozen or run from a checkout."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+import platformdirs
+
+APP_NAME: Final = "fieldray"
+_PACKAGE: Final = Path(__file__).resolve().parent
+
+
+def _data_root() -> Path:
+    """The folder that holds `assets` and `models`: inside the package when installed, the checkout's root else."""
+    installed = _PACKAGE / "_data"
+    return installed if installed.is_dir() else _PACKAGE.parent.parent
+
+
+def asset(name: str) -> Path:
+    """A file of `assets/`, for example `translations/uk.json`."""
+    return _data_root() / "assets" / name
+
+
+def builtin_packs() -> Path:
+    """The folder of the packs that ship with the program."""
+    return _data_root() / "models"
+
+
+def user_data() -> Path:
+    """This user's data folder (results, trusted keys), made if absent; FIELDRAY_HOME overrides it."""
+    override = os.environ.get("FIELDRAY_HOME")
+    folder = Path(override) if override else Path(platformdirs.user_data_dir(APP_NAME, appauthor=False))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def child_command(service: str) -> list[str]:
+    """The command that starts a child process serving `service` ("module:function" of this package)."""
+    if getattr(sys, "frozen", False):
+        suffix = ".exe" if sys.platform == "win32" else ""
+        return [str(Path(sys.executable).with_name("fieldray-worker" + suffix)), service]
+    return [sys.executable, "-m", "fieldray.child", service]

@@ -1,0 +1,121 @@
+"""Every reason a person can be shown, as a code with a plain English sentence.
+
+A reason is a value: it travels between processes, is stored, translated and counted by its code. Parameters are
+filled in last, so a translation can put them where its grammar wants them. Rules for the sentences: say what is
+wrong and, where a person can act, what to do; no exception names, no jargon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+# fmt: off
+REFUSED: Final[Mapping[str, str]] = {
+    "not_an_image": "This file is not a DICOM, PNG or JPEG image.",
+    "no_pixel_data": "This DICOM file holds no image ({modality}).",
+    "modality": "Not a radiograph: the modality is {modality}.",
+    "body_part": "Not a chest image: the body part is {body_part}.",
+    "view": "Not a frontal view: the view position is {view}.",
+    "colour": "A colour image is not a radiograph.",
+    "too_small": "The image is too small: {rows} x {columns} pixels.",
+    "blank": "The image is blank or has almost no contrast.",
+    "aspect": "The image is too long and narrow for a chest film: {rows} x {columns} pixels.",
+    "unlike_training": "The image does not look like the chest films this pack was made for.",
+    "too_many_frames": "The file has {frames} frames; at most {limit} are read.",
+}
+
+FAILED: Final[Mapping[str, str]] = {
+    "unreadable": "The file cannot be opened: {detail}.",
+    "missing": "The file is not there any more.",
+    "no_permission": "You have no permission to read this file.",
+    "empty": "The file is empty.",
+    "truncated": "The file is cut short: part of the image is missing.",
+    "damaged": "The file is damaged: {detail}.",
+    "unsupported_compression": "The image is compressed in a way that cannot be read here ({name}).",
+    "unsupported_pixels": "The pixel format cannot be read here ({detail}).",
+    "too_large": "The image is too large to read safely ({detail}).",
+    "encrypted": "The file is encrypted. Unpack it with its password first.",
+    "executable": "The file begins like a program and is not opened.",
+    "outside_folder": "The index refers to a file outside the chosen folder. It is not opened.",
+    "decoder_crashed": "The decoder stopped while reading this file, twice. The file may be damaged.",
+    "decoder_timeout": "Reading took longer than {seconds} s and was stopped. The file may be damaged.",
+    "memory": "Reading this file needs more memory than allowed ({limit_mb} MB).",
+    "inference": "The network could not be run on this image: {detail}.",
+    "inference_timeout": "The network gave no answer within {seconds} s.",
+    "storage": "The result could not be saved: {detail}.",
+    "internal": "An unexpected error. Please report it with the log ({detail}).",
+}
+
+PACKS: Final[Mapping[str, str]] = {
+    "no_pack": "No model pack found. Plug in a model drive, or give its folder with --pack.",
+    "pack_not_found": "There is no pack named {name} here.",
+    "pack_unreadable": "The pack cannot be read: {detail}.",
+    "pack_incomplete": "The pack lacks the file {name}.",
+    "pack_unsigned": "The pack has no signature.",
+    "pack_bad_signature": "The signature does not match: the pack was changed after it was signed. Nothing was loaded.",
+    "pack_tampered": "The file {name} is not the one that was signed. Nothing was loaded.",
+    "pack_unknown_key": "The pack is signed by a key that is not trusted yet: {fingerprint}. "
+                        "Compare it with its maker's, then trust it.",
+    "pack_older": "Version {version} of this pack is older than {seen}, which was used here before.",
+    "pack_manifest": "The pack's description is not valid: {detail}.",
+    "pack_bad_name": "The pack names a file in a way that is not allowed: {name}.",
+    "pack_too_large": "The pack's file {name} is too large ({size_mb} MB; at most {limit_mb} MB).",
+    "pack_newer_format": "The pack needs a newer program (format {version}).",
+    "pack_legacy": "An unsigned legacy model. It has no operating point: scores only, not assessed.",
+    "drive_gone": "The drive was removed while it was read. Nothing was loaded.",
+}
+
+BACKENDS: Final[Mapping[str, str]] = {
+    "no_runtime": "No TensorFlow Lite runtime is installed. Install ai-edge-litert.",
+    "bad_model": "The model file cannot be run here: {detail}.",
+    "self_test": "The model gives other results here than its maker measured ({detail}). It is not used.",
+    "worker_died": "The process that runs the model stopped unexpectedly.",
+    "worker_timeout": "The process that runs the model gave no answer within {seconds} s.",
+    "start_failed": "The model could not be started: {detail}.",
+    "no_edgetpu_file": "This pack has no file for the Edge TPU.",
+    "edgetpu_not_here": "No Edge TPU is connected.",
+}
+
+PROGRAM: Final[Mapping[str, str]] = {
+    "disk_full": "The disk is full: {path}.",
+    "not_writable": "Cannot write to {path}: {detail}.",
+    "database_newer": "The results in {path} were made by a newer version of the program.",
+    "database_damaged": "The results in {path} cannot be read: {detail}.",
+    "nothing_to_screen": "There is nothing to screen: {path} does not exist.",
+    "operating_point": "The pack has no operating point named {name}. It has: {known}.",
+    "setting": "The setting {key} cannot be {value}: {detail}.",
+}
+# fmt: on
+
+TEMPLATES: Final[Mapping[str, str]] = {**REFUSED, **FAILED, **PACKS, **BACKENDS, **PROGRAM}
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """A code of `TEMPLATES` and its parameters, in a fixed order.
+
+    Raises KeyError at birth for an unknown code or a missing parameter.
+    """
+
+    code: str
+    parameters: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        TEMPLATES[self.code].format(**dict(self.parameters))
+
+    @property
+    def text(self) -> str:
+        """The English sentence."""
+        return TEMPLATES[self.code].format(**dict(self.parameters))
+
+
+def reason(code: str, **parameters: object) -> Reason:
+    """Make a `Reason`; parameter values are turned into text without control characters, at most 200 long."""
+    return Reason(code, tuple((key, _plain(value)) for key, value in sorted(parameters.items())))
+
+
+def _plain(value: object) -> str:
+    text = "".join(letter if letter.isprintable() else " " for letter in str(value)).strip()
+    return text if len(text) <= 200 else text[:197] + "..."

@@ -1,0 +1,114 @@
+"""The program's settings: one table, from which defaults, file and dialog derive.
+
+To add a setting, add a row. The file is `settings.json` in the user's data folder; unknown keys in it are kept,
+wrong values fall back to the default and are reported.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from fieldray.errors import StorageProblem, UsageProblem
+from fieldray.paths import user_data
+from fieldray.reasons import Reason, reason
+
+Value = str | int | float | bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One setting. `choices` limits a text; `low`..`high` limits a number; `label` is the dialog's text."""
+
+    key: str
+    label: str
+    default: Value
+    choices: tuple[str, ...] = ()
+    low: float = 0
+    high: float = 0
+    in_dialog: bool = True
+
+    def problem(self, value: object) -> Reason | None:
+        """Why `value` is not allowed, or None."""
+        if type(value) is not type(self.default):
+            return reason("setting", key=self.key, value=value, detail=f"a {type(self.default).__name__} is needed")
+        if self.choices and value not in self.choices:
+            return reason("setting", key=self.key, value=value, detail="choose one of " + ", ".join(self.choices))
+        if self.high > self.low and not self.low <= float(str(value)) <= self.high:
+            return reason("setting", key=self.key, value=value, detail=f"{self.low:g} to {self.high:g}")
+        return None
+
+
+# fmt: off
+TABLE: Final[tuple[Row, ...]] = (
+    Row(key="language", label="Language", default="system", choices=("system", "en", "uk")),
+    Row(key="theme", label="Appearance", default="system", choices=("system", "light", "dark")),
+    Row(key="device", label="Run the model on", default="auto", choices=("auto", "cpu", "edgetpu")),
+    Row(key="decoders", label="Files read at the same time (0: as many as the processor has cores)", default=0, low=0,
+        high=64),
+    Row(key="decode_timeout_s", label="Longest time to read one file, seconds", default=60, low=5, high=600),
+    Row(key="decode_memory_mb", label="Most memory to read one file, megabytes", default=2048, low=512, high=16384),
+    Row(key="hide_patient", label="Hide patient names and numbers", default=False),
+    Row(key="heat_map_opacity", label="Heat map opacity, percent", default=45, low=0, high=100),
+)
+# fmt: on
+ROWS: Final[Mapping[str, Row]] = {row.key: row for row in TABLE}
+
+
+class Settings:
+    """The values now in force. Reading a key gives its value; `set` checks, `save` writes."""
+
+    def __init__(self, values: Mapping[str, Value] | None = None) -> None:
+        self._values: dict[str, Value] = {}
+        for key, value in (values or {}).items():
+            self.set(key, value)
+
+    def __getitem__(self, key: str) -> Value:
+        return self._values.get(key, ROWS[key].default)
+
+    def integer(self, key: str) -> int:
+        """The value of a whole-number setting."""
+        return int(self[key])
+
+    def set(self, key: str, value: Value) -> None:
+        """Change one value. Raises UsageProblem for a value the row does not allow, KeyError for an unknown key."""
+        problem = ROWS[key].problem(value)
+        if problem:
+            raise UsageProblem(problem)
+        self._values[key] = value
+
+    def save(self, path: Path | None = None) -> None:
+        """Write the file beside and rename it. Raises StorageProblem."""
+        path = path or default_path()
+        beside = path.with_suffix(".new")
+        try:
+            beside.write_text(json.dumps(self._values, indent=1, sort_keys=True), encoding="utf-8")
+            beside.replace(path)
+        except OSError as error:
+            raise StorageProblem(reason("not_writable", path=path, detail=error.strerror)) from error
+
+
+def default_path() -> Path:
+    """Where the settings file is."""
+    return user_data() / "settings.json"
+
+
+def load(path: Path | None = None) -> tuple[Settings, tuple[Reason, ...]]:
+    """Read the file; what is wrong in it is left at its default and reported."""
+    path = path or default_path()
+    settings, problems = Settings(), []
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return settings, ()
+    except (OSError, ValueError) as error:
+        return settings, (reason("setting", key=path.name, value="read", detail=type(error).__name__),)
+    for key, value in values.items() if isinstance(values, dict) else ():
+        try:
+            settings.set(key, value)
+        except (KeyError, UsageProblem) as error:
+            problems.append(getattr(error, "reason", reason("setting", key=key, value=value, detail="unknown")))
+    return settings, tuple(problems)

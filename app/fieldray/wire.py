@@ -1,0 +1,79 @@
+"""Messages between processes: a JSON object and named arrays, length-prefixed. Never pickle.
+
+What a child sends may have been shaped by a hostile file, so nothing received is executed: sizes are checked
+before allocation, array types come from a short list.
+
+Layout of a message: 4 bytes little-endian length of the JSON header, the header, then the arrays' bytes one after
+another. The header is {"body": {...}, "arrays": [[name, dtype, shape], ...]}.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+_DTYPES: Final = frozenset({"uint8", "int8", "uint16", "int32", "int64", "float32", "float64"})
+_HEADER_LIMIT: Final = 16 * 2**20
+_ARRAY_LIMIT: Final = 2**31
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Message:
+    """A JSON-able `body` and arrays by name."""
+
+    body: Mapping[str, Any]
+    arrays: Mapping[str, Array] = field(default_factory=dict)
+
+
+def write_message(stream: BinaryIO, message: Message) -> None:
+    """Write one message and flush. Raises OSError when the other side is gone, TypeError for a strange array."""
+    arrays = {name: np.ascontiguousarray(array) for name, array in message.arrays.items()}
+    for name, array in arrays.items():
+        if array.dtype.name not in _DTYPES:
+            raise TypeError(f"array {name}: {array.dtype} does not travel")
+    listing = [[name, array.dtype.name, list(array.shape)] for name, array in arrays.items()]
+    header = json.dumps({"body": message.body, "arrays": listing}).encode()
+    stream.write(struct.pack("<I", len(header)) + header)
+    for array in arrays.values():
+        stream.write(array.reshape(-1).view(np.uint8).data if array.size else b"")
+    stream.flush()
+
+
+def read_message(stream: BinaryIO) -> Message | None:
+    """Read one message; None at the end of the stream. Raises ValueError for a malformed one."""
+    prefix = _read_exactly(stream, 4)
+    if prefix is None:
+        return None
+    (length,) = struct.unpack("<I", prefix)
+    if length > _HEADER_LIMIT:
+        raise ValueError(f"message header of {length} bytes")
+    header = json.loads(_read_exactly(stream, length) or b"")
+    arrays = {name: _read_array(stream, dtype, shape) for name, dtype, shape in header["arrays"]}
+    return Message(header["body"], arrays)
+
+
+def _read_array(stream: BinaryIO, dtype: str, shape: list[int]) -> Array:
+    if dtype not in _DTYPES or any(not isinstance(side, int) or side < 0 for side in shape):
+        raise ValueError(f"array of {dtype} {shape}")
+    count = 1
+    for side in shape:
+        count *= side
+    size = count * np.dtype(dtype).itemsize
+    if size > _ARRAY_LIMIT:
+        raise ValueError(f"array of {size} bytes")
+    data = _read_exactly(stream, size) if size else b""
+    return np.frombuffer(data or b"", dtype=dtype).reshape(shape)
+
+
+def _read_exactly(stream: BinaryIO, size: int) -> bytes | None:
+    """`size` bytes, or None if the stream ended before; one read call for a buffered stream."""
+    data = stream.read(size)
+    return data if data is not None and len(data) == size else None
