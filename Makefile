@@ -3,23 +3,24 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-export PYTHONWARNINGS ?= default
 
 .PHONY: run test check clean
-run: $(STAMP)
-	$(BIN)/python tools/run_demo.py
 
-test: check
+run: $(STAMP)                 ## screen synthetic studies with the shipped pack, then show them
+	$(BIN)/fieldray demo
+
+test: check                   ## all that CI runs
 	$(BIN)/python -m pytest
 
-check: $(STAMP)
+check: $(STAMP)               ## lint, format, types, import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 $(STAMP): pyproject.toml
-	$(PYTHON) -m venv $(VENV)
+	bash tools/system_packages.sh
+	$(PYTHON) -m venv $(VENV) || { echo "Python 3.11 or newer with venv is needed (Debian: apt-get install python3-venv)"; exit 1; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[desktop,adapt,dev]'
 	touch $@
 
