@@ -1,0 +1,282 @@
+"""A tiny network as a TensorFlow Lite file, made by code, with outputs that can be worked out by hand.
+
+    b = block means of the input / 255              4x4 convolution, stride 4
+    features = [b, 1 - b, relu(2b - 1), relu(1 - 2b)]
+    class map of label k = gain_k * (features[0] - features[1]) = gain_k * (2b - 1)
+    score of label k = sigmoid(mean of its map) = sigmoid(gain_k * (2 * mean(input) / 255 - 1))
+
+with gain +4 for even labels and -4 for odd ones: a bright image is abnormal. Output 0: scores, 1: class maps,
+2: pooled features, as in the packs that ship.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from typing import Any, Final, Literal
+
+import flatbuffers
+import numpy as np
+from ai_edge_litert import schema_py_generated as schema
+from numpy.typing import NDArray
+
+from fieldray.domain.model import (
+    Estimate,
+    GoldenVectors,
+    InputSpec,
+    Label,
+    Manifest,
+    Model,
+    OperatingPoint,
+    OutputRoles,
+)
+
+TinyType = Literal["uint8", "int8", "float32"]
+SIDE: Final = 64
+BLOCK: Final = 4
+GAIN: Final = 4.0
+_FEATURES: Final = 4
+_TENSOR_TYPES: Final = {"uint8": 3, "int8": 9, "int32": 2, "float32": 0}
+_UNIT: Final = (1 / 255, -128)  # quantisation of values in 0..1 as int8
+_MAP: Final = (GAIN / 127, 0)
+_SCORE: Final = (1 / 256, -128)  # what LOGISTIC demands of an int8 output
+
+Quantisation = tuple[float, int]
+
+
+def tiny_gains(labels: int = 1) -> NDArray[np.float64]:
+    """(labels,) the gain of each label."""
+    return np.where(np.arange(labels) % 2 == 0, GAIN, -GAIN)
+
+
+def tiny_scores(inputs: NDArray[np.uint8], *, labels: int = 1) -> NDArray[np.float32]:
+    """(n, labels) the scores of inputs (n, h, w, 1), by the formula above and without quantisation."""
+    brightness = inputs.reshape(len(inputs), -1).mean(axis=1) / 255
+    logits = (2 * brightness - 1)[:, None] * tiny_gains(labels)[None, :]
+    return (1 / (1 + np.exp(-logits))).astype(np.float32)
+
+
+def tiny_inputs() -> NDArray[np.uint8]:
+    """(5, SIDE, SIDE, 1) three even greys, a ramp down and a ramp across."""
+    ramp = np.linspace(0, 255, SIDE).astype(np.uint8)
+    even = [np.full((SIDE, SIDE), level, np.uint8) for level in (20, 128, 235)]
+    return np.stack([*even, np.tile(ramp[:, None], SIDE), np.tile(ramp // 2, (SIDE, 1))])[..., None]
+
+
+def tiny_model_bytes(dtype: TinyType = "uint8", *, side: int = SIDE, labels: int = 1) -> bytes:
+    """The file. uint8 has int8 inside, as converters make it; int8 and float32 have one type throughout."""
+    network = _Network(dtype)
+    maps_side = side // BLOCK
+    image = network.tensor("image", (1, side, side, 1), dtype, _outer(_UNIT, dtype))
+    inside = network.as_inside(image, "image_int8", (1, side, side, 1), _UNIT)
+    stem_shape = (1, maps_side, maps_side, _FEATURES)
+    stem = network.convolution(inside, "stem", stem_shape, _UNIT, *_stem_weights(), weight_scale=1 / 512)
+    maps_shape = (1, maps_side, maps_side, labels)
+    maps = network.convolution(stem, "maps", maps_shape, _MAP, *_map_weights(labels), weight_scale=GAIN / 127)
+    logits = network.global_average(maps, "logits", maps_side, labels, _MAP)
+    scores = network.tensor("scores", (1, labels), network.inside, _SCORE)
+    network.operator(schema.BuiltinOperator.LOGISTIC, [logits], [scores])
+    pooled = network.global_average(stem, "pooled", maps_side, _FEATURES, _UNIT)
+    outputs = [
+        network.as_outside(scores, "scores_out", (1, labels), _SCORE),
+        network.as_outside(maps, "maps_out", maps_shape, _MAP),
+        network.as_outside(pooled, "pooled_out", (1, _FEATURES), _UNIT),
+    ]
+    return network.pack([image], outputs)
+
+
+def tiny_manifest(*, side: int = SIDE, labels: int = 1, **changes: Any) -> Manifest:
+    """A manifest that fits `tiny_model_bytes`: label `opacity` (then `label1`, ...), operating point `screening`."""
+    codes = ["opacity", *(f"label{index}" for index in range(1, labels))]
+    point = OperatingPoint(
+        name="screening",
+        label="opacity",
+        threshold=0.5,
+        unsure_low=0.4,
+        unsure_high=0.6,
+        sensitivity=Estimate(0.9, 0.85, 0.95),
+        specificity=Estimate(0.8, 0.75, 0.85),
+        measured_on="synthetic",
+    )
+    manifest = Manifest(
+        pack_id="tiny",
+        version="1.0.0",
+        names={"en": "Tiny test pack", "uk": "Маленький тестовий пакет"},
+        descriptions={"en": "Bright images are abnormal."},
+        intended_use={"en": "Tests."},
+        limits={"en": "Of no medical meaning."},
+        input=InputSpec(height=side, width=side),
+        labels=tuple(Label(code=code, scheme="fieldray", meaning={"en": code}) for code in codes),
+        outputs=OutputRoles(scores=0, class_maps=1, features=2),
+        operating_points=(point,),
+    )
+    return replace(manifest, **changes)
+
+
+def tiny_golden(*, labels: int = 1, tolerance: float = 0.02) -> GoldenVectors:
+    """Golden vectors of `tiny_inputs` for a model of the default side."""
+    inputs = tiny_inputs()
+    return GoldenVectors(inputs=inputs, scores=tiny_scores(inputs, labels=labels), tolerance=tolerance)
+
+
+def tiny_model(dtype: TinyType = "uint8", *, labels: int = 1, manifest: Manifest | None = None) -> Model:
+    """A whole model in memory, as a loaded pack would be."""
+    data = tiny_model_bytes(dtype, labels=labels)
+    return Model(
+        manifest=manifest or tiny_manifest(labels=labels),
+        trust="builtin",
+        fingerprint="",
+        model_sha256=hashlib.sha256(data).hexdigest(),
+        cpu_file=data,
+        golden=tiny_golden(labels=labels),
+    )
+
+
+def _stem_weights() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    share = 1 / BLOCK**2
+    factors = np.array([1.0, -1.0, 2.0, -2.0]) * share
+    weights = np.broadcast_to(factors[:, None, None, None], (_FEATURES, BLOCK, BLOCK, 1))
+    return weights, np.array([0.0, 1.0, -1.0, 1.0])
+
+
+def _map_weights(labels: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    weights = np.zeros((labels, 1, 1, _FEATURES))
+    weights[:, 0, 0, 0], weights[:, 0, 0, 1] = tiny_gains(labels), -tiny_gains(labels)
+    return weights, np.zeros(labels)
+
+
+def _outer(inside: Quantisation, dtype: str) -> Quantisation:
+    """The same real values as uint8: the zero point moves by 128."""
+    return (inside[0], inside[1] + 128) if dtype == "uint8" else inside
+
+
+class _Network:
+    """Collects tensors and operators of one subgraph."""
+
+    def __init__(self, dtype: TinyType) -> None:
+        self.dtype = dtype
+        self.inside = "float32" if dtype == "float32" else "int8"
+        self._tensors: list[Any] = []
+        self._buffers: list[Any] = [schema.BufferT()]
+        self._operators: list[Any] = []
+        self._codes: list[int] = []
+
+    def tensor(
+        self, name: str, shape: tuple[int, ...], dtype: str, quantisation: Quantisation, data: Any = None
+    ) -> int:
+        made = schema.TensorT()
+        made.name, made.shape, made.type = name.encode(), list(shape), _TENSOR_TYPES[dtype]
+        if dtype != "float32":
+            made.quantization = schema.QuantizationParametersT()
+            made.quantization.scale, made.quantization.zeroPoint = [quantisation[0]], [quantisation[1]]
+        if data is not None:
+            made.buffer = len(self._buffers)
+            self._buffers.append(schema.BufferT())
+            self._buffers[-1].data = np.frombuffer(data.astype(dtype).tobytes(), np.uint8)
+        self._tensors.append(made)
+        return len(self._tensors) - 1
+
+    def operator(self, code: int, inputs: list[int], outputs: list[int], options: tuple[int, Any] = (0, None)) -> None:
+        if code not in self._codes:
+            self._codes.append(code)
+        made = schema.OperatorT()
+        made.opcodeIndex, made.inputs, made.outputs = self._codes.index(code), inputs, outputs
+        made.builtinOptionsType, made.builtinOptions = options
+        self._operators.append(made)
+
+    def convolution(
+        self,
+        source: int,
+        name: str,
+        shape: tuple[int, ...],
+        quantisation: Quantisation,
+        weights: NDArray[np.float64],
+        bias: NDArray[np.float64],
+        *,
+        weight_scale: float,
+    ) -> int:
+        """Stride = kernel size; the int8 output range does the clipping that RELU does in float."""
+        weight_shape, weight_type, bias_type = weights.shape, self.inside, self.inside
+        if self.inside == "int8":
+            bias_type = "int32"
+            weights = np.round(weights / weight_scale)
+            bias = np.round(bias / (weight_scale * _UNIT[0]))
+        kernel = self.tensor(f"{name}/kernel", weight_shape, weight_type, (weight_scale, 0), weights)
+        offset = self.tensor(f"{name}/bias", bias.shape, bias_type, (weight_scale * _UNIT[0], 0), bias)
+        result = self.tensor(name, shape, self.inside, quantisation)
+        options = schema.Conv2DOptionsT()
+        options.padding = schema.Padding.VALID
+        options.strideH = options.strideW = weight_shape[1]
+        relu = quantisation == _UNIT
+        options.fusedActivationFunction = (
+            schema.ActivationFunctionType.RELU if relu else schema.ActivationFunctionType.NONE
+        )
+        self.operator(
+            schema.BuiltinOperator.CONV_2D,
+            [source, kernel, offset],
+            [result],
+            (schema.BuiltinOptions.Conv2DOptions, options),
+        )
+        return result
+
+    def global_average(self, source: int, name: str, side: int, channels: int, quantisation: Quantisation) -> int:
+        pooled = self.tensor(f"{name}/pool", (1, 1, 1, channels), self.inside, quantisation)
+        options = schema.Pool2DOptionsT()
+        options.padding = schema.Padding.VALID
+        options.filterHeight = options.filterWidth = options.strideH = options.strideW = side
+        self.operator(
+            schema.BuiltinOperator.AVERAGE_POOL_2D,
+            [source],
+            [pooled],
+            (schema.BuiltinOptions.Pool2DOptions, options),
+        )
+        shape = self.tensor(f"{name}/shape", (2,), "int32", (0.0, 0), np.array([1, channels]))
+        self._tensors[shape].quantization = None
+        result = self.tensor(name, (1, channels), self.inside, quantisation)
+        reshape = schema.ReshapeOptionsT()
+        reshape.newShape = [1, channels]
+        self.operator(
+            schema.BuiltinOperator.RESHAPE,
+            [pooled, shape],
+            [result],
+            (schema.BuiltinOptions.ReshapeOptions, reshape),
+        )
+        return result
+
+    def as_inside(self, source: int, name: str, shape: tuple[int, ...], quantisation: Quantisation) -> int:
+        return self._quantise(source, name, shape, "int8", quantisation) if self.dtype == "uint8" else source
+
+    def as_outside(self, source: int, name: str, shape: tuple[int, ...], quantisation: Quantisation) -> int:
+        if self.dtype != "uint8":
+            return source
+        return self._quantise(source, name, shape, "uint8", _outer(quantisation, "uint8"))
+
+    def _quantise(self, source: int, name: str, shape: tuple[int, ...], dtype: str, to: Quantisation) -> int:
+        result = self.tensor(name, shape, dtype, to)
+        options = (schema.BuiltinOptions.QuantizeOptions, schema.QuantizeOptionsT())
+        self.operator(schema.BuiltinOperator.QUANTIZE, [source], [result], options)
+        return result
+
+    def pack(self, inputs: list[int], outputs: list[int]) -> bytes:
+        graph = schema.SubGraphT()
+        graph.name, graph.inputs, graph.outputs = b"main", inputs, outputs
+        graph.tensors, graph.operators = self._tensors, self._operators
+        model = schema.ModelT()
+        model.version, model.description = 3, b"fieldray tiny test network"
+        model.operatorCodes = [self._operator_code(code) for code in self._codes]
+        model.subgraphs, model.buffers = [graph], self._buffers
+        builder = flatbuffers.Builder(4096)
+        builder.Finish(model.Pack(builder), b"TFL3")
+        return bytes(builder.Output())
+
+    @staticmethod
+    def _operator_code(code: int) -> Any:
+        made = schema.OperatorCodeT()
+        made.builtinCode = made.deprecatedBuiltinCode = code
+        # int8 versions of each operator, from the runtime's register of kernels
+        made.version = {
+            schema.BuiltinOperator.CONV_2D: 3,
+            schema.BuiltinOperator.AVERAGE_POOL_2D: 2,
+            schema.BuiltinOperator.LOGISTIC: 2,
+        }.get(code, 1)
+        return made
