@@ -1,0 +1,27 @@
+"""From the bytes of a file to an upright grey image at full resolution."""
+
+from __future__ import annotations
+
+from fieldray.domain.image import Image
+from fieldray.domain.study import ImageRef
+from fieldray.errors import Unreadable, Unusable
+from fieldray.imaging.raster import decode_jpeg, decode_png
+from fieldray.imaging.sniff import HEAD_BYTES, sniff
+from fieldray.reasons import reason
+
+
+def decode(data: bytes, ref: ImageRef) -> Image:
+    """Decode one image, what it is being told from `data`; `ref.frame` chooses among several frames.
+
+    Raises Unreadable (cannot be decoded) and Unusable (colour, no image in it).
+    """
+    if not data:
+        raise Unreadable(reason("empty"))
+    content = sniff(data[:HEAD_BYTES])
+    if content == "executable":
+        raise Unreadable(reason("executable"))
+    if content == "png":
+        return decode_png(data)
+    if content == "jpeg":
+        return decode_jpeg(data)
+    raise Unusable(reason("not_an_image"))

@@ -1,0 +1,236 @@
+"""From an image to what is shown and to what the network sees. The one copy, used for training and for screening.
+
+Every result is an exact area average of the image (a box of at least one pixel, so enlarging interpolates
+linearly). Large images are first averaged over whole blocks of pixels, down to at least twice the wanted size; grey
+levels are mapped there, so that neither time nor result depends much on the resolution of the detector.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray.domain.image import Image, PixelMap, Tensor, Window
+from fieldray.domain.model import InputSpec
+
+_AUTO_WINDOW_SIDE: Final = 256
+# 128 x 128 values of 65535 still add up in 32 bits.
+_LARGEST_BLOCK: Final = 128
+_LOW_PERCENT: Final = 1.0
+_HIGH_PERCENT: Final = 99.0
+
+Grey = NDArray[np.float32]
+Pixels = NDArray[np.uint8] | NDArray[np.uint16]
+
+
+def to_display(image: Image, window: Window | None = None) -> NDArray[np.uint8]:
+    """The image at full resolution as grey levels 0..255, uint8 (rows, columns).
+
+    window  in the units of `image.pixels`, overrides what the file asks for; without either, the 1st to 99th
+            percentile is shown. Pixel padding is black.
+    """
+    levels = 256 if image.pixels.dtype == np.uint8 else 65536
+    shown = _shown(np.arange(levels, dtype=np.float32), image, window or _window_in_use(image))
+    table = np.rint(shown).astype(np.uint8)
+    if image.padding is not None:
+        table[image.padding] = 0
+    return np.take(table, image.pixels)
+
+
+def default_window(image: Image) -> Window:
+    """How the image is shown when nobody has chosen: the file's window, else its 1st to 99th percentile.
+
+    In the units of `image.pixels`. An image with a VOI LUT and no window gives the percentiles too.
+    """
+    return image.window or _percentile_window(image)
+
+
+def to_tensor(image: Image, spec: InputSpec) -> Tensor:
+    """Exactly what `spec` asks for: (1, height, width, channels) uint8, and the way back to image pixels."""
+    place = _place(image.pixels.shape, spec)
+    grey = _resample(image, place)
+    if spec.intensity == "percentile":
+        grey = _stretched(grey)
+    plane = np.zeros((spec.height, spec.width), np.uint8)
+    plane[place.target_rows, place.target_columns] = np.rint(grey)
+    values = np.repeat(plane[None, :, :, None], spec.channels, axis=3)
+    return Tensor(values=values, pixel_map=_pixel_map(image, place))
+
+
+def thumbnail(image: Image, side: int = 64) -> NDArray[np.uint8]:
+    """The image as shown by default, its longer side `side` pixels: uint8 (h, w)."""
+    rows, columns = image.pixels.shape
+    longer = max(rows, columns)
+    height, width = max(1, round(rows * side / longer)), max(1, round(columns * side / longer))
+    whole = _Place(0.0, 0.0, float(rows), float(columns), 0, 0, height, width)
+    return np.rint(_resample(image, whole)).astype(np.uint8)
+
+
+# ---- where a tensor's pixels come from
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A region of the image (pixel edges) and the part of the target that it fills."""
+
+    top: float
+    left: float
+    rows: float
+    columns: float
+    target_top: int
+    target_left: int
+    height: int
+    width: int
+
+    @property
+    def target_rows(self) -> slice:
+        return slice(self.target_top, self.target_top + self.height)
+
+    @property
+    def target_columns(self) -> slice:
+        return slice(self.target_left, self.target_left + self.width)
+
+
+def _place(shape: tuple[int, ...], spec: InputSpec) -> _Place:
+    rows, columns = (side * (1 - 2 * spec.margin) for side in shape)
+    top, left = (side * spec.margin for side in shape)
+    if spec.fit == "crop":
+        step = min(rows / spec.height, columns / spec.width)
+        kept_rows, kept_columns = spec.height * step, spec.width * step
+        top, left = top + (rows - kept_rows) / 2, left + (columns - kept_columns) / 2
+        rows, columns = kept_rows, kept_columns
+    height, width = spec.height, spec.width
+    if spec.fit == "pad":
+        step = max(rows / spec.height, columns / spec.width)
+        height, width = max(1, round(rows / step)), max(1, round(columns / step))
+    return _Place(top, left, rows, columns, (spec.height - height) // 2, (spec.width - width) // 2, height, width)
+
+
+def _pixel_map(image: Image, place: _Place) -> PixelMap:
+    """In pixels of the file: an image read at a reduced resolution is scaled back."""
+    rows, columns = image.pixels.shape
+    down = image.full_rows / rows if image.is_reduced else 1.0
+    across = image.full_columns / columns if image.is_reduced else 1.0
+    row_scale, column_scale = down * place.rows / place.height, across * place.columns / place.width
+    return PixelMap(
+        row_scale=row_scale,
+        row_offset=down * place.top - place.target_top * row_scale,
+        column_scale=column_scale,
+        column_offset=across * place.left - place.target_left * column_scale,
+    )
+
+
+# ---- area averages
+
+
+def _resample(image: Image, place: _Place) -> Grey:
+    """Grey levels 0..255 as shown by default, float32 (place.height, place.width)."""
+    fitting = min(int(place.rows // (2 * place.height)), int(place.columns // (2 * place.width)))
+    block = min(max(1, fitting), _LARGEST_BLOCK)
+    means = _block_means(_without_padding(image), block)
+    shown = _shown(means, image, _window_in_use(image))
+    down = _weights(means.shape[0], place.top / block, place.rows / block, place.height)
+    across = _weights(means.shape[1], place.left / block, place.columns / block, place.width)
+    grey: Grey = (down @ shown @ across.T).clip(0, 255)
+    return grey
+
+
+def _block_means(pixels: Pixels, block: int) -> Grey:
+    """Means over block x block pixels, float32; the last row and column of blocks average what is left there."""
+    if block == 1:
+        return pixels.astype(np.float32)
+    sums = _strided_sums(_strided_sums(pixels, block), block, axis=1)
+    counts = (np.diff(np.minimum(np.arange(0, side + block, block), side)) for side in pixels.shape)
+    means: Grey = (sums / np.outer(*counts)).astype(np.float32)
+    return means
+
+
+def _strided_sums(values: NDArray[Any], block: int, *, axis: int = 0) -> NDArray[np.uint32]:
+    """Sums of `block` neighbours along an axis: a few long additions are faster than one strided reduction."""
+    length = -(-values.shape[axis] // block)
+    shape = (length, values.shape[1]) if axis == 0 else (values.shape[0], length)
+    sums = np.zeros(shape, np.uint32)
+    for offset in range(block):
+        part = values[offset::block] if axis == 0 else values[:, offset::block]
+        sums[: part.shape[0], : part.shape[1]] += part
+    return sums
+
+
+@lru_cache(maxsize=32)
+def _weights(size: int, start: float, extent: float, count: int) -> Grey:
+    """How much of each of `size` input pixels goes into each of `count` outputs over [start, start + extent).
+
+    float32 (count, size), each row sums to 1. An output covers extent / count pixels, and never less than one: then
+    its box slides between two pixels, which is linear interpolation.
+    """
+    step = extent / count
+    centres = start + (np.arange(count) + 0.5) * step
+    half = max(step, 1.0) / 2
+    pixels = np.arange(size)
+    overlap = np.minimum(centres[:, None] + half, pixels + 1) - np.maximum(centres[:, None] - half, pixels)
+    overlap = overlap.clip(0, None)
+    weights: Grey = (overlap / overlap.sum(axis=1, keepdims=True)).astype(np.float32)
+    return weights
+
+
+def _without_padding(image: Image) -> Pixels:
+    """The pixels with "no data" as black, so that it does not bleed into its neighbours' averages."""
+    if image.padding is None:
+        return image.pixels
+    return np.where(image.pixels == image.padding, image.pixels.dtype.type(0), image.pixels)
+
+
+# ---- grey levels
+
+
+def _window_in_use(image: Image) -> Window | None:
+    """The window to apply; None when the file's VOI LUT is used instead."""
+    return None if image.voi_lut is not None else default_window(image)
+
+
+def _shown(values: Grey, image: Image, window: Window | None) -> Grey:
+    """Grey levels 0..255 of pixel values: by the window, or by the image's VOI LUT where that is None."""
+    if window is None:
+        assert image.voi_lut is not None
+        index = np.rint(values).astype(np.intp).clip(0, len(image.voi_lut) - 1)
+        return image.voi_lut[index].astype(np.float32) * np.float32(255 / 65535)
+    return _windowed(values, window)
+
+
+def _windowed(values: Grey, window: Window) -> Grey:
+    """DICOM PS3.3 C.11.2.1.2.1, C.11.2.1.3.1 and C.11.2.1.3.2, onto 0..255."""
+    if window.function == "SIGMOID":
+        exponent = (-4 * (values - window.center) / window.width).clip(-80, 80)
+        sigmoid: Grey = np.float32(255) / (1 + np.exp(exponent, dtype=np.float32))
+        return sigmoid
+    center, width = window.center, window.width
+    if window.function == "LINEAR":
+        # A window of width 1 is a step; the standard's formula divides by width - 1.
+        center, width = center - 0.5, max(width - 1, 1e-3)
+    share: Grey = (values - np.float32(center)) * np.float32(1 / width) + np.float32(0.5)
+    share *= np.float32(255)
+    return share.clip(0, 255)
+
+
+def _percentile_window(image: Image) -> Window:
+    """The 1st to 99th percentile of block means of a fixed size, "no data" left out."""
+    block = min(max(1, min(image.pixels.shape) // _AUTO_WINDOW_SIDE), _LARGEST_BLOCK)
+    means = _block_means(image.pixels, block)
+    if image.padding is not None:
+        is_data = _block_means((image.pixels == image.padding).view(np.uint8), block) == 0
+        means = means[is_data] if is_data.any() else means
+    low, high = np.percentile(means, (_LOW_PERCENT, _HIGH_PERCENT))
+    return Window(float(low + high) / 2, max(float(high - low), 1.0), "LINEAR_EXACT")
+
+
+def _stretched(grey: Grey) -> Grey:
+    """Its own 1st to 99th percentile stretched to 0..255; an image without contrast stays as it is."""
+    low, high = np.percentile(grey, (_LOW_PERCENT, _HIGH_PERCENT))
+    if high - low < 1:
+        return grey
+    stretched: Grey = ((grey - low) * (255 / (high - low))).clip(0, 255).astype(np.float32)
+    return stretched
