@@ -1,0 +1,207 @@
+"""A network as data: its layers, and how many channels each set of channels has.
+
+Layers whose outputs are added share one *channel set*, so a residual stage has one count. To prune is to choose the
+channels of each set to keep, ask for the smaller specification and slice the weights (`weights.keep_channels`): no
+surgery on a framework's graph. Spatial padding is "same" everywhere; arrays are (height, width, channels).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Final, Literal, get_args
+
+Kind = Literal["conv", "depthwise", "dense", "max_pool", "average_all", "add", "flatten", "activation", "dropout"]
+Activation = Literal["none", "relu", "relu6", "sigmoid", "softmax"]
+Shape = tuple[int, ...]
+
+INPUT: Final = "image"
+_WEIGHTED: Final = frozenset({"conv", "depthwise", "dense"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One step: the operation, then batch normalisation if asked for, then the activation.
+
+    channels    the channel set of the output of a conv or dense layer; all others keep their input's set
+    kernel      side of a conv's or max_pool's window, in pixels
+    rate        share of values a dropout drops while training
+    """
+
+    name: str
+    kind: Kind
+    inputs: tuple[str, ...]
+    channels: str = ""
+    kernel: int = 1
+    stride: int = 1
+    batch_norm: bool = False
+    activation: Activation = "none"
+    rate: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind) or self.activation not in get_args(Activation):
+            raise ValueError(f"layer {self.name}: unknown kind {self.kind} or activation {self.activation}")
+        if bool(self.channels) != (self.kind in ("conv", "dense")):
+            raise ValueError(f"layer {self.name}: a channel set belongs to conv and dense layers")
+        if len(self.inputs) != (2 if self.kind == "add" else 1) or self.kernel < 1 or self.stride < 1:
+            raise ValueError(f"layer {self.name}: wrong inputs, kernel or stride")
+
+    @property
+    def has_weights(self) -> bool:
+        """True for conv, depthwise and dense layers."""
+        return self.kind in _WEIGHTED
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One axis of a weight array: the channel set it runs over ("" for none), laid out `repeats` times in a row."""
+
+    channels: str
+    repeats: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Specification:
+    """Layers in an order in which each comes after its inputs; the first inputs are named `INPUT`.
+
+    channels    number of channels of each channel set, each at least 1
+    outputs     layer by role: "logits" (for training), "scores", and for class-map networks "class_maps", "features"
+    epsilon     of the batch normalisations
+
+    Raises ValueError at birth if layers and channel sets do not fit together.
+    """
+
+    name: str
+    height: int
+    width: int
+    input_channels: int
+    layers: tuple[Layer, ...]
+    channels: Mapping[str, int]
+    outputs: Mapping[str, str]
+    epsilon: float = 1e-3
+
+    def __post_init__(self) -> None:
+        used = {layer.channels for layer in self.layers if layer.channels}
+        if used != set(self.channels) or min(self.channels.values()) < 1:
+            raise ValueError(f"{self.name}: channel sets and layers differ, or a set is empty")
+        shapes(self)
+        if not {"logits", "scores"} <= set(self.outputs):
+            raise ValueError(f"{self.name}: needs the outputs logits and scores")
+
+    def layer(self, name: str) -> Layer:
+        """The layer of that name; KeyError if there is none."""
+        for layer in self.layers:
+            if layer.name == name:
+                return layer
+        raise KeyError(name)
+
+    def with_channels(self, channels: Mapping[str, int]) -> Specification:
+        """The same network with other counts for the channel sets named."""
+        return replace(self, channels={**self.channels, **channels})
+
+    def scaled(self, width: float, *, multiple: int = 8) -> Specification:
+        """All hidden channel sets times `width`, rounded to a multiple; the set of the labels stays."""
+        return self.with_channels(
+            {
+                name: max(multiple, round(count * width / multiple) * multiple)
+                for name, count in self.channels.items()
+                if name != self.label_set
+            }
+        )
+
+    @property
+    def label_set(self) -> str:
+        """The channel set of the labels."""
+        return channel_sets(self)[self.outputs["logits"]]
+
+    def to_json(self) -> str:
+        """A stable text of it."""
+        return json.dumps(asdict(self), indent=1)
+
+
+def specification_from_json(text: str) -> Specification:
+    """The inverse of `Specification.to_json`. Raises ValueError or TypeError for something else."""
+    fields = json.loads(text)
+    layers = tuple(Layer(**{**row, "inputs": tuple(row["inputs"])}) for row in fields.pop("layers"))
+    return Specification(**fields, layers=layers)
+
+
+def channel_sets(specification: Specification) -> dict[str, str]:
+    """The channel set of each layer's output; "" for the input. Raises ValueError if an add mixes two sets."""
+    found = {INPUT: ""}
+    for layer in specification.layers:
+        sets = {found[name] for name in layer.inputs}
+        if len(sets) > 1:
+            raise ValueError(f"layer {layer.name} adds the channel sets {sorted(sets)}")
+        found[layer.name] = layer.channels or sets.pop()
+    return found
+
+
+def shapes(specification: Specification) -> dict[str, Shape]:
+    """Output shape of each layer: (height, width, channels), or (n,) once flattened or averaged."""
+    sets = channel_sets(specification)
+    found: dict[str, Shape] = {INPUT: (specification.height, specification.width, specification.input_channels)}
+    for layer in specification.layers:
+        shape = found[layer.inputs[0]]
+        count = specification.channels[sets[layer.name]]
+        if layer.kind in ("conv", "depthwise", "max_pool"):
+            found[layer.name] = (math.ceil(shape[0] / layer.stride), math.ceil(shape[1] / layer.stride), count)
+        elif layer.kind == "flatten":
+            found[layer.name] = (math.prod(shape),)
+        else:
+            found[layer.name] = (count,) if layer.kind in ("average_all", "dense") else shape
+    return found
+
+
+def weight_axes(specification: Specification) -> dict[str, tuple[Axis, ...]]:
+    """For each weight array, named "layer/part", what its axes run over.
+
+    Parts: kernel (kernel, kernel, in, out) of a conv, (kernel, kernel, in, 1) of a depthwise, (in, out) of a dense
+    layer; bias (out,) or, where the layer is normalised, gamma, beta, mean, variance (out,).
+    """
+    sets, sizes, axes = channel_sets(specification), shapes(specification), dict[str, tuple[Axis, ...]]()
+    none = Axis("")
+    for layer in specification.layers:
+        if not layer.has_weights:
+            continue
+        source, out = sets[layer.inputs[0]], Axis(sets[layer.name])
+        incoming = Axis(source)
+        if layer.kind == "dense":
+            incoming = Axis(source, sizes[layer.inputs[0]][0] // specification.channels[source])
+        last = none if layer.kind == "depthwise" else out
+        axes[f"{layer.name}/kernel"] = (incoming, out) if layer.kind == "dense" else (none, none, incoming, last)
+        for part in ("gamma", "beta", "mean", "variance") if layer.batch_norm else ("bias",):
+            axes[f"{layer.name}/{part}"] = (out,)
+    return axes
+
+
+def weight_shapes(specification: Specification) -> dict[str, Shape]:
+    """Shape of each weight array, named as in `weight_axes`."""
+    return {key: _weight_shape(specification, key, axes) for key, axes in weight_axes(specification).items()}
+
+
+def _weight_shape(specification: Specification, key: str, axes: tuple[Axis, ...]) -> Shape:
+    layer = specification.layer(key.rpartition("/")[0])
+    plain = (layer.kernel, layer.kernel, specification.input_channels, 1)
+    return tuple(
+        specification.channels[axis.channels] * axis.repeats if axis.channels else plain[position]
+        for position, axis in enumerate(axes)
+    )
+
+
+def parameters(specification: Specification) -> int:
+    """Number of weights, with what batch normalisation keeps."""
+    return sum(math.prod(shape) for shape in weight_shapes(specification).values())
+
+
+def multiply_adds(specification: Specification) -> int:
+    """Multiply-adds of one image through the conv, depthwise and dense layers."""
+    sizes, weights = shapes(specification), weight_shapes(specification)
+    total = 0
+    for layer in specification.layers:
+        if layer.has_weights:
+            positions = math.prod(sizes[layer.name][:2]) if layer.kind != "dense" else 1
+            total += positions * math.prod(weights[f"{layer.name}/kernel"])
+    return total
