@@ -65,6 +65,8 @@ PACKS: Final[Mapping[str, str]] = {
     "pack_newer_format": "The pack needs a newer program (format {version}).",
     "pack_legacy": "An unsigned legacy model. It has no operating point: scores only, not assessed.",
     "drive_gone": "The drive was removed while it was read. Nothing was loaded.",
+    "fingerprint": "This is not a key's fingerprint: {text}. It has 64 digits from 0-9 and a-f.",
+    "signing_key": "The signing key {path} cannot be used: {detail}.",
 }
 
 BACKENDS: Final[Mapping[str, str]] = {

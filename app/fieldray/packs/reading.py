@@ -1,0 +1,77 @@
+"""Reading one file of a pack from a medium that may be hostile or may be pulled out while it is read.
+
+Never through a link, never from anything but a regular file, never more than a limit, and always into memory: a
+model mapped from a stick would kill the process when the stick goes.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+from fieldray.errors import PackProblem
+from fieldray.reasons import reason
+
+_MEGABYTE: Final = 2**20
+# A FIFO must not block the opening; a link must not be followed; Windows must not translate line ends.
+_FLAGS: Final = os.O_RDONLY | sum(
+    getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY")
+)
+_GONE_ERRNO: Final = frozenset({errno.EIO, errno.ENODEV, errno.ENXIO, errno.ENOTCONN, errno.ESTALE, errno.ESHUTDOWN})
+# ERROR_NOT_READY, ERROR_GEN_FAILURE, ERROR_DEV_NOT_EXIST, ERROR_NO_SUCH_DEVICE, ERROR_FILE_INVALID (the volume was
+# altered), ERROR_IO_DEVICE, ERROR_DEVICE_NOT_CONNECTED (winerror.h)
+_GONE_WINDOWS: Final = frozenset({21, 31, 55, 433, 1006, 1117, 1167})
+
+
+def read_file(folder: Path, *, name: str, limit_bytes: int) -> bytes:
+    """The bytes of a regular file in `folder`, at most `limit_bytes`.
+
+    Raises PackProblem: pack_incomplete (not there), pack_bad_name (a link or not a regular file), pack_too_large,
+    drive_gone, pack_unreadable.
+    """
+    path = folder / name
+    try:
+        if not stat.S_ISREG(path.lstat().st_mode):
+            raise PackProblem(reason("pack_bad_name", name=name))
+        with os.fdopen(os.open(path, _FLAGS), "rb") as file:
+            details = os.fstat(file.fileno())
+            if not stat.S_ISREG(details.st_mode):
+                raise PackProblem(reason("pack_bad_name", name=name))
+            data = file.read(limit_bytes + 1) if details.st_size <= limit_bytes else None
+    except FileNotFoundError as error:
+        raise _absent(folder, name) from error
+    except OSError as error:
+        raise problem_of(error, folder=folder) from error
+    if data is None or len(data) > limit_bytes:
+        sizes = {"size_mb": f"{details.st_size / _MEGABYTE:.1f}", "limit_mb": f"{limit_bytes / _MEGABYTE:.3g}"}
+        raise PackProblem(reason("pack_too_large", name=name, **sizes))
+    return data
+
+
+def problem_of(error: OSError, *, folder: Path) -> PackProblem:
+    """What an error while reading means to a person: the drive is gone, or something else is wrong with it."""
+    if is_gone(error) or not _is_there(folder):
+        return PackProblem(reason("drive_gone"))
+    return PackProblem(reason("pack_unreadable", detail=error.strerror or type(error).__name__))
+
+
+def is_gone(error: OSError) -> bool:
+    """Whether the system says that the device went away."""
+    return error.errno in _GONE_ERRNO or getattr(error, "winerror", None) in _GONE_WINDOWS
+
+
+def _absent(folder: Path, name: str) -> PackProblem:
+    """Not there: because the pack lacks it, or because the whole folder has gone."""
+    code = "pack_incomplete" if _is_there(folder) else "drive_gone"
+    return PackProblem(reason(code, name=name) if code == "pack_incomplete" else reason(code))
+
+
+def _is_there(folder: Path) -> bool:
+    try:
+        folder.stat()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,87 @@
+"""Small packs made by code; their model files are any bytes, since nothing in the packs' own tests runs them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from fieldray.domain.model import (
+    Calibration,
+    Estimate,
+    GoldenVectors,
+    InputSpec,
+    Label,
+    Manifest,
+    OperatingPoint,
+    OutputRoles,
+    RefusalGate,
+)
+from fieldray.packs.write import write_pack
+
+MODEL_BYTES = b"TFL3" + bytes(range(256)) * 8
+
+
+def key(number: int = 1) -> Ed25519PrivateKey:
+    """A signing key of the tests, the same for the same number (1..255)."""
+    return Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32)
+
+
+def manifest(**changes: object) -> Manifest:
+    """A small valid description with one label, two operating points, a calibration and a gate."""
+    texts = {"en": "A pack of the tests.", "uk": "Пакет для перевірок."}
+    share = Estimate(0.9, 0.85, 0.94)
+    points = tuple(
+        OperatingPoint(
+            name=name,
+            label="abnormal",
+            threshold=threshold,
+            unsure_low=threshold - 0.1,
+            unsure_high=threshold + 0.1,
+            sensitivity=share,
+            specificity=share,
+            measured_on="100 synthetic films",
+        )
+        for name, threshold in (("sensitive", 0.3), ("balanced", 0.5))
+    )
+    made = Manifest(
+        pack_id="test-chest",
+        version="1.2.3",
+        names={"en": "Test chest", "uk": "Тест грудної клітки"},
+        descriptions=texts,
+        intended_use=texts,
+        limits=texts,
+        input=InputSpec(height=16, width=16),
+        labels=(Label(code="abnormal", scheme="fieldray", meaning={"en": "abnormal", "uk": "є відхилення"}),),
+        outputs=OutputRoles(scores=0, class_maps=1, features=2),
+        operating_points=points,
+        calibration={"abnormal": Calibration(slope=1.5, intercept=-0.25)},
+        gate=RefusalGate(mean=np.arange(4, dtype=np.float32), projection=np.eye(4, 2, dtype=np.float32), limit=3.5),
+        minimum_edgetpu_runtime=13,
+        provenance={"data": "made by code"},
+        metrics={"auc": {"value": 0.9, "n": 100}},
+    )
+    return replace(made, **changes)
+
+
+def golden() -> GoldenVectors:
+    """Three golden inputs that fit `manifest()`."""
+    inputs = np.arange(3 * 16 * 16, dtype=np.int64).reshape(3, 16, 16, 1) % 256
+    return GoldenVectors(
+        inputs=inputs.astype(np.uint8), scores=np.array([[0.1], [0.5], [0.9]], np.float32), tolerance=0.02
+    )
+
+
+def make_pack(folder: Path, *, key_number: int = 1, edgetpu: bool = False, **changes: object) -> Path:
+    """Write `folder`/<id>-<version>/, signed by `key(key_number)`; `changes` go to `manifest()`."""
+    files = {"cpu": MODEL_BYTES} | ({"edgetpu": MODEL_BYTES[::-1]} if edgetpu else {})
+    return write_pack(
+        folder,
+        manifest=manifest(**changes),
+        files=files,  # type: ignore[arg-type]
+        card="# Test chest\n\nМодель для перевірок.\n",
+        golden=golden(),
+        key=key(key_number),
+    )
