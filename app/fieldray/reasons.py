@@ -75,6 +75,8 @@ BACKENDS: Final[Mapping[str, str]] = {
     "self_test": "The model gives other results here than its maker measured ({detail}). It is not used.",
     "worker_died": "The process that runs the model stopped unexpectedly.",
     "worker_timeout": "The process that runs the model gave no answer within {seconds} s.",
+    "wrong_answer": "The process that runs the model gave an answer that makes no sense.",
+    "engine_closed": "The program was stopped before this image was run.",
     "start_failed": "The model could not be started: {detail}.",
     "no_edgetpu_file": "This pack has no file for the Edge TPU.",
     "edgetpu_not_here": "No Edge TPU is connected.",
