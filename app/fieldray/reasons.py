@@ -63,7 +63,12 @@ PACKS: Final[Mapping[str, str]] = {
     "pack_bad_name": "The pack names a file in a way that is not allowed: {name}.",
     "pack_too_large": "The pack's file {name} is too large ({size_mb} MB; at most {limit_mb} MB).",
     "pack_newer_format": "The pack needs a newer program (format {version}).",
-    "pack_legacy": "An unsigned legacy model. It has no operating point: scores only, not assessed.",
+    "pack_legacy": "An unsigned legacy model: nobody vouches for it. It is used only after an explicit yes, "
+                   "and then gives scores only: nothing is assessed.",
+    "pack_several": "There are several packs here: {names}. Name one of them.",
+    "trust_damaged": "The record of trusted keys and versions cannot be read: {path} ({detail}). No signed pack is "
+                     "used until this file is repaired. If you delete it, keys have to be trusted again, and an "
+                     "older version is no longer noticed.",
     "drive_gone": "The drive was removed while it was read. Nothing was loaded.",
     "fingerprint": "This is not a key's fingerprint: {text}. It has 64 digits from 0-9 and a-f.",
     "signing_key": "The signing key {path} cannot be used: {detail}.",

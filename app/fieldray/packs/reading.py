@@ -51,6 +51,16 @@ def read_file(folder: Path, *, name: str, limit_bytes: int) -> bytes:
     return data
 
 
+def read_optional_file(folder: Path, *, name: str, limit_bytes: int) -> bytes | None:
+    """As `read_file`, but None where there is no such file."""
+    try:
+        return read_file(folder, name=name, limit_bytes=limit_bytes)
+    except PackProblem as problem:
+        if problem.reason.code == "pack_incomplete":
+            return None
+        raise
+
+
 def problem_of(error: OSError, *, folder: Path) -> PackProblem:
     """What an error while reading means to a person: the drive is gone, or something else is wrong with it."""
     if is_gone(error) or not _is_there(folder):

@@ -1,0 +1,244 @@
+"""The packs within reach: on drives, installed for this user, shipped with the program; and the only way to one.
+
+`load` is the gate: a pack is read whole into memory and checked, then its key must be trusted, then it must not be
+older than what was used before. Packs of the program's own folder are trusted by a hash built in and need no store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from fieldray import paths
+from fieldray.domain.model import Model, Trust
+from fieldray.errors import PackNotTrusted, PackProblem, StorageProblem
+from fieldray.packs import builtin
+from fieldray.packs.legacy import MANIFEST as LEGACY_MANIFEST
+from fieldray.packs.legacy import load_legacy
+from fieldray.packs.listing import is_legacy, is_pack, pack_folders, packs_in
+from fieldray.packs.naming import MANIFEST_NAME, SIGNATURE_NAME, version_key
+from fieldray.packs.reading import problem_of
+from fieldray.packs.sealed import Sealed, WholePack, read_files, read_sealed
+from fieldray.packs.trust import TrustedKey, TrustStore
+from fieldray.packs.write import write_folder
+from fieldray.reasons import Reason, reason
+
+Origin = Literal["builtin", "installed", "drive"]
+CandidateTrust = Literal["builtin", "trusted", "unknown_key", "legacy", "broken"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackCandidate:
+    """A pack seen in a listing. Its signature was checked, its files were not: what it says is its own claim.
+
+    trust     "broken": it cannot be read, or its signature is wrong; `pack_id`, `version`, `names` are then empty
+    problem   why `load(folder)` would refuse it as things stand (also an unknown key or an older version), or None
+    """
+
+    folder: Path
+    origin: Origin
+    trust: CandidateTrust
+    pack_id: str = ""
+    version: str = ""
+    names: Mapping[str, str] = field(default_factory=dict)
+    fingerprint: str = ""
+    problem: Reason | None = None
+
+    @property
+    def pack_name(self) -> str:
+        """`id-version`, the folder's name for a broken pack."""
+        return f"{self.pack_id}-{self.version}" if self.pack_id else self.folder.name
+
+
+class PackLibrary:
+    """The packs of one user. `home` is the user's data folder. May be used by several threads."""
+
+    def __init__(
+        self, home: Path, *, builtin_root: Path | None = None, builtin_table: Mapping[str, str] = builtin.TABLE
+    ) -> None:
+        self._installed_root = home / "packs"
+        self._builtin_root = builtin_root or paths.builtin_packs()
+        self._builtin_table = builtin_table
+        self._store = TrustStore(home)
+
+    # ---- looking
+
+    def candidates(self, folder: Path) -> tuple[PackCandidate, ...]:
+        """The packs of a folder or drive (see `listing.pack_folders`); cheap. Raises PackProblem (drive_gone, ...)."""
+        return self._listed(folder, "drive", pack_folders)
+
+    def builtin(self) -> tuple[PackCandidate, ...]:
+        """The packs shipped with the program."""
+        return self._of_root(self._builtin_root, "builtin")
+
+    def installed(self) -> tuple[PackCandidate, ...]:
+        """The packs copied to this machine by `install`."""
+        return self._of_root(self._installed_root, "installed")
+
+    def available(self, drives: Iterable[Path] = ()) -> tuple[PackCandidate, ...]:
+        """Every pack within reach, those of the drives first, then installed, then shipped ones."""
+        found: list[PackCandidate] = []
+        for drive in drives:
+            try:
+                found.extend(self.candidates(drive))
+            except PackProblem:
+                continue  # this drive is going; the others stay
+        return (*found, *self.installed(), *self.builtin())
+
+    def find(self, name_or_path: str | Path, *, drives: Iterable[Path] = ()) -> Path:
+        """The folder of a pack given as a folder (itself, a drive, or one that holds it), `id-version`, or `id`.
+
+        Of several versions of one pack the highest that would load is taken.
+
+        Raises PackProblem: pack_not_found, pack_several.
+        """
+        path = Path(name_or_path)
+        if path.is_dir():
+            return _choice(path, self._listed(path, "drive", lambda place: pack_folders(place) or packs_in(place)))
+        name = str(name_or_path)
+        matches = [found for found in self.available(drives) if name in (found.pack_id, found.pack_name)]
+        if not matches:
+            raise PackProblem(reason("pack_not_found", name=name))
+        return max(matches, key=_preference).folder
+
+    # ---- loading
+
+    def load(self, folder: Path, *, allow_older: bool = False, allow_legacy: bool = False) -> Model:
+        """The verified model in memory; nothing of it is read from the folder any more.
+
+        Raises PackNotTrusted when only the yes to its key is missing, PackProblem, and StorageProblem when the
+        records of trust cannot be read or written.
+        """
+        if self._is_legacy(folder):
+            if not allow_legacy:
+                raise PackProblem(reason("pack_legacy"))
+            return load_legacy(folder)
+        pack, trust = self._admitted(folder, allow_older=allow_older)
+        return pack.model(trust)
+
+    def install(self, folder: Path, *, allow_older: bool = False) -> Path:
+        """Verify a pack and copy it to this machine; returns its folder. Raises as `load` does."""
+        pack, trust = self._admitted(folder, allow_older=allow_older)
+        name = pack.model(trust).pack_name
+        sealed = pack.sealed
+        own = {MANIFEST_NAME: sealed.manifest_bytes, SIGNATURE_NAME: sealed.signature}
+        return write_folder(self._installed_root / name, contents={**pack.contents, **own})
+
+    # ---- trusting
+
+    def trust(self, fingerprint: str) -> None:
+        """Trust a key from now on, in any way of writing it. Raises UsageProblem, StorageProblem."""
+        self._store.trust(fingerprint)
+
+    def forget(self, fingerprint: str) -> None:
+        """Trust a key no longer. Raises UsageProblem, StorageProblem."""
+        self._store.forget(fingerprint)
+
+    def trusted(self) -> tuple[TrustedKey, ...]:
+        """The trusted keys. Raises StorageProblem."""
+        return self._store.trusted()
+
+    # ---- inside
+
+    def _admitted(self, folder: Path, *, allow_older: bool) -> tuple[WholePack, Trust]:
+        sealed = read_sealed(folder)
+        pack = read_files(folder, sealed)
+        trust = self._admit(folder, sealed, allow_older=allow_older)
+        if trust == "signed":
+            manifest = sealed.description.manifest
+            pack.model(trust)  # a pack that cannot be used leaves no trace
+            self._store.record(sealed.fingerprint, pack_id=manifest.pack_id, version=manifest.version)
+        return pack, trust
+
+    def _admit(self, folder: Path, sealed: Sealed, *, allow_older: bool) -> Trust:
+        """Whether a pack with a right signature may be used here: whose it is, and whether it is older."""
+        if self._is_builtin(folder, sealed):
+            return "builtin"
+        if not self._store.is_trusted(sealed.fingerprint):
+            raise PackNotTrusted(sealed.fingerprint)
+        manifest = sealed.description.manifest
+        seen = self._store.highest_seen(sealed.fingerprint, pack_id=manifest.pack_id)
+        if seen and not allow_older and version_key(manifest.version) < version_key(seen):
+            raise PackProblem(reason("pack_older", version=manifest.version, seen=seen))
+        return "signed"
+
+    def _is_builtin(self, folder: Path, sealed: Sealed) -> bool:
+        """By place and by content: a copy of a shipped pack on a drive is trusted by its key like any other."""
+        place = folder.resolve()
+        is_inside = place.parent == self._builtin_root.resolve()
+        return is_inside and self._builtin_table.get(place.name) == sealed.manifest_sha256
+
+    def _is_legacy(self, folder: Path) -> bool:
+        try:
+            return is_legacy(folder) and not is_pack(folder)
+        except OSError as error:
+            raise problem_of(error, folder=folder) from error
+
+    def _listed(
+        self, folder: Path, origin: Origin, look: Callable[[Path], tuple[Path, ...]]
+    ) -> tuple[PackCandidate, ...]:
+        try:
+            found = look(folder)
+        except OSError as error:
+            raise problem_of(error, folder=folder) from error
+        return tuple(self._candidate(path, origin) for path in found)
+
+    def _of_root(self, root: Path, origin: Origin) -> tuple[PackCandidate, ...]:
+        return self._listed(root, origin, packs_in) if root.is_dir() else ()
+
+    def _candidate(self, folder: Path, origin: Origin) -> PackCandidate:
+        if self._is_legacy(folder):
+            return _legacy_candidate(folder, origin)
+        try:
+            sealed = read_sealed(folder)
+        except PackProblem as problem:
+            return PackCandidate(folder=folder, origin=origin, trust="broken", problem=problem.reason)
+        trust, why_not = self._standing(folder, sealed)
+        manifest = sealed.description.manifest
+        return PackCandidate(
+            folder=folder,
+            origin=origin,
+            trust=trust,
+            pack_id=manifest.pack_id,
+            version=manifest.version,
+            names=manifest.names,
+            fingerprint=sealed.fingerprint,
+            problem=why_not,
+        )
+
+    def _standing(self, folder: Path, sealed: Sealed) -> tuple[CandidateTrust, Reason | None]:
+        try:
+            trust = self._admit(folder, sealed, allow_older=False)
+        except (PackNotTrusted, StorageProblem) as problem:
+            return "unknown_key", problem.reason
+        except PackProblem as problem:
+            return "trusted", problem.reason
+        return ("builtin" if trust == "builtin" else "trusted"), None
+
+
+def _legacy_candidate(folder: Path, origin: Origin) -> PackCandidate:
+    return PackCandidate(
+        folder=folder,
+        origin=origin,
+        trust="legacy",
+        pack_id=LEGACY_MANIFEST.pack_id,
+        version=LEGACY_MANIFEST.version,
+        names=LEGACY_MANIFEST.names,
+        problem=reason("pack_legacy"),
+    )
+
+
+def _choice(place: Path, found: Sequence[PackCandidate]) -> Path:
+    """The one pack meant by a place: a signed one before a legacy one, the highest version of one id."""
+    packs = [candidate for candidate in found if candidate.trust != "legacy"] or list(found)
+    if not packs:
+        raise PackProblem(reason("pack_not_found", name=place))
+    if len({candidate.pack_id for candidate in packs}) > 1:
+        raise PackProblem(reason("pack_several", names=", ".join(candidate.pack_name for candidate in packs)))
+    return max(packs, key=_preference).folder
+
+
+def _preference(candidate: PackCandidate) -> tuple[bool, tuple[int, ...]]:
+    return candidate.problem is None, version_key(candidate.version) if candidate.version else ()

@@ -1,0 +1,61 @@
+"""Where packs are in a folder or on a drive, by names alone: nothing is read, no link is followed."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+from fieldray.packs.naming import MANIFEST_NAME
+
+DRIVE_FOLDER: Final = "fieldray"
+LEGACY_CPU_NAME: Final = "chest_resnet50_grayscale_fp32.tflite"
+LEGACY_EDGETPU_NAME: Final = "chest_resnet50_grayscale_uint8_edgetpu.tflite"
+_MOST: Final = 200
+
+
+def pack_folders(folder: Path) -> tuple[Path, ...]:
+    """The folder itself if it is a pack, else the packs in its `fieldray` folder, then a legacy model in its root.
+
+    At most 200, sorted by name. Raises OSError, as a drive does that is being pulled out.
+    """
+    if is_pack(folder):
+        return (folder,)
+    inside = folder / DRIVE_FOLDER
+    packs = packs_in(inside) if _is_real_folder(inside) else ()
+    return (*packs, folder) if is_legacy(folder) else packs
+
+
+def packs_in(folder: Path) -> tuple[Path, ...]:
+    """The packs that lie directly in a folder, sorted by name, at most 200. Raises OSError."""
+    with os.scandir(folder) as entries:
+        names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+    visible = (folder / name for name in names[:_MOST] if not name.startswith("."))
+    return tuple(path for path in visible if is_pack(path))
+
+
+def is_pack(folder: Path) -> bool:
+    """Whether a folder holds a description. Raises OSError."""
+    return _is_file(folder / MANIFEST_NAME)
+
+
+def is_legacy(folder: Path) -> bool:
+    """Whether a bare model of the dissertation lies in a folder. Raises OSError."""
+    return _is_file(folder / LEGACY_CPU_NAME)
+
+
+def _is_file(path: Path) -> bool:
+    return stat.S_ISREG(_mode(path))
+
+
+def _is_real_folder(path: Path) -> bool:
+    return stat.S_ISDIR(_mode(path))
+
+
+def _mode(path: Path) -> int:
+    """The file mode, links not followed; 0 when nothing is there."""
+    try:
+        return path.lstat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
