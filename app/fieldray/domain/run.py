@@ -1,0 +1,67 @@
+"""What a run was asked to do, and what is kept of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fieldray.domain.events import RunState
+from fieldray.domain.finding import Outcome
+from fieldray.domain.model import OperatingPoint, Trust
+from fieldray.reasons import Reason
+
+VerdictChoice = Literal["agree", "disagree", "unsure"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSpec:
+    """What was asked for. Two runs with the same `paths`, `model_sha256` and `settings_hash` do the same work.
+
+    paths             absolute, as given
+    settings_hash     of everything beside the model file that decides a result (see pipeline/assessment)
+    operating_points  those in force, at most one a label
+    """
+
+    paths: tuple[str, ...]
+    pack_name: str
+    trust: Trust
+    fingerprint: str
+    model_sha256: str
+    settings_hash: str
+    operating_points: tuple[OperatingPoint, ...] = ()
+    program_version: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A run in the store; times are seconds since 1970 (UTC), `ended_s` None while it is not over."""
+
+    run_id: int
+    spec: RunSpec
+    state: RunState
+    reason: Reason | None
+    started_s: float
+    ended_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What the reader thinks of a result: stored beside the program's own, never over it."""
+
+    choice: VerdictChoice
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        if self.choice not in ("agree", "disagree", "unsure"):
+            raise ValueError(f"a verdict is agree, disagree or unsure, not {self.choice}")
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class StoredResult:
+    """One image's outcome as stored. `is_resumed`: taken over from an earlier start of the program."""
+
+    row_id: int
+    run_id: int
+    outcome: Outcome
+    is_resumed: bool
+    verdict: Verdict | None = None

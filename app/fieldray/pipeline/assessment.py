@@ -1,0 +1,70 @@
+"""What is applied to every image of a run: a model, and the operating point of each of its labels."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from fieldray.domain.finding import Finding, calibrate, decide
+from fieldray.domain.model import Manifest, Model, OperatingPoint
+from fieldray.errors import UsageProblem
+from fieldray.reasons import reason
+
+# Raised by one when reading, preparing or judging changes so that stored results must not be taken over any more.
+_RULES_VERSION: Final = 1
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Assessment:
+    """A model and, by label code, the operating point in force (None: not assessed)."""
+
+    model: Model
+    points: Mapping[str, OperatingPoint | None]
+
+    def findings(self, scores: Mapping[str, float]) -> tuple[Finding, ...]:
+        """Each label's finding of the network's raw scores in [0, 1] by label code."""
+        manifest = self.model.manifest
+        found = []
+        for label in manifest.labels:
+            score = calibrate(scores[label.code], manifest.calibration.get(label.code))
+            point = self.points[label.code]
+            found.append(Finding(label=label.code, score=score, point=point, decision=decide(score, point)))
+        return tuple(found)
+
+    @property
+    def settings_hash(self) -> str:
+        """SHA-256 (hex) of all that decides a result beside the model file and the image."""
+        manifest = self.model.manifest
+        gate = manifest.gate
+        decisive = {
+            "rules": _RULES_VERSION,
+            "pack": self.model.pack_name,
+            "input": dataclasses.asdict(manifest.input),
+            "outputs": dataclasses.asdict(manifest.outputs),
+            "labels": [label.code for label in manifest.labels],
+            "points": [dataclasses.asdict(point) for point in self.points.values() if point],
+            "calibration": {code: dataclasses.asdict(value) for code, value in manifest.calibration.items()},
+            "gate": [gate.mean.tobytes().hex(), gate.projection.tobytes().hex(), gate.limit] if gate else None,
+            "accepted": [manifest.accepted_modalities, manifest.accepted_body_parts, manifest.accepted_views],
+        }
+        return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
+
+
+def choose(model: Model, *, operating_point: str | None = None) -> Assessment:
+    """The assessment by the named operating point, or by the first of each label.
+
+    A legacy pack has none, so nothing is assessed. Raises UsageProblem (operating_point) for an unknown name.
+    """
+    manifest = model.manifest
+    known = tuple(dict.fromkeys(point.name for point in manifest.operating_points))
+    if operating_point is not None and operating_point not in known:
+        raise UsageProblem(reason("operating_point", name=operating_point, known=", ".join(known) or "-"))
+    return Assessment(model=model, points=_points(manifest, operating_point))
+
+
+def _points(manifest: Manifest, name: str | None) -> dict[str, OperatingPoint | None]:
+    return {label.code: manifest.point(label.code, name) for label in manifest.labels}

@@ -1,0 +1,310 @@
+"""Many images: found, screened and saved by threads with bounded queues between them.
+
+    discovery thread --refs--> worker threads --outcomes--> batch thread (the only writer of the database)
+
+At most a few images are under way however many files there are. An outcome is committed before it is published, so
+whatever was told to a person survives the program being killed.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from fieldray.domain.events import OutcomeReady, Progress, Publish, RunChanged, RunState
+from fieldray.domain.finding import Outcome
+from fieldray.domain.run import RunSpec
+from fieldray.domain.study import ImageRef
+from fieldray.errors import FieldrayError, StorageProblem
+from fieldray.pipeline.channel import Channel, ChannelEnded
+from fieldray.pipeline.screen import Cancelled
+from fieldray.pipeline.statistics import Pace, Statistics
+from fieldray.reasons import Reason, reason
+from fieldray.store.results import ResultReader, ResultStore
+
+log = logging.getLogger(__name__)
+
+_TICK_S: Final = 0.1
+_PROGRESS_EVERY_S: Final = 0.2
+_SPEED_EVERY_S: Final = 0.5
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Work:
+    """What a batch does, as functions: the batch knows no reader and no engine.
+
+    discover      gives every image once, lazily
+    count         a quick guess of the number of images, for the time left; gives up when the function passed says so
+    content_hash  SHA-256 (hex) of an image's bytes; raises OSError or FieldrayError
+    screen        an image's outcome; raises only Cancelled
+    release       ends what `screen` uses, at once, also while it is used; may be called twice
+    """
+
+    spec: RunSpec
+    discover: Callable[[], Iterator[ImageRef]]
+    count: Callable[[Callable[[], bool]], int]
+    content_hash: Callable[[ImageRef], str]
+    screen: Callable[[ImageRef], Outcome]
+    release: Callable[[], None]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Done:
+    outcome: Outcome
+    is_resumed: bool
+
+
+class Batch:
+    """One run. `pause`, `resume` and `cancel` return at once and may be called from any thread."""
+
+    def __init__(
+        self,
+        work: Work,
+        *,
+        database: Path,
+        publish: Publish,
+        workers: int,
+        fresh: bool = False,
+        statistics: Statistics | None = None,
+    ) -> None:
+        self._work = work
+        self._database = database
+        self._publish = publish
+        self._workers = workers
+        self._fresh = fresh
+        self._statistics = statistics or Statistics()
+        self._refs: Channel[ImageRef] = Channel(4 * workers)
+        self._outcomes: Channel[_Done] = Channel(2 * workers, writers=workers)
+        self._going = threading.Event()
+        self._going.set()
+        self._cancelled = threading.Event()
+        self._lock = threading.Lock()
+        self._problem: Reason | None = None
+        self._found = 0
+        self._guess = 0
+        self._is_found = False
+        self._last_earlier_row = 0
+        self._run_id = 0
+        self._state: RunState = "running"
+        self._thread = threading.Thread(target=self._run, name="batch")
+
+    @property
+    def run_id(self) -> int:
+        """The run's id in the store, 0 until the batch thread has opened it."""
+        return self._run_id
+
+    @property
+    def state(self) -> RunState:
+        """The state last published."""
+        return self._state
+
+    @property
+    def reason(self) -> Reason | None:
+        """Why the run failed, if it did."""
+        return self._problem
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the run is being broken off, by a person or by a problem."""
+        return self._cancelled.is_set()
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def pause(self) -> None:
+        """Finish the images under way and begin no other."""
+        with self._lock:
+            if not self.is_cancelled:
+                self._going.clear()
+
+    def resume(self) -> None:
+        """Go on after a pause."""
+        self._going.set()
+
+    def cancel(self) -> None:
+        """Stop now. What is committed stays; a later run of the same request goes on from there."""
+        with self._lock:
+            self._cancelled.set()
+            self._going.set()
+        self._refs.break_off()
+        self._outcomes.break_off()
+
+    def join(self, timeout_s: float | None = None) -> bool:
+        """Wait for the end of all threads; whether it came in time."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    # ---- the batch thread
+
+    def _run(self) -> None:
+        try:
+            with ResultStore(self._database) as store:
+                self._last_earlier_row = store.last_row_id() if self._can_take_over(store) else 0
+                self._run_id = store.open_run(self._work.spec, fresh=self._fresh)
+                self._with_threads(lambda: self._collect(store))
+                self._end(store)
+        except FieldrayError as problem:
+            self._fail(problem.reason)
+        except Exception as error:
+            log.exception("batch thread")
+            self._fail(reason("internal", detail=type(error).__name__))
+        finally:
+            self._work.release()
+        self._enter("failed" if self._problem else "cancelled" if self.is_cancelled else "finished")
+
+    def _can_take_over(self, store: ResultReader) -> bool:
+        return not self._fresh and store.has_results(self._work.spec)
+
+    def _with_threads(self, collect: Callable[[], None]) -> None:
+        """Run `collect` while the other threads work; all of them have ended afterwards."""
+        guarded = [(self._discover, "discovery"), (self._count, "counting")]
+        guarded += [(self._work_off, f"screening-{number}") for number in range(self._workers)]
+        threads = [threading.Thread(target=self._guard, args=(body,), name=name) for body, name in guarded]
+        for thread in threads:
+            thread.start()
+        try:
+            collect()
+        except BaseException:
+            self.cancel()
+            raise
+        finally:
+            if self.is_cancelled:
+                self._work.release()
+            for thread in threads:
+                thread.join()
+
+    def _collect(self, store: ResultStore) -> None:
+        """Save and publish every outcome as it comes."""
+        self._enter("running")
+        done, pace = 0, Pace(clock=time.monotonic)
+        pace.restart(0)
+        progress, speed = _Every(_PROGRESS_EVERY_S), _Every(_SPEED_EVERY_S)
+        while True:
+            try:
+                item = self._outcomes.get(timeout_s=_TICK_S)
+            except ChannelEnded:
+                break
+            if item:
+                self._save(store, item)
+                done += 1
+            self._follow_pause(store, pace, done)
+            if progress.is_due():
+                pace.note(done)
+                self._publish(self._progress(done, pace))
+            if speed.is_due():
+                self._publish(self._statistics.speed())
+        pace.note(done)
+        self._publish(self._progress(done, pace))
+        self._publish(self._statistics.speed())
+
+    def _save(self, store: ResultStore, item: _Done) -> None:
+        row_id = store.save(self._run_id, item.outcome, spec=self._work.spec, is_resumed=item.is_resumed)
+        self._publish(
+            OutcomeReady(run_id=self._run_id, row_id=row_id, outcome=item.outcome, is_resumed=item.is_resumed)
+        )
+
+    def _follow_pause(self, store: ResultStore, pace: Pace, done: int) -> None:
+        wanted: RunState = "running" if self._going.is_set() else "paused"
+        if wanted != self._state:
+            store.set_state(self._run_id, wanted)
+            pace.restart(done)
+            self._enter(wanted)
+
+    def _progress(self, done: int, pace: Pace) -> Progress:
+        total = self._found if self._is_found else max(self._found, self._guess)
+        return Progress(
+            done=done,
+            total=total,
+            total_is_final=self._is_found,
+            images_per_s=pace.images_per_s(),
+            remaining_s=pace.remaining_s(max(0, total - done)),
+        )
+
+    def _end(self, store: ResultStore) -> None:
+        state: RunState = "failed" if self._problem else "cancelled" if self.is_cancelled else "finished"
+        store.set_state(self._run_id, state, reason=self._problem)
+
+    def _enter(self, state: RunState) -> None:
+        self._state = state
+        self._publish(RunChanged(run_id=self._run_id, state=state, reason=self._problem))
+
+    def _fail(self, why: Reason) -> None:
+        """End the run for a reason; the first one counts."""
+        with self._lock:
+            self._problem = self._problem or why
+        self.cancel()
+
+    # ---- the other threads
+
+    def _guard(self, body: Callable[[], None]) -> None:
+        """Whatever a thread meets ends the run in order, never silently."""
+        try:
+            body()
+        except (Cancelled, ChannelEnded):
+            pass
+        except FieldrayError as problem:
+            self._fail(problem.reason)
+        except Exception as error:
+            log.exception("thread of the batch")
+            self._fail(reason("internal", detail=type(error).__name__))
+
+    def _count(self) -> None:
+        self._guess = self._work.count(lambda: self.is_cancelled or self._is_found)
+
+    def _discover(self) -> None:
+        for ref in self._work.discover():
+            self._refs.put(ref)
+            self._found += 1
+        self._is_found = True
+        self._refs.finish()
+
+    def _work_off(self) -> None:
+        with ResultReader(self._database) as earlier:
+            try:
+                while ref := self._refs.get():
+                    self._going.wait()
+                    if self.is_cancelled:
+                        raise Cancelled
+                    self._outcomes.put(self._outcome(ref, earlier))
+            except ChannelEnded:
+                self._outcomes.finish()
+
+    def _outcome(self, ref: ImageRef, earlier: ResultReader) -> _Done:
+        known = self._known(ref, earlier) if self._last_earlier_row else None
+        if known:
+            return _Done(replace(known, ref=ref), True)
+        return _Done(self._work.screen(ref), False)
+
+    def _known(self, ref: ImageRef, earlier: ResultReader) -> Outcome | None:
+        """What an earlier start found in the same bytes, if anything."""
+        if ref.problem:
+            return None
+        try:
+            content_sha256 = self._work.content_hash(ref)
+        except StorageProblem:
+            raise
+        except (OSError, FieldrayError):
+            return None  # the reader will say what is wrong with the file
+        spec, last = self._work.spec, self._last_earlier_row
+        return earlier.earlier(spec, content_sha256=content_sha256, frame=ref.frame, up_to_row_id=last)
+
+
+class _Every:
+    """Says at most once in so many seconds that it is time."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._next = time.monotonic() + seconds
+
+    def is_due(self) -> bool:
+        now = time.monotonic()
+        if now < self._next:
+            return False
+        self._next = now + self._seconds
+        return True

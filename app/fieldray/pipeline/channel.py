@@ -1,0 +1,61 @@
+"""A bounded queue between threads that can end and can be broken off."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+
+
+class ChannelEnded(Exception):
+    """No item will come any more."""
+
+
+class Channel(Generic[Item]):
+    """Holds at most `size` items; `writers` threads put into it and each says `finish` when it is done."""
+
+    def __init__(self, size: int, *, writers: int = 1) -> None:
+        self._size = size
+        self._writers = writers
+        self._items: deque[Item] = deque()
+        self._is_broken = False
+        self._changed = threading.Condition()
+
+    def put(self, item: Item) -> None:
+        """Add an item, waiting while the channel is full. Raises ChannelEnded once it was broken off."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_broken or len(self._items) < self._size)
+            if self._is_broken:
+                raise ChannelEnded
+            self._items.append(item)
+            self._changed.notify_all()
+
+    def get(self, *, timeout_s: float | None = None) -> Item | None:
+        """The oldest item; None if none came in time. Raises ChannelEnded when all is taken or it was broken off."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._items or self._is_over, timeout=timeout_s)
+            if self._items and not self._is_broken:
+                self._changed.notify_all()
+                return self._items.popleft()
+            if self._is_over:
+                raise ChannelEnded
+            return None
+
+    def finish(self) -> None:
+        """One writer puts nothing more."""
+        with self._changed:
+            self._writers -= 1
+            self._changed.notify_all()
+
+    def break_off(self) -> None:
+        """Drop everything and wake every thread that waits."""
+        with self._changed:
+            self._is_broken = True
+            self._items.clear()
+            self._changed.notify_all()
+
+    @property
+    def _is_over(self) -> bool:
+        return self._is_broken or self._writers <= 0

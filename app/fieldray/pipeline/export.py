@@ -1,0 +1,35 @@
+"""A stored run as files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from fieldray.reports.content import about_run
+from fieldray.reports.csv import write_csv
+from fieldray.reports.json import write_json
+from fieldray.store.results import ResultReader
+
+FORMATS: Final = ("csv", "json")
+
+
+def export_run(database: Path, run_id: int, folder: Path, formats: Sequence[str] = FORMATS) -> tuple[Path, ...]:
+    """Write `fieldray-run-<id>.<format>` into `folder`, the work list's order; the files written.
+
+    Raises StorageProblem, KeyError for an unknown run, ValueError for an unknown format.
+    """
+    written = []
+    with ResultReader(database) as reader:
+        run = reader.run(run_id)
+        for name in formats:
+            path = folder / f"fieldray-run-{run_id}.{name}"
+            if name == "csv":
+                write_csv(path, reader.work_list(run_id), spec=run.spec)
+            elif name == "json":
+                about = about_run(run, counts=reader.counts(run_id))
+                write_json(path, reader.work_list(run_id), spec=run.spec, about=about)
+            else:
+                raise ValueError(f"no export format {name}")
+            written.append(path)
+    return tuple(written)

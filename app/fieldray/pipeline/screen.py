@@ -1,0 +1,136 @@
+"""One image, from a file to an outcome, in a straight line. Start reading here."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Final, Protocol
+
+from fieldray.domain.finding import Failed, Outcome, ReadFacts, Refused, Screened, Stage
+from fieldray.domain.image import Tensor
+from fieldray.domain.model import InputSpec
+from fieldray.domain.prediction import Prediction, Request
+from fieldray.domain.study import ImageRef
+from fieldray.errors import FieldrayError, Unusable
+from fieldray.imaging.quality import check_header
+from fieldray.pipeline.assessment import Assessment
+from fieldray.reasons import Reason, reason
+
+log = logging.getLogger(__name__)
+
+_WAIT_S: Final = 0.2
+_request_ids = itertools.count(1)
+
+
+class Cancelled(Exception):
+    """The run was cancelled while this image was waiting: it gets no outcome now."""
+
+
+class ReadResult(Protocol):
+    """What reading gave: a tensor, or the reason why there is none."""
+
+    @property
+    def tensor(self) -> Tensor | None: ...
+    @property
+    def facts(self) -> ReadFacts: ...
+    @property
+    def problem(self) -> Reason | None: ...
+    @property
+    def problem_is_refusal(self) -> bool: ...
+
+
+class Reader(Protocol):
+    """Reads, checks and prepares one image; the pixel checks are done where the pixels are."""
+
+    def read(self, ref: ImageRef, spec: InputSpec, /) -> ReadResult: ...
+
+
+class Engine(Protocol):
+    """Runs the model."""
+
+    def submit(self, request: Request, /) -> Future[Prediction]: ...
+
+
+def screen_image(
+    ref: ImageRef,
+    *,
+    assessment: Assessment,
+    reader: Reader,
+    engine: Engine,
+    observe: Callable[[Prediction], None] = lambda _: None,
+    is_cancelled: Callable[[], bool] = lambda: False,
+) -> Outcome:
+    """Header check, read, pixel check, run, gate, calibrate, decide.
+
+    Always gives an outcome; what nobody expected is logged and becomes `Failed`. Raises only `Cancelled`.
+    """
+    stage: Stage = "discover"
+    facts = ReadFacts()
+    manifest = assessment.model.manifest
+    try:
+        if ref.problem:
+            return _stopped(ref, ref.problem, facts, stage=stage, is_refusal=ref.problem_is_refusal)
+        stage = "quality"
+        if unsuitable := check_header(ref, manifest):
+            return Refused(ref=ref, reason=unsuitable)
+        stage = "decode"
+        read = reader.read(ref, manifest.input)
+        facts = read.facts
+        if read.problem or read.tensor is None:
+            why = read.problem or reason("internal", detail="no tensor")
+            return _stopped(ref, why, facts, stage=stage, is_refusal=read.problem_is_refusal)
+        stage = "inference"
+        request = Request(request_id=next(_request_ids), values=read.tensor.values)
+        prediction = _answer(engine.submit(request), is_cancelled)
+        observe(prediction)
+        return _judge(ref, facts, prediction, assessment)
+    except Cancelled:
+        raise
+    except FieldrayError as error:
+        return _stopped(ref, error.reason, facts, stage=stage, is_refusal=isinstance(error, Unusable))
+    except Exception as error:
+        if is_cancelled():
+            raise Cancelled from error
+        log.exception("image failed at stage %s", stage)
+        return Failed(ref=ref, stage=stage, reason=reason("internal", detail=type(error).__name__), facts=facts)
+
+
+def _judge(ref: ImageRef, facts: ReadFacts, prediction: Prediction, assessment: Assessment) -> Outcome:
+    gate = assessment.model.manifest.gate
+    extra: dict[str, float] = {}
+    if gate and prediction.features is not None:
+        extra["gate_distance"] = gate.distance(prediction.features)
+        if not extra["gate_distance"] <= gate.limit:  # also true for a distance that is not a number
+            return Refused(ref=ref, reason=reason("unlike_training"), facts=facts)
+    return Screened(
+        ref=ref,
+        facts=facts,
+        findings=assessment.findings(prediction.scores),
+        class_maps=prediction.class_maps,
+        pack_name=prediction.pack_name,
+        model_sha256=assessment.model.model_sha256,
+        backend=prediction.backend,
+        inference_ms=prediction.latency_ms,
+        extra=extra,
+    )
+
+
+def _stopped(ref: ImageRef, why: Reason, facts: ReadFacts, *, stage: Stage, is_refusal: bool) -> Outcome:
+    if is_refusal:
+        return Refused(ref=ref, reason=why, facts=facts)
+    return Failed(ref=ref, stage=stage, reason=why, facts=facts)
+
+
+def _answer(future: Future[Prediction], is_cancelled: Callable[[], bool]) -> Prediction:
+    """Wait for the engine, but not past a cancel."""
+    while True:
+        try:
+            return future.result(timeout=_WAIT_S)
+        except TimeoutError:
+            if future.done():
+                raise
+            if is_cancelled():
+                future.cancel()
+                raise Cancelled from None

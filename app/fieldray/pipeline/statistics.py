@@ -1,0 +1,145 @@
+"""How fast a run is: inference frames per second, pace of the whole, load of the machine.
+
+As in the dissertation, the first two images of a backend are kept apart (they carry start-up cost) and FPS is
+counted from the third on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import psutil
+
+from fieldray.domain.events import Speed
+from fieldray.domain.prediction import BackendName, Prediction
+
+_RECENT: Final = 4096  # percentiles are of so many images at most, so that memory does not grow with the run
+_PACE_WINDOW_S: Final = 10.0
+
+Load = tuple[float, float]
+
+
+@dataclass(slots=True)
+class _Latencies:
+    """Of one backend, in milliseconds."""
+
+    first_ms: float | None = None
+    second_ms: float | None = None
+    count: int = 0
+    total_ms: float = 0.0
+    low_ms: float = float("inf")
+    high_ms: float = 0.0
+    recent_ms: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
+
+    def add(self, latency_ms: float, *, sequence: int) -> None:
+        if sequence == 1:
+            self.first_ms = latency_ms
+        elif sequence == 2:
+            self.second_ms = latency_ms
+        else:
+            self.count += 1
+            self.total_ms += latency_ms
+            self.low_ms = min(self.low_ms, latency_ms)
+            self.high_ms = max(self.high_ms, latency_ms)
+            self.recent_ms.append(latency_ms)
+
+    def speed(self, *, cpu_percent: float, memory_mb: float) -> Speed:
+        if not self.count:
+            return Speed(first_ms=self.first_ms, second_ms=self.second_ms, cpu_percent=cpu_percent, memory_mb=memory_mb)
+        p50, p95 = np.percentile(self.recent_ms, (50, 95))
+        return Speed(
+            fps_now=1000 / self.recent_ms[-1],
+            fps_min=1000 / self.high_ms,
+            fps_avg=1000 * self.count / self.total_ms,
+            fps_max=1000 / self.low_ms,
+            first_ms=self.first_ms,
+            second_ms=self.second_ms,
+            p50_ms=float(p50),
+            p95_ms=float(p95),
+            cpu_percent=cpu_percent,
+            memory_mb=memory_mb,
+        )
+
+
+class Statistics:
+    """Collects predictions of one run from any thread; `speed` is of the backend that ran the latest image."""
+
+    def __init__(self, *, load: Callable[[], Load] | None = None) -> None:
+        self._load = load or MachineLoad().now
+        self._lock = threading.Lock()
+        self._by_backend: dict[BackendName, _Latencies] = {}
+        self._latest: BackendName | None = None
+
+    def add(self, prediction: Prediction) -> None:
+        """Count one answer of a backend."""
+        with self._lock:
+            self._latest = prediction.backend
+            latencies = self._by_backend.setdefault(prediction.backend, _Latencies())
+            latencies.add(max(prediction.latency_ms, 1e-3), sequence=prediction.sequence)
+
+    def speed(self) -> Speed:
+        """The figures now. cpu_percent is that since the call before."""
+        cpu_percent, memory_mb = self._load()
+        with self._lock:
+            latencies = self._by_backend[self._latest] if self._latest else _Latencies()
+            return latencies.speed(cpu_percent=cpu_percent, memory_mb=memory_mb)
+
+
+class MachineLoad:
+    """CPU load of the machine, and memory of this process and its children together."""
+
+    def __init__(self) -> None:
+        self._process = psutil.Process()
+        psutil.cpu_percent()  # the first call only sets the start of the interval
+
+    def now(self) -> Load:
+        """(percent of all cores since the call before, megabytes)."""
+        processes = [self._process, *self._process.children(recursive=True)]
+        return psutil.cpu_percent(), sum(memory_mb(process) for process in processes)
+
+
+def memory_mb(process: psutil.Process) -> float:
+    """Memory of one process in MB: its proportional share where the system tells it (Linux), resident size else."""
+    try:
+        if psutil.LINUX:
+            return float(process.memory_full_info().pss) / 2**20
+        return float(process.memory_info().rss) / 2**20
+    except (psutil.NoSuchProcess, psutil.AccessDenied):  # it ended meanwhile
+        return 0.0
+
+
+class Pace:
+    """Images a second over the last seconds, and the time left."""
+
+    def __init__(self, *, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._samples: deque[tuple[float, int]] = deque()
+
+    def restart(self, done: int) -> None:
+        """Forget the past: after a pause it says nothing about what comes."""
+        self._samples.clear()
+        self.note(done)
+
+    def note(self, done: int) -> None:
+        """So many images are done now."""
+        now = self._clock()
+        self._samples.append((now, done))
+        while len(self._samples) > 2 and self._samples[0][0] < now - _PACE_WINDOW_S:
+            self._samples.popleft()
+
+    def images_per_s(self) -> float:
+        """0.0 until something was done."""
+        if len(self._samples) < 2:
+            return 0.0
+        (start, before), (end, after) = self._samples[0], self._samples[-1]
+        return (after - before) / (end - start) if end > start else 0.0
+
+    def remaining_s(self, images: int) -> float | None:
+        """Time for `images` more, None while there is no pace yet."""
+        pace = self.images_per_s()
+        return images / pace if pace > 0 else None

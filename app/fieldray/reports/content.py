@@ -1,0 +1,169 @@
+"""Every word and number of an export or a printed list. The writers only lay it out.
+
+Names and numbers of patients are left out of exports on purpose: file, study and image identify a result.
+Reasons are in English here, with their code beside, so that scripts can rely on them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Mapping
+from typing import Final
+
+from fieldray.domain.finding import Category, Decision, Failed, Finding, Outcome, Screened
+from fieldray.domain.run import Run, RunSpec, StoredResult
+from fieldray.domain.study import ImageRef
+
+NOTICE: Final = "Research use only. Not for diagnostic use."
+CATEGORY_TEXTS: Final[Mapping[Category, str]] = {
+    "abnormal": "abnormal",
+    "not_sure": "not sure",
+    "normal": "normal",
+    "not_assessed": "not assessed",
+    "refused": "refused",
+    "failed": "failed",
+}
+# Which finding speaks for an image with several labels: the most urgent decision, then the highest score.
+_URGENCY: Final[Mapping[Decision, int]] = {"above": 3, "unsure": 2, "not_assessed": 1, "below": 0}
+
+Value = str | int | float | None
+
+
+def place(ref: ImageRef) -> str:
+    """The file, and the member if it is in a zip: `path` or `path!member`."""
+    return str(ref.path) if ref.member is None else f"{ref.path}!{ref.member}"
+
+
+def image_name(ref: ImageRef) -> str:
+    """SOP Instance UID, else the file's name; with the frame's number (from 0) where there are several."""
+    name = ref.header.sop_instance_uid or (ref.member or ref.path.name).rpartition("/")[2]
+    return f"{name}#{ref.frame}" if ref.header.number_of_frames > 1 else name
+
+
+def leading_finding(outcome: Outcome) -> Finding | None:
+    """The finding that speaks for the image, None if it was not screened."""
+    if not isinstance(outcome, Screened) or not outcome.findings:
+        return None
+    return max(outcome.findings, key=lambda finding: (_URGENCY[finding.decision], finding.score))
+
+
+def image_line(outcome: Outcome, *, spec: RunSpec) -> dict[str, object]:
+    """One image as an object with plain values: the keys of `fieldray screen --json`, which scripts rely on."""
+    finding = leading_finding(outcome)
+    why = None if isinstance(outcome, Screened) else outcome.reason
+    return {
+        "path": place(outcome.ref),
+        "study": outcome.ref.study_key,
+        "image": image_name(outcome.ref),
+        "status": outcome.status,
+        "label": finding.label if finding else None,
+        "score": round(finding.score, 6) if finding else None,
+        "threshold": finding.point.threshold if finding and finding.point else None,
+        "decision": finding.decision if finding else None,
+        "reason": why.text if why else None,
+        "reason_code": why.code if why else None,
+        "stage": outcome.stage if isinstance(outcome, Failed) else None,
+        "backend": outcome.backend if isinstance(outcome, Screened) else None,
+        "pack": spec.pack_name,
+        "model_sha256": spec.model_sha256,
+        "decode_ms": round(outcome.facts.decode_ms, 2),
+        "inference_ms": round(outcome.inference_ms, 3) if isinstance(outcome, Screened) else None,
+    }
+
+
+COLUMNS: Final = (
+    "path",
+    "study",
+    "image",
+    "study_date",
+    "view",
+    "rows",
+    "columns",
+    "status",
+    "category",
+    "label",
+    "score",
+    "operating_point",
+    "threshold",
+    "unsure_low",
+    "unsure_high",
+    "decision",
+    "reason_code",
+    "reason",
+    "stage",
+    "backend",
+    "pack",
+    "model_sha256",
+    "content_sha256",
+    "decode_ms",
+    "inference_ms",
+    "reader_verdict",
+    "reader_note",
+    "notice",
+)
+
+
+def export_rows(result: StoredResult, *, spec: RunSpec) -> list[dict[str, Value]]:
+    """A result as rows with the keys `COLUMNS`: one for each finding, one if there is none."""
+    outcome = result.outcome
+    findings: tuple[Finding | None, ...] = (None,)
+    if isinstance(outcome, Screened) and outcome.findings:
+        findings = outcome.findings
+    return [_export_row(result, finding, spec) for finding in findings]
+
+
+def _export_row(result: StoredResult, finding: Finding | None, spec: RunSpec) -> dict[str, Value]:
+    outcome, verdict = result.outcome, result.verdict
+    line = image_line(outcome, spec=spec)
+    point = finding.point if finding else None
+    values = {
+        **line,
+        "study_date": outcome.ref.header.study_date,
+        "view": outcome.ref.header.view_position,
+        "rows": outcome.facts.rows or None,
+        "columns": outcome.facts.columns or None,
+        "category": CATEGORY_TEXTS[outcome.category],
+        "label": finding.label if finding else None,
+        "score": round(finding.score, 6) if finding else None,
+        "decision": finding.decision if finding else None,
+        "operating_point": point.name if point else None,
+        "threshold": point.threshold if point else None,
+        "unsure_low": point.unsure_low if point else None,
+        "unsure_high": point.unsure_high if point else None,
+        "content_sha256": outcome.facts.content_sha256,
+        "reader_verdict": verdict.choice if verdict else None,
+        "reader_note": verdict.note if verdict else None,
+        "notice": NOTICE,
+    }
+    return {name: values[name] for name in COLUMNS}  # type: ignore[misc]
+
+
+def about_run(run: Run, *, counts: Mapping[Category, int]) -> dict[str, object]:
+    """How the results of a run came to be: pack, operating points, versions, counts, and the notice."""
+    spec = run.spec
+    return {
+        "notice": NOTICE,
+        "program": "fieldray",
+        "program_version": spec.program_version,
+        "run": run.run_id,
+        "state": run.state,
+        "reason": run.reason.text if run.reason else None,
+        "started": _time(run.started_s),
+        "ended": _time(run.ended_s),
+        "paths": list(spec.paths),
+        "pack": spec.pack_name,
+        "pack_trust": spec.trust,
+        "pack_key_fingerprint": spec.fingerprint,
+        "model_sha256": spec.model_sha256,
+        "settings_hash": spec.settings_hash,
+        "operating_points": [dataclasses.asdict(point) for point in spec.operating_points],
+        "counts": {category: counts.get(category, 0) for category in CATEGORY_TEXTS},
+    }
+
+
+def _time(seconds: float | None) -> str | None:
+    """ISO 8601, UTC."""
+    if seconds is None:
+        return None
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="seconds")

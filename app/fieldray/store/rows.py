@@ -1,0 +1,172 @@
+"""Outcomes and run specifications as columns, and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sqlite3
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray.domain.finding import Category, Failed, Finding, Outcome, ReadFacts, Refused, Screened
+from fieldray.domain.image import PixelMap
+from fieldray.domain.model import Estimate, OperatingPoint
+from fieldray.domain.run import Run, RunSpec
+from fieldray.domain.study import ImageHeader, ImageRef
+from fieldray.reasons import Reason, reason
+
+# The order of a work list: what needs eyes first on top.
+RANK: Final[Mapping[Category, int]] = {
+    "abnormal": 0,
+    "not_sure": 1,
+    "not_assessed": 2,
+    "normal": 3,
+    "refused": 4,
+    "failed": 5,
+}
+_HEADER_FIELDS: Final = frozenset(field.name for field in dataclasses.fields(ImageHeader))
+
+
+def outcome_columns(outcome: Outcome) -> dict[str, Any]:
+    """The columns of `results` that say what came out; the run's own columns are the caller's."""
+    facts = outcome.facts
+    columns: dict[str, Any] = {
+        "image_key": os.fsencode(outcome.ref.key),
+        "status": outcome.status,
+        "category": outcome.category,
+        "rank": RANK[outcome.category],
+        "score": None,
+        "stage": outcome.stage if isinstance(outcome, Failed) else None,
+        "reason": None if isinstance(outcome, Screened) else reason_text(outcome.reason),
+        "ref": _ref_text(outcome.ref),
+        "content_sha256": facts.content_sha256,
+        "frame": outcome.ref.frame,
+        "decode_ms": facts.decode_ms,
+        "backend": None,
+        "inference_ms": None,
+        "findings": "[]",
+        "thumbnail": None if facts.thumbnail is None else facts.thumbnail.tobytes(),
+        "class_maps": None,
+    }
+    details: dict[str, Any] = {
+        "rows": facts.rows,
+        "columns": facts.columns,
+        "notes": facts.notes,
+        "thumbnail_shape": None if facts.thumbnail is None else facts.thumbnail.shape,
+        "pixel_map": None if facts.pixel_map is None else dataclasses.astuple(facts.pixel_map),
+    }
+    if isinstance(outcome, Screened):
+        _add_screened(outcome, columns, details)
+    return {**columns, "details": json.dumps(details)}
+
+
+def _add_screened(outcome: Screened, columns: dict[str, Any], details: dict[str, Any]) -> None:
+    maps = outcome.class_maps
+    columns["backend"] = outcome.backend
+    columns["inference_ms"] = outcome.inference_ms
+    columns["score"] = max((finding.score for finding in outcome.findings), default=None)
+    columns["findings"] = json.dumps([dataclasses.asdict(finding) for finding in outcome.findings])
+    columns["class_maps"] = None if maps is None else maps.astype(np.float32).tobytes()
+    details["class_maps_shape"] = None if maps is None else maps.shape
+    details["extra"] = dict(outcome.extra)
+
+
+def outcome_of(row: sqlite3.Row) -> Outcome:
+    """The outcome of a row of `results`; a row read without its arrays has none."""
+    details = json.loads(row["details"])
+    ref = _ref_of(json.loads(row["ref"]))
+    facts = ReadFacts(
+        content_sha256=row["content_sha256"],
+        rows=details["rows"],
+        columns=details["columns"],
+        thumbnail=_array(row["thumbnail"], details["thumbnail_shape"], np.uint8),
+        pixel_map=PixelMap(*details["pixel_map"]) if details["pixel_map"] else None,
+        decode_ms=row["decode_ms"],
+        notes=tuple(details["notes"]),
+    )
+    if row["status"] == "refused":
+        return Refused(ref=ref, reason=_reason_of(row["reason"]), facts=facts)
+    if row["status"] == "failed":
+        return Failed(ref=ref, stage=row["stage"], reason=_reason_of(row["reason"]), facts=facts)
+    return Screened(
+        ref=ref,
+        facts=facts,
+        findings=tuple(_finding_of(finding) for finding in json.loads(row["findings"])),
+        class_maps=_array(row["class_maps"], details["class_maps_shape"], np.float32),
+        pack_name=row["pack_name"],
+        model_sha256=row["model_sha256"],
+        backend=row["backend"],
+        inference_ms=row["inference_ms"],
+        extra=details["extra"],
+    )
+
+
+def spec_text(spec: RunSpec) -> str:
+    """A run's specification as JSON."""
+    return json.dumps(dataclasses.asdict(spec))
+
+
+def run_of(row: sqlite3.Row) -> Run:
+    """The run of a row of `runs`."""
+    spec = json.loads(row["spec"])
+    points = tuple(_point_of(point) for point in spec.pop("operating_points"))
+    return Run(
+        run_id=row["id"],
+        spec=RunSpec(**{**spec, "paths": tuple(spec["paths"])}, operating_points=points),
+        state=row["state"],
+        reason=_reason_of(row["reason"]) if row["reason"] else None,
+        started_s=row["started_s"],
+        ended_s=row["ended_s"],
+    )
+
+
+def reason_text(why: Reason) -> str:
+    """A reason as JSON."""
+    return json.dumps([why.code, why.parameters])
+
+
+def _reason_of(text: str) -> Reason:
+    code, parameters = json.loads(text)
+    try:
+        return Reason(code, tuple((key, value) for key, value in parameters))
+    except KeyError:  # written by a version of the program that had other reasons
+        return reason("internal", detail=code)
+
+
+def _ref_text(ref: ImageRef) -> str:
+    document = {
+        "path": str(ref.path),
+        "member": ref.member,
+        "frame": ref.frame,
+        "kind": ref.kind,
+        "header": dataclasses.asdict(ref.header),
+        "problem": reason_text(ref.problem) if ref.problem else None,
+        "problem_is_refusal": ref.problem_is_refusal,
+    }
+    return json.dumps(document)
+
+
+def _ref_of(document: dict[str, Any]) -> ImageRef:
+    header = {name: value for name, value in document["header"].items() if name in _HEADER_FIELDS}
+    problem = document["problem"]
+    document = {**document, "path": Path(document["path"]), "header": ImageHeader(**header)}
+    return ImageRef(**{**document, "problem": _reason_of(problem) if problem else None})
+
+
+def _finding_of(document: dict[str, Any]) -> Finding:
+    point = document["point"]
+    return Finding(**{**document, "point": _point_of(point) if point else None})
+
+
+def _point_of(document: dict[str, Any]) -> OperatingPoint:
+    measured = {name: Estimate(**document[name]) for name in ("sensitivity", "specificity")}
+    return OperatingPoint(**{**document, **measured})
+
+
+def _array(data: bytes | None, shape: list[int] | None, dtype: type[Any]) -> NDArray[Any] | None:
+    return None if data is None or shape is None else np.frombuffer(data, dtype=dtype).reshape(shape)

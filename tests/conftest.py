@@ -1,0 +1,46 @@
+"""What every test gets: a home of its own, no screen, and a check that it leaves nothing running."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+os.environ["QT_QPA_PLATFORM"] = "offscreen"
+
+_GRACE_S = 5.0
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """This test's user data folder: nothing is read from or written to the real one."""
+    folder = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("FIELDRAY_HOME", str(folder))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    """Fail a test that leaves a thread or a child process running."""
+    threads, children = set(threading.enumerate()), set(_children())
+    yield
+    deadline = time.monotonic() + _GRACE_S
+    while (left := _left(threads, children)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not left, f"left behind: {left}"
+
+
+def _left(threads: set[threading.Thread], children: set[psutil.Process]) -> list[str]:
+    new_threads = [thread.name for thread in threading.enumerate() if thread not in threads]
+    new_children = [str(child) for child in _children() if child not in children]
+    return new_threads + new_children
+
+
+def _children() -> list[psutil.Process]:
+    """Children that run; one that ended but was not waited for is a leak too."""
+    return psutil.Process().children(recursive=True)

@@ -1,0 +1,84 @@
+"""Outcomes made by code, for the tests of the store, the reports and the pipeline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from fieldray.domain.finding import Decision, Failed, Finding, ReadFacts, Refused, Screened
+from fieldray.domain.image import PixelMap
+from fieldray.domain.model import Estimate, OperatingPoint
+from fieldray.domain.run import RunSpec
+from fieldray.domain.study import ImageHeader, ImageRef
+from fieldray.reasons import reason
+
+POINT = OperatingPoint(
+    name="screening",
+    label="opacity",
+    threshold=0.5,
+    unsure_low=0.4,
+    unsure_high=0.6,
+    sensitivity=Estimate(0.9, 0.8, 0.95),
+    specificity=Estimate(0.7, 0.6, 0.8),
+    measured_on="test set",
+)
+
+
+def run_spec(**changes: object) -> RunSpec:
+    """A run over one folder with the operating point above."""
+    values = {
+        "paths": ("/films",),
+        "pack_name": "tiny-1.0.0",
+        "trust": "signed",
+        "fingerprint": "ab",
+        "model_sha256": "m" * 64,
+        "settings_hash": "s" * 64,
+        "operating_points": (POINT,),
+        "program_version": "0.1.0",
+    }
+    return RunSpec(**{**values, **changes})
+
+
+def image_ref(name: str = "a.dcm", **changes: object) -> ImageRef:
+    """A DICOM film with a header."""
+    header = ImageHeader(sop_instance_uid=f"1.2.{name}", study_instance_uid="1.2.3", patient_age_years=41.5)
+    return ImageRef(**{"path": Path("/films") / name, "kind": "dicom", "header": header, **changes})
+
+
+def read_facts(content_sha256: str = "c" * 64) -> ReadFacts:
+    """All facts of a film that was read."""
+    return ReadFacts(
+        content_sha256=content_sha256,
+        rows=300,
+        columns=200,
+        thumbnail=np.arange(12, dtype=np.uint8).reshape(3, 4),
+        pixel_map=PixelMap(1.0, 0.5, 2.0, 0.25),
+        decode_ms=12.3456,
+        notes=("monochrome1",),
+    )
+
+
+def screened(ref: ImageRef | None = None, *, score: float = 0.8, decision: Decision = "above") -> Screened:
+    """A film with one finding and a class map."""
+    return Screened(
+        ref=ref or image_ref(),
+        facts=read_facts(),
+        findings=(Finding(label="opacity", score=score, point=POINT, decision=decision),),
+        class_maps=np.arange(8, dtype=np.float32).reshape(1, 2, 4),
+        pack_name="tiny-1.0.0",
+        model_sha256="m" * 64,
+        backend="cpu",
+        inference_ms=3.25,
+        extra={"gate_distance": 1.5},
+    )
+
+
+def refused(ref: ImageRef | None = None) -> Refused:
+    """A side view."""
+    return Refused(ref=ref or image_ref("side.dcm"), reason=reason("view", view="LL"))
+
+
+def failed(ref: ImageRef | None = None) -> Failed:
+    """A file cut short."""
+    return Failed(ref=ref or image_ref("cut.dcm"), stage="decode", reason=reason("truncated"))

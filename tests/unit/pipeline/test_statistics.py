@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from fieldray.domain.events import Speed
+from fieldray.domain.prediction import BackendName, Prediction
+from fieldray.pipeline.statistics import MachineLoad, Pace, Statistics
+
+
+def prediction(latency_ms: float, sequence: int, backend: BackendName = "cpu") -> Prediction:
+    return Prediction(
+        request_id=sequence,
+        pack_name="tiny-1.0.0",
+        model_sha256="m",
+        backend=backend,
+        scores={},
+        class_maps=None,
+        features=None,
+        latency_ms=latency_ms,
+        sequence=sequence,
+    )
+
+
+def statistics() -> Statistics:
+    return Statistics(load=lambda: (50.0, 300.0))
+
+
+def test_nothing_is_claimed_before_the_third_image() -> None:
+    measured = statistics()
+    assert measured.speed() == Speed(cpu_percent=50.0, memory_mb=300.0)
+    measured.add(prediction(80, 1))
+    measured.add(prediction(20, 2))
+    assert measured.speed() == Speed(first_ms=80, second_ms=20, cpu_percent=50.0, memory_mb=300.0)
+
+
+def test_speed_is_counted_from_the_third_image_on() -> None:
+    measured = statistics()
+    for sequence, latency_ms in enumerate((80, 20, 4, 5, 10, 5), 1):
+        measured.add(prediction(latency_ms, sequence))
+    speed = measured.speed()
+    # of 4, 5, 10, 5 ms: 1000/10, 1000 / (24/4), 1000/4, the last 1000/5
+    assert (speed.fps_min, speed.fps_max, speed.fps_now) == (100, 250, 200)
+    assert speed.fps_avg == pytest.approx(1000 / 6)
+    assert speed.p50_ms == 5
+    # 95 % of the way through 4, 5, 5, 10: between the third and the fourth, at 2.85 -> 5 + 0.85 * 5
+    assert speed.p95_ms == pytest.approx(9.25)
+
+
+def test_a_second_backend_has_figures_of_its_own() -> None:
+    measured = statistics()
+    for sequence in range(1, 5):
+        measured.add(prediction(10, sequence))
+    for sequence in range(1, 4):
+        measured.add(prediction(2, sequence, "edgetpu"))
+    assert measured.speed().fps_max == 500
+    assert measured.speed().first_ms == 2
+    measured.add(prediction(10, 5))
+    assert measured.speed().fps_max == 100
+
+
+def test_the_load_is_of_this_process_and_its_children() -> None:
+    alone = MachineLoad().now()[1]
+    keep = "data = bytearray(64 * 2**20); print('up', flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", keep], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout
+        assert child.stdout.readline() == "up\n"
+        percent, together = MachineLoad().now()
+        child.communicate("\n")
+    assert together > alone + 60
+    assert 0 <= percent <= 100 * (os.cpu_count() or 1)
+
+
+def test_the_pace_is_of_the_last_seconds() -> None:
+    now = [0.0]
+    pace = Pace(clock=lambda: now[0])
+    pace.restart(0)
+    assert (pace.images_per_s(), pace.remaining_s(10)) == (0.0, None)
+    for second in range(1, 31):
+        now[0] = float(second)
+        pace.note(second * 2 if second <= 15 else 30 + (second - 15) * 4)
+    # since 20 s: four images a second
+    assert pace.images_per_s() == pytest.approx(4)
+    assert pace.remaining_s(10) == pytest.approx(2.5)
+    now[0] = 1000.0
+    pace.restart(90)
+    now[0] = 1001.0
+    pace.note(91)
+    assert pace.images_per_s() == pytest.approx(1)

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from fieldray.domain.finding import Finding
+from fieldray.domain.run import Run, StoredResult, Verdict
+from fieldray.domain.study import ImageHeader
+from fieldray.reports.content import COLUMNS, NOTICE, about_run, export_rows, image_line
+from outcomes import POINT, failed, image_ref, refused, run_spec, screened
+
+SPEC = run_spec()
+
+
+def test_the_line_of_a_screened_image() -> None:
+    assert image_line(screened(), spec=SPEC) == {
+        "path": str(Path("/films/a.dcm")),
+        "study": "1.2.3",
+        "image": "1.2.a.dcm",
+        "status": "screened",
+        "label": "opacity",
+        "score": 0.8,
+        "threshold": 0.5,
+        "decision": "above",
+        "reason": None,
+        "reason_code": None,
+        "stage": None,
+        "backend": "cpu",
+        "pack": "tiny-1.0.0",
+        "model_sha256": "m" * 64,
+        "decode_ms": 12.35,
+        "inference_ms": 3.25,
+    }
+
+
+def test_the_line_of_what_was_not_screened_says_why() -> None:
+    line = image_line(failed(), spec=SPEC)
+    assert (line["status"], line["stage"], line["reason_code"]) == ("failed", "decode", "truncated")
+    assert line["reason"] == "The file is cut short: part of the image is missing."
+    assert (line["label"], line["score"], line["threshold"], line["decision"]) == (None,) * 4
+    line = image_line(refused(), spec=SPEC)
+    assert (line["status"], line["stage"], line["reason_code"]) == ("refused", None, "view")
+
+
+def test_a_member_and_a_frame_are_named() -> None:
+    ref = image_ref("study.zip", member="deep/film.png", frame=2, header=ImageHeader(number_of_frames=3))
+    line = image_line(refused(ref), spec=SPEC)
+    assert line["path"] == str(Path("/films/study.zip")) + "!deep/film.png"
+    assert line["image"] == "film.png#2"
+    assert line["study"] == ref.key
+
+
+def test_without_an_operating_point_there_is_no_threshold() -> None:
+    finding = Finding(label="opacity", score=0.9, point=None, decision="not_assessed")
+    line = image_line(dataclasses.replace(screened(), findings=(finding,)), spec=SPEC)
+    assert (line["score"], line["threshold"], line["decision"]) == (0.9, None, "not_assessed")
+
+
+def test_the_most_urgent_finding_speaks_for_the_image_and_an_export_has_them_all() -> None:
+    sure = Finding(label="nodule", score=0.97, point=POINT, decision="below")
+    urgent = Finding(label="opacity", score=0.6, point=POINT, decision="above")
+    outcome = dataclasses.replace(screened(), findings=(sure, urgent))
+    assert image_line(outcome, spec=SPEC)["label"] == "opacity"
+    result = StoredResult(row_id=1, run_id=1, outcome=outcome, is_resumed=False)
+    assert [row["label"] for row in export_rows(result, spec=SPEC)] == ["nodule", "opacity"]
+
+
+def test_every_export_row_has_the_same_columns_and_the_notice() -> None:
+    verdict = Verdict(choice="disagree", note="rotated")
+    for outcome in (screened(), refused(), failed()):
+        result = StoredResult(row_id=1, run_id=1, outcome=outcome, is_resumed=False, verdict=verdict)
+        (row,) = export_rows(result, spec=SPEC)
+        assert tuple(row) == COLUMNS
+        assert (row["notice"], row["reader_verdict"], row["reader_note"]) == (NOTICE, "disagree", "rotated")
+
+
+def test_no_patient_is_named_in_an_export() -> None:
+    header = ImageHeader(patient_name="Doe^Jane", patient_id="4711")
+    result = StoredResult(row_id=1, run_id=1, outcome=screened(image_ref(header=header)), is_resumed=False)
+    text = str(export_rows(result, spec=SPEC)) + str(image_line(result.outcome, spec=SPEC))
+    assert "Doe" not in text
+    assert "4711" not in text
+
+
+def test_the_run_says_how_the_results_came_to_be() -> None:
+    run = Run(run_id=7, spec=SPEC, state="finished", reason=None, started_s=0, ended_s=3600)
+    about = about_run(run, counts={"abnormal": 2})
+    assert about["notice"] == NOTICE
+    assert (about["pack"], about["model_sha256"]) == ("tiny-1.0.0", "m" * 64)
+    assert (about["started"], about["ended"]) == ("1970-01-01T00:00:00+00:00", "1970-01-01T01:00:00+00:00")
+    assert about["operating_points"] == [dataclasses.asdict(POINT)]
+    counts = about["counts"]
+    assert counts == {
+        "abnormal": 2, "not_sure": 0, "normal": 0, "not_assessed": 0, "refused": 0, "failed": 0
+    }  # fmt: skip

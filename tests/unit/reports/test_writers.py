@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fieldray.domain.run import StoredResult, Verdict
+from fieldray.errors import StorageProblem
+from fieldray.reports.content import COLUMNS
+from fieldray.reports.csv import harmless, write_csv
+from fieldray.reports.json import write_json
+from outcomes import failed, image_ref, refused, run_spec, screened
+
+SPEC = run_spec()
+
+
+def results() -> list[StoredResult]:
+    verdict = Verdict(choice="agree", note='=HYPERLINK("http://example.org"),\n"quoted"')
+    outcomes = [screened(image_ref("знімок.dcm")), refused(), failed(image_ref("not-unicode-\udcff.dcm"))]
+    return [
+        StoredResult(row_id=number, run_id=1, outcome=outcome, is_resumed=False, verdict=verdict)
+        for number, outcome in enumerate(outcomes, 1)
+    ]
+
+
+def test_a_table_reads_back_with_every_column(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "results.csv"
+    write_csv(path, results(), spec=SPEC)
+    assert path.read_bytes().startswith(b"\xef\xbb\xbfpath,study,")
+    with path.open(encoding="utf-8-sig", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert [tuple(row) for row in rows] == [COLUMNS] * 3
+    assert rows[0]["path"].endswith("знімок.dcm")
+    assert float(rows[0]["score"]) == 0.8
+    assert [row["status"] for row in rows] == ["screened", "refused", "failed"]
+    assert rows[2]["path"].endswith("not-unicode-\\udcff.dcm")
+    assert [file.name for file in path.parent.iterdir()] == ["results.csv"]
+
+
+def test_what_a_spreadsheet_would_run_is_made_harmless(tmp_path: Path) -> None:
+    path = tmp_path / "results.csv"
+    write_csv(path, results(), spec=SPEC)
+    with path.open(encoding="utf-8-sig", newline="") as stream:
+        notes = [row["reader_note"] for row in csv.DictReader(stream)]
+    assert notes == ["'" + '=HYPERLINK("http://example.org"),\n"quoted"'] * 3
+
+
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r", "\n"])
+def test_formula_starts(start: str) -> None:
+    assert harmless(start + "1+1") == "'" + start + "1+1"
+
+
+@pytest.mark.parametrize("value", [-1.5, 0, None, "", "plain", "a=b"])
+def test_other_values_stay(value: str | float | None) -> None:
+    assert harmless(value) == value
+
+
+def test_a_document_reads_back(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    write_json(path, results(), spec=SPEC, about={"notice": "Лише для досліджень"})
+    document = json.loads(path.read_text(encoding="utf-8"))
+    assert document["about"] == {"notice": "Лише для досліджень"}
+    assert [row["status"] for row in document["results"]] == ["screened", "refused", "failed"]
+    assert document["results"][2]["path"].endswith("not-unicode-\udcff.dcm")
+    write_json(path, [], spec=SPEC, about={})
+    assert json.loads(path.read_text(encoding="utf-8"))["results"] == []
+
+
+def test_an_export_that_breaks_leaves_the_one_before(tmp_path: Path) -> None:
+    path = tmp_path / "results.csv"
+    write_csv(path, results(), spec=SPEC)
+    before = path.read_bytes()
+
+    def breaking() -> Iterator[StoredResult]:
+        yield results()[0]
+        raise RuntimeError("in the middle")
+
+    with pytest.raises(RuntimeError):
+        write_csv(path, breaking(), spec=SPEC)
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["results.csv"]
+
+
+def test_a_place_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(StorageProblem) as problem:
+        write_csv(tmp_path / "file" / "results.csv", [], spec=SPEC)
+    assert problem.value.reason.code == "not_writable"

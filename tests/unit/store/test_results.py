@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import dataclasses
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fieldray.domain.finding import Failed, Outcome, Refused, Screened
+from fieldray.domain.run import Verdict
+from fieldray.domain.study import ImageHeader
+from fieldray.errors import StorageProblem
+from fieldray.reasons import reason
+from fieldray.store.results import ResultReader, ResultStore
+from fieldray.store.schema import open_database
+from outcomes import failed, image_ref, read_facts, refused, run_spec, screened
+
+SPEC = run_spec()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[ResultStore]:
+    with ResultStore(tmp_path / "results.sqlite") as opened:
+        yield opened
+
+
+def as_values(outcome: Outcome) -> object:
+    """Everything in an outcome as comparable values."""
+
+    def plain(value: object) -> object:
+        if isinstance(value, np.ndarray):
+            return (str(value.dtype), value.tolist())
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return [plain(item) for item in value] if isinstance(value, tuple) else value
+
+    return (type(outcome).__name__, plain(outcome))
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        screened(),
+        dataclasses.replace(screened(), class_maps=None, findings=(), extra={}),
+        refused(),
+        dataclasses.replace(refused(), facts=read_facts()),
+        failed(),
+        failed(image_ref(problem=reason("empty"), kind="unknown")),
+        refused(image_ref(member="folder/знімок.dcm", frame=2, header=ImageHeader(number_of_frames=3))),
+        screened(image_ref("not-unicode-\udcff.dcm")),
+    ],
+)
+def test_an_outcome_comes_back_as_it_was(store: ResultStore, outcome: Outcome) -> None:
+    run_id = store.open_run(SPEC)
+    row_id = store.save(run_id, outcome, spec=SPEC)
+    with ResultReader(store.path) as reader:
+        result = reader.row(row_id)
+    assert as_values(result.outcome) == as_values(outcome)
+    assert (result.run_id, result.is_resumed, result.verdict) == (run_id, False, None)
+
+
+def test_an_image_saved_twice_in_a_run_is_one_row_and_keeps_its_verdict(store: ResultStore) -> None:
+    run_id = store.open_run(SPEC)
+    row_id = store.save(run_id, failed(image_ref()), spec=SPEC)
+    store.set_verdict(row_id, Verdict(choice="unsure", note="cut off"))
+    assert store.save(run_id, screened(image_ref()), spec=SPEC, is_resumed=True) == row_id
+    (result,) = store.rows(run_id)
+    assert result.outcome.status == "screened"
+    assert result.is_resumed
+    assert result.verdict == Verdict(choice="unsure", note="cut off")
+
+
+def test_a_verdict_lies_beside_the_result_and_can_be_taken_back(store: ResultStore) -> None:
+    row_id = store.save(store.open_run(SPEC), screened(), spec=SPEC)
+    for choice in ("agree", "disagree"):
+        store.set_verdict(row_id, Verdict(choice=choice))
+        assert store.row(row_id).verdict == Verdict(choice=choice)
+    assert as_values(store.row(row_id).outcome) == as_values(screened())
+    store.set_verdict(row_id, None)
+    assert store.row(row_id).verdict is None
+    with pytest.raises(KeyError):
+        store.set_verdict(row_id + 1, Verdict(choice="agree"))
+
+
+def test_an_unfinished_run_of_the_same_request_is_continued(store: ResultStore) -> None:
+    first = store.open_run(SPEC)
+    assert store.open_run(SPEC) == first  # killed: still "running"
+    store.set_state(first, "failed", reason=reason("disk_full", path="/x"))
+    assert store.run(first).reason == reason("disk_full", path="/x")
+    assert store.open_run(SPEC) == first
+    assert store.run(first).reason is None
+    assert store.open_run(run_spec(paths=("/other",))) != first
+    assert store.open_run(run_spec(settings_hash="t" * 64)) != first
+    assert store.open_run(SPEC, fresh=True) != first
+
+
+def test_a_finished_run_is_never_continued(store: ResultStore) -> None:
+    first = store.open_run(SPEC)
+    store.set_state(first, "finished")
+    assert store.run(first).ended_s is not None
+    second = store.open_run(SPEC)
+    assert second != first
+    assert [run.run_id for run in store.runs()] == [second, first]
+    assert store.run(second).spec == SPEC
+
+
+def test_the_same_bytes_model_and_settings_are_found_again(store: ResultStore) -> None:
+    run_id = store.open_run(SPEC)
+    row_id = store.save(run_id, screened(), spec=SPEC)
+
+    def earlier(**changes: object) -> Outcome | None:
+        wanted = {"content_sha256": "c" * 64, "frame": 0, "up_to_row_id": row_id, **changes}
+        return store.earlier(wanted.pop("spec", SPEC), **wanted)
+
+    assert isinstance(earlier(), Screened)
+    assert earlier(content_sha256="d" * 64) is None
+    assert earlier(frame=1) is None
+    assert earlier(up_to_row_id=row_id - 1) is None
+    assert earlier(spec=run_spec(model_sha256="n" * 64)) is None
+    assert earlier(spec=run_spec(settings_hash="t" * 64)) is None
+    assert isinstance(earlier(spec=run_spec(paths=("/elsewhere",))), Screened)
+    assert store.has_results(SPEC)
+    assert not store.has_results(run_spec(settings_hash="t" * 64))
+
+
+def test_a_failure_is_not_taken_over_but_a_refusal_is(store: ResultStore) -> None:
+    run_id = store.open_run(SPEC)
+    store.save(run_id, dataclasses.replace(failed(), facts=read_facts("f" * 64)), spec=SPEC)
+    store.save(run_id, dataclasses.replace(refused(), facts=read_facts("e" * 64)), spec=SPEC)
+    last = store.last_row_id()
+    assert store.earlier(SPEC, content_sha256="f" * 64, frame=0, up_to_row_id=last) is None
+    assert isinstance(store.earlier(SPEC, content_sha256="e" * 64, frame=0, up_to_row_id=last), Refused)
+
+
+def test_rows_come_in_pages(store: ResultStore) -> None:
+    run_id, other = store.open_run(SPEC), store.open_run(run_spec(paths=("/b",)))
+    ids = [store.save(run_id, refused(image_ref(f"{number}.dcm")), spec=SPEC) for number in range(600)]
+    store.save(other, refused(), spec=SPEC)
+    assert [row.row_id for row in store.rows(run_id)] == ids
+    assert [row.row_id for row in store.rows(run_id, after=ids[4], limit=300)] == ids[5:305]
+    assert list(store.rows(run_id, limit=0)) == []
+
+
+def test_the_work_list_has_what_needs_eyes_first_on_top(store: ResultStore) -> None:
+    run_id = store.open_run(SPEC)
+    outcomes: list[Outcome] = [
+        failed(image_ref("failed")),
+        screened(image_ref("normal"), score=0.1, decision="below"),
+        screened(image_ref("abnormal low"), score=0.7, decision="above"),
+        refused(image_ref("refused")),
+        screened(image_ref("unsure"), score=0.5, decision="unsure"),
+        screened(image_ref("abnormal high"), score=0.9, decision="above"),
+    ]
+    for outcome in outcomes:
+        store.save(run_id, outcome, spec=SPEC)
+    names = [row.outcome.ref.path.name for row in store.work_list(run_id)]
+    assert names == ["abnormal high", "abnormal low", "unsure", "normal", "refused", "failed"]
+    assert store.counts(run_id) == {"abnormal": 2, "not_sure": 1, "normal": 1, "refused": 1, "failed": 1}
+
+
+def test_an_empty_store_has_nothing(store: ResultStore) -> None:
+    assert (store.runs(), store.last_row_id(), store.counts(1), list(store.rows(1))) == ((), 0, {}, [])
+    for ask in (store.run, store.row):
+        with pytest.raises(KeyError):
+            ask(1)
+
+
+def test_a_reason_of_another_version_is_still_readable(store: ResultStore) -> None:
+    row_id = store.save(store.open_run(SPEC), failed(), spec=SPEC)
+    with closing(sqlite3.connect(store.path)) as connection, connection:
+        connection.execute("""UPDATE results SET reason = '["of_the_future", []]'""")
+    outcome = store.row(row_id).outcome
+    assert isinstance(outcome, Failed)
+    assert "of_the_future" in outcome.reason.text
+
+
+def open_small(path: Path) -> sqlite3.Connection:
+    """A database that may not grow past some pages: as good as a full disk (https://sqlite.org/pragma.html)."""
+    connection = open_database(path)
+    connection.execute("PRAGMA max_page_count = 40")
+    return connection
+
+
+def test_a_full_disk_is_reported_and_what_is_committed_stays(tmp_path: Path) -> None:
+    path = tmp_path / "results.sqlite"
+    with ResultStore(path, connect=open_small) as store:
+        run_id = store.open_run(SPEC)
+        kept = store.save(run_id, screened(), spec=SPEC)
+        with pytest.raises(StorageProblem) as problem:
+            for number in range(1000):
+                store.save(run_id, screened(image_ref(f"{number}.dcm")), spec=SPEC)
+        assert problem.value.reason.code == "disk_full"
+    with ResultReader(path) as reader:
+        assert reader.row(kept).outcome.status == "screened"
+        assert reader.run(run_id).state == "running"

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import sqlite3
+import stat
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from fieldray.errors import StorageProblem
+from fieldray.store.schema import MIGRATIONS, open_database
+
+
+def test_a_new_file_has_the_newest_version_and_is_for_this_user_only(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "results.sqlite"
+    with closing(open_database(path)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    if sys.platform != "win32":
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_file_of_a_newer_program_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "results.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA user_version = 999")
+    with pytest.raises(StorageProblem) as problem:
+        open_database(path)
+    assert problem.value.reason.code == "database_newer"
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (999,)
+
+
+def test_an_older_file_is_copied_before_it_is_changed(tmp_path: Path) -> None:
+    path = tmp_path / "results.sqlite"
+    first, second = ("CREATE TABLE one (value TEXT)",), ("ALTER TABLE one ADD COLUMN more TEXT",)
+    with closing(open_database(path, migrations=(first,))) as connection:
+        connection.execute("INSERT INTO one VALUES ('kept')")
+    with closing(open_database(path, migrations=(first, second))) as connection:
+        assert connection.execute("SELECT value, more FROM one").fetchall() == [("kept", None)]
+    with closing(sqlite3.connect(tmp_path / "results.sqlite.v1.bak")) as copy:
+        assert copy.execute("SELECT * FROM one").fetchall() == [("kept",)]
+        assert copy.execute("PRAGMA user_version").fetchone() == (1,)
+
+
+def test_a_migration_that_fails_leaves_the_file_at_its_version(tmp_path: Path) -> None:
+    path = tmp_path / "results.sqlite"
+    first, broken = ("CREATE TABLE one (value TEXT)",), ("CREATE TABLE two (value TEXT)", "CREATE NONSENSE")
+    open_database(path, migrations=(first,)).close()
+    with pytest.raises(StorageProblem):
+        open_database(path, migrations=(first, broken))
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (1,)
+        assert connection.execute("SELECT name FROM sqlite_master WHERE name = 'two'").fetchall() == []
+
+
+def test_a_file_that_is_no_database_is_reported(tmp_path: Path) -> None:
+    path = tmp_path / "results.sqlite"
+    path.write_bytes(b"these are no results" * 100)
+    with pytest.raises(StorageProblem) as problem:
+        open_database(path)
+    assert problem.value.reason.code == "database_damaged"
+
+
+def test_a_place_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(StorageProblem) as problem:
+        open_database(tmp_path / "file" / "results.sqlite")
+    assert problem.value.reason.code == "not_writable"
