@@ -70,9 +70,9 @@ def tiny_model_bytes(dtype: TinyType = "uint8", *, side: int = SIDE, labels: int
     image = network.tensor("image", (1, side, side, 1), dtype, _outer(_UNIT, dtype))
     inside = network.as_inside(image, "image_int8", (1, side, side, 1), _UNIT)
     stem_shape = (1, maps_side, maps_side, _FEATURES)
-    stem = network.convolution(inside, "stem", stem_shape, _UNIT, *_stem_weights(), weight_scale=1 / 512)
+    stem = network.convolution(inside, "stem", stem_shape, _UNIT, **_stem_weights())
     maps_shape = (1, maps_side, maps_side, labels)
-    maps = network.convolution(stem, "maps", maps_shape, _MAP, *_map_weights(labels), weight_scale=GAIN / 127)
+    maps = network.convolution(stem, "maps", maps_shape, _MAP, **_map_weights(labels))
     logits = network.global_average(maps, "logits", maps_side, labels, _MAP)
     scores = network.tensor("scores", (1, labels), network.inside, _SCORE)
     network.operator(schema.BuiltinOperator.LOGISTIC, [logits], [scores])
@@ -132,17 +132,17 @@ def tiny_model(dtype: TinyType = "uint8", *, labels: int = 1, manifest: Manifest
     )
 
 
-def _stem_weights() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _stem_weights() -> dict[str, Any]:
     share = 1 / BLOCK**2
     factors = np.array([1.0, -1.0, 2.0, -2.0]) * share
     weights = np.broadcast_to(factors[:, None, None, None], (_FEATURES, BLOCK, BLOCK, 1))
-    return weights, np.array([0.0, 1.0, -1.0, 1.0])
+    return {"weights": weights, "bias": np.array([0.0, 1.0, -1.0, 1.0]), "weight_scale": 1 / 512}
 
 
-def _map_weights(labels: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _map_weights(labels: int) -> dict[str, Any]:
     weights = np.zeros((labels, 1, 1, _FEATURES))
     weights[:, 0, 0, 0], weights[:, 0, 0, 1] = tiny_gains(labels), -tiny_gains(labels)
-    return weights, np.zeros(labels)
+    return {"weights": weights, "bias": np.zeros(labels), "weight_scale": GAIN / 127}
 
 
 def _outer(inside: Quantisation, dtype: str) -> Quantisation:
@@ -190,9 +190,9 @@ class _Network:
         name: str,
         shape: tuple[int, ...],
         quantisation: Quantisation,
+        *,
         weights: NDArray[np.float64],
         bias: NDArray[np.float64],
-        *,
         weight_scale: float,
     ) -> int:
         """Stride = kernel size; the int8 output range does the clipping that RELU does in float."""

@@ -1,0 +1,226 @@
+"""What the backends of one model share: the queue they drain, the state each is in, and who drains it now.
+
+Every image is in exactly one place: in the queue, or with the one lane that runs it. A lane whose backend died puts
+its images back at the head of the queue, and whoever is in use then runs them. All states change under one lock;
+events leave and futures are settled after it is released, so that no foreign code runs inside it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Final
+
+from fieldray.domain.events import BackendChanged, BackendState, Publish
+from fieldray.domain.prediction import BackendName, Prediction, Request
+from fieldray.errors import BackendProblem
+from fieldray.reasons import Reason, reason
+
+log = logging.getLogger(__name__)
+
+TRIES_PER_IMAGE: Final = 3
+_IDLE_CHECK_S: Final = 1.0
+
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """An image on its way; `tries` counts the backends that died while they ran it."""
+
+    request: Request
+    future: Future[Prediction] = field(default_factory=Future)
+    tries: int = 0
+    has_begun: bool = False
+
+    def begin(self) -> bool:
+        """Whether it is still wanted; from now on it cannot be cancelled."""
+        self.has_begun = self.has_begun or self.future.set_running_or_notify_cancel()
+        return self.has_begun
+
+
+@dataclass(eq=False, slots=True)
+class Slot:
+    """What is known of one backend. `is_hopeless`: it will not be started again unless somebody asks for it."""
+
+    name: BackendName
+    state: BackendState = "stopped"
+    detail: str = ""
+    reason: Reason | None = None
+    is_hopeless: bool = False
+    announced: BackendChanged | None = None
+
+
+class Board:
+    """See the module. `names` in order of preference: of the backends that are ready the first is in use.
+
+    publishing  held while `publish` runs, so that its listener hears one event at a time; shared by all boards
+    """
+
+    def __init__(self, names: Sequence[BackendName], publish: Publish, *, publishing: threading.RLock) -> None:
+        self.slots: Final = tuple(Slot(name) for name in names)
+        self._publish: Publish | None = publish
+        self._publishing = publishing
+        self._condition = threading.Condition()
+        self._events: deque[BackendChanged] = deque()
+        self._jobs: deque[Job] = deque()
+        self._running = 0
+        self._is_finishing = False
+        self._is_closed = False
+
+    # ---- for the engine
+
+    def submit(self, request: Request) -> Future[Prediction]:
+        """Queue an image. Its future raises BackendProblem if no backend can run it."""
+        job = Job(request)
+        with self._condition:
+            why = self._why_nobody()
+            if not why:
+                self._jobs.append(job)
+                self._condition.notify_all()
+        if why:
+            job.future.set_exception(BackendProblem(why))
+        return job.future
+
+    def wait_ready(self, timeout_s: float) -> None:
+        """Wait until an image could be run. Raises BackendProblem when no backend can, or none is ready in time."""
+        with self._condition:
+            self._condition.wait_for(lambda: self._in_use() or self._why_nobody(), timeout_s)
+            why = self._why_nobody()
+            if not why and not self._in_use():
+                why = reason("worker_timeout", seconds=f"{timeout_s:g}")
+        if why:
+            raise BackendProblem(why)
+
+    def reconsider(self, name: BackendName) -> None:
+        """Let a backend that was given up be started again."""
+        with self._changing():
+            for slot in self.slots:
+                slot.is_hopeless = slot.is_hopeless and slot.name != name
+
+    def finish(self) -> None:
+        """Take no more, run what is queued, then end; from now on say nothing about backends."""
+        with self._condition:
+            self._is_finishing = True
+            self._publish = None
+            self._condition.notify_all()
+
+    def close(self) -> None:
+        """End now: what is queued fails."""
+        with self._changing() as doomed:
+            self._is_closed = True
+            doomed.extend((job, reason("engine_closed")) for job in self._jobs)
+            self._jobs.clear()
+
+    # ---- for the lanes
+
+    def take(self, slot: Slot, capacity: int) -> list[Job] | None:
+        """Wait for images to run; empty after a second without any, None when there will be no more.
+
+        An image that has seen a backend die travels alone, so that it can only take itself down.
+        """
+        with self._condition:
+            while not self._is_over():
+                if self._jobs and self._in_use() is slot:
+                    jobs = self._next_jobs(capacity)
+                    self._running += len(jobs)
+                    if jobs:
+                        return jobs
+                    self._condition.notify_all()
+                elif not self._condition.wait(_IDLE_CHECK_S):
+                    return []
+        return None
+
+    def done(self, jobs: Sequence[Job]) -> None:
+        """These have their answers."""
+        with self._changing():
+            self._running -= len(jobs)
+
+    def enter(self, slot: Slot, state: BackendState, *, detail: str = "") -> None:
+        """The backend is in a new state, and all is well with it."""
+        with self._changing():
+            slot.state, slot.detail, slot.reason = state, detail, None
+
+    def leave(self, slot: Slot, why: Reason, *, jobs: Sequence[Job], is_hopeless: bool) -> None:
+        """The backend is gone, and these images of its were not run."""
+        with self._changing() as doomed:
+            slot.state, slot.reason, slot.is_hopeless = "gone", why, is_hopeless
+            self._running -= len(jobs)
+            for job in reversed(jobs):
+                job.tries += 1
+                if self._is_closed or job.tries >= TRIES_PER_IMAGE:
+                    doomed.append((job, why))
+                else:
+                    self._jobs.appendleft(job)
+            nobody = self._why_nobody()
+            if nobody:
+                doomed.extend((job, nobody) for job in self._jobs)
+                self._jobs.clear()
+
+    def pause(self, slot: Slot, delay_s: float) -> bool:
+        """Wait before a (re)start: for `delay_s`, or, given up, until `reconsider`. False when there is no need any more."""
+        with self._condition:
+            self._condition.wait_for(self._is_over, delay_s)
+            self._condition.wait_for(lambda: self._is_over() or not slot.is_hopeless)
+            return not self._is_over()
+
+    # ---- inside, with the lock held
+
+    def _is_over(self) -> bool:
+        return self._is_closed or (self._is_finishing and not self._jobs and not self._running)
+
+    def _in_use(self) -> Slot | None:
+        return next((slot for slot in self.slots if slot.state == "ready"), None)
+
+    def _why_nobody(self) -> Reason | None:
+        """Why no backend will ever run an image again; the last resort's own reason."""
+        if self._is_closed:
+            return reason("engine_closed")
+        return self.slots[-1].reason if all(slot.is_hopeless for slot in self.slots) else None
+
+    def _next_jobs(self, capacity: int) -> list[Job]:
+        jobs = [self._jobs.popleft()]
+        while len(jobs) < capacity and self._jobs and not jobs[0].tries and not self._jobs[0].tries:
+            jobs.append(self._jobs.popleft())
+        return [job for job in jobs if job.begin()]
+
+    def _note_events(self) -> None:
+        for slot in self.slots:
+            event = BackendChanged(
+                backend=slot.name,
+                state=slot.state,
+                in_use=slot is self._in_use(),
+                detail=slot.detail,
+                reason=slot.reason,
+            )
+            if event != slot.announced and (slot.announced or slot.state != "stopped"):
+                slot.announced = event
+                self._events.append(event)
+
+    # ---- after the lock
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[list[tuple[Job, Reason]]]:
+        doomed: list[tuple[Job, Reason]] = []
+        with self._condition:
+            yield doomed
+            self._note_events()
+            self._condition.notify_all()
+        for job, why in doomed:
+            if job.begin():
+                job.future.set_exception(BackendProblem(why))
+        self._send_events()
+
+    def _send_events(self) -> None:
+        with self._publishing:  # one after another, in the order in which the states changed
+            while self._events:
+                event, publish = self._events.popleft(), self._publish
+                if publish is None:
+                    continue
+                try:
+                    publish(event)
+                except Exception:
+                    log.exception("a listener failed; the images go on")

@@ -1,0 +1,150 @@
+"""The engine: images in, predictions out, whatever happens to the backends.
+
+Every image belongs to the model that was open when it was submitted. Opening another model leaves the images that
+are queued to their own model, whose backends end when they are done; new images wait for the new one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Final
+
+from fieldray.domain.events import Publish
+from fieldray.domain.model import Model
+from fieldray.domain.prediction import BackendName, DeviceChoice, Prediction, Request
+from fieldray.errors import BackendProblem
+from fieldray.inference.backend import BackendKind
+from fieldray.inference.board import Board
+from fieldray.inference.cpu import cpu_kind
+from fieldray.inference.lane import Lane
+from fieldray.reasons import reason
+
+_CLOSE_GRACE_S: Final = 2.0
+_ABORT_INTERVAL_S: Final = 0.2
+
+
+class Engine:
+    """Thread-safe; not to be closed from within `publish`.
+
+    publish          hears `BackendChanged` of the model that is open, from the engine's threads, one at a time
+    device           "auto" for all kinds, else only the one of this name
+    kinds            the devices there are, preferred ones first; the CPU alone if not given
+    restart_delay_s  before the first restart of a backend that died; four times as long before each further one
+    """
+
+    def __init__(
+        self,
+        publish: Publish,
+        *,
+        device: DeviceChoice = "auto",
+        kinds: Sequence[BackendKind] | None = None,
+        restart_delay_s: float = 0.05,
+    ) -> None:
+        all_kinds = (cpu_kind(),) if kinds is None else tuple(kinds)
+        self._kinds = tuple(kind for kind in all_kinds if device in ("auto", kind.name))
+        if not self._kinds:
+            raise BackendProblem(reason("edgetpu_not_here"))
+        self._publish = publish
+        self._restart_delay_s = restart_delay_s
+        self._lock = threading.Lock()
+        self._publishing = threading.RLock()
+        self._current: _Deployment | None = None
+        self._retiring: list[_Deployment] = []
+        self._is_closed = False
+
+    def open(self, model: Model) -> None:
+        """Make `model` the one that images submitted from now on belong to; does not wait for its backends.
+
+        Opening the model that is open changes nothing. Raises BackendProblem once the engine is closed.
+        """
+        with self._lock:
+            if self._is_closed:
+                raise BackendProblem(reason("engine_closed"))
+            if self._current and self._current.model is model:
+                return
+            self._retiring = [deployment for deployment in self._retiring if not deployment.is_over]
+            if self._current:
+                self._current.board.finish()
+                self._retiring.append(self._current)
+            board = Board([kind.name for kind in self._kinds], self._publish, publishing=self._publishing)
+            self._current = _Deployment(model, self._kinds, board, restart_delay_s=self._restart_delay_s)
+
+    def wait_ready(self, *, timeout_s: float = 60.0) -> None:
+        """Wait until the open model can run. Raises BackendProblem if it cannot, or not within `timeout_s`."""
+        self._deployment().board.wait_ready(timeout_s)
+
+    def submit(self, request: Request) -> Future[Prediction]:
+        """Queue an image; at once, whatever the backends do.
+
+        Raises ValueError if it does not fit the model's input. The future raises BackendProblem when no backend is
+        left, when the engine is closed first, or when this image ended backend after backend.
+        """
+        with self._lock:
+            deployment = self._deployment()
+            deployment.check(request)
+            return deployment.board.submit(request)
+
+    def reconsider(self, name: BackendName) -> None:
+        """Try a backend again that was given up, off the critical path; does not wait."""
+        self._deployment().board.reconsider(name)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The processes that run models now."""
+        deployments = [*self._retiring, *([self._current] if self._current else [])]
+        return tuple(pid for deployment in deployments for lane in deployment.lanes if (pid := lane.pid))
+
+    def close(self) -> None:
+        """End everything; what is queued fails. No thread or process is left."""
+        with self._lock:
+            self._is_closed = True
+            deployments = [*self._retiring, *([self._current] if self._current else [])]
+        for deployment in deployments:
+            deployment.board.close()
+        for deployment in deployments:
+            deployment.end()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _deployment(self) -> _Deployment:
+        if self._current is None:
+            raise ValueError("no model is open")
+        return self._current
+
+
+class _Deployment:
+    """One model, its board and its lanes."""
+
+    def __init__(self, model: Model, kinds: Sequence[BackendKind], board: Board, *, restart_delay_s: float) -> None:
+        self.model: Final = model
+        self.board: Final = board
+        self.lanes: Final = tuple(
+            Lane(kind, slot, board, model, restart_delay_s=restart_delay_s)
+            for kind, slot in zip(kinds, board.slots, strict=True)
+        )
+
+    @property
+    def is_over(self) -> bool:
+        return all(lane.join(0) for lane in self.lanes)
+
+    def check(self, request: Request) -> None:
+        spec = self.model.manifest.input
+        shape = (1, spec.height, spec.width, spec.channels)
+        if request.values.shape != shape or request.values.dtype.name != "uint8":
+            raise ValueError(f"an image must be {shape} uint8, not {request.values.shape} {request.values.dtype}")
+
+    def end(self) -> None:
+        """After `board.close`: wait for the lanes, then end what does not end by itself."""
+        for lane in self.lanes:
+            if not lane.join(_CLOSE_GRACE_S):
+                while not lane.join(_ABORT_INTERVAL_S):
+                    lane.abort()

@@ -1,0 +1,185 @@
+"""One network in a TensorFlow Lite interpreter. Lives in the child process only.
+
+Arithmetic of quantised tensors: real = scale * (integer - zero_point), TensorFlow Lite quantisation specification.
+The network's real input is value / 255 in every pack, so that one rule serves float and quantised files.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray.domain.model import InputSpec, OutputRoles
+from fieldray.errors import BackendProblem
+from fieldray.inference.backend import Answer
+from fieldray.inference.runtime import Runtime
+from fieldray.reasons import reason
+
+_TYPES: Final = (np.uint8, np.int8, np.float32)
+_EDGETPU_OPERATOR: Final = "edgetpu-custom-op"
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkSpec:
+    """What a file must be: the manifest's input, roles of its outputs, and number of labels.
+
+    A single score for two labels is that of the second one, and the first has the rest (the dissertation's files).
+    """
+
+    input: InputSpec
+    outputs: OutputRoles
+    labels: int
+
+
+@dataclass(frozen=True, slots=True)
+class _TensorInfo:
+    index: int
+    shape: tuple[int, ...]
+    dtype: type[Any]
+    scale: float
+    zero_point: int
+
+    @classmethod
+    def of(cls, details: dict[str, Any]) -> _TensorInfo:
+        shape = tuple(int(side) for side in details["shape"])
+        scale, zero_point = details["quantization"]
+        return cls(int(details["index"]), shape, details["dtype"], float(scale), int(zero_point))
+
+    def real(self, integers: Array) -> NDArray[np.float32]:
+        """De-quantised values; a tensor without quantisation is given as it is."""
+        if not self.scale:
+            return integers.astype(np.float32)
+        widened = integers.astype(np.int32) - self.zero_point
+        return (widened * self.scale).astype(np.float32)
+
+    def real_mean(self, integers: Array, axis: tuple[int, ...]) -> NDArray[np.float64]:
+        """Mean over `axis`, taken on widened integers: finer than the mean of rounded values, and exact."""
+        if not self.scale:
+            return np.asarray(integers.mean(axis=axis, dtype=np.float64))
+        mean = integers.sum(axis=axis, dtype=np.int64) / np.prod([integers.shape[side] for side in axis])
+        return np.asarray(self.scale * (mean - self.zero_point), np.float64)
+
+
+class Network:
+    """A file loaded into an interpreter with a fixed number of threads. Not for two threads at once.
+
+    Raises BackendProblem("bad_model") at birth if the file cannot be run or is not what `spec` says.
+    """
+
+    def __init__(self, file: bytes, spec: NetworkSpec, *, runtime: Runtime, threads: int) -> None:
+        self._interpreter = _interpreter(file, runtime, threads)
+        self._roles = spec.outputs
+        self._labels = spec.labels
+        inputs = [_TensorInfo.of(details) for details in self._interpreter.get_input_details()]
+        self._outputs = [_TensorInfo.of(details) for details in self._interpreter.get_output_details()]
+        _check_input(inputs, spec.input)
+        _check_outputs(self._outputs, spec)
+        self._input = inputs[0]
+        self._table = _input_table(self._input)
+
+    def run(self, image: NDArray[np.uint8]) -> Answer:
+        """Run one image (height, width, channels) uint8."""
+        self._interpreter.set_tensor(self._input.index, self._table[image][None])
+        began = time.perf_counter()
+        self._interpreter.invoke()
+        latency_ms = (time.perf_counter() - began) * 1000
+        maps, means = self._class_maps()
+        scores = self._scores() if means is None else _activate(means, self._roles.activation)
+        return Answer(
+            scores=scores.astype(np.float32),
+            class_maps=maps,
+            features=self._features(),
+            latency_ms=latency_ms,
+        )
+
+    def _class_maps(self) -> tuple[NDArray[np.float32] | None, NDArray[np.float64] | None]:
+        """(labels, rows, columns) logits and their means (labels,)."""
+        if self._roles.class_maps is None:
+            return None, None
+        info, values = self._output(self._roles.class_maps)
+        maps = np.ascontiguousarray(info.real(values[0]).transpose(2, 0, 1))
+        return maps, info.real_mean(values[0], axis=(0, 1))
+
+    def _scores(self) -> NDArray[np.float32]:
+        assert self._roles.scores is not None  # OutputRoles has one of the two
+        info, values = self._output(self._roles.scores)
+        scores = np.clip(info.real(values).reshape(-1), 0, 1)
+        return np.append(1 - scores, scores) if len(scores) < self._labels else scores
+
+    def _features(self) -> NDArray[np.float32] | None:
+        if self._roles.features is None:
+            return None
+        info, values = self._output(self._roles.features)
+        return info.real(values).reshape(-1)
+
+    def _output(self, position: int) -> tuple[_TensorInfo, Array]:
+        info = self._outputs[position]
+        return info, self._interpreter.get_tensor(info.index)  # a copy, never a view
+
+
+def _interpreter(file: bytes, runtime: Runtime, threads: int) -> Any:
+    try:
+        interpreter = runtime.interpreter(model_content=file, num_threads=threads)
+        interpreter.allocate_tensors()
+    except (ValueError, RuntimeError) as error:
+        is_compiled = _EDGETPU_OPERATOR in str(error)
+        detail = "it is compiled for the Edge TPU" if is_compiled else str(error)
+        raise BackendProblem(reason("bad_model", detail=detail)) from error
+    return interpreter
+
+
+def _check_input(inputs: list[_TensorInfo], wanted: InputSpec) -> None:
+    shape = (1, wanted.height, wanted.width, wanted.channels)
+    if [info.shape for info in inputs] != [shape]:
+        _bad(f"its input is {[info.shape for info in inputs]}, the pack says {shape}")
+    if inputs[0].dtype not in _TYPES:
+        _bad(f"its input is {inputs[0].dtype.__name__}")
+
+
+def _check_outputs(outputs: list[_TensorInfo], spec: NetworkSpec) -> None:
+    roles, labels = spec.outputs, spec.labels
+    for role, position in (("scores", roles.scores), ("class maps", roles.class_maps), ("features", roles.features)):
+        if position is None:
+            continue
+        if not 0 <= position < len(outputs):
+            _bad(f"it has no output {position} for {role}")
+        info = outputs[position]
+        size = int(np.prod(info.shape))
+        is_right = {
+            "scores": size == labels or (size == 1 and labels == 2),
+            "class maps": len(info.shape) == 4 and info.shape[3] == labels,
+            "features": size == info.shape[-1],
+        }[role]
+        if info.dtype not in _TYPES or info.shape[:1] != (1,) or not is_right:
+            _bad(f"its output for {role} is {info.dtype.__name__} {info.shape}, the pack has {labels} labels")
+
+
+def _bad(detail: str) -> None:
+    raise BackendProblem(reason("bad_model", detail=detail))
+
+
+def _input_table(info: _TensorInfo) -> Array:
+    """(256,) what the input tensor holds for each image value."""
+    values = np.arange(256)
+    held: Array
+    if info.dtype is np.float32:
+        held = values / 255
+    elif info.scale:
+        limits = np.iinfo(info.dtype)
+        held = np.clip(np.round(values / 255 / info.scale) + info.zero_point, limits.min, limits.max)
+    else:  # integers without a meaning: the bytes as they are
+        held = values if info.dtype is np.uint8 else values - 128
+    return np.asarray(held, info.dtype)
+
+
+def _activate(logits: NDArray[np.float64], activation: str) -> NDArray[np.float64]:
+    if activation == "softmax":
+        shifted = np.exp(logits - logits.max())
+        return np.asarray(shifted / shifted.sum())
+    return np.asarray(1 / (1 + np.exp(-logits)))

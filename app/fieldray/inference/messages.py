@@ -1,0 +1,97 @@
+"""What the parent and the child of inference say to each other; both sides are here, so that they cannot differ.
+
+open   body: runtimes, input, outputs, labels, cores, budget_s; array file (uint8 bytes)
+       -> body: runtime, version, networks, threads
+run    array images (n, height, width, channels) uint8, n up to `networks`
+       -> body: latencies_ms; arrays scores (n, labels), and class_maps (n, labels, rows, columns) and features
+       (n, length) where the model has them
+
+There is no close: the child ends with its input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray.domain.model import InputSpec, OutputRoles
+from fieldray.inference.backend import Answer
+from fieldray.inference.litert import NetworkSpec
+from fieldray.wire import Message
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class OpenRequest:
+    """Load `file`; time arrangements on at most `cores` cores until `budget_s` is spent."""
+
+    file: bytes
+    spec: NetworkSpec
+    runtimes: tuple[str, ...]
+    cores: int
+    budget_s: float
+
+    def message(self) -> Message:
+        """As it travels."""
+        body = {
+            "operation": "open",
+            "input": _values(self.spec.input),
+            "outputs": _values(self.spec.outputs),
+            "labels": self.spec.labels,
+            "runtimes": list(self.runtimes),
+            "cores": self.cores,
+            "budget_s": self.budget_s,
+        }
+        return Message(body, {"file": np.frombuffer(self.file, np.uint8)})
+
+    @classmethod
+    def of(cls, message: Message) -> OpenRequest:
+        """As it was sent."""
+        body = message.body
+        outputs = OutputRoles(**body["outputs"])
+        return cls(
+            file=message.arrays["file"].tobytes(),
+            spec=NetworkSpec(input=InputSpec(**body["input"]), outputs=outputs, labels=body["labels"]),
+            runtimes=tuple(body["runtimes"]),
+            cores=body["cores"],
+            budget_s=body["budget_s"],
+        )
+
+
+def run_message(images: Sequence[NDArray[np.uint8]]) -> Message:
+    """Ask for answers to images of one shape."""
+    return Message({"operation": "run"}, {"images": np.stack(images)})
+
+
+def answer_message(answers: Sequence[Answer]) -> Message:
+    """Answers to one `run`, in order."""
+    arrays: dict[str, NDArray[Any]] = {"scores": np.stack([answer.scores for answer in answers])}
+    for name in ("class_maps", "features"):
+        values = [getattr(answer, name) for answer in answers]
+        if values[0] is not None:
+            arrays[name] = np.stack(values)
+    return Message({"latencies_ms": [answer.latency_ms for answer in answers]}, arrays)
+
+
+def answers_of(message: Message, *, count: int) -> list[Answer]:
+    """The answers to `count` images. Raises ValueError, KeyError or TypeError for a message that makes no sense."""
+    scores, latencies_ms = message.arrays["scores"], message.body["latencies_ms"]
+    maps, features = message.arrays.get("class_maps"), message.arrays.get("features")
+    if not count == len(scores) == len(latencies_ms):
+        raise ValueError(f"{len(scores)} answers to {count} images")
+    return [
+        Answer(
+            scores=scores[index],
+            class_maps=None if maps is None else maps[index],
+            features=None if features is None else features[index],
+            latency_ms=float(latencies_ms[index]),
+        )
+        for index in range(count)
+    ]
+
+
+def _values(of: InputSpec | OutputRoles) -> dict[str, Any]:
+    return {field.name: getattr(of, field.name) for field in fields(of)}

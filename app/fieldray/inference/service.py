@@ -1,0 +1,67 @@
+"""The child's side of inference: `handle` answers the messages of `messages`."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from fieldray.inference.arrangement import arrange
+from fieldray.inference.litert import Network
+from fieldray.inference.messages import OpenRequest, answer_message
+from fieldray.inference.runtime import load_runtime
+from fieldray.wire import Message
+
+
+class Service:
+    """One model, opened once, on one or more networks side by side."""
+
+    def __init__(self) -> None:
+        self._networks: tuple[Network, ...] = ()
+        self._threads: ThreadPoolExecutor | None = None
+
+    def handle(self, message: Message) -> Message:
+        """Answer one message. Raises BackendProblem, or ValueError for a message out of order."""
+        operation = message.body["operation"]
+        if operation == "open":
+            return self._open(OpenRequest.of(message))
+        if operation == "run":
+            return self._run(message)
+        raise ValueError(f"no operation {operation}")
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._threads:
+            self._threads.shutdown()
+
+    def _open(self, request: OpenRequest) -> Message:
+        if self._networks:
+            raise ValueError("opened already")
+        runtime = load_runtime(request.runtimes)
+        shape = request.spec.input
+        arrangement = arrange(
+            lambda threads: Network(request.file, request.spec, runtime=runtime, threads=threads),
+            np.zeros((shape.height, shape.width, shape.channels), np.uint8),
+            cores=request.cores,
+            budget_s=request.budget_s,
+        )
+        self._networks = arrangement.networks
+        self._threads = ThreadPoolExecutor(len(self._networks))
+        return Message(
+            {
+                "runtime": runtime.name,
+                "version": runtime.version,
+                "networks": len(self._networks),
+                "threads": arrangement.threads,
+            }
+        )
+
+    def _run(self, message: Message) -> Message:
+        images = message.arrays["images"]
+        if self._threads is None or not 1 <= len(images) <= len(self._networks):
+            raise ValueError(f"{len(images)} images for {len(self._networks)} networks")
+        pairs = zip(self._networks, images, strict=False)
+        return answer_message(list(self._threads.map(lambda pair: pair[0].run(pair[1]), pairs)))
+
+
+handle = Service().handle
