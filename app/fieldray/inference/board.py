@@ -95,6 +95,11 @@ class Board:
         if why:
             raise BackendProblem(why)
 
+    def why_nobody(self) -> Reason | None:
+        """Why no backend will ever run an image again, or None."""
+        with self._condition:
+            return self._why_nobody()
+
     def reconsider(self, name: BackendName) -> None:
         """Let a backend that was given up be started again."""
         with self._changing():
@@ -161,7 +166,7 @@ class Board:
                 self._jobs.clear()
 
     def pause(self, slot: Slot, delay_s: float) -> bool:
-        """Wait before a (re)start: for `delay_s`, or, given up, until `reconsider`. False when there is no need any more."""
+        """Wait before a start: for `delay_s`, or, given up, until `reconsider`. False when there is no need any more."""
         with self._condition:
             self._condition.wait_for(self._is_over, delay_s)
             self._condition.wait_for(lambda: self._is_over() or not slot.is_hopeless)

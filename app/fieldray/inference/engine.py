@@ -20,7 +20,7 @@ from fieldray.inference.backend import BackendKind
 from fieldray.inference.board import Board
 from fieldray.inference.cpu import cpu_kind
 from fieldray.inference.lane import Lane
-from fieldray.reasons import reason
+from fieldray.reasons import Reason, reason
 
 _CLOSE_GRACE_S: Final = 2.0
 _ABORT_INTERVAL_S: Final = 0.2
@@ -90,6 +90,11 @@ class Engine:
     def reconsider(self, name: BackendName) -> None:
         """Try a backend again that was given up, off the critical path; does not wait."""
         self._deployment().board.reconsider(name)
+
+    @property
+    def why_unable(self) -> Reason | None:
+        """Why no image of the open model will ever be run again, None while there is hope."""
+        return self._deployment().board.why_nobody()
 
     @property
     def pids(self) -> tuple[int, ...]:
