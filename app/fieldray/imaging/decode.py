@@ -24,4 +24,9 @@ def decode(data: bytes, ref: ImageRef) -> Image:
         return decode_png(data)
     if content == "jpeg":
         return decode_jpeg(data)
+    if content == "dicom":
+        # pydicom and its codecs take a third of a second to load: only for those who need them.
+        from fieldray.imaging.dicom import decode_dicom
+
+        return decode_dicom(data, frame=ref.frame)
     raise Unusable(reason("not_an_image"))

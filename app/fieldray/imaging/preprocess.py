@@ -197,7 +197,7 @@ def _shown(values: Grey, image: Image, window: Window | None) -> Grey:
     if window is None:
         assert image.voi_lut is not None
         index = np.rint(values).astype(np.intp).clip(0, len(image.voi_lut) - 1)
-        return image.voi_lut[index].astype(np.float32) * np.float32(255 / 65535)
+        return np.take(image.voi_lut, index).astype(np.float32) * np.float32(255 / 65535)
     return _windowed(values, window)
 
 

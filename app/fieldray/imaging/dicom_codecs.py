@@ -1,0 +1,87 @@
+"""What is needed around pydicom's decoders: checks before they allocate, one codec they lack, plain names."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import gdcm
+import numpy as np
+from numpy.typing import NDArray
+from pydicom.uid import UID
+
+from fieldray.errors import Unreadable
+from fieldray.imaging.sniff import jpeg_size
+from fieldray.reasons import reason
+
+_ITEM: Final = 0xFFFEE000
+_SEQUENCE_END: Final = 0xFFFEE0DD
+_J2K_START: Final = b"\xff\x4f\xff\x51"
+# Names that pydicom's table does not hold.
+_NAMES: Final[Mapping[str, str]] = {
+    "1.2.840.10008.1.2.4.110": "JPEG XL lossless",
+    "1.2.840.10008.1.2.4.111": "JPEG XL recompressed JPEG",
+    "1.2.840.10008.1.2.4.112": "JPEG XL",
+    "1.2.840.10008.1.2.8.1": "deflated frames",
+}
+
+
+def plain_name(syntax: UID) -> str:
+    """What a person calls a transfer syntax."""
+    return _NAMES.get(str(syntax)) or str(syntax.name or "unknown")
+
+
+def check_fragments(value: memoryview) -> None:
+    """Walk the fragments of encapsulated pixel data (PS3.5 A.4) without reading them.
+
+    Raises Unreadable `truncated` where a fragment is longer than what is left, `damaged` where there are none.
+    """
+    lengths = list(_fragment_lengths(value))
+    if len(lengths) < 2:
+        raise Unreadable(reason("damaged", detail="it holds no image data"))
+
+
+def _fragment_lengths(value: memoryview) -> Iterator[int]:
+    position = 0
+    while position + 8 <= len(value):
+        group, element, length = struct.unpack("<HHI", value[position : position + 8])
+        tag = group << 16 | element
+        if tag != _ITEM:
+            break
+        position += 8 + length
+        if position > len(value):
+            raise Unreadable(reason("truncated"))
+        yield length
+
+
+def codestream_size(frame: bytes) -> tuple[int, int] | None:
+    """(rows, columns) that a JPEG, JPEG-LS or JPEG 2000 codestream states itself; None for other data."""
+    start = frame.find(_J2K_START, 0, 256)
+    if start >= 0 and len(frame) >= start + 24:
+        right, bottom, left, top = struct.unpack(">4I", frame[start + 8 : start + 24])
+        return bottom - top, right - left
+    return jpeg_size(frame) if frame[:2] == b"\xff\xd8" else None
+
+
+def decode_extended(frame: bytes, rows: int, columns: int) -> NDArray[np.uint16]:
+    """Decode one grey frame of 12-bit JPEG (process 4, ITU-T T.81), which none of pydicom's plug-ins takes on.
+
+    The codestream's own size must have been compared with `rows` and `columns` before. Raises ValueError.
+    """
+    fragment = gdcm.Fragment()
+    fragment.SetByteStringValue(frame)
+    fragments = gdcm.SequenceOfFragments.New()
+    fragments.AddFragment(fragment)
+    element = gdcm.DataElement(gdcm.Tag(0x7FE0, 0x0010))
+    element.SetValue(fragments.__ref__())
+    image: Any = gdcm.Image()
+    image.SetNumberOfDimensions(2)
+    image.SetDimensions((columns, rows, 1))
+    image.SetDataElement(element)
+    image.SetPhotometricInterpretation(gdcm.PhotometricInterpretation(gdcm.PhotometricInterpretation.MONOCHROME2))
+    image.SetTransferSyntax(gdcm.TransferSyntax(gdcm.TransferSyntax.JPEGExtendedProcess2_4))
+    image.SetPixelFormat(gdcm.PixelFormat(1, 16, 12, 11, 0))
+    # gdcm hands out its buffer as text with every byte that is not UTF-8 escaped.
+    values = image.GetBuffer().encode("utf-8", "surrogateescape")
+    return np.frombuffer(values, "<u2").reshape(rows, columns)

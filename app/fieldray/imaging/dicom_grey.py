@@ -1,0 +1,260 @@
+"""From stored values to an `Image`: Modality LUT, VOI LUT, window, polarity and padding (DICOM PS3.3 C.11).
+
+The pixels of an `Image` are the stored values shifted to start at 0, turned round where low means white; the rescale
+is kept as two numbers, so nothing is rounded. Windows and VOI LUTs are given in the file in modality values and are
+brought to pixel values here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from pydicom.dataset import Dataset
+
+from fieldray.domain.image import Image, Window, WindowFunction
+from fieldray.imaging.dicom_fields import first_value, items, number, numbers, text, whole_number
+
+KEYWORDS: Final = (
+    "PhotometricInterpretation",
+    "BitsStored",
+    "PixelRepresentation",
+    "PixelPaddingValue",
+    "PixelPaddingRangeLimit",
+    "RescaleSlope",
+    "RescaleIntercept",
+    "ModalityLUTSequence",
+    "VOILUTSequence",
+    "WindowCenter",
+    "WindowWidth",
+    "VOILUTFunction",
+    "PresentationLUTShape",
+    "PixelSpacing",
+    "ImagerPixelSpacing",
+    "ViewPosition",
+)
+_NARROWEST: Final = 1e-3
+
+Pixels = NDArray[np.uint8] | NDArray[np.uint16]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Table:
+    """A lookup table: value `first` maps to entries[0]; values outside map to the first and last entry."""
+
+    first: int
+    entries: NDArray[np.uint16]
+    highest: int
+
+    def take(self, values: NDArray[Any]) -> NDArray[np.uint16]:
+        index = (values.astype(np.int64) - self.first).clip(0, len(self.entries) - 1)
+        return np.take(self.entries, index)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Modality:
+    """Pixels after the Modality LUT stage: value = pixels * scale + offset."""
+
+    pixels: Pixels
+    scale: float
+    offset: float
+    no_data: NDArray[np.bool_] | None
+
+
+def grey_image(stored: NDArray[Any], dataset: Dataset, notes: tuple[str, ...] = ()) -> Image:
+    """The image of stored values (rows, columns), any integer or float type, and the elements that explain them."""
+    remarks = list(notes)
+    stage = _modality(stored, dataset, remarks)
+    pixels = stage.pixels
+    padding = None
+    if stage.no_data is not None and stage.no_data.any():
+        pixels = np.where(stage.no_data, pixels.dtype.type(0), pixels)
+        padding = 0
+    return Image(
+        pixels=pixels,
+        window=_window(dataset, stage, remarks),
+        voi_lut=_voi_lut(dataset, stage),
+        padding=padding,
+        value_scale=stage.scale,
+        value_offset=stage.offset,
+        spacing_mm=_spacing_mm(dataset),
+        view=text(dataset, "ViewPosition").upper(),
+        full_rows=pixels.shape[0],
+        full_columns=pixels.shape[1],
+        notes=tuple(remarks),
+    )
+
+
+# ---- stored values to pixels
+
+
+def _modality(stored: NDArray[Any], dataset: Dataset, remarks: list[str]) -> _Modality:
+    if stored.dtype.kind == "f" or stored.dtype.itemsize > 2:
+        stored, step, base = _on_16_bits(stored)
+        remarks.append("scaled_to_16_bits")
+        low, high = 0, 65535
+    else:
+        step, base = 1.0, 0.0
+        low, high = _stored_range(stored, dataset)
+    no_data = _no_data(stored, dataset, low, high)
+    sequence = items(dataset, "ModalityLUTSequence")
+    table = _table(sequence[0], dataset, is_signed=low < 0) if sequence else None
+    if table is not None:
+        values = table.take(np.arange(low, high + 1))
+        pixels = _fitted(values, table.highest)[stored.astype(np.int32) - low]
+        return _turned(pixels, table.highest, 1.0, 0.0, no_data, is_inverse=_low_is_white(dataset))
+    slope, intercept = number(dataset, "RescaleSlope") or 1.0, number(dataset, "RescaleIntercept") or 0.0
+    pixels = _shifted(stored, low, high)
+    scale, offset = slope * step, slope * (low * step + base) + intercept
+    inverse = _low_is_white(dataset) != (scale < 0)
+    return _turned(pixels, high - low, scale, offset, no_data, is_inverse=inverse)
+
+
+def _turned(
+    pixels: Pixels, top: int, scale: float, offset: float, no_data: NDArray[np.bool_] | None, *, is_inverse: bool
+) -> _Modality:
+    """With 0 as black: pixels become `top` - pixels where low values are shown white."""
+    if is_inverse:
+        pixels = pixels.dtype.type(top) - pixels
+        scale, offset = -scale, offset + scale * top
+    return _Modality(pixels, scale, offset, no_data)
+
+
+def _low_is_white(dataset: Dataset) -> bool:
+    """MONOCHROME1, or a Presentation LUT Shape INVERSE beside MONOCHROME2 (PS3.3 C.7.6.3.1.2 and C.11.6.1.2)."""
+    inverse_shape = text(dataset, "PresentationLUTShape").upper() == "INVERSE"
+    return text(dataset, "PhotometricInterpretation").upper() == "MONOCHROME1" or inverse_shape
+
+
+def _stored_range(stored: NDArray[Any], dataset: Dataset) -> tuple[int, int]:
+    """Lowest and highest value that Bits Stored allows, widened where the pixels disagree with it."""
+    container = 8 * stored.dtype.itemsize
+    bits = whole_number(dataset, "BitsStored", container)
+    bits = bits if 1 <= bits <= container else container
+    lowest, highest = int(stored.min()), int(stored.max())
+    while bits < container and not _holds(bits, lowest, highest, stored.dtype.kind):
+        bits += 1
+    if stored.dtype.kind == "i":
+        return -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+    return 0, 2**bits - 1
+
+
+def _holds(bits: int, lowest: int, highest: int, kind: str) -> bool:
+    half = 1 << (bits - 1)
+    return -half <= lowest and highest < half if kind == "i" else highest < 2 * half
+
+
+def _shifted(stored: NDArray[Any], low: int, high: int) -> Pixels:
+    """stored - low as unsigned values, in 8 bits if they fit; the subtraction wraps round on purpose."""
+    unsigned = stored.view(f"u{stored.dtype.itemsize}")
+    if low:
+        unsigned = unsigned - unsigned.dtype.type(low % 2 ** (8 * stored.dtype.itemsize))
+    return _fitted(unsigned, high - low)
+
+
+def _fitted(values: NDArray[Any], highest: int) -> Pixels:
+    if highest <= 255:
+        return values.astype(np.uint8, copy=False)
+    return values.astype(np.uint16, copy=False)
+
+
+def _on_16_bits(stored: NDArray[Any]) -> tuple[NDArray[np.uint16], float, float]:
+    """Wide integers and floats spread over 0..65535: values, step and base with stored = values * step + base."""
+    finite = np.nan_to_num(stored.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
+    base, top = float(finite.min()), float(finite.max())
+    step = (top - base) / 65535 or 1.0
+    return np.rint((finite - base) / step).astype(np.uint16), step, base
+
+
+def _no_data(stored: NDArray[Any], dataset: Dataset, low: int, high: int) -> NDArray[np.bool_] | None:
+    """Where the file says that there is nothing (PS3.3 C.7.5.1.1.2), None if it says nothing or all is nothing."""
+    value = number(dataset, "PixelPaddingValue")
+    if value is None or stored.dtype.kind == "f":
+        return None
+    limit = number(dataset, "PixelPaddingRangeLimit")
+    ends = [_with_other_sign(int(end), low, high) for end in (value, value if limit is None else limit)]
+    mask = (stored >= min(ends)) & (stored <= max(ends))
+    return None if mask.all() else mask
+
+
+def _with_other_sign(value: int, low: int, high: int) -> int:
+    """A padding value written with the other signedness means the same 16 bits."""
+    turned = value - 65536 if value > high else value + 65536
+    return turned if low <= turned <= high and not low <= value <= high else value
+
+
+# ---- how it is to be shown
+
+
+def _window(dataset: Dataset, stage: _Modality, remarks: list[str]) -> Window | None:
+    """The first window of the file in pixel values. LINEAR is LINEAR_EXACT half a value lower and one narrower."""
+    pairs = zip(numbers(dataset, "WindowCenter"), numbers(dataset, "WindowWidth"), strict=False)
+    center, width = next(((center, width) for center, width in pairs if width > 0), (0.0, 0.0))
+    if width <= 0:
+        return None
+    named = text(dataset, "VOILUTFunction").upper()
+    function: WindowFunction = "SIGMOID" if named == "SIGMOID" else "LINEAR_EXACT"
+    if named not in ("SIGMOID", "LINEAR_EXACT"):
+        center, width = center - 0.5, width - 1
+    width = max(width / abs(stage.scale), _NARROWEST)
+    center = (center - stage.offset) / stage.scale
+    lowest, highest = int(stage.pixels.min()), int(stage.pixels.max())
+    if center - width / 2 > highest or center + width / 2 < lowest:
+        remarks.append("window_ignored")
+        return None
+    return Window(center, width, function)
+
+
+def _voi_lut(dataset: Dataset, stage: _Modality) -> NDArray[np.uint16] | None:
+    """The first VOI LUT as display values 0..65535 for every pixel value (PS3.3 C.11.2.1.1)."""
+    sequence = items(dataset, "VOILUTSequence")
+    if not sequence:
+        return None
+    values = np.arange(256 if stage.pixels.dtype == np.uint8 else 65536) * stage.scale + stage.offset
+    is_signed = bool(values.min() < 0)
+    table = _table(sequence[0], dataset, is_signed=is_signed)
+    if table is None:
+        return None
+    shown = table.take(np.rint(values)).astype(np.float64) * (65535 / table.highest)
+    if _low_is_white(dataset):
+        shown = 65535 - shown
+    return np.rint(shown).astype(np.uint16)
+
+
+def _table(item: Dataset, dataset: Dataset, *, is_signed: bool) -> _Table | None:
+    """The LUT Descriptor and LUT Data of a sequence item (PS3.3 C.11.1.1); None where they cannot be used."""
+    little = dataset.original_encoding[1] is not False
+    descriptor = _unsigned_words(item, "LUTDescriptor", little)
+    entries = _unsigned_words(item, "LUTData", little)
+    raw = first_value(item, "LUTData")
+    if descriptor is None or len(descriptor) < 3 or entries is None:
+        return None
+    count, first, bits = int(descriptor[0]) or 65536, int(descriptor[1]), int(descriptor[2])
+    if isinstance(raw, bytes) and len(raw) == count and bits <= 8:
+        entries = np.frombuffer(raw, np.uint8).astype(np.uint16)
+    entries = entries[:count]
+    if len(entries) < 2 or not 1 <= bits <= 16:
+        return None
+    first = first - 65536 if is_signed and first > 32767 else first
+    return _Table(first, entries, max(2**bits - 1, int(entries.max())))
+
+
+def _unsigned_words(item: Dataset, keyword: str, little: bool) -> NDArray[np.uint16] | None:
+    """16-bit words, whether pydicom gives them as bytes or as numbers."""
+    raw = first_value(item, keyword)
+    if isinstance(raw, bytes):
+        whole = raw[: len(raw) // 2 * 2]
+        return np.frombuffer(whole, "<u2" if little else ">u2").astype(np.uint16)
+    listed = numbers(item, keyword)
+    words: NDArray[np.uint16] = (np.array(listed, np.int64) & 0xFFFF).astype(np.uint16)
+    return words if listed else None
+
+
+def _spacing_mm(dataset: Dataset) -> tuple[float, float] | None:
+    for keyword in ("PixelSpacing", "ImagerPixelSpacing"):
+        spacing = numbers(dataset, keyword)
+        if len(spacing) == 2 and min(spacing) > 0:
+            return spacing[0], spacing[1]
+    return None

@@ -1,0 +1,181 @@
+"""The part of a DICOM file before its pixel data, read with a bound on everything a hostile file could inflate.
+
+pydicom parses the elements; what it reads from never gives more than is there, never reads more than a header may
+hold, and a deflated data set is inflated only up to a limit (pydicom alone would inflate and allocate at will).
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Final
+
+from pydicom.datadict import tag_for_keyword
+from pydicom.dataset import Dataset
+from pydicom.filereader import read_dataset
+from pydicom.uid import UID, DeflatedExplicitVRLittleEndian, ExplicitVRBigEndian, ExplicitVRLittleEndian
+from pydicom.uid import ImplicitVRLittleEndian as ImplicitLittle
+
+from fieldray.imaging.limits import MAX_HEADER_BYTES
+
+UNDEFINED_LENGTH: Final = 0xFFFFFFFF
+_PIXEL_DATA: Final = 0x7FE00010
+_PIXEL_TAGS: Final = frozenset({0x7FE00008, 0x7FE00009, _PIXEL_DATA})
+_SYNTAX: Final = 0x00020010
+_MEDIA_CLASS: Final = 0x00020002
+_LONG_REPRESENTATIONS: Final = frozenset(b"OB OD OF OL OV OW SQ SV UC UN UR UT UV".split())
+_MAX_READS: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class PixelElement:
+    """Where the pixel data is in the stream: its value begins at `offset`; `length` as the file states it."""
+
+    tag: int
+    representation: str
+    offset: int
+    length: int
+
+    @property
+    def is_encapsulated(self) -> bool:
+        return self.length == UNDEFINED_LENGTH
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class DicomHeader:
+    """The elements asked for, and where the pixels are.
+
+    stream      positioned anywhere; the inflated data set where the file is deflated, else the file
+    pixels      None if the data set ends without pixel data
+    is_cut      the file ended inside an element
+    """
+
+    dataset: Dataset
+    transfer_syntax: UID
+    media_class: str
+    stream: BinaryIO
+    pixels: PixelElement | None
+    is_cut: bool
+
+
+def read_header(stream: BinaryIO, keywords: Sequence[str], *, inflated_limit: int = MAX_HEADER_BYTES) -> DicomHeader:
+    """Read the elements named by `keywords`, up to the pixel data. The stream must be seekable.
+
+    inflated_limit  how many bytes of a deflated data set are inflated
+    Raises ValueError for what is not DICOM, and whatever pydicom raises for elements that contradict themselves.
+    """
+    bounded = _BoundedStream(stream)
+    meta = _read_meta(bounded)
+    syntax = UID(meta.get(_SYNTAX, ""))
+    if syntax == DeflatedExplicitVRLittleEndian:
+        bounded = _BoundedStream(io.BytesIO(_inflate(stream, inflated_limit)))
+    syntax = syntax or _guess_syntax(bounded)
+    implicit, little = syntax == ImplicitLittle, syntax != ExplicitVRBigEndian
+    tags: list[Any] = [tag_for_keyword(keyword) for keyword in keywords]
+    readable: Any = bounded
+    dataset = read_dataset(readable, implicit, little, stop_when=_is_at_pixels, specific_tags=tags)
+    pixels = _pixel_element(bounded, is_implicit=implicit, order="<" if little else ">")
+    return DicomHeader(dataset, syntax, meta.get(_MEDIA_CLASS, ""), bounded.raw, pixels, bounded.is_cut)
+
+
+def _is_at_pixels(tag: int, _representation: str | None, _length: int) -> bool:
+    return tag in _PIXEL_TAGS
+
+
+class _BoundedStream:
+    """A stream that never gives, nor allocates for, more than is left in it."""
+
+    def __init__(self, raw: BinaryIO) -> None:
+        self.raw = raw
+        self.is_cut = False
+        self._end = raw.seek(0, io.SEEK_END)
+        self._reads_left = _MAX_READS
+        self._bytes_left = MAX_HEADER_BYTES
+        raw.seek(0)
+        self.tell = raw.tell
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        position = self.raw.seek(offset, whence)
+        self.is_cut = self.is_cut or position > self._end
+        return position
+
+    def read(self, size: int = -1) -> bytes:
+        left = max(0, self._end - self.raw.tell())
+        wanted = left if size < 0 else size
+        if wanted > left > 0:
+            self.is_cut = True
+        wanted = min(wanted, left)
+        self._reads_left -= 1
+        self._bytes_left -= wanted
+        if self._reads_left < 0 or self._bytes_left < 0:
+            raise ValueError("the header is longer than a header may be")
+        return self.raw.read(wanted)
+
+
+def _read_meta(stream: _BoundedStream) -> Mapping[int, str]:
+    """The file meta information's texts by tag (PS3.10 7.1); the stream is left at the data set."""
+    head = stream.read(132)
+    stream.seek(132 if head[128:] == b"DICM" else 0)
+    meta: dict[int, str] = {}
+    while True:
+        start = stream.tell()
+        prefix = stream.read(8)
+        if len(prefix) < 8 or prefix[:2] != b"\x02\x00":
+            stream.seek(start)
+            return meta
+        group, element, representation, length = struct.unpack("<HH2sH", prefix)
+        if representation in _LONG_REPRESENTATIONS:
+            (length,) = struct.unpack("<I", stream.read(4).rjust(4, b"\0"))
+        elif not representation.isalpha():
+            (length,) = struct.unpack("<I", prefix[4:])
+        value = stream.read(length)
+        meta[group << 16 | element] = value.decode("ascii", "replace").strip(" \0")
+
+
+def _inflate(stream: BinaryIO, limit: int) -> bytes:
+    """The deflated rest of the stream (PS3.5 A.5), at most `limit` bytes of it."""
+    inflater = zlib.decompressobj(-zlib.MAX_WBITS)
+    parts: list[bytes] = []
+    left = limit
+    while left > 0 and not inflater.eof:
+        packed = inflater.unconsumed_tail or stream.read(2**16)
+        if not packed:
+            break
+        try:
+            part = inflater.decompress(packed, left)
+        except zlib.error as error:
+            raise ValueError("the deflated data set is damaged") from error
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)
+
+
+def _guess_syntax(stream: _BoundedStream) -> UID:
+    """For files without meta information: what the first element looks like."""
+    start = stream.tell()
+    head = stream.read(6)
+    stream.seek(start)
+    if not head[4:6].isalpha() or not head[4:6].isupper():
+        return ImplicitLittle
+    return ExplicitVRBigEndian if head[0] == 0 and head[1] > 0 else ExplicitVRLittleEndian
+
+
+def _pixel_element(stream: _BoundedStream, *, is_implicit: bool, order: str) -> PixelElement | None:
+    """The pixel data element at which the parser stopped."""
+    prefix = stream.read(8)
+    if len(prefix) < 8:
+        return None
+    group, element = struct.unpack(order + "HH", prefix[:4])
+    tag = group << 16 | element
+    if tag not in _PIXEL_TAGS:
+        return None
+    representation = prefix[4:6]
+    if is_implicit and representation not in (b"OB", b"OW"):
+        representation = b"OW"
+        (length,) = struct.unpack(order + "I", prefix[4:])
+    else:
+        (length,) = struct.unpack(order + "I", stream.read(4).rjust(4, b"\0"))
+    return PixelElement(tag, representation.decode("ascii", "replace"), stream.tell(), length)
