@@ -220,7 +220,8 @@ def _voi_lut(dataset: Dataset, stage: _Modality) -> NDArray[np.uint16] | None:
     shown = table.take(np.rint(values)).astype(np.float64) * (65535 / table.highest)
     if _low_is_white(dataset):
         shown = 65535 - shown
-    return np.rint(shown).astype(np.uint16)
+    display: NDArray[np.uint16] = np.rint(shown).astype(np.uint16)
+    return display
 
 
 def _table(item: Dataset, dataset: Dataset, *, is_signed: bool) -> _Table | None:
@@ -248,7 +249,7 @@ def _unsigned_words(item: Dataset, keyword: str, little: bool) -> NDArray[np.uin
         whole = raw[: len(raw) // 2 * 2]
         return np.frombuffer(whole, "<u2" if little else ">u2").astype(np.uint16)
     listed = numbers(item, keyword)
-    words: NDArray[np.uint16] = (np.array(listed, np.int64) & 0xFFFF).astype(np.uint16)
+    words = np.array([int(value) & 0xFFFF for value in listed], np.uint16)
     return words if listed else None
 
 

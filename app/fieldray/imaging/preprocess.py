@@ -18,6 +18,7 @@ from fieldray.domain.image import Image, PixelMap, Tensor, Window
 from fieldray.domain.model import InputSpec
 
 _AUTO_WINDOW_SIDE: Final = 256
+_COARSE_SIDE: Final = 64
 # 128 x 128 values of 65535 still add up in 32 bits.
 _LARGEST_BLOCK: Final = 128
 _LOW_PERCENT: Final = 1.0
@@ -28,7 +29,12 @@ Pixels = NDArray[np.uint8] | NDArray[np.uint16]
 
 
 def to_display(image: Image, window: Window | None = None) -> NDArray[np.uint8]:
-    """The image at full resolution as grey levels 0..255, uint8 (rows, columns).
+    """The image at full resolution as grey levels 0..255, uint8 (rows, columns); see `display_table`."""
+    return np.take(display_table(image, window), image.pixels)
+
+
+def display_table(image: Image, window: Window | None = None) -> NDArray[np.uint8]:
+    """Grey level 0..255 by pixel value: uint8 (256,) or (65536,), as the pixels are 8 or 16 bits wide.
 
     window  in the units of `image.pixels`, overrides what the file asks for; without either, the 1st to 99th
             percentile is shown. Pixel padding is black.
@@ -38,7 +44,7 @@ def to_display(image: Image, window: Window | None = None) -> NDArray[np.uint8]:
     table = np.rint(shown).astype(np.uint8)
     if image.padding is not None:
         table[image.padding] = 0
-    return np.take(table, image.pixels)
+    return table
 
 
 def default_window(image: Image) -> Window:
@@ -216,14 +222,22 @@ def _windowed(values: Grey, window: Window) -> Grey:
     return share.clip(0, 255)
 
 
-def _percentile_window(image: Image) -> Window:
-    """The 1st to 99th percentile of block means of a fixed size, "no data" left out."""
-    block = min(max(1, min(image.pixels.shape) // _AUTO_WINDOW_SIDE), _LARGEST_BLOCK)
+def coarse_means(image: Image, side: int = _COARSE_SIDE) -> Grey:
+    """Means over blocks of pixels, the shorter side cut into about `side` blocks, "no data" left out.
+
+    float32 (n,), in the units of `image.pixels`.
+    """
+    block = min(max(1, min(image.pixels.shape) // side), _LARGEST_BLOCK)
     means = _block_means(image.pixels, block)
     if image.padding is not None:
         is_data = _block_means((image.pixels == image.padding).view(np.uint8), block) == 0
         means = means[is_data] if is_data.any() else means
-    low, high = np.percentile(means, (_LOW_PERCENT, _HIGH_PERCENT))
+    return means.reshape(-1)
+
+
+def _percentile_window(image: Image) -> Window:
+    """The 1st to 99th percentile of block means of a fixed size: noise has no say in it."""
+    low, high = np.percentile(coarse_means(image, _AUTO_WINDOW_SIDE), (_LOW_PERCENT, _HIGH_PERCENT))
     return Window(float(low + high) / 2, max(float(high - low), 1.0), "LINEAR_EXACT")
 
 

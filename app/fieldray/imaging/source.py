@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 from fieldray.domain.study import ImageRef
-from fieldray.errors import FieldrayError, Unreadable
+from fieldray.errors import Unreadable
+from fieldray.imaging.archive import open_archive, read_member
 from fieldray.imaging.limits import check_file_size
 from fieldray.reasons import reason
 
 Opener = Callable[[Path], BinaryIO]
+_CHUNK_BYTES: Final = 2**20
 
 
 def open_file(path: Path) -> BinaryIO:
-    """Open for reading, also beyond 260 characters on Windows."""
-    return path.open("rb")
+    """Open for reading, also beyond 260 characters on Windows. Raises OSError."""
+    name = str(path)
+    if sys.platform == "win32" and len(name) > 240 and not name.startswith("\\\\"):
+        name = "\\\\?\\" + os.path.abspath(name)  # noqa: PTH100 - pathlib resolves links, which this must not
+    return open(name, "rb")  # noqa: PTH123 - a path object would normalise the prefix away
 
 
 def read_bytes(ref: ImageRef, *, opener: Opener = open_file) -> bytes:
-    """The whole file or zip member. Raises Unreadable with a reason, `too_large` above 1 GB."""
+    """The whole file or zip member in memory.
+
+    Raises Unreadable with the reason: missing, no_permission, unreadable, empty, too_large, encrypted, damaged.
+    """
     try:
         with opener(ref.path) as stream:
-            size = stream.seek(0, 2)
+            if ref.member is not None:
+                with open_archive(stream) as archive:
+                    return read_member(archive, ref.member)
+            size = stream.seek(0, io.SEEK_END)
             check_file_size(size)
             stream.seek(0)
             return stream.read(size)
@@ -31,7 +46,21 @@ def read_bytes(ref: ImageRef, *, opener: Opener = open_file) -> bytes:
         raise file_problem(error) from error
 
 
-def file_problem(error: OSError) -> FieldrayError:
+def content_hash(ref: ImageRef, *, opener: Opener = open_file) -> str:
+    """SHA-256 (hex) of the file's or member's bytes, without holding a file in memory. Raises Unreadable."""
+    if ref.member is not None:
+        return hashlib.sha256(read_bytes(ref, opener=opener)).hexdigest()
+    digest = hashlib.sha256()
+    try:
+        with opener(ref.path) as stream:
+            while chunk := stream.read(_CHUNK_BYTES):
+                digest.update(chunk)
+    except OSError as error:
+        raise file_problem(error) from error
+    return digest.hexdigest()
+
+
+def file_problem(error: OSError) -> Unreadable:
     """The reason for an OSError met while a file was opened or read."""
     if isinstance(error, FileNotFoundError):
         return Unreadable(reason("missing"))

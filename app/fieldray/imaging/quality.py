@@ -1,0 +1,62 @@
+"""Whether an image can be a frontal chest film at all: by its header, and by its pixels.
+
+Too few refusals cost trust, too many cost images: an empty header field passes, and the pixel checks refuse only
+what nobody would call a film. What merely looks unlike the training films is the pack's gate to refuse.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+
+from fieldray.domain.image import Image
+from fieldray.domain.model import Manifest
+from fieldray.domain.study import ImageHeader, ImageRef
+from fieldray.imaging.preprocess import coarse_means
+from fieldray.reasons import Reason, reason
+
+SMALLEST_SIDE: Final = 64
+LARGEST_ASPECT: Final = 2.5
+_LEAST_CONTRAST: Final = 0.01
+_LEAST_LEVELS: Final = 4
+_SAYS_NOTHING: Final = frozenset({"", "NONE", "UNKNOWN", "UNK", "OTHER", "UNSPECIFIED", "NA"})
+
+
+def check_header(ref: ImageRef, manifest: Manifest) -> Reason | None:
+    """Why this image is refused by its header, or None. Fields that say nothing pass."""
+    header: ImageHeader = ref.header
+    modality = header.modality.upper()
+    if modality and modality not in manifest.accepted_modalities:
+        return reason("modality", modality=header.modality)
+    body_part = header.body_part_examined.upper()
+    if _letters(body_part) not in _SAYS_NOTHING and not any(part in body_part for part in manifest.accepted_body_parts):
+        return reason("body_part", body_part=header.body_part_examined)
+    view = header.view_position.upper()
+    words = set(re.split(r"[^A-Z0-9]+", view))
+    if _letters(view) not in _SAYS_NOTHING and not words & set(manifest.accepted_views):
+        return reason("view", view=header.view_position)
+    return None
+
+
+def check_pixels(image: Image) -> Reason | None:
+    """Why this image is refused by its pixels, or None."""
+    rows = image.full_rows or image.pixels.shape[0]
+    columns = image.full_columns or image.pixels.shape[1]
+    if min(rows, columns) < SMALLEST_SIDE:
+        return reason("too_small", rows=rows, columns=columns)
+    if max(rows, columns) > LARGEST_ASPECT * min(rows, columns):
+        return reason("aspect", rows=rows, columns=columns)
+    return reason("blank") if _is_blank(image) else None
+
+
+def _is_blank(image: Image) -> bool:
+    """Whether the grey of large areas hardly differs: noise alone does not make an image."""
+    means = coarse_means(image)
+    low, high = np.percentile(means, (1, 99))
+    return bool(high - low < max(_LEAST_LEVELS, _LEAST_CONTRAST * float(means.max())))
+
+
+def _letters(text: str) -> str:
+    return re.sub(r"[^A-Z0-9]+", "", text)

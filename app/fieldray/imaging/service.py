@@ -1,0 +1,89 @@
+"""The child's side of reading: one request, one file, one answer. Nothing of a file leaves but arrays and numbers."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from fieldray.domain.image import Image, Tensor
+from fieldray.domain.model import InputSpec
+from fieldray.domain.study import ImageRef
+from fieldray.errors import InputProblem, Unusable
+from fieldray.imaging.decode import decode
+from fieldray.imaging.preprocess import thumbnail, to_tensor
+from fieldray.imaging.quality import check_pixels
+from fieldray.imaging.source import read_bytes
+from fieldray.reasons import Reason
+from fieldray.wire import Array, Message
+
+
+def handle(message: Message) -> Message:
+    """Answer {"ask": "read", "spec": ...} or {"ask": "image"}, both with "path", "member" and "frame".
+
+    A file that cannot be used is an answer to "read" (its hash and size are known all the same); for "image" the
+    Unreadable or Unusable is raised.
+    """
+    body = message.body
+    ref = ImageRef(path=Path(body["path"]), member=body["member"], frame=body["frame"])
+    if body["ask"] == "image":
+        return _image_message(decode(read_bytes(ref), ref))
+    return _read(ref, InputSpec(**body["spec"]))
+
+
+def _read(ref: ImageRef, spec: InputSpec) -> Message:
+    started = time.perf_counter()
+    answer: dict[str, Any] = {}
+    arrays: dict[str, Array] = {}
+    problem: Reason | None
+    is_refusal = True
+    try:
+        data = read_bytes(ref)
+        answer["content_sha256"] = hashlib.sha256(data).hexdigest()
+        image = decode(data, ref)
+        problem = check_pixels(image)
+        tensor = to_tensor(image, spec)
+        answer |= _image_facts(image, tensor)
+        arrays = {"tensor": tensor.values, "thumbnail": thumbnail(image)}
+    except InputProblem as error:
+        problem, is_refusal = error.reason, isinstance(error, Unusable)
+    answer["decode_ms"] = 1000 * (time.perf_counter() - started)
+    answer["problem"] = [problem.code, [list(pair) for pair in problem.parameters]] if problem else None
+    answer["problem_is_refusal"] = problem is not None and is_refusal
+    return Message(answer, arrays)
+
+
+def _image_facts(image: Image, tensor: Tensor) -> Mapping[str, Any]:
+    return {
+        "rows": image.full_rows,
+        "columns": image.full_columns,
+        "notes": list(image.notes),
+        "view": image.view,
+        "pixel_map": asdict(tensor.pixel_map),
+    }
+
+
+_IMAGE_FIELDS = (
+    "padding",
+    "value_scale",
+    "value_offset",
+    "view",
+    "is_colour",
+    "is_reduced",
+    "full_rows",
+    "full_columns",
+)
+
+
+def _image_message(image: Image) -> Message:
+    body = {name: getattr(image, name) for name in _IMAGE_FIELDS}
+    body["window"] = asdict(image.window) if image.window else None
+    body["spacing_mm"] = list(image.spacing_mm) if image.spacing_mm else None
+    body["notes"] = list(image.notes)
+    arrays: dict[str, Array] = {"pixels": image.pixels}
+    if image.voi_lut is not None:
+        arrays["voi_lut"] = image.voi_lut
+    return Message(body, arrays)
