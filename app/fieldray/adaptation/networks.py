@@ -27,17 +27,26 @@ _MOBILENET_BLOCKS: Final = (
 
 
 def resnet50(
-    *, height: int, width: int, labels: int, input_channels: int = 1, activation: Activation = "sigmoid"
+    *,
+    height: int,
+    width: int,
+    labels: int,
+    input_channels: int = 1,
+    activation: Activation = "sigmoid",
+    blocks: tuple[int, ...] = _RESNET_BLOCKS,
 ) -> Specification:
-    """ResNet50 V1 with the class-map head; channel sets "conv1", one per stage sum, two inside each block."""
+    """ResNet50 V1 with the class-map head; channel sets "conv1", one per stage sum, two inside each block.
+
+    `blocks` per stage other than (3, 4, 6, 3) make a shorter network of the same kind, for quick trials.
+    """
     layers = [
         _conv("conv1", INPUT, "conv1", kernel=7, stride=2),
         Layer(name="pool1", kind="max_pool", inputs=("conv1",), kernel=3, stride=2),
     ]
     channels, last = {"conv1": 64}, "pool1"
-    for stage, blocks in enumerate(_RESNET_BLOCKS, start=2):
+    for stage, count in enumerate(blocks, start=2):
         inner = 64 * 2 ** (stage - 2)
-        for block in range(1, blocks + 1):
+        for block in range(1, count + 1):
             name = f"conv{stage}_block{block}"
             layers += _bottleneck(name, last, f"conv{stage}", stride=2 if block == 1 and stage > 2 else 1)
             channels |= {f"{name}_1": inner, f"{name}_2": inner, f"conv{stage}": 4 * inner}

@@ -81,7 +81,7 @@ def test_channels_to_keep_must_exist(indices: list[int]) -> None:
 @pytest.mark.parametrize(
     "network",
     [
-        resnet50(height=40, width=56, labels=2).scaled(0.125),
+        resnet50(height=40, width=56, labels=2, blocks=(1, 2)).scaled(0.125),
         mobilenet(height=48, width=48, labels=2).scaled(0.25),
         vgg16(height=40, width=33, dense_units=24, labels=3).scaled(0.125),
     ],
@@ -116,14 +116,14 @@ def test_removing_dead_channels_changes_nothing(network: Specification) -> None:
 def test_the_map_is_the_evidence_and_labels_can_be_dropped() -> None:
     from fieldray.adaptation.keras_network import build_network, set_weights
 
-    network = resnet50(height=64, width=64, labels=3).scaled(0.125)
+    network = resnet50(height=64, width=64, labels=3, blocks=(1, 1)).scaled(0.25)
     weights, images = initial_weights(network, seed=1), np.random.default_rng(0).random((2, 64, 64, 1), np.float32)
     model = build_network(network, outputs=["class_maps", "logits", "scores", "features"])
     set_weights(model, weights)
     maps, logits, scores, features = (np.asarray(tensor) for tensor in model(images))
     np.testing.assert_allclose(maps.mean((1, 2)), logits, atol=1e-5)
     np.testing.assert_allclose(1 / (1 + np.exp(-logits)), scores, atol=1e-5)
-    assert features.shape == (2, 256)
+    assert features.shape == (2, 128)
 
     one, sliced = keep_channels(network, weights, keep={"labels": np.array([2])})
     model = build_network(one, outputs=["logits"])

@@ -1,0 +1,123 @@
+"""Training on arrays that fit into memory: an original network and the retraining of a pruned one."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray.adaptation.engine import EngineSettings, open_engine
+from fieldray.adaptation.specification import Specification
+from fieldray.adaptation.weights import Weights
+from fieldray.errors import UsageProblem
+from fieldray.reasons import reason
+
+_PREDICT_BATCH: Final = 500
+_WARM_UP_SHARE: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Labelled:
+    """Images (n, height, width, channels) float32 in 0..1 and targets (n, labels) float32 that sum to 1."""
+
+    images: NDArray[np.float32]
+    targets: NDArray[np.float32]
+
+    def __post_init__(self) -> None:
+        if self.images.ndim != 4 or self.targets.ndim != 2 or len(self.images) != len(self.targets):
+            raise ValueError(f"images {self.images.shape} and targets {self.targets.shape} do not fit")
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def part(self, start: int, stop: int | None = None) -> Labelled:
+        """Those from `start` up to, not including, `stop`."""
+        return Labelled(self.images[start:stop], self.targets[start:stop])
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How a network is trained: batch size, epochs (parts of one are allowed) and the highest learning rate."""
+
+    batch_size: int
+    epochs: float
+    learning_rate: float
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1 or not self.epochs > 0 or not self.learning_rate > 0:
+            raise ValueError(f"cannot train with {self}")
+
+
+def fit(
+    specification: Specification,
+    weights: Mapping[str, NDArray[np.float32]],
+    *,
+    data: Labelled,
+    effort: Effort,
+    seed: int,
+    settings: EngineSettings,
+) -> tuple[Weights, float]:
+    """Train with a short warm-up and cosine decay; returns the weights and the mean loss of the last tenth.
+
+    Raises UsageProblem (loss_not_finite) if the loss is not finite: the learning rate is too high for this network.
+    """
+    _seed_dropout(seed)
+    engine = open_engine(specification, weights, settings=settings)
+    steps = max(1, round(len(data) * effort.epochs / effort.batch_size))
+    batches, losses = _batches(data, effort.batch_size, seed), []
+    for step in range(steps):
+        images, targets = next(batches)
+        rate = effort.learning_rate * _share_of_rate(step, steps)
+        losses.append(engine.step(images, targets, learning_rate=rate))
+        if not math.isfinite(losses[-1]):
+            raise UsageProblem(reason("loss_not_finite", rate=effort.learning_rate))
+    return engine.weights(), float(np.mean(losses[-max(1, steps // 10) :]))
+
+
+def _seed_dropout(seed: int) -> None:
+    if importlib.util.find_spec("torch") is not None:
+        import torch
+
+        torch.manual_seed(seed)
+    else:
+        import keras
+
+        keras.utils.set_random_seed(seed)
+
+
+def _share_of_rate(step: int, steps: int) -> float:
+    """Linear warm-up over the first twentieth, then a cosine down to 0 (arXiv:1608.03983)."""
+    warm_up = max(1.0, _WARM_UP_SHARE * steps)
+    return min((step + 1) / warm_up, 0.5 * (1 + math.cos(math.pi * step / steps)))
+
+
+def _batches(data: Labelled, size: int, seed: int) -> Iterator[tuple[NDArray[np.float32], NDArray[np.float32]]]:
+    """Endless batches, shuffled anew each time round; one longer than the data is the data."""
+    generator, size = np.random.default_rng(seed), min(size, len(data))
+    while True:
+        order = generator.permutation(len(data))
+        for start in range(0, len(order) - size + 1, size):
+            chosen = order[start : start + size]
+            yield data.images[chosen], data.targets[chosen]
+
+
+def quality(
+    specification: Specification,
+    weights: Mapping[str, NDArray[np.float32]],
+    *,
+    data: Labelled,
+    settings: EngineSettings,
+) -> tuple[float, float]:
+    """Accuracy (the largest logit is at the largest target) in 0..1, and the mean cross-entropy."""
+    engine = open_engine(specification, weights, settings=settings)
+    starts = range(0, len(data), _PREDICT_BATCH)
+    logits = np.concatenate([engine.logits(data.images[start : start + _PREDICT_BATCH]) for start in starts])
+    right = logits.argmax(axis=1) == data.targets.argmax(axis=1)
+    shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
+    logarithms = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return float(right.mean()), float(-(data.targets * logarithms).sum(axis=1).mean())

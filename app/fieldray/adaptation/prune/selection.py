@@ -1,0 +1,58 @@
+"""Which channels of each set stay."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+CutKind = Literal["level", "deviation"]
+Keep = dict[str, NDArray[np.int64]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """The rule by which channels of a set go.
+
+    kind              "level": a share of zeros above `value` goes; "deviation": above mean + value * standard
+                      deviation of the set
+    minimum_channels  of every set (a smaller set is left as it is)
+    largest_share     of a set that may go at once, 0..1
+    multiple          counts kept are rounded up to a multiple of it, where the set had as many: kernels of the
+                      runtimes work on 8 or 16 channels at a time, and a channel less than that saves nothing
+    """
+
+    kind: CutKind
+    value: float
+    minimum_channels: int = 1
+    largest_share: float = 1.0
+    multiple: int = 1
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(CutKind) or not math.isfinite(self.value):
+            raise ValueError(f"cut-off is by level or deviation, and a number: {self.kind} {self.value}")
+        if self.minimum_channels < 1 or self.multiple < 1 or not 0 <= self.largest_share <= 1:
+            raise ValueError(f"minimum channels and multiple are at least 1, the share is 0 to 1: {self}")
+
+
+def select(zeros: Mapping[str, NDArray[np.float64]], *, cut: Cut) -> Keep:
+    """The channels to keep of each set, ascending, by its APoZ; equal ones are kept in their order."""
+    return {channel: most_used(shares, count=_count(shares, cut)) for channel, shares in zeros.items()}
+
+
+def _count(shares: NDArray[np.float64], cut: Cut) -> int:
+    limit = cut.value if cut.kind == "level" else float(shares.mean() + cut.value * shares.std())
+    # Equal shares differ in their last bits after averaging: a channel at the limit stays.
+    wanted = int((shares <= limit + 1e-9).sum())
+    lowest = max(cut.minimum_channels, math.ceil(len(shares) * (1 - cut.largest_share)), 1)
+    rounded = math.ceil(max(wanted, lowest) / cut.multiple) * cut.multiple
+    return min(rounded, len(shares))
+
+
+def most_used(shares: NDArray[np.float64], *, count: int) -> NDArray[np.int64]:
+    """Indices of the `count` channels with the lowest score, ascending."""
+    return np.sort(np.argsort(shares, kind="stable")[:count]).astype(np.int64)
