@@ -18,6 +18,7 @@ from fieldray.reasons import reason
 
 _Choice = TypeVar("_Choice", bound=str)
 _Made = TypeVar("_Made")
+_LONGEST_KEY: Final = 100
 _LINE_BREAKS: Final = frozenset("\n\t")
 
 
@@ -52,6 +53,8 @@ class Node:
         """The members of an object with any keys."""
         if not isinstance(self.value, dict):
             raise self.fail("an object is needed")
+        if not all(len(name) <= _LONGEST_KEY and is_plain(name) for name in self.value):
+            raise self.fail("a key is too long or holds control characters")
         prefix = f"{self.place}." if self.place else ""
         return {name: Node(value, prefix + name) for name, value in self.value.items()}
 
@@ -83,8 +86,8 @@ class Node:
         return self.value
 
     def number(self) -> float:
-        """A finite number."""
-        if type(self.value) not in (int, float) or abs(self.value) > 1e30 or not math.isfinite(self.value):
+        """A number of at most 1e30 either way."""
+        if type(self.value) not in (int, float) or abs(self.value) > 1e30:
             raise self.fail("a number is needed")
         return float(self.value)
 
@@ -104,9 +107,11 @@ def is_plain(text: str) -> bool:
 def read_document(data: bytes) -> Node:
     """The root of a JSON document in UTF-8. Raises PackProblem("pack_manifest")."""
     try:
-        return Node(json.loads(data.decode(), object_pairs_hook=_unique, parse_constant=_refuse_constant), "")
+        text = data.decode()
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise complaint(f"not valid JSON: {error}") from error
+    return Node(value, "")
 
 
 def write_document(content: Mapping[str, object]) -> bytes:
@@ -124,5 +129,10 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not allowed")
+def _refuse(constant: str) -> float:
+    raise ValueError(f"{constant} is not allowed")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _refuse(text)

@@ -1,0 +1,298 @@
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from fieldray.errors import PackNotTrusted, PackProblem, StorageProblem
+from fieldray.packs.builtin import TABLE, main, table_line
+from fieldray.packs.library import PackLibrary
+from fieldray.packs.listing import LEGACY_CPU_NAME, LEGACY_EDGETPU_NAME
+from fieldray.packs.sealed import read_sealed
+from fieldray.packs.signing import fingerprint_of
+from fieldray.paths import builtin_packs
+from packs_factory import MODEL_BYTES, key, make_pack
+
+FINGERPRINT = fingerprint_of(key().public_key().public_bytes_raw())
+
+
+@pytest.fixture
+def drive(tmp_path: Path) -> Path:
+    return tmp_path / "drive"
+
+
+@pytest.fixture
+def library(home: Path, tmp_path: Path) -> PackLibrary:
+    return PackLibrary(home, builtin_root=tmp_path / "no-models")
+
+
+def _make(drive: Path, **changes: object) -> Path:
+    return make_pack(drive / "fieldray", **changes)  # type: ignore[arg-type]
+
+
+def _code(library: PackLibrary, folder: Path, **allowed: bool) -> str:
+    with pytest.raises(PackProblem) as caught:
+        library.load(folder, **allowed)
+    return caught.value.reason.code
+
+
+# ---- trust
+
+
+def test_an_unknown_key_is_shown_with_its_fingerprint_and_asked_for(library: PackLibrary, drive: Path) -> None:
+    folder = _make(drive)
+    with pytest.raises(PackNotTrusted) as caught:
+        library.load(folder)
+    assert caught.value.fingerprint == FINGERPRINT
+    assert FINGERPRINT in caught.value.reason.text
+    library.trust(FINGERPRINT)
+    model = library.load(folder)
+    assert (model.trust, model.fingerprint) == ("signed", FINGERPRINT)
+
+
+def test_trust_can_be_taken_back(library: PackLibrary, drive: Path) -> None:
+    folder = _make(drive)
+    library.trust(FINGERPRINT)
+    library.forget(FINGERPRINT)
+    assert library.trusted() == ()
+    assert _code(library, folder) == "pack_unknown_key"
+
+
+def test_trust_in_one_key_is_not_trust_in_another(library: PackLibrary, drive: Path) -> None:
+    library.trust(FINGERPRINT)
+    assert _code(library, _make(drive, key_number=2)) == "pack_unknown_key"
+
+
+def test_a_tampered_pack_is_called_so_even_by_an_unknown_key(library: PackLibrary, drive: Path) -> None:
+    folder = _make(drive)
+    (folder / "model.tflite").write_bytes(MODEL_BYTES[:-1] + b"?")
+    assert _code(library, folder) == "pack_tampered"
+
+
+# ---- rollback
+
+
+def test_an_older_version_is_refused_unless_told_so(library: PackLibrary, drive: Path, home: Path) -> None:
+    older, newer = _make(drive, version="1.9.0"), _make(drive, version="1.10.0")
+    library.trust(FINGERPRINT)
+    library.load(older)
+    library.load(newer)
+    again = PackLibrary(home, builtin_root=drive)
+    assert _code(again, older) == "pack_older"
+    assert again.load(older, allow_older=True).manifest.version == "1.9.0"
+    assert _code(again, older) == "pack_older"
+    assert again.load(newer).manifest.version == "1.10.0"
+
+
+def test_a_pack_that_was_refused_leaves_no_trace(library: PackLibrary, drive: Path) -> None:
+    older, newer = _make(drive, version="1.0.0"), _make(drive, version="2.0.0")
+    library.trust(FINGERPRINT)
+    (newer / "model.tflite").write_bytes(b"broken")
+    assert _code(library, newer) == "pack_tampered"
+    assert library.load(older).manifest.version == "1.0.0"
+
+
+def test_versions_are_kept_apart_by_pack_and_key(library: PackLibrary, drive: Path) -> None:
+    library.trust(FINGERPRINT)
+    library.trust(fingerprint_of(key(2).public_key().public_bytes_raw()))
+    library.load(_make(drive, version="5.0.0"))
+    library.load(_make(drive / "a", pack_id="other", version="0.0.1"))
+    library.load(_make(drive / "b", key_number=2, version="0.0.1"))
+
+
+def test_with_a_damaged_record_no_signed_pack_is_used(library: PackLibrary, drive: Path, home: Path) -> None:
+    folder = _make(drive)
+    library.trust(FINGERPRINT)
+    (home / "pack_trust.json").write_bytes(b"")
+    with pytest.raises(StorageProblem) as caught:
+        library.load(folder)
+    assert caught.value.reason.code == "trust_damaged"
+    (candidate,) = library.candidates(drive)
+    assert candidate.problem is not None and candidate.problem.code == "trust_damaged"
+
+
+# ---- looking
+
+
+def test_a_drive_is_listed_without_reading_models(library: PackLibrary, drive: Path) -> None:
+    folder = _make(drive)
+    (folder / "model.tflite").unlink()  # a listing does not need it
+    (candidate,) = library.candidates(drive)
+    assert (candidate.pack_id, candidate.version, candidate.pack_name) == ("test-chest", "1.2.3", "test-chest-1.2.3")
+    assert (candidate.folder, candidate.origin, candidate.trust) == (folder, "drive", "unknown_key")
+    assert candidate.names["uk"] == "Тест грудної клітки"
+    assert candidate.fingerprint == FINGERPRINT
+    assert candidate.problem is not None and candidate.problem.code == "pack_unknown_key"
+    library.trust(FINGERPRINT)
+    (candidate,) = library.candidates(folder)
+    assert (candidate.trust, candidate.problem) == ("trusted", None)
+
+
+def test_an_older_version_is_marked_in_the_listing(library: PackLibrary, drive: Path) -> None:
+    _make(drive, version="1.0.0")
+    library.trust(FINGERPRINT)
+    library.load(_make(drive, version="2.0.0"))
+    found = {candidate.version: candidate.problem for candidate in library.candidates(drive)}
+    assert found["2.0.0"] is None
+    assert found["1.0.0"] is not None and found["1.0.0"].code == "pack_older"
+
+
+def test_a_broken_pack_is_listed_with_its_reason_and_none_of_its_words(library: PackLibrary, drive: Path) -> None:
+    folder = _make(drive)
+    path = folder / "manifest.json"
+    path.write_bytes(path.read_bytes().replace(b"Test chest", b"Best chest"))
+    (candidate,) = library.candidates(drive)
+    assert (candidate.trust, candidate.pack_id, candidate.names) == ("broken", "", {})
+    assert candidate.problem is not None and candidate.problem.code == "pack_bad_signature"
+
+
+def test_a_folder_without_packs_lists_none(library: PackLibrary, tmp_path: Path) -> None:
+    (tmp_path / "fieldray" / "empty").mkdir(parents=True)
+    (tmp_path / "fieldray" / "file").write_bytes(b"")
+    (tmp_path / "fieldray" / ".new-half").mkdir()
+    (tmp_path / "fieldray" / ".new-half" / "manifest.json").write_bytes(b"")
+    assert library.candidates(tmp_path) == ()
+    assert library.candidates(tmp_path / "absent") == ()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links need a privilege on Windows")
+def test_links_on_a_drive_lead_nowhere(library: PackLibrary, tmp_path: Path) -> None:
+    elsewhere = make_pack(tmp_path / "elsewhere")
+    inside, outside = tmp_path / "one", tmp_path / "two"
+    (inside / "fieldray").mkdir(parents=True)
+    (inside / "fieldray" / "test-chest-1.2.3").symlink_to(elsewhere)
+    outside.mkdir()
+    (outside / "fieldray").symlink_to(elsewhere.parent)
+    assert library.candidates(inside) == library.candidates(outside) == ()
+
+
+def test_find_by_path_by_name_and_by_id(library: PackLibrary, drive: Path) -> None:
+    older, newer = _make(drive, version="1.9.0"), _make(drive, version="1.10.0")
+    assert library.find(older) == older
+    assert library.find(str(drive)) == library.find(drive / "fieldray") == newer
+    assert library.find("test-chest", drives=[drive]) == newer
+    assert library.find("test-chest-1.9.0", drives=[drive]) == older
+    for absent in ("test-chest-3.0.0", "chest", str(drive / "absent"), ""):
+        with pytest.raises(PackProblem) as caught:
+            library.find(absent, drives=[drive, drive / "gone"])
+        assert caught.value.reason.code == "pack_not_found"
+
+
+def test_several_packs_in_one_place_have_to_be_named(library: PackLibrary, drive: Path) -> None:
+    _make(drive)
+    other = _make(drive, pack_id="other")
+    with pytest.raises(PackProblem) as caught:
+        library.find(drive)
+    assert caught.value.reason.code == "pack_several"
+    assert "other-1.2.3, test-chest-1.2.3" in caught.value.reason.text
+    assert library.find("other", drives=[drive]) == other
+
+
+# ---- installing
+
+
+def test_install_copies_what_was_verified_and_nothing_else(library: PackLibrary, drive: Path, home: Path) -> None:
+    folder = _make(drive)
+    (folder / "autorun.inf").write_bytes(b"[autorun]")
+    with pytest.raises(PackNotTrusted):
+        library.install(folder)
+    library.trust(FINGERPRINT)
+    place = library.install(folder)
+    assert place == home / "packs" / "test-chest-1.2.3"
+    listed = {path.name for path in folder.iterdir()} - {"autorun.inf"}
+    assert {path.name for path in place.iterdir()} == listed
+    shutil.rmtree(drive)
+    (candidate,) = library.installed()
+    assert (candidate.origin, candidate.trust, candidate.problem) == ("installed", "trusted", None)
+    assert library.available() == (candidate,)
+    assert library.load(library.find("test-chest")).cpu_file == MODEL_BYTES
+
+
+def test_an_installed_pack_is_verified_again(library: PackLibrary, drive: Path) -> None:
+    library.trust(FINGERPRINT)
+    place = library.install(_make(drive))
+    (place / "model.tflite").write_bytes(b"changed on the disk")
+    assert _code(library, place) == "pack_tampered"
+
+
+# ---- built in
+
+
+def test_a_shipped_pack_is_trusted_by_place_and_content(home: Path, tmp_path: Path) -> None:
+    folder = make_pack(tmp_path / "models")
+    table = {folder.name: read_sealed(folder).manifest_sha256}
+    library = PackLibrary(home, builtin_root=tmp_path / "models", builtin_table=table)
+    (home / "pack_trust.json").write_bytes(b"damaged")  # not needed for shipped packs
+    (candidate,) = library.builtin()
+    assert (candidate.origin, candidate.trust, candidate.problem) == ("builtin", "builtin", None)
+    assert library.load(folder).trust == "builtin"
+    (home / "pack_trust.json").unlink()
+    copy = shutil.copytree(folder, tmp_path / "drive" / folder.name)
+    assert _code(library, copy) == "pack_unknown_key"
+
+
+def test_another_pack_in_the_programs_folder_is_not_trusted(home: Path, tmp_path: Path) -> None:
+    folder = make_pack(tmp_path / "models")
+    for table in ({}, {folder.name: "0" * 64}, {"other-1.2.3": read_sealed(folder).manifest_sha256}):
+        library = PackLibrary(home, builtin_root=tmp_path / "models", builtin_table=table)
+        assert _code(library, folder) == "pack_unknown_key"
+
+
+def test_the_packs_that_ship_are_in_the_table_and_whole() -> None:
+    shipped = [path.parent for path in sorted(builtin_packs().glob("*/manifest.json"))]
+    lines = {folder.name: table_line(folder) for folder in shipped}
+    assert lines == {name: f'    "{name}": "{digest}",' for name, digest in TABLE.items()}
+
+
+def test_the_table_line_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make_pack(tmp_path)
+    assert main([str(folder)]) == 0
+    assert capsys.readouterr().out == f'    "test-chest-1.2.3": "{read_sealed(folder).manifest_sha256}",\n'
+    (folder / "model.tflite").write_bytes(b"")
+    assert main([str(folder)]) == 1
+    assert "model.tflite" in capsys.readouterr().err
+
+
+# ---- legacy
+
+
+@pytest.fixture
+def legacy_drive(tmp_path: Path) -> Path:
+    folder = tmp_path / "legacy"
+    folder.mkdir()
+    (folder / LEGACY_CPU_NAME).write_bytes(MODEL_BYTES)
+    return folder
+
+
+def test_a_legacy_model_needs_an_explicit_yes(library: PackLibrary, legacy_drive: Path) -> None:
+    assert _code(library, legacy_drive) == "pack_legacy"
+    (candidate,) = library.candidates(legacy_drive)
+    assert candidate.trust == "legacy"
+    assert candidate.problem is not None and candidate.problem.code == "pack_legacy"
+    assert library.find(legacy_drive) == legacy_drive
+
+
+def test_a_legacy_model_has_no_operating_point_and_no_signer(library: PackLibrary, legacy_drive: Path) -> None:
+    model = library.load(legacy_drive, allow_legacy=True)
+    assert (model.trust, model.fingerprint, model.edgetpu_file, model.golden) == ("legacy", "", None, None)
+    assert model.manifest.operating_points == ()
+    assert (model.manifest.input.height, model.manifest.input.width, model.manifest.input.channels) == (128, 128, 1)
+    assert model.cpu_file == MODEL_BYTES
+    assert "Assumed" in model.manifest.limits["en"]
+    (legacy_drive / LEGACY_EDGETPU_NAME).write_bytes(b"edge")
+    assert library.load(legacy_drive, allow_legacy=True).edgetpu_file == b"edge"
+
+
+def test_a_signed_pack_comes_before_a_legacy_model(library: PackLibrary, legacy_drive: Path) -> None:
+    folder = _make(legacy_drive)
+    assert [candidate.trust for candidate in library.candidates(legacy_drive)] == ["unknown_key", "legacy"]
+    assert library.find(legacy_drive) == folder
+
+
+def test_a_legacy_model_cannot_pass_for_a_pack(library: PackLibrary, legacy_drive: Path) -> None:
+    (legacy_drive / "manifest.json").write_bytes(b"{}")
+    assert _code(library, legacy_drive, allow_legacy=True) == "pack_unsigned"
+    with pytest.raises(PackProblem):
+        library.install(legacy_drive)

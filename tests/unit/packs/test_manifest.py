@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fieldray.errors import PackProblem
+from fieldray.packs.manifest import ROLE_LIMITS, dump, parse
+from packs_factory import make_pack, manifest
+
+Change = Callable[[dict[str, Any]], object]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> bytes:
+    return (make_pack(tmp_path, edgetpu=True) / "manifest.json").read_bytes()
+
+
+def _changed(data: bytes, change: Change) -> bytes:
+    content = json.loads(data)
+    change(content)
+    return json.dumps(content).encode()
+
+
+def _refusal(data: bytes) -> PackProblem:
+    with pytest.raises(PackProblem) as caught:
+        parse(data)
+    return caught.value
+
+
+def test_what_is_written_is_what_is_read(data: bytes) -> None:
+    description = parse(data)
+    assert dump(description) == data
+    # the gate's arrays are files of their own, and compare by identity: left out here
+    assert description.manifest.names == manifest().names
+    for field in ("input", "labels", "outputs", "operating_points", "calibration", "provenance", "metrics"):
+        assert getattr(description.manifest, field) == getattr(manifest(), field)
+    assert description.manifest.minimum_edgetpu_runtime == 13
+    assert (description.gate_limit, description.golden_tolerance) == (3.5, 0.02)
+    assert {file.role for file in description.files} == set(ROLE_LIMITS)
+
+
+def test_gate_golden_points_and_runtime_may_be_absent(data: bytes) -> None:
+    def change(content: dict[str, Any]) -> None:
+        for name in ("gate", "golden", "minimum_edgetpu_runtime"):
+            del content[name]
+        content["operating_points"] = []
+        content["files"] = [file for file in content["files"] if file["role"] in ("cpu", "card")]
+
+    description = parse(_changed(data, change))
+    assert (description.gate_limit, description.golden_tolerance) == (None, None)
+    assert description.manifest.point("abnormal") is None
+
+
+def _set(path: str, value: object) -> Change:
+    """Put `value` at a path such as "labels.0.code"."""
+    *parents, last = path.split(".")
+
+    def change(content: Any) -> None:
+        for name in parents:
+            content = content[int(name) if isinstance(content, list) else name]
+        content[int(last) if isinstance(content, list) else last] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "place"),
+    [
+        ("id", "../chest", "id"),
+        ("id", 7, "id"),
+        ("version", "1.2", "version"),
+        ("surprise", 1, "surprise is not known"),
+        ("labels.0.surprise", 1, "labels[0]: surprise"),
+        ("names", {"en": "English only"}, "names: uk"),
+        ("limits", {"en": "a", "uk": ""}, "limits.uk"),
+        ("intended_use", {"en": "a", "uk": "b", "fr": "c"}, "intended_use: fr"),
+        ("names.en", "screen\u202egnp", "names.en"),
+        ("names.en", "escape \x1b[2J", "names.en"),
+        ("names.en", "half \ud800", "names.en"),
+        ("input.height", 16.0, "input.height"),
+        ("input.height", True, "input.height"),
+        ("input.height", 4, "input.height"),
+        ("input.channels", 2, "input"),
+        ("input.dtype", "float32", "input.dtype"),
+        ("input.fit", "squash", "input.fit"),
+        ("labels", [], "label"),
+        ("labels", "abnormal", "labels"),
+        ("outputs.scores", 1, "outputs: one output has two roles"),
+        ("outputs.scores", -1, "outputs.scores"),
+        ("operating_points.0.threshold", 1.5, "operating_points[0]"),
+        ("operating_points.0.label", "other", "unknown label other"),
+        ("operating_points.1.sensitivity.low", 0.99, "operating_points[1].sensitivity"),
+        ("calibration", {"other": {"slope": 1, "intercept": 0}}, "calibration: other"),
+        ("calibration.abnormal.slope", 0, "calibration.abnormal"),
+        ("gate", {}, "gate: limit"),
+        ("golden", None, "golden"),
+        ("provenance.data", 3, "provenance.data"),
+        ("metrics.note", "a\x00b", "metrics.note"),
+        ("files.0.sha256", "ABC", "files[0].sha256"),
+        ("files.0.size_bytes", 0, "files[0].size_bytes"),
+        ("files.0.role", "library", "files[0].role"),
+        ("files.0.role", "card", "a role stands twice"),
+        ("schema_version", "1", "schema_version"),
+        ("schema_version", 0, "schema_version"),
+    ],
+)
+def test_a_wrong_value_is_refused_and_its_place_named(data: bytes, path: str, value: object, place: str) -> None:
+    problem = _refusal(_changed(data, _set(path, value)))
+    assert problem.reason.code == "pack_manifest"
+    assert place in problem.reason.text
+
+
+PARTS = """schema_version id version names descriptions intended_use limits input labels outputs operating_points
+calibration accepted files provenance metrics"""
+
+
+@pytest.mark.parametrize("name", PARTS.split())
+def test_a_missing_part_is_refused(data: bytes, name: str) -> None:
+    problem = _refusal(_changed(data, lambda content: content.pop(name)))
+    assert problem.reason.code == "pack_manifest"
+    assert name in problem.reason.text
+
+
+@pytest.mark.parametrize("role", ["cpu", "card", "gate_mean", "gate_projection", "golden_inputs", "golden_scores"])
+def test_a_missing_role_is_refused(data: bytes, role: str) -> None:
+    def change(content: dict[str, Any]) -> None:
+        content["files"] = [file for file in content["files"] if file["role"] != role]
+
+    assert role in _refusal(_changed(data, change)).reason.text
+
+
+def test_gate_arrays_without_a_gate_are_refused(data: bytes) -> None:
+    assert _refusal(_changed(data, lambda content: content.pop("gate"))).reason.code == "pack_manifest"
+
+
+def test_a_newer_format_asks_for_a_newer_program(data: bytes) -> None:
+    def change(content: dict[str, Any]) -> None:
+        content.clear()
+        content["schema_version"] = 2
+        content["something_new"] = True
+
+    assert _refusal(_changed(data, change)).reason.code == "pack_newer_format"
+
+
+@pytest.mark.parametrize(
+    "name", ["../../model.tflite", "a/b", "a\\b", "..", "nul.tflite", "model.tflite.", "x" * 101, "", 5]
+)
+def test_a_path_in_a_file_name_is_refused(data: bytes, name: object) -> None:
+    assert _refusal(_changed(data, _set("files.0.name", name))).reason.code == "pack_bad_name"
+
+
+def test_one_name_for_two_files_is_refused_whatever_its_case(data: bytes) -> None:
+    name = json.loads(data)["files"][1]["name"]
+    assert _refusal(_changed(data, _set("files.0.name", name.upper()))).reason.code == "pack_bad_name"
+
+
+def test_a_file_larger_than_its_role_allows_is_refused(data: bytes) -> None:
+    problem = _refusal(_changed(data, _set("files.0.size_bytes", 257 * 2**20)))
+    assert problem.reason.code == "pack_too_large"
+    assert "257.0 MB; at most 256 MB" in problem.reason.text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"[]",
+        b"null",
+        b"{",
+        b"\xff\xfe{\x00}\x00",
+        b"\xef\xbb\xbf{}",
+        b'{"id": "\xed\xa0\x80"}',
+        b'{"schema_version": 1, "schema_version": 1}',
+        b'{"schema_version": NaN}',
+        b'{"schema_version": 1e999}',
+        b'{"schema_version": ' + b"9" * 5000 + b"}",
+        b"[" * 100_000,
+        b'{"a":' * 100_000,
+    ],
+)
+def test_what_is_not_strict_json_is_refused(text: bytes) -> None:
+    assert _refusal(text).reason.code == "pack_manifest"
+
+
+def test_metrics_may_be_of_any_shape_but_are_never_text_that_misleads(data: bytes) -> None:
+    shaped = {"table": [{"a": [1, 2.5, None, True]}, "рядок\nдругий"]}
+    assert parse(_changed(data, _set("metrics", shaped))).manifest.metrics == shaped
+    for bad in ([["\x1b"]], {"a": {"\u202e": 1}}):
+        assert _refusal(_changed(data, _set("metrics.deep", bad))).reason.code == "pack_manifest"
+
+
+def test_numbers_json_cannot_hold_are_not_written(data: bytes) -> None:
+    description = parse(data)
+    bad = replace(description, manifest=replace(description.manifest, metrics={"auc": float("nan")}))
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        dump(bad)

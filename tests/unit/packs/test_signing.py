@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from fieldray.errors import PackProblem, StorageProblem, UsageProblem
+from fieldray.packs import signing
+from packs_factory import key
+
+CONTENT = b'{"some": "description"}'
+
+
+def test_the_signer_is_known_by_the_fingerprint_of_the_raw_key() -> None:
+    fingerprint = signing.verify(CONTENT, signature=signing.sign(CONTENT, key=key()))
+    digits = hashlib.sha256(key().public_key().public_bytes_raw()).hexdigest()
+    assert fingerprint.replace("-", "") == digits
+    assert [len(group) for group in fingerprint.split("-")] == [4] * 16
+
+
+def test_every_changed_byte_of_the_signature_is_refused() -> None:
+    signature = signing.sign(CONTENT, key=key())
+    for position in range(len(signature)):
+        for flip in (1, 2, 4, 8, 16, 32, 64, 128):
+            changed = bytearray(signature)
+            changed[position] ^= flip
+            with pytest.raises(PackProblem) as caught:
+                signing.verify(CONTENT, signature=bytes(changed))
+            assert caught.value.reason.code == "pack_bad_signature"
+
+
+def _spread(signature: bytes) -> bytes:
+    return json.dumps(json.loads(signature), indent=1).encode()
+
+
+def _with_extra(signature: bytes) -> bytes:
+    return json.dumps({**json.loads(signature), "more": 1}).encode()
+
+
+def _short_key(signature: bytes) -> bytes:
+    return json.dumps({**json.loads(signature), "key": base64.b64encode(b"short").decode()}).encode() + b"\n"
+
+
+@pytest.mark.parametrize("change", [_spread, _with_extra, _short_key, lambda data: data + b"\n", lambda data: b""])
+def test_there_is_one_way_to_write_a_signature(change: object) -> None:
+    with pytest.raises(PackProblem, match="does not match"):
+        signing.verify(CONTENT, signature=change(signing.sign(CONTENT, key=key())))  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    "data", [b"[" * 900, b"[]", b"null", b"\xff", b'{"key": 1, "signature": 2}', b'{"key": "\xc3\xa9"}']
+)
+def test_what_is_no_signature_is_a_wrong_one(data: bytes) -> None:
+    with pytest.raises(PackProblem, match="does not match"):
+        signing.verify(CONTENT, signature=data)
+
+
+def test_a_generated_key_signs_and_is_for_its_owner_only(tmp_path: Path) -> None:
+    path = tmp_path / "signing.pem"
+    fingerprint = signing.generate_key(path)
+    signature = signing.sign(CONTENT, key=signing.load_private_key(path))
+    assert signing.verify(CONTENT, signature=signature) == fingerprint
+    if sys.platform != "win32":
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_key_is_never_written_over_another(tmp_path: Path) -> None:
+    path = tmp_path / "signing.pem"
+    path.write_bytes(b"precious")
+    with pytest.raises(StorageProblem):
+        signing.generate_key(path)
+    assert path.read_bytes() == b"precious"
+
+
+def test_what_is_not_an_ed25519_key_is_refused(tmp_path: Path) -> None:
+    other = generate_private_key(SECP256R1()).private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    for name, content in (("text.pem", b"no key"), ("other.pem", other)):
+        (tmp_path / name).write_bytes(content)
+    for name in ("absent.pem", "text.pem", "other.pem"):
+        with pytest.raises(UsageProblem) as caught:
+            signing.load_private_key(tmp_path / name)
+        assert caught.value.reason.code == "signing_key"
+
+
+def test_a_fingerprint_may_be_typed_in_any_usual_way() -> None:
+    digits = "0123456789abcdef" * 4
+    expected = "-".join(["0123", "4567", "89ab", "cdef"] * 4)
+    spellings = (
+        digits,
+        digits.upper(),
+        expected,
+        expected.replace("-", " "),
+        expected.replace("-", ":"),
+        f" {digits}\n",
+    )
+    assert {signing.read_fingerprint(spelling) for spelling in spellings} == {expected}
+
+
+@pytest.mark.parametrize("text", ["", "0123", "g" * 64, "0" * 63, "0" * 65])
+def test_what_is_not_a_whole_fingerprint_is_refused(text: str) -> None:
+    with pytest.raises(UsageProblem) as caught:
+        signing.read_fingerprint(text)
+    assert caught.value.reason.code == "fingerprint"

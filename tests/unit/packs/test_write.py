@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fieldray.errors import PackProblem, StorageProblem
+from fieldray.packs.sealed import read_files, read_sealed
+from fieldray.packs.write import write_pack
+from packs_factory import MODEL_BYTES, golden, key, make_pack, manifest
+
+
+def _content(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_same_pack_is_written_byte_for_byte_the_same(tmp_path: Path) -> None:
+    first, second = make_pack(tmp_path / "a"), make_pack(tmp_path / "b")
+    assert _content(first) == _content(second)  # Ed25519 signatures are deterministic
+
+
+def test_only_the_pack_is_left_behind(tmp_path: Path) -> None:
+    make_pack(tmp_path)
+    make_pack(tmp_path, metrics={"auc": 0.95})
+    assert [path.name for path in tmp_path.iterdir()] == ["test-chest-1.2.3"]
+    assert read_sealed(tmp_path / "test-chest-1.2.3").description.manifest.metrics == {"auc": 0.95}
+
+
+def test_a_pack_without_gate_golden_and_edgetpu_file(tmp_path: Path) -> None:
+    bare = replace(manifest(), gate=None, operating_points=())
+    folder = write_pack(tmp_path, manifest=bare, files={"cpu": MODEL_BYTES}, card="card", golden=None, key=key())
+    model = read_files(folder, read_sealed(folder)).model("signed")
+    assert (model.golden, model.manifest.gate, model.edgetpu_file) == (None, None, None)
+    assert sorted(_content(folder)) == ["MODEL_CARD.md", "manifest.json", "manifest.sig", "model.tflite"]
+
+
+def test_a_newer_version_beside_is_kept_alone(tmp_path: Path) -> None:
+    make_pack(tmp_path, version="1.10.0")
+    with pytest.raises(PackProblem) as caught:
+        make_pack(tmp_path, version="1.9.0")
+    assert caught.value.reason.code == "pack_older"
+    make_pack(tmp_path, version="1.11.0")
+    make_pack(tmp_path, pack_id="other", version="0.1.0")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "other-0.1.0",
+        "test-chest-1.10.0",
+        "test-chest-1.11.0",
+    ]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"pack_id": "../escape"},
+        {"version": "1.0"},
+        {"limits": {"en": "English only"}},
+        {"metrics": {"note": "\x1b"}},
+    ],
+)
+def test_an_invalid_pack_is_not_written(tmp_path: Path, changes: dict[str, object]) -> None:
+    with pytest.raises(PackProblem):
+        make_pack(tmp_path / "drive", **changes)
+    assert _content(tmp_path) == {}
+
+
+def test_golden_vectors_must_fit_the_input(tmp_path: Path) -> None:
+    wrong = replace(golden(), inputs=golden().inputs[:, :8])
+    with pytest.raises(PackProblem, match="do not fit"):
+        write_pack(tmp_path, manifest=manifest(), files={"cpu": b"x"}, card="c", golden=wrong, key=key())
+    assert _content(tmp_path) == {}
+
+
+def test_without_the_cpu_file_nothing_is_written(tmp_path: Path) -> None:
+    with pytest.raises(PackProblem, match="cpu"):
+        write_pack(tmp_path, manifest=manifest(), files={"edgetpu": b"x"}, card="c", golden=golden(), key=key())
+    assert _content(tmp_path) == {}
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StorageProblem) as caught:
+        make_pack(tmp_path / "file")
+    assert str(tmp_path / "file") in caught.value.reason.text
