@@ -85,6 +85,41 @@ BACKENDS: Final[Mapping[str, str]] = {
     "start_failed": "The model could not be started: {detail}.",
     "no_edgetpu_file": "This pack has no file for the Edge TPU.",
     "edgetpu_not_here": "No Edge TPU is connected.",
+    "coral_no_library": "The Edge TPU runtime is not installed ({name} is not there). Install libedgetpu, then plug the "
+                        "stick in again.",
+    "coral_no_libusb": "The Edge TPU runtime needs libusb, which is not installed. Install libusb 1.0, then try again.",
+    "coral_bad_library": "The file {name} is not an Edge TPU runtime for this computer. Install libedgetpu anew.",
+    "coral_wrong_abi": "The installed Edge TPU runtime does not fit this program: it was built for another TensorFlow. "
+                       "Install a newer libedgetpu.",
+    "coral_library_failed": "The Edge TPU runtime stopped while it looked for the stick. Unplug the stick, plug it into "
+                            "another port and try again.",
+    "coral_library_slow": "The Edge TPU runtime gave no answer within {seconds} s. Unplug the stick, plug it into "
+                          "another port and try again.",
+    "coral_not_listed": "The stick is plugged in, but the Edge TPU runtime does not see it. Plug it in again; if that "
+                        "does not help, install libedgetpu anew.",
+    "coral_no_permission": "You may not use the stick. Install the udev rule that comes with the program, join the "
+                           "group plugdev, sign in again and plug the stick in again.",
+    "coral_open_failed": "The stick cannot be opened. Close other programs that may use it, then plug it in again.",
+    "coral_busy": "The stick is used by another window of this program (process {process}). Close it to use the stick "
+                  "here.",
+    "coral_runtime_old": "The pack's Edge TPU file needs runtime {needed}; runtime {found} is installed. Install a newer "
+                         "libedgetpu.",
+    "coral_not_compiled": "The pack's Edge TPU file was not compiled for the Edge TPU. Its maker has to compile it.",
+    "coral_unplugged": "The stick was unplugged.",
+    "coral_stopped": "The stick stopped in the middle of its work. If nobody unplugged it, it may lack power: use "
+                     "another port without a hub.",
+    "coral_no_answer": "The stick gave no answer within {seconds} s and was stopped. Plug it into another port.",
+    "coral_run_failed": "The stick reported an error ({detail}). If it happens again, use another port or cable.",
+    "coral_flapping": "The stick appears and disappears. It may lack power or have a bad cable: use another port "
+                      "without a hub.",
+    "coral_given_up": "The stick failed {count} times in a row and is left alone. Plug it in again, or press try again.",
+    "coral_usb2": "The stick is in a slow USB 2 port, where an image may take seven times as long. Use a USB 3 port "
+                  "(often blue).",
+    "coral_weak_hub": "The stick is plugged into a hub without its own power supply. It may stop at any time: plug it "
+                      "into the computer.",
+    "coral_max_clock": "The stick runs at its highest clock. It can get hot enough to burn the skin; keep the room "
+                       "below 25 degrees.",
+    "slower": "Another device runs this pack faster.",
 }
 
 PROGRAM: Final[Mapping[str, str]] = {
@@ -96,9 +131,13 @@ PROGRAM: Final[Mapping[str, str]] = {
     "operating_point": "The pack has no operating point named {name}. It has: {known}.",
     "setting": "The setting {key} cannot be {value}: {detail}.",
 }
+
+ADAPTATION: Final[Mapping[str, str]] = {
+    "loss_not_finite": "The training diverged: the loss is no longer a number at learning rate {rate}. Lower it.",
+}
 # fmt: on
 
-TEMPLATES: Final[Mapping[str, str]] = {**REFUSED, **FAILED, **PACKS, **BACKENDS, **PROGRAM}
+TEMPLATES: Final[Mapping[str, str]] = {**REFUSED, **FAILED, **PACKS, **BACKENDS, **PROGRAM, **ADAPTATION}
 
 
 @dataclass(frozen=True, slots=True)

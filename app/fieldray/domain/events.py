@@ -11,6 +11,7 @@ from fieldray.domain.prediction import BackendName
 from fieldray.reasons import Reason
 
 BackendState = Literal["stopped", "starting", "ready", "gone"]
+StickState = Literal["absent", "bare", "ready"]
 RunState = Literal["running", "paused", "finished", "cancelled", "failed"]
 
 
@@ -23,6 +24,24 @@ class BackendChanged:
     in_use: bool
     detail: str = ""
     reason: Reason | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StickChanged:
+    """What is known of the Coral USB stick now.
+
+    state            "bare": plugged in, its firmware is loaded when it is first used
+    port_mbit        speed of its port, 480 (USB 2) or 5000 (USB 3) and more; None if the system does not say
+    runtime_version  of the Edge TPU runtime, None if unknown
+    reason           why it cannot be used, None if it can
+    notes            what to change, although it can be used
+    """
+
+    state: StickState
+    port_mbit: int | None = None
+    runtime_version: int | None = None
+    reason: Reason | None = None
+    notes: tuple[Reason, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,5 +109,5 @@ class DrivesChanged:
     drives: tuple[Drive, ...] = field(default_factory=tuple)
 
 
-Event = BackendChanged | RunChanged | OutcomeReady | Progress | Speed | DrivesChanged
+Event = BackendChanged | StickChanged | RunChanged | OutcomeReady | Progress | Speed | DrivesChanged
 Publish = Callable[[Event], None]

@@ -1,0 +1,125 @@
+"""Is a stick there, can it be used, and if not, what has to be done?
+
+The Edge TPU runtime's own list decides whether there is a stick. It is asked in a child process, because a library
+that does not fit, or a stick that is pulled out meanwhile, ends the process that asks. What the system knows about
+USB is added where there is any.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from fieldray.child import Child, ChildDied, ChildTimeout
+from fieldray.domain.events import StickChanged, StickState
+from fieldray.errors import BackendProblem, FieldrayError
+from fieldray.inference import coral_linux, coral_macos, coral_windows
+from fieldray.inference.coral_library import Device
+from fieldray.inference.coral_usb import USB3_MBIT, FindSticks, UsbStick
+from fieldray.reasons import Reason, reason
+from fieldray.wire import Message
+
+_SERVICE: Final = "fieldray.inference.coral_probe:handle"
+_TIMEOUT_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LibraryAnswer:
+    """What the Edge TPU runtime said: its name, version (None if it does not say) and the devices it sees."""
+
+    library: str
+    runtime_version: int | None
+    devices: tuple[Device, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoralStatus:
+    """All that is known. `reason` says why no stick can be used, None if one can; `notes` what to improve."""
+
+    usb: tuple[UsbStick, ...]
+    answer: LibraryAnswer | None
+    reason: Reason | None
+    notes: tuple[Reason, ...] = ()
+
+    @property
+    def state(self) -> StickState:
+        """Of the first stick."""
+        if self.usb:
+            return self.usb[0].state
+        return "ready" if self.answer and self.answer.devices else "absent"
+
+    @property
+    def event(self) -> StickChanged:
+        """As the front ends hear it."""
+        return StickChanged(
+            state=self.state,
+            port_mbit=self.usb[0].port_mbit if self.usb else None,
+            runtime_version=self.answer.runtime_version if self.answer else None,
+            reason=self.reason,
+            notes=self.notes,
+        )
+
+
+AskLibrary = Callable[[], LibraryAnswer]
+
+
+def find_usb_sticks() -> tuple[UsbStick, ...]:
+    """Sticks on this machine's USB, as the system lists them."""
+    if sys.platform == "win32":
+        return coral_windows.find_sticks()
+    if sys.platform == "darwin":
+        return coral_macos.find_sticks()
+    return coral_linux.find_sticks()
+
+
+def ask_library(libraries: Sequence[str] = (), *, timeout_s: float = _TIMEOUT_S) -> LibraryAnswer:
+    """Ask the Edge TPU runtime, in a child process of its own. Raises BackendProblem."""
+    child = Child(_SERVICE)
+    try:
+        child.start()
+        body = child.call(Message({"libraries": list(libraries)}), timeout_s=timeout_s).body
+    except ChildTimeout as error:
+        raise BackendProblem(reason("coral_library_slow", seconds=f"{timeout_s:g}")) from error
+    except ChildDied as error:
+        raise BackendProblem(reason("coral_library_failed")) from error
+    except OSError as error:
+        raise BackendProblem(reason("start_failed", detail=error.strerror or str(error))) from error
+    except BackendProblem:
+        raise
+    except FieldrayError as error:
+        raise BackendProblem(error.reason) from error
+    finally:
+        child.close()
+    devices = tuple(Device(str(kind), str(path)) for kind, path in body["devices"])
+    return LibraryAnswer(library=str(body["library"]), runtime_version=body["runtime_version"], devices=devices)
+
+
+def look(*, ask: AskLibrary = ask_library, find: FindSticks = find_usb_sticks) -> CoralStatus:
+    """Look once. Takes as long as a child process takes to start."""
+    usb = find()
+    try:
+        answer = ask()
+    except BackendProblem as problem:
+        return CoralStatus(usb=usb, answer=None, reason=problem.reason, notes=notes_on(usb))
+    why = None if answer.devices else _why_not_listed(usb)
+    return CoralStatus(usb=usb, answer=answer, reason=why, notes=notes_on(usb))
+
+
+def notes_on(usb: Sequence[UsbStick]) -> tuple[Reason, ...]:
+    """What makes the first stick slow or unreliable where it is plugged in."""
+    if not usb:
+        return ()
+    stick, notes = usb[0], []
+    if stick.port_mbit is not None and stick.port_mbit < USB3_MBIT:
+        notes.append(reason("coral_usb2"))
+    if stick.is_on_weak_hub:
+        notes.append(reason("coral_weak_hub"))
+    return tuple(notes)
+
+
+def _why_not_listed(usb: Sequence[UsbStick]) -> Reason:
+    if not usb:
+        return reason("edgetpu_not_here")
+    return reason("coral_no_permission" if usb[0].is_writable is False else "coral_not_listed")

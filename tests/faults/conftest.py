@@ -1,0 +1,29 @@
+"""The test double's library, built once, and a stick of it for each test."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from faults.double import DoubleStick, build_library, compiler
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """libedgetpu.so.1 of the test double."""
+    if not sys.platform.startswith("linux") or not compiler():
+        pytest.skip("the test double of the stick needs Linux and a C compiler")
+    return build_library(tmp_path_factory.mktemp("double"))
+
+
+@pytest.fixture
+def stick(library: Path, tmp_path: Path) -> Iterator[DoubleStick]:
+    """A stick, not plugged in yet."""
+    folder = tmp_path / "stick"
+    folder.mkdir()
+    double = DoubleStick(folder, library)
+    yield double
+    double.close()

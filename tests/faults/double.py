@@ -1,0 +1,90 @@
+"""A stick that is not there: the test double's library, built here, with the USB tree and the orders that go with it.
+
+Everything the program looks at is a file in one folder, so a test can plug and unplug it like a real one.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final
+
+from fieldray.inference.coral_linux import find_sticks
+from fieldray.inference.coral_usb import UsbStick
+
+SOURCE: Final = Path(__file__).with_name("fake_edgetpu.c")
+CONTROL_VARIABLE: Final = "FAKE_EDGETPU"
+_PLACE: Final = "2-1"
+_IDENTITIES: Final = {"ready": ("18d1", "9302"), "bare": ("1a6e", "089a"), "held": ("18d1", "9302")}
+
+
+def compiler() -> str | None:
+    """The C compiler of this machine, None if there is none."""
+    return shutil.which("gcc") or shutil.which("cc")
+
+
+def build_library(folder: Path) -> Path:
+    """Compile `libedgetpu.so.1` into `folder`. Raises subprocess.CalledProcessError."""
+    path = folder / "libedgetpu.so.1"
+    flags = ["-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-fvisibility=hidden"]
+    command = [compiler() or "cc", *flags, "-Wl,-soname,libedgetpu.so.1", "-o", str(path), str(SOURCE), "-ldl"]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    return path
+
+
+class DoubleStick:
+    """`library` is what `load_delegate` is given; children find the orders through this process's environment."""
+
+    def __init__(self, folder: Path, library: Path) -> None:
+        self.library = library
+        self.sysfs = folder / "devices"
+        self.nodes = folder / "nodes"
+        self.sysfs.mkdir()
+        self._control = folder / "orders"
+        self._orders: dict[str, str | int] = {}
+        os.environ[CONTROL_VARIABLE] = str(self._control)
+        self.unplug()
+
+    def close(self) -> None:
+        """Take the orders out of the environment again."""
+        os.environ.pop(CONTROL_VARIABLE, None)
+
+    def order(self, **orders: str | int) -> None:
+        """Change how the library behaves from its next call on; see fake_edgetpu.c for the keys."""
+        self._orders |= orders
+        beside = self._control.with_suffix(".new")
+        beside.write_text("".join(f"{key}={value}\n" for key, value in self._orders.items()))
+        beside.replace(self._control)
+
+    def heal(self) -> None:
+        """Forget all orders but those about where it is."""
+        self._orders = {key: value for key, value in self._orders.items() if key in ("stick", "path")}
+        self.order()
+
+    def plug(self, stick: str = "ready", *, speed_mbit: int = 5000, place: str = _PLACE, writable: bool = True) -> None:
+        """Put it in: the USB tree shows it, then the library lists it."""
+        vendor, product = _IDENTITIES[stick]
+        node = self.nodes / "002" / "004"
+        node.parent.mkdir(parents=True, exist_ok=True)
+        node.touch()
+        node.chmod(0o666 if writable else 0o444)
+        folder = self.sysfs / place
+        folder.mkdir(exist_ok=True)
+        facts = {"idVendor": vendor, "idProduct": product, "speed": speed_mbit, "busnum": 2, "devnum": 4}
+        for name, value in facts.items():
+            (folder / name).write_text(f"{value}\n")
+        self.order(stick=stick, path=f"/sys/bus/usb/devices/{place}")
+
+    def unplug(self) -> None:
+        """Pull it out: the library notices first, at whatever it is doing."""
+        self.order(stick="absent")
+        for folder in self.sysfs.iterdir():
+            gone = folder.with_name(f".{folder.name}")
+            folder.rename(gone)
+            shutil.rmtree(gone)
+
+    def find(self) -> tuple[UsbStick, ...]:
+        """What the system would tell about it."""
+        return find_sticks(sysfs=self.sysfs, nodes=self.nodes)
