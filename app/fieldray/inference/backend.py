@@ -85,8 +85,10 @@ class BackendKind:
 
     why_not  the reason why it cannot be used with a model here and now, or None; may take its time
     make     a new backend, not started
+    restarts how often it is started again after deaths in a row, without an image run or some quiet time between them
     """
 
     name: BackendName
     make: Callable[[], Backend]
     why_not: Callable[[Model], Reason | None]
+    restarts: int = 3

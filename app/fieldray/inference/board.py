@@ -166,7 +166,7 @@ class Board:
                 self._jobs.clear()
 
     def pause(self, slot: Slot, delay_s: float) -> bool:
-        """Wait before a start: for `delay_s`, or, given up, until `reconsider`. False when there is no need any more."""
+        """Wait before a start: for `delay_s`, or, given up, until `reconsider`. False if there is no need any more."""
         with self._condition:
             self._condition.wait_for(self._is_over, delay_s)
             self._condition.wait_for(lambda: self._is_over() or not slot.is_hopeless)
@@ -178,7 +178,8 @@ class Board:
         return self._is_closed or (self._is_finishing and not self._jobs and not self._running)
 
     def _in_use(self) -> Slot | None:
-        return next((slot for slot in self.slots if slot.state == "ready"), None)
+        ready = (slot for slot in self.slots if slot.state == "ready")
+        return None if self._is_closed else next(ready, None)
 
     def _why_nobody(self) -> Reason | None:
         """Why no backend will ever run an image again; the last resort's own reason."""
@@ -194,6 +195,8 @@ class Board:
 
     def _note_events(self) -> None:
         for slot in self.slots:
+            if self._is_closed and slot.state != "stopped":
+                continue  # it is about to stop, which is all there is to say
             event = BackendChanged(
                 backend=slot.name,
                 state=slot.state,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Sequence
 from typing import Final
 
@@ -20,7 +21,7 @@ from fieldray.reasons import Reason, reason
 
 log = logging.getLogger(__name__)
 
-RESTARTS: Final = 3  # in a row, without one image between them
+_STEADY_S: Final = 10.0  # a backend that lived this long has earned all its restarts again
 _BACK_OFF: Final = 4.0
 _LASTING: Final = frozenset({"no_runtime", "bad_model", "self_test", "no_edgetpu_file", "edgetpu_not_here"})
 
@@ -37,6 +38,7 @@ class Lane:
         self._backend: Backend | None = None
         self._jobs: Sequence[Job] = ()
         self._failures = 0
+        self._ready_since_s: float | None = None
         self._sequence = 0
         self._thread = threading.Thread(target=self._serve, name=f"lane-{kind.name}", daemon=True)
         self._thread.start()
@@ -83,6 +85,7 @@ class Lane:
         if self._model.golden:
             check_golden(self._backend, self._model.golden)
         self._sequence = 0
+        self._ready_since_s = time.monotonic()
         self._board.enter(self._slot, "ready", detail=self._backend.detail)
 
     def _run_images(self) -> None:
@@ -122,9 +125,12 @@ class Lane:
     def _lose(self, why: Reason) -> float:
         """Give the images back; returns how long to wait before the next start."""
         log.warning("backend %s is gone: %s", self._kind.name, why.text)
+        if self._ready_since_s is not None and time.monotonic() - self._ready_since_s > _STEADY_S:
+            self._failures = 0
+        self._ready_since_s = None
         self._failures += 1
         delay_s = self._restart_delay_s * _BACK_OFF ** (self._failures - 1)
-        is_hopeless = why.code in _LASTING or self._failures > RESTARTS
+        is_hopeless = why.code in _LASTING or self._failures > self._kind.restarts
         if is_hopeless:
             self._failures, delay_s = 0, 0.0
         self._board.leave(self._slot, why, jobs=self._jobs, is_hopeless=is_hopeless)

@@ -1,0 +1,133 @@
+"""Backends made of Python, for the engine's tests: they do what their `Behaviour` says."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fieldray.domain.events import BackendChanged
+from fieldray.domain.model import Model
+from fieldray.domain.prediction import BackendName, Request
+from fieldray.errors import BackendProblem
+from fieldray.inference.backend import Answer, BackendKind
+from fieldray.reasons import Reason, reason
+from tiny_models import SIDE, tiny_scores
+
+WAIT_S = 10.0
+
+
+@dataclass
+class Behaviour:
+    """Shared by all backends of one kind, across restarts.
+
+    dies      called with a run's images (mean grey levels, as numbers); a reason returned ends the backend
+    may_start, may_run   gates a test can hold shut
+    """
+
+    dies: Callable[[list[int]], Reason | None] = lambda levels: None
+    start_problem: Reason | None = None
+    why_not: Reason | None = None
+    capacity: int = 1
+    is_alive: bool = True
+    score_shift: float = 0.0
+    may_start: threading.Event = field(default_factory=threading.Event)
+    may_run: threading.Event = field(default_factory=threading.Event)
+    is_running: threading.Event = field(default_factory=threading.Event)
+    starts: int = 0
+    closes: int = 0
+    runs: list[list[int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.may_start.set()
+        self.may_run.set()
+
+    def kind(self, name: BackendName = "cpu") -> BackendKind:
+        return BackendKind(name=name, make=lambda: FakeBackend(self), why_not=lambda model: self.why_not)
+
+
+class FakeBackend:
+    """The tiny network's formula, without a network."""
+
+    def __init__(self, behaviour: Behaviour) -> None:
+        self._behaviour = behaviour
+        self._labels = 1
+        self._aborted = threading.Event()
+
+    capacity = property(lambda self: self._behaviour.capacity)
+    detail = "fake"
+    pid = None
+
+    @property
+    def is_alive(self) -> bool:
+        return self._behaviour.is_alive
+
+    def start(self, model: Model) -> None:
+        self._behaviour.starts += 1
+        self._labels = len(model.manifest.labels)
+        self._wait(self._behaviour.may_start)
+        if self._behaviour.start_problem:
+            raise BackendProblem(self._behaviour.start_problem)
+
+    def run(self, images: Sequence[np.ndarray[Any, Any]]) -> list[Answer]:
+        levels = [round(float(image.mean())) for image in images]
+        self._behaviour.runs.append(levels)
+        self._behaviour.is_running.set()
+        self._wait(self._behaviour.may_run)
+        why = self._behaviour.dies(levels)
+        if why:
+            raise BackendProblem(why)
+        scores = np.clip(tiny_scores(np.stack(images), labels=self._labels) + self._behaviour.score_shift, 0, 1)
+        return [Answer(scores=row, class_maps=None, features=None, latency_ms=1.0) for row in scores]
+
+    def close(self) -> None:
+        self._behaviour.closes += 1
+
+    def abort(self) -> None:
+        self._aborted.set()
+
+    def _wait(self, gate: threading.Event) -> None:
+        while not gate.wait(0.005):
+            if self._aborted.is_set():
+                raise BackendProblem(reason("worker_died"))
+
+
+class Events:
+    """A listener that keeps what it hears and lets a test wait for it."""
+
+    def __init__(self) -> None:
+        self.heard: list[BackendChanged] = []
+        self._changed = threading.Condition()
+
+    def __call__(self, event: Any) -> None:
+        with self._changed:
+            self.heard.append(event)
+            self._changed.notify_all()
+
+    def wait_for(self, backend: BackendName, state: str) -> BackendChanged:
+        """The first event of that backend in that state, waited for if need be."""
+
+        def found() -> BackendChanged | None:
+            return next((event for event in self.heard if (event.backend, event.state) == (backend, state)), None)
+
+        with self._changed:
+            event = self._changed.wait_for(found, WAIT_S)
+        assert event, f"{backend} never became {state}: {self.heard}"
+        return event
+
+    def states(self, backend: BackendName) -> list[str]:
+        return [event.state for event in self.heard if event.backend == backend]
+
+
+def grey(level: int, *, request_id: int | None = None) -> Request:
+    """An even grey image; its request id is its level unless told else."""
+    values = np.full((1, SIDE, SIDE, 1), level, np.uint8)
+    return Request(request_id=level if request_id is None else request_id, values=values)
+
+
+def grey_score(level: int) -> float:
+    """What the formula says of it."""
+    return float(tiny_scores(np.full((1, SIDE, SIDE, 1), level, np.uint8))[0, 0])

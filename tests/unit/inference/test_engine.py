@@ -1,0 +1,362 @@
+"""The engine with fake backends: what it promises about images, backends and what people are told."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import CancelledError, Future
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from backend_fakes import WAIT_S, Behaviour, Events, grey, grey_score
+
+from fieldray.domain.prediction import Prediction, Request
+from fieldray.errors import BackendProblem
+from fieldray.inference.board import TRIES_PER_IMAGE
+from fieldray.inference.engine import Engine
+from fieldray.reasons import reason
+from tiny_models import tiny_manifest, tiny_model
+
+DIED = reason("worker_died")
+SOON_S = 0.001
+MODEL = tiny_model()
+
+
+def engine_of(*kinds: Any, publish: Any = None, **options: Any) -> Engine:
+    return Engine(publish or Events(), kinds=kinds, restart_delay_s=SOON_S, **options)
+
+
+def answer(future: Future[Prediction]) -> Prediction:
+    return future.result(WAIT_S)
+
+
+def problem(future: Future[Prediction]) -> str:
+    error = future.exception(WAIT_S)
+    assert isinstance(error, BackendProblem)
+    return error.reason.code
+
+
+def dies_on(level: int, *, times: int = 10**6) -> Any:
+    left = [times]
+
+    def dies(levels: list[int]) -> Any:
+        if level not in levels or not left[0]:
+            return None
+        left[0] -= 1
+        return DIED
+
+    return dies
+
+
+def test_every_image_gets_its_own_answer() -> None:
+    with engine_of(Behaviour().kind()) as engine:
+        engine.open(MODEL)
+        futures = [engine.submit(grey(level)) for level in range(0, 250, 10)]
+        answers = [answer(future) for future in futures]
+    assert [prediction.request_id for prediction in answers] == list(range(0, 250, 10))
+    assert [prediction.scores["opacity"] for prediction in answers] == pytest.approx(
+        [grey_score(level) for level in range(0, 250, 10)]
+    )
+    assert [prediction.sequence for prediction in answers] == list(range(1, 26))
+    assert {(p.backend, p.pack_name, p.model_sha256) for p in answers} == {("cpu", "tiny-1.0.0", MODEL.model_sha256)}
+
+
+def test_what_people_are_told_of_a_start_and_an_end() -> None:
+    events = Events()
+    with engine_of(Behaviour().kind(), publish=events) as engine:
+        engine.open(MODEL)
+        engine.wait_ready(timeout_s=WAIT_S)
+    told = [(event.state, event.in_use, event.detail) for event in events.heard]
+    assert told == [("starting", False, ""), ("ready", True, "fake"), ("stopped", False, "")]
+
+
+def test_an_image_whose_backend_died_is_run_by_the_next_one() -> None:
+    stick, events = Behaviour(dies=dies_on(3)), Events()
+    with engine_of(stick.kind("edgetpu"), Behaviour().kind(), publish=events) as engine:
+        engine.open(MODEL)
+        events.wait_for("edgetpu", "ready")
+        events.wait_for("cpu", "ready")
+        stick.start_problem = DIED  # it does not come back
+        answers = [answer(future) for future in [engine.submit(grey(level)) for level in range(6)]]
+        gone = events.wait_for("edgetpu", "gone")
+    assert [prediction.backend for prediction in answers] == ["edgetpu"] * 3 + ["cpu"] * 3
+    assert [prediction.sequence for prediction in answers] == [1, 2, 3, 1, 2, 3]
+    assert answers[3].scores["opacity"] == pytest.approx(grey_score(3))
+    assert gone.reason == DIED and not gone.in_use
+
+
+def test_a_better_backend_takes_over_while_the_other_goes_on() -> None:
+    stick, events = Behaviour(), Events()
+    stick.may_start.clear()
+    with engine_of(stick.kind("edgetpu"), Behaviour().kind(), publish=events) as engine:
+        engine.open(MODEL)
+        assert [answer(engine.submit(grey(level))).backend for level in range(3)] == ["cpu"] * 3
+        stick.may_start.set()
+        events.wait_for("edgetpu", "ready")
+        assert answer(engine.submit(grey(9))).backend == "edgetpu"
+    in_use = [(event.backend, event.in_use) for event in events.heard if event.state == "ready"]
+    assert in_use == [("cpu", True), ("edgetpu", True), ("cpu", False)]
+
+
+def test_a_backend_that_fails_its_self_test_runs_no_image() -> None:
+    stick, events = Behaviour(score_shift=0.05), Events()
+    with engine_of(stick.kind("edgetpu"), Behaviour().kind(), publish=events) as engine:
+        engine.open(MODEL)
+        gone = events.wait_for("edgetpu", "gone")
+        assert answer(engine.submit(grey(77))).backend == "cpu"
+    assert gone.reason is not None and gone.reason.code == "self_test"
+    assert [77] not in stick.runs
+    assert stick.starts == stick.closes == 1  # it is not tried again
+
+
+def test_a_backend_that_is_not_there_says_why_and_may_come_later() -> None:
+    stick, events = Behaviour(why_not=reason("edgetpu_not_here")), Events()
+    with engine_of(stick.kind("edgetpu"), Behaviour().kind(), publish=events) as engine:
+        engine.open(MODEL)
+        assert events.wait_for("edgetpu", "gone").reason == reason("edgetpu_not_here")
+        assert stick.starts == 0
+        stick.why_not = None
+        engine.reconsider("edgetpu")
+        events.wait_for("edgetpu", "ready")
+        assert answer(engine.submit(grey(1))).backend == "edgetpu"
+
+
+def test_a_backend_that_died_is_started_again() -> None:
+    cpu = Behaviour(dies=dies_on(2, times=1))
+    with engine_of(cpu.kind()) as engine:
+        engine.open(MODEL)
+        answers = [answer(future) for future in [engine.submit(grey(level)) for level in range(4)]]
+    assert [prediction.scores["opacity"] for prediction in answers] == pytest.approx([grey_score(n) for n in range(4)])
+    assert [prediction.sequence for prediction in answers] == [1, 2, 1, 2]
+    assert cpu.starts == cpu.closes == 2
+
+
+def test_a_backend_that_died_in_idleness_is_started_again() -> None:
+    cpu, events = Behaviour(), Events()
+    with engine_of(cpu.kind(), publish=events) as engine:
+        engine.open(MODEL)
+        engine.wait_ready(timeout_s=WAIT_S)
+        cpu.is_alive = False
+        assert events.wait_for("cpu", "gone").reason == DIED
+        cpu.is_alive = True
+        assert answer(engine.submit(grey(5))).sequence == 1
+
+
+def test_an_image_that_ends_every_backend_takes_only_itself_down() -> None:
+    cpu = Behaviour(dies=dies_on(2))
+    with engine_of(cpu.kind()) as engine:
+        engine.open(MODEL)
+        futures = [engine.submit(grey(level)) for level in range(5)]
+        assert problem(futures[2]) == "worker_died"
+        assert [answer(futures[level]).request_id for level in (0, 1, 3, 4)] == [0, 1, 3, 4]
+    assert cpu.runs.count([2]) == TRIES_PER_IMAGE
+
+
+def test_images_fail_when_no_backend_is_left_and_go_on_after_a_new_try() -> None:
+    cpu, events = Behaviour(start_problem=DIED), Events()
+    with engine_of(cpu.kind(), publish=events) as engine:
+        engine.open(MODEL)
+        queued = engine.submit(grey(1))
+        assert problem(queued) == "worker_died"
+        assert problem(engine.submit(grey(2))) == "worker_died"
+        with pytest.raises(BackendProblem, match="stopped unexpectedly"):
+            engine.wait_ready(timeout_s=WAIT_S)
+        assert cpu.starts == 1 + 3
+        cpu.start_problem = None
+        engine.reconsider("cpu")
+        events.wait_for("cpu", "ready")
+        assert answer(engine.submit(grey(3))).request_id == 3
+
+
+def test_a_lasting_reason_is_not_tried_again() -> None:
+    cpu = Behaviour(start_problem=reason("bad_model", detail="it is a poem"))
+    with engine_of(cpu.kind()) as engine:
+        engine.open(MODEL)
+        with pytest.raises(BackendProblem, match="it is a poem"):
+            engine.wait_ready(timeout_s=WAIT_S)
+    assert cpu.starts == 1
+
+
+def test_a_failure_nobody_thought_of_is_a_reason_too() -> None:
+    def explode(levels: list[int]) -> Any:
+        if levels == [1]:
+            raise ZeroDivisionError("seven")
+        return None
+
+    with engine_of(Behaviour(dies=explode).kind()) as engine:
+        engine.open(MODEL)
+        error = engine.submit(grey(1)).exception(WAIT_S)
+        assert isinstance(error, BackendProblem) and "seven" in error.reason.text
+        assert answer(engine.submit(grey(2))).request_id == 2
+
+
+def test_images_belong_to_the_model_they_were_submitted_for() -> None:
+    cpu = Behaviour()
+    second = tiny_model(labels=2, manifest=tiny_manifest(labels=2, version="2.0.0"))
+    with engine_of(cpu.kind()) as engine:
+        engine.open(MODEL)
+        engine.wait_ready(timeout_s=WAIT_S)
+        cpu.may_run.clear()
+        old = [engine.submit(grey(level)) for level in range(4)]
+        engine.open(second)
+        new = [engine.submit(grey(level)) for level in range(4)]
+        cpu.may_run.set()
+        assert {answer(future).pack_name for future in old} == {"tiny-1.0.0"}
+        assert {answer(future).pack_name for future in new} == {"tiny-2.0.0"}
+        assert set(answer(new[0]).scores) == {"opacity", "label1"}
+
+
+def test_the_backends_of_a_former_model_end_when_they_are_done_and_say_no_more() -> None:
+    cpu, events = Behaviour(), Events()
+    with engine_of(cpu.kind(), publish=events) as engine:
+        engine.open(MODEL)
+        engine.wait_ready(timeout_s=WAIT_S)
+        engine.open(tiny_model())
+        engine.wait_ready(timeout_s=WAIT_S)
+        waited = threading.Event()
+        while not cpu.closes:
+            assert not waited.wait(0.01)
+    assert events.states("cpu") == ["starting", "ready", "starting", "ready", "stopped"]
+
+
+def test_opening_the_model_that_is_open_changes_nothing() -> None:
+    cpu = Behaviour()
+    with engine_of(cpu.kind()) as engine:
+        engine.open(MODEL)
+        engine.wait_ready(timeout_s=WAIT_S)
+        engine.open(MODEL)
+        assert answer(engine.submit(grey(1))).sequence == 1
+    assert cpu.starts == 1
+
+
+def test_closing_fails_what_is_queued_and_lets_what_runs_end() -> None:
+    cpu = Behaviour()
+    engine = engine_of(cpu.kind())
+    engine.open(MODEL)
+    engine.wait_ready(timeout_s=WAIT_S)
+    cpu.may_run.clear()
+    cpu.is_running.clear()
+    running = engine.submit(grey(1))
+    assert cpu.is_running.wait(WAIT_S)
+    queued = engine.submit(grey(2))
+    closing = threading.Thread(target=engine.close)
+    closing.start()
+    assert problem(queued) == "engine_closed"
+    cpu.may_run.set()
+    closing.join()
+    assert answer(running).request_id == 1
+    assert problem(engine.submit(grey(3))) == "engine_closed"
+    with pytest.raises(BackendProblem, match="stopped before"):
+        engine.open(tiny_model())
+
+
+def test_closing_ends_a_backend_that_hangs() -> None:
+    cpu = Behaviour()
+    engine = engine_of(cpu.kind())
+    engine.open(MODEL)
+    engine.wait_ready(timeout_s=WAIT_S)
+    cpu.may_run.clear()
+    cpu.is_running.clear()
+    hanging = engine.submit(grey(1))
+    assert cpu.is_running.wait(WAIT_S)
+    engine.close()
+    assert problem(hanging) == "worker_died"
+    assert cpu.closes == 1
+
+
+def test_an_image_nobody_wants_any_more_is_not_run() -> None:
+    cpu = Behaviour()
+    with engine_of(cpu.kind()) as engine:
+        engine.open(MODEL)
+        engine.wait_ready(timeout_s=WAIT_S)
+        cpu.may_run.clear()
+        first, second, third = (engine.submit(grey(level)) for level in (1, 2, 3))
+        assert second.cancel()
+        cpu.may_run.set()
+        assert [answer(first).request_id, answer(third).request_id] == [1, 3]
+        with pytest.raises(CancelledError):
+            second.result()
+    assert [2] not in cpu.runs
+
+
+def test_as_many_images_travel_together_as_the_backend_runs_side_by_side() -> None:
+    cpu = Behaviour(capacity=2, dies=dies_on(2, times=1))
+    cpu.may_start.clear()
+    with engine_of(cpu.kind()) as engine:
+        engine.open(MODEL)
+        futures = [engine.submit(grey(level)) for level in range(1, 6)]
+        cpu.may_start.set()
+        assert [answer(future).request_id for future in futures] == [1, 2, 3, 4, 5]
+    golden = [20, 128, 235]  # and two ramps
+    runs = [levels for levels in cpu.runs if set(levels) <= {1, 2, 3, 4, 5}]
+    assert [20, 128] in cpu.runs and golden[2] in cpu.runs[1]
+    # 1 and 2 travelled when the backend died: each is run again alone
+    assert runs == [[1, 2], [1], [2], [3, 4], [5]]
+
+
+def test_a_listener_that_fails_costs_no_image() -> None:
+    def fail(event: Any) -> None:
+        raise RuntimeError("no window there")
+
+    with engine_of(Behaviour().kind(), publish=fail) as engine:
+        engine.open(MODEL)
+        assert answer(engine.submit(grey(1))).request_id == 1
+
+
+def test_a_listener_may_call_the_engine() -> None:
+    answers: list[Future[Prediction]] = []
+    with engine_of(Behaviour().kind(), publish=lambda event: answers.append(engine.submit(grey(1)))) as engine:
+        engine.open(MODEL)
+        engine.wait_ready(timeout_s=WAIT_S)
+        assert answer(engine.submit(grey(2))).request_id == 2
+        assert answer(answers[0]).request_id == 1
+
+
+@pytest.mark.parametrize("values", [np.zeros((1, 32, 64, 1), np.uint8), np.zeros((1, 64, 64, 1), np.float32)])
+def test_an_image_that_does_not_fit_the_model_is_our_own_fault(values: Any) -> None:
+    with engine_of(Behaviour().kind()) as engine:
+        engine.open(MODEL)
+        with pytest.raises(ValueError, match="an image must be"):
+            engine.submit(Request(request_id=1, values=values))
+
+
+def test_without_a_model_there_is_nothing_to_run() -> None:
+    with engine_of(Behaviour().kind()) as engine, pytest.raises(ValueError, match="no model is open"):
+        engine.submit(grey(1))
+
+
+def test_only_the_chosen_device_is_used() -> None:
+    stick = Behaviour()
+    with engine_of(stick.kind("edgetpu"), Behaviour().kind(), device="cpu") as engine:
+        engine.open(MODEL)
+        assert answer(engine.submit(grey(1))).backend == "cpu"
+    assert stick.starts == 0
+    with pytest.raises(BackendProblem) as caught:
+        Engine(Events(), device="edgetpu")
+    assert caught.value.reason.code == "edgetpu_not_here"
+
+
+def test_no_image_is_lost_or_mixed_up_when_backends_die_at_random() -> None:
+    dice = np.random.default_rng(7)
+    deaths = {number: int(count) for number, count in enumerate(dice.choice(3, size=100, p=(0.8, 0.1, 0.1)), start=130)}
+    planned = sum(deaths.values())
+    lock = threading.Lock()
+
+    def dies(levels: list[int]) -> Any:
+        with lock:
+            doomed = [level for level in levels if deaths.get(level)]
+            for level in doomed:
+                deaths[level] -= 1
+            return DIED if doomed else None
+
+    stick, cpu, events = Behaviour(dies=dies, capacity=2), Behaviour(dies=dies), Events()
+    kinds = (replace(stick.kind("edgetpu"), restarts=planned), replace(cpu.kind(), restarts=planned))
+    with engine_of(*kinds, publish=events) as engine:
+        engine.open(MODEL)
+        futures = [engine.submit(grey(level, request_id=2 * level)) for level in range(130, 230)]
+        answers = [answer(future) for future in futures]
+    assert [prediction.request_id for prediction in answers] == list(range(260, 460, 2))
+    expected = [grey_score(level) for level in range(130, 230)]
+    assert [prediction.scores["opacity"] for prediction in answers] == pytest.approx(expected)
+    assert planned > 20 and not any(deaths.values())

@@ -1,0 +1,76 @@
+"""The engine with the real network in a real process that is killed and stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+
+import numpy as np
+import psutil
+import pytest
+from backend_fakes import WAIT_S, Events, grey, grey_score
+
+from fieldray.errors import BackendProblem
+from fieldray.inference.backend import BackendKind
+from fieldray.inference.engine import Engine
+from fieldray.inference.worker import WorkerBackend
+from tiny_models import tiny_golden, tiny_model
+
+pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="signals of POSIX")
+MODEL = tiny_model()
+
+
+def impatient_cpu() -> BackendKind:
+    def make() -> WorkerBackend:
+        return WorkerBackend(lambda model: model.cpu_file, run_timeout_s=0.5)
+
+    return BackendKind(name="cpu", make=make, why_not=lambda model: None)
+
+
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
+def test_no_image_is_lost_when_the_process_is_killed_or_hangs(blow: signal.Signals) -> None:
+    events = Events()
+    with Engine(events, kinds=[impatient_cpu()]) as engine:
+        engine.open(MODEL)
+        futures = [engine.submit(grey(number % 256, request_id=number)) for number in range(120)]
+        for victim in (futures[20], futures[70]):
+            victim.result(WAIT_S)
+            (pid,) = engine.pids
+            os.kill(pid, blow)
+        answers = [future.result(WAIT_S) for future in futures]
+        (survivor,) = engine.pids
+    assert [prediction.request_id for prediction in answers] == list(range(120))
+    expected = [grey_score(number % 256) for number in range(120)]
+    assert [prediction.scores["opacity"] for prediction in answers] == pytest.approx(expected, abs=0.008)
+    assert events.states("cpu").count("gone") == 2
+    assert not psutil.pid_exists(survivor)
+
+
+def test_the_default_engine_runs_on_the_cpu_and_says_on_what() -> None:
+    events = Events()
+    with Engine(events) as engine:
+        engine.open(MODEL)
+        engine.wait_ready(timeout_s=WAIT_S)
+        prediction = engine.submit(grey(235)).result(WAIT_S)
+    assert prediction.backend == "cpu"
+    assert prediction.class_maps is not None and prediction.class_maps.shape == (1, 16, 16)
+    assert events.wait_for("cpu", "ready").detail.startswith(("ai_edge_litert", "tflite_runtime"))
+
+
+def test_a_pack_with_other_results_than_promised_is_not_used() -> None:
+    golden = tiny_golden()
+    wrong = replace(MODEL, golden=replace(golden, scores=np.clip(golden.scores + 0.1, 0, 1)))
+    with Engine(Events()) as engine:
+        engine.open(wrong)
+        with pytest.raises(BackendProblem) as caught:
+            engine.wait_ready(timeout_s=WAIT_S)
+    assert caught.value.reason.code == "self_test"
+
+
+def test_a_damaged_file_ends_in_a_reason() -> None:
+    with Engine(Events(), restart_delay_s=0.001) as engine:
+        engine.open(replace(MODEL, cpu_file=MODEL.cpu_file[:500]))
+        with pytest.raises(BackendProblem) as caught:
+            engine.wait_ready(timeout_s=WAIT_S)
+    assert caught.value.reason.code in ("bad_model", "worker_died")

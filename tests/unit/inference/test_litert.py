@@ -1,0 +1,147 @@
+"""One network in an interpreter, on every runtime that is installed here."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
+from typing import Any
+
+import flatbuffers
+import numpy as np
+import pytest
+from ai_edge_litert import schema_py_generated as schema
+
+from fieldray.domain.model import OutputRoles
+from fieldray.errors import BackendProblem
+from fieldray.inference.litert import Network, NetworkSpec
+from fieldray.inference.runtime import RUNTIMES, Runtime, load_runtime
+from tiny_models import BLOCK, SIDE, tiny_gains, tiny_inputs, tiny_manifest, tiny_model_bytes, tiny_scores
+
+INSTALLED = [name for name in RUNTIMES if importlib.util.find_spec(name)]
+ROLES = OutputRoles(scores=0, class_maps=1, features=2)
+LSB = {"uint8": 1 / 255, "int8": 1 / 255, "float32": 1e-5}  # of the features
+# a map's step is 8/255 logits wide in the worst place: its rounding moves a mean by at most 4/127/2 + 4 * LSB logits,
+# and a score by a quarter of that
+SCORE_TOLERANCE = {"uint8": 0.008, "int8": 0.008, "float32": 1e-5}
+
+
+@pytest.fixture(params=INSTALLED)
+def runtime(request: pytest.FixtureRequest) -> Runtime:
+    return load_runtime((request.param,))
+
+
+def spec(*, labels: int = 1, roles: OutputRoles = ROLES, **input_changes: Any) -> NetworkSpec:
+    return NetworkSpec(input=replace(tiny_manifest().input, **input_changes), outputs=roles, labels=labels)
+
+
+def network(runtime: Runtime, file: bytes, wanted: NetworkSpec | None = None) -> Network:
+    return Network(file, wanted or spec(), runtime=runtime, threads=1)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "float32"])
+@pytest.mark.parametrize("labels", [1, 3])
+def test_scores_maps_and_features_are_those_of_the_formula(runtime: Runtime, dtype: Any, labels: int) -> None:
+    loaded = network(runtime, tiny_model_bytes(dtype, labels=labels), spec(labels=labels))
+    cells = SIDE // BLOCK
+    for image, expected in zip(tiny_inputs(), tiny_scores(tiny_inputs(), labels=labels), strict=True):
+        answer = loaded.run(image)
+        blocks = image.reshape(cells, BLOCK, cells, BLOCK).mean(axis=(1, 3)) / 255
+        maps = tiny_gains(labels)[:, None, None] * (2 * blocks - 1)
+        pooled = [np.maximum(values, 0).mean() for values in (blocks, 1 - blocks, 2 * blocks - 1, 1 - 2 * blocks)]
+        assert answer.scores.dtype == np.float32
+        assert answer.scores == pytest.approx(expected, abs=SCORE_TOLERANCE[dtype])
+        assert answer.class_maps is not None and answer.class_maps.dtype == np.float32
+        assert answer.class_maps == pytest.approx(maps, abs=8 * LSB[dtype] + 4 / 127 * (dtype != "float32"))
+        assert answer.features is not None and answer.features.dtype == np.float32
+        assert answer.features == pytest.approx(np.array(pooled), abs=1.5 * LSB[dtype])
+        assert answer.latency_ms > 0
+
+
+def test_a_score_from_the_map_is_finer_than_the_scores_output(runtime: Runtime) -> None:
+    file = tiny_model_bytes("uint8")
+    ramp = tiny_inputs()[3]
+    from_map = network(runtime, file).run(ramp).scores[0]
+    from_output = network(runtime, file, spec(roles=OutputRoles(scores=0))).run(ramp).scores[0]
+    assert from_output * 256 == round(from_output * 256)
+    assert from_map * 256 != pytest.approx(round(from_map * 256), abs=1e-3)
+
+
+def test_the_mean_of_the_class_map_is_the_logit(runtime: Runtime) -> None:
+    answer = network(runtime, tiny_model_bytes("uint8")).run(tiny_inputs()[4])
+    assert answer.class_maps is not None
+    assert 1 / (1 + np.exp(-answer.class_maps.mean())) == pytest.approx(answer.scores[0], abs=1e-5)
+
+
+def test_softmax_is_over_the_labels(runtime: Runtime) -> None:
+    roles = replace(ROLES, activation="softmax")
+    answer = network(runtime, tiny_model_bytes("float32", labels=2), spec(labels=2, roles=roles)).run(tiny_inputs()[0])
+    # brightness 20/255: logits +-4 * (2 * 20/255 - 1) = -3.3725 and 3.3725; e^-3.3725 / (e^-3.3725 + e^3.3725)
+    assert answer.scores == pytest.approx([0.0011757, 0.9988243], abs=1e-5)
+
+
+def test_one_score_for_two_labels_is_that_of_the_second(runtime: Runtime) -> None:
+    wanted = spec(labels=2, roles=OutputRoles(scores=0))
+    answer = network(runtime, tiny_model_bytes("float32"), wanted).run(tiny_inputs()[0])
+    score = tiny_scores(tiny_inputs()[:1])[0, 0]
+    assert answer.scores == pytest.approx([1 - score, score], abs=1e-5)
+
+
+def test_an_answer_stays_as_it_is_when_the_next_image_runs(runtime: Runtime) -> None:
+    loaded = network(runtime, tiny_model_bytes("float32"))
+    first = loaded.run(tiny_inputs()[0])
+    assert first.class_maps is not None and first.features is not None
+    before = first.class_maps.copy(), first.features.copy()
+    loaded.run(tiny_inputs()[2])
+    assert (first.class_maps == before[0]).all() and (first.features == before[1]).all()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "says"),
+    [
+        (spec(height=128), "its input is"),
+        (spec(labels=2), "class maps"),
+        (spec(labels=3, roles=OutputRoles(scores=0)), "scores"),
+        (spec(roles=OutputRoles(scores=0, features=7)), "no output 7"),
+        (spec(roles=OutputRoles(class_maps=0)), "class maps"),
+        (spec(roles=OutputRoles(scores=0, features=1)), "features"),
+    ],
+)
+def test_a_file_that_is_not_what_the_pack_says_is_refused(runtime: Runtime, wanted: NetworkSpec, says: str) -> None:
+    with pytest.raises(BackendProblem, match=says) as caught:
+        network(runtime, tiny_model_bytes(), wanted)
+    assert caught.value.reason.code == "bad_model"
+
+
+def test_a_file_that_is_no_network_is_refused(runtime: Runtime) -> None:
+    with pytest.raises(BackendProblem) as caught:
+        network(runtime, b"This is a text file, not a network. " * 20)
+    assert caught.value.reason.code == "bad_model"
+
+
+def test_a_file_for_the_edge_tpu_is_told_apart(runtime: Runtime) -> None:
+    model = schema.ModelT.InitFromPackedBuf(tiny_model_bytes("int8"), 0)
+    compiled = model.operatorCodes[model.subgraphs[0].operators[0].opcodeIndex]
+    compiled.builtinCode = compiled.deprecatedBuiltinCode = schema.BuiltinOperator.CUSTOM
+    compiled.customCode, compiled.version = b"edgetpu-custom-op", 1
+    first = model.subgraphs[0].operators[0]
+    first.builtinOptionsType, first.builtinOptions = 0, None
+    builder = flatbuffers.Builder(4096)
+    builder.Finish(model.Pack(builder), b"TFL3")
+    with pytest.raises(BackendProblem, match="compiled for the Edge TPU"):
+        network(runtime, bytes(builder.Output()))
+
+
+def test_a_runtime_says_what_it_is(runtime: Runtime) -> None:
+    assert runtime.name in RUNTIMES
+    assert runtime.version[0].isdigit()
+
+
+def test_no_runtime_is_a_reason() -> None:
+    with pytest.raises(BackendProblem) as caught:
+        load_runtime(())
+    assert caught.value.reason.code == "no_runtime"
+
+
+def test_only_known_runtimes_are_imported() -> None:
+    with pytest.raises(ValueError, match="antigravity"):
+        load_runtime(("antigravity",))

@@ -1,0 +1,106 @@
+"""The network in a child process, and what the parent hears when that process dies, hangs or lacks something."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import psutil
+import pytest
+
+from fieldray.domain.model import Model
+from fieldray.errors import BackendProblem
+from fieldray.inference.runtime import RUNTIMES
+from fieldray.inference.worker import WorkerBackend
+from tiny_models import tiny_inputs, tiny_model, tiny_scores
+
+INSTALLED = [name for name in RUNTIMES if importlib.util.find_spec(name)]
+posix_only = pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="signals of POSIX")
+
+
+@contextmanager
+def started(model: Model | None = None, **options: Any) -> Iterator[WorkerBackend]:
+    backend = WorkerBackend(lambda opened: opened.cpu_file, **options)
+    try:
+        backend.start(model or tiny_model())
+        yield backend
+    finally:
+        backend.close()
+
+
+@pytest.mark.parametrize("runtime", INSTALLED)
+def test_answers_are_those_of_the_formula(runtime: str) -> None:
+    inputs = tiny_inputs()
+    with started(runtimes=(runtime,)) as backend:
+        assert backend.detail.startswith(runtime)
+        answers = [answer for image in inputs for answer in backend.run([image])]
+    assert [answer.scores[0] for answer in answers] == pytest.approx(tiny_scores(inputs)[:, 0], abs=0.008)
+    assert answers[0].class_maps is not None and answers[0].class_maps.shape == (1, 16, 16)
+    assert answers[0].features is not None and answers[0].features.shape == (4,)
+
+
+def test_closing_ends_the_process() -> None:
+    with started() as backend:
+        assert backend.pid is not None and psutil.pid_exists(backend.pid)
+        assert backend.is_alive
+    assert backend.pid is None and not backend.is_alive
+
+
+@posix_only
+def test_a_killed_process_is_a_reason() -> None:
+    with started() as backend:
+        assert backend.pid
+        os.kill(backend.pid, signal.SIGKILL)
+        with pytest.raises(BackendProblem) as caught:
+            backend.run([tiny_inputs()[0]])
+        assert not backend.is_alive
+    assert caught.value.reason.code == "worker_died"
+
+
+@posix_only
+def test_a_stopped_process_is_ended_at_its_deadline() -> None:
+    with started(run_timeout_s=0.3) as backend:
+        assert backend.pid
+        os.kill(backend.pid, signal.SIGSTOP)
+        with pytest.raises(BackendProblem) as caught:
+            backend.run([tiny_inputs()[0]])
+        assert not backend.is_alive
+    assert caught.value.reason.text == "The process that runs the model gave no answer within 0.3 s."
+
+
+@pytest.mark.parametrize("runtime", INSTALLED)
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_a_file_cut_short_costs_the_child_at_most(runtime: str, share: float) -> None:
+    # the older runtime does not refuse such a file: it crashes, or runs what is left of it
+    whole = tiny_model()
+    cut = replace(whole, cpu_file=whole.cpu_file[: int(share * len(whole.cpu_file))])
+    with pytest.raises(BackendProblem) as caught, started(cut, runtimes=(runtime,)):
+        pass
+    assert caught.value.reason.code in ("bad_model", "worker_died")
+
+
+def test_no_runtime_is_heard_from_the_child() -> None:
+    with pytest.raises(BackendProblem) as caught, started(runtimes=()):
+        pass
+    assert caught.value.reason.code == "no_runtime"
+
+
+def test_too_many_images_at_once_are_our_own_fault() -> None:
+    with started() as backend, pytest.raises(BackendProblem) as caught:
+        backend.run([tiny_inputs()[0]] * (backend.capacity + 1))
+    assert caught.value.reason.code == "internal"
+
+
+def test_the_child_starts_lean() -> None:
+    script = "import sys, fieldray.child, fieldray.inference.service; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    heavy = {"pydicom", "PIL", "PySide6", "tensorflow", "keras", "torch", "cryptography", "psutil", "sqlite3"}
+    assert heavy.isdisjoint(loaded)
+    assert "ai_edge_litert" not in loaded  # nor is the runtime, before a model is opened
