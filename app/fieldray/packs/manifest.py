@@ -9,8 +9,7 @@ roles `gate_mean`, `gate_projection`, `golden_inputs` and `golden_scores`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from typing import Final, get_args
 
 from fieldray.domain.model import (
     Activation,
@@ -25,6 +24,7 @@ from fieldray.domain.model import (
     OutputRoles,
 )
 from fieldray.errors import PackProblem
+from fieldray.packs.description import ROLE_LIMITS, Description, PackFile, Role, check_size
 from fieldray.packs.document import Node, complaint, is_plain, read_document, write_document
 from fieldray.packs.naming import is_file_name, is_pack_id, is_version
 from fieldray.reasons import reason
@@ -32,17 +32,6 @@ from fieldray.reasons import reason
 SCHEMA_VERSION: Final = 1
 LANGUAGES: Final = ("en", "uk")
 
-Role = Literal["cpu", "edgetpu", "card", "gate_mean", "gate_projection", "golden_inputs", "golden_scores"]
-_MEGABYTE: Final = 2**20
-ROLE_LIMITS: Final[Mapping[Role, int]] = {
-    "cpu": 256 * _MEGABYTE,
-    "edgetpu": 256 * _MEGABYTE,
-    "card": 1 * _MEGABYTE,
-    "gate_mean": 1 * _MEGABYTE,
-    "gate_projection": 32 * _MEGABYTE,
-    "golden_inputs": 64 * _MEGABYTE,
-    "golden_scores": 1 * _MEGABYTE,
-}
 _REQUIRED_ROLES: Final[tuple[Role, ...]] = ("cpu", "card")
 _GATE_ROLES: Final[tuple[Role, ...]] = ("gate_mean", "gate_projection")
 _GOLDEN_ROLES: Final[tuple[Role, ...]] = ("golden_inputs", "golden_scores")
@@ -53,35 +42,6 @@ _REQUIRED: Final = ("schema_version", *_TELLING, *_DECIDING)
 _OPTIONAL: Final = ("gate", "golden", "minimum_edgetpu_runtime")
 _POINT_NUMBERS: Final = ("threshold", "unsure_low", "unsure_high")
 _POINT_ESTIMATES: Final = ("sensitivity", "specificity")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PackFile:
-    """One file of a pack as its description lists it; `sha256` in lower-case hexadecimal."""
-
-    name: str
-    role: Role
-    size_bytes: int
-    sha256: str
-
-
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Description:
-    """A parsed manifest.
-
-    manifest           complete but for the gate, whose arrays are in files
-    gate_limit         largest distance accepted, None for a pack without a refusal gate
-    golden_tolerance   largest score difference accepted, None for a pack without golden vectors
-    """
-
-    manifest: Manifest
-    files: tuple[PackFile, ...]
-    gate_limit: float | None
-    golden_tolerance: float | None
-
-    def file(self, role: Role) -> PackFile | None:
-        """The file of a role, None where there is none."""
-        return next((file for file in self.files if file.role == role), None)
 
 
 def parse(data: bytes) -> Description:
@@ -274,14 +234,6 @@ def _file(node: Node) -> PackFile:
     size_bytes = fields["size_bytes"].integer(low=1, high=2**40)
     check_size(name, role, size_bytes)
     return PackFile(name=name, role=role, size_bytes=size_bytes, sha256=sha256)
-
-
-def check_size(name: str, role: Role, size_bytes: int) -> None:
-    """Raises PackProblem("pack_too_large") when a file is larger than its role allows."""
-    limit = ROLE_LIMITS[role]
-    if size_bytes > limit:
-        sizes = {"size_mb": f"{size_bytes / _MEGABYTE:.1f}", "limit_mb": limit // _MEGABYTE}
-        raise PackProblem(reason("pack_too_large", name=name, **sizes))
 
 
 def _check_roles(description: Description) -> None:

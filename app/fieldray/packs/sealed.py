@@ -16,8 +16,9 @@ from fieldray.domain.model import GoldenVectors, Manifest, Model, RefusalGate, T
 from fieldray.errors import PackProblem
 from fieldray.packs import signing
 from fieldray.packs.arrays import unpack_array
+from fieldray.packs.description import Description, PackFile, Role
 from fieldray.packs.document import complaint
-from fieldray.packs.manifest import Description, PackFile, Role, parse
+from fieldray.packs.manifest import parse
 from fieldray.packs.naming import MANIFEST_NAME, SIGNATURE_NAME
 from fieldray.packs.reading import read_file
 from fieldray.reasons import reason

@@ -16,7 +16,8 @@ from fieldray.domain.model import GoldenVectors, Manifest
 from fieldray.errors import PackProblem, StorageProblem
 from fieldray.packs import signing
 from fieldray.packs.arrays import pack_array
-from fieldray.packs.manifest import Description, PackFile, Role, check_size, dump
+from fieldray.packs.description import Description, PackFile, Role, check_size
+from fieldray.packs.manifest import dump
 from fieldray.packs.naming import MANIFEST_NAME, SIGNATURE_NAME, is_version, version_key
 from fieldray.packs.sealed import read_files, read_sealed
 from fieldray.reasons import reason

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from fieldray.errors import PackProblem
-from fieldray.packs.manifest import ROLE_LIMITS, dump, parse
+from fieldray.packs.description import ROLE_LIMITS
+from fieldray.packs.manifest import dump, parse
 from packs_factory import make_pack, manifest
 
 Change = Callable[[dict[str, Any]], object]
