@@ -22,6 +22,7 @@ REFUSED: Final[Mapping[str, str]] = {
     "too_small": "The image is too small: {rows} x {columns} pixels.",
     "blank": "The image is blank or has almost no contrast.",
     "aspect": "The image is too long and narrow for a chest film: {rows} x {columns} pixels.",
+    "nested_zip": "A zip file inside a zip file is not opened. Unpack it first.",
     "unlike_training": "The image does not look like the chest films this pack was made for.",
     "too_many_frames": "The file has {frames} frames; at most {limit} are read.",
 }

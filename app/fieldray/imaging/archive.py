@@ -6,6 +6,7 @@ A member's name is a label and never a path: nothing is written, so hostile name
 from __future__ import annotations
 
 import io
+import lzma
 import struct
 import zipfile
 import zlib
@@ -22,6 +23,7 @@ _END_RECORD: Final = b"PK\x05\x06"
 _END_RECORD_64: Final = b"PK\x06\x06"
 _END_SEARCH_BYTES: Final = 65535 + 22 + 20 + 56
 _IS_ENCRYPTED: Final = 0x1
+_DAMAGE: Final = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, struct.error, ValueError)
 # A film that is mostly black may shrink a thousandfold while it is small; nothing large does.
 _MAX_RATIO: Final = 300
 _RATIO_COUNTS_FROM_BYTES: Final = 64 * 2**20
@@ -34,7 +36,7 @@ def open_archive(stream: BinaryIO) -> Iterator[zipfile.ZipFile]:
     try:
         with zipfile.ZipFile(stream) as archive:
             yield archive
-    except (zipfile.BadZipFile, zlib.error, EOFError, struct.error, UnicodeDecodeError) as error:
+    except _DAMAGE as error:
         raise Unreadable(reason("damaged", detail="the zip file cannot be unpacked")) from error
 
 
@@ -53,6 +55,8 @@ def read_member(archive: zipfile.ZipFile, name: str, *, limit: int | None = None
             return stream.read(member.file_size if limit is None else limit)
     except NotImplementedError as error:
         raise Unreadable(reason("unsupported_compression", name=f"zip method {member.compress_type}")) from error
+    except _DAMAGE as error:
+        raise Unreadable(reason("damaged", detail="it cannot be unpacked")) from error
 
 
 def check_member(member: zipfile.ZipInfo) -> None:

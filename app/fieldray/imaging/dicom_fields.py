@@ -17,6 +17,12 @@ def text(dataset: Dataset, keyword: str) -> str:
     return "".join(letter if letter.isprintable() else " " for letter in plain).strip()[:_TEXT_LIMIT]
 
 
+def texts(dataset: Dataset, keyword: str) -> list[str]:
+    """All values as text."""
+    value = _value(dataset, keyword)
+    return [value] if isinstance(value, str) else [str(entry) for entry in _as_list(value)]
+
+
 def whole_number(dataset: Dataset, keyword: str, default: int = 0) -> int:
     """The value as a whole number, `default` where there is none."""
     value = number(dataset, keyword)

@@ -11,6 +11,9 @@ MAX_PIXELS: Final = 400_000_000
 MAX_FRAMES: Final = 300
 MAX_FILE_BYTES: Final = 2**30
 MAX_HEADER_BYTES: Final = 64 * 2**20
+# Of a deflated data set, or a member of a zip file, while only its header is wanted.
+MAX_INFLATED_HEADER_BYTES: Final = 8 * 2**20
+MAX_INDEX_RECORDS: Final = 20_000
 
 
 def check_pixel_count(rows: int, columns: int) -> None:

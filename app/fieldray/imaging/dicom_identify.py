@@ -1,0 +1,102 @@
+"""What a DICOM file holds, by its header."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, BinaryIO, Final
+
+from pydicom.dataset import Dataset
+
+from fieldray.domain.study import ImageHeader, ImageRef
+from fieldray.errors import FieldrayError, Unreadable, Unusable
+from fieldray.imaging.dicom_fields import items, text, texts, whole_number
+from fieldray.imaging.dicom_header import DicomHeader, read_header
+from fieldray.imaging.limits import MAX_FRAMES, MAX_INDEX_RECORDS, MAX_INFLATED_HEADER_BYTES
+from fieldray.reasons import reason
+
+_INDEX_CLASS: Final = "1.2.840.10008.1.3.10"
+_TEXTS: Final = {
+    "modality": "Modality",
+    "body_part_examined": "BodyPartExamined",
+    "view_position": "ViewPosition",
+    "image_laterality": "ImageLaterality",
+    "photometric_interpretation": "PhotometricInterpretation",
+    "sop_class_uid": "SOPClassUID",
+    "sop_instance_uid": "SOPInstanceUID",
+    "series_instance_uid": "SeriesInstanceUID",
+    "study_instance_uid": "StudyInstanceUID",
+    "study_date": "StudyDate",
+    "study_description": "StudyDescription",
+    "patient_name": "PatientName",
+    "patient_id": "PatientID",
+    "patient_sex": "PatientSex",
+    "manufacturer": "Manufacturer",
+}
+_NUMBERS: Final = {"rows": "Rows", "columns": "Columns", "bits_stored": "BitsStored"}
+_KEYWORDS: Final = (*_TEXTS.values(), *_NUMBERS.values(), "PatientAge", "NumberOfFrames", "DirectoryRecordSequence")
+_DAYS: Final = {"D": 1.0, "W": 7.0, "M": 30.4375, "Y": 365.25}
+
+
+def identify_dicom(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | tuple[tuple[str, ...], ...]:
+    """One reference for every frame, or what a DICOMDIR refers to.
+
+    Raises OSError; Unreadable for a damaged header, Unusable where there is no image or too many frames.
+    """
+    with warnings.catch_warnings():
+        # pydicom warns of every departure from the standard; archives are full of them.
+        warnings.simplefilter("ignore")
+        try:
+            stream.seek(0)
+            header = read_header(stream, _KEYWORDS, inflated_limit=MAX_INFLATED_HEADER_BYTES)
+            if header.media_class == _INDEX_CLASS:
+                return tuple(_references(header.dataset))
+            return _frames(header, ref)
+        except (FieldrayError, OSError):
+            raise
+        except Exception as error:  # pydicom raises whatever the damaged bytes lead it to
+            raise Unreadable(reason("damaged", detail="its header cannot be read")) from error
+
+
+def _references(dataset: Dataset) -> Iterator[tuple[str, ...]]:
+    for record in items(dataset, "DirectoryRecordSequence")[:MAX_INDEX_RECORDS]:
+        components = texts(record, "ReferencedFileID")
+        if components:
+            yield tuple(components)
+
+
+def _frames(header: DicomHeader, ref: ImageRef) -> list[ImageRef]:
+    facts = _facts(header)
+    if header.pixels is None:
+        if header.is_cut:
+            raise Unreadable(reason("truncated"))
+        if not (facts.sop_class_uid or facts.modality or header.media_class):
+            raise Unusable(reason("not_an_image"))
+        raise Unusable(reason("no_pixel_data", modality=facts.modality or "?"))
+    frames = facts.number_of_frames
+    if frames > MAX_FRAMES:
+        problem = reason("too_many_frames", frames=frames, limit=MAX_FRAMES)
+        single = replace(facts, number_of_frames=1)
+        return [replace(ref, kind="dicom", header=single, problem=problem, problem_is_refusal=True)]
+    return [replace(ref, kind="dicom", header=facts, frame=frame) for frame in range(frames)]
+
+
+def _facts(header: DicomHeader) -> ImageHeader:
+    dataset = header.dataset
+    named: dict[str, Any] = {name: text(dataset, keyword) for name, keyword in _TEXTS.items()}
+    named |= {name: max(0, whole_number(dataset, keyword)) for name, keyword in _NUMBERS.items()}
+    return ImageHeader(
+        transfer_syntax_uid=str(header.transfer_syntax),
+        patient_age_years=_age_years(text(dataset, "PatientAge")),
+        number_of_frames=max(1, whole_number(dataset, "NumberOfFrames", 1)),
+        **named,
+    )
+
+
+def _age_years(age: str) -> float | None:
+    """The value representation AS: three digits and D, W, M or Y (PS3.5 6.2)."""
+    count, unit = age[:-1], age[-1:].upper()
+    if unit not in _DAYS or not (count.isascii() and count.isdigit()):
+        return None
+    return int(count) * _DAYS[unit] / _DAYS["Y"]

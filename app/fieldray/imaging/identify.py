@@ -1,0 +1,65 @@
+"""What one stream holds: an image's references, an index of files, or a zip file."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass, replace
+from typing import BinaryIO
+
+from fieldray.domain.study import FileKind, ImageHeader, ImageRef
+from fieldray.errors import Unreadable, Unusable
+from fieldray.imaging.sniff import HEAD_BYTES, jpeg_size, png_size, sniff
+from fieldray.reasons import reason
+
+# Where a JPEG states its size: after its metadata, which may hold a thumbnail and a colour profile.
+_JPEG_HEAD_BYTES = 2**18
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFound:
+    """A DICOMDIR: the files that it refers to, as the components of their names."""
+
+    references: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ZipFound:
+    """A zip file."""
+
+
+def identify(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound | ZipFound:
+    """What is in the seekable `stream`; references are made from `ref`, one for every frame.
+
+    Raises OSError; Unreadable or Unusable for a file that holds no image.
+    """
+    stream.seek(0)
+    head = stream.read(HEAD_BYTES)
+    if not head:
+        raise Unreadable(reason("empty"))
+    content = sniff(head)
+    if content == "executable":
+        raise Unreadable(reason("executable"))
+    if content == "zip":
+        return ZipFound()
+    if content == "png":
+        return [_raster(ref, "png", png_size(head))]
+    if content == "jpeg":
+        stream.seek(0)
+        return [_raster(ref, "jpeg", jpeg_size(stream.read(_JPEG_HEAD_BYTES)))]
+    if content == "unknown":
+        raise Unusable(reason("not_an_image"))
+    # pydicom takes a third of a second to load: only where there is DICOM.
+    from fieldray.imaging.dicom_identify import identify_dicom
+
+    found = identify_dicom(stream, ref)
+    return found if isinstance(found, list) else IndexFound(found)
+
+
+def identify_bytes(head: bytes, ref: ImageRef) -> list[ImageRef] | IndexFound | ZipFound:
+    """The same for the first bytes of something that cannot be sought in."""
+    return identify(io.BytesIO(head), ref)
+
+
+def _raster(ref: ImageRef, kind: FileKind, size: tuple[int, int] | None) -> ImageRef:
+    rows, columns = size or (0, 0)
+    return replace(ref, kind=kind, header=ImageHeader(rows=rows, columns=columns))

@@ -1,0 +1,181 @@
+"""Films made by code, for the demonstration and the tests: drawn like chest radiographs, and nobody's chest.
+
+Each is a map of how much is in the beam's way (tissue, ribs, heart; lungs are what is missing), with scatter and noise.
+They show that the program works. They say nothing about how well a model does on people.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image as Picture
+from PIL import ImageDraw, ImageFont
+from pydicom.dataset import Dataset, FileMetaDataset
+from pydicom.uid import UID, ExplicitVRLittleEndian
+
+_DIGITAL_XRAY: Final = "1.2.840.10008.5.1.4.1.1.1.1"
+# The root for identifiers made from a UUID (PS3.5 B.2); the rest here is a fixed number, so runs are alike.
+_UID_ROOT: Final = "2.25.3141592653589793"
+_TWELVE_BITS: Final = 4095
+
+Field = NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Grid:
+    """Coordinates of every pixel: across -1..1 with the spine at 0, down 0..1."""
+
+    across: Field
+    down: Field
+
+
+def chest_phantom(rows: int, columns: int, seed: int, *, abnormal: bool) -> NDArray[np.uint16]:
+    """A radiograph-like image of 12 bits, 0 is air: uint16 (rows, columns). `abnormal` adds opacities to a lung.
+
+    The same arguments give the same image; the drawing scales with the size.
+    """
+    random = np.random.default_rng(seed)
+    grid = _Grid(
+        across=np.linspace(-1.1, 1.1, columns, dtype=np.float32)[None, :] + np.float32(random.normal(0, 0.02)),
+        down=np.linspace(0, 1, rows, dtype=np.float32)[:, None],
+    )
+    size = np.float32(random.uniform(0.92, 1.08))
+    lungs = _lungs(grid, size)
+    thickness = _body(grid) - 0.62 * lungs + _middle(grid, size) + _ribs(grid, lungs, random) + _collar_bones(grid)
+    if abnormal:
+        thickness = thickness + _opacities(grid, lungs, random)
+    film = np.float32(1) - np.exp(-1.25 * np.clip(thickness, 0, None))
+    film = film + random.standard_normal((rows, columns), dtype=np.float32) * np.float32(0.008)
+    film = _lettered(film * _TWELVE_BITS * np.float32(random.uniform(0.85, 1.0)), random)
+    border = _soft(0.97 - np.abs(grid.across) / 1.1, 0.004) * _soft(np.minimum(grid.down, 1 - grid.down) - 0.015, 0.004)
+    pixels: NDArray[np.uint16] = np.rint((film * border).clip(0, _TWELVE_BITS)).astype(np.uint16)
+    return pixels
+
+
+def _soft(distance: Field, width: float) -> Field:
+    """An edge: 0 outside, 1 inside, `width` of the image wide."""
+    edge: Field = 1 / (1 + np.exp((-distance / np.float32(width)).clip(-40, 40)))
+    return edge
+
+
+def _blob(grid: _Grid, across: float, down: float, wide: float, high: float, *, edge: float = 0.08) -> Field:
+    radius = np.sqrt(((grid.across - across) / wide) ** 2 + ((grid.down - down) / high) ** 2)
+    return _soft((1 - radius).astype(np.float32), edge)
+
+
+def _body(grid: _Grid) -> Field:
+    shoulders = 0.45 + 0.6 * np.sqrt(np.clip((grid.down - 0.01) / 0.16, 0, 1))
+    depth = np.sqrt(np.clip(1 - (grid.across / 1.12) ** 2, 0, 1))
+    body: Field = 0.95 * depth * _soft((shoulders - np.abs(grid.across)).astype(np.float32), 0.015)
+    return body
+
+
+def _lungs(grid: _Grid, size: np.float32) -> Field:
+    """Two rounded triangles: narrow at the top, cut off below by the domes of the diaphragm, right one higher."""
+    lungs = np.zeros(np.broadcast_shapes(grid.across.shape, grid.down.shape), np.float32)
+    for side, dome in ((-1, 0.77), (1, 0.80)):
+        away = (side * grid.across - 0.44 * size) / (0.16 + 0.19 * np.clip((grid.down - 0.08) / 0.45, 0, 1) * size)
+        floor = dome + 0.10 * ((side * grid.across - 0.35) / 0.4) ** 2 - grid.down
+        top = grid.down - 0.09 - 0.06 * away**2
+        inside = np.minimum(np.minimum(0.3 * (1 - np.abs(away)), floor), top).astype(np.float32)
+        lungs = np.maximum(lungs, _soft(inside, 0.012))
+    return lungs
+
+
+def _middle(grid: _Grid, size: np.float32) -> Field:
+    """Spine with its discs, great vessels, and the heart, which leans to the left side of the body."""
+    spine = np.exp(-((grid.across / 0.09) ** 2)) * (0.34 + 0.05 * np.sin(grid.down * 95))
+    vessels = 0.25 * _blob(grid, 0.06, 0.30, 0.17, 0.20)
+    heart = 0.55 * _blob(grid, 0.16, 0.63, float(0.36 * size), 0.19, edge=0.05)
+    hila = 0.12 * (_blob(grid, -0.22, 0.45, 0.10, 0.09, edge=0.3) + _blob(grid, 0.25, 0.43, 0.10, 0.09, edge=0.3))
+    middle: Field = (spine + vessels + heart + hila).astype(np.float32)
+    return middle
+
+
+def _ribs(grid: _Grid, lungs: Field, random: np.random.Generator) -> Field:
+    """Rear parts fall away from the spine, front parts rise towards the breast bone: arcs over both lungs."""
+    shift = random.uniform(-0.01, 0.01)
+    away = np.abs(grid.across)
+    ribs = np.zeros_like(lungs)
+    for number in range(9):
+        start = 0.10 + 0.083 * number + shift
+        rear = start - 0.02 + 0.20 * away**2 - 0.10 * away
+        front = start + 0.16 - 0.13 * away
+        for line, strength in ((rear, 0.15), (front, 0.08)):
+            ribs += np.float32(strength) * np.exp(-(((grid.down - line) / 0.013) ** 2)).astype(np.float32)
+    ribs *= _soft((away - 0.08).astype(np.float32), 0.02) * _soft((0.86 - away).astype(np.float32), 0.02)
+    return ribs * (0.35 + 0.65 * lungs)
+
+
+def _collar_bones(grid: _Grid) -> Field:
+    away = np.abs(grid.across)
+    line = 0.145 - 0.06 * away + 0.02 * np.sin(away * 7)
+    within = _soft((away - 0.1).astype(np.float32), 0.02) * _soft((0.8 - away).astype(np.float32), 0.02)
+    bones: Field = 0.20 * np.exp(-(((grid.down - line) / 0.014) ** 2)) * within
+    return bones
+
+
+def _opacities(grid: _Grid, lungs: Field, random: np.random.Generator) -> Field:
+    """One to three clouds of uneven density in one lung."""
+    side = random.choice((-1, 1))
+    clouds = np.zeros_like(lungs)
+    for _ in range(random.integers(1, 4)):
+        across, down = side * random.uniform(0.36, 0.60), random.uniform(0.28, 0.68)
+        wide, high = random.uniform(0.10, 0.20), random.uniform(0.06, 0.12)
+        cloud = _blob(grid, across, down, wide, high, edge=0.28)
+        waves = 1 + 0.25 * np.sin(random.uniform(20, 40) * grid.across + random.uniform(0, 6))
+        clouds += (random.uniform(0.28, 0.45) * cloud * waves).astype(np.float32)
+    return clouds * lungs
+
+
+def _lettered(film: Field, random: np.random.Generator) -> Field:
+    """With the marker of the side burned in, as technicians place it: the patient's right is on the left."""
+    rows, columns = film.shape
+    height = max(10, rows // 16)
+    sheet = Picture.new("L", (columns, rows))
+    at = (round(columns * random.uniform(0.06, 0.1)), round(rows * random.uniform(0.05, 0.12)))
+    ImageDraw.Draw(sheet).text(at, "R", fill=255, font=ImageFont.load_default(height))
+    letters = np.asarray(sheet, np.float32) / 255
+    lettered: Field = film * (1 - letters) + letters * _TWELVE_BITS
+    return lettered
+
+
+# ---- as files
+
+
+def film_dataset(pixels: NDArray[np.uint16], *, number: int, view: str = "PA") -> Dataset:
+    """A digital X-ray image object with these 12-bit pixels (rows, columns), uncompressed; `number` names the study."""
+    dataset = Dataset()
+    dataset.file_meta = FileMetaDataset()
+    dataset.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+    dataset.SOPClassUID, dataset.SOPInstanceUID = UID(_DIGITAL_XRAY), UID(f"{_UID_ROOT}.{number}.1.1")
+    dataset.StudyInstanceUID, dataset.SeriesInstanceUID = f"{_UID_ROOT}.{number}", f"{_UID_ROOT}.{number}.1"
+    dataset.Modality, dataset.BodyPartExamined, dataset.ViewPosition = "DX", "CHEST", view
+    dataset.PatientName, dataset.PatientID = f"Synthetic^{number:03d}", f"SYN-{number:03d}"
+    dataset.PatientSex, dataset.PatientAge = "MF"[number % 2], f"{20 + 7 * number % 60:03d}Y"
+    dataset.StudyDate, dataset.StudyDescription = f"202401{1 + number % 28:02d}", "Synthetic chest, not a patient"
+    dataset.Manufacturer, dataset.ImagerPixelSpacing = "Fieldray", [0.2, 0.2]
+    dataset.Rows, dataset.Columns = pixels.shape
+    dataset.SamplesPerPixel, dataset.PhotometricInterpretation = 1, "MONOCHROME2"
+    dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit, dataset.PixelRepresentation = 16, 12, 11, 0
+    dataset.WindowCenter, dataset.WindowWidth = 2048, 4096
+    dataset.PresentationLUTShape = "IDENTITY"
+    dataset.PixelData = pixels.astype("<u2").tobytes()
+    return dataset
+
+
+def write_studies(folder: Path, *, count: int = 24, seed: int = 1) -> tuple[Path, ...]:
+    """Write `count` synthetic studies as DICOM files into `folder`, every third one with opacities. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for number in range(1, count + 1):
+        rows, columns = (1024, 860) if number % 2 else (960, 960)
+        pixels = chest_phantom(rows, columns, seed * 1000 + number, abnormal=number % 3 == 0)
+        path = folder / f"study-{number:03d}.dcm"
+        film_dataset(pixels, number=number).save_as(path, enforce_file_format=True)
+        written.append(path)
+    return tuple(written)
