@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -11,10 +13,14 @@ def main(arguments: list[str] | None = None) -> int:
     if arguments:
         from fieldray.cli import run
 
-        return run(arguments)
-    from fieldray.desktop.main_window import run as run_window
+        return run(arguments, open_window=_open_window)
+    return _open_window(())
 
-    return run_window()
+
+def _open_window(paths: Sequence[Path]) -> int:
+    from fieldray.desktop.main_window import run
+
+    return run(paths)
 
 
 if __name__ == "__main__":

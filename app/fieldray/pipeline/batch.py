@@ -41,7 +41,7 @@ class Work:
     discover      gives every image once, lazily
     count         a quick guess of the number of images, for the time left; gives up when the function passed says so
     content_hash  SHA-256 (hex) of an image's bytes; raises OSError or FieldrayError
-    screen        an image's outcome; raises only Cancelled
+    screen        an image's outcome; raises Cancelled, or a FieldrayError that ends the run
     release       ends what `screen` uses, at once, also while it is used; may be called twice
     """
 
@@ -102,6 +102,11 @@ class Batch:
     def state(self) -> RunState:
         """The state last published."""
         return self._state
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its last event was published."""
+        return self._state not in ("running", "paused")
 
     @property
     def reason(self) -> Reason | None:

@@ -13,7 +13,7 @@ from fieldray.domain.image import Tensor
 from fieldray.domain.model import InputSpec
 from fieldray.domain.prediction import Prediction, Request
 from fieldray.domain.study import ImageRef
-from fieldray.errors import FieldrayError, Unusable
+from fieldray.errors import BackendProblem, FieldrayError, Unusable
 from fieldray.imaging.quality import check_header
 from fieldray.pipeline.assessment import Assessment
 from fieldray.reasons import Reason, reason
@@ -48,8 +48,10 @@ class Reader(Protocol):
 
 
 class Engine(Protocol):
-    """Runs the model."""
+    """Runs the model. `why_unable` tells why no image will be run any more, None while there is hope."""
 
+    @property
+    def why_unable(self) -> Reason | None: ...
     def submit(self, request: Request, /) -> Future[Prediction]: ...
 
 
@@ -64,7 +66,8 @@ def screen_image(
 ) -> Outcome:
     """Header check, read, pixel check, run, gate, calibrate, decide.
 
-    Always gives an outcome; what nobody expected is logged and becomes `Failed`. Raises only `Cancelled`.
+    Gives an outcome, whatever the image is like; what nobody expected is logged and becomes `Failed`. Raises
+    `Cancelled`, and BackendProblem when no image at all can be run any more, which is no image's fault.
     """
     stage: Stage = "discover"
     facts = ReadFacts()
@@ -89,6 +92,8 @@ def screen_image(
     except Cancelled:
         raise
     except FieldrayError as error:
+        if isinstance(error, BackendProblem) and engine.why_unable:
+            raise BackendProblem(engine.why_unable) from error
         return _stopped(ref, error.reason, facts, stage=stage, is_refusal=isinstance(error, Unusable))
     except Exception as error:
         if is_cancelled():

@@ -48,7 +48,7 @@ def leading_finding(outcome: Outcome) -> Finding | None:
     return max(outcome.findings, key=lambda finding: (_URGENCY[finding.decision], finding.score))
 
 
-def image_line(outcome: Outcome, *, spec: RunSpec) -> dict[str, object]:
+def image_line(outcome: Outcome, *, pack: str, model_sha256: str) -> dict[str, object]:
     """One image as an object with plain values: the keys of `fieldray screen --json`, which scripts rely on."""
     finding = leading_finding(outcome)
     why = None if isinstance(outcome, Screened) else outcome.reason
@@ -65,8 +65,8 @@ def image_line(outcome: Outcome, *, spec: RunSpec) -> dict[str, object]:
         "reason_code": why.code if why else None,
         "stage": outcome.stage if isinstance(outcome, Failed) else None,
         "backend": outcome.backend if isinstance(outcome, Screened) else None,
-        "pack": spec.pack_name,
-        "model_sha256": spec.model_sha256,
+        "pack": pack,
+        "model_sha256": model_sha256,
         "decode_ms": round(outcome.facts.decode_ms, 2),
         "inference_ms": round(outcome.inference_ms, 3) if isinstance(outcome, Screened) else None,
     }
@@ -115,7 +115,7 @@ def export_rows(result: StoredResult, *, spec: RunSpec) -> list[dict[str, Value]
 
 def _export_row(result: StoredResult, finding: Finding | None, spec: RunSpec) -> dict[str, Value]:
     outcome, verdict = result.outcome, result.verdict
-    line = image_line(outcome, spec=spec)
+    line = image_line(outcome, pack=spec.pack_name, model_sha256=spec.model_sha256)
     point = finding.point if finding else None
     values = {
         **line,

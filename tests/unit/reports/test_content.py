@@ -13,7 +13,7 @@ SPEC = run_spec()
 
 
 def test_the_line_of_a_screened_image() -> None:
-    assert image_line(screened(), spec=SPEC) == {
+    assert image_line(screened(), pack="tiny-1.0.0", model_sha256="m" * 64) == {
         "path": str(Path("/films/a.dcm")),
         "study": "1.2.3",
         "image": "1.2.a.dcm",
@@ -34,17 +34,17 @@ def test_the_line_of_a_screened_image() -> None:
 
 
 def test_the_line_of_what_was_not_screened_says_why() -> None:
-    line = image_line(failed(), spec=SPEC)
+    line = image_line(failed(), pack="tiny-1.0.0", model_sha256="m" * 64)
     assert (line["status"], line["stage"], line["reason_code"]) == ("failed", "decode", "truncated")
     assert line["reason"] == "The file is cut short: part of the image is missing."
     assert (line["label"], line["score"], line["threshold"], line["decision"]) == (None,) * 4
-    line = image_line(refused(), spec=SPEC)
+    line = image_line(refused(), pack="tiny-1.0.0", model_sha256="m" * 64)
     assert (line["status"], line["stage"], line["reason_code"]) == ("refused", None, "view")
 
 
 def test_a_member_and_a_frame_are_named() -> None:
     ref = image_ref("study.zip", member="deep/film.png", frame=2, header=ImageHeader(number_of_frames=3))
-    line = image_line(refused(ref), spec=SPEC)
+    line = image_line(refused(ref), pack="tiny-1.0.0", model_sha256="m" * 64)
     assert line["path"] == str(Path("/films/study.zip")) + "!deep/film.png"
     assert line["image"] == "film.png#2"
     assert line["study"] == ref.key
@@ -60,7 +60,7 @@ def test_the_most_urgent_finding_speaks_for_the_image_and_an_export_has_them_all
     sure = Finding(label="nodule", score=0.97, point=POINT, decision="below")
     urgent = Finding(label="opacity", score=0.6, point=POINT, decision="above")
     outcome = dataclasses.replace(screened(), findings=(sure, urgent))
-    assert image_line(outcome, spec=SPEC)["label"] == "opacity"
+    assert image_line(outcome, pack="tiny-1.0.0", model_sha256="m" * 64)["label"] == "opacity"
     result = StoredResult(row_id=1, run_id=1, outcome=outcome, is_resumed=False)
     assert [row["label"] for row in export_rows(result, spec=SPEC)] == ["nodule", "opacity"]
 
@@ -77,7 +77,9 @@ def test_every_export_row_has_the_same_columns_and_the_notice() -> None:
 def test_no_patient_is_named_in_an_export() -> None:
     header = ImageHeader(patient_name="Doe^Jane", patient_id="4711")
     result = StoredResult(row_id=1, run_id=1, outcome=screened(image_ref(header=header)), is_resumed=False)
-    text = str(export_rows(result, spec=SPEC)) + str(image_line(result.outcome, spec=SPEC))
+    text = str(export_rows(result, spec=SPEC)) + str(
+        image_line(result.outcome, pack="tiny-1.0.0", model_sha256="m" * 64)
+    )
     assert "Doe" not in text
     assert "4711" not in text
 

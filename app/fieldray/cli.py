@@ -1,0 +1,92 @@
+"""The windowless front end: arguments to a command, and what happened to an exit code.
+
+Only the command that is asked for is imported in full, and nothing of it before its arguments are known.
+
+Exit codes: 0 every image has an outcome and none failed; 1 some failed, or results could not be kept; 2 wrong usage;
+3 no usable pack; 130 cancelled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from fieldray.commands import demo, packs, screen
+from fieldray.commands.console import Console, system_console
+from fieldray.errors import BackendProblem, FieldrayError, PackNotTrusted, PackProblem, UsageProblem
+from fieldray.reasons import reason
+
+log = logging.getLogger(__name__)
+
+OpenWindow = Callable[[Sequence[Path]], int]
+CANCELLED: Final = 130
+
+
+def run(arguments: Sequence[str], *, open_window: OpenWindow | None = None, console: Console | None = None) -> int:
+    """Run one command; the exit code. `open_window` shows the window with paths to screen, where there is one."""
+    console = console or system_console()
+    try:
+        options = _parser(open_window).parse_args(arguments)
+    except SystemExit as stop:  # help was printed, or a usage error
+        return int(stop.code or 0)
+    from fieldray.journal import journal_kept
+
+    with journal_kept() as journal, _cancelled_by_signals():
+        try:
+            return int(options.command(options, console))
+        except KeyboardInterrupt:
+            console.complain("cancelled")
+            return CANCELLED
+        except FieldrayError as error:
+            return _explain(error, console)
+        except Exception as error:
+            log.exception("command failed")
+            console.complain(f"{reason('internal', detail=type(error).__name__).text} {journal}")
+            return 1
+
+
+def _parser(open_window: OpenWindow | None) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="fieldray",
+        description="Screen chest X-rays offline. Research use only. Not for diagnostic use.",
+        epilog="Without arguments the window opens.",
+        allow_abbrev=False,
+    )
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    screen.add_to(commands)
+    packs.add_to(commands)
+    demo.add_to(commands, open_window=open_window)
+    return parser
+
+
+def _explain(error: FieldrayError, console: Console) -> int:
+    console.complain(str(error))
+    if isinstance(error, PackNotTrusted):
+        console.complain(f"If it is the right one: --trust {error.fingerprint}")
+    if isinstance(error, UsageProblem):
+        return 2
+    return 3 if isinstance(error, PackProblem | BackendProblem) else 1
+
+
+@contextlib.contextmanager
+def _cancelled_by_signals() -> Iterator[None]:
+    """A polite end (SIGTERM, as from a shutdown) is taken like Ctrl-C: in order."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def cancel(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, cancel)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

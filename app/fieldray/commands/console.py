@@ -1,0 +1,89 @@
+"""Where a command's words go: results to standard output, everything else to standard error."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import Final, TextIO
+
+_BAR: Final = 20
+
+
+class Console:
+    """Two text streams. With `machine_reads` standard output carries only what a program reads.
+
+    No name of a file can stop it: what a stream cannot show is written with backslash escapes. A reader that has
+    gone away (`| head`) is noted in `is_broken` and otherwise ignored.
+    """
+
+    def __init__(self, out: TextIO, error: TextIO, *, machine_reads: bool = False) -> None:
+        self._out = out
+        self._error = error
+        self.machine_reads = machine_reads
+        self.is_broken = False
+        self._bar_width = 0
+
+    def say(self, text: str = "") -> None:
+        """A line for a person."""
+        self.clear_bar()
+        self._write(self._error if self.machine_reads else self._out, text + "\n")
+
+    def complain(self, text: str) -> None:
+        """A line about something wrong."""
+        self.clear_bar()
+        self._write(self._error, f"fieldray: {text}\n")
+
+    def emit(self, line: str) -> None:
+        """A line for a program, out at once."""
+        self._write(self._out, line + "\n")
+
+    def bar(self, text: str) -> None:
+        """Show `text` in place of the bar before; only where somebody can see it."""
+        if self._error.isatty():
+            self._write(self._error, "\r" + text.ljust(self._bar_width))
+            self._bar_width = len(text)
+
+    def clear_bar(self) -> None:
+        """Make room for a line."""
+        if self._bar_width:
+            self._write(self._error, "\r" + " " * self._bar_width + "\r")
+            self._bar_width = 0
+
+    def _write(self, stream: TextIO, text: str) -> None:
+        encoding = stream.encoding or "utf-8"
+        try:
+            stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+            stream.flush()
+        except BrokenPipeError:
+            self.is_broken = True
+            _silence(stream)
+
+
+def system_console() -> Console:
+    """The process's own streams."""
+    return Console(sys.stdout, sys.stderr)
+
+
+def _silence(stream: TextIO) -> None:
+    """Let what is still buffered go nowhere, or Python complains about the broken pipe once more at exit."""
+    with contextlib.suppress(OSError, ValueError):
+        import os
+
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+
+
+def progress_text(*, done: int, total: int, is_final: bool, images_per_s: float, remaining_s: float | None) -> str:
+    """For example `[########------------] 412/1000  18.3/s  0:32 left`."""
+    filled = round(_BAR * done / total) if total else 0
+    bar = "#" * filled + "-" * (_BAR - filled)
+    text = f"[{bar}] {done}/{total}{'' if is_final else '+'}  {images_per_s:.1f}/s"
+    return text if remaining_s is None else f"{text}  {duration_text(remaining_s)} left"
+
+
+def duration_text(seconds: float) -> str:
+    """`m:ss`, or `h:mm:ss` from an hour on."""
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"

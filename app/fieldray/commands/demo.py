@@ -1,0 +1,55 @@
+"""`fieldray demo`: synthetic studies, screened, shown in the window or printed."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from fieldray.commands import screen
+from fieldray.commands.console import Console
+from fieldray.commands.pack_options import add_pack_options
+
+OpenWindow = Callable[[Sequence[Path]], int]
+
+
+def add_to(commands: argparse._SubParsersAction[Any], *, open_window: OpenWindow | None) -> None:
+    """Add the command and its options."""
+    parser = commands.add_parser(
+        "demo",
+        help="make synthetic studies, screen them and show the result",
+        description="Makes radiograph-like images by code (no patient's), screens them with the pack that ships, "
+        "and opens the window where there is a screen.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--folder", type=Path, metavar="DIR", help="where to make them (default: the user's data)")
+    parser.add_argument("--no-window", action="store_true", help="print the work list even where there is a screen")
+    add_pack_options(parser)
+    screen.add_run_options(parser)
+    parser.set_defaults(command=run, open_window=open_window)
+
+
+def run(options: argparse.Namespace, console: Console) -> int:
+    """Make, screen, show; the exit code."""
+    from fieldray.imaging.synthetic import write_demo_studies
+    from fieldray.paths import user_data
+
+    folder = options.folder or user_data() / "demo"
+    console.machine_reads = options.json == "-"
+    console.say(f"Making synthetic studies in {folder}")
+    write_demo_studies(folder)
+    options.paths = [folder]
+    code = screen.run(options, console)
+    if code in (0, 1) and options.open_window and not options.no_window and has_window():
+        return int(options.open_window([folder]))
+    return code
+
+
+def has_window() -> bool:
+    """Whether there are a screen and PySide6."""
+    has_screen = sys.platform in ("win32", "darwin") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
+    return bool(has_screen) and importlib.util.find_spec("PySide6") is not None

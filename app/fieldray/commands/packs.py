@@ -1,0 +1,108 @@
+"""`fieldray packs`: which packs there are, whether one is whole, and whom to trust."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fieldray.commands.console import Console
+from fieldray.commands.pack_options import add_trust_options, drives_with_packs, find_pack, give_trust
+from fieldray.errors import PackNotTrusted
+
+if TYPE_CHECKING:
+    from fieldray.packs.library import PackCandidate, PackLibrary
+
+_PACK_HELP = "a pack's folder, a drive, or a pack's id or id-version"
+
+
+def add_to(commands: argparse._SubParsersAction[Any]) -> None:
+    """Add the command and its own commands."""
+    parser = commands.add_parser("packs", help="list, verify, trust and install model packs", allow_abbrev=False)
+    actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    listing = actions.add_parser("list", help="the packs within reach")
+    listing.add_argument("folder", nargs="?", type=Path, help="look in this folder or drive only")
+    listing.set_defaults(command=run_list)
+    verifying = actions.add_parser("verify", help="check every byte of a pack; trusts nobody")
+    verifying.add_argument("pack", help=_PACK_HELP)
+    verifying.set_defaults(command=run_verify)
+    trusting = actions.add_parser("trust", help="trust a key from now on; without one, list those trusted")
+    trusting.add_argument("fingerprint", nargs="?", help="the key's, as its maker tells it")
+    trusting.add_argument("--forget", action="store_true", help="trust it no longer")
+    trusting.set_defaults(command=run_trust)
+    installing = actions.add_parser("install", help="verify a pack and copy it to this machine")
+    installing.add_argument("pack", help=_PACK_HELP)
+    add_trust_options(installing)
+    installing.set_defaults(command=run_install)
+
+
+def run_list(options: argparse.Namespace, console: Console) -> int:
+    """Print the packs; the exit code."""
+    library = _library()
+    found = library.candidates(options.folder) if options.folder else library.available(drives_with_packs())
+    for candidate in found:
+        console.say(_candidate_line(candidate))
+    if not found:
+        console.say("No packs found.")
+    return 0
+
+
+def run_verify(options: argparse.Namespace, console: Console) -> int:
+    """Read a pack whole and check it; the exit code. Raises PackProblem."""
+    from fieldray.packs.sealed import read_files, read_sealed
+
+    library = _library()
+    folder = find_pack(library, options.pack)
+    sealed = read_sealed(folder)
+    model = read_files(folder, sealed).model("signed")
+    console.say(f"{model.pack_name}: whole, every file is the one that was signed")
+    console.say(f"folder:      {folder}")
+    console.say(f"signed by:   {sealed.fingerprint}")
+    is_trusted = sealed.fingerprint in {key.fingerprint for key in library.trusted()}
+    console.say(f"trusted:     {'yes' if is_trusted else 'this key is not among those trusted here'}")
+    console.say(f"model:       {model.model_sha256}")
+    return 0
+
+
+def run_trust(options: argparse.Namespace, console: Console) -> int:
+    """Change or print the trusted keys; the exit code. Raises UsageProblem, StorageProblem."""
+    library = _library()
+    if options.fingerprint and options.forget:
+        library.forget(options.fingerprint)
+    elif options.fingerprint:
+        library.trust(options.fingerprint)
+    for key in library.trusted():
+        console.say(f"{key.fingerprint}  since {key.since}")
+    return 0
+
+
+def run_install(options: argparse.Namespace, console: Console) -> int:
+    """Copy a pack to this machine; the exit code. Raises PackProblem, StorageProblem."""
+    library = _library()
+    folder = find_pack(library, options.pack)
+    try:
+        place = library.install(folder, allow_older=options.allow_older)
+    except PackNotTrusted as problem:
+        give_trust(library, problem, options.trust)
+        place = library.install(folder, allow_older=options.allow_older)
+    console.say(f"Installed: {place}")
+    return 0
+
+
+def _library() -> PackLibrary:
+    from fieldray.packs.library import PackLibrary
+    from fieldray.paths import user_data
+
+    return PackLibrary(user_data())
+
+
+def _candidate_line(candidate: PackCandidate) -> str:
+    trust = {
+        "builtin": "shipped",
+        "trusted": "trusted",
+        "unknown_key": "key not trusted",
+        "legacy": "unsigned legacy",
+        "broken": "broken",
+    }[candidate.trust]
+    line = f"{candidate.pack_name:<32} {candidate.origin:<10} {trust:<16} {candidate.folder}"
+    return line + (f"\n    {candidate.problem.text}" if candidate.problem else "")

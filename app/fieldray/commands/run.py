@@ -1,0 +1,160 @@
+"""What a run says on the console: a line an image for programs, progress, and the list at its end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from fieldray.commands.console import Console, duration_text, progress_text
+from fieldray.commands.work_list import work_list_lines
+from fieldray.domain.events import BackendChanged, Event, OutcomeReady, Progress, Publish, RunChanged, Speed
+from fieldray.domain.finding import Category
+from fieldray.domain.model import Model
+from fieldray.errors import StorageProblem
+from fieldray.pipeline.batch import Batch
+from fieldray.pipeline.export import FORMATS, export_run
+from fieldray.pipeline.session import Session
+from fieldray.reasons import BACKENDS, PACKS, Reason, reason
+from fieldray.reports.content import CATEGORY_TEXTS, NOTICE, image_line
+from fieldray.settings import Settings
+from fieldray.store.results import ResultReader
+
+EmitLine = Callable[[str], None]
+CANCELLED: Final = 130
+
+
+@contextlib.contextmanager
+def opened_session(settings: Settings, publish: Publish, model: Model) -> Iterator[Session]:
+    """A session with this pack; everything of it has ended afterwards."""
+    with Session(settings, publish) as session:
+        session.use_pack(model)
+        yield session
+
+
+@contextlib.contextmanager
+def json_lines(target: str | None, console: Console) -> Iterator[EmitLine | None]:
+    """Where `--json` lines go: nowhere (None), standard output ("-") or a file. Raises StorageProblem."""
+    if target is None or target == "-":
+        yield None if target is None else console.emit
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            stream = stack.enter_context(Path(target).open("w", encoding="ascii", newline="\n"))
+        except OSError as error:
+            raise StorageProblem(reason("not_writable", path=target, detail=error.strerror)) from error
+
+        def emit(line: str) -> None:
+            try:
+                stream.write(line + "\n")
+                stream.flush()
+            except OSError as error:
+                raise StorageProblem(reason("not_writable", path=target, detail=error.strerror)) from error
+
+        yield emit
+
+
+class RunReport:
+    """Hears the events of one run. `emit` takes JSON lines; `has_list`: print the work list at the end."""
+
+    def __init__(self, console: Console, emit: EmitLine | None, *, model: Model, has_list: bool) -> None:
+        self._console = console
+        self._emit = emit
+        self._model = model
+        self._has_list = has_list
+        self._lock = threading.Lock()
+        self._batch: Batch | None = None
+        self._counts: Counter[Category] = Counter()
+        self._resumed = 0
+        self._speed = Speed()
+        self._backends: dict[str, str] = {}
+        self._problem: Reason | None = None
+        self._began_s = time.monotonic()
+
+    def publish(self, event: Event) -> None:
+        """Take an event, from any thread."""
+        with self._lock:
+            match event:
+                case OutcomeReady():
+                    self._note(event)
+                case Progress():
+                    self._show(event)
+                case Speed():
+                    self._speed = event
+                case BackendChanged():
+                    self._tell(event)
+                case RunChanged():
+                    self._problem = event.reason
+                case _:
+                    pass
+
+    def begin(self) -> None:
+        """Say what will be used."""
+        signer = {"builtin": "shipped with the program", "legacy": "unsigned legacy model: scores only, not assessed"}
+        trust = signer.get(self._model.trust, f"signed by {self._model.fingerprint}")
+        self._console.say(f"Pack {self._model.pack_name} ({trust})")
+
+    def finish(self, batch: Batch, *, database: Path, out: Path | None, formats: Sequence[str] | None) -> int:
+        """Print what came out and write the exports; the exit code. Raises StorageProblem."""
+        if self._has_list and batch.run_id:
+            with ResultReader(database) as reader:
+                for line in work_list_lines(reader.work_list(batch.run_id)):
+                    self._console.say(line)
+        self._sum_up()
+        if out and batch.run_id:
+            for path in export_run(database, batch.run_id, out, formats or FORMATS):
+                self._console.say(f"Written: {path}")
+        if self._problem:
+            self._console.complain(self._problem.text)
+            return 3 if self._problem.code in {**BACKENDS, **PACKS} else 1
+        if batch.state == "cancelled":
+            self._console.complain("cancelled; the same command goes on from here")
+            return CANCELLED
+        return 1 if self._counts["failed"] else 0
+
+    def _note(self, event: OutcomeReady) -> None:
+        self._counts[event.outcome.category] += 1
+        self._resumed += event.is_resumed
+        if self._emit:
+            self._emit(
+                json.dumps(image_line(event.outcome, pack=self._model.pack_name, model_sha256=self._model.model_sha256))
+            )
+
+    def _show(self, event: Progress) -> None:
+        text = progress_text(
+            done=event.done,
+            total=event.total,
+            is_final=event.total_is_final,
+            images_per_s=event.images_per_s,
+            remaining_s=event.remaining_s,
+        )
+        self._console.bar(text)
+
+    def _tell(self, event: BackendChanged) -> None:
+        """A change of backend is never silent."""
+        if event.state == "ready" and event.in_use:
+            self._backends[event.backend] = event.detail
+        if event.state == "gone" and event.reason:
+            self._console.complain(f"{event.backend}: {event.reason.text}")
+
+    def _sum_up(self) -> None:
+        say, seconds = self._console.say, time.monotonic() - self._began_s
+        number = sum(self._counts.values())
+        taken_over = f", {self._resumed} taken over from before" if self._resumed else ""
+        say(f"{number} images in {duration_text(seconds)} ({number / seconds:.1f}/s){taken_over}")
+        say("  ".join(f"{text} {self._counts[category]}" for category, text in CATEGORY_TEXTS.items()))
+        speed = self._speed
+        if speed.fps_min is not None and speed.fps_avg is not None and speed.fps_max is not None:
+            say(
+                "Network, images/s from the third image on (min / avg / max): "
+                f"{speed.fps_min:.0f} / {speed.fps_avg:.0f} / {speed.fps_max:.0f}, "
+                f"half within {speed.p50_ms:.1f} ms, 95 % within {speed.p95_ms:.1f} ms"
+            )
+        for backend, detail in self._backends.items():
+            say(f"Ran on {backend}: {detail}")
+        say(NOTICE)

@@ -1,0 +1,103 @@
+"""`fieldray screen`: every image of some folders, as lines for a program or a list for a person."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fieldray.commands.console import Console
+from fieldray.commands.pack_options import add_pack_options, load_model
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fieldray.pipeline.batch import Batch
+    from fieldray.settings import Settings
+
+_JOIN_S = 0.2
+
+
+def add_to(commands: argparse._SubParsersAction[Any]) -> None:
+    """Add the command and its options."""
+    parser = commands.add_parser(
+        "screen",
+        help="screen images, folders, DICOMDIR and zip files",
+        description="Screen every image of the files and folders given.",
+        epilog="Exit code: 0 every image has an outcome and none failed; 1 some failed; 2 wrong usage; "
+        "3 no usable pack; 130 cancelled. Research use only. Not for diagnostic use.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a file or a folder")
+    add_pack_options(parser)
+    add_run_options(parser)
+    parser.set_defaults(command=run)
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """What may be said about any run."""
+    parser.add_argument("--device", choices=("auto", "cpu", "edgetpu"), help="what runs the model")
+    parser.add_argument("--operating-point", metavar="NAME", help="one of the pack's (default: its first)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write the results into this folder")
+    parser.add_argument("--formats", type=_formats, metavar="csv,json", help="of --out (default: all)")
+    parser.add_argument("--json", metavar="FILE|-", help="one JSON object a line and image, as they come")
+    parser.add_argument("--jobs", type=_jobs, metavar="N", help="files read at the same time")
+    again = parser.add_mutually_exclusive_group()
+    again.add_argument("--resume", action="store_true", help="take over what was done before (the default)")
+    again.add_argument("--fresh", action="store_true", help="do everything again, in a new run")
+
+
+def run(options: argparse.Namespace, console: Console) -> int:
+    """Screen; the exit code."""
+    from fieldray.packs.library import PackLibrary
+    from fieldray.paths import user_data
+
+    console.machine_reads = options.json == "-"
+    model = load_model(PackLibrary(user_data()), options)
+    # The rest is imported while the model is being opened by its process: see `opened_session`.
+    from fieldray.commands.run import RunReport, json_lines, opened_session
+
+    with json_lines(options.json, console) as lines:
+        report = RunReport(console, lines, model=model, has_list=options.json is None)
+        report.begin()
+        with opened_session(_settings(options), report.publish, model) as session:
+            batch = session.start(options.paths, operating_point=options.operating_point, fresh=options.fresh)
+            _wait(batch, console)
+            return report.finish(batch, database=session.database, out=options.out, formats=options.formats)
+
+
+def _wait(batch: Batch, console: Console) -> None:
+    """Until the run is over; Ctrl-C and a reader that has gone away cancel it in order."""
+    try:
+        while not batch.join(_JOIN_S):
+            if console.is_broken:
+                batch.cancel()
+    except KeyboardInterrupt:
+        batch.cancel()
+        batch.join()
+
+
+def _settings(options: argparse.Namespace) -> Settings:
+    from fieldray.settings import load
+
+    settings, _ = load()
+    if options.device:
+        settings.set("device", options.device)
+    if options.jobs:
+        settings.set("decoders", options.jobs)
+    return settings
+
+
+def _formats(text: str) -> Sequence[str]:
+    known = ("csv", "json")
+    names = tuple(dict.fromkeys(name.strip().lower() for name in text.split(",")))
+    if not set(names) <= set(known):
+        raise argparse.ArgumentTypeError(f"choose from {', '.join(known)}")
+    return names
+
+
+def _jobs(text: str) -> int:
+    number = int(text)
+    if not 1 <= number <= 64:
+        raise argparse.ArgumentTypeError("1 to 64")
+    return number

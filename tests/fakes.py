@@ -1,0 +1,111 @@
+"""Readers and engines for tests of the pipeline: they come through the same doors as the real ones."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+
+import numpy as np
+
+from fieldray.domain.finding import ReadFacts
+from fieldray.domain.image import Image, PixelMap, Tensor
+from fieldray.domain.model import InputSpec, Model
+from fieldray.domain.prediction import BackendName, Prediction, Request
+from fieldray.domain.study import ImageRef
+from fieldray.errors import BackendProblem, Unreadable
+from fieldray.imaging.pool import PoolClosed, ReadResult
+from fieldray.reasons import Reason, reason
+
+PIXEL_MAP = PixelMap(1.0, 0.0, 1.0, 0.0)
+
+
+def hash_of(ref: ImageRef) -> str:
+    """As if the file's bytes were its name."""
+    return hashlib.sha256(ref.path.name.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+class FakeReaders:
+    """Reads what a file's name says: `bright`, `dark`, `blank` (refused), `cut` (failed), `bug`, `slow`."""
+
+    def __init__(self) -> None:
+        self.closed = threading.Event()
+        self.reading = threading.Event()
+        self.read_names: list[str] = []
+
+    def read(self, ref: ImageRef, spec: InputSpec) -> ReadResult:
+        if self.closed.is_set():
+            raise PoolClosed
+        name = ref.path.name
+        self.read_names.append(name)
+        self.reading.set()
+        if "slow" in name:
+            self.closed.wait()
+            raise PoolClosed
+        if "bug" in name:
+            raise ZeroDivisionError
+        facts = ReadFacts(content_sha256=hash_of(ref), rows=spec.height, columns=spec.width, decode_ms=1.5)
+        if "blank" in name:
+            return ReadResult(tensor=None, facts=facts, problem=reason("blank"), problem_is_refusal=True)
+        if "cut" in name:
+            return ReadResult(tensor=None, facts=facts, problem=reason("truncated"))
+        grey = 255 if "bright" in name else 0
+        values = np.full((1, spec.height, spec.width, spec.channels), grey, np.uint8)
+        return ReadResult(tensor=Tensor(values=values, pixel_map=PIXEL_MAP), facts=facts)
+
+    def read_image(self, ref: ImageRef) -> Image:
+        return Image(pixels=np.zeros((4, 4), np.uint8))
+
+    def content_hash(self, ref: ImageRef) -> str:
+        if "gone" in ref.path.name:
+            raise Unreadable(reason("missing"))
+        return hash_of(ref)
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+class FakeEngine:
+    """Scores an image by its brightness, at once. `answer` replaces what a future is given; `problem`: all is lost."""
+
+    def __init__(self, *, features: float = 0.0, answer: Callable[[Future[Prediction]], None] | None = None) -> None:
+        self.why_unable: Reason | None = None
+        self.opened: list[Model] = []
+        self.is_closed = False
+        self._features = features
+        self._answer = answer
+        self._sequence = 0
+
+    def open(self, model: Model) -> None:
+        self.opened.append(model)
+
+    def reconsider(self, name: BackendName) -> None:
+        self.why_unable = None
+
+    def submit(self, request: Request) -> Future[Prediction]:
+        future: Future[Prediction] = Future()
+        if self.why_unable:
+            future.set_exception(BackendProblem(self.why_unable))
+        elif self._answer:
+            self._answer(future)
+        else:
+            future.set_result(self._prediction(request))
+        return future
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def _prediction(self, request: Request) -> Prediction:
+        self._sequence += 1
+        return Prediction(
+            request_id=request.request_id,
+            pack_name="tiny-1.0.0",
+            model_sha256="m" * 64,
+            backend="cpu",
+            scores={"opacity": float(request.values.mean()) / 255},
+            class_maps=np.zeros((1, 2, 2), np.float32),
+            features=np.full(4, self._features, np.float32),
+            latency_ms=2.0,
+            sequence=self._sequence,
+        )

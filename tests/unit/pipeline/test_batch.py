@@ -1,0 +1,337 @@
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from fakes import FakeEngine, FakeReaders
+from fieldray.domain.events import Event, OutcomeReady, Progress, RunChanged, Speed
+from fieldray.domain.finding import Outcome
+from fieldray.domain.study import ImageRef
+from fieldray.errors import UsageProblem
+from fieldray.pipeline.assessment import choose
+from fieldray.pipeline.batch import Batch, Work
+from fieldray.pipeline.screen import screen_image
+from fieldray.pipeline.statistics import Statistics
+from fieldray.reasons import reason
+from fieldray.store.results import ResultReader
+from outcomes import run_spec
+from tiny_models import tiny_model
+
+SPEC = run_spec()
+
+
+def refs(names: Sequence[str]) -> list[ImageRef]:
+    return [ImageRef(path=Path("/films") / name) for name in names]
+
+
+class Run:
+    """A batch over named images, with what it published."""
+
+    def __init__(
+        self,
+        folder: Path,
+        names: Sequence[str],
+        *,
+        fresh: bool = False,
+        workers: int = 2,
+        engine: FakeEngine | None = None,
+        discover: Callable[[], Iterator[ImageRef]] | None = None,
+        listener: Callable[[Event], None] = lambda event: None,
+        database: Path | None = None,
+    ) -> None:
+        self.events: list[Event] = []
+        self.readers = FakeReaders()
+        self.listener = listener
+        cancelled = threading.Event()
+        assessment = choose(tiny_model())
+        engine = engine or FakeEngine()
+
+        def screen(ref: ImageRef) -> Outcome:
+            return screen_image(
+                ref, assessment=assessment, reader=self.readers, engine=engine, is_cancelled=cancelled.is_set
+            )
+
+        def release() -> None:
+            cancelled.set()
+            self.readers.close()
+
+        work = Work(
+            spec=SPEC,
+            discover=discover or (lambda: iter(refs(names))),
+            count=lambda gives_up: len(names),
+            content_hash=self.readers.content_hash,
+            screen=screen,
+            release=release,
+        )
+        self.database = database or folder / "results.sqlite"
+        self.batch = Batch(
+            work,
+            database=self.database,
+            publish=self.publish,
+            workers=workers,
+            fresh=fresh,
+            statistics=Statistics(load=lambda: (10.0, 100.0)),
+        )
+
+    def publish(self, event: Event) -> None:
+        self.events.append(event)
+        self.listener(event)
+
+    def finish(self) -> Run:
+        self.batch.start()
+        assert self.batch.join(20)
+        return self
+
+    def of(self, kind: type) -> list:
+        return [event for event in self.events if isinstance(event, kind)]
+
+    @property
+    def names(self) -> list[str]:
+        """The images reported, in order."""
+        return [event.outcome.ref.path.name for event in self.of(OutcomeReady)]
+
+    @property
+    def states(self) -> list[str]:
+        return [event.state for event in self.of(RunChanged)]
+
+
+def test_every_image_ends_in_the_list_and_in_the_store(tmp_path: Path) -> None:
+    names = ["bright.png", "dark.png", "blank.png", "cut.png", "bug.png"]
+    run = Run(tmp_path, names).finish()
+    assert sorted(run.names) == sorted(names)
+    assert run.states == ["running", "finished"]
+    assert run.batch.is_over
+    with ResultReader(run.database) as reader:
+        assert reader.counts(run.batch.run_id) == {"abnormal": 1, "normal": 1, "refused": 1, "failed": 2}
+        assert reader.run(run.batch.run_id).state == "finished"
+        for event in run.of(OutcomeReady):
+            assert reader.row(event.row_id).outcome.ref == event.outcome.ref
+    last = run.of(Progress)[-1]
+    assert (last.done, last.total, last.total_is_final) == (5, 5, True)
+    assert run.of(Speed)[-1].memory_mb == 100.0
+
+
+def test_an_empty_folder_finishes(tmp_path: Path) -> None:
+    run = Run(tmp_path, []).finish()
+    assert (run.states, run.names) == (["running", "finished"], [])
+    assert run.of(Progress)[-1].total == 0
+
+
+def test_an_outcome_is_committed_before_it_is_told(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    def look(event: Event) -> None:
+        if isinstance(event, OutcomeReady):
+            with ResultReader(tmp_path / "results.sqlite") as reader:
+                seen.append(reader.row(event.row_id).outcome.ref.path.name)
+
+    run = Run(tmp_path, [f"dark{number}.png" for number in range(20)], listener=look).finish()
+    assert seen == run.names
+
+
+def test_what_was_done_before_is_taken_over_and_failures_are_tried_again(tmp_path: Path) -> None:
+    names = ["bright.png", "blank.png", "cut.png", "gone.png"]
+    first = Run(tmp_path, names).finish()
+    second = Run(tmp_path, [*names, "new dark.png"]).finish()
+    assert second.batch.run_id != first.batch.run_id
+    assert sorted(second.names) == sorted([*names, "new dark.png"])
+    resumed = {event.outcome.ref.path.name: event.is_resumed for event in second.of(OutcomeReady)}
+    assert resumed == {
+        "bright.png": True, "blank.png": True, "cut.png": False, "gone.png": False, "new dark.png": False
+    }  # fmt: skip
+    assert sorted(second.readers.read_names) == ["cut.png", "gone.png", "new dark.png"]
+
+
+def test_fresh_takes_nothing_over(tmp_path: Path) -> None:
+    names = ["bright.png", "blank.png"]
+    Run(tmp_path, names).finish()
+    again = Run(tmp_path, names, fresh=True).finish()
+    assert sorted(again.readers.read_names) == sorted(names)
+    assert not any(event.is_resumed for event in again.of(OutcomeReady))
+
+
+def test_the_same_film_twice_in_a_folder_is_two_images(tmp_path: Path) -> None:
+    places = [ImageRef(path=Path("/films/a/bright.png")), ImageRef(path=Path("/films/b/bright.png"))]
+    run = Run(tmp_path, [], discover=lambda: iter(places)).finish()
+    assert {event.outcome.ref.path for event in run.of(OutcomeReady)} == {place.path for place in places}
+    assert len({event.row_id for event in run.of(OutcomeReady)}) == 2
+    moved = ImageRef(path=Path("/films/c/bright.png"))
+    again = Run(tmp_path, [], discover=lambda: iter([moved])).finish()
+    (event,) = again.of(OutcomeReady)
+    assert (event.outcome.ref, event.is_resumed) == (moved, True)
+
+
+def test_a_cancelled_run_goes_on_where_it_was(tmp_path: Path) -> None:
+    names = [f"dark{number}.png" for number in range(30)]
+    cancelled = Run(tmp_path, names)
+    cancelled.listener = lambda event: cancelled.batch.cancel() if len(cancelled.names) == 10 else None
+    cancelled.finish()
+    assert cancelled.states[-1] == "cancelled"
+    assert len(cancelled.names) == 10
+    second = Run(tmp_path, names).finish()
+    assert second.batch.run_id == cancelled.batch.run_id
+    assert Counter(second.names) == Counter(names)
+    resumed = {event.outcome.ref.path.name for event in second.of(OutcomeReady) if event.is_resumed}
+    assert resumed == set(cancelled.names)
+    with ResultReader(second.database) as reader:
+        assert len(list(reader.rows(second.batch.run_id))) == 30
+
+
+def test_a_cancel_does_not_wait_for_a_file_that_hangs(tmp_path: Path) -> None:
+    run = Run(tmp_path, ["slow.png", "slow too.png", "dark.png"])
+    run.batch.start()
+    assert run.readers.reading.wait(10)
+    began = time.monotonic()
+    run.batch.cancel()
+    assert run.batch.join(10)
+    assert time.monotonic() - began < 1
+    assert run.states[-1] == "cancelled"
+
+
+def test_a_cancel_does_not_wait_for_a_network_that_hangs(tmp_path: Path) -> None:
+    asked = threading.Event()
+    run = Run(tmp_path, ["dark.png"], engine=FakeEngine(answer=lambda future: asked.set()))
+    run.batch.start()
+    assert asked.wait(10)
+    began = time.monotonic()
+    run.batch.cancel()
+    assert run.batch.join(10)
+    assert time.monotonic() - began < 1
+
+
+def test_a_pause_ends_what_is_under_way_and_begins_nothing(tmp_path: Path) -> None:
+    names = [f"dark{number}.png" for number in range(200)]
+    paused = threading.Event()
+    run = Run(tmp_path, names)
+
+    def listen(event: Event) -> None:
+        if len(run.names) == 5:
+            run.batch.pause()
+        if isinstance(event, RunChanged) and event.state == "paused":
+            paused.set()
+
+    run.listener = listen
+    run.batch.start()
+    assert paused.wait(10)
+    time.sleep(0.3)
+    done = len(run.names)
+    assert done < 30  # a few were under way
+    time.sleep(0.3)
+    assert len(run.names) == done
+    assert run.batch.state == "paused"
+    run.listener = lambda event: None
+    run.batch.resume()
+    assert run.batch.join(20)
+    assert run.states == ["running", "paused", "running", "finished"]
+    assert Counter(run.names) == Counter(names)
+
+
+@pytest.mark.parametrize("while_paused", [True, False])
+def test_a_paused_run_can_be_cancelled(tmp_path: Path, while_paused: bool) -> None:
+    run = Run(tmp_path, ["dark.png"] * 3)
+    if while_paused:
+        run.batch.pause()
+        run.batch.start()
+        time.sleep(0.2)
+        run.batch.cancel()
+    else:
+        run.batch.cancel()
+        run.batch.pause()
+        run.batch.start()
+    assert run.batch.join(5)
+    assert run.states[-1] == "cancelled"
+    assert run.names == []
+
+
+def test_only_a_few_images_are_under_way_however_many_there_are(tmp_path: Path) -> None:
+    found = 0
+
+    def discover() -> Iterator[ImageRef]:
+        nonlocal found
+        for ref in refs([f"{number} dark.png" for number in range(100_000)]):
+            found += 1
+            yield ref
+
+    asked = threading.Event()
+    run = Run(tmp_path, [], discover=discover, engine=FakeEngine(answer=lambda future: asked.set()))
+    run.batch.start()
+    assert asked.wait(10)
+    time.sleep(0.2)
+    assert found < 30
+    run.batch.cancel()
+    assert run.batch.join(5)
+
+
+def test_when_nothing_can_be_run_any_more_the_run_fails_and_nothing_is_lost(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    names = [f"dark{number}.png" for number in range(30)]
+    run = Run(tmp_path, names, engine=engine)
+
+    def listen(event: Event) -> None:
+        if len(run.names) == 5:
+            engine.why_unable = reason("worker_died")
+
+    run.listener = listen
+    run.finish()
+    assert run.states[-1] == "failed"
+    assert run.batch.reason == reason("worker_died")
+    assert {event.outcome.status for event in run.of(OutcomeReady)} == {"screened"}
+    with ResultReader(run.database) as reader:
+        assert reader.run(run.batch.run_id).reason == reason("worker_died")
+    again = Run(tmp_path, names).finish()
+    assert again.batch.run_id == run.batch.run_id
+    assert Counter(again.names) == Counter(names)
+
+
+def test_a_problem_while_searching_fails_the_run(tmp_path: Path) -> None:
+    def discover() -> Iterator[ImageRef]:
+        yield from refs(["dark.png"])
+        raise UsageProblem(reason("nothing_to_screen", path="/gone"))
+
+    run = Run(tmp_path, [], discover=discover).finish()
+    assert run.of(RunChanged)[-1] == RunChanged(
+        run_id=run.batch.run_id, state="failed", reason=reason("nothing_to_screen", path="/gone")
+    )
+
+
+def test_a_bug_while_searching_fails_the_run(tmp_path: Path) -> None:
+    def discover() -> Iterator[ImageRef]:
+        yield from refs(["dark.png"])
+        raise ZeroDivisionError
+
+    run = Run(tmp_path, [], discover=discover).finish()
+    assert run.batch.reason == reason("internal", detail="ZeroDivisionError")
+
+
+def test_a_store_that_cannot_be_opened_fails_the_run(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    run = Run(tmp_path, ["dark.png"], database=tmp_path / "file" / "results.sqlite").finish()
+    assert run.states == ["failed"]
+    assert run.batch.reason is not None
+    assert run.batch.reason.code == "not_writable"
+    assert run.readers.closed.is_set()
+
+
+def test_a_listener_that_breaks_ends_the_run_in_order(tmp_path: Path) -> None:
+    def breaks(event: Event) -> None:
+        if isinstance(event, OutcomeReady):
+            raise ZeroDivisionError
+
+    run = Run(tmp_path, [f"dark{number}.png" for number in range(30)], listener=breaks).finish()
+    assert run.states[-1] == "failed"
+
+
+def test_progress_tells_pace_and_time_left(tmp_path: Path) -> None:
+    run = Run(tmp_path, [f"dark{number}.png" for number in range(20)])
+    run.listener = lambda event: time.sleep(0.05) if isinstance(event, OutcomeReady) else None
+    run.finish()
+    middle = [event for event in run.of(Progress) if 0 < event.done < 20]
+    assert middle
+    assert all(event.total == 20 for event in middle)
+    assert any(event.remaining_s is not None and 0 < event.images_per_s < 25 for event in middle)
+    assert run.of(Progress)[-1].remaining_s == 0

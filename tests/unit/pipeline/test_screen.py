@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fakes import FakeEngine, FakeReaders, hash_of
+from fieldray.domain.finding import Failed, Outcome, Refused, Screened
+from fieldray.domain.model import Calibration, RefusalGate
+from fieldray.domain.prediction import Prediction
+from fieldray.domain.study import ImageHeader, ImageRef
+from fieldray.errors import BackendProblem
+from fieldray.pipeline.assessment import choose
+from fieldray.pipeline.screen import Cancelled, screen_image
+from fieldray.reasons import reason
+from tiny_models import tiny_manifest, tiny_model
+
+
+def screen(name: str = "bright.png", *, engine: FakeEngine | None = None, **changes: Any) -> Outcome:
+    """Screen an image of this name; `changes` are the manifest's, or `ref` and others of `screen_image`."""
+    ref = changes.pop("ref", None) or ImageRef(path=Path("/films") / name)
+    options = {key: changes.pop(key) for key in ("observe", "is_cancelled") if key in changes}
+    model = tiny_model(manifest=tiny_manifest(**changes))
+    engine = engine or FakeEngine()
+    return screen_image(ref, assessment=choose(model), reader=FakeReaders(), engine=engine, **options)
+
+
+def test_a_film_is_read_run_and_decided() -> None:
+    seen: list[Prediction] = []
+    outcome = screen("bright.png", observe=seen.append)
+    assert isinstance(outcome, Screened)
+    (finding,) = outcome.findings
+    assert (finding.label, finding.score, finding.decision) == ("opacity", 1.0, "above")
+    assert finding.point is not None
+    assert finding.point.name == "screening"
+    assert outcome.category == "abnormal"
+    assert outcome.facts.content_sha256 == hash_of(outcome.ref)
+    assert (outcome.backend, outcome.inference_ms, len(seen)) == ("cpu", 2.0, 1)
+    dark = screen("dark.png")
+    assert isinstance(dark, Screened)
+    assert (dark.findings[0].score, dark.category) == (0.0, "normal")
+
+
+def test_the_score_is_calibrated_before_it_is_decided() -> None:
+    # the logit of a score of 0 is held at log(1e-7 / (1 - 1e-7)) = -16.118; with an intercept of 17: sigmoid(0.882)
+    outcome = screen("dark.png", calibration={"opacity": Calibration(slope=1.0, intercept=17.0)})
+    assert isinstance(outcome, Screened)
+    assert outcome.findings[0].score == pytest.approx(0.7073, abs=1e-3)
+    assert outcome.category == "abnormal"
+
+
+def test_without_an_operating_point_nothing_is_assessed() -> None:
+    outcome = screen("bright.png", operating_points=())
+    assert isinstance(outcome, Screened)
+    assert (outcome.findings[0].score, outcome.category) == (1.0, "not_assessed")
+
+
+def test_the_header_alone_can_refuse() -> None:
+    ref = ImageRef(path=Path("/films/bright.dcm"), kind="dicom", header=ImageHeader(modality="CT"))
+    outcome = screen(ref=ref)
+    assert isinstance(outcome, Refused)
+    assert outcome.reason == reason("modality", modality="CT")
+
+
+@pytest.mark.parametrize("is_refusal", [True, False])
+def test_what_discovery_knows_already_becomes_an_outcome(is_refusal: bool) -> None:
+    ref = ImageRef(path=Path("/films/x"), problem=reason("empty"), problem_is_refusal=is_refusal)
+    outcome = screen(ref=ref)
+    assert outcome.status == ("refused" if is_refusal else "failed")
+    if isinstance(outcome, Failed):
+        assert outcome.stage == "discover"
+
+
+def test_what_reading_finds_wrong_becomes_an_outcome_with_the_facts_known() -> None:
+    refused, failed = screen("blank.png"), screen("cut.png")
+    assert isinstance(refused, Refused)
+    assert (refused.reason.code, refused.facts.rows) == ("blank", 64)
+    assert isinstance(failed, Failed)
+    assert (failed.stage, failed.reason.code, failed.facts.rows) == ("decode", "truncated", 64)
+
+
+def gate(limit: float) -> RefusalGate:
+    """Features (f, f, f, f) are sqrt(mean((f * 1)^2)) = f away."""
+    return RefusalGate(mean=np.zeros(4, np.float32), projection=np.eye(4, dtype=np.float32), limit=limit)
+
+
+def test_what_is_unlike_the_training_films_is_refused() -> None:
+    near, far = FakeEngine(features=1.9), FakeEngine(features=2.1)
+    outcome = screen(gate=gate(2.0), engine=near)
+    assert isinstance(outcome, Screened)
+    assert outcome.extra["gate_distance"] == pytest.approx(1.9)
+    outcome = screen(gate=gate(2.0), engine=far)
+    assert isinstance(outcome, Refused)
+    assert outcome.reason.code == "unlike_training"
+
+
+def test_a_bug_in_one_stage_fails_one_image() -> None:
+    outcome = screen("bug.png")
+    assert isinstance(outcome, Failed)
+    assert (outcome.stage, outcome.reason.code) == ("decode", "internal")
+
+    def no_scores(future: Future[Prediction]) -> None:
+        future.set_exception(TimeoutError())
+
+    outcome = screen(engine=FakeEngine(answer=no_scores))
+    assert isinstance(outcome, Failed)
+    assert (outcome.stage, outcome.reason.code) == ("inference", "internal")
+
+
+def test_an_image_that_cannot_be_run_fails_alone() -> None:
+    def dies(future: Future[Prediction]) -> None:
+        future.set_exception(BackendProblem(reason("worker_died")))
+
+    outcome = screen(engine=FakeEngine(answer=dies))
+    assert isinstance(outcome, Failed)
+    assert (outcome.stage, outcome.reason.code) == ("inference", "worker_died")
+
+
+def test_when_nothing_can_be_run_it_is_no_fault_of_the_image() -> None:
+    engine = FakeEngine()
+    engine.why_unable = reason("self_test", detail="0.5")
+    with pytest.raises(BackendProblem) as problem:
+        screen(engine=engine)
+    assert problem.value.reason == reason("self_test", detail="0.5")
+
+
+def never(_: Future[Prediction]) -> None:
+    """The network gives no answer."""
+
+
+@pytest.mark.parametrize(("name", "answer"), [("bright.png", never), ("bug.png", None)])
+def test_a_cancelled_image_gets_no_outcome(name: str, answer: Callable[[Future[Prediction]], None] | None) -> None:
+    with pytest.raises(Cancelled):
+        screen(name, engine=FakeEngine(answer=answer), is_cancelled=lambda: True)
