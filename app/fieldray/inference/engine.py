@@ -27,7 +27,7 @@ _ABORT_INTERVAL_S: Final = 0.2
 
 
 class Engine:
-    """Thread-safe; not to be closed from within `publish`.
+    """Thread-safe; not to be closed from within `publish` or a future's callback.
 
     publish          hears `BackendChanged` of the model that is open, from the engine's threads, one at a time
     device           "auto" for all kinds, else only the one of this name

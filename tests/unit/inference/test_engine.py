@@ -169,6 +169,17 @@ def test_images_fail_when_no_backend_is_left_and_go_on_after_a_new_try() -> None
         assert answer(engine.submit(grey(3))).request_id == 3
 
 
+def test_waiting_for_a_slow_start_has_an_end() -> None:
+    cpu = Behaviour()
+    cpu.may_start.clear()
+    with engine_of(cpu.kind()) as engine:
+        engine.open(MODEL)
+        with pytest.raises(BackendProblem, match=r"no answer within 0\.01 s"):
+            engine.wait_ready(timeout_s=0.01)
+        cpu.may_start.set()
+        engine.wait_ready(timeout_s=WAIT_S)
+
+
 def test_a_lasting_reason_is_not_tried_again() -> None:
     cpu = Behaviour(start_problem=reason("bad_model", detail="it is a poem"))
     with engine_of(cpu.kind()) as engine:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 from dataclasses import replace
@@ -13,11 +14,14 @@ from backend_fakes import WAIT_S, Events, grey, grey_score
 
 from fieldray.errors import BackendProblem
 from fieldray.inference.backend import BackendKind
+from fieldray.inference.cpu import cpu_kind
 from fieldray.inference.engine import Engine
+from fieldray.inference.runtime import RUNTIMES
 from fieldray.inference.worker import WorkerBackend
 from tiny_models import tiny_golden, tiny_model
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="signals of POSIX")
+INSTALLED = [name for name in RUNTIMES if importlib.util.find_spec(name)]
 MODEL = tiny_model()
 
 
@@ -47,15 +51,16 @@ def test_no_image_is_lost_when_the_process_is_killed_or_hangs(blow: signal.Signa
     assert not psutil.pid_exists(survivor)
 
 
-def test_the_default_engine_runs_on_the_cpu_and_says_on_what() -> None:
+@pytest.mark.parametrize("runtime", INSTALLED)
+def test_the_cpu_runs_and_says_on_what(runtime: str) -> None:
     events = Events()
-    with Engine(events) as engine:
+    with Engine(events, kinds=[cpu_kind(runtimes=(runtime,))]) as engine:
         engine.open(MODEL)
         engine.wait_ready(timeout_s=WAIT_S)
         prediction = engine.submit(grey(235)).result(WAIT_S)
     assert prediction.backend == "cpu"
     assert prediction.class_maps is not None and prediction.class_maps.shape == (1, 16, 16)
-    assert events.wait_for("cpu", "ready").detail.startswith(("ai_edge_litert", "tflite_runtime"))
+    assert events.wait_for("cpu", "ready").detail.startswith(runtime)
 
 
 def test_a_pack_with_other_results_than_promised_is_not_used() -> None:

@@ -136,6 +136,12 @@ def test_a_runtime_says_what_it_is(runtime: Runtime) -> None:
     assert runtime.version[0].isdigit()
 
 
+def test_the_first_runtime_that_is_there_is_taken() -> None:
+    turned = RUNTIMES[::-1]
+    assert load_runtime().name == INSTALLED[0]
+    assert load_runtime(turned).name == min(INSTALLED, key=turned.index)
+
+
 def test_no_runtime_is_a_reason() -> None:
     with pytest.raises(BackendProblem) as caught:
         load_runtime(())
