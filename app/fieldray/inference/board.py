@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from fieldray.domain.events import BackendChanged, BackendState, Publish
-from fieldray.domain.prediction import BackendName, Prediction, Request
+from fieldray.domain.prediction import BackendName, Policy, Prediction, Request
 from fieldray.errors import BackendProblem
 from fieldray.reasons import Reason, reason
 
@@ -29,11 +29,16 @@ _IDLE_CHECK_S: Final = 1.0
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """An image on its way; `tries` counts the backends that died while they ran it."""
+    """An image on its way.
+
+    tries       how often the last resort died while it ran this image; another backend may have been unplugged
+    is_suspect  whether any backend died while it ran this image
+    """
 
     request: Request
     future: Future[Prediction] = field(default_factory=Future)
     tries: int = 0
+    is_suspect: bool = False
     has_begun: bool = False
 
     def begin(self) -> bool:
@@ -44,23 +49,31 @@ class Job:
 
 @dataclass(eq=False, slots=True)
 class Slot:
-    """What is known of one backend. `is_hopeless`: it will not be started again unless somebody asks for it."""
+    """What is known of one backend.
+
+    image_s      seconds an image takes, known once it is ready
+    is_hopeless  it will not be started again unless somebody asks for it
+    """
 
     name: BackendName
     state: BackendState = "stopped"
     detail: str = ""
     reason: Reason | None = None
+    image_s: float = 0.0
     is_hopeless: bool = False
     announced: BackendChanged | None = None
 
 
 class Board:
-    """See the module. `names` in order of preference: of the backends that are ready the first is in use.
+    """See the module. `names` in order of preference, the last resort last; `policy` says which of them serve.
 
     publishing  held while `publish` runs, so that its listener hears one event at a time; shared by all boards
     """
 
-    def __init__(self, names: Sequence[BackendName], publish: Publish, *, publishing: threading.RLock) -> None:
+    def __init__(
+        self, names: Sequence[BackendName], publish: Publish, *, policy: Policy, publishing: threading.RLock
+    ) -> None:
+        self._policy = policy
         self.slots: Final = tuple(Slot(name) for name in names)
         self._publish: Publish | None = publish
         self._publishing = publishing
@@ -88,9 +101,9 @@ class Board:
     def wait_ready(self, timeout_s: float) -> None:
         """Wait until an image could be run. Raises BackendProblem when no backend can, or none is ready in time."""
         with self._condition:
-            self._condition.wait_for(lambda: self._in_use() or self._why_nobody(), timeout_s)
+            self._condition.wait_for(lambda: self._serving() or self._why_nobody(), timeout_s)
             why = self._why_nobody()
-            if not why and not self._in_use():
+            if not why and not self._serving():
                 why = reason("worker_timeout", seconds=f"{timeout_s:g}")
         if why:
             raise BackendProblem(why)
@@ -129,7 +142,7 @@ class Board:
         """
         with self._condition:
             while not self._is_over():
-                if self._jobs and self._in_use() is slot:
+                if self._jobs and slot in self._serving():
                     jobs = self._next_jobs(capacity)
                     self._running += len(jobs)
                     if jobs:
@@ -144,10 +157,10 @@ class Board:
         with self._changing():
             self._running -= len(jobs)
 
-    def enter(self, slot: Slot, state: BackendState, *, detail: str = "") -> None:
+    def enter(self, slot: Slot, state: BackendState, *, detail: str = "", image_s: float = 0.0) -> None:
         """The backend is in a new state, and all is well with it."""
         with self._changing():
-            slot.state, slot.detail, slot.reason = state, detail, None
+            slot.state, slot.detail, slot.reason, slot.image_s = state, detail, None, image_s
 
     def leave(self, slot: Slot, why: Reason, *, jobs: Sequence[Job], is_hopeless: bool) -> None:
         """The backend is gone, and these images of its were not run."""
@@ -155,7 +168,8 @@ class Board:
             slot.state, slot.reason, slot.is_hopeless = "gone", why, is_hopeless
             self._running -= len(jobs)
             for job in reversed(jobs):
-                job.tries += 1
+                job.is_suspect = True
+                job.tries += slot is self.slots[-1]
                 if self._is_closed or job.tries >= TRIES_PER_IMAGE:
                     doomed.append((job, why))
                 else:
@@ -177,9 +191,14 @@ class Board:
     def _is_over(self) -> bool:
         return self._is_closed or (self._is_finishing and not self._jobs and not self._running)
 
-    def _in_use(self) -> Slot | None:
-        ready = (slot for slot in self.slots if slot.state == "ready")
-        return None if self._is_closed else next(ready, None)
+    def _serving(self) -> Sequence[Slot]:
+        """Who may take images now."""
+        ready = [] if self._is_closed else [slot for slot in self.slots if slot.state == "ready"]
+        if self._policy == "both":
+            return ready
+        if self._policy == "fastest":
+            return sorted(ready, key=lambda slot: slot.image_s)[:1]
+        return ready[:1]
 
     def _why_nobody(self) -> Reason | None:
         """Why no backend will ever run an image again; the last resort's own reason."""
@@ -189,7 +208,7 @@ class Board:
 
     def _next_jobs(self, capacity: int) -> list[Job]:
         jobs = [self._jobs.popleft()]
-        while len(jobs) < capacity and self._jobs and not jobs[0].tries and not self._jobs[0].tries:
+        while len(jobs) < capacity and self._jobs and not jobs[0].is_suspect and not self._jobs[0].is_suspect:
             jobs.append(self._jobs.popleft())
         return [job for job in jobs if job.begin()]
 
@@ -200,7 +219,7 @@ class Board:
             event = BackendChanged(
                 backend=slot.name,
                 state=slot.state,
-                in_use=slot is self._in_use(),
+                in_use=slot in self._serving(),
                 detail=slot.detail,
                 reason=slot.reason,
             )

@@ -7,14 +7,14 @@ are queued to their own model, whose backends end when they are done; new images
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Final
+from typing import Final, Protocol
 
 from fieldray.domain.events import Publish
 from fieldray.domain.model import Model
-from fieldray.domain.prediction import BackendName, DeviceChoice, Prediction, Request
+from fieldray.domain.prediction import BackendName, DeviceChoice, Policy, Prediction, Request
 from fieldray.errors import BackendProblem
 from fieldray.inference.backend import BackendKind
 from fieldray.inference.board import Board
@@ -26,12 +26,21 @@ _CLOSE_GRACE_S: Final = 2.0
 _ABORT_INTERVAL_S: Final = 0.2
 
 
+class Watch(Protocol):
+    """Looks out for devices on a thread of its own; `close` waits for it."""
+
+    def start(self) -> None: ...
+    def close(self) -> None: ...
+
+
 class Engine:
     """Thread-safe; not to be closed from within `publish` or a future's callback.
 
     publish          hears `BackendChanged` of the model that is open, from the engine's threads, one at a time
     device           "auto" for all kinds, else only the one of this name
     kinds            the devices there are, preferred ones first; the CPU alone if not given
+    policy           which of the backends that are ready run images; see `domain.prediction.Policy`
+    watch            makes what tells the engine, by `reconsider` and `lost`, that a device came or went
     restart_delay_s  before the first restart of a backend that died; four times as long before each further one
     """
 
@@ -41,6 +50,8 @@ class Engine:
         *,
         device: DeviceChoice = "auto",
         kinds: Sequence[BackendKind] | None = None,
+        policy: Policy = "accelerator",
+        watch: Callable[[Engine], Watch] | None = None,
         restart_delay_s: float = 0.05,
     ) -> None:
         all_kinds = (cpu_kind(),) if kinds is None else tuple(kinds)
@@ -48,6 +59,8 @@ class Engine:
         if not self._kinds:
             raise BackendProblem(reason("edgetpu_not_here"))
         self._publish = publish
+        self._policy = policy
+        self._watch = watch(self) if watch else None
         self._restart_delay_s = restart_delay_s
         self._lock = threading.Lock()
         self._publishing = threading.RLock()
@@ -69,8 +82,12 @@ class Engine:
             if self._current:
                 self._current.board.finish()
                 self._retiring.append(self._current)
-            board = Board([kind.name for kind in self._kinds], self._publish, publishing=self._publishing)
+            names = [kind.name for kind in self._kinds]
+            board = Board(names, self._publish, policy=self._policy, publishing=self._publishing)
+            is_first = self._current is None
             self._current = _Deployment(model, self._kinds, board, restart_delay_s=self._restart_delay_s)
+            if self._watch and is_first:
+                self._watch.start()
 
     def wait_ready(self, *, timeout_s: float = 60.0) -> None:
         """Wait until the open model can run. Raises BackendProblem if it cannot, or not within `timeout_s`."""
@@ -91,6 +108,13 @@ class Engine:
         """Try a backend again that was given up, off the critical path; does not wait."""
         self._deployment().board.reconsider(name)
 
+    def lost(self, name: BackendName, why: Reason) -> None:
+        """A device is gone: end its backend now, in case it has not noticed; does not wait."""
+        for deployment in self._deployments():
+            for lane in deployment.lanes:
+                if lane.name == name:
+                    lane.drop(why)
+
     @property
     def why_unable(self) -> Reason | None:
         """Why no image of the open model will ever be run again, None while there is hope."""
@@ -99,14 +123,15 @@ class Engine:
     @property
     def pids(self) -> tuple[int, ...]:
         """The processes that run models now."""
-        deployments = [*self._retiring, *([self._current] if self._current else [])]
-        return tuple(pid for deployment in deployments for lane in deployment.lanes if (pid := lane.pid))
+        return tuple(pid for deployment in self._deployments() for lane in deployment.lanes if (pid := lane.pid))
 
     def close(self) -> None:
         """End everything; what is queued fails. No thread or process is left."""
         with self._lock:
             self._is_closed = True
-            deployments = [*self._retiring, *([self._current] if self._current else [])]
+            deployments = self._deployments()
+        if self._watch:
+            self._watch.close()
         for deployment in deployments:
             deployment.board.close()
         for deployment in deployments:
@@ -119,6 +144,9 @@ class Engine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _deployments(self) -> list[_Deployment]:
+        return [*self._retiring, *([self._current] if self._current else [])]
 
     def _deployment(self) -> _Deployment:
         if self._current is None:

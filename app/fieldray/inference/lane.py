@@ -12,18 +12,32 @@ from collections.abc import Sequence
 from typing import Final
 
 from fieldray.domain.model import Model
-from fieldray.domain.prediction import Prediction
+from fieldray.domain.prediction import BackendName, Prediction
 from fieldray.errors import BackendProblem
 from fieldray.inference.backend import Answer, Backend, BackendKind
 from fieldray.inference.board import Board, Job, Slot
-from fieldray.inference.self_test import check_golden
+from fieldray.inference.self_test import check_golden, time_image
 from fieldray.reasons import Reason, reason
 
 log = logging.getLogger(__name__)
 
 _STEADY_S: Final = 10.0  # a backend that lived this long has earned all its restarts again
 _BACK_OFF: Final = 4.0
-_LASTING: Final = frozenset({"no_runtime", "bad_model", "self_test", "no_edgetpu_file", "edgetpu_not_here"})
+_LASTING: Final = frozenset(
+    {
+        "no_runtime",
+        "bad_model",
+        "self_test",
+        "no_edgetpu_file",
+        "edgetpu_not_here",
+        "coral_not_compiled",
+        "coral_no_library",
+        "coral_no_libusb",
+        "coral_bad_library",
+        "coral_wrong_abi",
+        "coral_runtime_old",
+    }
+)
 
 
 class Lane:
@@ -39,9 +53,15 @@ class Lane:
         self._jobs: Sequence[Job] = ()
         self._failures = 0
         self._ready_since_s: float | None = None
+        self._drop_reason: Reason | None = None
         self._sequence = 0
         self._thread = threading.Thread(target=self._serve, name=f"lane-{kind.name}", daemon=True)
         self._thread.start()
+
+    @property
+    def name(self) -> BackendName:
+        """The backend's."""
+        return self._kind.name
 
     @property
     def pid(self) -> int | None:
@@ -54,6 +74,11 @@ class Lane:
         backend = self._backend
         if backend:
             backend.abort()
+
+    def drop(self, why: Reason) -> None:
+        """Its device is gone: end the backend at once, and start none again before it is asked for."""
+        self._drop_reason = why
+        self.abort()
 
     def join(self, timeout_s: float) -> bool:
         """Whether the thread has ended within `timeout_s`."""
@@ -76,17 +101,19 @@ class Lane:
         self._board.enter(self._slot, "stopped")
 
     def _start(self) -> None:
-        self._board.enter(self._slot, "starting")
+        self._drop_reason = None
         why_not = self._kind.why_not(self._model)
         if why_not:
             raise BackendProblem(why_not)
+        self._board.enter(self._slot, "starting")
         self._backend = self._kind.make()
         self._backend.start(self._model)
         if self._model.golden:
             check_golden(self._backend, self._model.golden)
+        image_s = time_image(self._backend, self._model.manifest.input)
         self._sequence = 0
         self._ready_since_s = time.monotonic()
-        self._board.enter(self._slot, "ready", detail=self._backend.detail)
+        self._board.enter(self._slot, "ready", detail=self._backend.detail, image_s=image_s)
 
     def _run_images(self) -> None:
         backend = self._backend
@@ -124,13 +151,15 @@ class Lane:
 
     def _lose(self, why: Reason) -> float:
         """Give the images back; returns how long to wait before the next start."""
+        dropped, self._drop_reason = self._drop_reason, None
+        why = dropped or why
         log.warning("backend %s is gone: %s", self._kind.name, why.text)
         if self._ready_since_s is not None and time.monotonic() - self._ready_since_s > _STEADY_S:
             self._failures = 0
         self._ready_since_s = None
         self._failures += 1
         delay_s = self._restart_delay_s * _BACK_OFF ** (self._failures - 1)
-        is_hopeless = why.code in _LASTING or self._failures > self._kind.restarts
+        is_hopeless = bool(dropped) or why.code in _LASTING or self._failures > self._kind.restarts
         if is_hopeless:
             self._failures, delay_s = 0, 0.0
         self._board.leave(self._slot, why, jobs=self._jobs, is_hopeless=is_hopeless)

@@ -72,8 +72,11 @@ class Network:
     Raises BackendProblem("bad_model") at birth if the file cannot be run or is not what `spec` says.
     """
 
-    def __init__(self, file: bytes, spec: NetworkSpec, *, runtime: Runtime, threads: int) -> None:
-        self._interpreter = _interpreter(file, runtime, threads)
+    def __init__(
+        self, file: bytes, spec: NetworkSpec, *, runtime: Runtime, threads: int, delegate: object | None = None
+    ) -> None:
+        self._interpreter = _interpreter(file, runtime, threads, delegate)
+        self._failure = "coral_run_failed" if delegate else "inference"
         self._roles = spec.outputs
         self._labels = spec.labels
         inputs = [_TensorInfo.of(details) for details in self._interpreter.get_input_details()]
@@ -84,10 +87,13 @@ class Network:
         self._table = _input_table(self._input)
 
     def run(self, image: NDArray[np.uint8]) -> Answer:
-        """Run one image (height, width, channels) uint8."""
+        """Run one image (height, width, channels) uint8. Raises BackendProblem."""
         self._interpreter.set_tensor(self._input.index, self._table[image][None])
         began = time.perf_counter()
-        self._interpreter.invoke()
+        try:
+            self._interpreter.invoke()
+        except RuntimeError as error:
+            raise BackendProblem(reason(self._failure, detail=error)) from error
         latency_ms = (time.perf_counter() - began) * 1000
         maps, means = self._class_maps()
         scores = self._scores() if means is None else _activate(means, self._roles.activation)
@@ -123,9 +129,10 @@ class Network:
         return info, self._interpreter.get_tensor(info.index)  # a copy, never a view
 
 
-def _interpreter(file: bytes, runtime: Runtime, threads: int) -> Any:
+def _interpreter(file: bytes, runtime: Runtime, threads: int, delegate: object | None) -> Any:
+    delegates = [delegate] if delegate else None
     try:
-        interpreter = runtime.interpreter(model_content=file, num_threads=threads)
+        interpreter = runtime.interpreter(model_content=file, num_threads=threads, experimental_delegates=delegates)
         interpreter.allocate_tensors()
     except (ValueError, RuntimeError) as error:
         is_compiled = _EDGETPU_OPERATOR in str(error)

@@ -1,7 +1,7 @@
 """What the parent and the child of inference say to each other; both sides are here, so that they cannot differ.
 
-open   body: runtimes, input, outputs, labels, cores, budget_s; array file (uint8 bytes)
-       -> body: runtime, version, networks, threads
+open   body: runtimes, input, outputs, labels, cores, budget_s, delegate (None for the CPU); array file (uint8 bytes)
+       -> body: runtime, version, networks, threads, device (what the delegate says of itself, empty for the CPU)
 run    array images (n, height, width, channels) uint8, n up to `networks`
        -> body: latencies_ms; arrays scores (n, labels), and class_maps (n, labels, rows, columns) and features
        (n, length) where the model has them
@@ -12,7 +12,7 @@ There is no close: the child ends with its input.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -20,19 +20,21 @@ from numpy.typing import NDArray
 
 from fieldray.domain.model import InputSpec, OutputRoles
 from fieldray.inference.backend import Answer
+from fieldray.inference.delegate import DelegateSpec
 from fieldray.inference.litert import NetworkSpec
 from fieldray.wire import Message
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class OpenRequest:
-    """Load `file`; time arrangements on at most `cores` cores until `budget_s` is spent."""
+    """Load `file`; time arrangements on at most `cores` cores until `budget_s` is spent. `delegate` opens the stick."""
 
     file: bytes
     spec: NetworkSpec
     runtimes: tuple[str, ...]
     cores: int
     budget_s: float
+    delegate: DelegateSpec | None = None
 
     def message(self) -> Message:
         """As it travels."""
@@ -44,6 +46,7 @@ class OpenRequest:
             "runtimes": list(self.runtimes),
             "cores": self.cores,
             "budget_s": self.budget_s,
+            "delegate": asdict(self.delegate) if self.delegate else None,
         }
         return Message(body, {"file": np.frombuffer(self.file, np.uint8)})
 
@@ -58,6 +61,7 @@ class OpenRequest:
             runtimes=tuple(body["runtimes"]),
             cores=body["cores"],
             budget_s=body["budget_s"],
+            delegate=DelegateSpec.of(body["delegate"]) if body["delegate"] else None,
         )
 
 

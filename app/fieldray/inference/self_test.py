@@ -1,13 +1,29 @@
-"""Does the model give here what its maker measured? Asked of every backend before it takes over."""
+"""Does the model give here what its maker measured, and how fast? Asked of every backend before it takes over."""
 
 from __future__ import annotations
 
+import time
+from typing import Final
+
 import numpy as np
 
-from fieldray.domain.model import GoldenVectors
+from fieldray.domain.model import GoldenVectors, InputSpec
 from fieldray.errors import BackendProblem
 from fieldray.inference.backend import Backend
 from fieldray.reasons import reason
+
+_TIMED_RUNS: Final = 2
+
+
+def time_image(backend: Backend, spec: InputSpec) -> float:
+    """Seconds an image takes with all of the backend's capacity in use; the best of a few, so that it is its own."""
+    images = [np.zeros((spec.height, spec.width, spec.channels), np.uint8)] * backend.capacity
+    times_s = []
+    for _ in range(_TIMED_RUNS):
+        began_s = time.perf_counter()
+        backend.run(images)
+        times_s.append(time.perf_counter() - began_s)
+    return min(times_s) / len(images)
 
 
 def check_golden(backend: Backend, golden: GoldenVectors) -> None:

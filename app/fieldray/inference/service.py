@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from fieldray.inference.arrangement import arrange
+from fieldray.inference.delegate import OpenStick
 from fieldray.inference.litert import Network
 from fieldray.inference.messages import OpenRequest, answer_message
 from fieldray.inference.runtime import load_runtime
@@ -19,6 +20,7 @@ class Service:
     def __init__(self) -> None:
         self._networks: tuple[Network, ...] = ()
         self._threads: ThreadPoolExecutor | None = None
+        self._stick: OpenStick | None = None
 
     def handle(self, message: Message) -> Message:
         """Answer one message. Raises BackendProblem, or ValueError for a message out of order."""
@@ -38,9 +40,12 @@ class Service:
         if self._networks:
             raise ValueError("opened already")
         runtime = load_runtime(request.runtimes)
+        if request.delegate:
+            self._stick = OpenStick(request.delegate, request.file, runtime)
+        delegate = self._stick.delegate if self._stick else None
         shape = request.spec.input
         arrangement = arrange(
-            lambda threads: Network(request.file, request.spec, runtime=runtime, threads=threads),
+            lambda threads: Network(request.file, request.spec, runtime=runtime, threads=threads, delegate=delegate),
             np.zeros((shape.height, shape.width, shape.channels), np.uint8),
             cores=request.cores,
             budget_s=request.budget_s,
@@ -53,6 +58,7 @@ class Service:
                 "version": runtime.version,
                 "networks": len(self._networks),
                 "threads": arrangement.threads,
+                "device": self._stick.detail if self._stick else "",
             }
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,15 +14,29 @@ from fieldray.domain.model import Model
 from fieldray.errors import BackendProblem, FieldrayError
 from fieldray.inference.arrangement import usable_cores
 from fieldray.inference.backend import Answer
+from fieldray.inference.delegate import DelegateSpec
 from fieldray.inference.litert import NetworkSpec
 from fieldray.inference.messages import OpenRequest, answers_of, run_message
 from fieldray.inference.runtime import RUNTIMES
-from fieldray.reasons import reason
+from fieldray.reasons import Reason, reason
 from fieldray.wire import Message
 
 log = logging.getLogger(__name__)
 
 _SERVICE: Final = "fieldray.inference.service:handle"
+
+
+class Explain(Protocol):
+    """Why a child ended; `is_open`: after the model was opened."""
+
+    def __call__(self, error: ChildDied | ChildTimeout, *, is_open: bool, timeout_s: float) -> Reason: ...
+
+
+def explain_end(error: ChildDied | ChildTimeout, *, is_open: bool, timeout_s: float) -> Reason:  # noqa: ARG001
+    """Where nothing more is known."""
+    if isinstance(error, ChildTimeout):
+        return reason("worker_timeout", seconds=f"{timeout_s:g}")
+    return reason("worker_died")
 
 
 class WorkerBackend:
@@ -32,6 +46,8 @@ class WorkerBackend:
     runtimes   which runtimes may be used, the first one found is (see `runtime.RUNTIMES`)
     cores      how many cores may be used at most; None for all of this machine's
     budget_s   how long arrangements may be timed when a model is opened
+    delegate   opens the stick; None for the CPU
+    explain    says why the child ended
     """
 
     def __init__(
@@ -43,6 +59,8 @@ class WorkerBackend:
         budget_s: float = 0.25,
         start_timeout_s: float = 60.0,
         run_timeout_s: float = 20.0,
+        delegate: DelegateSpec | None = None,
+        explain: Explain = explain_end,
     ) -> None:
         self._file = file
         self._runtimes = runtimes
@@ -50,6 +68,9 @@ class WorkerBackend:
         self._budget_s = budget_s
         self._start_timeout_s = start_timeout_s
         self._run_timeout_s = run_timeout_s
+        self._delegate = delegate
+        self._explain = explain
+        self._is_open = False
         self._child = Child(_SERVICE)
         self._capacity = 1
         self._detail = ""
@@ -61,7 +82,7 @@ class WorkerBackend:
 
     @property
     def detail(self) -> str:
-        """Runtime, its version, and networks x threads."""
+        """Runtime, its version, and networks x threads, or what runs instead of the CPU."""
         return self._detail
 
     @property
@@ -79,7 +100,12 @@ class WorkerBackend:
         manifest = model.manifest
         spec = NetworkSpec(input=manifest.input, outputs=manifest.outputs, labels=len(manifest.labels))
         request = OpenRequest(
-            file=self._file(model), spec=spec, runtimes=self._runtimes, cores=self._cores, budget_s=self._budget_s
+            file=self._file(model),
+            spec=spec,
+            runtimes=self._runtimes,
+            cores=self._cores,
+            budget_s=self._budget_s,
+            delegate=self._delegate,
         )
         try:
             self._child.start()
@@ -87,7 +113,9 @@ class WorkerBackend:
             raise BackendProblem(reason("start_failed", detail=error.strerror or str(error))) from error
         opened = self._call(request.message(), timeout_s=self._start_timeout_s).body
         self._capacity = int(opened["networks"])
-        self._detail = f"{opened['runtime']} {opened['version']}, {opened['networks']} x {opened['threads']}"
+        self._is_open = True
+        on_what = opened["device"] or f"{opened['networks']} x {opened['threads']}"
+        self._detail = f"{opened['runtime']} {opened['version']}, {on_what}"
 
     def run(self, images: Sequence[NDArray[np.uint8]]) -> list[Answer]:
         """Run 1 to `capacity` images (height, width, channels) uint8. Raises BackendProblem."""
@@ -109,11 +137,10 @@ class WorkerBackend:
     def _call(self, message: Message, *, timeout_s: float) -> Message:
         try:
             return self._child.call(message, timeout_s=timeout_s)
-        except ChildTimeout as error:
-            raise BackendProblem(reason("worker_timeout", seconds=f"{timeout_s:g}")) from error
-        except ChildDied as error:
-            log.warning("the model's process ended with %s: %s", error.exit_code, error.last_words)
-            raise BackendProblem(reason("worker_died")) from error
+        except (ChildDied, ChildTimeout) as error:
+            if isinstance(error, ChildDied):
+                log.warning("the model's process ended with %s: %s", error.exit_code, error.last_words)
+            raise BackendProblem(self._explain(error, is_open=self._is_open, timeout_s=timeout_s)) from error
         except BackendProblem:
             raise
         except FieldrayError as error:

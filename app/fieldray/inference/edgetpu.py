@@ -1,0 +1,107 @@
+"""The Coral USB stick as a backend: the pack's compiled file in a child process that may die of it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, Literal
+
+from fieldray.child import ChildDied, ChildTimeout
+from fieldray.domain.model import Model
+from fieldray.errors import BackendProblem
+from fieldray.inference import coral
+from fieldray.inference.backend import BackendKind
+from fieldray.inference.compiled import read_compiled
+from fieldray.inference.coral_usb import FindSticks
+from fieldray.inference.delegate import DelegateSpec
+from fieldray.inference.runtime import RUNTIMES
+from fieldray.inference.worker import WorkerBackend
+from fieldray.paths import user_data
+from fieldray.reasons import Reason, reason
+
+Clock = Literal["std", "max"]
+
+# The library built for "max" runs at its highest clock unless told else; the one built for "std" never does.
+_PERFORMANCE: Final = {"std": "High", "max": "Max"}
+_ACCESS_VIOLATION: Final = 0xC0000005  # exit code of a Windows process that touched memory it must not
+_LOCK_NAME: Final = "stick-{index}.lock"
+
+
+def edgetpu_kind(
+    *,
+    libraries: Sequence[str] = (),
+    clock: Clock = "std",
+    runtimes: tuple[str, ...] = RUNTIMES,
+    find: FindSticks = coral.find_usb_sticks,
+    lock_folder: Callable[[], Path] = user_data,
+    start_timeout_s: float = 20.0,
+    run_timeout_s: float = 3.0,
+) -> BackendKind:
+    """Runs the pack's Edge TPU file on the first stick that no other process uses.
+
+    libraries    names of the Edge TPU runtime to try; this system's usual ones if empty
+    clock        "max" makes the stick hot enough to burn the skin, and is only for who asks for it
+    find         what the system knows about USB; where it shows no stick, the runtime's own list is asked
+    lock_folder  holds one lock file a stick, shared by all processes of this user
+    """
+
+    def make() -> WorkerBackend:
+        delegate = DelegateSpec(
+            libraries=tuple(libraries),
+            options=(("Performance", _PERFORMANCE[clock]),),
+            lock=str(lock_folder() / _LOCK_NAME),
+        )
+        return WorkerBackend(
+            _compiled_file,
+            runtimes=runtimes,
+            cores=1,
+            delegate=delegate,
+            explain=explain_end,
+            start_timeout_s=start_timeout_s,
+            run_timeout_s=run_timeout_s,
+        )
+
+    def why_not(model: Model) -> Reason | None:
+        return _file_problem(model) or _stick_problem(find, libraries)
+
+    return BackendKind(name="edgetpu", make=make, why_not=why_not)
+
+
+def _compiled_file(model: Model) -> bytes:
+    if model.edgetpu_file is None:
+        raise BackendProblem(reason("no_edgetpu_file"))
+    return model.edgetpu_file
+
+
+def _file_problem(model: Model) -> Reason | None:
+    """Why the pack cannot run on any stick. A runtime would not say: it would run a plain file on the CPU."""
+    if model.edgetpu_file is None:
+        return reason("no_edgetpu_file")
+    try:
+        compiled = read_compiled(model.edgetpu_file)
+    except ValueError as error:
+        return reason("bad_model", detail=str(error))
+    return None if compiled.on_stick else reason("coral_not_compiled")
+
+
+def _stick_problem(find: FindSticks, libraries: Sequence[str]) -> Reason | None:
+    """Why there is no use in starting a process for the stick; one on USB is best found out about by opening it."""
+    sticks = find()
+    if sticks:
+        return reason("coral_no_permission") if sticks[0].is_writable is False else None
+    return coral.look(ask=lambda: coral.ask_library(libraries), find=find).reason
+
+
+def explain_end(error: ChildDied | ChildTimeout, *, is_open: bool, timeout_s: float) -> Reason:
+    """Why the stick's process ended, from how and when it did."""
+    if isinstance(error, ChildTimeout):
+        return reason("coral_no_answer", seconds=f"{timeout_s:g}")
+    if _broke_memory(error.exit_code) and not is_open:
+        return reason("coral_wrong_abi")
+    return reason("coral_stopped")
+
+
+def _broke_memory(exit_code: int | None) -> bool:
+    segment = getattr(signal, "SIGSEGV", None)
+    return exit_code is not None and (exit_code == _ACCESS_VIOLATION or (segment is not None and exit_code == -segment))

@@ -1,0 +1,154 @@
+"""Notices that a stick was plugged in or pulled out, whatever the engine is doing.
+
+Looks at the system's list of USB devices a few times a second, which costs next to nothing, and asks the Edge TPU
+runtime only some time after a change. What it says is a hint: whether the stick works is found out by opening it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Literal
+
+from fieldray.domain.events import Publish, StickChanged
+from fieldray.inference import coral
+from fieldray.inference.coral_usb import FindSticks, UsbStick
+from fieldray.reasons import Reason, reason
+
+log = logging.getLogger(__name__)
+
+Change = Literal["plugged", "unplugged", "flapping"]
+
+FLAPS: Final = 5  # so many changes within the window are more than hands can do
+_FLAP_WINDOW_S: Final = 3.0
+_CALM_S: Final = 3.0  # a stick that flapped counts again after so long without a change
+_FIRMWARE_GRACE_S: Final = 5.0  # a stick that is given its firmware vanishes for a moment
+
+
+class Steady:
+    """Turns what is seen at each look into changes that count.
+
+    The first change counts at once, for quick hands; a stick that flaps counts as absent until it is calm; one that
+    vanishes while its firmware is loaded still counts as there for a while.
+    """
+
+    def __init__(self) -> None:
+        self._seen: tuple[UsbStick, ...] = ()
+        self._counts = False
+        self._changes: deque[float] = deque(maxlen=FLAPS)
+        self._is_flapping = False
+
+    def look(self, sticks: tuple[UsbStick, ...], now_s: float) -> Change | None:
+        """Take note of what is there at `now_s` (monotonic); what has changed, if anything."""
+        before, self._seen = self._seen, sticks
+        if bool(before) != bool(sticks):
+            self._changes.append(now_s)
+            self._was_bare = bool(before) and before[0].state == "bare"
+        if self._is_flapping:
+            return self._calm_down(now_s)
+        if self._flaps_at(now_s):
+            self._is_flapping, self._counts = True, False
+            return "flapping"
+        return self._settle(now_s)
+
+    _was_bare = False
+
+    def _settle(self, now_s: float) -> Change | None:
+        if self._seen and not self._counts:
+            self._counts = True
+            return "plugged"
+        may_come_back = self._was_bare and now_s - self._changes[-1] < _FIRMWARE_GRACE_S if self._changes else False
+        if not self._seen and self._counts and not may_come_back:
+            self._counts = False
+            return "unplugged"
+        return None
+
+    def _flaps_at(self, now_s: float) -> bool:
+        return len(self._changes) == FLAPS and now_s - self._changes[0] < _FLAP_WINDOW_S
+
+    def _calm_down(self, now_s: float) -> Change | None:
+        if now_s - self._changes[-1] < _CALM_S:
+            return None
+        self._is_flapping = False
+        self._changes.clear()
+        return self._settle(now_s) or (None if self._seen else "unplugged")
+
+
+class StickWatch:
+    """A thread that looks; the callbacks are called from it.
+
+    plugged    a stick is there: try it
+    unplugged  it is gone, and why
+    ask        asks the Edge TPU runtime; may take its time
+    """
+
+    def __init__(
+        self,
+        publish: Publish,
+        *,
+        plugged: Callable[[], None],
+        unplugged: Callable[[Reason], None],
+        find: FindSticks = coral.find_usb_sticks,
+        ask: coral.AskLibrary = coral.ask_library,
+        interval_s: float = 0.2,
+        ask_after_s: float = 3.0,
+    ) -> None:
+        self._publish = publish
+        self._plugged = plugged
+        self._unplugged = unplugged
+        self._find = find
+        self._ask = ask
+        self._interval_s = interval_s
+        self._ask_after_s = ask_after_s
+        self._steady = Steady()
+        self._ask_at_s: float | None = time.monotonic() + ask_after_s
+        self._told: StickChanged | None = None
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="stick-watch", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End; waits for the thread."""
+        self._ends.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._ends.is_set():
+            try:
+                self._look()
+            except Exception:
+                log.exception("looking for the stick failed; the next look may not")
+            self._ends.wait(self._interval_s)
+
+    def _look(self) -> None:
+        sticks, now_s = self._find(), time.monotonic()
+        change = self._steady.look(sticks, now_s)
+        if change:
+            self._tell(sticks, change)
+            self._ask_at_s = None if change == "flapping" else now_s + self._ask_after_s
+        elif self._ask_at_s is not None and now_s >= self._ask_at_s:
+            self._ask_at_s = None
+            self._publish_event(coral.look(ask=self._ask, find=self._find).event)
+
+    def _tell(self, sticks: tuple[UsbStick, ...], change: Change) -> None:
+        log.info("the stick: %s", change)
+        if change == "plugged":
+            self._plugged()
+            status = coral.CoralStatus(usb=sticks, answer=None, reason=None, notes=coral.notes_on(sticks))
+        else:
+            why = reason("coral_flapping" if change == "flapping" else "coral_unplugged")
+            self._unplugged(why)
+            status = coral.CoralStatus(usb=(), answer=None, reason=why)
+        self._publish_event(status.event)
+
+    def _publish_event(self, event: StickChanged) -> None:
+        if event != self._told:
+            self._told = event
+            self._publish(event)

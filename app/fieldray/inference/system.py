@@ -1,0 +1,48 @@
+"""The engine on the devices of this machine: the stick where there is one, and the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fieldray.domain.events import Publish
+from fieldray.domain.prediction import DeviceChoice, Policy
+from fieldray.inference import coral
+from fieldray.inference.coral_usb import FindSticks
+from fieldray.inference.cpu import cpu_kind
+from fieldray.inference.edgetpu import Clock, edgetpu_kind
+from fieldray.inference.engine import Engine
+from fieldray.inference.stick_watch import StickWatch
+
+
+def system_engine(
+    publish: Publish,
+    *,
+    device: DeviceChoice = "auto",
+    policy: Policy = "accelerator",
+    clock: Clock = "std",
+    libraries: Sequence[str] = (),
+    find: FindSticks = coral.find_usb_sticks,
+    stick_timeout_s: float = 3.0,
+) -> Engine:
+    """An engine that moves to the stick when it is plugged in, and back when it is gone.
+
+    `libraries` and `find` as for `edgetpu.edgetpu_kind`; `stick_timeout_s` is how long the stick may take for an image.
+    """
+
+    def watch(engine: Engine) -> StickWatch:
+        return StickWatch(
+            publish,
+            plugged=lambda: engine.reconsider("edgetpu"),
+            unplugged=lambda why: engine.lost("edgetpu", why),
+            find=find,
+            ask=lambda: coral.ask_library(libraries),
+        )
+
+    stick = edgetpu_kind(libraries=libraries, clock=clock, find=find, run_timeout_s=stick_timeout_s)
+    return Engine(
+        publish,
+        device=device,
+        kinds=(stick, cpu_kind()),
+        policy=policy,
+        watch=None if device == "cpu" else watch,
+    )
