@@ -42,13 +42,15 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-def arrange(load: LoadNetwork, image: NDArray[np.uint8], *, cores: int, budget_s: float) -> Arrangement:
+def arrange(load: LoadNetwork, image: NDArray[np.uint8], *, cores: int, budget_s: float | None) -> Arrangement:
     """Time one lean network, one a core, and one with a thread a core; the best of them if it is worth it.
 
     load     a network with so many threads
     image    (height, width, channels) uint8 to time with
-    budget_s no further arrangement is tried after this time
+    budget_s no further arrangement is tried after this time; None: nothing is timed, one network gets a thread a core
     """
+    if budget_s is None:
+        return Arrangement((load(cores),), cores, 0.0)
     began = time.perf_counter()
     cores = min(cores, _MOST_CORES)
     lean = _timed((load(1),), 1, image)

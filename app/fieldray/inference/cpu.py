@@ -5,15 +5,17 @@ from __future__ import annotations
 from fieldray.domain.model import Model
 from fieldray.inference.backend import BackendKind
 from fieldray.inference.runtime import RUNTIMES
-from fieldray.inference.worker import WorkerBackend
+from fieldray.inference.worker import BUDGET_S, WorkerBackend
 from fieldray.reasons import Reason
 
 
-def cpu_kind(*, runtimes: tuple[str, ...] = RUNTIMES, cores: int | None = None) -> BackendKind:
+def cpu_kind(
+    *, runtimes: tuple[str, ...] = RUNTIMES, cores: int | None = None, budget_s: float | None = BUDGET_S
+) -> BackendKind:
     """Runs the pack's CPU file in a child process; see `worker.WorkerBackend` for the parameters."""
 
     def make() -> WorkerBackend:
-        return WorkerBackend(lambda model: model.cpu_file, runtimes=runtimes, cores=cores)
+        return WorkerBackend(lambda model: model.cpu_file, runtimes=runtimes, cores=cores, budget_s=budget_s)
 
     return BackendKind(name="cpu", make=make, why_not=_why_not)
 

@@ -27,13 +27,16 @@ from fieldray.wire import Message
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class OpenRequest:
-    """Load `file`; time arrangements on at most `cores` cores until `budget_s` is spent. `delegate` opens the stick."""
+    """Load `file`; time arrangements on at most `cores` cores until `budget_s` is spent. `delegate` opens the stick.
+
+    With no `budget_s` nothing is timed: one network gets a thread a core, and its first image is really its first.
+    """
 
     file: bytes
     spec: NetworkSpec
     runtimes: tuple[str, ...]
     cores: int
-    budget_s: float
+    budget_s: float | None
     delegate: DelegateSpec | None = None
 
     def message(self) -> Message:

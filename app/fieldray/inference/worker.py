@@ -23,6 +23,7 @@ from fieldray.wire import Message
 
 log = logging.getLogger(__name__)
 
+BUDGET_S: Final = 0.25
 _SERVICE: Final = "fieldray.inference.service:handle"
 
 
@@ -45,7 +46,7 @@ class WorkerBackend:
     file       which of the model's files to run
     runtimes   which runtimes may be used, the first one found is (see `runtime.RUNTIMES`)
     cores      how many cores may be used at most; None for all of this machine's
-    budget_s   how long arrangements may be timed when a model is opened
+    budget_s   how long arrangements may be timed when a model is opened; None: not at all, a thread a core
     delegate   opens the stick; None for the CPU
     explain    says why the child ended
     """
@@ -56,7 +57,7 @@ class WorkerBackend:
         *,
         runtimes: tuple[str, ...] = RUNTIMES,
         cores: int | None = None,
-        budget_s: float = 0.25,
+        budget_s: float | None = BUDGET_S,
         start_timeout_s: float = 60.0,
         run_timeout_s: float = 20.0,
         delegate: DelegateSpec | None = None,

@@ -63,6 +63,12 @@ def test_lean_for_a_network_faster_than_its_messages() -> None:
     assert (len(chosen.networks), chosen.threads) == (1, 1)
 
 
+def test_without_a_budget_nothing_is_run() -> None:
+    loaded: list[int] = []
+    chosen = arrange(cast("Any", loaded.append), IMAGE, cores=8, budget_s=None)
+    assert (loaded, len(chosen.networks), chosen.threads) == ([8], 1, 8)
+
+
 def test_at_most_four_cores_are_used() -> None:
     chosen = choice({1: 0.01, 4: 0.01}, is_one_core=False, cores=64)
     assert len(chosen.networks) == 4
