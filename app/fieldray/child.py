@@ -49,8 +49,11 @@ class ChildTimeout(Exception):
 class Child:
     """The parent's handle. Not for use by two threads at once, except `kill`, which any thread may call."""
 
-    def __init__(self, service: str, *, memory_limit_mb: int | None = None) -> None:
+    def __init__(
+        self, service: str, *, memory_limit_mb: int | None = None, command: Callable[[str], list[str]] = child_command
+    ) -> None:
         self._service = service
+        self._command = command
         self._memory_limit_mb = memory_limit_mb
         self._process: subprocess.Popen[bytes] | None = None
         self._last_words: deque[str] = deque(maxlen=20)
@@ -74,7 +77,7 @@ class Child:
             environment[_MEMORY_VARIABLE] = str(self._memory_limit_mb)
         flags = getattr(subprocess, "CREATE_NO_WINDOW", 0)
         self._process = subprocess.Popen(
-            child_command(self._service),
+            self._command(self._service),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -82,6 +85,7 @@ class Child:
             creationflags=flags,
         )
         self._timed_out = False
+        self._last_words.clear()
         self._drain = threading.Thread(target=self._keep_last_words, name="child-stderr", daemon=True)
         self._drain.start()
 
@@ -106,7 +110,11 @@ class Child:
             if self._timed_out:
                 raise ChildTimeout(f"no answer in {timeout_s:g} s")
             raise ChildDied(process.returncode, "\n".join(self._last_words))
-        _raise_remote(answer)
+        try:
+            _raise_remote(answer)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            self.kill()
+            raise ChildDied(None, "an answer that makes no sense") from error
         return answer
 
     def close(self, *, grace_s: float = 2.0) -> None:

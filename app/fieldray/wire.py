@@ -10,6 +10,7 @@ another. The header is {"body": {...}, "arrays": [[name, dtype, shape], ...]}.
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -35,7 +36,7 @@ class Message:
 
 def write_message(stream: BinaryIO, message: Message) -> None:
     """Write one message and flush. Raises OSError when the other side is gone, TypeError for a strange array."""
-    arrays = {name: np.ascontiguousarray(array) for name, array in message.arrays.items()}
+    arrays = {name: _plain(array) for name, array in message.arrays.items()}
     for name, array in arrays.items():
         if array.dtype.name not in _DTYPES:
             raise TypeError(f"array {name}: {array.dtype} does not travel")
@@ -47,6 +48,11 @@ def write_message(stream: BinaryIO, message: Message) -> None:
     stream.flush()
 
 
+def _plain(array: Array) -> Array:
+    """In one piece and in this machine's byte order."""
+    return np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")
+
+
 def read_message(stream: BinaryIO) -> Message | None:
     """Read one message; None at the end of the stream. Raises ValueError for a malformed one."""
     prefix = _read_exactly(stream, 4)
@@ -55,22 +61,37 @@ def read_message(stream: BinaryIO) -> Message | None:
     (length,) = struct.unpack("<I", prefix)
     if length > _HEADER_LIMIT:
         raise ValueError(f"message header of {length} bytes")
-    header = json.loads(_read_exactly(stream, length) or b"")
-    arrays = {name: _read_array(stream, dtype, shape) for name, dtype, shape in header["arrays"]}
-    return Message(header["body"], arrays)
+    try:
+        header = json.loads(_read_exactly(stream, length) or b"")
+        body, listing = header["body"], [_Array(*entry) for entry in header["arrays"]]
+    except (KeyError, TypeError, RecursionError) as error:
+        raise ValueError("not a message header") from error
+    if not isinstance(body, dict) or sum(array.size_bytes for array in listing) > _ARRAY_LIMIT:
+        raise ValueError("message body or arrays out of bounds")
+    return Message(body, {array.name: _read_array(stream, array) for array in listing})
 
 
-def _read_array(stream: BinaryIO, dtype: str, shape: list[int]) -> Array:
-    if dtype not in _DTYPES or any(not isinstance(side, int) or side < 0 for side in shape):
-        raise ValueError(f"array of {dtype} {shape}")
-    count = 1
-    for side in shape:
-        count *= side
-    size = count * np.dtype(dtype).itemsize
-    if size > _ARRAY_LIMIT:
-        raise ValueError(f"array of {size} bytes")
-    data = _read_exactly(stream, size) if size else b""
-    return np.frombuffer(data or b"", dtype=dtype).reshape(shape)
+@dataclass(frozen=True, slots=True)
+class _Array:
+    """An announced array. Raises ValueError or TypeError at birth for one that does not travel."""
+
+    name: str
+    dtype: str
+    shape: list[int]
+
+    def __post_init__(self) -> None:
+        sides_are_sizes = all(isinstance(side, int) and side >= 0 for side in self.shape)
+        if self.dtype not in _DTYPES or not isinstance(self.name, str) or not sides_are_sizes:
+            raise ValueError(f"array of {self.dtype} {self.shape}")
+
+    @property
+    def size_bytes(self) -> int:
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+def _read_array(stream: BinaryIO, array: _Array) -> Array:
+    data = _read_exactly(stream, array.size_bytes) if array.size_bytes else b""
+    return np.frombuffer(data or b"", dtype=array.dtype).reshape(array.shape)
 
 
 def _read_exactly(stream: BinaryIO, size: int) -> bytes | None:

@@ -81,12 +81,16 @@ def _decode(data: bytes, frame: int) -> Image:
 
 
 def _grey_of_colour(stored: NDArray[Any], dataset: Dataset) -> Image:
-    """Secondary captures of grey images: already as displayed, so only the range of the values is kept."""
+    """Secondary captures of grey images: shown as stored, whatever else the file says."""
     if stored.dtype.itemsize > 2:
         raise Unusable(reason("colour"))
     grey = grey_of_colour(stored)
+    bits = whole_number(dataset, "BitsStored", 8)
+    if bits > 8 * grey.dtype.itemsize or grey.max() >= 2**bits:
+        bits = 8 * grey.dtype.itemsize
     bare = Dataset()
-    bare.BitsStored = 8 * grey.dtype.itemsize
+    bare.BitsStored = bits
+    bare.WindowCenter, bare.WindowWidth, bare.VOILUTFunction = (2**bits - 1) / 2, 2**bits - 1, "LINEAR_EXACT"
     bare.ViewPosition = text(dataset, "ViewPosition")
     return dicom_grey.grey_image(grey, bare, ("grey_from_colour",))
 

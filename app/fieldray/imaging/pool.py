@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any, Final, Self
@@ -17,6 +17,7 @@ from fieldray.domain.model import InputSpec
 from fieldray.domain.study import ImageRef
 from fieldray.errors import FieldrayError, Unreadable, Unusable
 from fieldray.imaging import source
+from fieldray.paths import child_command
 from fieldray.reasons import Reason, reason
 from fieldray.wire import Message
 
@@ -45,11 +46,21 @@ class ReaderPool:
 
     timeout_s           for one file; a child that takes longer is killed
     memory_limit_mb     address space of one child
+    command             starts a child that serves what it is given
     """
 
-    def __init__(self, size: int, *, timeout_s: float, memory_limit_mb: int, service: str = _SERVICE) -> None:
+    def __init__(
+        self,
+        size: int,
+        *,
+        timeout_s: float,
+        memory_limit_mb: int,
+        command: Callable[[str], list[str]] = child_command,
+    ) -> None:
         self._timeout_s = timeout_s
-        self._children = [Child(service, memory_limit_mb=memory_limit_mb) for _ in range(max(1, size))]
+        self._children = [
+            Child(_SERVICE, memory_limit_mb=memory_limit_mb, command=command) for _ in range(max(1, size))
+        ]
         self._idle = list(self._children)
         self._condition = threading.Condition()
         self._is_closed = False

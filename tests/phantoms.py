@@ -1,0 +1,384 @@
+"""Synthetic films as files of every kind, and files that are wrong in every way we know.
+
+Encoders exist here for all transfer syntaxes but High-Throughput JPEG 2000 and JPEG XL, for which none can be
+installed; those are tested on real files where the data folder is there.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gdcm
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from pydicom import dcmwrite
+from pydicom.dataset import Dataset, FileMetaDataset
+from pydicom.encaps import encapsulate
+from pydicom.uid import (
+    JPEG2000,
+    UID,
+    DeflatedExplicitVRLittleEndian,
+    ExplicitVRBigEndian,
+    ExplicitVRLittleEndian,
+    ImplicitVRLittleEndian,
+    JPEG2000Lossless,
+    JPEGBaseline8Bit,
+    JPEGExtended12Bit,
+    JPEGLossless,
+    JPEGLosslessSV1,
+    JPEGLSLossless,
+    JPEGLSNearLossless,
+    RLELossless,
+)
+
+from fieldray.imaging.synthetic import chest_phantom, film_dataset
+from jpeg12 import encode_jpeg12
+
+LOSSLESS: Mapping[str, UID] = {
+    "implicit-little": ImplicitVRLittleEndian,
+    "explicit-little": ExplicitVRLittleEndian,
+    "explicit-big": ExplicitVRBigEndian,
+    "deflated": DeflatedExplicitVRLittleEndian,
+    "rle": RLELossless,
+    "jpeg-lossless": JPEGLossless,
+    "jpeg-lossless-sv1": JPEGLosslessSV1,
+    "jpegls-lossless": JPEGLSLossless,
+    "jpeg2000-lossless": JPEG2000Lossless,
+}
+LOSSY: Mapping[str, UID] = {
+    "jpeg-baseline": JPEGBaseline8Bit,
+    "jpeg-extended-12": JPEGExtended12Bit,
+    "jpegls-near": JPEGLSNearLossless,
+    "jpeg2000-lossy": JPEG2000,
+}
+_COMPRESSION: Mapping[UID, Mapping[str, Any]] = {
+    RLELossless: {"encoding_plugin": "pydicom"},
+    JPEGLSLossless: {"encoding_plugin": "pyjpegls"},
+    JPEGLSNearLossless: {"encoding_plugin": "pyjpegls", "jls_error": 2},
+    JPEG2000Lossless: {"encoding_plugin": "pylibjpeg"},
+    JPEG2000: {"encoding_plugin": "pylibjpeg", "j2k_cr": [6]},
+}
+_GDCM_SYNTAX: Mapping[UID, int] = {
+    JPEGLossless: gdcm.TransferSyntax.JPEGLosslessProcess14,
+    JPEGLosslessSV1: gdcm.TransferSyntax.JPEGLosslessProcess14_1,
+}
+
+Pixels = NDArray[np.uint16]
+
+
+def scaled(pixels: Pixels, bits: int) -> NDArray[Any]:
+    """A 12-bit film in `bits` bits: uint8 or uint16."""
+    wide = pixels.astype(np.uint32)
+    shifted = wide >> (12 - bits) if bits < 12 else wide << (bits - 12)
+    return shifted.astype(np.uint8 if bits <= 8 else np.uint16)
+
+
+def write_dicom(
+    path: Path,
+    pixels: Pixels,
+    *,
+    transfer_syntax: UID = ExplicitVRLittleEndian,
+    photometric: str = "MONOCHROME2",
+    bits: int = 12,
+    signed: bool = False,
+    number: int = 1,
+    changes: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write a 12-bit film (0 is air) as DICOM; `changes` sets elements by keyword, or deletes them by None.
+
+    MONOCHROME1 is stored inverted and a signed film shifted down (with the intercept that undoes it), so every file
+    shows the same picture. RGB and YBR_FULL hold grey, PALETTE COLOR a grey ramp; all three in 8 bits.
+    """
+    dataset = film_dataset(pixels, number=number)
+    if photometric in ("RGB", "YBR_FULL", "PALETTE COLOR"):
+        _as_colour(dataset, scaled(pixels, 8), photometric)
+    else:
+        _as_grey(dataset, scaled(pixels, bits), photometric, bits, signed=signed)
+    for keyword, value in (changes or {}).items():
+        if value is None:
+            delattr(dataset, keyword)
+        else:
+            setattr(dataset, keyword, value)
+    _save(dataset, path, transfer_syntax)
+    return path
+
+
+def _as_grey(dataset: Dataset, values: NDArray[Any], photometric: str, bits: int, *, signed: bool) -> None:
+    top = 2**bits - 1
+    stored: NDArray[Any] = top - values.astype(np.int32) if photometric == "MONOCHROME1" else values.astype(np.int32)
+    if signed:
+        stored = stored - 2 ** (bits - 1)
+        dataset.RescaleSlope, dataset.RescaleIntercept = 1, 2 ** (bits - 1)
+    dataset.PhotometricInterpretation = photometric
+    dataset.PresentationLUTShape = "INVERSE" if photometric == "MONOCHROME1" else "IDENTITY"
+    dataset.BitsAllocated = 8 if bits <= 8 else 16
+    dataset.BitsStored, dataset.HighBit, dataset.PixelRepresentation = bits, bits - 1, int(signed)
+    dataset.WindowCenter, dataset.WindowWidth = 2 ** (bits - 1), 2**bits
+    _set_pixels(dataset, stored.astype(f"<{'i' if signed else 'u'}{dataset.BitsAllocated // 8}"))
+
+
+def _as_colour(dataset: Dataset, values: NDArray[np.uint8], photometric: str) -> None:
+    dataset.PhotometricInterpretation = photometric
+    dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit = 8, 8, 7
+    for keyword in ("WindowCenter", "WindowWidth", "PresentationLUTShape"):
+        delattr(dataset, keyword)
+    if photometric == "PALETTE COLOR":
+        for colour in ("Red", "Green", "Blue"):
+            setattr(dataset, f"{colour}PaletteColorLookupTableDescriptor", [256, 0, 16])
+            ramp = (np.arange(256) * 257).astype("<u2").tobytes()
+            setattr(dataset, f"{colour}PaletteColorLookupTableData", ramp)
+        _set_pixels(dataset, values)
+        return
+    dataset.SamplesPerPixel, dataset.PlanarConfiguration = 3, 0
+    chroma = np.full_like(values, 128) if photometric == "YBR_FULL" else values
+    _set_pixels(dataset, np.stack([values, chroma, chroma], axis=2))
+
+
+def _set_pixels(dataset: Dataset, values: NDArray[Any]) -> None:
+    data = values.tobytes()
+    dataset.PixelData = data + b"\0" * (len(data) % 2)
+    dataset["PixelData"].VR = "OB" if dataset.BitsAllocated == 8 else "OW"
+
+
+def _save(dataset: Dataset, path: Path, transfer_syntax: UID) -> None:
+    if transfer_syntax in _GDCM_SYNTAX:
+        _save_by_gdcm(dataset, path, transfer_syntax)
+        return
+    if transfer_syntax in _COMPRESSION:
+        dataset.compress(transfer_syntax, generate_instance_uid=False, **_COMPRESSION[transfer_syntax])
+    elif transfer_syntax == JPEGBaseline8Bit:
+        encoded = io.BytesIO()
+        Image.fromarray(_stored_8_bit(dataset)).save(encoded, "JPEG", quality=95)
+        _encapsulate(dataset, encoded.getvalue())
+    elif transfer_syntax == JPEGExtended12Bit:
+        stored = np.frombuffer(dataset.PixelData, "<u2").reshape(dataset.Rows, dataset.Columns)
+        _encapsulate(dataset, encode_jpeg12(stored))
+    elif transfer_syntax == ExplicitVRBigEndian and dataset.BitsAllocated == 16:
+        dataset.PixelData = np.frombuffer(dataset.PixelData, "<u2").astype(">u2").tobytes()
+    dataset.file_meta.TransferSyntaxUID = transfer_syntax
+    dcmwrite(path, dataset, enforce_file_format=True)
+
+
+def _encapsulate(dataset: Dataset, frame: bytes) -> None:
+    dataset.PixelData = encapsulate([frame])
+    dataset["PixelData"].VR, dataset["PixelData"].is_undefined_length = "OB", True
+
+
+def _stored_8_bit(dataset: Dataset) -> NDArray[np.uint8]:
+    shape = (dataset.Rows, dataset.Columns, 3) if dataset.SamplesPerPixel == 3 else (dataset.Rows, dataset.Columns)
+    return np.frombuffer(dataset.PixelData, np.uint8)[: int(np.prod(shape))].reshape(shape)
+
+
+def _save_by_gdcm(dataset: Dataset, path: Path, transfer_syntax: UID) -> None:
+    """By GDCM, which reads and writes files only."""
+    dcmwrite(path, dataset, enforce_file_format=True)
+    reader = gdcm.ImageReader()
+    reader.SetFileName(str(path))
+    assert reader.Read()
+    change = gdcm.ImageChangeTransferSyntax()
+    change.SetTransferSyntax(gdcm.TransferSyntax(_GDCM_SYNTAX[transfer_syntax]))
+    change.SetInput(reader.GetImage())
+    assert change.Change()
+    writer = gdcm.ImageWriter()
+    writer.SetFileName(str(path))
+    writer.SetFile(reader.GetFile())
+    writer.SetImage(change.GetOutput())
+    assert writer.Write()
+
+
+# ---- collections
+
+
+def write_collection(folder: Path, *, rows: int = 160, columns: int = 128) -> list[Path]:
+    """One film in every transfer syntax, bit depth and photometric interpretation, and as PNG and JPEG.
+
+    All show the same picture (`chest_phantom(rows, columns, 7, abnormal=False)`), each with its own study.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    film = chest_phantom(rows, columns, 7, abnormal=False)
+    written: list[Path] = []
+
+    def dicom(name: str, **options: Any) -> None:
+        written.append(write_dicom(folder / f"{name}.dcm", film, number=100 + len(written), **options))
+
+    for name, syntax in LOSSLESS.items():
+        dicom(name, transfer_syntax=syntax)
+    for name, syntax in LOSSY.items():
+        dicom(name, transfer_syntax=syntax, bits=8 if syntax == JPEGBaseline8Bit else 12)
+    for bits in (8, 10, 12, 14, 15, 16):
+        dicom(f"unsigned-{bits}", bits=bits)
+        dicom(f"signed-{bits}", bits=bits, signed=True)
+        dicom(f"monochrome1-{bits}", bits=bits, photometric="MONOCHROME1")
+    for photometric in ("RGB", "YBR_FULL", "PALETTE COLOR"):
+        dicom(photometric.lower().replace(" ", "-"), photometric=photometric)
+    dicom("rle-monochrome1-signed", transfer_syntax=RLELossless, photometric="MONOCHROME1", signed=True)
+    dicom("jpeg2000-monochrome1", transfer_syntax=JPEG2000Lossless, photometric="MONOCHROME1")
+    written += _write_bare(folder, film)
+    written += _write_rasters(folder, film)
+    return written
+
+
+def _write_bare(folder: Path, film: Pixels) -> list[Path]:
+    """Data sets without preamble, with and without file meta information."""
+    whole = write_dicom(folder / "whole.dcm", film, number=98).read_bytes()
+    (folder / "whole.dcm").unlink()
+    without_preamble = folder / "no-preamble"
+    without_preamble.write_bytes(whole[132:])
+    dataset = film_dataset(film, number=99)
+    paths = [without_preamble]
+    for name, implicit, little in (("implicit", True, True), ("explicit", False, True), ("big", False, False)):
+        path = folder / f"no-meta-{name}"
+        bare = Dataset(dataset)
+        bare.file_meta = FileMetaDataset()
+        if not little:
+            bare.PixelData = film.astype(">u2").tobytes()
+        dcmwrite(path, bare, implicit_vr=implicit, little_endian=little)
+        paths.append(path)
+    return paths
+
+
+def _write_rasters(folder: Path, film: Pixels) -> list[Path]:
+    grey = scaled(film, 8)
+    picture = Image.fromarray(grey)
+    alpha = Image.new("L", picture.size, 255)
+    upright = Image.Exif()
+    upright[0x0112] = 6  # the stored picture is to be turned by 90 degrees clockwise
+    kinds: list[tuple[str, Image.Image, dict[str, Any]]] = [
+        ("grey-8.png", picture, {}),
+        ("grey-16.png", Image.fromarray(scaled(film, 16)), {}),
+        ("palette.png", picture.convert("P"), {}),
+        ("rgb.png", picture.convert("RGB"), {}),
+        ("grey-alpha.png", Image.merge("LA", (picture, alpha)), {}),
+        ("rgb-alpha.png", Image.merge("RGBA", (picture, picture, picture, alpha)), {}),
+        ("grey.jpg", picture, {"quality": 95}),
+        ("rgb.jpg", picture.convert("RGB"), {"quality": 95}),
+        ("progressive.jpeg", picture, {"quality": 95, "progressive": True}),
+        ("turned.jpg", picture.transpose(Image.Transpose.ROTATE_90), {"quality": 95, "exif": upright}),
+    ]
+    for name, image, options in kinds:
+        image.save(folder / name, **options)
+    return [folder / name for name, _, _ in kinds]
+
+
+def write_bad_inputs(folder: Path) -> dict[str, tuple[str, str]]:
+    """Files that are wrong, one way each: by file name the status and the reason they must end with.
+
+    Written as root or not alike; a file without read permission cannot be made for root and is not among them.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    film = chest_phantom(160, 128, 7, abnormal=False)
+    good = write_dicom(folder / "good.dcm", film).read_bytes()
+    (folder / "good.dcm").unlink()
+    expected: dict[str, tuple[str, str]] = {}
+
+    def bad(name: str, data: bytes, status: str, code: str) -> None:
+        (folder / name).write_bytes(data)
+        expected[name] = (status, code)
+
+    _bad_dicom(bad, good)
+    _bad_rasters(bad, scaled(film, 8))
+    _bad_zips(bad, good)
+    bad("empty.dcm", b"", "failed", "empty")
+    bad("text.dcm", b"Dear colleague, please find the film attached.\n" * 20, "refused", "not_an_image")
+    bad("program.dcm", b"MZ" + good[2:], "failed", "executable")
+    bad("library", b"\x7fELF" + bytes(200), "failed", "executable")
+    bad("знімок " + "довга назва " * 6 + ".dcm", good[:2000], "failed", "truncated")
+    for name, changes, code in (
+        ("computed-tomography.dcm", {"Modality": "CT"}, "modality"),
+        ("hand.dcm", {"BodyPartExamined": "HAND"}, "body_part"),
+        ("side-view.dcm", {"ViewPosition": "LL"}, "view"),
+        ("many-frames.dcm", {"NumberOfFrames": 1_000_000}, "too_many_frames"),
+        ("no-pixels.dcm", {"PixelData": None}, "no_pixel_data"),
+    ):
+        write_dicom(folder / name, film, changes=changes)
+        expected[name] = ("refused", code)
+    write_dicom(folder / "tiny.dcm", film[:40, :40])
+    write_dicom(folder / "strip.dcm", np.tile(film, (4, 1)))
+    write_dicom(folder / "blank.dcm", np.full((160, 128), 1000, np.uint16))
+    expected |= {f"{name}.dcm": ("refused", code) for name, code in (("tiny", "too_small"), ("strip", "aspect"))}
+    expected["blank.dcm"] = ("refused", "blank")
+    return expected
+
+
+def _bad_dicom(bad: Any, good: bytes) -> None:
+    pixels_at = good.index(b"\xe0\x7f\x10\x00OW")
+    bad("cut-in-pixels.dcm", good[: pixels_at + 5000], "failed", "truncated")
+    bad("cut-in-header.dcm", good[: pixels_at - 5], "failed", "truncated")
+    lying = good[: pixels_at + 8] + struct.pack("<I", 0xFFFFFFF0) + good[pixels_at + 12 :]
+    bad("length-lies.dcm", lying, "failed", "truncated")
+    rows_at = good.index(b"\x28\x00\x10\x00US\x02\x00") + 8
+    columns_at = good.index(b"\x28\x00\x11\x00US\x02\x00") + 8
+    vast = bytearray(good)
+    vast[rows_at : rows_at + 2] = vast[columns_at : columns_at + 2] = b"\xff\xff"
+    bad("vast.dcm", bytes(vast), "failed", "too_large")
+    vast[rows_at : rows_at + 2] = b"\0\0"
+    bad("no-rows.dcm", bytes(vast), "failed", "damaged")
+    syntax_at = good.index(b"1.2.840.10008.1.2.1\0")
+    deflated = good[:syntax_at] + b"1.2.840.10008.1.2.1.99\0\0"
+    bad("deflate-garbage.dcm", _with_meta_length(deflated) + b"\xff" * 500, "failed", "damaged")
+
+
+def _with_meta_length(meta: bytes) -> bytes:
+    """File meta information that ends with what is there: its group length is put right."""
+    length_at = meta.index(b"\x02\x00\x00\x00UL\x04\x00") + 8
+    element_at = meta.index(b"\x02\x00\x10\x00UI") + 6
+    fixed = bytearray(meta)
+    fixed[length_at : length_at + 4] = struct.pack("<I", len(meta) - length_at - 4)
+    fixed[element_at : element_at + 2] = struct.pack("<H", len(meta) - element_at - 2)
+    return bytes(fixed)
+
+
+def _bad_rasters(bad: Any, grey: NDArray[np.uint8]) -> None:
+    def saved(picture: Image.Image, kind: str) -> bytes:
+        stream = io.BytesIO()
+        picture.save(stream, kind)
+        return stream.getvalue()
+
+    picture = Image.fromarray(grey)
+    png, jpeg = saved(picture, "PNG"), saved(picture, "JPEG")
+    bad("cut.png", png[: len(png) // 2], "failed", "truncated")
+    bad("cut.jpg", jpeg[: len(jpeg) // 2], "failed", "truncated")
+    bad("head-only.jpg", jpeg[:3], "failed", "truncated")
+    damaged = bytearray(png)
+    damaged[60:90] = bytes(30)
+    bad("damaged.png", bytes(damaged), "failed", "damaged")
+    header = struct.pack(">IIBBBBB", 100_000, 100_000, 8, 0, 0, 0, 0)
+    chunk = b"IHDR" + header
+    bomb = png[:8] + struct.pack(">I", 13) + chunk + struct.pack(">I", zlib.crc32(chunk)) + png[33:]
+    bad("bomb.png", bomb, "failed", "too_large")
+    red = Image.merge("RGB", (picture, Image.new("L", picture.size), Image.new("L", picture.size)))
+    bad("red.png", saved(red, "PNG"), "refused", "colour")
+    bad("cmyk.jpg", saved(picture.convert("CMYK"), "JPEG"), "refused", "colour")
+
+
+def _bad_zips(bad: Any, good: bytes) -> None:
+    def packed(members: Mapping[str, bytes]) -> bytes:
+        stream = io.BytesIO()
+        with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, data in members.items():
+                archive.writestr(name, data)
+        return stream.getvalue()
+
+    bad("encrypted.zip", _flagged_encrypted(packed({"film.dcm": good})), "failed", "encrypted")
+    bad("bomb.zip", packed({"film.dcm": good + bytes(100 * 2**20)}), "failed", "too_large")
+    bad("nested.zip", packed({"inner.zip": packed({"film.dcm": good})}), "refused", "nested_zip")
+    bad("cut.zip", packed({"film.dcm": good})[:-30], "failed", "damaged")
+    bad("empty.zip", packed({}), "refused", "not_an_image")
+    bad(
+        "letter.docx", packed({"[Content_Types].xml": b"<x/>", "word/document.xml": b"<x/>"}), "refused", "not_an_image"
+    )
+
+
+def _flagged_encrypted(data: bytes) -> bytes:
+    """The zip with its members marked as encrypted, in the local header and in the listing."""
+    marked = bytearray(data)
+    marked[6] |= 1
+    marked[data.index(b"PK\x01\x02") + 8] |= 1
+    return bytes(marked)

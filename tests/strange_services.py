@@ -1,0 +1,83 @@
+"""Run as a child process: services that crash, hang, balloon, babble, or read files and misbehave on request.
+
+`command` is what a `Child` or a `ReaderPool` is given to start them instead of the program's own.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+_MODULE = "fieldray.strange_services"
+
+
+def command(service: str) -> list[str]:
+    """The command that serves `service`, which may be a function of this file."""
+    return [sys.executable, str(Path(__file__)), service]
+
+
+def strange(function: str) -> str:
+    """The service name of a function of this file."""
+    return f"{_MODULE}:{function}"
+
+
+def reader_command(_service: str) -> list[str]:
+    """The command of a reader that misbehaves for files of certain names."""
+    return command(strange("read"))
+
+
+if __name__ == "__main__":
+    import numpy as np
+
+    from fieldray import child
+    from fieldray.errors import Unreadable
+    from fieldray.reasons import reason
+    from fieldray.wire import Message
+
+    def echo(message: Message) -> Message:
+        return message
+
+    def act(message: Message) -> Message:
+        """Do what the message says."""
+        what = message.body["what"]
+        if what == "crash":
+            os.abort()
+        if what == "hang":
+            time.sleep(600)
+        if what == "balloon":
+            return Message({}, {"huge": np.ones(int(message.body["megabytes"]) * 2**17)})
+        if what == "refuse":
+            raise Unreadable(reason("truncated"))
+        if what == "bug":
+            raise KeyError("nobody expected this")
+        if what == "print":
+            print("noise on standard output", flush=True)  # noqa: T201
+            os.write(1, b"and below Python too\n")
+        return Message({"pid": os.getpid()})
+
+    def nonsense(message: Message) -> Message:
+        return Message({"raised": {"kind": "Unreadable", "code": message.body["code"], "parameters": 7}})
+
+    def read(message: Message) -> Message:
+        """The real reader, but for names that say otherwise; "once" leaves a mark so that it happens once."""
+        from fieldray.imaging.service import handle
+
+        path = Path(message.body["path"])
+        mark = path.with_suffix(".mark")
+        if "crash" in path.name and not ("once" in path.name and mark.exists()):
+            mark.touch()
+            os.abort()
+        if "hang" in path.name:
+            time.sleep(600)
+        if "balloon" in path.name:
+            np.ones(2**33)
+        return handle(message)
+
+    sys.modules[_MODULE] = sys.modules[__name__]
+    if sys.argv[1] == strange("babble"):
+        sys.stdout.buffer.write(b"Hello! I am no message at all, and I go on and on.\n" * 100)
+        sys.stdout.flush()
+        time.sleep(600)
+    sys.exit(child.main(sys.argv[1:]))

@@ -1,0 +1,154 @@
+"""The child process and the parent's handle on it, with children that misbehave."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import psutil
+import pytest
+
+from fieldray.child import Child, ChildDied, ChildTimeout
+from fieldray.errors import FieldrayError, Unreadable
+from fieldray.wire import Message
+from strange_services import command, strange
+
+
+@pytest.fixture
+def child() -> Iterator[Child]:
+    child = Child(strange("act"), memory_limit_mb=700, command=command)
+    child.start()
+    yield child
+    child.kill()
+
+
+def test_it_answers_with_arrays() -> None:
+    child = Child(strange("echo"), command=command)
+    child.start()
+    # more than a pipe holds, both ways
+    pixels = np.random.default_rng(1).integers(0, 65535, (1500, 1000)).astype(np.uint16)
+    for number in range(3):
+        answer = child.call(Message({"n": number}, {"pixels": pixels}), timeout_s=20)
+        assert answer.body == {"n": number}
+        np.testing.assert_array_equal(answer.arrays["pixels"], pixels)
+    child.close()
+    assert not child.is_running
+
+
+def test_a_crash_is_told_with_its_exit_code(child: Child) -> None:
+    with pytest.raises(ChildDied) as caught:
+        child.call(Message({"what": "crash"}), timeout_s=20)
+    assert caught.value.exit_code == -signal.SIGABRT
+    assert not child.is_running
+
+
+def test_it_can_be_started_again(child: Child) -> None:
+    first = child.pid
+    with pytest.raises(ChildDied):
+        child.call(Message({"what": "crash"}), timeout_s=20)
+    child.start()
+    assert child.call(Message({"what": "answer"}), timeout_s=20).body["pid"] == child.pid != first
+
+
+def test_a_hang_ends_at_the_deadline(child: Child) -> None:
+    child.call(Message({"what": "answer"}), timeout_s=20)
+    started = time.monotonic()
+    with pytest.raises(ChildTimeout):
+        child.call(Message({"what": "hang"}), timeout_s=0.3)
+    assert time.monotonic() - started < 5
+    assert not child.is_running
+
+
+def test_too_much_memory_is_a_reason_and_no_end(child: Child) -> None:
+    pid = child.call(Message({"what": "answer"}), timeout_s=20).body["pid"]
+    with pytest.raises(Unreadable) as caught:
+        child.call(Message({"what": "balloon", "megabytes": 2000}), timeout_s=20)
+    assert caught.value.reason.code == "memory"
+    assert dict(caught.value.reason.parameters)["limit_mb"] == "700"
+    assert child.call(Message({"what": "answer"}), timeout_s=20).body["pid"] == pid
+
+
+def test_reasons_travel_and_bugs_become_internal(child: Child) -> None:
+    with pytest.raises(Unreadable) as caught:
+        child.call(Message({"what": "refuse"}), timeout_s=20)
+    assert caught.value.reason.code == "truncated"
+    with pytest.raises(FieldrayError) as bug:
+        child.call(Message({"what": "bug"}), timeout_s=20)
+    assert bug.value.reason.code == "internal"
+    assert "KeyError" in bug.value.reason.text
+
+
+def test_what_is_printed_does_not_disturb(child: Child) -> None:
+    for _ in range(3):
+        assert child.call(Message({"what": "print"}), timeout_s=20).body["pid"] == child.pid
+
+
+@pytest.mark.parametrize("code", ["truncated", "no such reason"])
+def test_an_answer_without_sense_ends_it(code: str) -> None:
+    child = Child(strange("nonsense"), command=command)
+    child.start()
+    with pytest.raises(ChildDied):
+        child.call(Message({"code": code}), timeout_s=20)
+    assert not child.is_running
+
+
+def test_garbage_on_the_stream_ends_it() -> None:
+    child = Child(strange("babble"), command=command)
+    child.start()
+    with pytest.raises(ChildDied):
+        child.call(Message({}), timeout_s=20)
+    assert not child.is_running
+
+
+def test_a_call_before_the_start_and_after_the_end() -> None:
+    child = Child(strange("act"), command=command)
+    with pytest.raises(ChildDied):
+        child.call(Message({}), timeout_s=1)
+    child.close()
+    child.start()
+    child.close()
+    with pytest.raises(ChildDied):
+        child.call(Message({}), timeout_s=1)
+
+
+def test_kill_from_another_thread_ends_a_call(child: Child) -> None:
+    child.call(Message({"what": "answer"}), timeout_s=20)
+    threading.Timer(0.2, child.kill).start()
+    with pytest.raises(ChildDied):
+        child.call(Message({"what": "hang"}), timeout_s=20)
+
+
+def test_only_services_of_this_program_are_served() -> None:
+    child = Child("os:abort")
+    child.start()
+    with pytest.raises(ChildDied) as caught:
+        child.call(Message({}), timeout_s=20)
+    assert caught.value.exit_code == 2
+
+
+def test_a_busy_child_ends_when_its_parent_is_killed() -> None:
+    script = (
+        "import threading, sys\n"
+        "from fieldray.child import Child\n"
+        "from fieldray.wire import Message\n"
+        "from strange_services import command, strange\n"
+        "child = Child(strange('act'), command=command)\n"
+        "child.start()\n"
+        "child.call(Message({'what': 'answer'}), timeout_s=20)\n"
+        "threading.Thread(target=child.call, args=(Message({'what': 'hang'}),), kwargs={'timeout_s': 60}).start()\n"
+        "print(child.pid, flush=True)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, env=environment)
+    assert parent.stdout is not None
+    orphan = psutil.Process(int(parent.stdout.readline()))
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    assert orphan.wait(10) is None or not orphan.is_running()

@@ -1,0 +1,104 @@
+"""Messages between processes, whole and malformed."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+
+import numpy as np
+import pytest
+
+from fieldray.wire import Message, read_message, write_message
+
+
+def _through(message: Message) -> Message:
+    stream = io.BytesIO()
+    write_message(stream, message)
+    stream.seek(0)
+    answer = read_message(stream)
+    assert answer is not None
+    assert stream.read() == b""
+    return answer
+
+
+def _raw(header: object) -> io.BytesIO:
+    text = json.dumps(header).encode()
+    return io.BytesIO(struct.pack("<I", len(text)) + text)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int32", "int64", "float32", "float64"])
+def test_arrays_travel_unchanged(dtype: str) -> None:
+    array = np.arange(24).reshape(2, 3, 4).astype(dtype)
+    answer = _through(Message({"a": [1, None, "текст"]}, {"first": array, "second": array[:, ::2]}))
+    assert answer.body == {"a": [1, None, "текст"]}
+    np.testing.assert_array_equal(answer.arrays["first"], array)
+    np.testing.assert_array_equal(answer.arrays["second"], array[:, ::2])
+    assert answer.arrays["first"].dtype == dtype
+
+
+def test_empty_and_zero_dimensional_arrays_travel() -> None:
+    answer = _through(Message({}, {"empty": np.zeros((0, 5), np.uint8), "single": np.array(7, np.int32)}))
+    assert answer.arrays["empty"].shape == (0, 5)
+    assert int(answer.arrays["single"]) == 7
+
+
+def test_the_other_byte_order_is_turned_round() -> None:
+    answer = _through(Message({}, {"big": np.array([1, 256], ">u2")}))
+    assert answer.arrays["big"].tolist() == [1, 256]
+
+
+def test_several_messages_follow_one_another() -> None:
+    stream = io.BytesIO()
+    for number in range(3):
+        write_message(stream, Message({"n": number}, {"a": np.full(number, number, np.uint8)}))
+    stream.seek(0)
+    received = [read_message(stream) for _ in range(4)]
+    assert [message.body["n"] if message else None for message in received] == [0, 1, 2, None]
+
+
+@pytest.mark.parametrize("dtype", ["object", "complex128", "bool"])
+def test_other_types_do_not_leave(dtype: str) -> None:
+    with pytest.raises(TypeError):
+        write_message(io.BytesIO(), Message({}, {"a": np.zeros(2, dtype)}))
+
+
+@pytest.mark.parametrize("data", [b"", b"\1", b"\1\0\0"])
+def test_the_end_of_the_stream_is_none(data: bytes) -> None:
+    assert read_message(io.BytesIO(data)) is None
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        [],
+        7,
+        None,
+        {},
+        {"body": {}},
+        {"body": [], "arrays": []},
+        {"body": {}, "arrays": 3},
+        {"body": {}, "arrays": [["a", "uint8"]]},
+        {"body": {}, "arrays": [["a", "object", [1]]]},
+        {"body": {}, "arrays": [["a", ["uint8"], [1]]]},
+        {"body": {}, "arrays": [["a", "uint8", [-1]]]},
+        {"body": {}, "arrays": [["a", "uint8", [1.5]]]},
+        {"body": {}, "arrays": [["a", "uint8", 5]]},
+        {"body": {}, "arrays": [[["a"], "uint8", [0]]]},
+        # announced, but not there: ten bytes, and more than is allocated for any message
+        {"body": {}, "arrays": [["a", "uint8", [10]]]},
+        {"body": {}, "arrays": [["a", "float64", [2**31, 2**31]]]},
+        {"body": {}, "arrays": [["a", "uint8", [2**30]], ["b", "uint8", [2**30]], ["c", "uint8", [1]]]},
+    ],
+)
+def test_a_malformed_header_is_a_value_error(header: object) -> None:
+    with pytest.raises(ValueError):
+        read_message(_raw(header))
+
+
+def test_a_long_or_deep_header_is_a_value_error() -> None:
+    with pytest.raises(ValueError):
+        read_message(io.BytesIO(struct.pack("<I", 2**31) + b"{}"))
+    deep = b"[" * 100_000
+    with pytest.raises(ValueError):
+        read_message(io.BytesIO(struct.pack("<I", len(deep)) + deep))
