@@ -35,13 +35,13 @@ def add_to(commands: argparse._SubParsersAction[Any], *, open_window: OpenWindow
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Make, screen, show; the exit code."""
-    from fieldray.imaging.synthetic import write_demo_studies
+    from fieldray.imaging.synthetic import write_studies
     from fieldray.paths import user_data
 
     folder = options.folder or user_data() / "demo"
     console.machine_reads = options.json == "-"
     console.say(f"Making synthetic studies in {folder}")
-    write_demo_studies(folder)
+    write_studies(folder)
     options.paths = [folder]
     code = screen.run(options, console)
     if code in (0, 1) and options.open_window and not options.no_window and has_window():

@@ -59,9 +59,9 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
     with json_lines(options.json, console) as lines:
         report = RunReport(console, lines, model=model, has_list=options.json is None)
-        report.begin()
         with opened_session(_settings(options), report.publish, model) as session:
             batch = session.start(options.paths, operating_point=options.operating_point, fresh=options.fresh)
+            report.begin()
             _wait(batch, console)
             return report.finish(batch, database=session.database, out=options.out, formats=options.formats)
 

@@ -83,6 +83,7 @@ class Batch:
         self._going = threading.Event()
         self._going.set()
         self._cancelled = threading.Event()
+        self._ended = threading.Event()
         self._lock = threading.Lock()
         self._problem: Reason | None = None
         self._found = 0
@@ -142,12 +143,22 @@ class Batch:
 
     def join(self, timeout_s: float | None = None) -> bool:
         """Wait for the end of all threads; whether it came in time."""
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        # Thread.join with a time-out must not be interrupted: before Python 3.13 a Ctrl-C inside it makes the thread
+        # pass for ended (python/cpython issue 90882). An event has no such fault.
+        if not self._ended.wait(timeout_s):
+            return False
+        self._thread.join()
+        return True
 
     # ---- the batch thread
 
     def _run(self) -> None:
+        try:
+            self._screen_all()
+        finally:
+            self._ended.set()
+
+    def _screen_all(self) -> None:
         try:
             with ResultStore(self._database) as store:
                 self._last_earlier_row = store.last_row_id() if self._can_take_over(store) else 0

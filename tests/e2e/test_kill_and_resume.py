@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fieldray.domain.finding import Outcome
+from fieldray.store.results import ResultReader
+from program import Fieldray, command, lines_of, write_films
+
+COUNT = 60
+
+
+def stored(home: Path) -> dict[str, Outcome]:
+    """The outcomes of the one run there is, by file name."""
+    with ResultReader(home / "results.sqlite") as reader:
+        (run,) = reader.runs()
+        return {result.outcome.ref.path.name: result.outcome for result in reader.rows(run.run_id)}
+
+
+def start(*arguments: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for_end(processes: list[psutil.Process]) -> None:
+    """The children of a killed program end by themselves."""
+    _, alive = psutil.wait_procs(processes, timeout=10)
+    assert not alive
+
+
+def told_until_killed(process: subprocess.Popen[str], lines: int) -> list[str]:
+    """Kill the program after so many lines; all the lines it got out."""
+    assert process.stdout
+    told = [process.stdout.readline() for _ in range(lines)]
+    children = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    with process:
+        told += process.stdout.readlines()
+        wait_for_end(children)
+    # The last line may be cut in the middle by the kill.
+    return [line for line in told if line.endswith("\n")]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_killed_at_random_and_resumed_no_image_is_lost_or_repeated(
+    tmp_path: Path, home: Path, fieldray: Fieldray, pack_options: list[str], seed: int
+) -> None:
+    names = {path.name for path in write_films(tmp_path / "films", COUNT)}
+    arguments = ("screen", tmp_path / "films", *pack_options, "--json", "-")
+    chance = random.Random(seed)
+    kept: dict[str, Outcome] = {}
+    for _ in range(3):
+        told = told_until_killed(start(*arguments), lines=len(kept) + chance.randint(1, 12))
+        rows = stored(home)
+        assert {Path(line["path"]).name for line in lines_of("".join(told))} <= set(rows)  # told is committed
+        assert set(kept) <= set(rows)
+        kept = rows
+    assert 3 <= len(kept) < COUNT
+    done = fieldray(*arguments)
+    assert done.returncode == 0, done.stderr
+    assert Counter(Path(line["path"]).name for line in lines_of(done.stdout)) == Counter(names)
+    assert f"{len(kept)} taken over" in done.stderr
+    assert set(stored(home)) == names
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """A test run may have been started with Ctrl-C ignored, which its children inherit."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_polite_end_is_prompt_and_goes_on_later(
+    tmp_path: Path, home: Path, fieldray: Fieldray, pack_options: list[str], number: signal.Signals
+) -> None:
+    names = {path.name for path in write_films(tmp_path / "films", 5 * COUNT)}
+    arguments = ("screen", tmp_path / "films", *pack_options, "--json", "-")
+    with start(*arguments) as process:
+        assert process.stdout
+        assert process.stderr
+        process.stdout.readline()
+        children = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(number)
+        began = time.monotonic()
+        process.stdout.read()
+        words = process.stderr.read()
+        assert process.wait(20) == 130
+        assert time.monotonic() - began < 5  # about 0.5 s on an idle machine
+        wait_for_end(children)
+    assert "Traceback" not in words
+    assert "goes on from here" in words
+    kept = len(stored(home))
+    assert 0 < kept < len(names)
+    done = fieldray(*arguments)
+    assert Counter(Path(line["path"]).name for line in lines_of(done.stdout)) == Counter(names)
+    assert f"{kept} taken over" in done.stderr

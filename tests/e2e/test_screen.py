@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from fieldray.reports.content import NOTICE
+from phantoms import write_bad_inputs, write_collection
+from program import Fieldray, command, lines_of, write_films
+
+KEYS = {
+    "path", "study", "image", "status", "label", "score", "threshold", "decision", "reason", "reason_code", "stage",
+    "backend", "pack", "model_sha256", "decode_ms", "inference_ms",
+}  # fmt: skip
+
+
+def test_every_kind_of_film_gives_one_line(tmp_path: Path, fieldray: Fieldray, pack_options: list[str]) -> None:
+    paths = write_collection(tmp_path / "films")
+    done = fieldray("screen", tmp_path / "films", *pack_options, "--json", "-")
+    assert done.returncode == 0, done.stderr
+    lines = lines_of(done.stdout)
+    assert Counter(Path(line["path"]) for line in lines) == Counter(paths)
+    for line in lines:
+        assert set(line) == KEYS
+        if line["status"] == "screened":
+            assert (line["label"], line["backend"], line["threshold"]) == ("opacity", "cpu", 0.5)
+            assert 0 <= line["score"] <= 1
+            assert line["inference_ms"] > 0
+    assert NOTICE in done.stderr
+
+
+def test_bad_inputs_end_as_one_line_each_and_harm_nothing(
+    tmp_path: Path, fieldray: Fieldray, pack_options: list[str]
+) -> None:
+    expected = write_bad_inputs(tmp_path / "films")
+    good = write_films(tmp_path / "films" / "good", 3)
+    done = fieldray("screen", tmp_path / "films", *pack_options, "--json", "-")
+    assert done.returncode == 1, done.stderr
+    found = Counter(
+        (os.path.relpath(line["path"], tmp_path / "films").partition("!")[0], line["status"], line["reason_code"])
+        for line in lines_of(done.stdout)
+    )
+    wanted = Counter((name, status, code) for name, (status, code) in expected.items())
+    wanted += Counter((os.path.relpath(path, tmp_path / "films"), "screened", None) for path in good)
+    assert found == wanted
+
+
+def test_a_person_gets_a_list_counts_and_the_notice(
+    tmp_path: Path, fieldray: Fieldray, pack_options: list[str]
+) -> None:
+    write_films(tmp_path / "films", 3)
+    (tmp_path / "films" / "notes.txt").write_text("not a film")
+    done = fieldray("screen", tmp_path / "films", *pack_options)
+    assert done.returncode == 0
+    assert "film-001.png" in done.stdout
+    assert "This file is not a DICOM, PNG or JPEG image." in done.stdout
+    assert "refused 1  failed 0" in done.stdout
+    assert done.stdout.rstrip().endswith(NOTICE)
+    assert done.stderr == ""
+
+
+def test_results_are_exported(tmp_path: Path, fieldray: Fieldray, pack_options: list[str]) -> None:
+    write_films(tmp_path / "films", 3)
+    out = tmp_path / "out"
+    done = fieldray("screen", tmp_path / "films", *pack_options, "--out", out, "--json", tmp_path / "lines")
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in out.iterdir()) == ["fieldray-run-1.csv", "fieldray-run-1.json"]
+    with (out / "fieldray-run-1.csv").open(encoding="utf-8-sig", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    document = json.loads((out / "fieldray-run-1.json").read_text(encoding="utf-8"))
+    lines = lines_of((tmp_path / "lines").read_text())
+    assert len(rows) == len(document["results"]) == len(lines) == 3
+    assert {row["path"]: float(row["score"]) for row in rows} == {line["path"]: line["score"] for line in lines}
+    assert (document["about"]["state"], document["about"]["pack"]) == ("finished", "tiny-1.0.0")
+    assert document["about"]["notice"] == NOTICE
+
+
+def test_a_second_time_takes_over_and_fresh_does_not(
+    tmp_path: Path, fieldray: Fieldray, pack_options: list[str]
+) -> None:
+    write_films(tmp_path / "films", 4)
+    arguments = ("screen", tmp_path / "films", *pack_options, "--json", "-")
+    first, second, fresh = fieldray(*arguments), fieldray(*arguments), fieldray(*arguments, "--fresh")
+    assert "taken over" not in first.stderr
+    assert "4 images" in second.stderr
+    assert "4 taken over" in second.stderr
+    assert "taken over" not in fresh.stderr
+
+    def scores(done: subprocess.CompletedProcess[str]) -> dict[str, float]:
+        return {line["path"]: line["score"] for line in lines_of(done.stdout)}
+
+    assert scores(first) == scores(second) == scores(fresh)
+
+
+def test_wrong_usage_is_2_and_says_why(tmp_path: Path, fieldray: Fieldray, pack_options: list[str]) -> None:
+    write_films(tmp_path / "films", 1)
+    films = tmp_path / "films"
+    for arguments, words in [
+        (["screen"], "PATH"),
+        (["screen", films, *pack_options, "--jobs", "0"], "1 to 64"),
+        (["screen", films, *pack_options, "--formats", "pdf"], "choose from csv, json"),
+        (["screen", films, *pack_options, "--device", "gpu"], "invalid choice"),
+        (["screen", films, *pack_options, "--resume", "--fresh"], "not allowed with"),
+        (["screen", tmp_path / "nowhere", *pack_options], "nowhere does not exist"),
+        (["screen", films, *pack_options, "--operating-point", "best"], "It has: screening"),
+        (["nonsense"], "invalid choice"),
+    ]:
+        done = fieldray(*arguments)
+        assert (done.returncode, words in done.stderr) == (2, True), (arguments, done.stderr)
+        assert "Traceback" not in done.stderr
+        assert done.stdout == ""
+
+
+def test_no_usable_pack_is_3_and_says_what_to_do(tmp_path: Path, fieldray: Fieldray, pack: Path) -> None:
+    write_films(tmp_path / "films", 1)
+    done = fieldray("screen", tmp_path / "films", "--pack", tmp_path / "films")
+    assert (done.returncode, done.stdout) == (3, "")
+    done = fieldray("screen", tmp_path / "films", "--pack", "no-such-pack")
+    assert (done.returncode, "no pack named no-such-pack" in done.stderr) == (3, True)
+    done = fieldray("screen", tmp_path / "films", "--pack", pack)
+    assert (done.returncode, "--trust" in done.stderr) == (3, True)
+    done = fieldray("screen", tmp_path / "films", "--pack", pack, "--trust", "0" * 64)
+    assert (done.returncode, "not trusted" in done.stderr) == (3, True)
+
+
+def test_a_place_that_cannot_be_written_is_said_plainly(
+    tmp_path: Path, fieldray: Fieldray, pack_options: list[str]
+) -> None:
+    write_films(tmp_path / "films", 1)
+    done = fieldray("screen", tmp_path / "films", *pack_options, "--json", tmp_path / "no" / "folder")
+    assert (done.returncode, "Cannot write to" in done.stderr) == (1, True)
+    (tmp_path / "file").write_text("")
+    done = fieldray("screen", tmp_path / "films", *pack_options, "--out", tmp_path / "file" / "out")
+    assert (done.returncode, "Cannot write to" in done.stderr) == (1, True)
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1251"])
+def test_odd_names_on_odd_consoles(tmp_path: Path, fieldray: Fieldray, pack_options: list[str], encoding: str) -> None:
+    (film,) = write_films(tmp_path / "films", 1)
+    names = ["знімок.png", "影像.png", "line\nbreak.png", "x" * 200 + ".png"]
+    for name in names:
+        (film.parent / name).write_bytes(film.read_bytes())
+    if os.name == "posix":
+        Path(os.fsdecode(bytes(film.parent) + b"/not-\xff-unicode.png")).write_bytes(film.read_bytes())
+    for arguments in ([], ["--json", "-"]):
+        done = fieldray(
+            "screen", film.parent, *pack_options, *arguments, environment={"PYTHONIOENCODING": f"{encoding}:strict"}
+        )
+        assert done.returncode == 0, done.stderr
+    assert {Path(line["path"]).name for line in lines_of(done.stdout)} >= set(names)
+
+
+def test_a_reader_that_goes_away_ends_the_run_quietly(tmp_path: Path, home: Path, pack_options: list[str]) -> None:
+    write_films(tmp_path / "films", 40)
+    arguments = command("screen", tmp_path / "films", *pack_options, "--json", "-")
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert process.stderr
+        process.stdout.readline()
+        process.stdout.close()
+        words = process.stderr.read()
+        assert process.wait(30) in (0, 130)
+    assert "Traceback" not in words
+    assert "BrokenPipe" not in words

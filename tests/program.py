@@ -1,0 +1,40 @@
+"""What the end-to-end tests start the program with, and what they read from it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from fieldray.imaging.synthetic import chest_phantom
+
+Fieldray = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def command(*arguments: object) -> list[str]:
+    """The command line of `fieldray` with these arguments; its warnings are errors."""
+    return [sys.executable, "-W", "error", "-m", "fieldray", *map(str, arguments)]
+
+
+def lines_of(text: str) -> list[dict[str, Any]]:
+    """The JSON objects of `--json` lines."""
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def write_films(folder: Path, count: int, *, side: int = 256) -> list[Path]:
+    """`count` PNG films, each with bytes of its own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    film = (chest_phantom(side, side, 7, abnormal=False) >> 4).astype(np.uint8)
+    paths = []
+    for number in range(count):
+        film[0, 0], film[0, 1] = number % 256, number // 256
+        path = folder / f"film-{number:03}.png"
+        Image.fromarray(film).save(path, compress_level=1)
+        paths.append(path)
+    return paths

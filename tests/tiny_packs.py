@@ -1,0 +1,32 @@
+"""The tiny network of `tiny_models` as a signed pack, for tests that go all the way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from fieldray.packs.sealed import read_sealed
+from fieldray.packs.write import write_pack
+from packs_factory import key
+from tiny_models import tiny_golden, tiny_manifest, tiny_model_bytes
+
+
+def write_tiny_pack(folder: Path, *, key_number: int = 1, **changes: object) -> Path:
+    """Write `folder`/tiny-1.0.0/, signed by a key of the tests; `changes` go to the manifest."""
+    texts = {"en": "Bright images are abnormal.", "uk": "Світлі знімки - з відхиленням."}
+    plain = tiny_manifest()
+    label = replace(plain.labels[0], meaning={"en": "opacity", "uk": "затемнення"})
+    spoken = {"names": texts, "descriptions": texts, "intended_use": texts, "limits": texts, "labels": (label,)}
+    return write_pack(
+        folder,
+        manifest=replace(plain, **{**spoken, **changes}),
+        files={"cpu": tiny_model_bytes()},
+        card="# Tiny\n",
+        golden=tiny_golden(),
+        key=key(key_number),
+    )
+
+
+def fingerprint(pack: Path) -> str:
+    """Of the key that signed a pack."""
+    return read_sealed(pack).fingerprint
