@@ -113,14 +113,12 @@ BACKENDS: Final[Mapping[str, str]] = {
     "coral_run_failed": "The stick reported an error ({detail}). If it happens again, use another port or cable.",
     "coral_flapping": "The stick appears and disappears. It may lack power or have a bad cable: use another port "
                       "without a hub.",
-    "coral_given_up": "The stick failed {count} times in a row and is left alone. Plug it in again, or press try again.",
     "coral_usb2": "The stick is in a slow USB 2 port, where an image may take seven times as long. Use a USB 3 port "
                   "(often blue).",
     "coral_weak_hub": "The stick is plugged into a hub without its own power supply. It may stop at any time: plug it "
                       "into the computer.",
     "coral_max_clock": "The stick runs at its highest clock. It can get hot enough to burn the skin; keep the room "
                        "below 25 degrees.",
-    "slower": "Another device runs this pack faster.",
 }
 
 PROGRAM: Final[Mapping[str, str]] = {
@@ -134,7 +132,12 @@ PROGRAM: Final[Mapping[str, str]] = {
 }
 
 ADAPTATION: Final[Mapping[str, str]] = {
-    "loss_not_finite": "The training diverged: the loss is no longer a number at learning rate {rate}. Lower it.",
+    "recipe_unreadable": "The recipe {path} cannot be read: {detail}.",
+    "recipe_key": "The recipe's {key} {detail}.",
+    "run_differs": "The run in {path} was begun with other settings. Give another folder, or delete that one.",
+    "run_damaged": "The run cannot go on: {path} is damaged. Delete the run's folder and begin again.",
+    "training_diverged": "Training went wrong in epoch {epoch}, step {step}: the loss is not a number. "
+                         "Lower learning_rate in the recipe and run it again; it goes on from the last good epoch.",
 }
 # fmt: on
 

@@ -165,7 +165,7 @@ class Board:
     def leave(self, slot: Slot, why: Reason, *, jobs: Sequence[Job], is_hopeless: bool) -> None:
         """The backend is gone, and these images of its were not run."""
         with self._changing() as doomed:
-            slot.state, slot.reason, slot.is_hopeless = "gone", why, is_hopeless
+            slot.state, slot.detail, slot.reason, slot.is_hopeless = "gone", "", why, is_hopeless
             self._running -= len(jobs)
             for job in reversed(jobs):
                 job.is_suspect = True

@@ -16,7 +16,7 @@ from fieldray.inference.compiled import read_compiled
 from fieldray.inference.coral_usb import FindSticks
 from fieldray.inference.delegate import DelegateSpec
 from fieldray.inference.runtime import RUNTIMES
-from fieldray.inference.worker import WorkerBackend
+from fieldray.inference.worker import BUDGET_S, WorkerBackend
 from fieldray.paths import user_data
 from fieldray.reasons import Reason, reason
 
@@ -37,6 +37,7 @@ def edgetpu_kind(
     lock_folder: Callable[[], Path] = user_data,
     start_timeout_s: float = 20.0,
     run_timeout_s: float = 3.0,
+    budget_s: float | None = BUDGET_S,
 ) -> BackendKind:
     """Runs the pack's Edge TPU file on the first stick that no other process uses.
 
@@ -56,11 +57,17 @@ def edgetpu_kind(
             _compiled_file,
             runtimes=runtimes,
             cores=1,
+            budget_s=budget_s,
             delegate=delegate,
-            explain=explain_end,
+            explain=explain,
             start_timeout_s=start_timeout_s,
             run_timeout_s=run_timeout_s,
         )
+
+    def explain(error: ChildDied | ChildTimeout, *, is_open: bool, timeout_s: float) -> Reason:
+        if is_open and not find():
+            return reason("coral_unplugged")
+        return explain_end(error, is_open=is_open, timeout_s=timeout_s)
 
     def why_not(model: Model) -> Reason | None:
         return _file_problem(model) or _stick_problem(find, libraries)

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, Literal
 
 from fieldray.domain.events import Publish, StickChanged
@@ -22,7 +23,7 @@ log = logging.getLogger(__name__)
 
 Change = Literal["plugged", "unplugged", "flapping"]
 
-FLAPS: Final = 5  # so many changes within the window are more than hands can do
+FLAPS: Final = 6  # so many changes within the window are more than hands can do
 _FLAP_WINDOW_S: Final = 3.0
 _CALM_S: Final = 3.0  # a stick that flapped counts again after so long without a change
 _FIRMWARE_GRACE_S: Final = 5.0  # a stick that is given its firmware vanishes for a moment
@@ -36,45 +37,40 @@ class Steady:
     """
 
     def __init__(self) -> None:
-        self._seen: tuple[UsbStick, ...] = ()
+        self._is_seen = False
+        self._was_bare = False
         self._counts = False
-        self._changes: deque[float] = deque(maxlen=FLAPS)
         self._is_flapping = False
+        self._changes: deque[float] = deque(maxlen=FLAPS)
 
     def look(self, sticks: tuple[UsbStick, ...], now_s: float) -> Change | None:
         """Take note of what is there at `now_s` (monotonic); what has changed, if anything."""
-        before, self._seen = self._seen, sticks
-        if bool(before) != bool(sticks):
+        if bool(sticks) != self._is_seen:
+            self._is_seen = bool(sticks)
             self._changes.append(now_s)
-            self._was_bare = bool(before) and before[0].state == "bare"
+        if sticks:
+            self._was_bare = sticks[0].state == "bare"
         if self._is_flapping:
             return self._calm_down(now_s)
-        if self._flaps_at(now_s):
+        if len(self._changes) == FLAPS and now_s - self._changes[0] < _FLAP_WINDOW_S:
             self._is_flapping, self._counts = True, False
             return "flapping"
         return self._settle(now_s)
 
-    _was_bare = False
-
     def _settle(self, now_s: float) -> Change | None:
-        if self._seen and not self._counts:
-            self._counts = True
-            return "plugged"
-        may_come_back = self._was_bare and now_s - self._changes[-1] < _FIRMWARE_GRACE_S if self._changes else False
-        if not self._seen and self._counts and not may_come_back:
-            self._counts = False
-            return "unplugged"
-        return None
-
-    def _flaps_at(self, now_s: float) -> bool:
-        return len(self._changes) == FLAPS and now_s - self._changes[0] < _FLAP_WINDOW_S
+        if self._is_seen == self._counts:
+            return None
+        if not self._is_seen and self._was_bare and now_s - self._changes[-1] < _FIRMWARE_GRACE_S:
+            return None
+        self._counts = self._is_seen
+        return "plugged" if self._is_seen else "unplugged"
 
     def _calm_down(self, now_s: float) -> Change | None:
         if now_s - self._changes[-1] < _CALM_S:
             return None
-        self._is_flapping = False
+        self._is_flapping, self._counts = False, self._is_seen
         self._changes.clear()
-        return self._settle(now_s) or (None if self._seen else "unplugged")
+        return "plugged" if self._is_seen else "unplugged"
 
 
 class StickWatch:
@@ -83,6 +79,7 @@ class StickWatch:
     plugged    a stick is there: try it
     unplugged  it is gone, and why
     ask        asks the Edge TPU runtime; may take its time
+    notes      to be told whenever a stick is there
     """
 
     def __init__(
@@ -93,6 +90,7 @@ class StickWatch:
         unplugged: Callable[[Reason], None],
         find: FindSticks = coral.find_usb_sticks,
         ask: coral.AskLibrary = coral.ask_library,
+        notes: tuple[Reason, ...] = (),
         interval_s: float = 0.2,
         ask_after_s: float = 3.0,
     ) -> None:
@@ -101,9 +99,11 @@ class StickWatch:
         self._unplugged = unplugged
         self._find = find
         self._ask = ask
+        self._notes = notes
         self._interval_s = interval_s
         self._ask_after_s = ask_after_s
         self._steady = Steady()
+        self._sticks: tuple[UsbStick, ...] = ()
         self._ask_at_s: float | None = time.monotonic() + ask_after_s
         self._told: StickChanged | None = None
         self._ends = threading.Event()
@@ -132,8 +132,12 @@ class StickWatch:
         change = self._steady.look(sticks, now_s)
         if change:
             self._tell(sticks, change)
-            self._ask_at_s = None if change == "flapping" else now_s + self._ask_after_s
-        elif self._ask_at_s is not None and now_s >= self._ask_at_s:
+        if change == "flapping":
+            self._ask_at_s = None
+        elif change or (sticks and sticks != self._sticks):
+            self._ask_at_s = now_s + self._ask_after_s
+        self._sticks = sticks
+        if self._ask_at_s is not None and now_s >= self._ask_at_s:
             self._ask_at_s = None
             self._publish_event(coral.look(ask=self._ask, find=self._find).event)
 
@@ -149,6 +153,8 @@ class StickWatch:
         self._publish_event(status.event)
 
     def _publish_event(self, event: StickChanged) -> None:
+        if event.state != "absent":
+            event = replace(event, notes=event.notes + self._notes)
         if event != self._told:
             self._told = event
             self._publish(event)

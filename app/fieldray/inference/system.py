@@ -12,6 +12,7 @@ from fieldray.inference.cpu import cpu_kind
 from fieldray.inference.edgetpu import Clock, edgetpu_kind
 from fieldray.inference.engine import Engine
 from fieldray.inference.stick_watch import StickWatch
+from fieldray.reasons import reason
 
 
 def system_engine(
@@ -23,10 +24,12 @@ def system_engine(
     libraries: Sequence[str] = (),
     find: FindSticks = coral.find_usb_sticks,
     stick_timeout_s: float = 3.0,
+    stick_start_timeout_s: float = 20.0,
 ) -> Engine:
     """An engine that moves to the stick when it is plugged in, and back when it is gone.
 
-    `libraries` and `find` as for `edgetpu.edgetpu_kind`; `stick_timeout_s` is how long the stick may take for an image.
+    `libraries` and `find` as for `edgetpu.edgetpu_kind`. The stick may take `stick_timeout_s` for an image, and
+    `stick_start_timeout_s` until it is open, which includes its firmware and its first image.
     """
 
     def watch(engine: Engine) -> StickWatch:
@@ -36,9 +39,16 @@ def system_engine(
             unplugged=lambda why: engine.lost("edgetpu", why),
             find=find,
             ask=lambda: coral.ask_library(libraries),
+            notes=(reason("coral_max_clock"),) if clock == "max" else (),
         )
 
-    stick = edgetpu_kind(libraries=libraries, clock=clock, find=find, run_timeout_s=stick_timeout_s)
+    stick = edgetpu_kind(
+        libraries=libraries,
+        clock=clock,
+        find=find,
+        start_timeout_s=stick_start_timeout_s,
+        run_timeout_s=stick_timeout_s,
+    )
     return Engine(
         publish,
         device=device,

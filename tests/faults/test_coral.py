@@ -1,0 +1,65 @@
+"""Looking for a stick with the test double: every way in which it can fail has its own reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from faults.double import DoubleStick
+from fieldray.errors import BackendProblem
+from fieldray.inference.coral import CoralStatus, LibraryAnswer, ask_library, look
+from fieldray.inference.coral_library import Device
+
+
+def status(stick: DoubleStick) -> CoralStatus:
+    return look(ask=lambda: ask_library([str(stick.library)]), find=stick.find)
+
+
+def test_a_stick_is_found_with_runtime_and_port(stick: DoubleStick) -> None:
+    stick.plug()
+    found = status(stick)
+    assert found.answer == LibraryAnswer(
+        library=str(stick.library), runtime_version=14, devices=(Device("usb", "/sys/bus/usb/devices/2-1"),)
+    )
+    assert (found.state, found.reason, found.notes) == ("ready", None, ())
+    assert (found.event.port_mbit, found.event.runtime_version) == (5000, 14)
+
+
+def test_a_slow_port_is_noted(stick: DoubleStick) -> None:
+    stick.plug(speed_mbit=480)
+    found = status(stick)
+    assert [note.code for note in found.notes] == ["coral_usb2"]
+    assert found.reason is None
+
+
+def test_a_stick_before_its_firmware_is_there(stick: DoubleStick) -> None:
+    stick.plug("bare")
+    assert (status(stick).state, status(stick).reason) == ("bare", None)
+
+
+def test_no_stick(stick: DoubleStick) -> None:
+    found = status(stick)
+    assert found.state == "absent"
+    assert found.reason is not None and found.reason.code == "edgetpu_not_here"
+
+
+def test_a_stick_the_runtime_does_not_see(stick: DoubleStick) -> None:
+    stick.plug()
+    stick.order(stick="absent")
+    found = status(stick)
+    assert found.reason is not None and found.reason.code == "coral_not_listed"
+
+
+def test_a_library_that_is_absent_or_text(stick: DoubleStick, tmp_path: Path) -> None:
+    text = tmp_path / "libedgetpu.so.1"
+    text.write_text("not a library\n" * 100)
+    for library, code in ((tmp_path / "none.so", "coral_no_library"), (text, "coral_bad_library")):
+        found = look(ask=lambda name=str(library): ask_library([name]), find=stick.find)
+        assert found.reason is not None and found.reason.code == code
+
+
+def test_a_library_that_hangs_is_given_up(stick: DoubleStick) -> None:
+    with pytest.raises(BackendProblem) as caught:
+        ask_library([str(stick.library)], timeout_s=0.001)
+    assert caught.value.reason.code == "coral_library_slow"

@@ -1,0 +1,95 @@
+"""Why a runtime library cannot be loaded, and whose `pycoral` is installed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fieldray.errors import BackendProblem
+from fieldray.inference.coral_library import LIBRARY_NAMES, StickLibrary, load_problem, pycoral_of_google
+from fieldray.inference.stick_lock import StickLock
+
+
+class WindowsError(OSError):
+    def __init__(self, winerror: int, text: str) -> None:
+        super().__init__(text)
+        self.winerror = winerror
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (
+            OSError("libedgetpu.so.1: cannot open shared object file: No such file or directory"),
+            "coral_no_library",
+        ),
+        (
+            OSError("libusb-1.0.so.0: cannot open shared object file: No such file or directory"),
+            "coral_no_libusb",
+        ),
+        (OSError("/usr/lib/libedgetpu.so.1: invalid ELF header"), "coral_bad_library"),
+        (OSError("/usr/lib/libedgetpu.so.1: file too short"), "coral_bad_library"),
+        (OSError("libedgetpu.so.1: wrong ELF class: ELFCLASS32"), "coral_bad_library"),
+        (OSError("dlopen(libedgetpu.1.dylib, 6): no such file"), "coral_no_library"),
+        (OSError("dlopen(/usr/local/lib/libedgetpu.1.dylib): incompatible architecture"), "coral_bad_library"),
+        (WindowsError(193, "[WinError 193] %1 is not a valid Win32 application"), "coral_bad_library"),
+        (WindowsError(126, "Could not find module 'edgetpu.dll' (or one of its dependencies)"), "coral_no_library"),
+    ],
+)
+def test_the_loaders_words_become_a_reason(error: OSError, code: str) -> None:
+    assert load_problem(error, "libedgetpu.so.1").code == code
+
+
+def test_no_library_of_several_names() -> None:
+    with pytest.raises(BackendProblem) as caught:
+        StickLibrary(("libfieldray-none.so.1", "/nowhere/libfieldray-none.so.1"))
+    assert caught.value.reason.code == "coral_no_library"
+    assert dict(caught.value.reason.parameters) == {"name": "libfieldray-none.so.1"}
+
+
+def test_a_text_file_is_no_library(tmp_path: Path) -> None:
+    text = tmp_path / "libedgetpu.so.1"
+    text.write_text("This is a text file of some length, and not a library at all.\n" * 20)
+    with pytest.raises(BackendProblem) as caught:
+        StickLibrary(("libfieldray-none.so.1", str(text)))
+    assert caught.value.reason.code == "coral_bad_library"
+
+
+def test_every_system_has_names() -> None:
+    assert set(LIBRARY_NAMES) == {"linux", "darwin", "win32"}
+
+
+@pytest.mark.parametrize(
+    ("content", "is_googles"),
+    [("def list_edge_tpus():\n    return []\n", True), ("def list_reefs():\n    return []\n", False), (None, False)],
+)
+def test_pycoral_is_told_apart_by_what_it_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None, is_googles: bool
+) -> None:
+    package = tmp_path / "pycoral"
+    (package / "utils").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    if content is not None:
+        (package / "utils" / "edgetpu.py").write_text(content)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert pycoral_of_google() is is_googles
+
+
+def test_a_lock_has_one_holder_and_says_who(tmp_path: Path) -> None:
+    import os
+
+    path = tmp_path / "stick-0.lock"
+    lock = StickLock(path)
+    with pytest.raises(BackendProblem) as caught:
+        StickLock(path)
+    assert dict(caught.value.reason.parameters) == {"process": str(os.getpid())}
+    lock.release()
+    lock.release()
+    StickLock(path).release()
+
+
+def test_a_lock_file_left_behind_by_a_dead_process_locks_nobody_out(tmp_path: Path) -> None:
+    path = tmp_path / "stick-0.lock"
+    path.write_text("999999999")
+    StickLock(path).release()
