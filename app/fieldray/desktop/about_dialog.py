@@ -1,0 +1,50 @@
+"""What this program is, and what it connects to: nothing."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+from PySide6.QtWidgets import QDialog, QDialogButtonBox, QPushButton, QVBoxLayout, QWidget
+
+from fieldray.desktop.parts import words
+from fieldray.desktop.words import research_only
+from fieldray.paths import user_data
+from fieldray.translation import Translator
+
+
+class AboutDialog(QDialog):
+    """Name, version, purpose, connections, where results are kept."""
+
+    def __init__(self, translator: Translator, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setWindowTitle(translator.text("About Fieldray"))
+        self.setMinimumWidth(480)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(24, 20, 24, 16)
+        column.setSpacing(10)
+        column.addWidget(words(f"Fieldray {program_version()}", role="title"))
+        column.addWidget(words(research_only(translator), role="heading"))
+        column.addWidget(words(translator.text("Sorts chest films with a model pack, on this computer alone.")))
+        column.addWidget(words(translator.text("What this program connects to: nothing."), role="heading"))
+        column.addWidget(
+            words(
+                translator.text(
+                    "It opens no network connection, sends nothing, and does not update itself. Films are only read, "
+                    "never changed."
+                )
+            )
+        )
+        column.addWidget(words(translator.text("Results are kept in {folder}", folder=user_data()), role="muted"))
+        close = QPushButton(translator.text("Close"))
+        box = QDialogButtonBox()
+        box.addButton(close, QDialogButtonBox.ButtonRole.RejectRole)
+        box.rejected.connect(self.reject)
+        column.addWidget(box)
+
+
+def program_version() -> str:
+    """The installed version, empty when run without being installed."""
+    try:
+        return version("fieldray")
+    except PackageNotFoundError:
+        return ""

@@ -1,0 +1,152 @@
+"""The program with a window: settings, language and look; it builds windows anew when these change."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import cast
+
+from PySide6.QtCore import QByteArray, QCoreApplication, QLibraryInfo, QLocale, QObject, Qt, QTimer, QTranslator, Signal
+from PySide6.QtGui import QGuiApplication
+from PySide6.QtWidgets import QApplication
+
+from fieldray.desktop import style
+from fieldray.desktop.icons import program_icon
+from fieldray.desktop.main_window import MainWindow
+from fieldray.desktop.services import OpenServices, open_services
+from fieldray.desktop.workbench import Workbench
+from fieldray.journal import journal_kept
+from fieldray.reasons import Reason
+from fieldray.settings import Settings, Value, load
+from fieldray.translation import Language, Translator
+
+log = logging.getLogger(__name__)
+
+_REBUILD: frozenset[str] = frozenset({"language", "theme"})
+
+
+def chosen_language(setting: str) -> Language:
+    """The language of the setting "system", "en" or "uk"."""
+    if setting in ("en", "uk"):
+        return cast("Language", setting)
+    return "uk" if QLocale.system().language() == QLocale.Language.Ukrainian else "en"
+
+
+class Application(QObject):
+    """Owns the workbench for the whole time and one window at a time."""
+
+    _crashed = Signal(object)
+
+    def __init__(self, qt: QApplication, settings: Settings, *, services: OpenServices = open_services) -> None:
+        super().__init__()
+        self._qt, self.settings = qt, settings
+        self._qt_words: QTranslator | None = None
+        self._translator = Translator(chosen_language(str(settings["language"])))
+        self.workbench = Workbench(settings, self._translator, open_services=services)
+        self.window: MainWindow | None = None
+        self._crashed.connect(self.workbench.report_bug, Qt.ConnectionType.QueuedConnection)
+        self.workbench.closed.connect(self._end)
+        QGuiApplication.styleHints().colorSchemeChanged.connect(self._system_theme_changed)
+
+    def show(self) -> None:
+        """Build and show the window, then open the working rooms behind it."""
+        self._build()
+        QTimer.singleShot(0, self.workbench.open)
+
+    def report(self, problems: Sequence[Reason]) -> None:
+        """Show what was wrong in the settings file."""
+        for problem in problems:
+            self.workbench.board.post_reason("settings", problem, level="warning")
+
+    def change_settings(self, changes: Mapping[str, Value]) -> None:
+        """Put settings in force and save them."""
+        if not changes:
+            return
+        for key, value in changes.items():
+            self.settings.set(key, value)
+        self.workbench.save_settings()
+        if _REBUILD & changes.keys():
+            self._build()
+        elif self.window is not None:
+            self.window.apply_settings()
+        if "device" in changes:
+            self.workbench.screening.use_again()
+
+    @contextmanager
+    def catching(self) -> Iterator[None]:
+        """While inside, an exception that nobody caught, in any thread, is logged and shown, never lost."""
+        before, before_threads = sys.excepthook, threading.excepthook
+        sys.excepthook = self._caught
+        threading.excepthook = lambda lost: self._crashed.emit(lost.exc_value) if lost.exc_value else None
+        try:
+            yield
+        finally:
+            sys.excepthook, threading.excepthook = before, before_threads
+
+    # ---- inside
+
+    def _build(self) -> None:
+        """Another window in the language and theme now chosen, in the place of the one before."""
+        theme = style.chosen_theme(str(self.settings["theme"]))
+        style.apply(self._qt, theme)
+        self._speak(chosen_language(str(self.settings["language"])))
+        before, self.window = self.window, MainWindow(self.workbench, self._translator, theme)
+        self.window.settings_changed.connect(self.change_settings)
+        self.window.close_confirmed.connect(self.workbench.close)
+        if before is None:
+            self.window.resize(1366, 768)
+            self.window.showMaximized()
+            return
+        self.window.restoreGeometry(before.saveGeometry())
+        self.window.films.restoreState(QByteArray(before.films.saveState()))
+        self.window.show()
+        before.let_go()
+        before.deleteLater()
+
+    def _speak(self, language: Language) -> None:
+        """This program's words and those of Qt's own dialogs."""
+        self._translator = Translator(language)
+        self.workbench.rows.set_translator(self._translator)
+        if self._qt_words is not None:
+            QCoreApplication.removeTranslator(self._qt_words)
+        self._qt_words = QTranslator()
+        if self._qt_words.load(f"qtbase_{language}", QLibraryInfo.path(QLibraryInfo.LibraryPath.TranslationsPath)):
+            QCoreApplication.installTranslator(self._qt_words)
+        QLocale.setDefault(QLocale(QLocale.Language.Ukrainian if language == "uk" else QLocale.Language.English))
+
+    def _system_theme_changed(self) -> None:
+        if self.settings["theme"] == "system":
+            self._build()
+
+    def _caught(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if issubclass(kind, KeyboardInterrupt):
+            self.workbench.close()
+        else:
+            self._crashed.emit(error.with_traceback(trace))
+
+    def _end(self) -> None:
+        if self.window is not None:
+            self.window.let_go()
+        self._qt.quit()
+
+
+def run_application(paths: Sequence[Path]) -> int:
+    """Open the window, screen `paths` once it is up; returns when it was closed and everything behind it ended."""
+    QCoreApplication.setApplicationName("fieldray")
+    QGuiApplication.setDesktopFileName("fieldray")
+    qt = cast("QApplication", QApplication.instance() or QApplication(sys.argv[:1]))
+    qt.setQuitOnLastWindowClosed(False)
+    qt.setWindowIcon(program_icon())
+    with journal_kept():
+        settings, problems = load()
+        application = Application(qt, settings)
+        application.report(problems)
+        with application.catching():
+            application.show()
+            application.workbench.screening.choose(paths)
+            return qt.exec()

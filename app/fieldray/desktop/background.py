@@ -1,0 +1,115 @@
+"""Slow work off the window's thread; its answer comes back in the window's thread."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from PySide6.QtCore import QObject, Qt, Signal
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Task:
+    number: int
+    work: Callable[[], Any]
+    done: Callable[[Any], None] | None
+    failed: Callable[[Exception], None]
+
+
+class Background(QObject):
+    """Runs functions on channels: one after another within a channel, channels side by side.
+
+    `done(result)` or `failed(error)` is called in the window's thread. With `newest_only`, what waits on the channel
+    is dropped and the answer of what runs is thrown away: the newest request wins. Threads live only while their
+    channel has work, and never keep the program alive.
+    """
+
+    _answered = Signal(object)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = threading.Lock()
+        self._queues: dict[str, deque[_Task]] = {}
+        self._wanted_from: dict[str, int] = {}
+        self._number = 0
+        self._is_closed = False
+        self._threads: set[threading.Thread] = set()
+        self._answered.connect(self._deliver, Qt.ConnectionType.QueuedConnection)
+
+    def run(
+        self,
+        work: Callable[[], Any],
+        *,
+        channel: str,
+        failed: Callable[[Exception], None],
+        done: Callable[[Any], None] | None = None,
+        newest_only: bool = False,
+    ) -> None:
+        """Queue `work` on a channel. After `close` nothing is taken any more."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._number += 1
+            task = _Task(self._number, work, done, failed)
+            is_new = channel not in self._queues
+            queue = self._queues.setdefault(channel, deque())
+            if newest_only:
+                queue.clear()
+                self._wanted_from[channel] = task.number
+            queue.append(task)
+            if is_new:
+                thread = threading.Thread(target=self._work_off, args=(channel,), name=f"window-{channel}", daemon=True)
+                self._threads.add(thread)
+                thread.start()
+
+    def forget(self, channel: str) -> None:
+        """Drop what waits on a channel and the answer of what runs there."""
+        with self._lock:
+            self._queues.get(channel, deque()).clear()
+            self._wanted_from[channel] = self._number + 1
+
+    def close(self, *, wait_s: float = 0.0) -> None:
+        """Take nothing more, deliver nothing more; wait up to `wait_s` for each thread to end."""
+        with self._lock:
+            self._is_closed = True
+            for queue in self._queues.values():
+                queue.clear()
+            threads = tuple(self._threads)
+        for thread in threads:
+            thread.join(wait_s)
+
+    def _work_off(self, channel: str) -> None:
+        while True:
+            with self._lock:
+                queue = self._queues[channel]
+                if not queue:
+                    del self._queues[channel]
+                    self._threads.discard(threading.current_thread())
+                    return
+                task = queue.popleft()
+            self._answer(channel, task)
+
+    def _answer(self, channel: str, task: _Task) -> None:
+        try:
+            result, error = task.work(), None
+        except Exception as problem:
+            result, error = None, problem
+        with self._lock:
+            if self._is_closed:
+                return
+        self._answered.emit((channel, task, result, error))
+
+    def _deliver(self, answer: tuple[str, _Task, Any, Exception | None]) -> None:
+        channel, task, result, error = answer
+        if self._is_closed or task.number < self._wanted_from.get(channel, 0):
+            return
+        if error is not None:
+            task.failed(error)
+        elif task.done is not None:
+            task.done(result)

@@ -1,0 +1,208 @@
+"""The strip at the top: what to screen, start, pause and stop, how far it is, and what it runs with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QAction
+from PySide6.QtWidgets import QHBoxLayout, QLabel, QMenu, QProgressBar, QPushButton, QSizePolicy, QVBoxLayout, QWidget
+
+from fieldray.desktop.icons import icon
+from fieldray.desktop.pack_choice import PackChoice
+from fieldray.desktop.parts import name_surface, push_button
+from fieldray.desktop.screening import Screening
+from fieldray.desktop.style import Theme
+from fieldray.desktop.words import backend_name, duration, number
+from fieldray.desktop.workbench import Workbench
+from fieldray.domain.events import BackendChanged, Progress, StickChanged
+from fieldray.domain.model import Model
+from fieldray.translation import Translator
+
+_USB3_MBIT: Final = 5000
+
+
+class Header(QWidget):
+    """Buttons for the commands of the key sheet, the progress, and two chips: pack and backend."""
+
+    def __init__(
+        self, workbench: Workbench, actions: Mapping[str, QAction], translator: Translator, theme: Theme
+    ) -> None:
+        super().__init__()
+        name_surface(self, "header")
+        self._workbench, self._translator = workbench, translator
+        self._theme: Theme = theme
+        self.open_button = self._button("folder", translator.text("Open folder"), actions["open_folder"])
+        self.start_button = self._button("start", translator.text("Start"), actions["start"])
+        self.pause_button = self._button("pause", translator.text("Pause"), actions["pause"])
+        self.stop_button = self._button("stop", translator.text("Stop"), actions["stop"])
+        self.start_button.setProperty("role", "primary")
+        self.bar = QProgressBar()
+        self.bar.setTextVisible(False)
+        self.bar.setMaximum(1000)
+        self.bar.setAccessibleName(translator.text("Progress"))
+        self.progress_text = QLabel()
+        self.pack_chip = self._button("drive", "", actions["packs"])
+        self.backend_chip = self._button("processor", "", actions["settings"])
+        self.menu_button = self._menu_button(actions)
+        self._lay_out()
+        workbench.screening.changed.connect(self.refresh_run)
+        workbench.ready.connect(self.refresh_run)
+        for signal in (workbench.packs.listed, workbench.packs.model_changed):
+            signal.connect(self.refresh_pack)
+        workbench.backends_changed.connect(self.refresh_backend)
+        self.refresh_run()
+        self.refresh_pack()
+        self.refresh_backend()
+
+    # ---- what changes
+
+    def refresh_run(self) -> None:
+        """Buttons, progress bar and its words."""
+        run, translator = self._workbench.screening, self._translator
+        self.start_button.setEnabled(run.can_start)
+        self.start_button.setIcon(icon("start", self._theme, "on_accent" if run.can_start else "disabled"))
+        self.pause_button.setEnabled(run.can_pause)
+        self.pause_button.setText(translator.text("Go on") if run.state == "paused" else translator.text("Pause"))
+        self.pause_button.setIcon(icon("start" if run.state == "paused" else "pause", self._theme))
+        self.stop_button.setEnabled(run.can_stop)
+        self.progress_text.setText(run_words(translator, run))
+        progress = run.progress
+        share = progress.done / progress.total if progress and progress.total else 0.0
+        self.bar.setValue(round(1000 * share))
+        self.bar.setMaximum(0 if run.state == "starting" else 1000)
+
+    def refresh_pack(self) -> None:
+        """The pack chip."""
+        packs = self._workbench.packs
+        first, second = pack_words(self._translator, packs)
+        self.pack_chip.setText(f"{first}\n{second}")
+        self.pack_chip.setToolTip(f"{first}\n{second}")
+
+    def refresh_backend(self) -> None:
+        """The backend chip."""
+        first, second = backend_words(self._translator, self._workbench.backends, self._workbench.stick)
+        self.backend_chip.setText(f"{first}\n{second}")
+        self.backend_chip.setToolTip(f"{first}\n{second}")
+
+    # ---- building
+
+    def _lay_out(self) -> None:
+        row = QHBoxLayout(self)
+        row.setContentsMargins(10, 8, 10, 8)
+        row.setSpacing(8)
+        for button in (self.open_button, self.start_button, self.pause_button, self.stop_button):
+            row.addWidget(button)
+        progress = QVBoxLayout()
+        progress.setSpacing(4)
+        progress.addStretch(1)
+        progress.addWidget(self.progress_text)
+        progress.addWidget(self.bar)
+        progress.addStretch(1)
+        self.progress_text.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
+        self.progress_text.setMinimumWidth(120)
+        row.addLayout(progress, 1)
+        for chip in (self.pack_chip, self.backend_chip):
+            chip.setProperty("role", "chip")
+            chip.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Preferred)
+            row.addWidget(chip)
+        row.addWidget(self.menu_button)
+
+    def _button(self, picture: str, text: str, action: QAction) -> QPushButton:
+        button = push_button(text, picture=icon(picture, self._theme))
+        button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+        keys = action.shortcut().toString(action.shortcut().SequenceFormat.NativeText)
+        button.setToolTip(f"{action.text()} ({keys})")
+        button.clicked.connect(action.trigger)
+        return button
+
+    def _menu_button(self, actions: Mapping[str, QAction]) -> QPushButton:
+        menu = QMenu(self)
+        for command in ("open_folder", "open_files", "", "packs", "export", "hide_patient", "", "settings", "keys"):
+            if command:
+                menu.addAction(actions[command])
+            else:
+                menu.addSeparator()
+        menu.addAction(actions["about"])
+        button = push_button("", picture=icon("menu", self._theme))
+        button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+        button.setAccessibleName(self._translator.text("Menu"))
+        button.setToolTip(self._translator.text("Menu"))
+        button.setMenu(menu)
+        return button
+
+
+def run_words(translator: Translator, run: Screening) -> str:
+    """The state of the run, or how far it is with rate and time left."""
+    words = {
+        "empty": translator.text("Nothing chosen yet"),
+        "waiting": translator.text("Waiting for a model pack"),
+        "starting": translator.text("Starting…"),
+        "running": "",
+        "paused": translator.text("Paused"),
+        "stopping": translator.text("Stopping…"),
+        "finished": translator.text("Finished"),
+        "cancelled": translator.text("Stopped"),
+        "failed": translator.text("The run ended early"),
+    }
+    parts = [words[run.state], *(_progress_words(translator, run.progress, run.state == "running"))]
+    return "   ".join(part for part in parts if part)
+
+
+def _progress_words(translator: Translator, progress: Progress | None, is_running: bool) -> list[str]:
+    if progress is None:
+        return []
+    total = f"{progress.total}" if progress.total_is_final else f"{progress.total}+"
+    parts = [f"{progress.done} / {total}"]
+    if is_running:
+        rate = number(translator, progress.images_per_s, digits=1)
+        parts.append(translator.text("{rate} films/s", rate=rate))
+        if progress.remaining_s is not None:
+            parts.append(translator.text("{time} left", time=duration(translator, progress.remaining_s)))
+    return parts
+
+
+def pack_words(translator: Translator, packs: PackChoice) -> tuple[str, str]:
+    """Name and version of the pack in use; where it is from and who signed it."""
+    if packs.loading is not None:
+        return packs.loading.pack_name, translator.text("is being read…")
+    if packs.model is None:
+        return translator.text("No model pack"), translator.text("Plug in a drive")
+    name = translator.pick(packs.model.manifest.names)
+    return f"{name} {packs.model.manifest.version}", trust_words(translator, packs.model, packs)
+
+
+def trust_words(translator: Translator, model: Model, packs: PackChoice) -> str:
+    """Who vouches for the pack, and whether its drive may be removed."""
+    if model.trust == "builtin":
+        return translator.text("comes with the program")
+    signer = translator.text("signed: {key}", key=model.fingerprint[:9])
+    if model.trust == "legacy":
+        signer = translator.text("unsigned legacy model")
+    if packs.source is not None and packs.source.origin == "drive":
+        here = packs.source_is_here
+        state = translator.text("drive may be removed") if here else translator.text("drive removed")
+        return f"{signer}; {state}"
+    return signer
+
+
+def backend_words(
+    translator: Translator, backends: Mapping[str, BackendChanged], stick: StickChanged | None
+) -> tuple[str, str]:
+    """What runs the model now, and its state."""
+    states = {
+        "stopped": translator.text("off"),
+        "starting": translator.text("is starting…"),
+        "ready": translator.text("ready"),
+        "gone": translator.text("gone"),
+    }
+    used = next((event for event in backends.values() if event.in_use), None)
+    used = used or next(iter(backends.values()), None)
+    if used is None:
+        return translator.text("Processor"), states["stopped"]
+    name = backend_name(translator, used.backend)
+    if used.backend == "edgetpu" and stick is not None and stick.port_mbit is not None:
+        name += " · USB 3" if stick.port_mbit >= _USB3_MBIT else " · USB 2"
+    detail = used.detail if used.state == "ready" and used.detail else states[used.state]
+    return name, detail

@@ -1,0 +1,107 @@
+"""Every key of the window in one table, from which the shortcuts and the key sheet are made.
+
+USERS expect H both for "flip" and for "hide the heat map". Here H hides the heat map, since it is needed for nearly
+every flagged film and a mark that covers a finding must be gone at once; F flips left-right, V top-bottom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QAction, QKeySequence
+from PySide6.QtWidgets import QWidget
+
+from fieldray.translation import Translator
+
+Group = Literal["list", "view", "tools", "program"]
+Say = Callable[[Translator], str]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Key:
+    """One command. `reading`: only while the list or the film has the focus, because elsewhere the key has a use."""
+
+    command: str
+    keys: tuple[str, ...]
+    group: Group
+    say: Say
+    reading: bool = False
+
+
+# fmt: off
+KEYS: Final[tuple[Key, ...]] = (
+    Key("next_film", ("Down", "Right"), "list", lambda t: t.text("Next film"), True),
+    Key("previous_film", ("Up", "Left"), "list", lambda t: t.text("Previous film"), True),
+    Key("next_study", ("PgDown",), "list", lambda t: t.text("Next study"), True),
+    Key("previous_study", ("PgUp",), "list", lambda t: t.text("Previous study"), True),
+    Key("first_film", ("Home",), "list", lambda t: t.text("First film"), True),
+    Key("last_film", ("End",), "list", lambda t: t.text("Last film"), True),
+    Key("search", ("Ctrl+F",), "list", lambda t: t.text("Search")),
+    Key("heat_map", ("H",), "view", lambda t: t.text("Show or hide the heat map")),
+    Key("network_view", ("N",), "view", lambda t: t.text("What the model saw, or the film")),
+    Key("invert", ("I",), "view", lambda t: t.text("Invert")),
+    Key("rotate_right", ("R",), "view", lambda t: t.text("Turn right")),
+    Key("rotate_left", ("L",), "view", lambda t: t.text("Turn left")),
+    Key("flip_left_right", ("F",), "view", lambda t: t.text("Flip left-right")),
+    Key("flip_top_bottom", ("V",), "view", lambda t: t.text("Flip top-bottom")),
+    Key("zoom_in", ("+",), "view", lambda t: t.text("Larger")),
+    Key("zoom_out", ("-",), "view", lambda t: t.text("Smaller")),
+    Key("fit", ("=",), "view", lambda t: t.text("Fit into the window")),
+    Key("reset", ("Space",), "view", lambda t: t.text("Reset the view"), True),
+    Key("undo", ("Ctrl+Z",), "view", lambda t: t.text("Undo the last change of the view")),
+    Key("tool_window", ("W",), "tools", lambda t: t.text("Left drag: window and level")),
+    Key("tool_zoom", ("Z",), "tools", lambda t: t.text("Left drag: zoom")),
+    Key("tool_pan", ("P",), "tools", lambda t: t.text("Left drag: move")),
+    Key("preset_1", ("1",), "tools", lambda t: t.text("Window as the file asks")),
+    Key("preset_2", ("2",), "tools", lambda t: t.text("Window: whole range")),
+    Key("preset_3", ("3",), "tools", lambda t: t.text("Window: lungs")),
+    Key("preset_4", ("4",), "tools", lambda t: t.text("Window: mediastinum and bones")),
+    Key("preset_5", ("5",), "tools", lambda t: t.text("Window: high contrast")),
+    Key("hide_patient", ("Ctrl+H",), "program", lambda t: t.text("Hide or show patient data")),
+    Key("open_folder", ("Ctrl+O",), "program", lambda t: t.text("Open a folder")),
+    Key("open_files", ("Ctrl+Shift+O",), "program", lambda t: t.text("Open files")),
+    Key("start", ("Ctrl+Return", "F5"), "program", lambda t: t.text("Start")),
+    Key("pause", ("F6",), "program", lambda t: t.text("Pause or go on")),
+    Key("stop", ("F7",), "program", lambda t: t.text("Stop")),
+    Key("packs", ("Ctrl+P",), "program", lambda t: t.text("Packs")),
+    Key("settings", ("Ctrl+,",), "program", lambda t: t.text("Settings")),
+    Key("export", ("Ctrl+S",), "program", lambda t: t.text("Save the results as CSV and JSON")),
+    Key("agree", ("Ctrl+1",), "program", lambda t: t.text("My verdict: agree")),
+    Key("disagree", ("Ctrl+2",), "program", lambda t: t.text("My verdict: disagree")),
+    Key("unsure", ("Ctrl+3",), "program", lambda t: t.text("My verdict: unsure")),
+    Key("cancel", ("Esc",), "program", lambda t: t.text("Cancel, or leave the search")),
+    Key("keys", ("?", "F1"), "program", lambda t: t.text("This list of keys")),
+)
+# fmt: on
+
+
+def group_title(translator: Translator, group: Group) -> str:
+    """The heading of a group on the key sheet."""
+    titles: dict[Group, str] = {
+        "list": translator.text("Work list"),
+        "view": translator.text("Film"),
+        "tools": translator.text("Mouse and window"),
+        "program": translator.text("Program"),
+    }
+    return titles[group]
+
+
+def make_actions(
+    commands: Mapping[str, Callable[[], None]], translator: Translator, *, window: QWidget, reading: tuple[QWidget, ...]
+) -> dict[str, QAction]:
+    """One action for each key, at work in the whole window or only in the `reading` widgets."""
+    actions = {}
+    for key in KEYS:
+        action = QAction(key.say(translator), window)
+        action.setShortcuts([QKeySequence(text) for text in key.keys])
+        action.triggered.connect(lambda _=False, run=commands[key.command]: run())
+        widgets = reading if key.reading else (window,)
+        context = Qt.ShortcutContext.WidgetWithChildrenShortcut if key.reading else Qt.ShortcutContext.WindowShortcut
+        action.setShortcutContext(context)
+        for widget in widgets:
+            widget.addAction(action)
+        actions[key.command] = action
+    return actions

@@ -1,0 +1,293 @@
+"""The window: assembles the pages and hands commands on; it holds no logic and may be built anew at any time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from PySide6.QtCore import QPoint, Qt, QUrl, Signal
+from PySide6.QtGui import QAction, QCloseEvent, QDragEnterEvent, QDropEvent
+from PySide6.QtWidgets import (
+    QFileDialog,
+    QMainWindow,
+    QMenu,
+    QMessageBox,
+    QSplitter,
+    QStackedWidget,
+    QVBoxLayout,
+    QWidget,
+)
+
+from fieldray.desktop.about_dialog import AboutDialog
+from fieldray.desktop.banner import BannerArea
+from fieldray.desktop.header import Header
+from fieldray.desktop.key_sheet import KeySheet
+from fieldray.desktop.keys import make_actions
+from fieldray.desktop.pack_choice import PackQuestion
+from fieldray.desktop.pack_dialog import PackDialog
+from fieldray.desktop.packs_page import PacksPage
+from fieldray.desktop.result_panel import ResultPanel
+from fieldray.desktop.settings_dialog import SettingsDialog
+from fieldray.desktop.status import Status
+from fieldray.desktop.style import Theme
+from fieldray.desktop.view_tools import ViewTools
+from fieldray.desktop.viewer import Viewer
+from fieldray.desktop.welcome import Welcome
+from fieldray.desktop.workbench import Workbench
+from fieldray.desktop.worklist import WorkList
+from fieldray.translation import Translator
+
+# Commands of the key table in the film's menu, in groups.
+_MENU = (
+    ("tool_window", "tool_zoom", "tool_pan"),
+    ("preset_1", "preset_2", "preset_3", "preset_4", "preset_5"),
+    ("heat_map", "network_view"),
+    ("invert", "rotate_left", "rotate_right", "flip_left_right", "flip_top_bottom"),
+    ("fit", "reset", "undo"),
+)
+
+
+class MainWindow(QMainWindow):
+    """Header, banners, then either the welcome, the films, or the packs; the status bar below."""
+
+    settings_changed = Signal(dict)
+    close_confirmed = Signal()
+
+    def __init__(self, workbench: Workbench, translator: Translator, theme: Theme) -> None:
+        super().__init__()
+        self._bench, self._translator = workbench, translator
+        self._may_close = False
+        self.setWindowTitle("Fieldray")
+        self.setAcceptDrops(True)
+        self.setMinimumSize(900, 480)
+        self.work_list = WorkList(workbench.rows, translator, theme)
+        self.viewer = Viewer(workbench.film, translator, theme)
+        opacity = workbench.settings.integer("heat_map_opacity")
+        self.result = ResultPanel(workbench.film, translator, theme, opacity_percent=opacity)
+        reading = (self.work_list.table, self.viewer)
+        self.actions_by_name = make_actions(self._commands(), translator, window=self, reading=reading)
+        self.actions_by_name["about"] = self._about_action()
+        self.header = Header(workbench, self.actions_by_name, translator, theme)
+        self.banners = BannerArea(workbench.board, translator, theme)
+        self.packs_page = PacksPage(workbench.packs, translator, theme)
+        open_actions = self.actions_by_name["open_folder"], self.actions_by_name["open_files"]
+        self.welcome = Welcome(workbench, *open_actions, translator, theme)
+        self.tools = ViewTools(self.viewer, self.actions_by_name, theme)
+        self._lay_out()
+        self.setStatusBar(Status(workbench, translator))
+        self._connect()
+        self.apply_settings()
+        self._show_films_or_welcome()
+
+    # ---- building
+
+    def _lay_out(self) -> None:
+        film = QWidget()
+        column = QVBoxLayout(film)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(0)
+        column.addWidget(self.tools)
+        column.addWidget(self.viewer, 1)
+        self.films = QSplitter(Qt.Orientation.Horizontal)
+        self.films.setChildrenCollapsible(False)
+        self.films.setHandleWidth(6)
+        for widget, stretch in ((self.work_list, 3), (film, 5), (self.result, 2)):
+            self.films.addWidget(widget)
+            self.films.setStretchFactor(self.films.count() - 1, stretch)
+        self.films.setSizes([450, 570, 340])
+        self.pages = QStackedWidget()
+        for page in (self.welcome, self.films, self.packs_page):
+            self.pages.addWidget(page)
+        middle = QWidget()
+        layout = QVBoxLayout(middle)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(0)
+        layout.addWidget(self.header)
+        layout.addWidget(self.banners)
+        layout.addWidget(self.pages, 1)
+        self.setCentralWidget(middle)
+
+    def _connect(self) -> None:
+        bench = self._bench
+        self.work_list.row_chosen.connect(bench.film.show)
+        self.viewer.stepped.connect(self.work_list.step)
+        self.viewer.menu_wanted.connect(self._show_menu)
+        self.viewer.heat_map_shown.connect(self.result.heat_map_box.setChecked)
+        self.result.heat_map_box.toggled.connect(self.viewer.show_heat_map)
+        self.result.opacity.valueChanged.connect(self.viewer.set_opacity)
+        self.packs_page.left.connect(self._show_films_or_welcome)
+        bench.packs.asked.connect(self._ask)
+        bench.screening.started.connect(self._show_films_or_welcome)
+
+    def _commands(self) -> dict[str, Callable[[], None]]:
+        """What each key of the key table does."""
+        viewer, rows, run = self.viewer, self.work_list, self._bench.screening
+        return {
+            "next_film": lambda: rows.step(1),
+            "previous_film": lambda: rows.step(-1),
+            "next_study": lambda: rows.step_study(1),
+            "previous_study": lambda: rows.step_study(-1),
+            "first_film": lambda: rows.choose_end(last=False),
+            "last_film": lambda: rows.choose_end(last=True),
+            "search": rows.filter_bar.search.setFocus,
+            "heat_map": lambda: viewer.show_heat_map(not viewer.shows_heat_map),
+            "network_view": lambda: viewer.show_network_view(not viewer.shows_network_view),
+            "invert": lambda: viewer.apply(viewer.state.inverse()),
+            "rotate_right": lambda: viewer.apply(viewer.state.turned(1)),
+            "rotate_left": lambda: viewer.apply(viewer.state.turned(-1)),
+            "flip_left_right": lambda: viewer.apply(viewer.state.flipped_left_right()),
+            "flip_top_bottom": lambda: viewer.apply(viewer.state.flipped_top_bottom()),
+            "zoom_in": lambda: viewer.zoom(1),
+            "zoom_out": lambda: viewer.zoom(-1),
+            "fit": lambda: viewer.apply(viewer.state.fitted()),
+            "reset": viewer.reset,
+            "undo": viewer.undo,
+            "tool_window": lambda: viewer.set_tool("window"),
+            "tool_zoom": lambda: viewer.set_tool("zoom"),
+            "tool_pan": lambda: viewer.set_tool("pan"),
+            **{f"preset_{number}": partial(viewer.set_preset, number) for number in range(1, 6)},
+            "hide_patient": self._toggle_patient,
+            "open_folder": self._open_folder,
+            "open_files": self._open_files,
+            "start": run.start,
+            "pause": run.pause_or_resume,
+            "stop": run.stop,
+            "packs": self._toggle_packs,
+            "settings": self._open_settings,
+            "export": self._export,
+            "agree": lambda: self.result.verdict.choose("agree"),
+            "disagree": lambda: self.result.verdict.choose("disagree"),
+            "unsure": lambda: self.result.verdict.choose("unsure"),
+            "cancel": self._cancel,
+            "keys": lambda: KeySheet(self._translator, self).open(),
+        }
+
+    def _about_action(self) -> QAction:
+        action = QAction(self._translator.text("About Fieldray"), self)
+        action.triggered.connect(lambda: AboutDialog(self._translator, self).open())
+        return action
+
+    # ---- commands
+
+    def _open_folder(self) -> None:
+        dialog = QFileDialog(self, self._translator.text("Open a folder"))
+        dialog.setFileMode(QFileDialog.FileMode.Directory)
+        dialog.fileSelected.connect(lambda path: self._bench.screening.choose([Path(path)]))
+        dialog.open()
+
+    def _open_files(self) -> None:
+        dialog = QFileDialog(self, self._translator.text("Open files"))
+        dialog.setFileMode(QFileDialog.FileMode.ExistingFiles)
+        dialog.filesSelected.connect(lambda paths: self._bench.screening.choose([Path(path) for path in paths]))
+        dialog.open()
+
+    def _export(self) -> None:
+        dialog = QFileDialog(self, self._translator.text("Save the results in a folder"))
+        dialog.setFileMode(QFileDialog.FileMode.Directory)
+        dialog.fileSelected.connect(lambda path: self._bench.export(Path(path)))
+        dialog.open()
+
+    def _open_settings(self) -> None:
+        dialog = SettingsDialog(self._bench.settings, self._translator, self)
+        dialog.accepted.connect(lambda: self.settings_changed.emit(dialog.changes()))
+        dialog.open()
+
+    def _ask(self, question: PackQuestion) -> None:
+        dialog = PackDialog(question, self._translator, self)
+        dialog.accepted.connect(lambda: self._bench.packs.answer_yes(question))
+        dialog.open()
+
+    def _toggle_patient(self) -> None:
+        hidden = not self.viewer.hide_patient
+        self.settings_changed.emit({"hide_patient": hidden})
+        self.hide_patient(hidden)
+
+    def hide_patient(self, hidden: bool) -> None:
+        """Hide or show names and numbers everywhere."""
+        self.viewer.hide_patient = hidden
+        self.viewer.update()
+        self.work_list.set_hide_patient(hidden)
+        self.tools.buttons["hide_patient"].setCheckable(True)
+        self.tools.buttons["hide_patient"].setChecked(hidden)
+
+    def apply_settings(self) -> None:
+        """Put those settings in force that need no new window."""
+        self.result.opacity.setValue(self._bench.settings.integer("heat_map_opacity"))
+        self.hide_patient(bool(self._bench.settings["hide_patient"]))
+        self.viewer.set_opacity(self.result.opacity.value())
+
+    def _toggle_packs(self) -> None:
+        if self.pages.currentWidget() is self.packs_page:
+            self._show_films_or_welcome()
+        else:
+            self.pages.setCurrentWidget(self.packs_page)
+
+    def _show_films_or_welcome(self) -> None:
+        has_films = self._bench.rows.total() > 0 or self._bench.screening.state != "empty"
+        self.pages.setCurrentWidget(self.films if has_films else self.welcome)
+        if has_films:
+            self.work_list.table.setFocus()
+
+    def _cancel(self) -> None:
+        self.viewer.cancel_drag()
+        self.work_list.filter_bar.search.clear()
+        self.work_list.table.setFocus()
+
+    def _show_menu(self, at: QPoint) -> None:
+        menu = QMenu(self)
+        menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        for group in _MENU:
+            menu.addActions([self.actions_by_name[command] for command in group])
+            menu.addSeparator()
+        menu.popup(at)
+
+    # ---- dropping and closing
+
+    def dragEnterEvent(self, event: QDragEnterEvent) -> None:
+        if _local_paths(event.mimeData().urls()):
+            event.acceptProposedAction()
+
+    def dropEvent(self, event: QDropEvent) -> None:
+        self._bench.screening.choose(_local_paths(event.mimeData().urls()))
+        event.acceptProposedAction()
+
+    def closeEvent(self, event: QCloseEvent) -> None:
+        """The window goes when everything behind it has ended; a run under way is asked about first."""
+        if self._may_close:
+            event.accept()
+            return
+        event.ignore()
+        if self._bench.screening.is_busy:
+            self._ask_to_close()
+        else:
+            self.close_confirmed.emit()
+
+    def let_go(self) -> None:
+        """Close without asking: another window takes over, or everything has ended."""
+        self._may_close = True
+        self.close()
+
+    def _ask_to_close(self) -> None:
+        translator = self._translator
+        box = QMessageBox(
+            QMessageBox.Icon.Question, "Fieldray", translator.text("Screening is under way."), parent=self
+        )
+        box.setInformativeText(translator.text("Results so far are kept; the next start goes on from there."))
+        stop = box.addButton(translator.text("Stop and close"), QMessageBox.ButtonRole.AcceptRole)
+        stay = box.addButton(translator.text("Go on screening"), QMessageBox.ButtonRole.RejectRole)
+        box.setDefaultButton(stay)
+        box.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        stop.clicked.connect(self.close_confirmed)
+        box.open()
+
+
+def _local_paths(urls: Sequence[QUrl]) -> list[Path]:
+    return [Path(url.toLocalFile()) for url in urls if url.isLocalFile()]
+
+
+def run(paths: Sequence[Path] = ()) -> int:
+    """Open the window, screen `paths` once it is up, and return the exit code when it was closed."""
+    from fieldray.desktop.application import run_application
+
+    return run_application(paths)

@@ -1,0 +1,135 @@
+"""The words in the four corners of the film, and the heat map's legend."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from PySide6.QtCore import QRect, QRectF, Qt
+from PySide6.QtGui import QColor, QFont, QImage, QPainter
+
+from fieldray.desktop import heat_map
+from fieldray.desktop.picture import Picture
+from fieldray.desktop.view_state import ViewState
+from fieldray.desktop.words import date, number, person
+from fieldray.domain.study import ImageHeader, ImageRef
+from fieldray.translation import Translator
+
+_MARGIN: Final = 12
+_LEGEND: Final = (120, 8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corners:
+    """Lines of text by corner."""
+
+    top_left: tuple[str, ...] = ()
+    top_right: tuple[str, ...] = ()
+    bottom_left: tuple[str, ...] = ()
+    bottom_right: tuple[str, ...] = ()
+
+
+def corner_texts(
+    translator: Translator, ref: ImageRef, picture: Picture, state: ViewState, *, percent: float, hide_patient: bool
+) -> Corners:
+    """What stands in the corners. `percent` is the zoom: 100 is one film pixel on one pixel of the screen."""
+    header = ref.header
+    window = state.window or picture.start_window
+    level = window.center * picture.image.value_scale + picture.image.value_offset
+    width = window.width * abs(picture.image.value_scale)
+    return Corners(
+        top_left=() if hide_patient else _patient_lines(translator, ref),
+        top_right=_kept((date(header.study_date), "" if hide_patient else header.study_description, header.modality)),
+        bottom_left=_kept((_view_line(translator, header), _size_line(translator, picture))),
+        bottom_right=_kept(
+            (
+                translator.text("Display is not calibrated for diagnosis"),
+                translator.text("Image file without DICOM data") if ref.kind in ("png", "jpeg") else "",
+                translator.text("W {width}  L {level}", width=round(width), level=round(level)),
+                translator.text("Zoom {percent} %", percent=round(percent)),
+            )
+        ),
+    )
+
+
+def draw_corners(painter: QPainter, area: QRect, corners: Corners, font: QFont) -> None:
+    """White on a thin dark edge, readable on every film."""
+    painter.setFont(font)
+    box = area.adjusted(_MARGIN, _MARGIN, -_MARGIN, -_MARGIN)
+    half = box.width() // 2 - _MARGIN
+    left, right = QRect(box.x(), box.y(), half, box.height()), QRect(box.right() - half, box.y(), half, box.height())
+    for place, side, lines in (
+        (left, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop, corners.top_left),
+        (right, Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignTop, corners.top_right),
+        (left, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignBottom, corners.bottom_left),
+        (right, Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignBottom, corners.bottom_right),
+    ):
+        _edged_text(painter, place, side, "\n".join(lines))
+
+
+def draw_legend(painter: QPainter, strip: QRect, translator: Translator, font: QFont, *, is_blank: bool) -> None:
+    """A strip under the film: what the heat map means and does not mean, and its scale."""
+    painter.setFont(font)
+    painter.fillRect(strip, QColor(0, 0, 0, 150))
+    box = strip.adjusted(_MARGIN, 0, -_MARGIN, 0)
+    words = translator.text("What influenced the score, not the lesion's outline")
+    if is_blank:
+        words = translator.text("No part of the film raised the score above the operating point")
+    else:
+        box.setRight(_draw_scale(painter, box, translator) - _MARGIN)
+    shown = painter.fontMetrics().elidedText(words, Qt.TextElideMode.ElideRight, box.width())
+    _edged_text(painter, box, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter, shown)
+
+
+def _draw_scale(painter: QPainter, box: QRect, translator: Translator) -> int:
+    """weak [colours] strong, at the right end of the box; returns where it begins."""
+    weak, strong = translator.text("weak"), translator.text("strong")
+    measure = painter.fontMetrics().horizontalAdvance
+    right = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
+    _edged_text(painter, box, right, strong)
+    width, height = _LEGEND
+    bar = QRectF(box.right() - measure(strong) - 8 - width, box.center().y() - height / 2 + 1, width, height)
+    painter.drawImage(bar, _legend_image())
+    _edged_text(painter, QRect(box.x(), box.y(), round(bar.x()) - 8 - box.x(), box.height()), right, weak)
+    return round(bar.x()) - 8 - measure(weak)
+
+
+def _patient_lines(translator: Translator, ref: ImageRef) -> tuple[str, ...]:
+    header = ref.header
+    sex = {"M": translator.text("M"), "F": translator.text("F")}.get(header.patient_sex, "")
+    age = (
+        "" if header.patient_age_years is None else translator.text("{years} y", years=round(header.patient_age_years))
+    )
+    return _kept((person(header.patient_name), header.patient_id, "  ".join(_kept((sex, age)))))
+
+
+def _view_line(translator: Translator, header: ImageHeader) -> str:
+    side = {"L": translator.text("left"), "R": translator.text("right")}.get(header.image_laterality, "")
+    return "  ".join(_kept((header.view_position, side)))
+
+
+def _size_line(translator: Translator, picture: Picture) -> str:
+    size = translator.text("{columns} × {rows} px", columns=picture.columns, rows=picture.rows)
+    spacing = picture.image.spacing_mm
+    if spacing is None:
+        return size
+    step = number(translator, spacing[0], digits=3)
+    return f"{size}  " + translator.text("{spacing} mm/px", spacing=step)
+
+
+def _kept(lines: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(line for line in lines if line)
+
+
+def _edged_text(painter: QPainter, box: QRect, flags: Qt.AlignmentFlag, text: str) -> None:
+    painter.setPen(QColor(0, 0, 0, 200))
+    for x, y in ((-1, 0), (1, 0), (0, -1), (0, 1)):
+        painter.drawText(box.translated(x, y), flags, text)
+    painter.setPen(QColor(240, 243, 245))
+    painter.drawText(box, flags, text)
+
+
+def _legend_image() -> QImage:
+    ramp = heat_map.colours(np.linspace(0, 1, 128, dtype=np.float32)[None, :])
+    return QImage(ramp.tobytes(), 128, 1, QImage.Format.Format_RGBA8888).copy()

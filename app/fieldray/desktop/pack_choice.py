@@ -1,0 +1,271 @@
+"""Which pack is in use, and why: the drives, the packs on them, trust, the operating point. No widget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from PySide6.QtCore import QObject, Signal
+
+from fieldray.desktop.background import Background
+from fieldray.desktop.notices import Action, Notice, NoticeBoard
+from fieldray.desktop.services import LibraryPort
+from fieldray.domain.events import Drive, DrivesChanged
+from fieldray.domain.model import Model, OperatingPoint
+from fieldray.errors import FieldrayError, PackNotTrusted
+from fieldray.reasons import Reason, reason
+
+if TYPE_CHECKING:
+    from fieldray.packs.library import PackCandidate
+
+QuestionKind = Literal["unknown_key", "legacy", "older"]
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class PackQuestion:
+    """What only a person can decide before a pack is used."""
+
+    kind: QuestionKind
+    candidate: PackCandidate
+    reason: Reason
+    fingerprint: str = ""
+
+
+class PackChoice(QObject):
+    """The packs in reach and the one in use. A pack is used from memory: its drive may be removed."""
+
+    listed = Signal()
+    model_changed = Signal()
+    asked = Signal(object)
+
+    def __init__(self, background: Background, board: NoticeBoard) -> None:
+        super().__init__()
+        self._background, self._board = background, board
+        self._library: LibraryPort | None = None
+        self.candidates: tuple[PackCandidate, ...] = ()
+        self.drives: tuple[Drive, ...] = ()
+        self.model: Model | None = None
+        self.source: PackCandidate | None = None
+        self.loading: PackCandidate | None = None
+        self.point_name: str | None = None
+        self.may_switch: Callable[[], bool] = lambda: True
+
+    # ---- what happens
+
+    def attach(self, library: LibraryPort) -> None:
+        """The library is open: look at what is there."""
+        self._library = library
+        self.look()
+
+    def take_drives(self, event: DrivesChanged) -> None:
+        """Drives came or went."""
+        self.drives = event.drives
+        self.look()
+
+    def look(self) -> None:
+        """List the packs again, in the background."""
+        library = self._library
+        if library is None:
+            return
+        places = tuple(Path(drive.mount_point) for drive in self.drives)
+        self._background.run(
+            lambda: library.available(places),
+            channel="packs",
+            done=self._listed,
+            failed=lambda error: self._problem(error, None),
+        )
+
+    # ---- what a person does
+
+    def use(
+        self, candidate: PackCandidate, *, asked_for: bool = True, allow_older: bool = False, allow_legacy: bool = False
+    ) -> None:
+        """Load a pack and use it. `asked_for`: a person chose it, so a question is put at once, not in a notice."""
+        library = self._library
+        if library is None:
+            return
+        self.loading = candidate
+        self._board.withdraw("pack")
+        self.listed.emit()
+        self._background.run(
+            lambda: library.load(candidate.folder, allow_older=allow_older, allow_legacy=allow_legacy),
+            channel="packs",
+            done=lambda model: self._loaded(candidate, model),
+            failed=lambda error: self._problem(error, candidate, asked_for=asked_for),
+        )
+
+    def answer_yes(self, question: PackQuestion) -> None:
+        """A person said yes to a question: trust the key, or use the legacy or older pack this once."""
+        library = self._library
+        assert library is not None
+        if question.kind == "unknown_key":
+            self._background.run(
+                lambda: library.trust(question.fingerprint),
+                channel="packs",
+                done=lambda _: self.use(question.candidate),
+                failed=lambda error: self._problem(error, question.candidate),
+            )
+        else:
+            self.use(question.candidate, allow_older=question.kind == "older", allow_legacy=question.kind == "legacy")
+
+    def install(self, candidate: PackCandidate) -> None:
+        """Copy a pack to this computer."""
+        library = self._library
+        if library is None:
+            return
+        self._background.run(
+            lambda: library.install(candidate.folder),
+            channel="packs",
+            done=lambda _: self.look(),
+            failed=lambda error: self._problem(error, candidate),
+        )
+
+    def choose_point(self, name: str) -> None:
+        """The operating point of the next run."""
+        self.point_name = name
+        self.model_changed.emit()
+
+    # ---- what is known
+
+    @property
+    def point(self) -> OperatingPoint | None:
+        """The operating point of the pack's first label, None if the pack has none."""
+        if self.model is None:
+            return None
+        manifest = self.model.manifest
+        return manifest.point(manifest.labels[0].code, self.point_name)
+
+    @property
+    def source_is_here(self) -> bool:
+        """Whether the pack in use is still where it was loaded from (it is not needed there any more)."""
+        return self.source is None or any(entry.folder == self.source.folder for entry in self.candidates)
+
+    def settle(self) -> None:
+        """Nothing runs: if the drive of the pack in use is gone, go over to the first pack that needs no question."""
+        if self.loading is not None or (self.model is not None and self.source_is_here):
+            return
+        ready = next((entry for entry in self.candidates if entry.problem is None), None)
+        if ready is not None:
+            self.use(ready, asked_for=False)
+        elif self.model is not None:
+            self._forget()
+        else:
+            self._say_none()
+
+    # ---- inside
+
+    def _listed(self, found: tuple[PackCandidate, ...]) -> None:
+        known = {entry.folder for entry in self.candidates}
+        self.candidates = found
+        self.listed.emit()
+        new = [entry for entry in found if entry.folder not in known and entry.origin == "drive"]
+        if not self.source_is_here and self.may_switch() is False:
+            self._say_finishing()
+        if new and self.may_switch():
+            self.use(new[0], asked_for=False)
+        elif new:
+            self._offer(new[0])
+        elif self.may_switch():
+            self.settle()
+
+    def _loaded(self, candidate: PackCandidate, model: Model) -> None:
+        was_gone = not self.source_is_here
+        self.loading, self.source, self.model, self.point_name = None, candidate, model, None
+        if was_gone:
+            self._say_fallen_back(model)
+        else:
+            self._board.withdraw("drive")
+        if model.trust == "legacy":
+            self._board.post_reason("pack", reason("pack_legacy"), level="warning")
+        self.listed.emit()
+        self.model_changed.emit()
+
+    def _problem(self, error: Exception, candidate: PackCandidate | None, *, asked_for: bool = True) -> None:
+        self.loading = None
+        self.listed.emit()
+        if not isinstance(error, FieldrayError):
+            raise error
+        question = _question(error, candidate) if candidate else None
+        if question is None:
+            self._board.post_reason("pack", error.reason, action=Action(lambda t: t.text("Look again"), self.look))
+        elif asked_for:
+            self.asked.emit(question)
+        else:
+            action = Action(lambda t: t.text("Review…"), lambda: self.asked.emit(question))
+            self._board.post_reason("pack", question.reason, level="warning", action=action)
+        if not asked_for and self.model is None:
+            self._use_builtin()
+
+    def _use_builtin(self) -> None:
+        """The pack of a drive waits for an answer: meanwhile a pack that needs none is used."""
+        ready = next((entry for entry in self.candidates if entry.problem is None), None)
+        library = self._library
+        if ready is None or library is None:
+            return
+        self._background.run(
+            lambda: library.load(ready.folder),
+            channel="packs",
+            done=lambda model: self._loaded_meanwhile(ready, model),
+            failed=lambda error: self._problem(error, None),
+        )
+
+    def _loaded_meanwhile(self, candidate: PackCandidate, model: Model) -> None:
+        if self.model is None:
+            self.source, self.model, self.point_name = candidate, model, None
+            self.model_changed.emit()
+
+    def _forget(self) -> None:
+        self.model, self.source, self.point_name = None, None, None
+        self.model_changed.emit()
+        self._say_none()
+
+    def _offer(self, candidate: PackCandidate) -> None:
+        action = Action(lambda t: t.text("Use it"), lambda: self.use(candidate))
+        self._board.post(
+            Notice(
+                key="offer",
+                level="info",
+                say=lambda t: t.text(
+                    "A pack was found on a drive: {name}. The run goes on with its own.", name=candidate.pack_name
+                ),
+                action=action,
+            )
+        )
+
+    def _say_finishing(self) -> None:
+        self._board.post(
+            Notice(
+                key="drive",
+                level="warning",
+                say=lambda t: t.text("The drive was removed. This run finishes with the pack in memory."),
+            )
+        )
+
+    def _say_fallen_back(self, model: Model) -> None:
+        self._board.post(
+            Notice(
+                key="drive",
+                level="warning",
+                say=lambda t: t.text("The drive was removed. The pack in use is now {name}.", name=model.pack_name),
+            )
+        )
+
+    def _say_none(self) -> None:
+        self._board.post(
+            Notice(
+                key="drive",
+                level="warning",
+                say=lambda t: t.text("No model pack is ready. Plug in a model drive, or choose a pack under Packs."),
+                action=Action(lambda t: t.text("Look again"), self.look),
+            )
+        )
+
+
+def _question(error: FieldrayError, candidate: PackCandidate) -> PackQuestion | None:
+    if isinstance(error, PackNotTrusted):
+        return PackQuestion(kind="unknown_key", candidate=candidate, reason=error.reason, fingerprint=error.fingerprint)
+    kinds: dict[str, QuestionKind] = {"pack_legacy": "legacy", "pack_older": "older"}
+    kind = kinds.get(error.reason.code)
+    return PackQuestion(kind=kind, candidate=candidate, reason=error.reason) if kind else None

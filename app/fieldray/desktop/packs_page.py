@@ -1,0 +1,191 @@
+"""The packs in reach: which are trusted, which is used, at which operating point."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtWidgets import QComboBox, QHBoxLayout, QLabel, QPushButton, QScrollArea, QVBoxLayout, QWidget
+
+from fieldray.desktop.icons import icon
+from fieldray.desktop.pack_choice import PackChoice
+from fieldray.desktop.parts import card, name_surface, picture_label, push_button, words
+from fieldray.desktop.style import Theme
+from fieldray.desktop.words import label_meaning, number, percent
+from fieldray.domain.model import Manifest, OperatingPoint
+from fieldray.translation import Translator
+
+if TYPE_CHECKING:
+    from fieldray.packs.library import PackCandidate
+
+
+class PacksPage(QScrollArea):
+    """One card for the pack in use, one for each pack found."""
+
+    left = Signal()
+
+    def __init__(self, packs: PackChoice, translator: Translator, theme: Theme) -> None:
+        super().__init__()
+        self.setWidgetResizable(True)
+        self._packs, self._translator = packs, translator
+        self._theme: Theme = theme
+        page = QWidget()
+        name_surface(page, "page")
+        self._column = QVBoxLayout(page)
+        self._column.setContentsMargins(24, 16, 24, 24)
+        self._column.setSpacing(12)
+        self._column.addLayout(self._make_top())
+        self._cards: list[QWidget] = []
+        self._column.addStretch(1)
+        self.setWidget(page)
+        packs.listed.connect(self.refresh)
+        packs.model_changed.connect(self.refresh)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Build the cards anew."""
+        for old in self._cards:
+            old.hide()
+            old.deleteLater()
+        self._cards = [self._make_used(), *(self._make_card(candidate) for candidate in self._packs.candidates)]
+        if not self._packs.candidates:
+            self._cards.append(self._make_none())
+        for place, new in enumerate(self._cards):
+            self._column.insertWidget(1 + place, new)
+
+    # ---- building
+
+    def _make_top(self) -> QHBoxLayout:
+        back = push_button(self._translator.text("Back to the films"), picture=icon("back", self._theme))
+        back.clicked.connect(self.left)
+        look = push_button(self._translator.text("Look again"), picture=icon("refresh", self._theme))
+        look.clicked.connect(self._packs.look)
+        row = QHBoxLayout()
+        row.addWidget(back)
+        row.addWidget(words(self._translator.text("Model packs"), role="title"), 1)
+        row.addWidget(look)
+        return row
+
+    def _make_used(self) -> QWidget:
+        frame, column = card()
+        translator, model = self._translator, self._packs.model
+        column.addWidget(words(translator.text("In use"), role="muted"))
+        if model is None:
+            column.addWidget(words(translator.text("No pack is in use. Plug in a model drive or choose one below.")))
+            return frame
+        manifest = model.manifest
+        column.addWidget(words(f"{translator.pick(manifest.names)}  {manifest.version}", role="title"))
+        column.addWidget(words(translator.pick(manifest.descriptions)))
+        meanings = ", ".join(label_meaning(translator, label.code, manifest) for label in manifest.labels)
+        column.addWidget(words(translator.text("It looks for: {meaning}", meaning=meanings)))
+        self._add_points(column, manifest)
+        if model.fingerprint:
+            column.addWidget(words(translator.text("Signing key: {key}", key=model.fingerprint), role="muted"))
+        checksum = translator.text("Model file (SHA-256): {checksum}", checksum=model.model_sha256)
+        column.addWidget(words(checksum, role="muted"))
+        return frame
+
+    def _add_points(self, column: QVBoxLayout, manifest: Manifest) -> None:
+        translator = self._translator
+        names = tuple(dict.fromkeys(point.name for point in manifest.operating_points))
+        if not names:
+            column.addWidget(words(translator.text("No operating point: films get a score, but are not assessed.")))
+            return
+        choice = QComboBox()
+        choice.addItems(names)
+        point = self._packs.point
+        choice.setCurrentText(point.name if point else names[0])
+        choice.setAccessibleName(translator.text("Operating point of the next run"))
+        choice.textActivated.connect(self._packs.choose_point)
+        row = QHBoxLayout()
+        row.addWidget(QLabel(translator.text("Operating point of the next run")))
+        row.addWidget(choice)
+        row.addStretch(1)
+        column.addLayout(row)
+        if point is not None:
+            column.addWidget(words(point_words(translator, point), role="muted"))
+
+    def _make_card(self, candidate: PackCandidate) -> QWidget:
+        translator = self._translator
+        frame, column = card()
+        row = QHBoxLayout()
+        sign = picture_label(icon("drive" if candidate.origin == "drive" else "file", self._theme), side=24)
+        row.addWidget(sign, 0, Qt.AlignmentFlag.AlignTop)
+        column_of_words = QVBoxLayout()
+        name = translator.pick(candidate.names) or candidate.pack_name
+        column_of_words.addWidget(words(f"{name}  {candidate.version}", role="heading"))
+        standing = f"{origin_words(translator, candidate)}. {standing_words(translator, candidate)}"
+        column_of_words.addWidget(words(standing))
+        if candidate.problem is not None and candidate.trust != "legacy":
+            column_of_words.addWidget(words(translator.reason(candidate.problem), role="muted"))
+        column_of_words.addWidget(words(_breakable(candidate.folder), role="muted"))
+        row.addLayout(column_of_words, 1)
+        for button in self._buttons(candidate):
+            row.addWidget(button, 0, Qt.AlignmentFlag.AlignVCenter)
+        column.addLayout(row)
+        return frame
+
+    def _buttons(self, candidate: PackCandidate) -> list[QPushButton]:
+        translator, buttons = self._translator, []
+        if candidate.trust == "broken":
+            return []
+        if candidate.origin == "drive" and candidate.problem is None:
+            copy = QPushButton(translator.text("Copy to this computer"))
+            copy.clicked.connect(lambda: self._packs.install(candidate))
+            buttons.append(copy)
+        source = self._packs.source
+        if source is not None and source.folder == candidate.folder and self._packs.model is not None:
+            used = push_button(translator.text("In use"), picture=icon("check", self._theme, "disabled"))
+            used.setEnabled(False)
+            return [*buttons, used]
+        use = QPushButton(translator.text("Review…") if candidate.problem else translator.text("Use"))
+        use.clicked.connect(lambda: self._packs.use(candidate))
+        return [*buttons, use]
+
+    def _make_none(self) -> QWidget:
+        frame, column = card()
+        column.addWidget(words(self._translator.text("No packs found. Plug in a model drive, then press Look again.")))
+        return frame
+
+
+def point_words(translator: Translator, point: OperatingPoint) -> str:
+    """An operating point with what was measured at it."""
+    return translator.text(
+        "Threshold {threshold}, not sure from {low} to {high}. Measured on {data}: "
+        "sensitivity {sensitivity}, specificity {specificity} (95 % confidence).",
+        threshold=number(translator, point.threshold, digits=2),
+        low=number(translator, point.unsure_low, digits=2),
+        high=number(translator, point.unsure_high, digits=2),
+        data=point.measured_on,
+        sensitivity=percent(translator, point.sensitivity),
+        specificity=percent(translator, point.specificity),
+    )
+
+
+def origin_words(translator: Translator, candidate: PackCandidate) -> str:
+    """Where a pack lies."""
+    known = {
+        "builtin": translator.text("Comes with the program"),
+        "installed": translator.text("On this computer"),
+        "drive": translator.text("On a drive"),
+    }
+    return known[candidate.origin]
+
+
+def standing_words(translator: Translator, candidate: PackCandidate) -> str:
+    """Whether a pack is trusted."""
+    known = {
+        "builtin": translator.text("Trusted"),
+        "trusted": translator.text("Signed by a key you trust"),
+        "unknown_key": translator.text("Signed by a key that is not trusted yet"),
+        "legacy": translator.text("Unsigned legacy model: scores only"),
+        "broken": translator.text("Cannot be used"),
+    }
+    return known[candidate.trust]
+
+
+def _breakable(path: Path) -> str:
+    """A path that may go on in the next line after each folder."""
+    return str(path).replace(os.sep, os.sep + "\u200b")

@@ -1,0 +1,212 @@
+"""The run: what was chosen, starting, pausing, stopping, and what follows it. No widget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal
+
+from PySide6.QtCore import QObject, Signal
+
+from fieldray.desktop.background import Background
+from fieldray.desktop.notices import Notice, NoticeBoard
+from fieldray.desktop.services import BatchPort, SessionPort
+from fieldray.domain.events import Progress, RunChanged
+from fieldray.domain.model import Manifest, Model
+from fieldray.domain.prediction import BackendName
+
+State = Literal["empty", "waiting", "starting", "running", "paused", "stopping", "finished", "cancelled", "failed"]
+_BUSY: tuple[State, ...] = ("starting", "running", "paused", "stopping")
+
+
+class Screening(QObject):
+    """One run at a time. Paths chosen while one is under way are screened after it."""
+
+    changed = Signal()
+    started = Signal()
+    idle = Signal()
+
+    def __init__(self, background: Background, board: NoticeBoard) -> None:
+        super().__init__()
+        self._background, self._board = background, board
+        self._session: SessionPort | None = None
+        self._model: Model | None = None
+        self._used: Model | None = None
+        self._batch: BatchPort | None = None
+        self._next: tuple[Path, ...] = ()
+        self._starts_when_ready = False
+        self.point_name: str | None = None
+        self.paths: tuple[Path, ...] = ()
+        self.state: State = "empty"
+        self.run_id: int | None = None
+        self.manifest: Manifest | None = None
+        self.progress: Progress | None = None
+
+    # ---- what can be done now
+
+    @property
+    def is_busy(self) -> bool:
+        return self.state in _BUSY
+
+    @property
+    def can_start(self) -> bool:
+        return bool(self.paths) and not self.is_busy and self._session is not None and self._model is not None
+
+    @property
+    def can_pause(self) -> bool:
+        return self.state in ("running", "paused")
+
+    @property
+    def can_stop(self) -> bool:
+        return self.state in ("running", "paused")
+
+    # ---- what a person does
+
+    def choose(self, paths: Sequence[Path]) -> None:
+        """Screen these files and folders: now, as soon as a pack is ready, or after the run under way."""
+        if not paths:
+            return
+        if self.is_busy:
+            self._next = (*self._next, *paths)
+            count = len(self._next)
+            self._board.post(
+                Notice(
+                    key="next",
+                    level="info",
+                    say=lambda t: t.text("Will be screened after this run. Files or folders: {count}", count=count),
+                )
+            )
+            return
+        self.paths, self._starts_when_ready = tuple(paths), True
+        self._enter("waiting")
+        self._start_if_ready()
+
+    def start(self, *, fresh: bool = False) -> None:
+        """Screen what was chosen; what was done before with the same pack is taken over unless `fresh`."""
+        session, model = self._session, self._model
+        if not self.can_start or session is None or model is None:
+            return
+        self._starts_when_ready = False
+        self._board.withdraw("run")
+        self.manifest, self.progress, self.run_id = model.manifest, None, None
+        self._enter("starting")
+        self.started.emit()
+        paths, point_name = self.paths, self.point_name
+        self._use(session, model)
+        self._background.run(
+            lambda: session.start(paths, operating_point=point_name, fresh=fresh),
+            channel="run",
+            done=self._has_started,
+            failed=self._not_started,
+        )
+
+    def pause_or_resume(self) -> None:
+        """Pause a running batch, let a paused one go on."""
+        if self._batch is not None and self.can_pause:
+            command = self._batch.pause if self.state == "running" else self._batch.resume
+            self._background.run(command, channel="run", failed=self._command_failed)
+
+    def stop(self) -> None:
+        """End the run; what is done stays, and Start goes on from there."""
+        batch = self._batch
+        if batch is not None and self.can_stop:
+            self._next = ()
+            self._board.withdraw("next")
+            self._enter("stopping")
+            self._background.run(batch.cancel, channel="run", failed=self._command_failed)
+
+    # ---- what happens
+
+    def attach(self, session: SessionPort) -> None:
+        """The session is open."""
+        self._session = session
+        self._warm_up()
+        self._start_if_ready()
+
+    def set_model(self, model: Model | None, point_name: str | None) -> None:
+        """Another pack or operating point is to be used from the next run on."""
+        self._model, self.point_name = model, point_name
+        self._warm_up()
+        self.changed.emit()
+        self._start_if_ready()
+
+    def try_again(self, name: BackendName) -> None:
+        """Try a backend again that was given up."""
+        session = self._session
+        if session is not None:
+            self._background.run(lambda: session.reconsider(name), channel="run", failed=self._command_failed)
+
+    def use_again(self) -> None:
+        """Open the model anew: another device was chosen."""
+        self._used = None
+        self._warm_up()
+
+    def take_run(self, event: RunChanged) -> None:
+        """The batch entered a state."""
+        self.run_id = event.run_id
+        if self.state == "stopping" and event.state in ("running", "paused"):
+            return
+        self._enter(event.state)
+        if event.reason is not None:
+            self._board.post_reason("run", event.reason)
+        if not self.is_busy:
+            self._batch = None
+            self._after_run()
+
+    def take_progress(self, event: Progress) -> None:
+        """How far the batch is."""
+        self.progress = event
+        self.changed.emit()
+
+    def end(self) -> Callable[[], None]:
+        """For closing: a function that ends the batch and waits for it; call it off the window's thread."""
+        batch, session = self._batch, self._session
+
+        def finish() -> None:
+            if batch is not None:
+                batch.cancel()
+                batch.join()
+            if session is not None:
+                session.close()
+
+        return finish
+
+    # ---- inside
+
+    def _enter(self, state: State) -> None:
+        self.state = state
+        self.changed.emit()
+
+    def _start_if_ready(self) -> None:
+        if self._starts_when_ready and self.can_start:
+            self.start()
+
+    def _warm_up(self) -> None:
+        """Open the model ahead of the first run, unless one is under way: that one keeps its own."""
+        if self._session is not None and self._model is not None and not self.is_busy:
+            self._use(self._session, self._model)
+
+    def _use(self, session: SessionPort, model: Model) -> None:
+        if self._used is not model:
+            self._used = model
+            self._background.run(lambda: session.use_pack(model), channel="run", failed=self._command_failed)
+
+    def _has_started(self, batch: BatchPort) -> None:
+        if self.state in ("starting", "running", "paused"):
+            self._batch = batch
+
+    def _not_started(self, error: Exception) -> None:
+        self._enter("failed")
+        self._command_failed(error)
+        self._after_run()
+
+    def _command_failed(self, error: Exception) -> None:
+        self._board.post_error("run", error)
+
+    def _after_run(self) -> None:
+        self._warm_up()
+        self.idle.emit()
+        if self._next:
+            following, self._next = self._next, ()
+            self._board.withdraw("next")
+            self.choose(following)

@@ -1,0 +1,98 @@
+"""What the window asks of the working rooms, and how the real ones are opened.
+
+The window knows only these doors, so its tests come through them too, with rooms of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from fieldray.domain.events import Publish
+from fieldray.domain.image import Image
+from fieldray.domain.model import Model
+from fieldray.domain.prediction import BackendName
+from fieldray.domain.run import Verdict
+from fieldray.domain.study import ImageRef
+from fieldray.settings import Settings
+
+if TYPE_CHECKING:
+    from fieldray.packs.library import PackCandidate
+
+
+class BatchPort(Protocol):
+    """A run under way (`pipeline.batch.Batch`)."""
+
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+    def cancel(self) -> None: ...
+    def join(self, timeout_s: float | None = None) -> bool: ...
+
+
+class SessionPort(Protocol):
+    """Screening (`pipeline.session.Session`); every call may block shortly."""
+
+    def use_pack(self, model: Model | None) -> None: ...
+    def reconsider(self, name: BackendName) -> None: ...
+    def start(self, paths: Sequence[Path], *, operating_point: str | None = None, fresh: bool = False) -> BatchPort: ...
+    def read_image(self, ref: ImageRef) -> Image: ...
+    def set_verdict(self, row_id: int, verdict: Verdict | None) -> None: ...
+    def close(self) -> None: ...
+
+
+class LibraryPort(Protocol):
+    """The packs within reach (`packs.library.PackLibrary`)."""
+
+    def available(self, drives: Sequence[Path] = ()) -> tuple[PackCandidate, ...]: ...
+    def load(self, folder: Path, *, allow_older: bool = False, allow_legacy: bool = False) -> Model: ...
+    def trust(self, fingerprint: str) -> None: ...
+    def install(self, folder: Path, *, allow_older: bool = False) -> Path: ...
+
+
+class DrivesPort(Protocol):
+    """The watch over removable drives (`packs.drives.DriveWatch`)."""
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Services:
+    """The rooms at work, with two readings of stored results."""
+
+    session: SessionPort
+    library: LibraryPort
+    drives: DrivesPort
+    read_verdict: Callable[[int], Verdict | None]
+    export: Callable[[int, Path], tuple[Path, ...]]
+
+
+OpenServices = Callable[[Settings, Publish], Services]
+
+
+def open_services(settings: Settings, publish: Publish) -> Services:
+    """Open the real rooms. Slow (imports, the database): call it in the background. Raises StorageProblem."""
+    from fieldray.packs.drives import DriveWatch
+    from fieldray.packs.library import PackLibrary
+    from fieldray.paths import user_data
+    from fieldray.pipeline.export import export_run
+    from fieldray.pipeline.session import Session
+    from fieldray.store.results import ResultReader
+
+    library = PackLibrary(user_data())
+    session = Session(settings, publish)
+    drives = DriveWatch(publish)
+    drives.start()
+
+    def read_verdict(row_id: int) -> Verdict | None:
+        with ResultReader(session.database) as reader:
+            return reader.row(row_id).verdict
+
+    return Services(
+        session=session,
+        library=library,
+        drives=drives,
+        read_verdict=read_verdict,
+        export=lambda run_id, folder: export_run(session.database, run_id, folder),
+    )

@@ -1,0 +1,104 @@
+"""The settings, derived from the table in `settings.py`: a new row there is a new line here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from PySide6.QtWidgets import (
+    QCheckBox,
+    QComboBox,
+    QDialog,
+    QDialogButtonBox,
+    QFormLayout,
+    QLabel,
+    QPushButton,
+    QSpinBox,
+    QVBoxLayout,
+    QWidget,
+)
+
+from fieldray.desktop.parts import words
+from fieldray.settings import TABLE, Row, Settings, Value
+from fieldray.translation import LANGUAGES, Translator
+
+
+class SettingsDialog(QDialog):
+    """One line a setting. `changes()` gives what a person changed once the dialog is accepted."""
+
+    def __init__(self, settings: Settings, translator: Translator, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._settings, self._translator = settings, translator
+        self._read: dict[str, Callable[[], Value]] = {}
+        self.fields: dict[str, QWidget] = {}
+        self.setWindowTitle(translator.text("Settings"))
+        self.setMinimumWidth(640)
+        form = QFormLayout()
+        form.setRowWrapPolicy(QFormLayout.RowWrapPolicy.WrapLongRows)
+        form.setSpacing(10)
+        for row in TABLE:
+            if row.in_dialog:
+                self.fields[row.key] = self._field(row)
+                self.fields[row.key].setAccessibleName(translator.text(row.label))
+                form.addRow(QLabel(translator.text(row.label)), self.fields[row.key])
+        column = QVBoxLayout(self)
+        column.setContentsMargins(24, 20, 24, 16)
+        column.setSpacing(14)
+        column.addWidget(words(translator.text("Settings"), role="title"))
+        column.addLayout(form)
+        when = translator.text("Language and appearance change at once, the other settings with the next run.")
+        column.addWidget(words(when, role="muted"))
+        column.addWidget(self._buttons())
+
+    def changes(self) -> dict[str, Value]:
+        """The settings that are not as before, by key."""
+        values = {key: read() for key, read in self._read.items()}
+        return {key: value for key, value in values.items() if value != self._settings[key]}
+
+    def _field(self, row: Row) -> QWidget:
+        value = self._settings[row.key]
+        if row.choices:
+            return self._choice(row, str(value))
+        if isinstance(row.default, bool):
+            box = QCheckBox()
+            box.setChecked(bool(value))
+            self._read[row.key] = box.isChecked
+            return box
+        number = QSpinBox()
+        number.setRange(int(row.low), int(row.high))
+        number.setValue(int(value))
+        self._read[row.key] = number.value
+        return number
+
+    def _choice(self, row: Row, value: str) -> QComboBox:
+        combo = QComboBox()
+        for choice in row.choices:
+            combo.addItem(choice_words(self._translator, choice), choice)
+        combo.setCurrentIndex(row.choices.index(value))
+        self._read[row.key] = lambda: str(combo.currentData())
+        return combo
+
+    def _buttons(self) -> QDialogButtonBox:
+        box = QDialogButtonBox()
+        save = QPushButton(self._translator.text("Save"))
+        save.setProperty("role", "primary")
+        box.addButton(save, QDialogButtonBox.ButtonRole.AcceptRole)
+        box.addButton(QPushButton(self._translator.text("Cancel")), QDialogButtonBox.ButtonRole.RejectRole)
+        box.accepted.connect(self.accept)
+        box.rejected.connect(self.reject)
+        save.setDefault(True)
+        return box
+
+
+def choice_words(translator: Translator, choice: str) -> str:
+    """What a choice of the settings table is called; a language by its own name, the code where there is no word."""
+    known: dict[str, str] = {
+        "system": translator.text("As the computer"),
+        "light": translator.text("Light"),
+        "dark": translator.text("Dark"),
+        "auto": translator.text("The fastest that is ready"),
+        "cpu": translator.text("Processor"),
+        "edgetpu": "Edge TPU",
+        "en": LANGUAGES["en"],
+        "uk": LANGUAGES["uk"],
+    }
+    return known.get(choice, choice)

@@ -1,0 +1,47 @@
+"""The strip at the bottom: counts, speed, load, and the sentence that is always in sight."""
+
+from __future__ import annotations
+
+from PySide6.QtWidgets import QLabel, QStatusBar
+
+from fieldray.desktop.words import number, research_only
+from fieldray.desktop.workbench import Workbench
+from fieldray.domain.events import Speed
+from fieldray.translation import Translator
+
+
+class Status(QStatusBar):
+    """FPS now and min / avg / max, CPU and memory load, research use only."""
+
+    def __init__(self, workbench: Workbench, translator: Translator) -> None:
+        super().__init__()
+        self.setSizeGripEnabled(False)
+        self._translator = translator
+        self.speed, self.load, self.research = QLabel(), QLabel(), QLabel(research_only(translator))
+        self.speed.setToolTip(translator.text("Films the network runs in a second: now; lowest / mean / highest"))
+        self.load.setToolTip(translator.text("Load of the whole computer; memory of all parts of this program"))
+        self.research.setProperty("role", "research")
+        self.speed.setContentsMargins(8, 0, 8, 0)
+        self.load.setContentsMargins(8, 0, 8, 0)
+        self.research.setContentsMargins(8, 4, 8, 4)
+        self.addWidget(self.speed)
+        self.addWidget(self.load)
+        self.addPermanentWidget(self.research)
+        workbench.measured.connect(self.show_speed)
+        self.show_speed(workbench.speed)
+
+    def show_speed(self, speed: Speed) -> None:
+        """Write the figures; a dash for what is not measured yet."""
+        now, low, mean, high = (
+            self._figure(value, 1) for value in (speed.fps_now, speed.fps_min, speed.fps_avg, speed.fps_max)
+        )
+        self.speed.setText(
+            self._translator.text(
+                "FPS {now}   min {low} / avg {mean} / max {high}", now=now, low=low, mean=mean, high=high
+            )
+        )
+        processor, memory = self._figure(speed.cpu_percent, 0), self._figure(speed.memory_mb, 0)
+        self.load.setText(self._translator.text("CPU {cpu} %   memory {memory} MB", cpu=processor, memory=memory))
+
+    def _figure(self, value: float | None, digits: int) -> str:
+        return "–" if value is None else number(self._translator, value, digits=digits)

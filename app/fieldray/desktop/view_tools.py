@@ -1,0 +1,78 @@
+"""The small buttons over the film: everything the keys can do, for the mouse."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from PySide6.QtCore import QSize, Qt
+from PySide6.QtGui import QAction
+from PySide6.QtWidgets import QHBoxLayout, QToolButton, QWidget
+
+from fieldray.desktop.icons import icon
+from fieldray.desktop.parts import name_surface
+from fieldray.desktop.style import Theme
+from fieldray.desktop.viewer import Viewer
+
+# Command of the key table and its picture; "" leaves a gap.
+_BUTTONS: Final = (
+    ("tool_window", "window"),
+    ("tool_zoom", "zoom"),
+    ("tool_pan", "pan"),
+    ("", ""),
+    ("heat_map", "heat-map"),
+    ("network_view", "network"),
+    ("", ""),
+    ("invert", "invert"),
+    ("rotate_left", "rotate-left"),
+    ("rotate_right", "rotate-right"),
+    ("flip_left_right", "flip-horizontal"),
+    ("flip_top_bottom", "flip-vertical"),
+    ("fit", "fit"),
+    ("reset", "reset"),
+    ("", ""),
+    ("hide_patient", "hide"),
+)
+
+
+class ViewTools(QWidget):
+    """One row of buttons."""
+
+    def __init__(self, viewer: Viewer, actions: Mapping[str, QAction], theme: Theme) -> None:
+        super().__init__()
+        name_surface(self, "panel")
+        row = QHBoxLayout(self)
+        row.setContentsMargins(8, 6, 8, 6)
+        row.setSpacing(3)
+        self.buttons: dict[str, QToolButton] = {}
+        row.addStretch(1)
+        for command, picture in _BUTTONS:
+            if not command:
+                row.addSpacing(8)
+                continue
+            self.buttons[command] = self._button(actions[command], picture, theme)
+            row.addWidget(self.buttons[command])
+        row.addStretch(1)
+        for command in ("tool_window", "tool_zoom", "tool_pan", "heat_map", "network_view"):
+            self.buttons[command].setCheckable(True)
+        viewer.tool_changed.connect(self._show_tool)
+        viewer.heat_map_shown.connect(self.buttons["heat_map"].setChecked)
+        viewer.network_view_shown.connect(self.buttons["network_view"].setChecked)
+        self._show_tool(viewer.tool)
+        self.buttons["heat_map"].setChecked(viewer.shows_heat_map)
+
+    def _button(self, action: QAction, picture: str, theme: Theme) -> QToolButton:
+        button = QToolButton()
+        button.setIcon(icon(picture, theme))
+        button.setIconSize(QSize(18, 18))
+        button.setAutoRaise(True)
+        button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+        key = action.shortcut().toString(action.shortcut().SequenceFormat.NativeText)
+        button.setToolTip(f"{action.text()} ({key})")
+        button.setAccessibleName(action.text())
+        button.clicked.connect(action.trigger)
+        return button
+
+    def _show_tool(self, tool: str) -> None:
+        for name in ("window", "zoom", "pan"):
+            self.buttons[f"tool_{name}"].setChecked(name == tool)

@@ -1,0 +1,200 @@
+"""All the window knows and does, without a widget: windows come and go (language, theme), the workbench stays."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+
+from PySide6.QtCore import QObject, Signal
+
+from fieldray.desktop.background import Background
+from fieldray.desktop.bridge import Bridge
+from fieldray.desktop.notices import Action, Notice, NoticeBoard
+from fieldray.desktop.open_film import OpenFilm
+from fieldray.desktop.pack_choice import PackChoice
+from fieldray.desktop.screening import Screening
+from fieldray.desktop.services import OpenServices, Services
+from fieldray.desktop.work_row import WorkRow
+from fieldray.desktop.worklist_model import WorkListModel
+from fieldray.domain.events import (
+    BackendChanged,
+    DrivesChanged,
+    Event,
+    OutcomeReady,
+    Progress,
+    RunChanged,
+    Speed,
+    StickChanged,
+)
+from fieldray.reasons import reason
+from fieldray.settings import Settings
+from fieldray.translation import Translator
+
+log = logging.getLogger(__name__)
+
+
+class Workbench(QObject):
+    """Takes the events, gives the commands. Every method belongs to the window's thread."""
+
+    ready = Signal()
+    measured = Signal(object)
+    backends_changed = Signal()
+    closed = Signal()
+    _rooms_closed = Signal()
+
+    def __init__(self, settings: Settings, translator: Translator, *, open_services: OpenServices) -> None:
+        super().__init__()
+        self.settings = settings
+        self._open_services = open_services
+        self._services: Services | None = None
+        self._is_closing = False
+        self.bridge, self.background, self.board = Bridge(), Background(), NoticeBoard()
+        self.packs = PackChoice(self.background, self.board)
+        self.screening = Screening(self.background, self.board)
+        self.rows = WorkListModel(translator, self)
+        self.film = OpenFilm(self.background, self.board)
+        self.backends: dict[str, BackendChanged] = {}
+        self.stick: StickChanged | None = None
+        self.speed = Speed()
+        self._connect()
+
+    def _connect(self) -> None:
+        self.bridge.published.connect(self.take)
+        self.packs.may_switch = lambda: not self.screening.is_busy
+        self.packs.model_changed.connect(lambda: self.screening.set_model(self.packs.model, self.packs.point_name))
+        self.screening.started.connect(self.rows.clear)
+        self.screening.idle.connect(self.packs.settle)
+        self.film.verdict_changed.connect(self.rows.set_verdict)
+        self._rooms_closed.connect(self._finish_closing)
+
+    # ---- opening and closing
+
+    def open(self) -> None:
+        """Open the working rooms in the background."""
+        self.board.withdraw("open")
+        settings, publish = self.settings, self.bridge.publish
+        self.background.run(
+            lambda: self._open_services(settings, publish), channel="open", done=self._opened, failed=self._not_opened
+        )
+
+    def close(self) -> None:
+        """Cancel what runs and close the rooms in the background; then `closed`."""
+        if self._is_closing:
+            return
+        self._is_closing = True
+        finish, services = self.screening.end(), self._services
+
+        def work() -> None:
+            try:
+                if services is not None:
+                    services.drives.close()
+                finish()
+            except Exception:
+                log.exception("closing")
+            self._rooms_closed.emit()
+
+        threading.Thread(target=work, name="window-closing").start()
+
+    def _finish_closing(self) -> None:
+        self.background.close()
+        self.closed.emit()
+
+    def _opened(self, services: Services) -> None:
+        self._services = services
+        self.screening.attach(services.session)
+        self.packs.attach(services.library)
+        self.film.attach(services.session, services.read_verdict)
+        self.ready.emit()
+
+    def _not_opened(self, error: Exception) -> None:
+        self.board.post_error("open", error, action=Action(lambda t: t.text("Try again"), self.open))
+
+    # ---- events
+
+    def take(self, event: Event) -> None:
+        """One event of the working rooms."""
+        match event:
+            case OutcomeReady():
+                self.rows.add(WorkRow(event.row_id, event.outcome, self.screening.manifest))
+            case Progress():
+                self.screening.take_progress(event)
+            case Speed():
+                self.speed = event
+                self.measured.emit(event)
+            case RunChanged():
+                self.screening.take_run(event)
+            case BackendChanged():
+                self._take_backend(event)
+            case DrivesChanged():
+                self.packs.take_drives(event)
+            case StickChanged():
+                self._take_stick(event)
+
+    def _take_backend(self, event: BackendChanged) -> None:
+        before = self.backends.get(event.backend)
+        self.backends[event.backend] = event
+        if event.state == "gone" and event.reason is not None and before is not None and before.state == "ready":
+            self._say_gone(event)
+        elif event.state == "ready":
+            self.board.withdraw("backend")
+        self.backends_changed.emit()
+
+    def _take_stick(self, event: StickChanged) -> None:
+        """What hinders the stick, or slows it, is told; a stick that is not there hinders nobody."""
+        self.stick = event
+        advice = (event.reason, *event.notes) if event.reason else event.notes
+        if event.state == "absent" or not advice:
+            self.board.withdraw("stick")
+        else:
+            again = Action(lambda t: t.text("Try again"), lambda: self.screening.try_again("edgetpu"))
+            self.board.post_reason("stick", advice[0], level="warning", action=again if event.reason else None)
+        self.backends_changed.emit()
+
+    def _say_gone(self, event: BackendChanged) -> None:
+        why = event.reason
+        assert why is not None
+        self.board.post(
+            Notice(
+                key="backend",
+                level="warning",
+                say=lambda t: t.text(
+                    "{reason} The affected films are done again. No film is lost.", reason=t.reason(why)
+                ),
+                action=Action(lambda t: t.text("Try again"), lambda: self.screening.try_again(event.backend)),
+            )
+        )
+
+    # ---- commands
+
+    def export(self, place: Path) -> None:
+        """Write the run's CSV and JSON into a folder."""
+        services, run_id = self._services, self.screening.run_id
+        if services is None or run_id is None:
+            return
+        self.background.run(
+            lambda: services.export(run_id, place),
+            channel="export",
+            done=lambda written: self._exported(place, len(written)),
+            failed=lambda error: self.board.post_error("export", error),
+        )
+
+    def _exported(self, place: Path, count: int) -> None:
+        self.board.post(
+            Notice(
+                key="export",
+                level="info",
+                say=lambda t: t.text("Saved in {folder}. Files: {count}", folder=place, count=count),
+            )
+        )
+
+    def save_settings(self) -> None:
+        """Write the settings file in the background."""
+        self.background.run(
+            self.settings.save, channel="settings", failed=lambda error: self.board.post_error("settings", error)
+        )
+
+    def report_bug(self, error: BaseException) -> None:
+        """An unexpected exception: it is in the log, and a person is told."""
+        log.error("unexpected", exc_info=(type(error), error, error.__traceback__))
+        self.board.post_reason("bug", reason("internal", detail=type(error).__name__))

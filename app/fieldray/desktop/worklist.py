@@ -1,0 +1,237 @@
+"""The work list's side of the window: filter buttons with counts, search, and the table."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from PySide6.QtCore import QModelIndex, QPoint, Qt, Signal
+from PySide6.QtGui import QAction, QFont, QFontMetrics, QResizeEvent
+from PySide6.QtWidgets import (
+    QAbstractItemView,
+    QButtonGroup,
+    QGridLayout,
+    QHeaderView,
+    QLineEdit,
+    QMenu,
+    QPushButton,
+    QTableView,
+    QVBoxLayout,
+    QWidget,
+)
+
+from fieldray.desktop.class_shape import class_icon
+from fieldray.desktop.parts import name_surface, push_button
+from fieldray.desktop.style import Theme
+from fieldray.desktop.words import category_word
+from fieldray.desktop.work_row import ORDER, WorkRow
+from fieldray.desktop.worklist_delegate import CLASS_ROOM, ROW_HEIGHT, WorkListDelegate
+from fieldray.desktop.worklist_model import KEYS, WorkListModel
+from fieldray.domain.finding import Category
+from fieldray.translation import Translator
+
+# Width of a column, and how wide the list must be for it to be shown of itself.
+_WIDTHS: Final = {"film": 58, "date": 92, "view": 64, "score": 60, "backend": 96, "ms": 62, "status": 220}
+_SHOWN_FROM: Final = {"date": 540, "view": 620, "backend": 720, "ms": 780, "status": 960}
+
+
+class FilterBar(QWidget):
+    """One button a class with its count, and the search box."""
+
+    def __init__(self, model: WorkListModel, translator: Translator, theme: Theme) -> None:
+        super().__init__()
+        self._model, self._translator = model, translator
+        self._buttons: dict[Category | None, QPushButton] = {}
+        group = QButtonGroup(self)
+        layout = QGridLayout(self)
+        layout.setContentsMargins(8, 8, 8, 8)
+        layout.setSpacing(6)
+        shown: tuple[Category | None, ...] = (None, *ORDER)
+        for category in shown:
+            button = push_button("", role="filter")
+            button.setCheckable(True)
+            button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+            if category:
+                button.setIcon(class_icon(category, theme))
+            button.clicked.connect(lambda _=False, chosen=category: model.set_category(chosen))
+            group.addButton(button)
+            self._buttons[category] = button
+        self.search = QLineEdit()
+        self.search.setPlaceholderText(translator.text("Search name, number, date, file"))
+        self.search.setClearButtonEnabled(True)
+        self.search.textChanged.connect(model.set_search)
+        self._buttons[model.category].setChecked(True)
+        model.counts_changed.connect(self.refresh)
+        self._layout = layout
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Write the counts; the button of "not assessed" is there only when a film is."""
+        counts = self._model.counts()
+        for category, button in self._buttons.items():
+            number = counts[category] if category else self._model.total()
+            word = category_word(self._translator, category) if category else self._translator.text("All")
+            button.setText(f"{word}  {number}")
+            button.setAccessibleName(f"{word}: {number}")
+        self._arrange([category for category in self._buttons if category != "not_assessed" or counts["not_assessed"]])
+
+    def _arrange(self, shown: list[Category | None]) -> None:
+        for category, button in self._buttons.items():
+            button.setVisible(category in shown)
+        for place, category in enumerate(shown):
+            self._layout.addWidget(self._buttons[category], place // 3, place % 3)
+        self._layout.addWidget(self.search, 3, 0, 1, 3)
+
+
+def class_width(translator: Translator, font: QFont) -> int:
+    """Room for the shape and the longest word for a class."""
+    strong = QFont(font)
+    strong.setWeight(QFont.Weight.DemiBold)
+    measure = QFontMetrics(strong).horizontalAdvance
+    return max(measure(category_word(translator, category)) for category in ORDER) + CLASS_ROOM
+
+
+class WorkTable(QTableView):
+    """The table: whole rows, one at a time; the row being read stays where it is while others arrive."""
+
+    def __init__(self, model: WorkListModel, delegate: WorkListDelegate) -> None:
+        super().__init__()
+        self.setModel(model)
+        self.setItemDelegate(delegate)
+        self._hold_y: int | None = None
+        self._chosen_columns: dict[str, bool] = {}
+        self.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
+        self.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
+        self.setVerticalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
+        self.setHorizontalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
+        self.setShowGrid(False)
+        self.setWordWrap(False)
+        self.setTabKeyNavigation(False)
+        self._set_headers()
+        model.layoutAboutToBeChanged.connect(self._remember_place)
+        model.layoutChanged.connect(self._keep_place)
+
+    def fit_columns(self, width: int) -> None:
+        """Show the columns there is room for; a person's own choice stays."""
+        for place, key in enumerate(KEYS):
+            shown = self._chosen_columns.get(key, width >= _SHOWN_FROM.get(key, 0))
+            self.setColumnHidden(place, not shown)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        self.fit_columns(self.width())
+        super().resizeEvent(event)
+
+    def _set_headers(self) -> None:
+        rows, columns = self.verticalHeader(), self.horizontalHeader()
+        rows.hide()
+        rows.setSectionResizeMode(QHeaderView.ResizeMode.Fixed)
+        rows.setDefaultSectionSize(ROW_HEIGHT)
+        for place, key in enumerate(KEYS):
+            if key in _WIDTHS:
+                self.setColumnWidth(place, _WIDTHS[key])
+        columns.setSectionResizeMode(KEYS.index("patient"), QHeaderView.ResizeMode.Stretch)
+        columns.setMinimumSectionSize(48)
+        columns.setDefaultAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
+        columns.setHighlightSections(False)
+        columns.setSectionsClickable(True)
+        columns.setSortIndicatorShown(True)
+        columns.setSortIndicatorClearable(True)
+        columns.setSortIndicator(-1, Qt.SortOrder.AscendingOrder)
+        columns.sortIndicatorChanged.connect(self.model().sort)
+        columns.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
+        columns.customContextMenuRequested.connect(self._choose_columns)
+
+    def _choose_columns(self, at: QPoint) -> None:
+        menu = QMenu(self)
+        for place, key in enumerate(KEYS):
+            title = str(self.model().headerData(place, Qt.Orientation.Horizontal))
+            action = QAction(title, menu)
+            action.setCheckable(True)
+            action.setChecked(not self.isColumnHidden(place))
+            action.setEnabled(key not in ("patient", "class"))
+            action.toggled.connect(lambda shown, chosen=key: self._choose(chosen, shown))
+            menu.addAction(action)
+        menu.popup(self.horizontalHeader().mapToGlobal(at))
+
+    def _choose(self, key: str, shown: bool) -> None:
+        self._chosen_columns[key] = shown
+        self.fit_columns(self.width())
+
+    def _remember_place(self) -> None:
+        box = self.visualRect(self.currentIndex())
+        seen = self.currentIndex().isValid() and self.viewport().rect().intersects(box)
+        self._hold_y = box.y() if seen else None
+
+    def _keep_place(self) -> None:
+        if self._hold_y is not None:
+            bar = self.verticalScrollBar()
+            bar.setValue(bar.value() + self.visualRect(self.currentIndex()).y() - self._hold_y)
+
+
+class WorkList(QWidget):
+    """Filter bar and table; tells which row is chosen."""
+
+    row_chosen = Signal(object)
+
+    def __init__(self, model: WorkListModel, translator: Translator, theme: Theme) -> None:
+        super().__init__()
+        name_surface(self, "panel")
+        self.setMinimumWidth(320)
+        self._model = model
+        self._chosen: WorkRow | None = None
+        self._delegate = WorkListDelegate(translator, theme, self)
+        self.filter_bar = FilterBar(model, translator, theme)
+        self.table = WorkTable(model, self._delegate)
+        self.table.setAccessibleName(translator.text("Work list"))
+        self.table.setColumnWidth(KEYS.index("class"), class_width(translator, self.table.font()))
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(0)
+        layout.addWidget(self.filter_bar)
+        layout.addWidget(self.table, 1)
+        self.table.selectionModel().currentRowChanged.connect(self._current_changed)
+        model.modelReset.connect(self._after_reset)
+
+    def set_hide_patient(self, hidden: bool) -> None:
+        """Show or hide names and numbers."""
+        self._delegate.hide_patient = hidden
+        self.table.viewport().update()
+
+    def step(self, rows: int) -> None:
+        """Choose the next (1) or previous (-1) film."""
+        self._choose_place(self.table.currentIndex().row() + rows)
+
+    def step_study(self, direction: int) -> None:
+        """Choose the first film of the next (1) or previous (-1) study."""
+        here = max(self.table.currentIndex().row(), 0)
+        self._choose_place(self._model.study_start(here, direction))
+
+    def choose_end(self, *, last: bool) -> None:
+        """Choose the first or the last film."""
+        self._choose_place(self._model.rowCount() - 1 if last else 0)
+
+    def choose(self, row_id: int) -> None:
+        """Choose a film by its row."""
+        index = self._model.index_of(row_id)
+        if index.isValid():
+            self._choose_place(index.row())
+
+    def _choose_place(self, place: int) -> None:
+        count = self._model.rowCount()
+        if count:
+            index = self._model.index(min(max(place, 0), count - 1), KEYS.index("patient"))
+            self.table.setCurrentIndex(index)
+            self.table.scrollTo(index)
+
+    def _current_changed(self, current: QModelIndex) -> None:
+        row = self._model.row_at(current)
+        if row is not None and row is not self._chosen:
+            self._chosen = row
+            self.row_chosen.emit(row)
+
+    def _after_reset(self) -> None:
+        """A filter keeps the chosen film where it is still listed; an emptied list forgets it."""
+        if self._chosen and self._model.index_of(self._chosen.row_id).isValid():
+            self.choose(self._chosen.row_id)
+        elif self._model.total() == 0 and self._chosen:
+            self._chosen = None
+            self.row_chosen.emit(None)

@@ -1,0 +1,300 @@
+"""The working rooms as the window's tests need them: they come through the same door as the real ones."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from fieldray.desktop.services import Services
+from fieldray.domain.events import BackendChanged, OutcomeReady, Publish, RunChanged
+from fieldray.domain.finding import Failed, Finding, Outcome, ReadFacts, Refused, Screened, decide
+from fieldray.domain.image import Image, PixelMap
+from fieldray.domain.model import Estimate, InputSpec, Label, Manifest, Model, OperatingPoint, OutputRoles
+from fieldray.domain.run import Verdict
+from fieldray.domain.study import ImageHeader, ImageRef
+from fieldray.errors import FieldrayError, PackNotTrusted, PackProblem
+from fieldray.imaging.preprocess import thumbnail
+from fieldray.imaging.synthetic import chest_phantom
+from fieldray.packs.library import PackCandidate
+from fieldray.reasons import Reason, reason
+from fieldray.settings import Settings
+
+SIDE = 224
+CELLS = 14
+FINGERPRINT = "-".join(f"{number:04x}" for number in range(0xA100, 0xA110))
+POINT = OperatingPoint(
+    name="screening",
+    label="opacity",
+    threshold=0.41,
+    unsure_low=0.34,
+    unsure_high=0.5,
+    sensitivity=Estimate(0.951, 0.93, 0.967),
+    specificity=Estimate(0.744, 0.71, 0.775),
+    measured_on="synthetic films",
+)
+
+
+def manifest(**changes: object) -> Manifest:
+    """A pack's description with one label and two operating points."""
+    values = {
+        "pack_id": "made-up",
+        "version": "1.2.0",
+        "names": {"en": "Made-up lungs", "uk": "Вигадані легені"},
+        "descriptions": {
+            "en": "Flags films with a made-up opacity. For showing the window only.",
+            "uk": "Позначає знімки з вигаданим затемненням. Лише для показу вікна.",
+        },
+        "intended_use": {
+            "en": "Frontal chest films drawn by code. It shows how the window looks and works.",
+            "uk": "Прямі рентгенограми грудної клітки, намальовані програмою. Показує вигляд і роботу вікна.",
+        },
+        "limits": {
+            "en": "It knows nothing about people. Lateral films, children and bedside films were never tried.",
+            "uk": "Нічого не знає про людей. Бічні знімки, діти та знімки біля ліжка не перевірялися.",
+        },
+        "input": InputSpec(height=SIDE, width=SIDE),
+        "labels": (Label(code="opacity", scheme="fieldray", meaning={"en": "lung opacity", "uk": "затемнення легень"}),),
+        "outputs": OutputRoles(scores=0, class_maps=1),
+        "operating_points": (POINT, replace(POINT, name="careful", threshold=0.25, unsure_low=0.2, unsure_high=0.3)),
+    }
+    return Manifest(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def model(trust: str = "signed", **changes: object) -> Model:
+    """A model in memory that nobody can run."""
+    return Model(
+        manifest=manifest(**changes),
+        trust=trust,  # type: ignore[arg-type]
+        fingerprint="" if trust == "legacy" else FINGERPRINT,
+        model_sha256="0123456789abcdef" * 4,
+        cpu_file=b"model",
+    )
+
+
+def film_ref(number: int, **changes: object) -> ImageRef:
+    """A DICOM film of a made-up person."""
+    header = ImageHeader(
+        modality="DX",
+        body_part_examined="CHEST",
+        view_position="PA",
+        patient_name=f"DOE^PERSON {number:03}",
+        patient_id=f"PX-{1000 + number}",
+        patient_sex="FM"[number % 2],
+        patient_age_years=20.0 + number % 60,
+        study_date=f"202603{1 + number % 28:02}",
+        study_description="Chest PA",
+        study_instance_uid=f"1.2.3.{number // 2}",
+        rows=600,
+        columns=512,
+    )
+    return replace(ImageRef(path=Path(f"/films/film-{number:05}.dcm"), kind="dicom", header=header), **changes)
+
+
+def film_image(number: int) -> Image:
+    """The pixels of a made-up film."""
+    return Image(pixels=chest_phantom(600, 512, number, abnormal=number % 3 == 0), spacing_mm=(0.6, 0.6), view="PA")
+
+
+def screened(number: int, score: float, *, with_thumbnail: bool = False, label: str = "opacity") -> Screened:
+    """A film with a score; its class map is warm in one place where the score is high."""
+    rows, columns = np.mgrid[0:CELLS, 0:CELLS]
+    spot = np.exp(-((rows - 8) ** 2 + (columns - 4) ** 2) / 5)
+    logits = (spot * 14 * score - 3.0).astype(np.float32)
+    facts = ReadFacts(
+        content_sha256=f"{number:064x}",
+        rows=600,
+        columns=512,
+        thumbnail=thumbnail(film_image(number)) if with_thumbnail else None,
+        pixel_map=PixelMap(600 / SIDE, 0.0, 512 / SIDE, 0.0),
+        decode_ms=143.0,
+    )
+    return Screened(
+        ref=film_ref(number),
+        facts=facts,
+        findings=(Finding(label=label, score=score, point=POINT, decision=decide(score, POINT)),),
+        class_maps=logits[None],
+        pack_name="made-up-1.2.0",
+        model_sha256="0123456789abcdef" * 4,
+        backend="cpu",
+        inference_ms=8.4,
+    )
+
+
+def refused(number: int, why: Reason | None = None) -> Refused:
+    """A film that is not a usable frontal chest film."""
+    return Refused(ref=film_ref(number), reason=why or reason("view", view="LL"))
+
+
+def failed(number: int, why: Reason | None = None) -> Failed:
+    """A film that could not be read."""
+    why = why or reason("truncated")
+    ref = ImageRef(path=Path(f"/films/scan-{number:05}.png"), kind="png", problem=why)
+    return Failed(ref=ref, stage="decode", reason=why)
+
+
+def candidate(folder: str = "/media/stick/fieldray/made-up-1.2.0", **changes: object) -> PackCandidate:
+    """A pack seen in a listing."""
+    values = {
+        "folder": Path(folder),
+        "origin": "builtin",
+        "trust": "builtin",
+        "pack_id": "made-up",
+        "version": "1.2.0",
+        "names": {"en": "Made-up lungs", "uk": "Вигадані легені"},
+        "fingerprint": FINGERPRINT,
+    }
+    return PackCandidate(**{**values, **changes})  # type: ignore[arg-type]
+
+
+@dataclass(eq=False)
+class FakeBatch:
+    """Says what it was told to; the test publishes what follows."""
+
+    publish: Publish
+    run_id: int = 1
+    told: list[str] = field(default_factory=list)
+
+    def pause(self) -> None:
+        self.told.append("pause")
+        self.publish(RunChanged(run_id=self.run_id, state="paused"))
+
+    def resume(self) -> None:
+        self.told.append("resume")
+        self.publish(RunChanged(run_id=self.run_id, state="running"))
+
+    def cancel(self) -> None:
+        self.told.append("cancel")
+        self.publish(RunChanged(run_id=self.run_id, state="cancelled"))
+
+    def join(self, timeout_s: float | None = None) -> bool:
+        self.told.append("join")
+        return True
+
+
+@dataclass(eq=False)
+class FakeSession:
+    """Screens what `outcomes` says as soon as it is started, then waits to be finished by the test."""
+
+    publish: Publish
+    outcomes: list[Outcome] = field(default_factory=list)
+    batches: list[FakeBatch] = field(default_factory=list)
+    started_with: list[tuple[tuple[Path, ...], str | None, bool]] = field(default_factory=list)
+    packs: list[Model | None] = field(default_factory=list)
+    reconsidered: list[str] = field(default_factory=list)
+    verdicts: dict[int, Verdict | None] = field(default_factory=dict)
+    read: list[ImageRef] = field(default_factory=list)
+    start_problem: FieldrayError | None = None
+    may_read: threading.Event = field(default_factory=threading.Event)
+    is_closed: bool = False
+
+    def __post_init__(self) -> None:
+        self.may_read.set()
+
+    def use_pack(self, model: Model | None) -> None:
+        self.packs.append(model)
+        self.publish(BackendChanged(backend="cpu", state="ready", in_use=True, detail="2 x 1"))
+
+    def reconsider(self, name: str) -> None:
+        self.reconsidered.append(name)
+
+    def start(self, paths: Sequence[Path], *, operating_point: str | None = None, fresh: bool = False) -> FakeBatch:
+        if self.start_problem is not None:
+            raise self.start_problem
+        self.started_with.append((tuple(paths), operating_point, fresh))
+        batch = FakeBatch(self.publish, run_id=len(self.batches) + 1)
+        self.batches.append(batch)
+        self.publish(RunChanged(run_id=batch.run_id, state="running"))
+        for number, outcome in enumerate(self.outcomes, start=1):
+            self.publish(OutcomeReady(run_id=batch.run_id, row_id=number, outcome=outcome))
+        return batch
+
+    def read_image(self, ref: ImageRef) -> Image:
+        self.may_read.wait(10)
+        self.read.append(ref)
+        if ref.problem is not None:
+            raise FieldrayError(ref.problem)
+        return film_image(int(ref.path.stem.rpartition("-")[2]) % 10)
+
+    def set_verdict(self, row_id: int, verdict: Verdict | None) -> None:
+        self.verdicts[row_id] = verdict
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@dataclass(eq=False)
+class FakeLibrary:
+    """Packs by folder; `on_drives` appear while their drive is listed."""
+
+    always: list[PackCandidate] = field(default_factory=lambda: [candidate("/program/models/made-up-1.2.0")])
+    on_drives: dict[Path, list[PackCandidate]] = field(default_factory=dict)
+    models: dict[Path, Model] = field(default_factory=dict)
+    problems: dict[Path, FieldrayError] = field(default_factory=dict)
+    trusted: list[str] = field(default_factory=list)
+    installed: list[Path] = field(default_factory=list)
+
+    def available(self, drives: Sequence[Path] = ()) -> tuple[PackCandidate, ...]:
+        found = [entry for drive in drives for entry in self.on_drives.get(drive, [])]
+        return (*found, *self.always)
+
+    def load(self, folder: Path, *, allow_older: bool = False, allow_legacy: bool = False) -> Model:
+        problem = self.problems.get(folder)
+        allowed = {"pack_older": allow_older, "pack_legacy": allow_legacy}
+        if isinstance(problem, PackNotTrusted) and problem.fingerprint not in self.trusted:
+            raise problem
+        if isinstance(problem, PackProblem) and not isinstance(problem, PackNotTrusted):
+            if not allowed.get(problem.reason.code, False):
+                raise problem
+        return self.models.get(folder) or model("builtin")
+
+    def trust(self, fingerprint: str) -> None:
+        self.trusted.append(fingerprint)
+
+    def install(self, folder: Path, *, allow_older: bool = False) -> Path:
+        self.installed.append(folder)
+        return folder
+
+
+@dataclass(eq=False)
+class FakeDrives:
+    """A watch that the test speaks for."""
+
+    is_closed: bool = False
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class FakeRooms:
+    """All rooms together; `open` is what the window is given."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[Outcome] = []
+        self.library = FakeLibrary()
+        self.drives = FakeDrives()
+        self.stored: dict[int, Verdict] = {}
+        self.exported: list[tuple[int, Path]] = []
+        self.open_problem: FieldrayError | None = None
+        self.session: FakeSession | None = None
+        self.publish: Publish | None = None
+
+    def open(self, settings: Settings, publish: Publish) -> Services:
+        if self.open_problem is not None:
+            raise self.open_problem
+        self.publish = publish
+        self.session = FakeSession(publish, outcomes=self.outcomes)
+        return Services(
+            session=self.session,
+            library=self.library,
+            drives=self.drives,
+            read_verdict=self.stored.get,
+            export=self._export,
+        )
+
+    def _export(self, run_id: int, folder: Path) -> tuple[Path, ...]:
+        self.exported.append((run_id, folder))
+        return (folder / "a.csv", folder / "a.json")
