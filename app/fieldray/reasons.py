@@ -86,6 +86,7 @@ BACKENDS: Final[Mapping[str, str]] = {
     "start_failed": "The model could not be started: {detail}.",
     "no_edgetpu_file": "This pack has no file for the Edge TPU.",
     "edgetpu_not_here": "No Edge TPU is connected.",
+    "device_not_chosen": "It is switched off in the settings.",
     "coral_no_library": "The Edge TPU runtime is not installed ({name} is not there). Install libedgetpu, then plug the "
                         "stick in again.",
     "coral_no_libusb": "The Edge TPU runtime needs libusb, which is not installed. Install libusb 1.0, then try again.",

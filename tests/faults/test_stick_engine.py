@@ -211,3 +211,24 @@ def test_a_new_pack_takes_the_stick_over(stick: DoubleStick) -> None:
         engine.open(stick_model("int8"))
         said.serves("edgetpu", after=heard)
         assert {prediction.backend for prediction in answers(engine, 5)} == {"edgetpu"}
+
+
+def test_devices_are_switched_in_the_middle_of_a_run(stick: DoubleStick) -> None:
+    stick.plug()
+    stick.order(invoke_ms=3)
+    said = Said()
+    with open_engine(stick, said) as engine:
+        engine.open(stick_model())
+        said.serves("edgetpu")
+        futures = [engine.submit(grey(number)) for number in range(100)]
+        futures[10].result(WAIT_S)
+        engine.choose("cpu", "accelerator")
+        assert said.gone() == "device_not_chosen"
+        futures[99].result(WAIT_S)
+        heard = len(said.events)
+        engine.choose("edgetpu", "accelerator")
+        futures += [engine.submit(grey(number)) for number in range(100, 200)]
+        said.serves("edgetpu", after=heard)
+        done = [future.result(WAIT_S) for future in futures]
+    assert [prediction.request_id for prediction in done] == list(range(200))
+    assert [done[0].backend, done[99].backend, done[100].backend] == ["edgetpu", "cpu", "edgetpu"]

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Final
@@ -52,7 +52,9 @@ class Slot:
     """What is known of one backend.
 
     image_s      seconds an image takes, known once it is ready
-    is_hopeless  it will not be started again unless somebody asks for it
+    is_hopeless  it failed too often; it will not be started again unless somebody asks for it
+    absent       why its device is not there, None if it may be
+    is_chosen    whether the person wants it used
     """
 
     name: BackendName
@@ -61,7 +63,19 @@ class Slot:
     reason: Reason | None = None
     image_s: float = 0.0
     is_hopeless: bool = False
+    absent: Reason | None = None
+    is_chosen: bool = True
     announced: BackendChanged | None = None
+
+    @property
+    def why_out(self) -> Reason | None:
+        """Why it must not run now, whatever its state."""
+        return self.absent if self.is_chosen else reason("device_not_chosen")
+
+    @property
+    def is_out(self) -> bool:
+        """Whether it will not run an image again by itself."""
+        return self.is_hopeless or self.why_out is not None
 
 
 class Board:
@@ -70,10 +84,8 @@ class Board:
     publishing  held while `publish` runs, so that its listener hears one event at a time; shared by all boards
     """
 
-    def __init__(
-        self, names: Sequence[BackendName], publish: Publish, *, policy: Policy, publishing: threading.RLock
-    ) -> None:
-        self._policy = policy
+    def __init__(self, names: Sequence[BackendName], publish: Publish, *, publishing: threading.RLock) -> None:
+        self._policy: Policy = "accelerator"
         self.slots: Final = tuple(Slot(name) for name in names)
         self._publish: Publish | None = publish
         self._publishing = publishing
@@ -114,10 +126,25 @@ class Board:
             return self._why_nobody()
 
     def reconsider(self, name: BackendName) -> None:
-        """Let a backend that was given up be started again."""
+        """Let a backend that was given up or whose device was absent be started again."""
         with self._changing():
             for slot in self.slots:
-                slot.is_hopeless = slot.is_hopeless and slot.name != name
+                if slot.name == name:
+                    slot.is_hopeless, slot.absent = False, None
+
+    def lose(self, name: BackendName, why: Reason) -> None:
+        """A backend's device is gone."""
+        with self._changing():
+            for slot in self.slots:
+                if slot.name == name:
+                    slot.absent = why
+
+    def choose(self, names: Collection[BackendName], policy: Policy) -> None:
+        """Use only these backends, by this policy; one that was given up is tried again."""
+        with self._changing():
+            self._policy = policy
+            for slot in self.slots:
+                slot.is_chosen, slot.is_hopeless = slot.name in names, False
 
     def finish(self) -> None:
         """Take no more, run what is queued, then end; from now on say nothing about backends."""
@@ -136,12 +163,14 @@ class Board:
     # ---- for the lanes
 
     def take(self, slot: Slot, capacity: int) -> list[Job] | None:
-        """Wait for images to run; empty after a second without any, None when there will be no more.
+        """Wait for images to run; empty after a second without any or if it must not run, None when no more come.
 
         An image that has seen a backend die travels alone, so that it can only take itself down.
         """
         with self._condition:
             while not self._is_over():
+                if slot.why_out:
+                    return []
                 if self._jobs and slot in self._serving():
                     jobs = self._next_jobs(capacity)
                     self._running += len(jobs)
@@ -169,7 +198,7 @@ class Board:
             self._running -= len(jobs)
             for job in reversed(jobs):
                 job.is_suspect = True
-                job.tries += slot is self.slots[-1]
+                job.tries += slot is self._chosen()[-1]
                 if self._is_closed or job.tries >= TRIES_PER_IMAGE:
                     doomed.append((job, why))
                 else:
@@ -180,10 +209,10 @@ class Board:
                 self._jobs.clear()
 
     def pause(self, slot: Slot, delay_s: float) -> bool:
-        """Wait before a start: for `delay_s`, or, given up, until `reconsider`. False if there is no need any more."""
+        """Wait before a start: for `delay_s`, and until it may run. False if there is no need any more."""
         with self._condition:
             self._condition.wait_for(self._is_over, delay_s)
-            self._condition.wait_for(lambda: self._is_over() or not slot.is_hopeless)
+            self._condition.wait_for(lambda: self._is_over() or not slot.is_out)
             return not self._is_over()
 
     # ---- inside, with the lock held
@@ -193,18 +222,26 @@ class Board:
 
     def _serving(self) -> Sequence[Slot]:
         """Who may take images now."""
-        ready = [] if self._is_closed else [slot for slot in self.slots if slot.state == "ready"]
+        ready = [slot for slot in self.slots if slot.state == "ready" and not slot.why_out]
+        if self._is_closed:
+            return []
         if self._policy == "both":
             return ready
         if self._policy == "fastest":
             return sorted(ready, key=lambda slot: slot.image_s)[:1]
         return ready[:1]
 
+    def _chosen(self) -> Sequence[Slot]:
+        return [slot for slot in self.slots if slot.is_chosen] or self.slots
+
     def _why_nobody(self) -> Reason | None:
         """Why no backend will ever run an image again; the last resort's own reason."""
         if self._is_closed:
             return reason("engine_closed")
-        return self.slots[-1].reason if all(slot.is_hopeless for slot in self.slots) else None
+        if not all(slot.is_out for slot in self.slots):
+            return None
+        last_resort = self._chosen()[-1]
+        return last_resort.why_out or last_resort.reason
 
     def _next_jobs(self, capacity: int) -> list[Job]:
         jobs = [self._jobs.popleft()]

@@ -54,13 +54,12 @@ class Engine:
         watch: Callable[[Engine], Watch] | None = None,
         restart_delay_s: float = 0.05,
     ) -> None:
-        all_kinds = (cpu_kind(),) if kinds is None else tuple(kinds)
-        self._kinds = tuple(kind for kind in all_kinds if device in ("auto", kind.name))
-        if not self._kinds:
-            raise BackendProblem(reason("edgetpu_not_here"))
-        self._publish = publish
+        self._kinds = (cpu_kind(),) if kinds is None else tuple(kinds)
+        self._chosen = self._names(device)
         self._policy = policy
-        self._watch = watch(self) if watch else None
+        self._publish = publish
+        self._watch = watch
+        self._watch_started: Watch | None = None
         self._restart_delay_s = restart_delay_s
         self._lock = threading.Lock()
         self._publishing = threading.RLock()
@@ -82,12 +81,10 @@ class Engine:
             if self._current:
                 self._current.board.finish()
                 self._retiring.append(self._current)
-            names = [kind.name for kind in self._kinds]
-            board = Board(names, self._publish, policy=self._policy, publishing=self._publishing)
-            is_first = self._current is None
+            board = Board([kind.name for kind in self._kinds], self._publish, publishing=self._publishing)
+            board.choose(self._chosen, self._policy)
             self._current = _Deployment(model, self._kinds, board, restart_delay_s=self._restart_delay_s)
-            if self._watch and is_first:
-                self._watch.start()
+            self._look_out()
 
     def wait_ready(self, *, timeout_s: float = 60.0) -> None:
         """Wait until the open model can run. Raises BackendProblem if it cannot, or not within `timeout_s`."""
@@ -111,9 +108,18 @@ class Engine:
     def lost(self, name: BackendName, why: Reason) -> None:
         """A device is gone: end its backend now, in case it has not noticed; does not wait."""
         for deployment in self._deployments():
+            deployment.board.lose(name, why)
             for lane in deployment.lanes:
                 if lane.name == name:
-                    lane.drop(why)
+                    lane.abort()
+
+    def choose(self, device: DeviceChoice, policy: Policy) -> None:
+        """Use other devices from now on, in the middle of a run too: no image is lost. Raises BackendProblem."""
+        with self._lock:
+            self._chosen, self._policy = self._names(device), policy
+            if self._current:
+                self._current.board.choose(self._chosen, policy)
+                self._look_out()
 
     @property
     def why_unable(self) -> Reason | None:
@@ -130,8 +136,8 @@ class Engine:
         with self._lock:
             self._is_closed = True
             deployments = self._deployments()
-        if self._watch:
-            self._watch.close()
+        if self._watch_started:
+            self._watch_started.close()
         for deployment in deployments:
             deployment.board.close()
         for deployment in deployments:
@@ -144,6 +150,18 @@ class Engine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _names(self, device: DeviceChoice) -> frozenset[BackendName]:
+        names = frozenset(kind.name for kind in self._kinds if device in ("auto", kind.name))
+        if not names:
+            raise BackendProblem(reason("edgetpu_not_here"))
+        return names
+
+    def _look_out(self) -> None:
+        """Begin to look for a stick, once one is wanted."""
+        if self._watch and not self._watch_started and "edgetpu" in self._chosen:
+            self._watch_started = self._watch(self)
+            self._watch_started.start()
 
     def _deployments(self) -> list[_Deployment]:
         return [*self._retiring, *([self._current] if self._current else [])]

@@ -53,7 +53,6 @@ class Lane:
         self._jobs: Sequence[Job] = ()
         self._failures = 0
         self._ready_since_s: float | None = None
-        self._drop_reason: Reason | None = None
         self._sequence = 0
         self._thread = threading.Thread(target=self._serve, name=f"lane-{kind.name}", daemon=True)
         self._thread.start()
@@ -74,11 +73,6 @@ class Lane:
         backend = self._backend
         if backend:
             backend.abort()
-
-    def drop(self, why: Reason) -> None:
-        """Its device is gone: end the backend at once, and start none again before it is asked for."""
-        self._drop_reason = why
-        self.abort()
 
     def join(self, timeout_s: float) -> bool:
         """Whether the thread has ended within `timeout_s`."""
@@ -101,7 +95,6 @@ class Lane:
         self._board.enter(self._slot, "stopped")
 
     def _start(self) -> None:
-        self._drop_reason = None
         why_not = self._kind.why_not(self._model)
         if why_not:
             raise BackendProblem(why_not)
@@ -123,7 +116,7 @@ class Lane:
             if jobs:
                 answers = backend.run([job.request.values[0] for job in jobs])
                 self._deliver(jobs, answers)
-            elif not backend.is_alive:
+            elif self._slot.why_out or not backend.is_alive:
                 raise BackendProblem(reason("worker_died"))
 
     def _deliver(self, jobs: Sequence[Job], answers: Sequence[Answer]) -> None:
@@ -151,15 +144,15 @@ class Lane:
 
     def _lose(self, why: Reason) -> float:
         """Give the images back; returns how long to wait before the next start."""
-        dropped, self._drop_reason = self._drop_reason, None
-        why = dropped or why
+        why_out = self._slot.why_out
+        why = why_out or why
         log.warning("backend %s is gone: %s", self._kind.name, why.text)
-        if self._ready_since_s is not None and time.monotonic() - self._ready_since_s > _STEADY_S:
+        if why_out or (self._ready_since_s is not None and time.monotonic() - self._ready_since_s > _STEADY_S):
             self._failures = 0
         self._ready_since_s = None
-        self._failures += 1
-        delay_s = self._restart_delay_s * _BACK_OFF ** (self._failures - 1)
-        is_hopeless = bool(dropped) or why.code in _LASTING or self._failures > self._kind.restarts
+        self._failures += 0 if why_out else 1
+        delay_s = self._restart_delay_s * _BACK_OFF ** max(0, self._failures - 1)
+        is_hopeless = why.code in _LASTING or self._failures > self._kind.restarts
         if is_hopeless:
             self._failures, delay_s = 0, 0.0
         self._board.leave(self._slot, why, jobs=self._jobs, is_hopeless=is_hopeless)

@@ -54,5 +54,5 @@ def system_engine(
         device=device,
         kinds=(stick, cpu_kind()),
         policy=policy,
-        watch=None if device == "cpu" else watch,
+        watch=watch,
     )
