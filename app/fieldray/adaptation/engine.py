@@ -6,6 +6,7 @@ A target of nan is unknown and counts for nothing, so several data sets that lab
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -73,6 +74,8 @@ def open_engine(
 ) -> Engine:
     """An engine holding `weights`; "auto" takes PyTorch where it is installed. Raises ModuleNotFoundError."""
     if name == "torch" or (name == "auto" and importlib.util.find_spec("torch") is not None):
+        # Read when the library loads: threads that spin while they wait are five times slower on a busy machine.
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
         from fieldray.adaptation.torch_engine import TorchEngine
 
         return TorchEngine(specification, weights, settings=settings)

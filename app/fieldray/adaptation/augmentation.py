@@ -1,0 +1,103 @@
+"""Random changes of training images that a radiograph may undergo without its meaning changing."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageFilter
+
+Grey = NDArray[np.uint8]
+_LEVELS: Final = np.linspace(0, 1, 256)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Augmentation:
+    """How much at most, each drawn evenly from -x..x (or 0..x); all zeros change nothing.
+
+    shift, scale      shares of the side, 0..0.5; rotation_degrees 0..45
+    flip              probability of a left-right mirror image (the heart changes sides: keep it small or 0)
+    gamma, contrast, brightness   in powers of e, factors and shares of the range
+    blur_pixels       standard deviation of a Gaussian blur, drawn for half of the images
+    noise             standard deviation in shares of the range
+    coarsen           probability of shrinking to between 48 pixels and the full side and back
+    cutout            largest side of one erased square, as a share
+    """
+
+    shift: float = 0.0
+    scale: float = 0.0
+    rotation_degrees: float = 0.0
+    flip: float = 0.0
+    gamma: float = 0.0
+    contrast: float = 0.0
+    brightness: float = 0.0
+    blur_pixels: float = 0.0
+    noise: float = 0.0
+    coarsen: float = 0.0
+    cutout: float = 0.0
+
+    def __post_init__(self) -> None:
+        shares = (self.shift, self.scale, self.flip, self.brightness, self.noise, self.coarsen, self.cutout)
+        if not all(0 <= share <= 1 for share in shares) or not 0 <= self.rotation_degrees <= 45:
+            raise ValueError(f"not an augmentation: {self}")
+
+
+def augment(image: Grey, settings: Augmentation, *, generator: np.random.Generator) -> Grey:
+    """One changed copy of a grey image (rows, columns) uint8."""
+    moved = _moved(image, settings, generator)
+    recoloured = np.take(_tone_table(settings, generator), moved)
+    return _spoiled(recoloured, settings, generator)
+
+
+def _moved(image: Grey, settings: Augmentation, generator: np.random.Generator) -> Grey:
+    if not (settings.shift or settings.scale or settings.rotation_degrees or settings.flip):
+        return image
+    rows, columns = image.shape
+    angle = math.radians(generator.uniform(-1, 1) * settings.rotation_degrees)
+    zoom_x, zoom_y = np.exp(
+        generator.uniform(-1, 1) * settings.scale + generator.uniform(-1, 1, 2) * settings.scale / 3
+    )
+    shift_x, shift_y = generator.uniform(-1, 1, 2) * settings.shift * (columns, rows)
+    mirror = -1.0 if generator.random() < settings.flip else 1.0
+    cosine, sine = math.cos(angle), math.sin(angle)
+    matrix = (mirror * cosine * zoom_x, sine * zoom_y, -mirror * sine * zoom_x, cosine * zoom_y)
+    middle_x, middle_y = columns / 2, rows / 2
+    offset_x = middle_x + shift_x - matrix[0] * middle_x - matrix[1] * middle_y
+    offset_y = middle_y + shift_y - matrix[2] * middle_x - matrix[3] * middle_y
+    data = (matrix[0], matrix[1], offset_x, matrix[2], matrix[3], offset_y)
+    picture = Image.fromarray(image)
+    return np.asarray(picture.transform(picture.size, Image.Transform.AFFINE, data, resample=Image.Resampling.BILINEAR))
+
+
+def _tone_table(settings: Augmentation, generator: np.random.Generator) -> Grey:
+    gamma = math.exp(generator.uniform(-1, 1) * settings.gamma)
+    contrast = math.exp(generator.uniform(-1, 1) * settings.contrast)
+    brightness = generator.uniform(-1, 1) * settings.brightness
+    levels = (_LEVELS**gamma - 0.5) * contrast + 0.5 + brightness
+    table: Grey = np.rint(levels.clip(0, 1) * 255).astype(np.uint8)
+    return table
+
+
+def _spoiled(image: Grey, settings: Augmentation, generator: np.random.Generator) -> Grey:
+    """Blurred, coarse, noisy and with a hole: what a poorer detector or a different archive does."""
+    picture = Image.fromarray(image)
+    if settings.blur_pixels and generator.random() < 0.5:
+        picture = picture.filter(ImageFilter.GaussianBlur(generator.uniform(0, settings.blur_pixels)))
+    if settings.coarsen and generator.random() < settings.coarsen:
+        share = generator.uniform(min(1.0, 48 / min(image.shape)), 1.0)
+        side = (max(1, round(picture.width * share)), max(1, round(picture.height * share)))
+        small = picture.resize(side, Image.Resampling.BOX)
+        picture = small.resize(picture.size, Image.Resampling.BILINEAR)
+    spoiled = np.array(picture)
+    if settings.noise:
+        sigma = generator.uniform(0, settings.noise) * 255
+        noisy = spoiled + generator.standard_normal(spoiled.shape, np.float32) * np.float32(sigma)
+        spoiled = noisy.clip(0, 255).astype(np.uint8)
+    if settings.cutout:
+        height, width = generator.uniform(0, settings.cutout, 2) * spoiled.shape
+        top, left = generator.uniform(0, 1, 2) * (spoiled.shape[0] - height, spoiled.shape[1] - width)
+        spoiled[int(top) : int(top + height), int(left) : int(left + width)] = int(generator.integers(256))
+    return spoiled

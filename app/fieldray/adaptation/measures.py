@@ -1,0 +1,130 @@
+"""Figures of a test: AUC, sensitivity, specificity, their confidence intervals, calibration. Numpy only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray.domain.model import Calibration, Estimate
+
+Scores = NDArray[np.float64]
+Truth = NDArray[np.bool_]
+
+_ROUNDS: Final = 1000
+_SMALLEST: Final = 1e-7
+
+
+def auc(scores: Scores, truth: Truth) -> float:
+    """Area under the ROC curve (Mann-Whitney, ties count half); nan if a class is missing."""
+    positive, negative = int(truth.sum()), int((~truth).sum())
+    if not positive or not negative:
+        return math.nan
+    _, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    middle_rank = np.cumsum(counts) - (counts - 1) / 2
+    return float((middle_rank[inverse][truth].sum() - positive * (positive + 1) / 2) / (positive * negative))
+
+
+def sensitivity(scores: Scores, truth: Truth, *, threshold: float) -> float:
+    """Share of the positives at or above the threshold; nan without positives."""
+    return float((scores[truth] >= threshold).mean()) if truth.any() else math.nan
+
+
+def specificity(scores: Scores, truth: Truth, *, threshold: float) -> float:
+    """Share of the negatives below the threshold; nan without negatives."""
+    return float((scores[~truth] < threshold).mean()) if (~truth).any() else math.nan
+
+
+def threshold_for_sensitivity(scores: Scores, truth: Truth, *, wanted: float) -> float:
+    """The highest threshold at which the sensitivity is at least `wanted`, halfway to the next lower score."""
+    positive = np.sort(scores[truth])
+    allowed = math.floor((1 - wanted) * len(positive) + 1e-9)
+    highest = positive[allowed]
+    below = scores[scores < highest]
+    return float((highest + (below.max() if len(below) else 0.0)) / 2)
+
+
+def threshold_for_balance(scores: Scores, truth: Truth) -> float:
+    """The threshold with the largest sensitivity + specificity (Youden's index), in the middle of its interval."""
+    levels = np.unique(scores)
+    middles = np.concatenate([[levels[0] / 2], (levels[1:] + levels[:-1]) / 2])
+    gains = [sensitivity(scores, truth, threshold=t) + specificity(scores, truth, threshold=t) for t in middles]
+    best = np.flatnonzero(np.isclose(gains, max(gains)))
+    return float(middles[best[len(best) // 2]])
+
+
+def specificity_at_sensitivity(scores: Scores, truth: Truth, *, wanted: float) -> float:
+    """The specificity where the sensitivity is at least `wanted` on the same images."""
+    return specificity(scores, truth, threshold=threshold_for_sensitivity(scores, truth, wanted=wanted))
+
+
+def bootstrap(
+    measure: Callable[[Scores, Truth], float],
+    scores: Scores,
+    truth: Truth,
+    *,
+    patients: Sequence[str],
+    seed: int = 0,
+) -> Estimate:
+    """The measure with its 95 % interval over 1000 draws of patients with replacement (all images of a patient).
+
+    Draws without a value (a class is missing) are left out. Raises ValueError if the measure itself has none.
+    """
+    value = measure(scores, truth)
+    if math.isnan(value):
+        raise ValueError("the measure has no value: a class has no images")
+    generator = np.random.default_rng(seed)
+    _, owner = np.unique(np.asarray(patients), return_inverse=True)
+    order = np.argsort(owner, kind="stable")
+    members = np.split(order, np.cumsum(np.bincount(owner))[:-1])
+    found = []
+    for _ in range(_ROUNDS):
+        drawn = np.concatenate([members[i] for i in generator.integers(len(members), size=len(members))])
+        found.append(measure(scores[drawn], truth[drawn]))
+    low, high = np.nanpercentile(found, (2.5, 97.5))
+    return Estimate(value, min(float(low), value), max(float(high), value))
+
+
+def logit(scores: Scores) -> Scores:
+    """log(s / (1 - s)), with scores kept a hair inside 0..1."""
+    clipped = np.clip(scores, _SMALLEST, 1 - _SMALLEST)
+    odds: Scores = np.log(clipped / (1 - clipped))
+    return odds
+
+
+def fit_logistic(features: NDArray[np.float64], truth: Truth, *, ridge: float) -> NDArray[np.float64]:
+    """Weights (n + 1,), the last the intercept, of a logistic regression by Newton's method; `ridge` spares it."""
+    design = np.column_stack([features, np.ones(len(features))])
+    penalty = np.full(design.shape[1], ridge)
+    penalty[-1] = 1e-9
+    weights = np.zeros(design.shape[1])
+    for _ in range(50):
+        chance = 1 / (1 + np.exp(-np.clip(design @ weights, -30, 30)))
+        gradient = design.T @ (chance - truth) + penalty * weights
+        curvature = (design.T * (chance * (1 - chance))) @ design + np.diag(penalty)
+        change = np.linalg.solve(curvature, gradient)
+        weights -= change
+        if np.abs(change).max() < 1e-8:
+            break
+    return weights
+
+
+def fit_calibration(scores: Scores, truth: Truth) -> Calibration:
+    """Platt scaling of raw scores on images not trained on; the small ridge keeps a perfect separation finite."""
+    slope, intercept = fit_logistic(logit(scores)[:, None], truth, ridge=0.1)
+    return Calibration(slope=max(float(slope), 0.05), intercept=float(intercept))
+
+
+def calibrated(scores: Scores, calibration: Calibration) -> Scores:
+    """What `domain.finding.calibrate` gives, for an array."""
+    chances: Scores = 1 / (1 + np.exp(-(calibration.slope * logit(scores) + calibration.intercept)))
+    return chances
+
+
+def calibration_error(scores: Scores, truth: Truth, *, bins: int = 10) -> float:
+    """Expected calibration error: the mean distance of score and observed share, over bins of equal numbers."""
+    parts = [part for part in np.array_split(np.argsort(scores, kind="stable"), bins) if len(part)]
+    return float(sum(len(part) * abs(scores[part].mean() - truth[part].mean()) for part in parts) / len(scores))

@@ -1,0 +1,224 @@
+"""Training: epochs of balanced draws, a cosine rate, a running mean of the weights, a checkpoint after each epoch.
+
+Everything random comes from (seed, epoch), so a run that was killed goes on exactly as it would have.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray.adaptation.augmentation import Augmentation, augment
+from fieldray.adaptation.drawing import balanced_draw
+from fieldray.adaptation.engine import Engine, EngineName, EngineSettings, open_engine
+from fieldray.adaptation.files import write_atomically
+from fieldray.adaptation.measures import auc
+from fieldray.adaptation.specification import Specification
+from fieldray.adaptation.weights import Weights
+from fieldray.errors import UsageProblem
+from fieldray.reasons import reason
+
+_PREDICT_BATCH: Final = 64
+CHECKPOINT: Final = "checkpoint.npz"
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Samples:
+    """Images (n, height, width, channels) uint8 with targets (n, labels) in 0..1 or nan, their source and patient."""
+
+    images: NDArray[np.uint8]
+    targets: NDArray[np.float32]
+    sources: tuple[str, ...]
+    patients: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        lengths = {len(self.images), len(self.targets), len(self.sources), len(self.patients)}
+        if len(lengths) != 1 or self.targets.ndim != 2 or self.images.ndim != 4:
+            raise ValueError("images, targets, sources and patients differ in number")
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def classes(self) -> tuple[str, ...]:
+        """The class of each image for balanced drawing: its known targets, rounded, as text."""
+        return tuple("".join("?" if math.isnan(t) else str(round(t)) for t in row) for row in self.targets[:, :1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """How long and how fast.
+
+    images_per_epoch    0: as many as there are; average_epochs: span of the running mean of the weights, 0 for none
+    shares              how often each source is drawn, 1 where not named
+    """
+
+    epochs: int
+    batch_size: int = 32
+    learning_rate: float = 1e-3
+    warm_up_epochs: float = 1.0
+    average_epochs: float = 1.0
+    label_smoothing: float = 0.0
+    images_per_epoch: int = 0
+    seed: int = 0
+    shares: tuple[tuple[str, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1 or self.batch_size < 2 or not self.learning_rate > 0:
+            raise ValueError("epochs must be 1 or more, batch_size 2 or more, learning_rate above 0")
+
+    def rate(self, epoch: float) -> float:
+        """Learning rate at a time in epochs: linear warm-up, then a half cosine to 0."""
+        if epoch < self.warm_up_epochs:
+            return self.learning_rate * max(epoch, 0.02) / self.warm_up_epochs
+        done = (epoch - self.warm_up_epochs) / max(self.epochs - self.warm_up_epochs, 1e-9)
+        return self.learning_rate * (1 + math.cos(math.pi * min(done, 1.0))) / 2
+
+
+Progress = Callable[[Mapping[str, Any]], None]
+
+
+@dataclass(slots=True)
+class _State:
+    engine: Engine
+    average: Weights
+    history: list[dict[str, Any]]
+    steps: int = 0
+
+
+def train(
+    specification: Specification,
+    weights: Weights,
+    *,
+    training: Samples,
+    validation: Samples,
+    schedule: Schedule,
+    augmentation: Augmentation,
+    settings: EngineSettings,
+    folder: Path,
+    engine: EngineName = "auto",
+    progress: Progress = lambda _: None,
+) -> tuple[Weights, list[dict[str, Any]]]:
+    """Train (or go on from the folder's checkpoint); the averaged weights and one row of figures an epoch.
+
+    Raises UsageProblem `training_diverged` when a loss is not a number (the checkpoint of the epoch before stays),
+    StorageProblem when a checkpoint cannot be written.
+    """
+    state = _State(open_engine(specification, weights, settings=settings, name=engine), _copied(weights), [])
+    path = folder / CHECKPOINT
+    if path.is_file():
+        _restore(state, path)
+    for epoch in range(len(state.history), schedule.epochs):
+        started = time.monotonic()
+        loss = _run_epoch(state, epoch, training, schedule, augmentation)
+        row = {"epoch": epoch + 1, "epochs": schedule.epochs, "loss": loss}
+        row |= validate(state.engine, state.average, validation) | {"seconds": time.monotonic() - started}
+        state.history.append(row)
+        _save(state, path)
+        progress(row)
+    return state.average, state.history
+
+
+def predict(engine: Engine, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Logits (n, labels) of images (n, height, width, channels) uint8."""
+    parts = [
+        engine.logits(images[start : start + _PREDICT_BATCH].astype(np.float32) / 255)
+        for start in range(0, len(images), _PREDICT_BATCH)
+    ]
+    return np.concatenate(parts)
+
+
+def validate(engine: Engine, weights: Weights, samples: Samples) -> dict[str, Any]:
+    """AUC of each label (None where a class is missing) with the weights given; the engine keeps its own."""
+    if not len(samples):
+        return {"auc": []}
+    kept = engine.weights()
+    engine.set_weights(weights)
+    logits = predict(engine, samples.images)
+    engine.set_weights(kept)
+    areas = []
+    for label in range(samples.targets.shape[1]):
+        known = ~np.isnan(samples.targets[:, label])
+        area = auc(logits[known, label].astype(np.float64), samples.targets[known, label] >= 0.5)
+        areas.append(None if math.isnan(area) else area)
+    return {"auc": areas}
+
+
+def _copied(weights: Weights) -> Weights:
+    return {key: array.copy() for key, array in weights.items()}
+
+
+def _run_epoch(state: _State, epoch: int, samples: Samples, schedule: Schedule, augmentation: Augmentation) -> float:
+    generator = np.random.default_rng((schedule.seed, epoch))
+    count = schedule.images_per_epoch or len(samples)
+    order = balanced_draw(
+        samples.sources, samples.classes(), count=count, shares=dict(schedule.shares), generator=generator
+    )
+    steps = max(1, len(order) // schedule.batch_size)
+    losses = []
+    for step in range(steps):
+        chosen = order[step * schedule.batch_size : (step + 1) * schedule.batch_size]
+        images = _batch(samples.images, chosen, augmentation, generator)
+        targets = _smoothed(samples.targets[chosen], schedule.label_smoothing)
+        loss = state.engine.step(images, targets, learning_rate=schedule.rate(epoch + step / steps))
+        if not math.isfinite(loss):
+            raise UsageProblem(reason("training_diverged", epoch=epoch + 1, step=step + 1))
+        losses.append(loss)
+        _average(state, horizon=schedule.average_epochs * steps)
+    return float(np.mean(losses))
+
+
+def _batch(
+    images: NDArray[np.uint8],
+    chosen: Sequence[int] | NDArray[np.int64],
+    settings: Augmentation,
+    generator: np.random.Generator,
+) -> NDArray[np.float32]:
+    channels = images.shape[3]
+    changed = np.stack([augment(images[index, :, :, 0], settings, generator=generator) for index in chosen])
+    scaled = changed.astype(np.float32)[..., None] / np.float32(255)
+    return np.repeat(scaled, channels, axis=3) if channels > 1 else scaled
+
+
+def _smoothed(targets: NDArray[np.float32], amount: float) -> NDArray[np.float32]:
+    return targets * np.float32(1 - amount) + np.float32(amount / 2)
+
+
+def _average(state: _State, *, horizon: float) -> None:
+    """The running mean; young means forget faster, so that the initial weights leave no trace."""
+    state.steps += 1
+    share = max(1 / max(horizon, 1.0), 9 / (state.steps + 9))
+    current = state.engine.weights()
+    for key, mean in state.average.items():
+        np.add(mean, np.float32(share) * (current[key] - mean), out=mean)
+
+
+def _save(state: _State, path: Path) -> None:
+    arrays: dict[str, NDArray[Any]] = {f"weights/{key}": array for key, array in state.engine.weights().items()}
+    arrays |= {f"average/{key}": array for key, array in state.average.items()}
+    arrays |= {f"optimiser/{key}": array for key, array in state.engine.optimiser_state().items()}
+    facts = {"history": state.history, "steps": state.steps}
+    arrays["facts"] = np.frombuffer(json.dumps(facts).encode(), np.uint8)
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    write_atomically(path, buffer.getvalue())
+
+
+def _restore(state: _State, path: Path) -> None:
+    with np.load(path, allow_pickle=False) as arrays:
+        parts: dict[str, dict[str, NDArray[Any]]] = {}
+        for name in arrays.files:
+            part, _, key = name.partition("/")
+            parts.setdefault(part, {})[key] = arrays[name]
+    facts = json.loads(parts["facts"][""].tobytes())
+    state.engine.set_weights(parts["weights"])
+    state.engine.set_optimiser_state(parts["optimiser"])
+    state.average, state.history, state.steps = parts["average"], facts["history"], facts["steps"]

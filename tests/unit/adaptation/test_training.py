@@ -1,0 +1,102 @@
+"""Drawing, augmentation, and a training that is killed and goes on."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from fieldray.adaptation.augmentation import Augmentation, augment
+from fieldray.adaptation.drawing import balanced_draw
+from fieldray.adaptation.engine import EngineSettings
+from fieldray.adaptation.networks import resnet50
+from fieldray.adaptation.train import CHECKPOINT, Samples, Schedule, train
+from fieldray.adaptation.weights import initial_weights
+from fieldray.errors import UsageProblem
+
+ENGINE = "torch" if importlib.util.find_spec("torch") else "tensorflow"
+NETWORK = resnet50(height=32, width=32, labels=1, blocks=(1,)).scaled(0.125)
+
+
+def test_classes_are_drawn_equally_within_each_source() -> None:
+    sources = ["a"] * 90 + ["b"] * 20
+    classes = ["0"] * 80 + ["1"] * 10 + ["0"] * 5 + ["1"] * 15
+    drawn = balanced_draw(sources, classes, count=400, shares={"a": 3.0}, generator=np.random.default_rng(0))
+    found = Counter((sources[i], classes[i]) for i in drawn)
+    # shares 3 : 1 of 400, halved between the classes
+    assert found == {("a", "0"): 150, ("a", "1"): 150, ("b", "0"): 50, ("b", "1"): 50}
+    # 150 draws from 80: each once or twice, none left out
+    assert set(Counter(i for i in drawn if i < 80).values()) == {1, 2}
+
+
+def test_no_augmentation_changes_nothing_and_all_of_it_stays_an_image() -> None:
+    image = np.random.default_rng(0).integers(0, 256, (40, 30), np.uint8)
+    assert np.array_equal(augment(image, Augmentation(), generator=np.random.default_rng(1)), image)
+    strong = Augmentation(
+        shift=0.1, scale=0.2, rotation_degrees=15, flip=0.5, gamma=0.5, contrast=0.5, brightness=0.1,
+        blur_pixels=2, noise=0.1, coarsen=1, cutout=0.5,
+    )  # fmt: skip
+    for seed in range(20):
+        changed = augment(image, strong, generator=np.random.default_rng(seed))
+        assert changed.shape == image.shape and changed.dtype == np.uint8 and not np.array_equal(changed, image)
+
+
+def test_a_mirror_image_is_exact() -> None:
+    image = np.arange(48, dtype=np.uint8).reshape(6, 8)
+    mirrored = augment(image, Augmentation(flip=1.0), generator=np.random.default_rng(0))
+    np.testing.assert_array_equal(mirrored, image[:, ::-1])
+
+
+def _samples(count: int) -> Samples:
+    """A bright or a dark middle: a task that a small network learns within seconds."""
+    generator = np.random.default_rng(count)
+    targets = (np.arange(count) % 2).astype(np.float32)[:, None]
+    images = generator.integers(60, 120, (count, 32, 32, 1), np.uint8)
+    images[:, 8:24, 8:24] += (targets * 60).astype(np.uint8)[:, :, None, None]
+    return Samples(
+        images=images, targets=targets, sources=("made",) * count, patients=tuple(str(i) for i in range(count))
+    )
+
+
+class _Killed(Exception):
+    pass
+
+
+def _train(folder, *, stop_after: int = 99, learning_rate: float = 3e-3):
+    def progress(row) -> None:
+        if row["epoch"] == stop_after:
+            raise _Killed
+
+    return train(
+        NETWORK,
+        initial_weights(NETWORK, seed=1),
+        training=_samples(64),
+        validation=_samples(20),
+        schedule=Schedule(epochs=4, batch_size=16, learning_rate=learning_rate, average_epochs=0.5, seed=5),
+        augmentation=Augmentation(shift=0.05, gamma=0.2),
+        settings=EngineSettings(threads=1),
+        folder=folder,
+        engine=ENGINE,
+        progress=progress,
+    )
+
+
+@pytest.mark.adapt
+def test_a_killed_training_goes_on_as_if_nothing_happened(tmp_path) -> None:
+    whole, history = _train(tmp_path / "whole")
+    assert history[-1]["auc"] == [1.0] and len(history) == 4
+    with pytest.raises(_Killed):
+        _train(tmp_path / "killed", stop_after=2)
+    resumed, again = _train(tmp_path / "killed")
+    assert [row["loss"] for row in again] == pytest.approx([row["loss"] for row in history], rel=5e-3)
+    for key, array in whole.items():
+        np.testing.assert_allclose(resumed[key], array, rtol=0.02, atol=5e-3)
+
+
+@pytest.mark.adapt
+def test_a_loss_that_is_no_number_stops_with_a_sentence(tmp_path) -> None:
+    with pytest.raises(UsageProblem, match="Lower learning_rate"):
+        _train(tmp_path, learning_rate=1e30)
+    assert not (tmp_path / CHECKPOINT).exists()
