@@ -1,0 +1,152 @@
+"""The house rules that no linter holds: how long things are, what they are called, and who imports what."""
+
+from __future__ import annotations
+
+import ast
+import os
+import pkgutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import fieldray
+from program import write_films
+from tiny_packs import fingerprint, write_tiny_pack
+
+PACKAGE = Path(fieldray.__file__).parent
+MODULES = sorted(PACKAGE.rglob("*.py"))
+LONGEST_MODULE, LONGEST_FUNCTION = 400, 50
+VAGUE_NAMES = {"utils", "util", "helpers", "helper", "manager", "managers", "common", "misc"}
+
+# Runs in every Python process of the program: what is not there cannot be imported, what is forbidden ends it.
+FENCE = """
+import os, sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {absent}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+def audit(event, arguments):
+    if event in ("socket.__new__", "socket.connect", "socket.bind"):
+        os.write(2, f"opened a socket: {{event}} {{arguments}}".encode())
+        os._exit(99)
+
+sys.meta_path.insert(0, Absent())
+sys.addaudithook(audit)
+"""
+
+
+def functions() -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield f"{path.relative_to(PACKAGE)}:{node.lineno} {node.name}", node
+
+
+def test_the_package_was_found() -> None:
+    assert len(MODULES) > 50
+
+
+def test_modules_and_functions_are_short() -> None:
+    lengths = {str(path.relative_to(PACKAGE)): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
+    assert {name: length for name, length in lengths.items() if length > LONGEST_MODULE} == {}
+    spans = {name: (node.end_lineno or 0) - node.lineno + 1 for name, node in functions()}
+    assert {name: span for name, span in spans.items() if span > LONGEST_FUNCTION} == {}
+
+
+def test_names_say_what_a_module_is_for() -> None:
+    words = {path: set(path.stem.split("_")) | set(path.parent.name.split("_")) for path in MODULES}
+    assert [path for path, parts in words.items() if parts & VAGUE_NAMES] == []
+
+
+def test_package_files_are_empty() -> None:
+    assert [path for path in MODULES if path.name == "__init__.py" and path.read_text().strip()] == []
+
+
+def test_nobody_prints() -> None:
+    calls = [
+        f"{path.relative_to(PACKAGE)}:{node.lineno}"
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+    ]
+    assert calls == []
+
+
+def test_public_functions_are_described() -> None:
+    """Outside the window, whose widgets override Qt's own methods."""
+    bare = []
+    for path in MODULES:
+        if "desktop" in path.parts:
+            continue
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            is_public = isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
+            if is_public and not ast.get_docstring(node):
+                bare.append(f"{path.relative_to(PACKAGE)}:{node.lineno} {node.name}")
+    assert bare == []
+
+
+@pytest.fixture
+def fenced(tmp_path: Path) -> dict[str, str]:
+    """An environment in which PySide6 and TensorFlow are not installed and no socket can be opened."""
+    folder = tmp_path / "fence"
+    folder.mkdir()
+    absent = ("PySide6", "shiboken6", "tensorflow", "keras", "torch")
+    (folder / "sitecustomize.py").write_text(FENCE.format(absent=absent))
+    return {**os.environ, "PYTHONPATH": str(folder)}
+
+
+def run(code: str, *arguments: object, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+def test_the_fence_holds(fenced: dict[str, str]) -> None:
+    assert "No module named 'PySide6'" in run("import PySide6", environment=fenced).stderr
+    assert run("import socket; socket.socket()", environment=fenced).returncode == 99
+
+
+def test_every_room_but_the_window_and_the_toolchain_can_be_imported_with_the_core_alone(
+    fenced: dict[str, str],
+) -> None:
+    names = [module.name for module in pkgutil.walk_packages([str(PACKAGE)], "fieldray.")]
+    extras = ("fieldray.desktop", "fieldray.adaptation")
+    rooms = [name for name in names if not name.startswith(extras)]
+    if sys.platform != "win32":
+        rooms = [name for name in rooms if not name.endswith("_windows")]
+    assert "fieldray.pipeline.session" in rooms
+    code = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)"
+    done = run(code, *rooms, environment=fenced)
+    assert done.returncode == 0, done.stderr
+
+
+def test_screening_needs_no_qt_no_tensorflow_and_no_socket(tmp_path: Path, fenced: dict[str, str]) -> None:
+    pack = write_tiny_pack(tmp_path / "packs")
+    write_films(tmp_path / "films", 2)
+    code = "import sys; from fieldray.__main__ import main; sys.exit(main(sys.argv[1:]))"
+    done = run(
+        code, "screen", tmp_path / "films", "--pack", pack, "--trust", fingerprint(pack), "--json", "-",
+        environment=fenced,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count('"status": "screened"') == 2
+
+
+def test_help_is_quick_because_it_imports_almost_nothing() -> None:
+    heavy = {"numpy", "pydicom", "PIL", "sqlite3", "cryptography", "psutil", "ai_edge_litert", "PySide6", "tensorflow"}
+    code = "import sys; from fieldray.__main__ import main; main(['screen', '--help']); print(sorted(sys.modules))"
+    done = run(code, environment=dict(os.environ))
+    assert done.returncode == 0, done.stderr
+    loaded = set(ast.literal_eval(done.stdout.splitlines()[-1]))
+    assert loaded & heavy == set()
+    assert "usage: fieldray screen" in done.stdout

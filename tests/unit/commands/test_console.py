@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import io
+import os
+
+import pytest
+
+from fieldray.commands.console import Console, duration_text, progress_text
+
+
+class Terminal(io.StringIO):
+    """A stream somebody looks at."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def ascii_stream() -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="strict", newline="\n")
+
+
+def written(stream: io.TextIOWrapper) -> bytes:
+    buffer = stream.buffer
+    assert isinstance(buffer, io.BytesIO)
+    return buffer.getvalue()
+
+
+def test_words_for_people_leave_standard_output_to_a_machine_that_reads_it() -> None:
+    out, error = io.StringIO(), io.StringIO()
+    console = Console(out, error)
+    console.say("to people")
+    console.machine_reads = True
+    console.say("beside")
+    console.emit("{}")
+    console.complain("wrong")
+    assert out.getvalue() == "to people\n{}\n"
+    assert error.getvalue() == "beside\nfieldray: wrong\n"
+
+
+def test_a_console_that_cannot_show_a_name_shows_its_escapes() -> None:
+    out = ascii_stream()
+    Console(out, io.StringIO()).say("знімок \udcff")
+    assert written(out) == b"\\u0437\\u043d\\u0456\\u043c\\u043e\\u043a \\udcff\n"
+
+
+def test_a_bar_is_drawn_over_and_cleared_before_a_line() -> None:
+    out, error = io.StringIO(), Terminal()
+    console = Console(out, error)
+    console.bar("12345")
+    console.bar("12")
+    console.say("line")
+    assert error.getvalue() == "\r12345\r12   \r  \r"
+    assert out.getvalue() == "line\n"
+
+
+def test_no_bar_where_nobody_sees_it() -> None:
+    error = io.StringIO()
+    Console(io.StringIO(), error).bar("12345")
+    assert error.getvalue() == ""
+
+
+def test_a_reader_that_went_away_is_noted_and_nothing_breaks() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w", encoding="utf-8") as out:
+        console = Console(out, io.StringIO())
+        console.emit("{}")
+        console.emit("{}")
+        assert console.is_broken
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (92, "1:32"), (3600, "1:00:00"), (3725.2, "1:02:05")]
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration_text(seconds) == text
+
+
+def test_progress() -> None:
+    # 412 of 1000 is 8.24 of 20 places
+    text = progress_text(done=412, total=1000, is_final=True, images_per_s=18.31, remaining_s=32.1)
+    assert text == "[########------------] 412/1000  18.3/s  0:32 left"
+    assert progress_text(done=0, total=0, is_final=False, images_per_s=0, remaining_s=None) == (
+        "[--------------------] 0/0+  0.0/s"
+    )

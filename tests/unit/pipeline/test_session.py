@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fakes import FakeEngine, FakeReaders
+from fieldray.domain.events import Event, OutcomeReady, RunChanged
+from fieldray.domain.run import Verdict
+from fieldray.domain.study import ImageRef
+from fieldray.errors import PackProblem, UsageProblem
+from fieldray.pipeline.export import export_run
+from fieldray.pipeline.session import Session, count_files
+from fieldray.settings import Settings
+from fieldray.store.results import ResultReader
+from program import write_films
+from tiny_models import tiny_manifest, tiny_model
+
+
+class Opened:
+    """A session on fakes, and what it opened and published."""
+
+    def __init__(self, folder: Path) -> None:
+        self.events: list[Event] = []
+        self.engines: list[FakeEngine] = []
+        self.readers: list[FakeReaders] = []
+        self.sizes: list[int] = []
+        self.session = Session(
+            Settings({"decoders": 3}),
+            self.events.append,
+            database=folder / "results.sqlite",
+            engines=lambda publish, device: self._kept(self.engines, FakeEngine()),
+            readers=lambda settings, size: self._reader(size),
+        )
+
+    def _kept(self, kept: list, thing: object) -> object:
+        kept.append(thing)
+        return thing
+
+    def _reader(self, size: int) -> object:
+        self.sizes.append(size)
+        return self._kept(self.readers, FakeReaders())
+
+    @property
+    def names(self) -> list[str]:
+        return [event.outcome.ref.path.name for event in self.events if isinstance(event, OutcomeReady)]
+
+    @property
+    def states(self) -> list[str]:
+        return [event.state for event in self.events if isinstance(event, RunChanged)]
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Opened]:
+    made = Opened(tmp_path)
+    yield made
+    made.session.close()
+
+
+@pytest.fixture
+def films(tmp_path: Path) -> Path:
+    write_films(tmp_path / "films", 3)
+    return tmp_path / "films"
+
+
+def test_a_folder_is_screened_with_the_pack_in_use(opened: Opened, films: Path) -> None:
+    model = tiny_model()
+    opened.session.use_pack(model)
+    assert opened.engines[0].opened == [model]
+    batch = opened.session.start([films])
+    assert batch.join(20)
+    assert sorted(opened.names) == ["film-000.png", "film-001.png", "film-002.png"]
+    assert opened.states == ["running", "finished"]
+    assert opened.sizes == [3]
+    with ResultReader(opened.session.database) as reader:
+        (run,) = reader.runs()
+    assert run.spec.paths == (str(films),)
+    assert run.spec.pack_name == "tiny-1.0.0"
+    assert [point.name for point in run.spec.operating_points] == ["screening"]
+    assert run.spec.program_version
+
+
+def test_what_cannot_be_started_is_said_at_once(opened: Opened, films: Path) -> None:
+    with pytest.raises(PackProblem) as no_pack:
+        opened.session.start([films])
+    assert no_pack.value.reason.code == "no_pack"
+    opened.session.use_pack(tiny_model())
+    for problem, start in [
+        ("nothing_to_screen", {"paths": [films, films / "gone"]}),
+        ("operating_point", {"paths": [films], "operating_point": "best"}),
+    ]:
+        with pytest.raises(UsageProblem) as usage:
+            opened.session.start(**start)
+        assert usage.value.reason.code == problem
+    assert opened.readers == []
+    opened.session.use_pack(None)
+    with pytest.raises(PackProblem):
+        opened.session.start([films])
+
+
+def test_another_pack_chosen_during_a_run_is_used_from_the_next_on(opened: Opened, films: Path) -> None:
+    (films / "slow.png").write_bytes((films / "film-000.png").read_bytes())
+    first, second = tiny_model(), tiny_model(manifest=tiny_manifest(version="2.0.0"))
+    opened.session.use_pack(first)
+    batch = opened.session.start([films])
+    assert not batch.join(0.5)
+    with pytest.raises(ValueError, match="under way"):
+        opened.session.start([films])
+    opened.session.use_pack(second)
+    assert opened.engines[0].opened[-1] is first
+    batch.cancel()
+    assert batch.join(10)
+    (films / "slow.png").unlink()
+    assert opened.session.start([films]).join(20)
+    assert opened.engines[0].opened[-1] is second
+    with ResultReader(opened.session.database) as reader:
+        assert [run.spec.pack_name for run in reader.runs()] == ["tiny-2.0.0", "tiny-1.0.0"]
+
+
+def test_relative_paths_and_doubles_are_one_absolute_place(
+    opened: Opened, films: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(films.parent)
+    opened.session.use_pack(tiny_model())
+    assert opened.session.start([Path("films"), films, films / ".." / "films"]).join(20)
+    assert len(opened.names) == 3
+    with ResultReader(opened.session.database) as reader:
+        assert reader.runs()[0].spec.paths == (str(films),)
+
+
+def test_closing_ends_a_run_and_all_it_uses(opened: Opened, films: Path) -> None:
+    (films / "slow.png").write_bytes((films / "film-000.png").read_bytes())
+    opened.session.use_pack(tiny_model())
+    batch = opened.session.start([films])
+    opened.session.read_image(ImageRef(path=films / "film-000.png"))
+    opened.session.close()
+    assert batch.state == "cancelled"
+    assert opened.engines[0].is_closed
+    assert [readers.closed.is_set() for readers in opened.readers] == [True, True]
+
+
+def test_the_viewer_has_one_reader_of_its_own(opened: Opened, films: Path) -> None:
+    for _ in range(2):
+        assert opened.session.read_image(ImageRef(path=films / "film-000.png")).pixels.shape == (4, 4)
+    assert opened.sizes == [1]
+
+
+def test_a_verdict_and_an_export_go_through_the_store(opened: Opened, films: Path, tmp_path: Path) -> None:
+    opened.session.use_pack(tiny_model())
+    batch = opened.session.start([films])
+    assert batch.join(20)
+    row_id = next(event.row_id for event in opened.events if isinstance(event, OutcomeReady))
+    opened.session.set_verdict(row_id, Verdict(choice="disagree", note="rotated"))
+    paths = export_run(opened.session.database, batch.run_id, tmp_path / "out")
+    assert [path.name for path in paths] == ["fieldray-run-1.csv", "fieldray-run-1.json"]
+    assert "disagree,rotated" in paths[0].read_text(encoding="utf-8-sig")
+    with pytest.raises(ValueError, match="no export format"):
+        export_run(opened.session.database, batch.run_id, tmp_path / "out", ["docx"])
+
+
+def test_files_are_counted_by_name_and_no_longer_than_needed(tmp_path: Path) -> None:
+    for name in ("a/1.dcm", "a/b/2.png", "a/.hidden", "3.dcm"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    places = [tmp_path / "a", tmp_path / "3.dcm"]
+    assert count_files(places, gives_up=lambda: False) == 3
+    assert count_files([tmp_path] * 1000, gives_up=lambda: True) == 0

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from fieldray.journal import FILE_NAME, journal_kept
+
+
+def test_warnings_of_the_program_are_kept_and_others_are_not(tmp_path: Path) -> None:
+    with journal_kept(tmp_path) as path:
+        assert not path.exists()
+        logging.getLogger("fieldray.pipeline").warning("a reader ended")
+        logging.getLogger("fieldray.pipeline").info("not worth a line")
+        logging.getLogger("elsewhere").error("not ours")
+    text = path.read_text(encoding="utf-8")
+    assert "WARNING" in text
+    assert "fieldray.pipeline: a reader ended" in text
+    assert len(text.splitlines()) == 1
+    logging.getLogger("fieldray").warning("after")
+    assert path.read_text(encoding="utf-8") == text
+
+
+def test_a_large_file_is_put_aside(tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).write_text("x" * 1_000_001)
+    with journal_kept(tmp_path):
+        logging.getLogger("fieldray").error("new")
+    assert (tmp_path / (FILE_NAME + ".1")).stat().st_size == 1_000_001
+    assert "new" in (tmp_path / FILE_NAME).read_text()
