@@ -1,0 +1,87 @@
+"""A parallel load made for a study, and what the system says was really there."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import psutil
+
+from fieldray.child import Child
+from fieldray.wire import Message
+
+_SERVICE: Final = "fieldray.bench.burner:handle"
+_START_S: Final = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """`share` of every core (0..1) that other programs ask for; `is_irregular`: in spells, as a person's work."""
+
+    name: str
+    share: float
+    is_irregular: bool = False
+
+
+NO_LOAD: Final = Level(name="no load", share=0.0)
+LEVELS: Final = (
+    NO_LOAD,
+    Level(name="a user, 40 %", share=0.4, is_irregular=True),
+    Level(name="60 %", share=0.6),
+    Level(name="100 %", share=1.0),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredLoad:
+    """Shares of all cores, 0..1: `made` by the load's own processes, `machine` by everything, as psutil saw it."""
+
+    made: float
+    machine: float
+
+
+@contextlib.contextmanager
+def parallel_load(level: Level, *, cores: int) -> Iterator[tuple[psutil.Process, ...]]:
+    """A busy process for each core while the block runs; none for no load. Raises OSError, ChildDied."""
+    with contextlib.ExitStack() as ends:
+        children = []
+        for seed in range(cores if level.share else 0):
+            child = Child(_SERVICE)
+            child.start()
+            ends.callback(child.kill)
+            order = {"share": level.share, "is_irregular": level.is_irregular, "seed": seed}
+            child.call(Message(order), timeout_s=_START_S)
+            children.append(child)
+        yield tuple(psutil.Process(child.pid) for child in children)
+
+
+class LoadMeter:
+    """Measures from its birth to `read`."""
+
+    def __init__(self, processes: Sequence[psutil.Process], *, cores: int) -> None:
+        self._processes = processes
+        self._cores = cores
+        self._began_s = time.perf_counter()
+        self._before_s = self._processor_s()
+        self._machine = psutil.cpu_times()
+
+    def read(self) -> MeasuredLoad:
+        """The load since birth."""
+        elapsed_s = time.perf_counter() - self._began_s
+        made = (self._processor_s() - self._before_s) / (elapsed_s * self._cores)
+        return MeasuredLoad(made=made, machine=busy_share(self._machine, psutil.cpu_times()))
+
+    def _processor_s(self) -> float:
+        return sum(times.user + times.system for times in (process.cpu_times() for process in self._processes))
+
+
+def busy_share(before: object, after: object) -> float:
+    """Share of the processor's time between two `psutil.cpu_times` that was not idle, 0..1."""
+    names = [name for name in getattr(after, "_fields", ()) if name not in ("guest", "guest_nice")]
+    spent = {name: getattr(after, name) - getattr(before, name) for name in names}
+    total = sum(spent.values())
+    idle = spent.get("idle", 0.0) + spent.get("iowait", 0.0)
+    return (total - idle) / total if total > 0 else 0.0
