@@ -12,7 +12,7 @@ import numpy as np
 from fieldray.domain.finding import ReadFacts
 from fieldray.domain.image import Image, PixelMap, Tensor
 from fieldray.domain.model import InputSpec, Model
-from fieldray.domain.prediction import BackendName, Prediction, Request
+from fieldray.domain.prediction import BackendName, DeviceChoice, Policy, Prediction, Request
 from fieldray.domain.study import ImageRef
 from fieldray.errors import BackendProblem, Unreadable
 from fieldray.imaging.pool import PoolClosed, ReadResult
@@ -72,6 +72,7 @@ class FakeEngine:
     def __init__(self, *, features: float = 0.0, answer: Callable[[Future[Prediction]], None] | None = None) -> None:
         self.why_unable: Reason | None = None
         self.opened: list[Model] = []
+        self.chosen: tuple[DeviceChoice, Policy] | None = None
         self.is_closed = False
         self._features = features
         self._answer = answer
@@ -82,6 +83,9 @@ class FakeEngine:
 
     def reconsider(self, name: BackendName) -> None:
         self.why_unable = None
+
+    def choose(self, device: DeviceChoice, policy: Policy) -> None:
+        self.chosen = (device, policy)
 
     def submit(self, request: Request) -> Future[Prediction]:
         future: Future[Prediction] = Future()

@@ -132,17 +132,60 @@ PROGRAM: Final[Mapping[str, str]] = {
     "setting": "The setting {key} cannot be {value}: {detail}.",
 }
 
+HOST: Final[Mapping[str, str]] = {
+    "nothing_to_measure": "There is no image here that can be read, so there is nothing to measure with.",
+    "priority_denied": "This user may not change the priority of a process here.",
+    "host_trial_well": "A film drawn by the program was read and run with {pack} on {backend} within {seconds} s.",
+    "host_trial_stopped": "A film drawn by the program could not be screened: {detail}.",
+    "host_library_missing": "Parts of the program are missing: {names}. Install it anew.",
+    "host_no_vectors": "The processor has no AVX2 instructions (it is older than about 2013), so a network runs several "
+                       "times slower. Use a newer computer or an Edge TPU stick.",
+    "host_power_plan": "The system holds the processor back to save power (plan {plan}). Choose the plan for high "
+                       "performance in the system's power settings.",
+    "host_governor": "The system holds the processor back to save power (governor {governor}). Run: cpupower "
+                     "frequency-set -g performance",
+    "host_battery": "The computer runs on its battery, and most slow down then. Plug it into the mains.",
+    "host_slow_runtime": "The older runtime tflite-runtime is used, which runs networks many times slower on the "
+                         "processor. Install ai-edge-litert.",
+    "host_memory": "Only {free_mb} MB of memory are free; {needed_mb} MB are needed to read large films. Close other "
+                   "programs.",
+    "host_disk": "Only {free_mb} MB are free where results are kept ({path}). Make room there.",
+    "host_busy": "Other programs keep {percent} percent of the processor busy. Close what is not needed while films are "
+                 "screened.",
+    "host_few_threads": "The program may use only {usable} of the processor's {threads} threads. Lift the limit if "
+                        "nobody set it on purpose.",
+    "host_no_stick": "No Edge TPU stick is plugged in. Nothing has to be done: the processor is used.",
+    "host_stick_well": "The Edge TPU stick can be used.",
+    "host_other_pack": "The pack {name} is not used: {detail}",
+}
+
 ADAPTATION: Final[Mapping[str, str]] = {
     "recipe_unreadable": "The recipe {path} cannot be read: {detail}.",
     "recipe_key": "The recipe's {key} {detail}.",
+    "not_a_tflite": "This is not a TensorFlow Lite file, or it is damaged ({detail}).",
+    "no_compiler": "edgetpu_compiler is not installed, so nothing was compiled for the Edge TPU. It runs on "
+                   "64-bit Intel or AMD Linux; see coral.ai/docs/edgetpu/compiler. The pack works on the CPU without it.",
+    "compiler_failed": "edgetpu_compiler did not succeed: {detail}.",
+    "compiled_partly": "The compiled network does not run on the Edge TPU as a whole: {subgraphs} subgraphs, "
+                       "{operators} operators on the CPU.",
     "run_differs": "The run in {path} was begun with other settings. Give another folder, or delete that one.",
     "run_damaged": "The run cannot go on: {path} is damaged. Delete the run's folder and begin again.",
     "training_diverged": "Training went wrong in epoch {epoch}, step {step}: the loss is not a number. "
                          "Lower learning_rate in the recipe and run it again; it goes on from the last good epoch.",
+    "data_unreadable": "The data in {path} cannot be read: {detail}.",
+    "data_column": "{path} has no column named {column}. It has: {known}.",
+    "data_row": "{path}, line {line}: {detail}.",
+    "data_empty": "The data set {name} has no images that the recipe asks for ({path}).",
+    "data_patient": "No patient can be found in the file name {name} with the pattern {pattern}.",
+    "data_leak": "The patient {patient} is on two sides of the split: {first} and {second}. "
+                 "Nothing was trained: results would look better than they are.",
+    "data_split": "No row is for training: the split column has the values {values}, "
+                  "and the recipe's key splits must say which of them are for training.",
+    "data_class_empty": "The label {label} has no {kind} films in the {part} part.",
 }
 # fmt: on
 
-TEMPLATES: Final[Mapping[str, str]] = {**REFUSED, **FAILED, **PACKS, **BACKENDS, **PROGRAM, **ADAPTATION}
+TEMPLATES: Final[Mapping[str, str]] = {**REFUSED, **FAILED, **PACKS, **BACKENDS, **PROGRAM, **HOST, **ADAPTATION}
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,8 +55,13 @@ def test_a_library_that_is_absent_or_text(stick: DoubleStick, tmp_path: Path) ->
     text = tmp_path / "libedgetpu.so.1"
     text.write_text("not a library\n" * 100)
     for library, code in ((tmp_path / "none.so", "coral_no_library"), (text, "coral_bad_library")):
+        stick.unplug()
+        without = look(ask=lambda name=str(library): ask_library([name]), find=stick.find)
+        assert without.reason is not None and without.reason.code == "edgetpu_not_here"
+        assert without.library_problem is not None and without.library_problem.code == code
+        stick.plug()
         found = look(ask=lambda name=str(library): ask_library([name]), find=stick.find)
-        assert found.reason is not None and found.reason.code == code
+        assert found.reason == found.library_problem == without.library_problem
 
 
 def test_a_library_that_hangs_is_given_up(stick: DoubleStick) -> None:

@@ -192,9 +192,13 @@ class Board:
             slot.state, slot.detail, slot.reason, slot.image_s = state, detail, None, image_s
 
     def leave(self, slot: Slot, why: Reason, *, jobs: Sequence[Job], is_hopeless: bool) -> None:
-        """The backend is gone, and these images of its were not run."""
+        """The backend is gone, and these images of its were not run.
+
+        A device that was never there is no loss to tell anybody of: its backend is only stopped.
+        """
         with self._changing() as doomed:
-            slot.state, slot.detail, slot.reason, slot.is_hopeless = "gone", "", why, is_hopeless
+            slot.state = "stopped" if why.code == "edgetpu_not_here" else "gone"
+            slot.detail, slot.reason, slot.is_hopeless = "", why, is_hopeless
             self._running -= len(jobs)
             for job in reversed(jobs):
                 job.is_suspect = True

@@ -36,12 +36,18 @@ class LibraryAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoralStatus:
-    """All that is known. `reason` says why no stick can be used, None if one can; `notes` what to improve."""
+    """All that is known.
+
+    reason           why no stick can be used, None if one can
+    notes            what makes the stick slow or unreliable
+    library_problem  why the Edge TPU runtime cannot be asked, also where there is no stick to ask for
+    """
 
     usb: tuple[UsbStick, ...]
     answer: LibraryAnswer | None
     reason: Reason | None
     notes: tuple[Reason, ...] = ()
+    library_problem: Reason | None = None
 
     @property
     def state(self) -> StickState:
@@ -102,9 +108,11 @@ def look(*, ask: AskLibrary = ask_library, find: FindSticks = find_usb_sticks) -
     try:
         answer = ask()
     except BackendProblem as problem:
-        return CoralStatus(usb=usb, answer=None, reason=problem.reason, notes=notes_on(usb))
-    why = None if answer.devices else _why_not_listed(usb)
-    return CoralStatus(usb=usb, answer=answer, reason=why, notes=notes_on(usb))
+        # who has no stick needs no runtime either
+        why = problem.reason if usb else reason("edgetpu_not_here")
+        return CoralStatus(usb=usb, answer=None, reason=why, notes=notes_on(usb), library_problem=problem.reason)
+    not_listed = None if answer.devices else _why_not_listed(usb)
+    return CoralStatus(usb=usb, answer=answer, reason=not_listed, notes=notes_on(usb))
 
 
 def notes_on(usb: Sequence[UsbStick]) -> tuple[Reason, ...]:

@@ -70,7 +70,7 @@ def edgetpu_kind(
         return explain_end(error, is_open=is_open, timeout_s=timeout_s)
 
     def why_not(model: Model) -> Reason | None:
-        return _file_problem(model) or _stick_problem(find, libraries)
+        return _stick_problem(find, libraries) or _file_problem(model)
 
     return BackendKind(name="edgetpu", make=make, why_not=why_not)
 

@@ -146,7 +146,7 @@ class Lane:
         """Give the images back; returns how long to wait before the next start."""
         why_out = self._slot.why_out
         why = why_out or why
-        log.warning("backend %s is gone: %s", self._kind.name, why.text)
+        log.info("backend %s is gone: %s", self._kind.name, why.text)
         if why_out or (self._ready_since_s is not None and time.monotonic() - self._ready_since_s > _STEADY_S):
             self._failures = 0
         self._ready_since_s = None

@@ -18,17 +18,18 @@ from fieldray.domain.events import Publish
 from fieldray.domain.finding import Outcome
 from fieldray.domain.image import Image
 from fieldray.domain.model import Model
-from fieldray.domain.prediction import BackendName, DeviceChoice
+from fieldray.domain.prediction import BackendName, DeviceChoice, Policy
 from fieldray.domain.run import RunSpec, Verdict
 from fieldray.domain.study import ImageRef
 from fieldray.errors import PackProblem, UsageProblem
 from fieldray.imaging.discover import discover
-from fieldray.imaging.pool import ReaderPool
-from fieldray.inference.engine import Engine as InferenceEngine
+from fieldray.inference import system as devices
+from fieldray.inference.edgetpu import Clock
 from fieldray.paths import user_data
 from fieldray.pipeline import screen
 from fieldray.pipeline.assessment import Assessment, choose
 from fieldray.pipeline.batch import Batch, Work
+from fieldray.pipeline.readers import number_of_readers, open_readers
 from fieldray.pipeline.statistics import Statistics
 from fieldray.reasons import reason
 from fieldray.settings import Settings
@@ -43,6 +44,7 @@ class Engine(screen.Engine, Protocol):
 
     def open(self, model: Model) -> None: ...
     def reconsider(self, name: BackendName) -> None: ...
+    def choose(self, device: DeviceChoice, policy: Policy) -> None: ...
     def close(self) -> None: ...
 
 
@@ -54,22 +56,24 @@ class Readers(screen.Reader, Protocol):
     def close(self) -> None: ...
 
 
-def system_engine(publish: Publish, device: DeviceChoice) -> Engine:
-    """The engine on this machine's backends."""
-    return InferenceEngine(publish, device=device)
+def system_engine(publish: Publish, settings: Settings) -> Engine:
+    """The engine on this machine's devices."""
+    device, policy = device_choice(settings)
+    clock = cast("Clock", settings["stick_clock"])
+    return devices.system_engine(publish, device=device, policy=policy, clock=clock)
 
 
-def system_readers(settings: Settings, size: int) -> Readers:
-    """`size` decoding processes with the limits of the settings."""
-    return ReaderPool(
-        size,
-        timeout_s=settings.integer("decode_timeout_s"),
-        memory_limit_mb=settings.integer("decode_memory_mb"),
-    )
+def device_choice(settings: Settings) -> tuple[DeviceChoice, Policy]:
+    """What the settings say about devices; their rows allow no other values."""
+    return cast("DeviceChoice", settings["device"]), cast("Policy", settings["policy"])
 
 
 class Session:
-    """See the module. `engines` and `readers` make what runs models and reads files; all methods are thread-safe."""
+    """See the module. All methods are thread-safe.
+
+    engines, readers  make what runs models and what reads files
+    warm              readers that were started ahead, for the first run; they are closed with the session
+    """
 
     def __init__(
         self,
@@ -77,14 +81,16 @@ class Session:
         publish: Publish,
         *,
         database: Path | None = None,
-        engines: Callable[[Publish, DeviceChoice], Engine] = system_engine,
-        readers: Callable[[Settings, int], Readers] = system_readers,
+        engines: Callable[[Publish, Settings], Engine] = system_engine,
+        readers: Callable[[Settings, int], Readers] = open_readers,
+        warm: Readers | None = None,
     ) -> None:
         self.database: Final = database or user_data() / DATABASE_NAME
         self._settings = settings
         self._publish = publish
         self._engines = engines
         self._readers = readers
+        self._warm = warm
         self._lock = threading.RLock()
         self._engine: Engine | None = None
         self._model: Model | None = None
@@ -138,6 +144,12 @@ class Session:
             if self._engine:
                 self._engine.reconsider(name)
 
+    def choose_devices(self) -> None:
+        """Use the devices that the settings now name, at once, in the middle of a run too. Raises BackendProblem."""
+        with self._lock:
+            if self._engine:
+                self._engine.choose(*device_choice(self._settings))
+
     def read_image(self, ref: ImageRef) -> Image:
         """The film in full resolution, for the viewer; waits for it. Raises Unusable, Unreadable."""
         with self._lock:
@@ -153,12 +165,12 @@ class Session:
     def close(self) -> None:
         """Cancel what runs and end every thread and process; waits for them."""
         with self._lock:
-            batch, engine, viewer = self._batch, self._engine, self._viewer
-            self._model = self._engine = self._viewer = None
+            batch, resources = self._batch, (self._warm, self._viewer, self._engine)
+            self._model = self._engine = self._viewer = self._warm = None
         if batch:
             batch.cancel()
             batch.join()
-        for resource in (viewer, engine):
+        for resource in resources:
             if resource:
                 resource.close()
 
@@ -168,13 +180,13 @@ class Session:
 
     def _open(self, model: Model) -> Engine:
         if self._engine is None:
-            self._engine = self._engines(self._publish, cast("DeviceChoice", self._settings["device"]))
+            self._engine = self._engines(self._publish, self._settings)
         self._engine.open(model)
         return self._engine
 
     def _new_batch(self, paths: Sequence[Path], assessment: Assessment, engine: Engine, *, fresh: bool) -> Batch:
-        decoders = self._settings.integer("decoders") or os.cpu_count() or 1
-        readers = self._readers(self._settings, decoders)
+        size = number_of_readers(self._settings)
+        readers, self._warm = self._warm or self._readers(self._settings, size), None
         statistics = Statistics()
         cancelled = threading.Event()
 
@@ -204,7 +216,7 @@ class Session:
             work,
             database=self.database,
             publish=self._publish,
-            workers=decoders + _AWAITING_NETWORK,
+            workers=size + _AWAITING_NETWORK,
             fresh=fresh,
             statistics=statistics,
         )

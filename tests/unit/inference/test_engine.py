@@ -110,11 +110,20 @@ def test_a_backend_that_fails_its_self_test_runs_no_image() -> None:
     assert stick.starts == stick.closes == 1  # it is not tried again
 
 
-def test_a_backend_that_is_not_there_says_why_and_may_come_later() -> None:
+def test_a_device_that_was_never_there_is_not_spoken_of() -> None:
     stick, events = Behaviour(why_not=reason("edgetpu_not_here")), Events()
     with engine_of(stick.kind("edgetpu"), Behaviour().kind(), publish=events) as engine:
         engine.open(MODEL)
-        assert events.wait_for("edgetpu", "gone").reason == reason("edgetpu_not_here")
+        events.wait_for("cpu", "ready")
+        assert answer(engine.submit(grey(9))).backend == "cpu"
+    assert events.states("edgetpu") == []
+
+
+def test_a_backend_that_is_not_there_says_why_and_may_come_later() -> None:
+    stick, events = Behaviour(why_not=reason("no_edgetpu_file")), Events()
+    with engine_of(stick.kind("edgetpu"), Behaviour().kind(), publish=events) as engine:
+        engine.open(MODEL)
+        assert events.wait_for("edgetpu", "gone").reason == reason("no_edgetpu_file")
         assert stick.starts == 0
         stick.why_not = None
         engine.reconsider("edgetpu")

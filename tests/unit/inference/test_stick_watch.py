@@ -115,13 +115,13 @@ def test_the_watch_tells_at_once_and_asks_the_runtime_later() -> None:
     assert world.calls == ["plugged", "coral_unplugged"]
 
 
-def test_without_a_runtime_the_reason_is_told_once() -> None:
+def test_without_a_stick_and_a_runtime_there_is_no_stick() -> None:
     world = World()
     watch = world.watch()
     watch.start()
     event = world.wait_for(1)
     watch.close()
-    assert (event.state, event.reason) == ("absent", world.answer)
+    assert (event.state, event.reason) == ("absent", reason("edgetpu_not_here"))
 
 
 def test_a_failing_look_does_not_end_the_watch() -> None:
