@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import io
 import struct
+import warnings
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,12 +102,32 @@ def write_dicom(
         _as_colour(dataset, scaled(pixels, 8), photometric)
     else:
         _as_grey(dataset, scaled(pixels, bits), photometric, bits, signed=signed)
-    for keyword, value in (changes or {}).items():
-        if value is None:
-            delattr(dataset, keyword)
-        else:
-            setattr(dataset, keyword, value)
-    _save(dataset, path, transfer_syntax)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # pydicom warns of values that are wrong on purpose
+        for keyword, value in (changes or {}).items():
+            if value is None:
+                delattr(dataset, keyword)
+            else:
+                setattr(dataset, keyword, value)
+        _save(dataset, path, transfer_syntax)
+    return path
+
+
+def write_index(path: Path, references: Sequence[Sequence[str]]) -> Path:
+    """Write a DICOMDIR that refers to these files, each given by the components of its name."""
+    index = Dataset()
+    index.file_meta = FileMetaDataset()
+    index.file_meta.MediaStorageSOPClassUID = UID("1.2.840.10008.1.3.10")
+    index.file_meta.MediaStorageSOPInstanceUID = UID("2.25.1")
+    index.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+    records = [Dataset() for _ in references]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for record, components in zip(records, references, strict=True):
+            record.DirectoryRecordType = "IMAGE"
+            record.ReferencedFileID = list(components)
+        index.DirectoryRecordSequence = records
+        index.save_as(path, enforce_file_format=True)
     return path
 
 

@@ -20,7 +20,7 @@ from pydicom.uid import UID, JPEGExtended12Bit
 from fieldray.domain.image import Image
 from fieldray.errors import FieldrayError, Unreadable, Unusable
 from fieldray.imaging import dicom_grey
-from fieldray.imaging.dicom_codecs import check_fragments, codestream_size, decode_extended, plain_name
+from fieldray.imaging.dicom_codecs import PLUGINS, check_fragments, codestream_size, decode_extended, plain_name
 from fieldray.imaging.dicom_fields import text, whole_number
 from fieldray.imaging.dicom_header import DicomHeader, read_header
 from fieldray.imaging.grey import grey_of_colour
@@ -214,7 +214,8 @@ def _encapsulated(header: DicomHeader, decoder: Decoder, shape: _Shape, value: b
     is_extended = header.transfer_syntax == JPEGExtended12Bit
     if is_extended and shape.samples == 1 and bits > 8:
         return decode_extended(source, shape.rows, shape.columns)
-    stored: NDArray[Any] = decoder.as_array(_with_pixels(header, value), index=frame)[0]
+    values, plugin = _with_pixels(header, value), PLUGINS.get(header.transfer_syntax, "")
+    stored: NDArray[Any] = decoder.as_array(values, index=frame, decoding_plugin=plugin)[0]
     return stored
 
 

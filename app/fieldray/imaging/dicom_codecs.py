@@ -9,12 +9,41 @@ from typing import Any, Final
 import gdcm
 import numpy as np
 from numpy.typing import NDArray
-from pydicom.uid import UID
+from pydicom.uid import (
+    HTJ2K,
+    JPEG2000,
+    UID,
+    HTJ2KLossless,
+    HTJ2KLosslessRPCL,
+    JPEG2000Lossless,
+    JPEGBaseline8Bit,
+    JPEGExtended12Bit,
+    JPEGLossless,
+    JPEGLosslessSV1,
+    JPEGLSLossless,
+    JPEGLSNearLossless,
+    RLELossless,
+)
 
 from fieldray.errors import Unreadable
 from fieldray.imaging.sniff import jpeg_size
 from fieldray.reasons import reason
 
+# One decoder for each: a second one trying a damaged frame has ended the process more than once.
+PLUGINS: Final[Mapping[UID, str]] = {
+    JPEGBaseline8Bit: "pillow",
+    JPEGExtended12Bit: "pillow",
+    JPEGLossless: "gdcm",
+    JPEGLosslessSV1: "gdcm",
+    JPEGLSLossless: "pyjpegls",
+    JPEGLSNearLossless: "pyjpegls",
+    JPEG2000Lossless: "pylibjpeg",
+    JPEG2000: "pylibjpeg",
+    HTJ2KLossless: "pylibjpeg",
+    HTJ2KLosslessRPCL: "pylibjpeg",
+    HTJ2K: "pylibjpeg",
+    RLELossless: "pydicom",
+}
 _ITEM: Final = 0xFFFEE000
 _SEQUENCE_END: Final = 0xFFFEE0DD
 _J2K_START: Final = b"\xff\x4f\xff\x51"

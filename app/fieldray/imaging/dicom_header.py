@@ -7,12 +7,14 @@ hold, and a deflated data set is inflated only up to a limit (pydicom alone woul
 from __future__ import annotations
 
 import io
+import logging
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
+from pydicom import config
 from pydicom.datadict import tag_for_keyword
 from pydicom.dataset import Dataset
 from pydicom.filereader import read_dataset
@@ -21,13 +23,17 @@ from pydicom.uid import ImplicitVRLittleEndian as ImplicitLittle
 
 from fieldray.imaging.limits import MAX_HEADER_BYTES
 
+# pydicom reports every departure from the standard, with the value: names of patients do not belong in a log.
+logging.getLogger("pydicom").setLevel(logging.CRITICAL + 1)
+config.settings.reading_validation_mode = config.IGNORE
+
 UNDEFINED_LENGTH: Final = 0xFFFFFFFF
 _PIXEL_DATA: Final = 0x7FE00010
 _PIXEL_TAGS: Final = frozenset({0x7FE00008, 0x7FE00009, _PIXEL_DATA})
 _SYNTAX: Final = 0x00020010
 _MEDIA_CLASS: Final = 0x00020002
 _LONG_REPRESENTATIONS: Final = frozenset(b"OB OD OF OL OV OW SQ SV UC UN UR UT UV".split())
-_MAX_READS: Final = 1_000_000
+_MAX_READS: Final = 400_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ _PROGRAMS: Final = (
     b"\x7fELF",
     *(struct.pack(order + "I", magic) for order in "<>" for magic in (0xFEEDFACE, 0xFEEDFACF, 0xCAFEBABE)),
 )
+# ITU-T T.81 table B.1 (SOF0 to SOF15 without DHT, JPG and DAC) and T.87 C.1.1 (SOF55).
+_FRAME_MARKERS: Final = frozenset({*range(0xC0, 0xD0), 0xF7} - {0xC4, 0xC8, 0xCC})
 _VALUE_REPRESENTATIONS: Final = frozenset(
     b"AE AS AT CS DA DS DT FD FL IS LO LT OB OD OF OL OV OW PN SH SL SQ SS ST SV TM UC UI UL UN UR US UT UV".split()
 )
@@ -59,14 +61,14 @@ def png_size(head: bytes) -> tuple[int, int] | None:
 
 
 def jpeg_size(data: bytes) -> tuple[int, int] | None:
-    """(rows, columns) of the first frame header (ITU-T T.81 B.2.2) within `data`; None where there is none."""
+    """(rows, columns) of the first frame header within `data`, JPEG's or JPEG-LS's; None where there is none."""
     position = 2
     while position + 9 <= len(data) and data[position] == 0xFF:
         marker = data[position + 1]
         if marker == 0xFF:
             position += 1
             continue
-        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+        if marker in _FRAME_MARKERS:
             rows, columns = struct.unpack(">HH", data[position + 5 : position + 9])
             return rows, columns
         (length,) = struct.unpack(">H", data[position + 2 : position + 4])

@@ -36,7 +36,7 @@ class _Grid:
 def chest_phantom(rows: int, columns: int, seed: int, *, abnormal: bool) -> NDArray[np.uint16]:
     """A radiograph-like image of 12 bits, 0 is air: uint16 (rows, columns). `abnormal` adds opacities to a lung.
 
-    The same arguments give the same image; the drawing scales with the size.
+    The same arguments give the same image, and with opacities it is the same chest; the drawing scales with the size.
     """
     random = np.random.default_rng(seed)
     grid = _Grid(
@@ -47,7 +47,7 @@ def chest_phantom(rows: int, columns: int, seed: int, *, abnormal: bool) -> NDAr
     lungs = _lungs(grid, size)
     thickness = _body(grid) - 0.62 * lungs + _middle(grid, size) + _ribs(grid, lungs, random) + _collar_bones(grid)
     if abnormal:
-        thickness = thickness + _opacities(grid, lungs, random)
+        thickness = thickness + _opacities(grid, lungs, np.random.default_rng((seed, 1)))
     film = np.float32(1) - np.exp(-1.25 * np.clip(thickness, 0, None))
     film = film + random.standard_normal((rows, columns), dtype=np.float32) * np.float32(0.008)
     film = _lettered(film * _TWELVE_BITS * np.float32(random.uniform(0.85, 1.0)), random)

@@ -1,0 +1,154 @@
+"""The same film in every kind of file shows the same picture; what is wrong says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pydicom import dcmread
+from pydicom.uid import UID
+
+from fieldray.domain.image import Image
+from fieldray.domain.study import ImageRef
+from fieldray.errors import Unreadable, Unusable
+from fieldray.imaging.decode import decode
+from fieldray.imaging.preprocess import to_display
+from fieldray.imaging.synthetic import chest_phantom
+from phantoms import LOSSLESS, scaled, write_collection, write_dicom
+
+FILM = chest_phantom(160, 128, 7, abnormal=False)
+
+
+def _read(path: Path, *, frame: int = 0) -> Image:
+    return decode(path.read_bytes(), ImageRef(path=path, frame=frame))
+
+
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return write_collection(tmp_path_factory.mktemp("collection"))
+
+
+def test_every_kind_shows_the_same_picture(collection: list[Path]) -> None:
+    expected = FILM / 4095 * 255
+    assert len(collection) == 50
+    for path in collection:
+        image = _read(path)
+        if path.name == "grey-16.png":
+            # nothing says how 16 bits are to be shown, so percentiles are
+            assert image.window is None
+            np.testing.assert_array_equal(image.pixels, FILM << 4)
+            continue
+        # JPEG at quality 95 is 1.1 levels off on average, rounding to 8 bits 0.3
+        difference = np.abs(to_display(image) - expected).mean()
+        assert difference < (1.5 if "jp" in path.suffix or "baseline" in path.name else 0.9), path.name
+
+
+@pytest.mark.parametrize("name", LOSSLESS)
+def test_lossless_kinds_lose_nothing(name: str, tmp_path: Path) -> None:
+    image = _read(write_dicom(tmp_path / "film.dcm", FILM, transfer_syntax=LOSSLESS[name]))
+    np.testing.assert_array_equal(image.pixels, FILM)
+    assert image.spacing_mm == (0.2, 0.2)
+    assert image.view == "PA"
+
+
+@pytest.mark.parametrize("bits", [8, 10, 12, 14, 15, 16])
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("photometric", ["MONOCHROME1", "MONOCHROME2"])
+def test_zero_is_air_in_every_depth(bits: int, signed: bool, photometric: str, tmp_path: Path) -> None:
+    path = write_dicom(tmp_path / "film.dcm", FILM, bits=bits, signed=signed, photometric=photometric)
+    image = _read(path)
+    np.testing.assert_array_equal(image.pixels, scaled(FILM, bits))
+    stored = image.pixels * image.value_scale + image.value_offset
+    # the modality value: stored + intercept is the film again, or its negative
+    top = 2**bits - 1
+    np.testing.assert_array_equal(
+        stored, top - scaled(FILM, bits).astype(float) if "1" in photometric else image.pixels
+    )
+
+
+def test_frames_are_read_one_by_one(tmp_path: Path) -> None:
+    films = np.stack([FILM, FILM[::-1], FILM // 2])
+    changes = {"NumberOfFrames": 3, "PixelData": films.astype("<u2").tobytes()}
+    path = write_dicom(tmp_path / "frames.dcm", FILM, changes=changes)
+    for frame in range(3):
+        np.testing.assert_array_equal(_read(path, frame=frame).pixels, films[frame])
+    with pytest.raises(Unreadable) as caught:
+        _read(path, frame=3)
+    assert caught.value.reason.code == "truncated"
+
+
+def test_a_frame_that_is_cut_off_does_not_take_the_others_along(tmp_path: Path) -> None:
+    path = write_dicom(tmp_path / "frames.dcm", FILM, changes={"NumberOfFrames": 2})
+    np.testing.assert_array_equal(_read(path, frame=0).pixels, FILM)
+    with pytest.raises(Unreadable):
+        _read(path, frame=1)
+
+
+def test_a_deflated_bomb_is_inflated_up_to_a_limit_only(tmp_path: Path) -> None:
+    # 60,000 x 60,000 x 16 bits would be 7.2 GB; the size in the header alone refuses it
+    syntax = LOSSLESS["deflated"]
+    path = write_dicom(tmp_path / "bomb.dcm", FILM, transfer_syntax=syntax, changes={"Rows": 60_000, "Columns": 60_000})
+    with pytest.raises(Unreadable) as caught:
+        _read(path)
+    assert caught.value.reason.code == "too_large"
+
+
+def test_a_codestream_of_another_size_is_not_decoded(tmp_path: Path) -> None:
+    for name in ("jpeg2000-lossless", "jpegls-lossless", "jpeg-lossless-sv1"):
+        path = write_dicom(tmp_path / f"{name}.dcm", FILM, transfer_syntax=LOSSLESS[name])
+        data = path.read_bytes().replace(b"\x28\x00\x10\x00US\x02\x00\xa0\x00", b"\x28\x00\x10\x00US\x02\x00\xa2\x00")
+        with pytest.raises(Unreadable) as caught:
+            decode(data, ImageRef(path=path))
+        assert caught.value.reason.code == "damaged", name
+
+
+@pytest.mark.parametrize("name", ["rle", "jpeg-lossless-sv1", "jpegls-lossless", "jpeg2000-lossless"])
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.9])
+def test_cut_compressed_files_are_truncated(name: str, share: float, tmp_path: Path) -> None:
+    path = write_dicom(tmp_path / "film.dcm", FILM, transfer_syntax=LOSSLESS[name])
+    data = path.read_bytes()
+    with pytest.raises(Unreadable) as caught:
+        decode(data[: int(len(data) * share)], ImageRef(path=path))
+    assert caught.value.reason.code == "truncated"
+
+
+def test_unknown_compression_is_named(tmp_path: Path) -> None:
+    path = write_dicom(tmp_path / "film.dcm", FILM, transfer_syntax=LOSSLESS["jpeg2000-lossless"])
+    dataset = dcmread(path)
+    dataset.file_meta.TransferSyntaxUID = UID("1.2.840.10008.1.2.4.110")
+    dataset.save_as(path, implicit_vr=False, little_endian=True, force_encoding=True)
+    with pytest.raises(Unreadable) as caught:
+        _read(path)
+    assert caught.value.reason.text == "The image is compressed in a way that cannot be read here (JPEG XL lossless)."
+
+
+def test_single_bytes_changed_anywhere_end_in_an_image_or_a_reason(tmp_path: Path) -> None:
+    random = np.random.default_rng(3)
+    for name in ("explicit-little", "rle", "jpegls-lossless", "jpeg2000-lossless", "deflated"):
+        path = write_dicom(tmp_path / f"{name}.dcm", FILM[:64, :64], transfer_syntax=LOSSLESS[name])
+        data = path.read_bytes()
+        for _ in range(25):
+            changed = bytearray(data)
+            changed[random.integers(128, min(len(data), 1500))] ^= 1 << int(random.integers(8))
+            try:
+                assert decode(bytes(changed), ImageRef(path=path)).pixels.ndim == 2
+            except (Unreadable, Unusable) as error:
+                assert error.reason.code != "internal"
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [(b"", "empty"), (b"MZ" + bytes(300), "executable"), (b"\xfe\xed\xfa\xcf" + bytes(300), "executable")],
+)
+def test_what_is_no_image_file_at_all(data: bytes, code: str) -> None:
+    with pytest.raises(Unreadable) as caught:
+        decode(data, ImageRef(path=Path("x")))
+    assert caught.value.reason.code == code
+
+
+@pytest.mark.parametrize("data", [b"hello, world" * 30, b"PK\x03\x04" + bytes(100), bytes(1000)])
+def test_other_files_are_refused(data: bytes) -> None:
+    with pytest.raises(Unusable) as caught:
+        decode(data, ImageRef(path=Path("x")))
+    assert caught.value.reason.code == "not_an_image"

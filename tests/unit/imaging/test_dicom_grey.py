@@ -1,0 +1,218 @@
+"""Modality LUT, VOI LUT, windows, polarity, padding and odd bit layouts, through whole files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from pydicom.dataset import Dataset
+
+from fieldray.domain.image import Image, Window
+from fieldray.domain.study import ImageRef
+from fieldray.imaging.decode import decode
+from fieldray.imaging.preprocess import to_display
+from fieldray.imaging.synthetic import chest_phantom
+from phantoms import LOSSLESS, write_dicom
+
+# Every value of 12 bits once.
+RAMP = np.arange(4096, dtype=np.uint16).reshape(64, 64)
+FILM = chest_phantom(160, 128, 7, abnormal=False)
+
+
+def _read(tmp_path: Path, pixels: NDArray[np.uint16] = RAMP, **options: Any) -> Image:
+    path = write_dicom(tmp_path / "film.dcm", pixels, **options)
+    return decode(path.read_bytes(), ImageRef(path=path))
+
+
+def _table(entries: NDArray[Any], *, first: int = 0, bits: int = 16) -> list[Dataset]:
+    item = Dataset()
+    item.add_new("LUTDescriptor", "US", [len(entries) % 65536, first % 65536, bits])
+    item.add_new("LUTData", "OW", entries.astype("<u2").tobytes())
+    return [item]
+
+
+# ---- rescale and Modality LUT
+
+
+def test_rescale_is_kept_as_numbers_and_the_window_follows_it(tmp_path: Path) -> None:
+    # value = stored / 2 - 100; a window of 400 about 300 (LINEAR: 99.5 to 498.5) is 399 to 1197 in stored values
+    changes = {"RescaleSlope": 0.5, "RescaleIntercept": -100, "WindowCenter": 300, "WindowWidth": 400}
+    image = _read(tmp_path, changes=changes)
+    assert (image.value_scale, image.value_offset) == (0.5, -100)
+    assert image.window == Window(center=799.0, width=798.0, function="LINEAR_EXACT")
+    shown = to_display(image).reshape(-1)
+    assert shown[[400, 799, 1198]].tolist() == [0, 128, 255]
+
+
+def test_a_negative_slope_turns_the_picture(tmp_path: Path) -> None:
+    changes = {"RescaleSlope": -1, "RescaleIntercept": 4095}
+    image = _read(tmp_path, changes=changes)
+    np.testing.assert_array_equal(image.pixels, 4095 - RAMP)
+    assert (image.value_scale, image.value_offset) == (1, 0)
+
+
+@pytest.mark.parametrize("photometric", ["MONOCHROME1", "MONOCHROME2"])
+def test_a_modality_table_is_applied(photometric: str, tmp_path: Path) -> None:
+    # halves, and keeps its last entry for what lies beyond: 10 bits out
+    entries = np.arange(2046) // 2
+    changes = {"ModalityLUTSequence": _table(entries, bits=10), "WindowCenter": None, "WindowWidth": None}
+    image = _read(tmp_path, photometric=photometric, changes=changes)
+    stored = 4095 - RAMP if photometric == "MONOCHROME1" else RAMP
+    values = np.minimum(stored // 2, 1022)
+    np.testing.assert_array_equal(image.pixels, 1023 - values if photometric == "MONOCHROME1" else values)
+
+
+# ---- VOI
+
+
+@pytest.mark.parametrize("photometric", ["MONOCHROME1", "MONOCHROME2"])
+@pytest.mark.parametrize("as_bytes", [False, True])
+def test_a_voi_table_is_applied(photometric: str, as_bytes: bool, tmp_path: Path) -> None:
+    # entry n is for modality value 100 + n and shows (n / 1000) squared in 8 bits
+    entries = np.rint(255 * (np.arange(1001) / 1000) ** 2).astype(int)
+    sequence = _table(entries, first=100, bits=8)
+    if not as_bytes:
+        sequence[0]["LUTData"].VR = "US"
+        sequence[0]["LUTData"].value = entries.tolist()
+    shown = to_display(_read(tmp_path, photometric=photometric, changes={"VOILUTSequence": sequence})).reshape(-1)
+    values = 4095 - np.arange(4096) if photometric == "MONOCHROME1" else np.arange(4096)
+    expected = entries[np.clip(values - 100, 0, 1000)]
+    np.testing.assert_array_equal(shown, 255 - expected if photometric == "MONOCHROME1" else expected)
+
+
+def test_eight_bit_table_entries_packed_in_bytes(tmp_path: Path) -> None:
+    item = Dataset()
+    item.add_new("LUTDescriptor", "US", [256, 0, 8])
+    item.add_new("LUTData", "OW", bytes(range(255, -1, -1)))
+    shown = to_display(_read(tmp_path, changes={"VOILUTSequence": [item]})).reshape(-1)
+    assert shown[[0, 100, 255, 4000]].tolist() == [255, 155, 0, 0]
+
+
+@pytest.mark.parametrize("descriptor", [[0, 0, 16], [4096, 0, 99], [1, 0, 16]])
+def test_a_damaged_table_is_passed_over(descriptor: list[int], tmp_path: Path) -> None:
+    item = Dataset()
+    item.add_new("LUTDescriptor", "US", descriptor)
+    item.add_new("LUTData", "OW", b"\1\2")
+    image = _read(tmp_path, changes={"VOILUTSequence": [item]})
+    assert image.voi_lut is None
+    assert image.window is not None
+
+
+def test_the_first_of_several_windows_counts(tmp_path: Path) -> None:
+    changes = {"WindowCenter": [1000, 3000], "WindowWidth": [401, 5], "VOILUTFunction": "LINEAR_EXACT"}
+    assert _read(tmp_path, changes=changes).window == Window(1000, 401, "LINEAR_EXACT")
+
+
+def test_a_sigmoid_window(tmp_path: Path) -> None:
+    changes = {"WindowCenter": 2000, "WindowWidth": 1000, "VOILUTFunction": "SIGMOID"}
+    shown = to_display(_read(tmp_path, changes=changes)).reshape(-1)
+    # 255 / (1 + exp(-4 (2250 - 2000) / 1000)) = 255 * 0.731
+    assert shown[[2000, 2250]].tolist() == [128, 186]
+
+
+@pytest.mark.parametrize("changes", [{"WindowWidth": 0}, {"WindowWidth": -5}, {"WindowCenter": 60_000}])
+def test_a_window_that_shows_nothing_is_passed_over(changes: dict[str, Any], tmp_path: Path) -> None:
+    image = _read(tmp_path, changes={"WindowCenter": 2000, "WindowWidth": 100, **changes})
+    assert image.window is None
+    assert to_display(image).std() > 50
+
+
+# ---- polarity
+
+
+@pytest.mark.parametrize("function", ["LINEAR", "LINEAR_EXACT", "SIGMOID"])
+def test_monochrome1_shows_the_same_picture_under_a_window(function: str, tmp_path: Path) -> None:
+    # the window of the negative: values are 4095 - value, so its centre is 4095 - c (LINEAR: + 1, for its half value)
+    shift = 1 if function == "LINEAR" else 0
+    usual = {"WindowCenter": 1500, "WindowWidth": 1000, "VOILUTFunction": function}
+    turned = {**usual, "WindowCenter": 4095 - 1500 + shift}
+    positive = to_display(_read(tmp_path, changes=usual)).astype(int)
+    negative = to_display(_read(tmp_path, photometric="MONOCHROME1", changes=turned)).astype(int)
+    assert np.abs(positive - negative).max() <= 1
+
+
+def test_an_inverse_presentation_shape_turns_monochrome2(tmp_path: Path) -> None:
+    image = _read(tmp_path, changes={"PresentationLUTShape": "INVERSE"})
+    np.testing.assert_array_equal(image.pixels, 4095 - RAMP)
+
+
+# ---- padding
+
+
+def test_padding_becomes_black_whatever_its_value(tmp_path: Path) -> None:
+    framed = FILM.copy()
+    framed[:20] = 4000
+    for photometric, value in (("MONOCHROME2", 4000), ("MONOCHROME1", 95)):
+        image = _read(tmp_path, framed, photometric=photometric, changes={"PixelPaddingValue": value})
+        assert image.padding == 0
+        assert image.pixels[:20].max() == 0
+        assert to_display(image)[:20].max() == 0
+        np.testing.assert_array_equal(image.pixels[20:], FILM[20:])
+
+
+def test_a_range_of_padding(tmp_path: Path) -> None:
+    changes = {"PixelPaddingValue": 4095, "PixelPaddingRangeLimit": 4000}
+    pixels = _read(tmp_path, changes=changes).pixels.reshape(-1)
+    assert pixels[3999] == 3999
+    assert pixels[4000:].max() == 0
+
+
+def test_padding_of_a_signed_film_written_as_unsigned(tmp_path: Path) -> None:
+    # -2048 as 16 unsigned bits is 63488; it is the darkest value of this film
+    image = _read(tmp_path, signed=True, changes={"PixelPaddingValue": -2048})
+    assert image.padding == 0
+    np.testing.assert_array_equal(image.pixels, RAMP)
+
+
+# ---- odd layouts
+
+
+def test_garbage_above_the_stored_bits_is_cut_off(tmp_path: Path) -> None:
+    dirty = RAMP | (np.arange(4096, dtype=np.uint16).reshape(64, 64) % 16 << 12)
+    image = _read(tmp_path, changes={"PixelData": dirty.astype("<u2").tobytes()})
+    np.testing.assert_array_equal(image.pixels, RAMP)
+
+
+def test_stored_bits_at_the_top_of_their_words(tmp_path: Path) -> None:
+    shifted = RAMP << 4 | 7
+    image = _read(tmp_path, changes={"PixelData": shifted.astype("<u2").tobytes(), "HighBit": 15})
+    np.testing.assert_array_equal(image.pixels, RAMP)
+
+
+def test_more_bits_than_stated_are_not_cut(tmp_path: Path) -> None:
+    # compressed values may be wider than the header says: nothing wraps round
+    image = _read(tmp_path, bits=14, transfer_syntax=LOSSLESS["jpegls-lossless"], changes={"BitsStored": 14})
+    assert image.pixels.max() == 4095 << 2
+
+
+@pytest.mark.parametrize("photometric", ["MONOCHROME1", "MONOCHROME2"])
+def test_wide_integers_and_floats_are_spread_over_16_bits(photometric: str, tmp_path: Path) -> None:
+    wide = RAMP.astype("<u4") * 1_000_000
+    changes = {"PixelData": wide.tobytes(), "BitsAllocated": 32, "BitsStored": 32, "HighBit": 31}
+    image = _read(tmp_path, changes={**changes, "PhotometricInterpretation": photometric})
+    values = image.pixels * image.value_scale + image.value_offset
+    # 16 bits for a span of 4.1e9: off by half a step of 62,500 at most
+    assert np.abs(values - wide).max() <= 31_250
+    assert (image.pixels[0, 0] == 0) == (photometric == "MONOCHROME2")
+    assert "scaled_to_16_bits" in image.notes
+
+
+def test_one_bit_images(tmp_path: Path) -> None:
+    mask = (RAMP % 3 == 0).astype(np.uint8)
+    changes = {"PixelData": np.packbits(mask, bitorder="little").tobytes(), "BitsAllocated": 1, "BitsStored": 1}
+    image = _read(tmp_path, changes={**changes, "HighBit": 0, "WindowCenter": None, "WindowWidth": None})
+    np.testing.assert_array_equal(image.pixels, mask)
+
+
+def test_what_old_files_leave_out_is_assumed(tmp_path: Path) -> None:
+    missing = ("SamplesPerPixel", "BitsStored", "HighBit", "PixelRepresentation", "PhotometricInterpretation")
+    image = _read(tmp_path, changes=dict.fromkeys((*missing, "PresentationLUTShape")))
+    np.testing.assert_array_equal(image.pixels, RAMP)
+
+
+@pytest.mark.parametrize(("keyword", "value"), [("ImagerPixelSpacing", [0.1]), ("ImagerPixelSpacing", [0, 0.2])])
+def test_a_spacing_that_makes_no_sense_is_none(keyword: str, value: list[float], tmp_path: Path) -> None:
+    assert _read(tmp_path, changes={keyword: value}).spacing_mm is None

@@ -1,0 +1,278 @@
+"""Nothing is lost, nothing is given twice, and nothing outside is opened."""
+
+from __future__ import annotations
+
+import os
+import time
+import zipfile
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import pytest
+from pydicom.uid import ExplicitVRLittleEndian
+
+from fieldray.domain.study import ImageRef
+from fieldray.errors import UsageProblem
+from fieldray.imaging.discover import discover, group
+from fieldray.imaging.source import open_file
+from fieldray.imaging.synthetic import chest_phantom
+from phantoms import write_bad_inputs, write_collection, write_dicom, write_index
+
+FILM = chest_phantom(64, 64, 7, abnormal=False)
+
+
+def _found(*paths: Path) -> list[tuple[str, str | None]]:
+    return [(ref.path.name, ref.problem.code if ref.problem else None) for ref in discover(paths)]
+
+
+# ---- folders and files
+
+
+def test_every_file_of_the_collection_is_one_image(tmp_path: Path) -> None:
+    written = write_collection(tmp_path / "films")
+    refs = list(discover([tmp_path]))
+    assert [ref.path for ref in refs] == sorted(written)
+    assert not [ref for ref in refs if ref.problem]
+    kinds = {ref.path.suffix: ref.kind for ref in refs}
+    assert kinds == {".dcm": "dicom", "": "dicom", ".png": "png", ".jpg": "jpeg", ".jpeg": "jpeg"}
+    turned = {"turned.jpg"}  # its size is given as stored
+    assert {(ref.header.rows, ref.header.columns) for ref in refs if ref.path.name not in turned} == {(160, 128)}
+
+
+def test_header_facts(tmp_path: Path) -> None:
+    write_dicom(
+        tmp_path / "a.dcm", FILM, changes={"PatientName": "Шевченко^Тарас", "SpecificCharacterSet": "ISO_IR 192"}
+    )
+    [ref] = discover([tmp_path])
+    header = ref.header
+    assert (header.modality, header.body_part_examined, header.view_position) == ("DX", "CHEST", "PA")
+    assert header.patient_name == "Шевченко^Тарас"
+    assert header.patient_age_years == 27
+    assert (header.rows, header.columns, header.bits_stored) == (64, 64, 12)
+    assert header.transfer_syntax_uid == ExplicitVRLittleEndian
+
+
+@pytest.mark.parametrize(("age", "years"), [("018M", 18 * 30.4375 / 365.25), ("003W", 21 / 365.25), ("x", None)])
+def test_ages(age: str, years: float | None, tmp_path: Path) -> None:
+    write_dicom(tmp_path / "a.dcm", FILM, changes={"PatientAge": age})
+    [ref] = discover([tmp_path])
+    assert ref.header.patient_age_years == (pytest.approx(years) if years else None)
+
+
+def test_bad_files_are_one_line_each_and_none_ends_the_search(tmp_path: Path) -> None:
+    expected = write_bad_inputs(tmp_path)
+    refs = list(discover([tmp_path]))
+    assert sorted({ref.path.name for ref in refs}) == sorted(expected)
+    for ref in refs:
+        status, code = expected[ref.path.name]
+        if ref.problem:
+            assert (ref.problem.code, ref.problem_is_refusal) == (code, status == "refused"), ref.path.name
+
+
+def test_a_path_that_is_not_there_is_a_usage_problem_at_once(tmp_path: Path) -> None:
+    with pytest.raises(UsageProblem) as caught:
+        discover([tmp_path / "nothing"])
+    assert caught.value.reason.code == "nothing_to_screen"
+
+
+def test_system_files_are_left_out(tmp_path: Path) -> None:
+    for name in (".hidden", "Thumbs.db", "desktop.ini", ".git/config", "__MACOSX/film.dcm", "notes.txt"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"something")
+    assert _found(tmp_path) == [("notes.txt", "not_an_image")]
+
+
+def test_the_order_is_sorted_and_a_file_is_given_once(tmp_path: Path) -> None:
+    for name in ("b/2.dcm", "b/1.dcm", "a.dcm", "c.dcm"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        write_dicom(tmp_path / name, FILM)
+    (tmp_path / "d.dcm").symlink_to(tmp_path / "a.dcm")
+    assert [name for name, _ in _found(tmp_path, tmp_path / "b", tmp_path / "c.dcm")] == [
+        "a.dcm",
+        "1.dcm",
+        "2.dcm",
+        "c.dcm",
+    ]
+
+
+def test_odd_things_in_a_folder(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")  # opening it would wait for ever
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "loop").symlink_to(tmp_path, target_is_directory=True)
+    os.close(os.open(os.fsencode(tmp_path) + b"/bad-\xff-name", os.O_CREAT))
+    assert sorted(code or "" for _, code in _found(tmp_path)) == ["empty", "missing"]
+
+
+def test_very_long_and_non_latin_names(tmp_path: Path) -> None:
+    folder = tmp_path
+    for number in range(3):
+        folder = folder / f"{number}-{'дуже довга назва теки ' * 5}"
+    folder.mkdir(parents=True)
+    path = write_dicom(folder / "знімок грудної клітки 胸部.dcm", FILM)
+    assert len(str(path)) > 260
+    [ref] = discover([tmp_path])
+    assert ref.path == path
+    assert ref.problem is None
+
+
+def test_what_cannot_be_opened_says_why(tmp_path: Path) -> None:
+    for name in ("denied.dcm", "gone.dcm", "broken.dcm", "good.dcm"):
+        write_dicom(tmp_path / name, FILM)
+    errors = {
+        "denied.dcm": PermissionError(13, "Permission denied"),
+        "gone.dcm": FileNotFoundError(2, "No such file"),
+        "broken.dcm": OSError(5, "Input/output error"),
+    }
+
+    def opener(path: Path) -> BinaryIO:
+        if path.name in errors:
+            raise errors[path.name]
+        return open_file(path)
+
+    codes = {ref.path.name: ref.problem.code if ref.problem else None for ref in discover([tmp_path], opener=opener)}
+    assert codes == {"denied.dcm": "no_permission", "gone.dcm": "missing", "broken.dcm": "unreadable", "good.dcm": None}
+
+
+def test_frames_are_images_of_one_file(tmp_path: Path) -> None:
+    pixels = np.stack([FILM] * 3).astype("<u2").tobytes()
+    write_dicom(tmp_path / "frames.dcm", FILM, changes={"NumberOfFrames": 3, "PixelData": pixels})
+    refs = list(discover([tmp_path]))
+    assert [ref.frame for ref in refs] == [0, 1, 2]
+    assert len({ref.key for ref in refs}) == 3
+
+
+def test_studies_are_grouped_and_loose_files_stand_alone(tmp_path: Path) -> None:
+    for name, number in (("a.dcm", 1), ("b.dcm", 2), ("c.dcm", 1)):
+        write_dicom(tmp_path / name, FILM, number=number)
+    (tmp_path / "d.txt").write_text("x")
+    studies = group(discover([tmp_path]))
+    assert [[ref.path.name for ref in study.images] for study in studies] == [["a.dcm", "c.dcm"], ["b.dcm"], ["d.txt"]]
+
+
+def test_it_streams(tmp_path: Path) -> None:
+    for number in range(50):
+        (tmp_path / f"{number:02d}").write_bytes(b"x")
+    opened: list[str] = []
+
+    def opener(path: Path) -> BinaryIO:
+        opened.append(path.name)
+        return open_file(path)
+
+    search = discover([tmp_path], opener=opener)
+    assert next(search).path.name == "00"
+    assert opened == ["00"]
+
+
+# ---- hostile headers
+
+
+def test_a_header_that_goes_on_and_on_is_given_up(tmp_path: Path) -> None:
+    good = write_dicom(tmp_path / "a.dcm", FILM).read_bytes()
+    pixels_at = good.index(b"\xe0\x7f\x10\x00OW")
+    endless = good[:pixels_at] + b"\x29\x00\x01\x10UN\0\0\0\0\0\0" * 450_000
+    (tmp_path / "a.dcm").write_bytes(endless)
+    started = time.monotonic()
+    assert _found(tmp_path) == [("a.dcm", "damaged")]
+    assert time.monotonic() - started < 30
+
+
+def test_sequences_nested_without_end_are_given_up(tmp_path: Path) -> None:
+    good = write_dicom(tmp_path / "a.dcm", FILM).read_bytes()
+    pixels_at = good.index(b"\xe0\x7f\x10\x00OW")
+    nested = (b"\x29\x00\x10\x10SQ\0\0\xff\xff\xff\xff" + b"\xfe\xff\x00\xe0\xff\xff\xff\xff") * 20_000
+    (tmp_path / "a.dcm").write_bytes(good[:pixels_at] + nested)
+    assert _found(tmp_path) == [("a.dcm", "damaged")]
+
+
+# ---- DICOMDIR
+
+
+def test_an_index_is_followed_and_its_files_are_given_once(tmp_path: Path) -> None:
+    (tmp_path / "IMAGES").mkdir()
+    for name in ("ONE", "TWO", "THREE"):
+        write_dicom(tmp_path / "IMAGES" / name, FILM)
+    index = write_index(
+        tmp_path / "DICOMDIR", [("IMAGES", "TWO"), ("IMAGES", "ONE"), ("IMAGES", "TWO"), ("IMAGES", "GONE")]
+    )
+    # the index first, in its order; then what it does not list
+    expected = [("TWO", None), ("ONE", None), ("GONE", "missing"), ("THREE", None)]
+    assert _found(tmp_path) == expected
+    assert _found(index) == expected[:3]
+
+
+def test_an_index_in_another_case(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    write_dicom(tmp_path / "images" / "one", FILM)
+    assert _found(write_index(tmp_path / "DICOMDIR", [("IMAGES", "ONE")])) == [("one", None)]
+
+
+def test_an_index_opens_nothing_outside_its_folder(tmp_path: Path) -> None:
+    inside, secret = tmp_path / "drive", tmp_path / "secret.dcm"
+    inside.mkdir()
+    write_dicom(secret, FILM)
+    (inside / "LINK").symlink_to(secret)
+    references = [("..", "secret.dcm"), ("LINK",), (str(secret),), ("A/../../secret.dcm",), ("C:", "x"), (".", "LINK")]
+    index = write_index(inside / "DICOMDIR", references)
+    opened: list[Path] = []
+
+    def opener(path: Path) -> BinaryIO:
+        opened.append(path)
+        return open_file(path)
+
+    refs = list(discover([index], opener=opener))
+    assert [ref.problem.code for ref in refs if ref.problem] == ["outside_folder"] * len(references)
+    assert len({ref.key for ref in refs}) == len(references)
+    assert opened == [index]
+
+
+# ---- zip
+
+
+def _write_zip(path: Path, members: dict[str, bytes]) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return path
+
+
+def test_members_of_a_zip_are_images(tmp_path: Path) -> None:
+    film = write_dicom(tmp_path / "a.dcm", FILM).read_bytes()
+    packed = _write_zip(tmp_path / "z.zip", {"x/2.dcm": film, "x/1.dcm": film, "notes.txt": b"hi", "__MACOSX/x": b"-"})
+    refs = list(discover([packed]))
+    assert [(ref.member, ref.problem.code if ref.problem else None) for ref in refs] == [
+        ("notes.txt", "not_an_image"),
+        ("x/1.dcm", None),
+        ("x/2.dcm", None),
+    ]
+    assert refs[1].header.modality == "DX"
+
+
+def test_hostile_member_names_are_only_labels(tmp_path: Path) -> None:
+    film = write_dicom(tmp_path / "a.dcm", FILM).read_bytes()
+    names = ["../../escape.dcm", "/etc/absolute.dcm", "C:\\windows.dcm", "con\nnew line.dcm"]
+    refs = list(discover([_write_zip(tmp_path / "z.zip", dict.fromkeys(names, film))]))
+    assert sorted(ref.member or "" for ref in refs) == sorted(names)
+    assert not [ref for ref in refs if ref.problem]
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a.dcm", "z.zip"]
+
+
+def test_a_long_header_in_a_member_is_read_to_its_end(tmp_path: Path) -> None:
+    film = write_dicom(tmp_path / "a.dcm", FILM, changes={"ImageComments": "x" * 10_000})
+    data = film.read_bytes()
+    pixels_at = data.index(b"\xe0\x7f\x10\x00OW")
+    private = b"\x29\x10\x10\x00LO\x08\x00FIELDRAY" + b"\x29\x10\x10\x10OB\0\0" + (400_000).to_bytes(4, "little")
+    long = data[:pixels_at] + private + bytes(400_000) + data[pixels_at:]
+    [ref] = discover([_write_zip(tmp_path / "z.zip", {"long.dcm": long})])
+    assert ref.problem is None
+    assert isinstance(ref, ImageRef)
+    assert ref.header.rows == 64
+
+
+def test_a_listing_too_long_is_not_loaded(tmp_path: Path) -> None:
+    packed = _write_zip(tmp_path / "z.zip", {"a": b"x"}).read_bytes()
+    end = packed.index(b"PK\x05\x06")
+    lying = packed[: end + 12] + (2**25).to_bytes(4, "little") + packed[end + 16 :]
+    (tmp_path / "z.zip").write_bytes(lying)
+    assert _found(tmp_path) == [("z.zip", "too_large")]

@@ -1,0 +1,195 @@
+"""Reading in child processes: every kind of file, and readers that crash, hang and balloon."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from fieldray.domain.model import InputSpec
+from fieldray.domain.study import ImageRef
+from fieldray.errors import Unreadable
+from fieldray.imaging.decode import decode
+from fieldray.imaging.discover import discover
+from fieldray.imaging.pool import PoolClosed, ReaderPool
+from fieldray.imaging.preprocess import thumbnail, to_tensor
+from fieldray.imaging.synthetic import chest_phantom
+from phantoms import write_bad_inputs, write_collection, write_dicom
+from strange_services import reader_command
+
+SPEC = InputSpec(height=64, width=48, margin=0.05)
+FILM = chest_phantom(160, 128, 7, abnormal=False)
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[ReaderPool]:
+    with ReaderPool(2, timeout_s=30, memory_limit_mb=1024) as pool:
+        yield pool
+
+
+@pytest.fixture
+def strange_pool() -> Iterator[ReaderPool]:
+    with ReaderPool(1, timeout_s=2.5, memory_limit_mb=1024, command=reader_command) as pool:
+        yield pool
+
+
+def test_what_comes_back_is_what_the_same_code_gives_here(pool: ReaderPool, tmp_path: Path) -> None:
+    path = write_dicom(tmp_path / "film.dcm", FILM, changes={"ViewPosition": "AP"})
+    ref = ImageRef(path=path)
+    here = decode(path.read_bytes(), ref)
+    read = pool.read(ref, SPEC)
+    assert read.tensor is not None
+    expected = to_tensor(here, SPEC)
+    np.testing.assert_array_equal(read.tensor.values, expected.values)
+    assert read.tensor.pixel_map == read.facts.pixel_map == expected.pixel_map
+    np.testing.assert_array_equal(read.facts.thumbnail, thumbnail(here))
+    assert read.facts.content_sha256 == hashlib.sha256(path.read_bytes()).hexdigest() == pool.content_hash(ref)
+    assert (read.facts.rows, read.facts.columns, read.view, read.problem) == (160, 128, "AP", None)
+    assert read.facts.decode_ms > 0
+
+
+def test_the_whole_image_comes_back(pool: ReaderPool, tmp_path: Path) -> None:
+    path = write_dicom(tmp_path / "film.dcm", FILM, photometric="MONOCHROME1", signed=True)
+    here, there = decode(path.read_bytes(), ImageRef(path=path)), pool.read_image(ImageRef(path=path))
+    np.testing.assert_array_equal(here.pixels, there.pixels)
+    for name in ("window", "padding", "value_scale", "value_offset", "spacing_mm", "view", "notes", "full_rows"):
+        assert getattr(here, name) == getattr(there, name), name
+
+
+def test_every_file_of_the_collection_is_read(pool: ReaderPool, tmp_path: Path) -> None:
+    write_collection(tmp_path)
+    refs = list(discover([tmp_path]))
+    with ThreadPoolExecutor(3) as threads:
+        reads = list(threads.map(lambda ref: pool.read(ref, SPEC), refs))
+    assert [ref.path.name for ref, read in zip(refs, reads, strict=True) if read.tensor is None] == []
+
+
+def test_bad_files_end_with_their_reason_and_what_is_known(pool: ReaderPool, tmp_path: Path) -> None:
+    expected = write_bad_inputs(tmp_path)
+    pids = pool.pids
+    by_header = {"modality", "body_part", "view"}
+    for ref in discover([tmp_path]):
+        status, code = expected[ref.path.name]
+        if ref.problem or code in by_header:
+            continue
+        read = pool.read(ref, SPEC)
+        assert read.problem is not None, ref.path.name
+        assert (read.problem.code, read.problem_is_refusal) == (code, status == "refused"), ref.path.name
+        assert read.tensor is None
+        assert read.facts.content_sha256 == hashlib.sha256(ref.path.read_bytes()).hexdigest()
+    assert pool.pids == pids
+
+
+def test_a_refused_film_still_has_its_thumbnail(pool: ReaderPool, tmp_path: Path) -> None:
+    path = write_dicom(tmp_path / "strip.dcm", np.tile(FILM, (4, 1)))
+    read = pool.read(ImageRef(path=path), SPEC)
+    assert read.problem is not None
+    assert read.problem.code == "aspect"
+    assert read.facts.thumbnail is not None
+    assert read.facts.rows == 640
+
+
+@pytest.mark.parametrize(("name", "code"), [("nothing.dcm", "missing"), ("", "unreadable")])
+def test_files_that_vanish_and_folders_in_their_place(pool: ReaderPool, name: str, code: str, tmp_path: Path) -> None:
+    read = pool.read(ImageRef(path=tmp_path / name), SPEC)
+    assert read.problem is not None
+    assert (read.problem.code, read.problem_is_refusal) == (code, False)
+    assert read.facts.content_sha256 == ""
+
+
+def test_a_member_of_a_zip_is_read(pool: ReaderPool, tmp_path: Path) -> None:
+    import zipfile
+
+    film = write_dicom(tmp_path / "film.dcm", FILM).read_bytes()
+    with zipfile.ZipFile(tmp_path / "z.zip", "w") as archive:
+        archive.writestr("../a/film.dcm", film)
+    ref = ImageRef(path=tmp_path / "z.zip", member="../a/film.dcm")
+    read = pool.read(ref, SPEC)
+    assert read.tensor is not None
+    assert read.facts.content_sha256 == hashlib.sha256(film).hexdigest() == pool.content_hash(ref)
+    gone = pool.read(ImageRef(path=tmp_path / "z.zip", member="other"), SPEC)
+    assert gone.problem is not None
+    assert gone.problem.code == "missing"
+
+
+# ---- readers that misbehave
+
+
+def _film(tmp_path: Path, name: str) -> ImageRef:
+    return ImageRef(path=write_dicom(tmp_path / name, FILM))
+
+
+def test_a_reader_that_crashes_twice_costs_one_file(strange_pool: ReaderPool, tmp_path: Path) -> None:
+    bad = _film(tmp_path, "crash.dcm")
+    read = strange_pool.read(bad, SPEC)
+    assert read.problem is not None
+    assert (read.problem.code, read.problem_is_refusal) == ("decoder_crashed", False)
+    assert read.facts.content_sha256 == hashlib.sha256(bad.path.read_bytes()).hexdigest()
+    assert strange_pool.read(_film(tmp_path, "good.dcm"), SPEC).problem is None
+
+
+def test_a_reader_that_crashes_once_costs_nothing(strange_pool: ReaderPool, tmp_path: Path) -> None:
+    first = strange_pool.pids
+    assert strange_pool.read(_film(tmp_path, "crash-once.dcm"), SPEC).problem is None
+    assert strange_pool.pids != first
+
+
+def test_a_reader_that_hangs_is_killed(strange_pool: ReaderPool, tmp_path: Path) -> None:
+    started = time.monotonic()
+    read = strange_pool.read(_film(tmp_path, "hang.dcm"), SPEC)
+    assert read.problem is not None
+    assert read.problem.code == "decoder_timeout"
+    assert "2.5 s" in read.problem.text
+    assert time.monotonic() - started < 15
+
+
+def test_a_reader_that_takes_all_memory_is_a_reason(strange_pool: ReaderPool, tmp_path: Path) -> None:
+    pids = strange_pool.pids
+    read = strange_pool.read(_film(tmp_path, "balloon.dcm"), SPEC)
+    assert read.problem is not None
+    assert read.problem.code == "memory"
+    assert strange_pool.pids == pids
+
+
+def test_read_image_raises_the_reason(strange_pool: ReaderPool, tmp_path: Path) -> None:
+    for name, code in (("crash.dcm", "decoder_crashed"), ("nothing.dcm", "missing")):
+        path = write_dicom(tmp_path / name, FILM)
+        if name == "nothing.dcm":
+            path.unlink()
+        with pytest.raises(Unreadable) as caught:
+            strange_pool.read_image(ImageRef(path=path))
+        assert caught.value.reason.code == code
+
+
+def test_closing_ends_calls_under_way_and_those_that_wait(tmp_path: Path) -> None:
+    pool = ReaderPool(1, timeout_s=60, memory_limit_mb=1024, command=reader_command)
+    pids = pool.pids
+    hanging = _film(tmp_path, "hang.dcm")
+    raised: list[type[BaseException]] = []
+
+    def read() -> None:
+        try:
+            pool.read(hanging, SPEC)
+        except PoolClosed as error:
+            raised.append(type(error))
+
+    threads = [threading.Thread(target=read) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.5)
+    started = time.monotonic()
+    pool.close()
+    for thread in threads:
+        thread.join(10)
+    assert time.monotonic() - started < 5
+    assert raised == [PoolClosed] * 3
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+    with pytest.raises(PoolClosed):
+        pool.read(hanging, SPEC)

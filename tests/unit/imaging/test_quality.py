@@ -1,0 +1,117 @@
+"""What is refused by header and by pixels, and what passes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fieldray.domain.image import Image
+from fieldray.domain.model import InputSpec, Label, Manifest, OutputRoles
+from fieldray.domain.study import ImageHeader, ImageRef
+from fieldray.imaging.quality import check_header, check_pixels
+from fieldray.imaging.synthetic import chest_phantom
+
+TEXT = {"en": "x", "uk": "x"}
+MANIFEST = Manifest(
+    pack_id="chest",
+    version="1.0.0",
+    names=TEXT,
+    descriptions=TEXT,
+    intended_use=TEXT,
+    limits=TEXT,
+    input=InputSpec(height=64, width=64),
+    labels=(Label(code="abnormal", scheme="fieldray", meaning=TEXT),),
+    outputs=OutputRoles(scores=0),
+)
+
+
+def _code(**header: Any) -> str | None:
+    why = check_header(ImageRef(path=Path("x"), header=ImageHeader(**header)), MANIFEST)
+    return why.code if why else None
+
+
+def test_a_header_that_says_nothing_passes() -> None:
+    assert _code() is None
+    assert _code(body_part_examined="UNKNOWN", view_position="n/a") is None
+
+
+@pytest.mark.parametrize("modality", ["CR", "DX", "dx"])
+def test_radiographs_pass(modality: str) -> None:
+    assert _code(modality=modality, body_part_examined="CHEST", view_position="PA") is None
+
+
+@pytest.mark.parametrize("modality", ["CT", "MR", "US", "MG", "OT", "SR"])
+def test_other_modalities_are_refused(modality: str) -> None:
+    assert _code(modality=modality, body_part_examined="CHEST", view_position="PA") == "modality"
+
+
+@pytest.mark.parametrize("body_part", ["Chest", "PORT CHEST", "CHEST_TO_ABDOMEN", "THORAX"])
+def test_ways_to_write_chest(body_part: str) -> None:
+    assert _code(modality="CR", body_part_examined=body_part) is None
+
+
+@pytest.mark.parametrize("body_part", ["HAND", "SKULL", "ABDOMEN", "EXTREMITY"])
+def test_other_body_parts_are_refused(body_part: str) -> None:
+    assert _code(modality="CR", body_part_examined=body_part) == "body_part"
+
+
+@pytest.mark.parametrize("view", ["PA", "ap", "AP ERECT", "PA_ERECT", "AP/SUPINE"])
+def test_frontal_views_pass(view: str) -> None:
+    assert _code(modality="CR", view_position=view) is None
+
+
+@pytest.mark.parametrize("view", ["LL", "RL", "LATERAL", "LLO", "CC", "LAPA"])
+def test_other_views_are_refused(view: str) -> None:
+    assert _code(modality="CR", view_position=view) == "view"
+
+
+def _pixel_code(pixels: NDArray[Any], **fields: Any) -> str | None:
+    why = check_pixels(Image(pixels=pixels, **fields))
+    return why.code if why else None
+
+
+@pytest.mark.parametrize("shape", [(64, 64), (160, 128), (1024, 860), (500, 1200)])
+def test_films_pass(shape: tuple[int, int]) -> None:
+    film = chest_phantom(*shape, 3, abnormal=True)
+    assert _pixel_code(film) is None
+    assert _pixel_code((film >> 4).astype(np.uint8)) is None
+
+
+def test_a_film_at_the_top_of_a_wide_range_passes() -> None:
+    # 12 bits inverted in a header that says 16: everything between 61,440 and 65,535
+    film = (65535 - chest_phantom(160, 128, 3, abnormal=False)).astype(np.uint16)
+    assert _pixel_code(film) is None
+
+
+def test_small_and_narrow_images_are_refused() -> None:
+    film = chest_phantom(400, 400, 3, abnormal=False)
+    assert _pixel_code(film[:63]) == "too_small"
+    assert _pixel_code(film[:, :63]) == "too_small"
+    assert _pixel_code(film[:150]) == "aspect"
+    assert _pixel_code(film[:, :150]) == "aspect"
+    assert _pixel_code(film[:160]) is None
+
+
+def test_the_size_is_the_files_where_it_was_read_reduced() -> None:
+    small = chest_phantom(60, 50, 3, abnormal=False)
+    assert _pixel_code(small, is_reduced=True, full_rows=480, full_columns=400) is None
+
+
+@pytest.mark.parametrize("value", [0, 2000, 65535])
+def test_blank_images_are_refused(value: int) -> None:
+    assert _pixel_code(np.full((200, 200), value, np.uint16)) == "blank"
+
+
+def test_noise_is_no_image() -> None:
+    noise = np.random.default_rng(1).normal(3000, 30, (1000, 1000)).astype(np.uint16)
+    assert _pixel_code(noise) == "blank"
+
+
+def test_a_blank_image_in_a_frame_of_padding_is_blank() -> None:
+    framed = np.full((300, 300), 1500, np.uint16)
+    framed[:40] = 0
+    assert _pixel_code(framed, padding=0) == "blank"

@@ -1,0 +1,60 @@
+"""Every real file at hand ends in an image or a plain reason. Skipped where the data folder is absent."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from fieldray.domain.study import ImageRef
+from fieldray.errors import Unreadable, Unusable
+from fieldray.imaging.decode import decode
+from fieldray.imaging.discover import discover
+from fieldray.imaging.quality import check_pixels
+from fieldray.imaging.source import read_bytes
+
+DATA = Path(__file__).parents[4] / "shared" / "data"
+pytestmark = pytest.mark.skipif(not (DATA / "dicom").is_dir(), reason="no data folder here")
+
+REASONS = {"unsupported_compression", "damaged", "truncated", "no_pixel_data", "colour", "unsupported_pixels"}
+
+
+def _ended(path: Path) -> str:
+    ref = ImageRef(path=path)
+    try:
+        decode(read_bytes(ref), ref)
+    except (Unreadable, Unusable) as error:
+        return error.reason.code
+    return "ok"
+
+
+def test_every_dicom_file_decodes_or_says_why() -> None:
+    with (DATA / "dicom" / "dicom_index.csv").open(encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    assert len(rows) > 200
+    for row in rows:
+        ended = _ended(DATA / "dicom" / row["path"])
+        is_readable = row["decode"].startswith("ok")
+        assert ended in ({"ok", "colour"} if is_readable else {"ok", *REASONS}), row["path"]
+
+
+def test_high_throughput_jpeg_2000_is_decoded() -> None:
+    # the only such files at hand are in colour: being refused for that shows that they were decoded
+    for name in ("HTJ2KLossless_08_RGB.dcm", "HTJ2K_08_RGB.dcm"):
+        assert _ended(DATA / "dicom" / "other_modality" / "pydicom-data" / name) == "colour"
+
+
+def test_the_index_of_a_disc_is_followed() -> None:
+    refs = list(discover([DATA / "dicom" / "dicomdir" / "pydicom" / "TINY_ALPHA" / "DICOMDIR"]))
+    assert len(refs) == 50
+    # these files were emptied of their pixels
+    assert {ref.problem.code if ref.problem else None for ref in refs} == {"no_pixel_data"}
+
+
+def test_published_films_pass() -> None:
+    paths = sorted((DATA / "nih_full").iterdir())
+    for path in paths:
+        ref = ImageRef(path=path)
+        assert check_pixels(decode(read_bytes(ref), ref)) is None, path.name
+    assert len(paths) == 24
