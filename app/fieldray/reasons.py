@@ -181,6 +181,7 @@ ADAPTATION: Final[Mapping[str, str]] = {
                  "Nothing was trained: results would look better than they are.",
     "data_split": "No row is for training: the split column has the values {values}, "
                   "and the recipe's key splits must say which of them are for training.",
+    "data_none_readable": "Not one image of the data set can be read; the first is {path}: {detail}",
     "data_class_empty": "The label {label} has no {kind} films in the {part} part.",
 }
 # fmt: on

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,6 +19,8 @@ from fieldray.reasons import reason
 
 _PREDICT_BATCH: Final = 500
 _WARM_UP_SHARE: Final = 0.05
+
+Progress = Callable[[int, int, float], None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,10 +63,12 @@ def fit(
     effort: Effort,
     seed: int,
     settings: EngineSettings,
+    progress: Progress = lambda _step, _steps, _loss: None,
 ) -> tuple[Weights, float]:
     """Train with a short warm-up and cosine decay; returns the weights and the mean loss of the last tenth.
 
-    Raises UsageProblem (loss_not_finite) if the loss is not finite: the learning rate is too high for this network.
+    progress    is told, after each step, how many of how many are done, and the step's loss
+    Raises UsageProblem (training_diverged) if the loss is not finite.
     """
     _seed_dropout(seed)
     engine = open_engine(specification, weights, settings=settings)
@@ -75,7 +79,9 @@ def fit(
         rate = effort.learning_rate * _share_of_rate(step, steps)
         losses.append(engine.step(images, targets, learning_rate=rate))
         if not math.isfinite(losses[-1]):
-            raise UsageProblem(reason("loss_not_finite", rate=effort.learning_rate))
+            epoch = 1 + step * effort.batch_size // len(data)
+            raise UsageProblem(reason("training_diverged", epoch=epoch, step=step + 1))
+        progress(step + 1, steps, losses[-1])
     return engine.weights(), float(np.mean(losses[-max(1, steps // 10) :]))
 
 

@@ -42,7 +42,8 @@ class TorchEngine:
         kernels = [self._arrays[key] for key in trained if key.endswith("/kernel")]
         others = [self._arrays[key] for key in trained if not key.endswith("/kernel")]
         groups = [{"params": kernels, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}]
-        self._optimiser = torch.optim.AdamW(groups, lr=0.0)
+        # Fused: one pass over the memory instead of about ten, which counts for dense layers of 17 million weights.
+        self._optimiser = torch.optim.AdamW(groups, lr=0.0, fused=True)
 
     def step(self, images: Batch, targets: Batch, *, learning_rate: float) -> float:
         """One AdamW step; the batch's mean loss before it."""

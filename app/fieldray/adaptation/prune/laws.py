@@ -18,14 +18,16 @@ class Context:
     size    of the number of parameters, at most 1
     loss    of the validation loss after retraining
     time    of the seconds per image
+    batch   the batch size that the profile proposes for the network as it is now, over the one used last
     """
 
     size: float = 1.0
     loss: float = 1.0
     time: float = 1.0
+    batch: float = 1.0
 
     def __post_init__(self) -> None:
-        if not all(ratio > 0 and math.isfinite(ratio) for ratio in (self.size, self.loss, self.time)):
+        if not all(ratio > 0 and math.isfinite(ratio) for ratio in (self.size, self.loss, self.time, self.batch)):
             raise ValueError(f"ratios of a context are finite and above 0: {self}")
 
 
@@ -101,7 +103,7 @@ class Multiplicative:
 class ContextDependent:
     """Answers to what the last iteration changed (3.4).
 
-    size, loss, time    how strongly each ratio r of the context counts
+    size, loss, time, batch    how strongly each ratio r of the context counts
     form                "product": previous * r ** strength, for settings that are above 0 (batch size, rate);
                         "sum": previous + strength * log2(r), for settings that may be 0 or negative (deviations)
     """
@@ -110,6 +112,7 @@ class ContextDependent:
     size: float = 0.0
     loss: float = 0.0
     time: float = 0.0
+    batch: float = 0.0
     form: Literal["product", "sum"] = "product"
     bounds: Range = Range()
 
@@ -123,5 +126,6 @@ class ContextDependent:
             self.size * math.log2(context.size)
             + self.loss * math.log2(context.loss)
             + self.time * math.log2(context.time)
+            + self.batch * math.log2(context.batch)
         )
         return self.bounds.clip(previous + doublings if self.form == "sum" else previous * 2.0**doublings)

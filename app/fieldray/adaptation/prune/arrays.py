@@ -1,0 +1,72 @@
+"""A pruning task over labelled images in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from fieldray.adaptation.engine import EngineSettings, open_engine
+from fieldray.adaptation.fit import Effort, Labelled, fit, quality
+from fieldray.adaptation.profile import profile, propose_batch_size, time_iterations
+from fieldray.adaptation.prune.statistics import Scores, zero_shares
+from fieldray.adaptation.specification import Specification
+from fieldray.adaptation.weights import Weights
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ArrayTask:
+    """Classification of images in memory; quality is accuracy.
+
+    calibration     number of training images that APoZ is measured on
+    timed_batch     images in a batch when inference is timed
+    batch_sizes     candidates of the profile; none leaves the choice to the laws alone
+    dropout_rate    while retraining: a thin layer has nothing to spare
+    """
+
+    training: Labelled
+    validation: Labelled
+    settings: EngineSettings
+    calibration: int = 500
+    timed_batch: int = 100
+    batch_sizes: Sequence[int] = ()
+    dropout_rate: float = 0.0
+
+    def zero_shares(self, specification: Specification, weights: Weights) -> Scores:
+        """APoZ on the first training images (their order is drawn)."""
+        images = self.training.images[: self.calibration]
+        return zero_shares(specification, weights, batches=[images[at : at + 100] for at in range(0, len(images), 100)])
+
+    def retrain(self, specification: Specification, weights: Weights, *, effort: Effort, seed: int) -> Weights:
+        """Train on the training part."""
+        thin = with_dropout(specification, self.dropout_rate)
+        return fit(thin, weights, data=self.training, effort=effort, seed=seed, settings=self.settings)[0]
+
+    def quality(self, specification: Specification, weights: Weights) -> tuple[float, float]:
+        """Accuracy and cross-entropy on the validation part."""
+        return quality(specification, weights, data=self.validation, settings=self.settings)
+
+    def seconds_per_image(self, specification: Specification, weights: Weights) -> float:
+        """Median of batches from the third on."""
+        engine = open_engine(specification, weights, settings=self.settings)
+        images = self.validation.images[: self.timed_batch]
+        return time_iterations(lambda: engine.logits(images), iterations=7).later_s / len(images)
+
+    def propose_batch_size(self, specification: Specification, weights: Weights) -> int | None:
+        """By a profile of training steps at the candidate sizes."""
+        if not self.batch_sizes:
+            return None
+        rows = profile(
+            specification,
+            weights,
+            batch_sizes=self.batch_sizes,
+            modes=("training",),
+            settings=self.settings,
+            iterations=4,
+        )
+        return propose_batch_size(rows)
+
+
+def with_dropout(specification: Specification, rate: float) -> Specification:
+    """The same network, with another rate in each dropout layer."""
+    layers = (replace(layer, rate=rate) if layer.kind == "dropout" else layer for layer in specification.layers)
+    return replace(specification, layers=tuple(layers))

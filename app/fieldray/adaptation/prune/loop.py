@@ -1,0 +1,199 @@
+"""Adaptive iterative pruning: measure, choose, slice, retrain, evaluate, record; again until a rule says stop.
+
+After the dissertation (Taran 2022, chapter 3): each iteration removes the channels that are zero most often, carries
+the weights of the others over, and retrains; how hard it cuts and trains follows a law for each setting.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Protocol
+
+from fieldray.adaptation.fit import Effort
+from fieldray.adaptation.prune.laws import Context, Law
+from fieldray.adaptation.prune.record import Iteration, RunFolder, Settings
+from fieldray.adaptation.prune.selection import Cut, CutKind, select
+from fieldray.adaptation.prune.statistics import Scores
+from fieldray.adaptation.specification import Specification, multiply_adds, parameters
+from fieldray.adaptation.weights import Weights, keep_channels
+
+
+class Task(Protocol):
+    """What the network is for: the loop measures and retrains through it, and knows no data itself."""
+
+    def zero_shares(self, specification: Specification, weights: Weights) -> Scores:
+        """APoZ of each prunable channel set on the calibration set."""
+
+    def retrain(self, specification: Specification, weights: Weights, *, effort: Effort, seed: int) -> Weights:
+        """The weights after training."""
+
+    def quality(self, specification: Specification, weights: Weights) -> tuple[float, float]:
+        """Quality (0..1, higher is better) and loss on the validation part."""
+
+    def seconds_per_image(self, specification: Specification, weights: Weights) -> float:
+        """Time of inference."""
+
+    def propose_batch_size(self, specification: Specification, weights: Weights) -> int | None:
+        """The batch size that trains this network fastest per image; None if there is nothing to choose."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Laws:
+    """A law for each setting of an iteration."""
+
+    batch_size: Law
+    epochs: Law
+    learning_rate: Law
+    cut_off: Law
+    minimum_channels: Law
+
+    def first(self) -> Settings:
+        """The settings of iteration 1."""
+        return Settings(**{field.name: getattr(self, field.name).start for field in fields(self)})
+
+    def next(self, previous: Settings, context: Context) -> Settings:
+        """The settings of the iteration after one that ran with `previous`."""
+        return Settings(
+            **{
+                field.name: getattr(self, field.name).next(getattr(previous, field.name), context)
+                for field in fields(self)
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """When to stop. Whichever comes first; None asks for nothing.
+
+    iterations          at most
+    lowest_quality      stop once retraining does not bring the validation quality back to it
+    target_parameters   stop once at most so many are left
+    target_speed_up     stop once the original's seconds per image are so many times those of the pruned network
+    """
+
+    iterations: int
+    lowest_quality: float = 0.0
+    target_parameters: int | None = None
+    target_speed_up: float | None = None
+
+    def why(self, rows: tuple[Iteration, ...]) -> str | None:
+        """The rule that ends the run after these iterations, or None."""
+        last = rows[-1]
+        if last.number and last.quality < self.lowest_quality:
+            return "lowest_quality"
+        if self.target_parameters is not None and last.parameters <= self.target_parameters:
+            return "target_parameters"
+        if self.target_speed_up is not None and speed_up(rows) >= self.target_speed_up:
+            return "target_speed_up"
+        if last.number and last.parameters == rows[-2].parameters:
+            return "nothing_left"
+        return "iterations" if last.number >= self.iterations else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A whole pruning run."""
+
+    laws: Laws
+    stop: Stop
+    cut_kind: CutKind = "deviation"
+    largest_share: float = 1.0
+    multiple: int = 1
+    seed: int = 0
+
+
+def speed_up(rows: tuple[Iteration, ...]) -> float:
+    """How many times faster the last network is than the original, in the engine that trains."""
+    return rows[0].seconds_per_image / rows[-1].seconds_per_image
+
+
+def best(rows: tuple[Iteration, ...], *, stop: Stop) -> Iteration:
+    """The smallest network that kept the quality asked for; the original if none did."""
+    kept = [row for row in rows if row.number == 0 or row.quality >= stop.lowest_quality]
+    return min(kept, key=lambda row: row.parameters)
+
+
+def prune(
+    task: Task,
+    plan: Plan,
+    *,
+    folder: RunFolder,
+    original: Callable[[], tuple[Specification, Weights]],
+    progress: Callable[[Iteration], None] = lambda _: None,
+) -> str:
+    """Prune until a rule stops it, and return that rule's name. Goes on where an earlier run was ended.
+
+    original    the network to begin with; asked for only if the run has not begun
+    progress    is told of each iteration once it is kept
+    """
+    if not folder.iterations():
+        specification, weights = original()
+        row = _measure(task, specification, weights, number=0, begun=time.perf_counter())
+        folder.add(row, specification, weights)
+        progress(row)
+    while (why := plan.stop.why(folder.iterations())) is None:
+        progress(_iterate(task, plan, folder))
+    return why
+
+
+def _iterate(task: Task, plan: Plan, folder: RunFolder) -> Iteration:
+    begun, rows = time.perf_counter(), folder.iterations()
+    number, settings = len(rows), next_settings(plan.laws, rows)
+    specification, weights = folder.network(number - 1)
+    cut = Cut(
+        kind=plan.cut_kind,
+        value=settings.cut_off,
+        minimum_channels=round(settings.minimum_channels),
+        largest_share=plan.largest_share,
+        multiple=plan.multiple,
+    )
+    keep = select(task.zero_shares(specification, weights), cut=cut)
+    specification, weights = keep_channels(specification, weights, keep=keep)
+    before, _ = task.quality(specification, weights)
+    effort = Effort(round(settings.batch_size), settings.epochs, settings.learning_rate)
+    weights = task.retrain(specification, weights, effort=effort, seed=plan.seed + number)
+    row = _measure(task, specification, weights, number=number, begun=begun, before=before, settings=settings)
+    folder.add(row, specification, weights)
+    return row
+
+
+def next_settings(laws: Laws, rows: tuple[Iteration, ...]) -> Settings:
+    """The settings of the iteration that follows these."""
+    last = rows[-1]
+    if last.settings is None:
+        return laws.first()
+    earlier = rows[-2]
+    context = Context(
+        size=last.parameters / earlier.parameters,
+        loss=max(last.loss, 1e-6) / max(earlier.loss, 1e-6),
+        time=last.seconds_per_image / earlier.seconds_per_image,
+        batch=(last.batch_size_proposed or last.settings.batch_size) / last.settings.batch_size,
+    )
+    return laws.next(last.settings, context)
+
+
+def _measure(
+    task: Task,
+    specification: Specification,
+    weights: Weights,
+    *,
+    number: int,
+    begun: float,
+    before: float | None = None,
+    settings: Settings | None = None,
+) -> Iteration:
+    quality, loss = task.quality(specification, weights)
+    return Iteration(
+        number=number,
+        parameters=parameters(specification),
+        multiply_adds=multiply_adds(specification),
+        quality_before=quality if before is None else before,
+        quality=quality,
+        loss=loss,
+        seconds_per_image=task.seconds_per_image(specification, weights),
+        batch_size_proposed=task.propose_batch_size(specification, weights) if number else None,
+        wall_seconds=time.perf_counter() - begun,
+        settings=settings,
+    )

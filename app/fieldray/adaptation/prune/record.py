@@ -1,0 +1,100 @@
+"""What one iteration did, as a line of JSON beside its weights, so that a run can go on after a kill at any point."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from fieldray.adaptation.files import write_atomically
+from fieldray.adaptation.specification import Specification, specification_from_json
+from fieldray.adaptation.weights import Weights, load_weights, save_weights
+from fieldray.errors import StorageProblem, UsageProblem
+from fieldray.reasons import reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The values of the laws that one iteration ran with."""
+
+    batch_size: float
+    epochs: float
+    learning_rate: float
+    cut_off: float
+    minimum_channels: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Iteration:
+    """One line of the table. Iteration 0 is the original, which has no settings.
+
+    quality_before, quality    on the validation part, before and after retraining (0..1)
+    loss                       on the validation part, after retraining
+    seconds_per_image          of inference in the engine that trains
+    batch_size_proposed        by the profile, for training the network as it is after this iteration; None without one
+    wall_seconds               that the iteration took
+    """
+
+    number: int
+    parameters: int
+    multiply_adds: int
+    quality_before: float
+    quality: float
+    loss: float
+    seconds_per_image: float
+    batch_size_proposed: int | None
+    wall_seconds: float
+    settings: Settings | None = None
+
+
+def _row(line: str) -> Iteration:
+    fields_of = json.loads(line)
+    settings = fields_of.pop("settings")
+    if set(fields_of) != {field.name for field in fields(Iteration)} - {"settings"}:
+        raise ValueError("other fields than an iteration has")
+    return Iteration(**fields_of, settings=None if settings is None else Settings(**settings))
+
+
+class RunFolder:
+    """The iterations of one pruning run.
+
+    An iteration counts from the moment its line is in `iterations.jsonl`, which is written last and as a whole.
+    """
+
+    def __init__(self, folder: Path, *, fingerprint: str) -> None:
+        """Open or begin a run. Raises UsageProblem (run_differs) if other settings began it."""
+        self.folder = folder
+        marker = folder / "settings.json"
+        if not marker.exists():
+            write_atomically(marker, fingerprint.encode())
+        elif marker.read_text() != fingerprint:
+            raise UsageProblem(reason("run_differs", path=folder))
+
+    def iterations(self) -> tuple[Iteration, ...]:
+        """Those that are complete, in order. Raises StorageProblem (run_damaged)."""
+        path = self.folder / "iterations.jsonl"
+        if not path.exists():
+            return ()
+        try:
+            return tuple(_row(line) for line in path.read_text().splitlines())
+        except (OSError, ValueError, TypeError, AttributeError, KeyError) as problem:
+            raise StorageProblem(reason("run_damaged", path=path)) from problem
+
+    def add(self, iteration: Iteration, specification: Specification, weights: Weights) -> None:
+        """Keep an iteration: first its network, then its line."""
+        rows = (*self.iterations(), iteration)
+        save_weights(self._path(iteration.number, "npz"), weights)
+        write_atomically(self._path(iteration.number, "json"), specification.to_json().encode())
+        lines = "".join(json.dumps(asdict(row)) + "\n" for row in rows)
+        write_atomically(self.folder / "iterations.jsonl", lines.encode())
+
+    def network(self, number: int) -> tuple[Specification, Weights]:
+        """The network after an iteration. Raises StorageProblem (run_damaged)."""
+        path = self._path(number, "json")
+        try:
+            return specification_from_json(path.read_text()), load_weights(self._path(number, "npz"))
+        except (OSError, ValueError, TypeError, KeyError) as problem:
+            raise StorageProblem(reason("run_damaged", path=path)) from problem
+
+    def _path(self, number: int, ending: str) -> Path:
+        return self.folder / f"iteration-{number:02d}.{ending}"

@@ -1,0 +1,300 @@
+"""A pruning study on a public data set: each law and each one-shot baseline from one original, timed in one run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray.adaptation.engine import EngineSettings
+from fieldray.adaptation.files import write_atomically
+from fieldray.adaptation.fit import Effort, Labelled, fit, quality
+from fieldray.adaptation.networks import vgg16
+from fieldray.adaptation.prune.arrays import ArrayTask
+from fieldray.adaptation.prune.baselines import Baseline, one_shot
+from fieldray.adaptation.prune.laws import Constant, ContextDependent, Linear, Multiplicative
+from fieldray.adaptation.prune.loop import Laws, Plan, Stop, prune
+from fieldray.adaptation.prune.record import Iteration, RunFolder
+from fieldray.adaptation.prune.selection import CutKind
+from fieldray.adaptation.prune.timing import Timed, time_networks
+from fieldray.adaptation.specification import Specification, multiply_adds, parameters
+from fieldray.adaptation.tables import parse, read_toml
+from fieldray.adaptation.weights import Weights, initial_weights, keep_channels, load_weights, save_weights
+from fieldray.errors import UsageProblem
+from fieldray.reasons import reason
+
+AnyLaw = Constant | Linear | Multiplicative | ContextDependent
+_REPRESENTATIVE: Final = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Original:
+    """The network to prune: VGG-16 at a width (1 = as published), trained from its initial weights."""
+
+    training: Effort
+    width: float = 1.0
+    dropout: float = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Data:
+    """An .npz with x_train, y_train, x_test, y_test (uint8). The parts are drawn; 0 training images: all others."""
+
+    file: Path
+    validation: int = 5000
+    training: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecipe:
+    """One pruning run: its five laws, and when it stops. `batch_sizes`: the profile's candidates, none for no profile.
+
+    continues    another run, whose last network that kept the quality is where this one begins
+    """
+
+    name: str
+    batch_size: AnyLaw
+    epochs: AnyLaw
+    learning_rate: AnyLaw
+    cut_off: AnyLaw
+    minimum_channels: AnyLaw
+    stop: Stop
+    batch_sizes: tuple[int, ...] = ()
+    cut_kind: CutKind = "deviation"
+    largest_share: float = 1.0
+    multiple: int = 1
+    continues: str = ""
+
+    def plan(self, seed: int) -> Plan:
+        """As the loop takes it."""
+        laws = Laws(
+            batch_size=self.batch_size,
+            epochs=self.epochs,
+            learning_rate=self.learning_rate,
+            cut_off=self.cut_off,
+            minimum_channels=self.minimum_channels,
+        )
+        return Plan(
+            laws=laws,
+            stop=self.stop,
+            cut_kind=self.cut_kind,
+            largest_share=self.largest_share,
+            multiple=self.multiple,
+            seed=seed,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaselineRecipe:
+    """One-shot pruning: how the channels are chosen, the share kept of every set, and the training after it."""
+
+    kind: Baseline
+    share: float
+    training: Effort
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyRecipe:
+    """The whole study."""
+
+    name: str
+    kind: Literal["pruning-study"]
+    seed: int
+    data: Data
+    original: Original
+    runs: tuple[RunRecipe, ...]
+    baselines: tuple[BaselineRecipe, ...] = ()
+    calibration: int = 500
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        names = [run.name for run in self.runs]
+        for index, run in enumerate(self.runs):
+            if run.name in names[:index] or (run.continues and run.continues not in names[:index]):
+                raise ValueError(f"run {run.name}: names differ, and it continues a run above it")
+
+
+def read_study(path: Path) -> StudyRecipe:
+    """The recipe. Raises UsageProblem naming the key that is wrong."""
+    return parse(StudyRecipe, read_toml(path), where="study")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Parts:
+    training: Labelled
+    validation: Labelled
+    test: Labelled
+
+
+def _read_parts(recipe: Data, *, folder: Path, seed: int) -> _Parts:
+    path = folder / recipe.file
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            kept = {name: arrays[name] for name in ("x_train", "y_train", "x_test", "y_test")}
+    except (OSError, ValueError, KeyError) as problem:
+        raise UsageProblem(reason("recipe_unreadable", path=path, detail=problem)) from problem
+    # The published order may be by class.
+    order = np.random.default_rng(seed).permutation(len(kept["x_train"]))
+    labels = int(kept["y_train"].max()) + 1
+    drawn = _labelled(kept["x_train"][order], kept["y_train"][order], labels=labels)
+    stop = recipe.validation + recipe.training if recipe.training else None
+    test = _labelled(kept["x_test"], kept["y_test"], labels=labels)
+    return _Parts(drawn.part(recipe.validation, stop), drawn.part(0, recipe.validation), test)
+
+
+def _labelled(images: NDArray[np.uint8], classes: NDArray[np.uint8], *, labels: int) -> Labelled:
+    scaled = images[..., None].astype(np.float32) / np.float32(255)
+    return Labelled(scaled, np.eye(labels, dtype=np.float32)[classes])
+
+
+class Study:
+    """The steps of a study in one folder; each goes on where it was ended."""
+
+    def __init__(
+        self, recipe: StudyRecipe, *, data: Path, folder: Path, say: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self._recipe, self._folder, self._say = recipe, folder, say
+        self._parts = _read_parts(recipe.data, folder=data, seed=recipe.seed)
+        self._settings = EngineSettings(weight_decay=0.0, loss="categorical", threads=recipe.threads)
+
+    def run(self) -> dict[str, Any]:
+        """Everything, and the results: also kept in `results.json`."""
+        stops = {run.name: self.run_law(run) for run in self._recipe.runs}
+        baselines = {f"{row.kind}-{row.share:g}": self.run_baseline(row) for row in self._recipe.baselines}
+        networks = {"original": self.original()}
+        for run in self._recipe.runs:
+            folder = self._run_folder(run)
+            for row in folder.iterations()[1:]:
+                networks[f"{run.name}/{row.number}"] = folder.network(row.number)
+        results = self._results(stops, networks | baselines)
+        write_atomically(self._folder / "results.json", (json.dumps(results, indent=1) + "\n").encode())
+        return results
+
+    def original(self) -> tuple[Specification, Weights]:
+        """The trained original; trained once, then kept."""
+        recipe = self._recipe.original
+        specification = vgg16(dropout=recipe.dropout).scaled(recipe.width)
+        path = self._folder / "original.npz"
+        if not path.is_file():
+            self._say("training the original")
+            start = initial_weights(specification, seed=self._recipe.seed)
+            save_weights(path, self._fit(specification, start, recipe.training))
+        return specification, load_weights(path)
+
+    def _fit(self, specification: Specification, weights: Weights, effort: Effort) -> Weights:
+        def progress(step: int, steps: int, loss: float) -> None:
+            if step % max(1, steps // 20) == 0:
+                self._say(f"  step {step} of {steps}, loss {loss:.3f}")
+
+        data, seed = self._parts.training, self._recipe.seed
+        trained = fit(
+            specification, weights, data=data, effort=effort, seed=seed, settings=self._settings, progress=progress
+        )
+        return trained[0]
+
+    def run_law(self, run: RunRecipe) -> str:
+        """Prune by one set of laws; the rule that ended it."""
+        self._say(f"pruning: {run.name}")
+        task = ArrayTask(
+            training=self._parts.training,
+            validation=self._parts.validation,
+            settings=self._settings,
+            calibration=self._recipe.calibration,
+            batch_sizes=run.batch_sizes,
+        )
+        return prune(
+            task,
+            run.plan(self._recipe.seed),
+            folder=self._run_folder(run),
+            original=lambda: self._beginning(run),
+            progress=lambda row: self._say(f"  {_line(row)}"),
+        )
+
+    def _beginning(self, run: RunRecipe) -> tuple[Specification, Weights]:
+        if not run.continues:
+            return self.original()
+        before = next(other for other in self._recipe.runs if other.name == run.continues)
+        folder = self._run_folder(before)
+        kept = [row for row in folder.iterations() if row.quality >= before.stop.lowest_quality]
+        return folder.network(kept[-1].number)
+
+    def _run_folder(self, run: RunRecipe) -> RunFolder:
+        fingerprint = json.dumps({"run": asdict(run), "original": asdict(self._recipe.original)}, indent=1)
+        return RunFolder(self._folder / run.name, fingerprint=fingerprint)
+
+    def run_baseline(self, row: BaselineRecipe) -> tuple[Specification, Weights]:
+        """Cut once, train once; kept."""
+        specification, weights = self.original()
+        keep = one_shot(specification, weights, kind=row.kind, share=row.share, seed=self._recipe.seed)
+        specification, weights = keep_channels(specification, weights, keep=keep)
+        path = self._folder / f"{row.kind}-{row.share:g}.npz"
+        if not path.is_file():
+            self._say(f"one-shot pruning: {row.kind}, {row.share:g} of each layer's channels kept")
+            save_weights(path, self._fit(specification, weights, row.training))
+        return specification, load_weights(path)
+
+    def _results(
+        self, stops: Mapping[str, str], networks: Mapping[str, tuple[Specification, Weights]]
+    ) -> dict[str, Any]:
+        self._say("timing and testing every network")
+        images = (self._parts.training.images[:_REPRESENTATIVE] * 255).round().astype(np.uint8)
+        timed = time_networks(networks, images=images, settings=self._settings)
+        rows = {name: self._row(name, network, timed, networks) for name, network in networks.items()}
+        runs = {run.name: list(self._table(run, rows)) for run in self._recipe.runs}
+        return {
+            "study": self._recipe.name,
+            "original": rows["original"],
+            "runs": {name: {"stopped_by": stops[name], "iterations": table} for name, table in runs.items()},
+            "baselines": {name: row for name, row in rows.items() if name in _baseline_names(self._recipe.baselines)},
+            "recipe": json.loads(json.dumps(asdict(self._recipe), default=str)),
+        }
+
+    def _row(
+        self,
+        name: str,
+        network: tuple[Specification, Weights],
+        timed: Mapping[str, Timed],
+        networks: Mapping[str, tuple[Specification, Weights]],
+    ) -> dict[str, Any]:
+        whole, here = parameters(networks["original"][0]), parameters(network[0])
+        right, _ = quality(*network, data=self._parts.test, settings=self._settings)
+        return {
+            "parameters": here,
+            "times_fewer_parameters": whole / here,
+            "removed_share": 1 - here / whole,
+            "multiply_adds": multiply_adds(network[0]),
+            "test_accuracy": right,
+            "milliseconds_per_image": timed[name].milliseconds,
+            "speed_up": timed[name].against(timed["original"]),
+            "int8_bytes": timed[name].int8_bytes,
+            "channels": dict(network[0].channels),
+        }
+
+    def _table(self, run: RunRecipe, rows: Mapping[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        for row in self._run_folder(run).iterations():
+            measured = rows[f"{run.name}/{row.number}"] if row.number else {}
+            yield {
+                "iteration": row.number,
+                "settings": None if row.settings is None else asdict(row.settings),
+                "validation_accuracy_before_retraining": row.quality_before,
+                "validation_accuracy": row.quality,
+                "batch_size_proposed": row.batch_size_proposed,
+                "wall_seconds": row.wall_seconds,
+                **measured,
+            }
+
+
+def _baseline_names(baselines: Sequence[BaselineRecipe]) -> set[str]:
+    return {f"{row.kind}-{row.share:g}" for row in baselines}
+
+
+def _line(row: Iteration) -> str:
+    return (
+        f"{row.number}: {row.parameters} parameters, accuracy {row.quality_before:.4f} before and {row.quality:.4f} "
+        f"after retraining, {row.seconds_per_image * 1e3:.3f} ms an image, {row.wall_seconds:.0f} s"
+    )

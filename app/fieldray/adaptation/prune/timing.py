@@ -1,0 +1,103 @@
+"""How long networks take an image, all measured in one run, turn by turn, on one thread.
+
+Three kinds, and each network is only ever compared with the original of the same kind:
+- "engine_batch": float32 in the engine that trains, batches of 100 (as the dissertation measured in Keras);
+- "float32": the float TensorFlow Lite file, one image at a time;
+- "int8": the full int8 TensorFlow Lite file, one image at a time, which is what a clinic's computer runs.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray.adaptation.engine import EngineSettings, open_engine
+from fieldray.adaptation.quantise import quantise, to_float_file
+from fieldray.adaptation.specification import Specification
+from fieldray.adaptation.weights import Weights
+
+_BATCH: Final = 100
+_ROUNDS: Final = 7
+_SLICE_S: Final = 0.15
+Network = tuple[Specification, Weights]
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Median milliseconds per image of each kind, and the size of the int8 file."""
+
+    milliseconds: Mapping[str, float]
+    int8_bytes: int
+
+    def against(self, original: Timed) -> dict[str, float]:
+        """Times faster than the original, by kind."""
+        return {kind: original.milliseconds[kind] / own for kind, own in self.milliseconds.items()}
+
+
+def time_networks(
+    networks: Mapping[str, Network], *, images: NDArray[np.uint8], settings: EngineSettings
+) -> dict[str, Timed]:
+    """Time every network in turns, so that what else the machine does falls on all alike.
+
+    images    (n, height, width, channels) uint8 training images: timed on, and the int8 ranges are taken from them
+    """
+    runs: dict[tuple[str, str], tuple[Callable[[], object], int]] = {}
+    sizes: dict[str, int] = {}
+    for name, (specification, weights) in networks.items():
+        floats = (images[:_BATCH].astype(np.float32) / 255, settings)
+        runs[name, "engine_batch"] = (_engine_run(specification, weights, *floats), len(floats[0]))
+        runs[name, "float32"] = (_file_run(to_float_file(specification, weights).data), 1)
+        small = quantise(specification, weights, representative=images).data
+        runs[name, "int8"], sizes[name] = (_file_run(small), 1), len(small)
+    seconds: dict[tuple[str, str], list[float]] = {key: [] for key in runs}
+    for _ in range(_ROUNDS):
+        for key, (run, count) in runs.items():
+            seconds[key].append(_slice(run) / count)
+    return {
+        name: Timed(
+            {kind: statistics.median(rows) * 1e3 for (owner, kind), rows in seconds.items() if owner == name}, size
+        )
+        for name, size in sizes.items()
+    }
+
+
+def _slice(run: Callable[[], object]) -> float:
+    """Median seconds of the runs that fit into a slice of time, at least one, after one to warm up."""
+    run()
+    taken: list[float] = []
+    while sum(taken) < _SLICE_S:
+        begun = time.perf_counter()
+        run()
+        taken.append(time.perf_counter() - begun)
+    return statistics.median(taken)
+
+
+def _engine_run(
+    specification: Specification, weights: Weights, images: NDArray[np.float32], settings: EngineSettings
+) -> Callable[[], object]:
+    engine = open_engine(specification, weights, settings=settings)
+    return lambda: engine.logits(images)
+
+
+def _file_run(data: bytes) -> Callable[[], object]:
+    """Runs of a TensorFlow Lite file on one thread, with an image copied in and the scores read each time."""
+    from ai_edge_litert.interpreter import Interpreter
+
+    interpreter = Interpreter(model_content=data, num_threads=1)
+    interpreter.allocate_tensors()
+    entrance, exits = interpreter.get_input_details()[0], interpreter.get_output_details()
+    image = np.random.default_rng(0).random(entrance["shape"], np.float32)
+    image = (image * 255).astype(np.uint8) if entrance["dtype"] == np.uint8 else image
+
+    def run() -> object:
+        interpreter.set_tensor(entrance["index"], image)
+        interpreter.invoke()
+        return [interpreter.get_tensor(row["index"]) for row in exits]
+
+    return run
