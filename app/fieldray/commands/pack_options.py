@@ -25,6 +25,11 @@ def add_pack_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pack", metavar="DIR|ID", help="the pack to use (otherwise: a drive's, else the built-in one)"
     )
+    add_pack_rules(parser)
+
+
+def add_pack_rules(parser: argparse.ArgumentParser) -> None:
+    """Which packs may be used: `--trust`, `--allow-older`, `--allow-legacy`."""
     add_trust_options(parser)
     parser.add_argument("--allow-legacy", action="store_true", help="use an unsigned legacy model: scores only")
 
@@ -34,7 +39,12 @@ def load_model(library: PackLibrary, options: argparse.Namespace) -> Model:
 
     Raises PackProblem, PackNotTrusted, StorageProblem.
     """
-    folder = find_pack(library, options.pack)
+    return load_pack(library, options.pack, options)
+
+
+def load_pack(library: PackLibrary, name: str | None, options: argparse.Namespace) -> Model:
+    """As `load_model`, for a pack by name or place; `options` say what is allowed."""
+    folder = find_pack(library, name)
 
     def load() -> Model:
         return library.load(folder, allow_older=options.allow_older, allow_legacy=options.allow_legacy)

@@ -9,32 +9,21 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from fieldray.commands.console import Console, duration_text, progress_text
-from fieldray.commands.work_list import work_list_lines
-from fieldray.domain.events import BackendChanged, Event, OutcomeReady, Progress, Publish, RunChanged, Speed
+from fieldray.domain.events import BackendChanged, Event, OutcomeReady, Progress, RunChanged, Speed
 from fieldray.domain.finding import Category
 from fieldray.domain.model import Model
 from fieldray.errors import StorageProblem
-from fieldray.pipeline.batch import Batch
-from fieldray.pipeline.export import FORMATS, export_run
-from fieldray.pipeline.session import Session
 from fieldray.reasons import BACKENDS, PACKS, Reason, reason
 from fieldray.reports.content import CATEGORY_TEXTS, NOTICE, image_line
-from fieldray.settings import Settings
-from fieldray.store.results import ResultReader
+
+if TYPE_CHECKING:
+    from fieldray.pipeline.batch import Batch
 
 EmitLine = Callable[[str], None]
 CANCELLED: Final = 130
-
-
-@contextlib.contextmanager
-def opened_session(settings: Settings, publish: Publish, model: Model) -> Iterator[Session]:
-    """A session with this pack; everything of it has ended afterwards."""
-    with Session(settings, publish) as session:
-        session.use_pack(model)
-        yield session
 
 
 @contextlib.contextmanager
@@ -68,7 +57,6 @@ class RunReport:
         self._model = model
         self._has_list = has_list
         self._lock = threading.Lock()
-        self._batch: Batch | None = None
         self._counts: Counter[Category] = Counter()
         self._resumed = 0
         self._speed = Speed()
@@ -101,10 +89,10 @@ class RunReport:
 
     def finish(self, batch: Batch, *, database: Path, out: Path | None, formats: Sequence[str] | None) -> int:
         """Print what came out and write the exports; the exit code. Raises StorageProblem."""
+        from fieldray.pipeline.export import FORMATS, export_run
+
         if self._has_list and batch.run_id:
-            with ResultReader(database) as reader:
-                for line in work_list_lines(reader.work_list(batch.run_id)):
-                    self._console.say(line)
+            self._list(batch.run_id, database)
         self._sum_up()
         if out and batch.run_id:
             for path in export_run(database, batch.run_id, out, formats or FORMATS):
@@ -116,6 +104,14 @@ class RunReport:
             self._console.complain("cancelled; the same command goes on from here")
             return CANCELLED
         return 1 if self._counts["failed"] else 0
+
+    def _list(self, run_id: int, database: Path) -> None:
+        from fieldray.commands.work_list import work_list_lines
+        from fieldray.store.results import ResultReader
+
+        with ResultReader(database) as reader:
+            for line in work_list_lines(reader.work_list(run_id)):
+                self._console.say(line)
 
     def _note(self, event: OutcomeReady) -> None:
         self._counts[event.outcome.category] += 1

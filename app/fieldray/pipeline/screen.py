@@ -6,16 +6,15 @@ import itertools
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Final, Protocol
+from typing import Final
 
 from fieldray.domain.finding import Failed, Outcome, ReadFacts, Refused, Screened, Stage
-from fieldray.domain.image import Tensor
-from fieldray.domain.model import InputSpec
 from fieldray.domain.prediction import Prediction, Request
 from fieldray.domain.study import ImageRef
 from fieldray.errors import BackendProblem, FieldrayError, Unusable
 from fieldray.imaging.quality import check_header
 from fieldray.pipeline.assessment import Assessment
+from fieldray.pipeline.ports import Engine, Reader
 from fieldray.reasons import Reason, reason
 
 log = logging.getLogger(__name__)
@@ -26,33 +25,6 @@ _request_ids = itertools.count(1)
 
 class Cancelled(Exception):
     """The run was cancelled while this image was waiting: it gets no outcome now."""
-
-
-class ReadResult(Protocol):
-    """What reading gave: a tensor, or the reason why there is none."""
-
-    @property
-    def tensor(self) -> Tensor | None: ...
-    @property
-    def facts(self) -> ReadFacts: ...
-    @property
-    def problem(self) -> Reason | None: ...
-    @property
-    def problem_is_refusal(self) -> bool: ...
-
-
-class Reader(Protocol):
-    """Reads, checks and prepares one image; the pixel checks are done where the pixels are."""
-
-    def read(self, ref: ImageRef, spec: InputSpec, /) -> ReadResult: ...
-
-
-class Engine(Protocol):
-    """Runs the model. `why_unable` tells why no image will be run any more, None while there is hope."""
-
-    @property
-    def why_unable(self) -> Reason | None: ...
-    def submit(self, request: Request, /) -> Future[Prediction]: ...
 
 
 def screen_image(

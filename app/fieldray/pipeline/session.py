@@ -6,57 +6,36 @@ for a backend or a file unless its docstring says so.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Sequence
-from importlib import metadata
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Protocol, Self, cast
+from typing import TYPE_CHECKING, Final, Self, cast
 
 from fieldray.domain.events import Publish
-from fieldray.domain.finding import Outcome
 from fieldray.domain.image import Image
 from fieldray.domain.model import Model
 from fieldray.domain.prediction import BackendName, DeviceChoice, Policy
-from fieldray.domain.run import RunSpec, Verdict
+from fieldray.domain.run import Verdict
 from fieldray.domain.study import ImageRef
-from fieldray.errors import PackProblem, UsageProblem
-from fieldray.imaging.discover import discover
+from fieldray.errors import PackProblem
 from fieldray.inference import system as devices
 from fieldray.inference.edgetpu import Clock
 from fieldray.paths import user_data
-from fieldray.pipeline import screen
-from fieldray.pipeline.assessment import Assessment, choose
-from fieldray.pipeline.batch import Batch, Work
+from fieldray.pipeline.assessment import choose
+from fieldray.pipeline.ports import OpenEngine, Readers
 from fieldray.pipeline.readers import number_of_readers, open_readers
-from fieldray.pipeline.statistics import Statistics
 from fieldray.reasons import reason
 from fieldray.settings import Settings
-from fieldray.store.results import ResultStore
+
+if TYPE_CHECKING:
+    from fieldray.pipeline.batch import Batch
 
 DATABASE_NAME: Final = "results.sqlite"
 _AWAITING_NETWORK: Final = 2  # so many more images are under way than are being read
 
 
-class Engine(screen.Engine, Protocol):
-    """What is needed of `inference.engine.Engine`."""
-
-    def open(self, model: Model) -> None: ...
-    def reconsider(self, name: BackendName) -> None: ...
-    def choose(self, device: DeviceChoice, policy: Policy) -> None: ...
-    def close(self) -> None: ...
-
-
-class Readers(screen.Reader, Protocol):
-    """What is needed of `imaging.pool.ReaderPool`."""
-
-    def read_image(self, ref: ImageRef, /) -> Image: ...
-    def content_hash(self, ref: ImageRef, /) -> str: ...
-    def close(self) -> None: ...
-
-
-def system_engine(publish: Publish, settings: Settings) -> Engine:
+def system_engine(publish: Publish, settings: Settings) -> OpenEngine:
     """The engine on this machine's devices."""
     device, policy = device_choice(settings)
     clock = cast("Clock", settings["stick_clock"])
@@ -81,7 +60,7 @@ class Session:
         publish: Publish,
         *,
         database: Path | None = None,
-        engines: Callable[[Publish, Settings], Engine] = system_engine,
+        engines: Callable[[Publish, Settings], OpenEngine] = system_engine,
         readers: Callable[[Settings, int], Readers] = open_readers,
         warm: Readers | None = None,
     ) -> None:
@@ -92,7 +71,7 @@ class Session:
         self._readers = readers
         self._warm = warm
         self._lock = threading.RLock()
-        self._engine: Engine | None = None
+        self._engine: OpenEngine | None = None
         self._model: Model | None = None
         self._batch: Batch | None = None
         self._viewer: Readers | None = None
@@ -131,10 +110,23 @@ class Session:
                 raise ValueError("a run is under way")
             if self._model is None:
                 raise PackProblem(reason("no_pack"))
-            places = _existing(paths)
+            from fieldray.pipeline.assembly import assemble, existing  # brings much along: see the module
+
+            places = existing(paths)
             assessment = choose(self._model, operating_point=operating_point)
             engine = self._open(self._model)
-            self._batch = self._new_batch(places, assessment, engine, fresh=fresh)
+            size = number_of_readers(self._settings)
+            readers, self._warm = self._warm or self._readers(self._settings, size), None
+            self._batch = assemble(
+                places,
+                assessment,
+                engine=engine,
+                readers=readers,
+                workers=size + _AWAITING_NETWORK,
+                database=self.database,
+                publish=self._publish,
+                fresh=fresh,
+            )
             self._batch.start()
             return self._batch
 
@@ -159,6 +151,8 @@ class Session:
 
     def set_verdict(self, row_id: int, verdict: Verdict | None) -> None:
         """Keep the reader's verdict on a result, None to take it back; waits for the disk. Raises StorageProblem."""
+        from fieldray.store.results import ResultStore
+
         with ResultStore(self.database) as store:
             store.set_verdict(row_id, verdict)
 
@@ -178,80 +172,8 @@ class Session:
     def _is_running(self) -> bool:
         return self._batch is not None and not self._batch.is_over
 
-    def _open(self, model: Model) -> Engine:
+    def _open(self, model: Model) -> OpenEngine:
         if self._engine is None:
             self._engine = self._engines(self._publish, self._settings)
         self._engine.open(model)
         return self._engine
-
-    def _new_batch(self, paths: Sequence[Path], assessment: Assessment, engine: Engine, *, fresh: bool) -> Batch:
-        size = number_of_readers(self._settings)
-        readers, self._warm = self._warm or self._readers(self._settings, size), None
-        statistics = Statistics()
-        cancelled = threading.Event()
-
-        def screen_one(ref: ImageRef) -> Outcome:
-            return screen.screen_image(
-                ref,
-                assessment=assessment,
-                reader=readers,
-                engine=engine,
-                observe=statistics.add,
-                is_cancelled=cancelled.is_set,
-            )
-
-        def release() -> None:
-            cancelled.set()
-            readers.close()
-
-        work = Work(
-            spec=_spec(paths, assessment),
-            discover=lambda: discover(paths),
-            count=lambda gives_up: count_files(paths, gives_up=gives_up),
-            content_hash=readers.content_hash,
-            screen=screen_one,
-            release=release,
-        )
-        return Batch(
-            work,
-            database=self.database,
-            publish=self._publish,
-            workers=size + _AWAITING_NETWORK,
-            fresh=fresh,
-            statistics=statistics,
-        )
-
-
-def _existing(paths: Sequence[Path]) -> tuple[Path, ...]:
-    """Absolute (links are not followed: a person knows a file by the name given), without doubles, in order."""
-    places = tuple(dict.fromkeys(Path(os.path.abspath(path)) for path in paths))  # noqa: PTH100
-    for place in places:
-        if not os.path.lexists(place):
-            raise UsageProblem(reason("nothing_to_screen", path=place))
-    return places
-
-
-def _spec(paths: Sequence[Path], assessment: Assessment) -> RunSpec:
-    model = assessment.model
-    return RunSpec(
-        paths=tuple(map(str, paths)),
-        pack_name=model.pack_name,
-        trust=model.trust,
-        fingerprint=model.fingerprint,
-        model_sha256=model.model_sha256,
-        settings_hash=assessment.settings_hash,
-        operating_points=tuple(point for point in assessment.points.values() if point),
-        program_version=metadata.version("fieldray"),
-    )
-
-
-def count_files(paths: Sequence[Path], *, gives_up: Callable[[], bool]) -> int:
-    """About how many images there are, by names alone: a zip or a multi-frame file counts as one."""
-    number = 0
-    for place in paths:
-        number += not place.is_dir()
-        for _, _, names in os.walk(place):
-            if gives_up():
-                return number
-            number += sum(not name.startswith(".") for name in names)
-    return number

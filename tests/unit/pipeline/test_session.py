@@ -10,8 +10,9 @@ from fieldray.domain.events import Event, OutcomeReady, RunChanged
 from fieldray.domain.run import Verdict
 from fieldray.domain.study import ImageRef
 from fieldray.errors import PackProblem, UsageProblem
+from fieldray.pipeline.assembly import count_files
 from fieldray.pipeline.export import export_run
-from fieldray.pipeline.session import Session, count_files
+from fieldray.pipeline.session import Session
 from fieldray.settings import Settings
 from fieldray.store.results import ResultReader
 from program import write_films

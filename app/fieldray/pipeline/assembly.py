@@ -1,0 +1,104 @@
+"""One run put together: what is found, read, run and judged, as a batch.
+
+A module of its own because it brings the store, the search for files and the statistics along: they are imported
+when the first run begins, while the model is being opened already.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from pathlib import Path
+
+from fieldray.domain.events import Publish
+from fieldray.domain.finding import Outcome
+from fieldray.domain.run import RunSpec
+from fieldray.domain.study import ImageRef
+from fieldray.errors import UsageProblem
+from fieldray.imaging.discover import discover
+from fieldray.pipeline.assessment import Assessment
+from fieldray.pipeline.batch import Batch, Work
+from fieldray.pipeline.ports import Engine, Readers
+from fieldray.pipeline.screen import screen_image
+from fieldray.pipeline.statistics import Statistics
+from fieldray.reasons import reason
+
+
+def assemble(
+    paths: Sequence[Path],
+    assessment: Assessment,
+    *,
+    engine: Engine,
+    readers: Readers,
+    workers: int,
+    database: Path,
+    publish: Publish,
+    fresh: bool,
+) -> Batch:
+    """The batch, not started; it closes `readers` at its end. `paths` are absolute."""
+    statistics = Statistics()
+    cancelled = threading.Event()
+
+    def screen(ref: ImageRef) -> Outcome:
+        return screen_image(
+            ref,
+            assessment=assessment,
+            reader=readers,
+            engine=engine,
+            observe=statistics.add,
+            is_cancelled=cancelled.is_set,
+        )
+
+    def release() -> None:
+        cancelled.set()
+        readers.close()
+
+    work = Work(
+        spec=_spec(paths, assessment),
+        discover=lambda: discover(paths),
+        count=lambda gives_up: count_files(paths, gives_up=gives_up),
+        content_hash=readers.content_hash,
+        screen=screen,
+        release=release,
+    )
+    return Batch(work, database=database, publish=publish, workers=workers, fresh=fresh, statistics=statistics)
+
+
+def existing(paths: Sequence[Path]) -> tuple[Path, ...]:
+    """The paths absolute and without doubles, in order. Raises UsageProblem (nothing_to_screen).
+
+    Links are not followed: a person knows a file by the name given.
+    """
+    places = tuple(dict.fromkeys(Path(os.path.abspath(path)) for path in paths))  # noqa: PTH100
+    for place in places:
+        if not os.path.lexists(place):
+            raise UsageProblem(reason("nothing_to_screen", path=place))
+    return places
+
+
+def _spec(paths: Sequence[Path], assessment: Assessment) -> RunSpec:
+    model = assessment.model
+    return RunSpec(
+        paths=tuple(map(str, paths)),
+        pack_name=model.pack_name,
+        trust=model.trust,
+        fingerprint=model.fingerprint,
+        model_sha256=model.model_sha256,
+        settings_hash=assessment.settings_hash,
+        operating_points=tuple(point for point in assessment.points.values() if point),
+        program_version=metadata.version("fieldray"),
+    )
+
+
+def count_files(paths: Sequence[Path], *, gives_up: Callable[[], bool]) -> int:
+    """About how many images there are, by names alone: a zip or a multi-frame file counts as one."""
+    number = 0
+    for place in paths:
+        number += not place.is_dir()
+        for _, _, names in os.walk(place):
+            if gives_up():
+                return number
+            number += sum(not name.startswith(".") for name in names)
+    return number

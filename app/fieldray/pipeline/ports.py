@@ -1,0 +1,57 @@
+"""What the pipeline asks of the rooms that read files and run models; fakes come through the same doors."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Protocol
+
+from fieldray.domain.finding import ReadFacts
+from fieldray.domain.image import Image, Tensor
+from fieldray.domain.model import InputSpec, Model
+from fieldray.domain.prediction import BackendName, DeviceChoice, Policy, Prediction, Request
+from fieldray.domain.study import ImageRef
+from fieldray.reasons import Reason
+
+
+class ReadResult(Protocol):
+    """What reading gave: a tensor, or the reason why there is none."""
+
+    @property
+    def tensor(self) -> Tensor | None: ...
+    @property
+    def facts(self) -> ReadFacts: ...
+    @property
+    def problem(self) -> Reason | None: ...
+    @property
+    def problem_is_refusal(self) -> bool: ...
+
+
+class Reader(Protocol):
+    """Reads, checks and prepares one image; the pixel checks are done where the pixels are."""
+
+    def read(self, ref: ImageRef, spec: InputSpec, /) -> ReadResult: ...
+
+
+class Engine(Protocol):
+    """Runs the model. `why_unable` tells why no image will be run any more, None while there is hope."""
+
+    @property
+    def why_unable(self) -> Reason | None: ...
+    def submit(self, request: Request, /) -> Future[Prediction]: ...
+
+
+class OpenEngine(Engine, Protocol):
+    """An engine as a session holds it (`inference.engine.Engine`)."""
+
+    def open(self, model: Model) -> None: ...
+    def reconsider(self, name: BackendName) -> None: ...
+    def choose(self, device: DeviceChoice, policy: Policy) -> None: ...
+    def close(self) -> None: ...
+
+
+class Readers(Reader, Protocol):
+    """Decoding processes as a session holds them (`imaging.pool.ReaderPool`)."""
+
+    def read_image(self, ref: ImageRef, /) -> Image: ...
+    def content_hash(self, ref: ImageRef, /) -> str: ...
+    def close(self) -> None: ...
