@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from fieldray.commands import demo, packs, screen
+from fieldray.commands import bench, demo, doctor, packs, screen
 from fieldray.commands.console import Console, system_console
 from fieldray.errors import BackendProblem, FieldrayError, PackNotTrusted, PackProblem, UsageProblem
 from fieldray.reasons import reason
@@ -63,6 +63,8 @@ def _parser(open_window: OpenWindow | None) -> argparse.ArgumentParser:
     screen.add_to(commands)
     packs.add_to(commands)
     demo.add_to(commands, open_window=open_window)
+    doctor.add_to(commands)
+    bench.add_to(commands)
     return parser
 
 
