@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import fieldray
+from fieldray.imaging.synthetic import write_studies
 from program import write_films
 from tiny_packs import fingerprint, write_tiny_pack
 
@@ -125,7 +126,8 @@ def test_every_room_but_the_window_and_the_toolchain_can_be_imported_with_the_co
     if sys.platform != "win32":
         rooms = [name for name in rooms if not name.endswith("_windows")]
     assert "fieldray.pipeline.session" in rooms
-    code = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)"
+    code = "import importlib, sys; from fieldray.offline import stay_offline; stay_offline()"
+    code += "\nfor name in sys.argv[1:]: importlib.import_module(name)"
     done = run(code, *rooms, environment=fenced)
     assert done.returncode == 0, done.stderr
 
@@ -133,13 +135,14 @@ def test_every_room_but_the_window_and_the_toolchain_can_be_imported_with_the_co
 def test_screening_needs_no_qt_no_tensorflow_and_no_socket(tmp_path: Path, fenced: dict[str, str]) -> None:
     pack = write_tiny_pack(tmp_path / "packs")
     write_films(tmp_path / "films", 2)
+    write_studies(tmp_path / "films", count=1)
     code = "import sys; from fieldray.__main__ import main; sys.exit(main(sys.argv[1:]))"
     done = run(
         code, "screen", tmp_path / "films", "--pack", pack, "--trust", fingerprint(pack), "--json", "-",
         environment=fenced,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count('"status": "screened"') == 2
+    assert done.stdout.count('"status": "screened"') == 3
 
 
 def test_help_is_quick_because_it_imports_almost_nothing() -> None:

@@ -6,9 +6,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from fieldray.offline import stay_offline
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run Fieldray; returns the exit code."""
+    stay_offline()
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments:
         from fieldray.cli import run

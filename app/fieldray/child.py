@@ -22,6 +22,7 @@ from typing import BinaryIO, Final, cast
 
 from fieldray import errors
 from fieldray.errors import FieldrayError, Unreadable
+from fieldray.offline import stay_offline
 from fieldray.paths import child_command
 from fieldray.reasons import Reason, reason
 from fieldray.wire import Message, read_message, write_message
@@ -180,6 +181,7 @@ def main(arguments: list[str]) -> int:
     module_name, _, function_name = arguments[0].partition(":")
     if not module_name.startswith("fieldray."):
         raise SystemExit(2)
+    stay_offline()
     requests, answers = _private_streams()
     _limit_memory()
     signal.signal(signal.SIGINT, signal.SIG_IGN)

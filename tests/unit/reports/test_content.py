@@ -52,7 +52,7 @@ def test_a_member_and_a_frame_are_named() -> None:
 
 def test_without_an_operating_point_there_is_no_threshold() -> None:
     finding = Finding(label="opacity", score=0.9, point=None, decision="not_assessed")
-    line = image_line(dataclasses.replace(screened(), findings=(finding,)), spec=SPEC)
+    line = image_line(dataclasses.replace(screened(), findings=(finding,)), pack="tiny-1.0.0", model_sha256="m" * 64)
     assert (line["score"], line["threshold"], line["decision"]) == (0.9, None, "not_assessed")
 
 
