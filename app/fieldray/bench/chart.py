@@ -12,8 +12,10 @@ from fieldray.bench.report import Chart
 # Okabe and Ito, Color Universal Design (2008): told apart by colour-blind eyes
 COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")
 _WIDTH: Final = 760
-_HEIGHT: Final = 380
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 16, 84
+_HEIGHT: Final = 360  # without the legend below
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 16, 56
+_LEGEND_COLUMNS: Final = 2
+_LEGEND_LINE: Final = 20
 _MOST_PLACES: Final = 20  # so many names fit under the axis
 
 
@@ -21,8 +23,9 @@ def svg(chart: Chart) -> str:
     """The chart as one `<svg>` element; its title is what a screen reader says."""
     low, high, step = _scale(chart)
     frame = _Frame(chart, low, high)
+    height = _HEIGHT + _LEGEND_LINE * math.ceil(len(chart.series) / _LEGEND_COLUMNS)
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" role="img" '
         f'font-family="sans-serif" font-size="12" fill="#222">',
         f"<title>{escape(chart.title)}</title>",
         *frame.grid(step),
@@ -103,9 +106,10 @@ class _Frame:
                 yield f'<text x="{x + wide * 0.47:.1f}" y="{over:.1f}" text-anchor="middle">{value:.3g}</text>'
 
     def legend(self) -> Iterator[str]:
-        room = (_WIDTH - _LEFT) / max(len(self._chart.series), 1)
+        room = (_WIDTH - _LEFT) / _LEGEND_COLUMNS
         for number, series in enumerate(self._chart.series):
-            x, y = _LEFT + number * room, _HEIGHT - 18
+            line, column = divmod(number, _LEGEND_COLUMNS)
+            x, y = _LEFT + column * room, _HEIGHT + _LEGEND_LINE * line + 10
             yield f'<rect x="{x:.1f}" y="{y - 10}" width="12" height="12" fill="{_colour(number)}"/>'
             yield f'<text x="{x + 18:.1f}" y="{y}">{escape(series.name)}</text>'
 

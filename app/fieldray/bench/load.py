@@ -82,22 +82,28 @@ def measure(
     cores: int,
     notify: Notify,
     levels: Sequence[Level] = LEVELS,
+    settle_s: float = _SETTLE_S,
+    least_s: float = _LEAST_S,
 ) -> tuple[Cell, ...]:
-    """Measure every subject under every level. Raises BackendProblem, OSError."""
+    """Measure every subject under every level. Raises BackendProblem, OSError.
+
+    settle_s   a load is left alone for so long, and measured, before images are run beside it
+    least_s    a repetition takes at least so long, however fast its images are
+    """
     cells = {(level, subject): Cell(subject=subject, level=level) for level in levels for subject in subjects}
     for repetition in range(effort.repeats):
         for level in rotated(levels, repetition):
             notify(f"repetition {repetition + 1} of {effort.repeats}, {level.name}")
             with parallel_load(level, cores=cores) as processes:
                 alone = LoadMeter(processes, cores=cores)
-                time.sleep(_SETTLE_S)
+                time.sleep(settle_s)
                 measured = alone.read()
                 for subject in rotated(subjects, repetition):
                     cell = cells[level, subject]
                     cell.loads_alone.append(measured)
                     with subject.opened() as backend:
                         meter = LoadMeter(processes, cores=cores)
-                        cell.repetitions.append(time_images(backend, films, count=effort.images, least_s=_LEAST_S))
+                        cell.repetitions.append(time_images(backend, films, count=effort.images, least_s=least_s))
                         cell.loads.append(meter.read())
     return tuple(cells.values())
 

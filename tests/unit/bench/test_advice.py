@@ -1,0 +1,156 @@
+"""The doctor's sentences, on computers that are not there."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fieldray.bench.advice import Finding, can_screen, findings
+from fieldray.bench.facts import HostFacts
+from fieldray.bench.host_report import host_report, verdict
+from fieldray.bench.machine import MachineFacts, PowerFacts, ProcessorFacts
+from fieldray.bench.places import PackFacts, PlaceFacts
+from fieldray.bench.software import SoftwareFacts
+from fieldray.bench.trial import TrialFacts
+from fieldray.bench.writing import lines
+from fieldray.inference.coral import CoralStatus, LibraryAnswer
+from fieldray.inference.coral_library import Device
+from fieldray.inference.coral_usb import UsbStick
+from fieldray.reasons import reason
+
+MACHINE = MachineFacts(
+    system="Linux",
+    processor=ProcessorFacts(name="A processor", vectors=("AVX2", "VNNI")),
+    power=PowerFacts(governor="performance"),
+    cores=4,
+    threads=8,
+    usable_threads=8,
+    clock_mhz=3000,
+    highest_clock_mhz=4200,
+    is_on_battery=False,
+    memory_mb=16_000,
+    free_memory_mb=9_000,
+    busy=0.02,
+)
+SOFTWARE = SoftwareFacts(
+    program="1.0.0",
+    python="3.11.7",
+    versions=dict.fromkeys(("numpy", "PIL", "pydicom", "openjpeg", "jpeg_ls", "gdcm", "psutil", "cryptography"), "1"),
+    runtimes=("ai_edge_litert",),
+)
+PLACES = PlaceFacts(
+    results="/home/user/fieldray",
+    free_mb=50_000,
+    problem=None,
+    trusted_keys=1,
+    trust_problem=None,
+    packs=(PackFacts(name="chest-1.0.0", origin="builtin", problem=None),),
+)
+NO_STICK = CoralStatus(usb=(), answer=None, reason=reason("coral_no_library", name="libedgetpu.so.1"))
+TRIAL = TrialFacts(pack_name="chest-1.0.0", backend="cpu", seconds=0.84)
+STICK = UsbStick(place="2-1", state="ready", port_mbit=5000, is_writable=True)
+ANSWER = LibraryAnswer(library="libedgetpu.so.1", runtime_version=14, devices=(Device("usb", "/sys/2-1"),))
+
+
+def facts(**changes: Any) -> HostFacts:
+    well = HostFacts(machine=MACHINE, software=SOFTWARE, places=PLACES, stick=NO_STICK, trial=TRIAL)
+    return replace(well, **changes)
+
+
+def told(*weights: str, **changes: Any) -> list[str]:
+    return [one.reason.code for one in findings(facts(**changes)) if one.weight in weights]
+
+
+def test_a_good_computer_has_nothing_to_change() -> None:
+    found = findings(facts())
+    assert can_screen(found) and verdict(found) == "This computer can screen."
+    assert told("stop", "change") == []
+    assert told("well") == ["host_no_stick", "host_trial_well"]
+    assert "chest-1.0.0 on cpu within 0.8 s" in found[-1].reason.text
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"software": replace(SOFTWARE, runtimes=())}, "no_runtime"),
+        ({"software": replace(SOFTWARE, versions={**SOFTWARE.versions, "gdcm": ""})}, "host_library_missing"),
+        ({"places": replace(PLACES, problem=reason("not_writable", path="/x", detail="read-only"))}, "not_writable"),
+        ({"places": replace(PLACES, trust_problem=reason("trust_damaged", path="/x", detail="y"))}, "trust_damaged"),
+        ({"trial": TrialFacts(problem=reason("no_pack"))}, "no_pack"),
+        ({"trial": TrialFacts(problem=reason("bad_model", detail="z"))}, "bad_model"),
+    ],
+)
+def test_what_stops_it(changes: dict[str, Any], code: str) -> None:
+    assert told("stop", **changes) == [code]
+    assert not can_screen(findings(facts(**changes)))
+
+
+def test_a_missing_runtime_is_said_once() -> None:
+    changes = {"software": replace(SOFTWARE, runtimes=()), "trial": TrialFacts(problem=reason("no_runtime"))}
+    assert told("stop", **changes) == ["no_runtime"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"processor": ProcessorFacts(name="old", vectors=())}, "host_no_vectors"),
+        ({"power": PowerFacts(governor="powersave", is_saving=True)}, "host_governor"),
+        ({"power": PowerFacts(plan="power saver", is_saving=True)}, "host_power_plan"),
+        ({"is_on_battery": True}, "host_battery"),
+        ({"free_memory_mb": 900}, "host_memory"),
+        ({"busy": 0.7}, "host_busy"),
+        ({"usable_threads": 2}, "host_few_threads"),
+    ],
+)
+def test_what_to_change_on_the_machine(changes: dict[str, Any], code: str) -> None:
+    assert told("change", machine=replace(MACHINE, **changes)) == [code]
+    assert can_screen(findings(facts(machine=replace(MACHINE, **changes))))
+
+
+def test_what_the_system_does_not_tell_is_no_fault() -> None:
+    silent = replace(MACHINE, processor=ProcessorFacts(), power=PowerFacts(), clock_mhz=0, highest_clock_mhz=0)
+    assert told("stop", "change", machine=silent) == []
+
+
+def test_an_old_runtime_and_a_full_disk() -> None:
+    assert told("change", software=replace(SOFTWARE, runtimes=("tflite_runtime",))) == ["host_slow_runtime"]
+    assert told("change", places=replace(PLACES, free_mb=200)) == ["host_disk"]
+
+
+def test_a_pack_that_would_not_load_is_named() -> None:
+    untrusted = PackFacts(name="other-2.0.0", origin="drive", problem=reason("pack_unsigned"))
+    places = replace(PLACES, packs=(*PLACES.packs, untrusted))
+    (text,) = [one.reason.text for one in findings(facts(places=places)) if one.weight == "change"]
+    assert "other-2.0.0" in text and "no signature" in text
+
+
+def test_a_stick_in_a_slow_port() -> None:
+    slow = CoralStatus(usb=(replace(STICK, port_mbit=480),), answer=ANSWER, reason=None, notes=(reason("coral_usb2"),))
+    assert told("change", stick=slow) == ["coral_usb2"]
+    assert "host_stick_well" in told("well", stick=slow)
+
+
+def test_a_stick_that_may_not_be_used() -> None:
+    barred = CoralStatus(usb=(STICK,), answer=None, reason=reason("coral_no_permission"))
+    assert told("change", stick=barred) == ["coral_no_permission"]
+    assert can_screen(findings(facts(stick=barred)))
+
+
+def test_the_serious_comes_first() -> None:
+    found = findings(facts(trial=TrialFacts(problem=reason("no_pack")), machine=replace(MACHINE, is_on_battery=True)))
+    assert [one.weight for one in found] == ["stop", "change", "well"]
+
+
+def test_the_report_is_json_and_reads_from_the_top() -> None:
+    found = (Finding("stop", reason("no_pack")),)
+    report = host_report(facts(), found, kind="doctor")
+    data = json.loads(json.dumps(report.data))
+    assert data["can_screen"] is False
+    assert data["findings"] == [{"weight": "stop", "code": "no_pack", "text": reason("no_pack").text}]
+    text = list(lines(report))
+    assert text[1:3] == ["Verdict", "  - This computer cannot screen yet."]
+    assert "  - Vector instructions: AVX2, VNNI" in text
+    assert any("performance" in line for line in text)

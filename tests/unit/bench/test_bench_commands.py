@@ -1,0 +1,82 @@
+"""`fieldray bench` and `fieldray doctor` as a person types them."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from fieldray.cli import run
+from fieldray.commands.console import Console
+from tiny_packs import fingerprint, write_tiny_pack
+
+
+class Typed:
+    """Runs commands and keeps what they say."""
+
+    def __init__(self) -> None:
+        self.out = io.StringIO()
+        self.error = io.StringIO()
+
+    def __call__(self, *arguments: object) -> int:
+        return run([str(argument) for argument in arguments], console=Console(self.out, self.error))
+
+
+@pytest.fixture
+def pack(tmp_path: Path) -> Path:
+    return write_tiny_pack(tmp_path / "packs")
+
+
+def test_device(pack: Path, tmp_path: Path) -> None:
+    typed, out = Typed(), tmp_path / "out"
+    effort = ("--images", 3, "--repeats", 1, "--power-w", "cpu=15", "--price-usd", "cpu=500")
+    code = typed("bench", "device", "--pack", pack, "--trust", fingerprint(pack), *effort, "--out", out)
+    assert code == 0, typed.error.getvalue()
+    data = json.loads((out / "bench-device.json").read_text(encoding="utf-8"))
+    assert [one["scope"] for one in data["measurements"]] == ["network alone", "file to scores"]
+    for one in data["measurements"]:
+        assert [len(times_ms) for times_ms in one["times_ms"]] == [3]
+        assert one["fps_per_w"] == pytest.approx(one["fps_avg"] / 15)
+    assert "tiny-1.0.0 on cpu, network alone" in typed.out.getvalue()
+    assert "edgetpu" in json.dumps(data["not_measured"])
+
+
+def test_doctor_says_yes(pack: Path, tmp_path: Path) -> None:
+    typed = Typed()
+    assert typed("doctor", "--pack", pack, "--trust", fingerprint(pack), "--out", tmp_path) == 0
+    assert "This computer can screen." in typed.out.getvalue()
+    assert json.loads((tmp_path / "doctor.json").read_text(encoding="utf-8"))["can_screen"] is True
+
+
+def test_doctor_says_no_and_what_to_do(pack: Path) -> None:
+    typed = Typed()
+    assert typed("doctor", "--pack", pack) == 1
+    said = typed.out.getvalue()
+    assert "cannot screen yet" in said and fingerprint(pack) in said
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("device", "--images", "2"),
+        ("device", "--repeats", "0"),
+        ("device", "--power-w", "gpu=3"),
+        ("device", "--power-w", "cpu=0"),
+        ("device", "--price-usd", "cpu=many"),
+        ("load", "--images", "many"),
+        (),
+    ],
+)
+def test_wrong_usage(arguments: tuple[str, ...]) -> None:
+    assert Typed()("bench", *arguments) == 2
+
+
+def test_a_folder_without_films(pack: Path, tmp_path: Path) -> None:
+    typed = Typed()
+    trust = ("--trust", fingerprint(pack))
+    assert typed("bench", "device", tmp_path / "none", "--pack", pack, *trust) == 2
+    (tmp_path / "empty").mkdir()
+    assert typed("bench", "device", tmp_path / "empty", "--pack", pack, *trust) == 2
+    assert "nothing to measure" in typed.error.getvalue()

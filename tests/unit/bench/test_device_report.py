@@ -1,0 +1,59 @@
+"""The report on devices: figures per watt and dollar, and what was not measured."""
+
+from __future__ import annotations
+
+import json
+
+from bench_subjects import Record
+
+from fieldray.bench.device_report import Costs, device_report, iteration_chart
+from fieldray.bench.measurement import FILE, NETWORK, Measurement
+from fieldray.bench.report import Points, Report, Table
+from fieldray.reasons import reason
+
+
+def report() -> Report:
+    subject = Record("tiny on edgetpu").subject("edgetpu")
+    # later images: 8 and 12 ms, mean 10 ms = 100 a second
+    measured = [
+        Measurement(subject=subject, scope=NETWORK, repetitions=[[30, 20, 8, 12]]),
+        Measurement(subject=subject, scope=FILE, repetitions=[[300, 60, 40, 40]]),
+    ]
+    costs = Costs(power_w={"edgetpu": 2.0}, price_usd={"edgetpu": 80.0})
+    return device_report(measured, costs=costs, problems={"cpu": reason("no_runtime")}, films="2 films")
+
+
+def table(title: str) -> Table:
+    return next(block for block in report().blocks if isinstance(block, Table) and title in block.title)
+
+
+def test_times() -> None:
+    network, file = table("Milliseconds").rows
+    # stdev of 8 and 12: sqrt(4 + 4) = 2.83
+    assert network[:5] == ("tiny on edgetpu, network alone", "30.00", "20.00", "10.00", "2.83")
+    assert network[-2:] == ("3.00", "2")
+    assert file[0] == "tiny on edgetpu, file to scores"
+
+
+def test_rates_for_each_watt_and_dollar() -> None:
+    network, _ = table("Images per second").rows
+    # 1000 / 12, 1000 / 10, 1000 / 8; 100 / 2 W; 100 / 80 USD
+    assert network[1:] == ("83.33", "100.00", "125.00", "50", "1.25")
+
+
+def test_what_could_not_be_measured_is_said() -> None:
+    (points,) = (block for block in report().blocks if isinstance(block, Points))
+    assert any("cpu" in sentence and "runtime" in sentence for sentence in points.sentences)
+
+
+def test_data_hold_every_time_and_are_json() -> None:
+    data = json.loads(json.dumps(report().data))
+    assert data["measurements"][0]["times_ms"] == [[30, 20, 8, 12]]
+    assert data["measurements"][0]["fps_per_w"] == 50
+    assert data["not_measured"] == {"cpu": reason("no_runtime").text}
+
+
+def test_a_chart_of_iterations_stops_where_the_shortest_line_does() -> None:
+    chart = iteration_chart("t", {"a": [[3, 2, 1]], "b": [[6, 5, 4, 4], [8, 5, 2, 2]]})
+    assert chart.places == ("1", "2", "3")
+    assert [series.values for series in chart.series] == [(3, 2, 1), (7, 5, 3)]

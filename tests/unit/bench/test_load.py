@@ -1,0 +1,126 @@
+"""The load study: what is compared with what, and what the load's processes do. No time is asserted here."""
+
+from __future__ import annotations
+
+import itertools
+from typing import NamedTuple
+
+import pytest
+from bench_subjects import FILMS, Record, cell
+
+from fieldray.bench.burner import spells
+from fieldray.bench.load import load_subjects, measure, rotated
+from fieldray.bench.load_report import increase, load_report, percent
+from fieldray.bench.measurement import Effort
+from fieldray.bench.parallel_load import LEVELS, NO_LOAD, Level, busy_share, parallel_load
+from fieldray.bench.report import Points, Report, Table
+from tiny_models import tiny_model
+
+FULL = LEVELS[-1]
+
+
+class Times(NamedTuple):
+    """As `psutil.cpu_times` on Linux, as far as it matters; guest is part of user there."""
+
+    user: float
+    idle: float
+    iowait: float
+    guest: float
+
+
+def test_busy_is_what_is_not_idle() -> None:
+    # 10 s of user time (4 of them guest), 25 idle, 5 waiting: 10 of 40
+    assert busy_share(Times(100, 50, 5, 1), Times(110, 75, 10, 5)) == 0.25
+    assert busy_share(Times(1, 1, 1, 1), Times(1, 1, 1, 1)) == 0
+
+
+def test_a_steady_load_is_busy_for_its_share() -> None:
+    assert list(itertools.islice(spells(0.6, is_irregular=False, seed=0), 2)) == [(0.1, pytest.approx(0.06))] * 2
+
+
+def test_a_users_load_is_busy_for_its_share_on_average() -> None:
+    # busy parts are uniform in 0..0.8 of spells that are uniform too: over 4000 of them the mean is within 0.02
+    made = list(itertools.islice(spells(0.4, is_irregular=True, seed=3), 4000))
+    assert sum(busy for _, busy in made) / sum(length for length, _ in made) == pytest.approx(0.4, abs=0.02)
+    assert all(0 <= busy <= length for length, busy in made)
+    assert made == list(itertools.islice(spells(0.4, is_irregular=True, seed=3), 4000))
+
+
+def test_a_load_has_a_process_for_each_core_and_none_afterwards() -> None:
+    with parallel_load(Level(name="a little", share=0.05), cores=2) as processes:
+        assert [process.is_running() for process in processes] == [True, True]
+    assert not any(process.is_running() for process in processes)
+    with parallel_load(NO_LOAD, cores=2) as processes:
+        assert processes == ()
+
+
+def test_no_one_always_comes_first() -> None:
+    assert [rotated("abc", by) for by in range(4)] == [list("abc"), list("bca"), list("cab"), list("abc")]
+
+
+def test_every_subject_is_measured_under_every_level() -> None:
+    a, b = Record("a").subject(), Record("b").subject()
+    levels = (NO_LOAD, Level(name="a little", share=0.05))
+    effort = Effort(repeats=2, images=3)
+    cells = measure([a, b], FILMS, effort, cores=1, notify=str, levels=levels, settle_s=0.01, least_s=0)
+    assert {(one.subject.name, one.level.name) for one in cells} == {
+        *(("a", "no load"), ("b", "no load"), ("a", "a little"), ("b", "a little")),
+    }
+    assert all(one.repetitions == [[5, 2, 1], [5, 2, 1]] for one in cells)
+    assert [len(one.loads) for one in cells] == [2, 2, 2, 2]
+    assert all(one.load.made == 0 for one in cells if one.level == NO_LOAD)
+
+
+def test_subjects_differ_in_threads_and_priority() -> None:
+    names = [subject.name for subject in load_subjects(tiny_model(), cores=2)]
+    assert names == [
+        *("cpu, 1 thread", "cpu, 2 threads", "cpu, 1 thread, priority raised", "cpu, 1 thread, priority lowered"),
+        "edgetpu",
+    ]
+    assert not any("2 threads" in subject.name for subject in load_subjects(tiny_model(), cores=1))
+
+
+def test_increase_is_against_the_same_subject_without_load() -> None:
+    plain, raised = Record("plain").subject(), Record("raised").subject()
+    cells = [cell(plain, NO_LOAD, 10), cell(raised, NO_LOAD, 20), cell(plain, FULL, 15), cell(raised, FULL, 21)]
+    # 15 / 10 and 21 / 20
+    assert [increase(one, cells) for one in cells] == pytest.approx([0, 0, 0.5, 0.05])
+
+
+def study(*, others: float = 0.0, raised_ms: float = 12.0) -> Report:
+    plain, raised = Record("plain").subject(), Record("raised").subject()
+    cells = [
+        cell(plain, NO_LOAD, 10, 10, others=others),
+        cell(raised, NO_LOAD, 10, 10, others=others),
+        cell(plain, FULL, 15, 15),
+        cell(raised, FULL, raised_ms, raised_ms),
+    ]
+    return load_report(cells, problems={}, films="3 films")
+
+
+def sentences(report: Report) -> str:
+    (points,) = (block for block in report.blocks if isinstance(block, Points))
+    return " ".join(points.sentences)
+
+
+def test_the_dissertations_figure_stands_beside() -> None:
+    table = next(block for block in study().blocks if isinstance(block, Table))
+    by_name = {row[0]: row[1:] for row in table.rows}
+    assert by_name["plain, 100 %"][-2:] == ("+50.0 %", "+27.3 %")
+    assert by_name["plain, no load"][-2:] == ("", "")
+    # the load's own processes took all of the processor beside the measurement
+    assert by_name["plain, 100 %"][1] == "100%"
+
+
+def test_the_best_way_is_named_whether_or_not_it_reaches_the_mark() -> None:
+    assert "+20.0 % (raised): below the dissertation's +27.3 %" in sentences(study())
+    assert "+30.0 % (raised): not below the dissertation's +27.3 %" in sentences(study(raised_ms=13))
+
+
+def test_a_machine_that_was_not_quiet_is_confessed() -> None:
+    assert "not quiet: other programs used 40%" in sentences(study(others=0.4))
+    assert "not quiet" not in sentences(study(others=0.05))
+
+
+def test_shares_as_text() -> None:
+    assert (percent(0.273), percent(-0.05), percent(None)) == ("+27.3 %", "-5.0 %", "")
