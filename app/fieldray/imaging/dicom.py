@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, Final
 
@@ -15,12 +15,20 @@ from pydicom.dataset import Dataset
 from pydicom.encaps import get_frame
 from pydicom.pixels import apply_color_lut, get_decoder
 from pydicom.pixels.decoders.base import Decoder
-from pydicom.uid import UID, JPEGExtended12Bit
+from pydicom.uid import UID, JPEG2000TransferSyntaxes, JPEGExtended12Bit
 
 from fieldray.domain.image import Image
 from fieldray.errors import FieldrayError, Unreadable, Unusable
 from fieldray.imaging import dicom_grey
-from fieldray.imaging.dicom_codecs import PLUGINS, check_fragments, codestream_size, decode_extended, plain_name
+from fieldray.imaging.dicom_codecs import (
+    PLUGINS,
+    check_fragments,
+    codestream_size,
+    decode_extended,
+    decode_reduced,
+    plain_name,
+    spare_levels,
+)
 from fieldray.imaging.dicom_fields import text, whole_number
 from fieldray.imaging.dicom_header import DicomHeader, read_header
 from fieldray.imaging.grey import grey_of_colour
@@ -50,8 +58,8 @@ _FLOAT_TAGS: Final = {0x7FE00008: "f4", 0x7FE00009: "f8"}
 _PIXEL_DATA: Final = 0x7FE00010
 
 
-def decode_dicom(data: bytes, *, frame: int = 0) -> Image:
-    """Decode one frame of a DICOM file, with or without preamble and file meta information.
+def decode_dicom(data: bytes, *, frame: int = 0, shortest_side: int | None = None) -> Image:
+    """Decode one frame of a DICOM file, with or without preamble and file meta information; see `decode`.
 
     Raises Unreadable; Unusable `colour` or `no_pixel_data`.
     """
@@ -59,17 +67,21 @@ def decode_dicom(data: bytes, *, frame: int = 0) -> Image:
         # pydicom warns of what it repairs; what matters here is in the image's notes or in the reason.
         warnings.simplefilter("ignore")
         try:
-            return _decode(data, frame)
+            return _decode(data, frame, shortest_side)
         except (FieldrayError, MemoryError):
             raise
         except Exception as error:  # parsers and codecs raise whatever the damaged bytes lead them to
             raise Unreadable(reason("damaged", detail="the image cannot be decoded")) from error
 
 
-def _decode(data: bytes, frame: int) -> Image:
+def _decode(data: bytes, frame: int, shortest_side: int | None) -> Image:
     header = read_header(io.BytesIO(data), _KEYWORDS, inflated_limit=MAX_FILE_BYTES)
     shape = _shape(header)
     value = _pixel_value(header)
+    if shortest_side is not None:
+        reduced = _reduced(header, shape, value, frame, shortest_side)
+        if reduced is not None:
+            return reduced
     stored = _stored(header, shape, value, frame)
     if stored.ndim == 3 and stored.shape[2] == 1:
         stored = stored[:, :, 0]
@@ -93,6 +105,29 @@ def _grey_of_colour(stored: NDArray[Any], dataset: Dataset) -> Image:
     bare.WindowCenter, bare.WindowWidth, bare.VOILUTFunction = (2**bits - 1) / 2, 2**bits - 1, "LINEAR_EXACT"
     bare.ViewPosition = text(dataset, "ViewPosition")
     return dicom_grey.grey_image(grey, bare, ("grey_from_colour",))
+
+
+def _reduced(header: DicomHeader, shape: _Shape, value: memoryview, frame: int, shortest_side: int) -> Image | None:
+    """A grey JPEG 2000 film at the lowest resolution that is enough; None where that is not to be had.
+
+    Not with pixel padding, whose value would be blended with its neighbours'.
+    """
+    dataset, bits = header.dataset, whole_number(header.dataset, "BitsStored", shape.bits_allocated)
+    is_plain = shape.samples == 1 and bits <= 16 and whole_number(dataset, "PixelRepresentation") == 0
+    is_grey = text(dataset, "PhotometricInterpretation").upper() in ("MONOCHROME1", "MONOCHROME2")
+    is_wavelet = header.transfer_syntax in JPEG2000TransferSyntaxes
+    if not (is_plain and is_grey and is_wavelet) or "PixelPaddingValue" in dataset:
+        return None
+    source = _frame_source(shape, value, frame)
+    levels = spare_levels(source, shortest_side)
+    if not levels:
+        return None
+    try:
+        stored = decode_reduced(source, levels, bits)
+    except (OSError, ValueError, SyntaxError):
+        return None  # the other decoder may read it, or say what is wrong
+    image = dicom_grey.grey_image(stored, dataset)
+    return replace(image, is_reduced=True, full_rows=shape.rows, full_columns=shape.columns, spacing_mm=None)
 
 
 # ---- sizes, checked before anything is allocated
@@ -205,11 +240,7 @@ def _unused_low_bits(dataset: Dataset, shape: _Shape) -> int:
 
 
 def _encapsulated(header: DicomHeader, decoder: Decoder, shape: _Shape, value: bytes, frame: int) -> NDArray[Any]:
-    source = get_frame(value, frame, number_of_frames=shape.frames)
-    size = codestream_size(source)
-    if size is not None and size != (shape.rows, shape.columns):
-        detail = f"the image is {size[0]} x {size[1]} pixels, its header says {shape.rows} x {shape.columns}"
-        raise Unreadable(reason("damaged", detail=detail))
+    source = _frame_source(shape, value, frame)
     bits = whole_number(header.dataset, "BitsStored", shape.bits_allocated)
     is_extended = header.transfer_syntax == JPEGExtended12Bit
     if is_extended and shape.samples == 1 and bits > 8:
@@ -217,6 +248,16 @@ def _encapsulated(header: DicomHeader, decoder: Decoder, shape: _Shape, value: b
     values, plugin = _with_pixels(header, value), PLUGINS.get(header.transfer_syntax, "")
     stored: NDArray[Any] = decoder.as_array(values, index=frame, decoding_plugin=plugin)[0]
     return stored
+
+
+def _frame_source(shape: _Shape, value: bytes | memoryview, frame: int) -> bytes:
+    """One frame's codestream. Raises Unreadable if its own size is not what the header says."""
+    source = bytes(get_frame(bytes(value), frame, number_of_frames=shape.frames))
+    size = codestream_size(source)
+    if size is not None and size != (shape.rows, shape.columns):
+        detail = f"the image is {size[0]} x {size[1]} pixels, its header says {shape.rows} x {shape.columns}"
+        raise Unreadable(reason("damaged", detail=detail))
+    return source
 
 
 def _with_pixels(header: DicomHeader, value: bytes | memoryview) -> Dataset:

@@ -102,9 +102,9 @@ def _modality(stored: NDArray[Any], dataset: Dataset, remarks: list[str]) -> _Mo
     sequence = items(dataset, "ModalityLUTSequence")
     table = _table(sequence[0], dataset, is_signed=low < 0) if sequence else None
     if table is not None:
-        values = table.take(np.arange(low, high + 1))
-        pixels = _fitted(values, table.highest)[stored.astype(np.int32) - low]
-        return _turned(pixels, table.highest, 1.0, 0.0, no_data, is_inverse=_low_is_white(dataset))
+        values, top = table.take(np.arange(low, high + 1)), int(table.entries.max())
+        pixels = _fitted(values, top)[stored.astype(np.int32) - low]
+        return _turned(pixels, top, 1.0, 0.0, no_data, is_inverse=_low_is_white(dataset))
     slope, intercept = number(dataset, "RescaleSlope") or 1.0, number(dataset, "RescaleIntercept") or 0.0
     pixels = _shifted(stored, low, high)
     scale, offset = slope * step, slope * (low * step + base) + intercept
@@ -239,7 +239,13 @@ def _table(item: Dataset, dataset: Dataset, *, is_signed: bool) -> _Table | None
     if len(entries) < 2 or not 1 <= bits <= 16:
         return None
     first = first - 65536 if is_signed and first > 32767 else first
-    return _Table(first, entries, max(2**bits - 1, int(entries.max())))
+    return _Table(first, entries, _highest(entries, bits))
+
+
+def _highest(entries: NDArray[np.uint16], bits: int) -> int:
+    """What counts as white: as the descriptor says, unless the entries need more bits, or three bits fewer or less."""
+    used = max(1, int(entries.max()).bit_length())
+    return (1 << (bits if bits - 3 < used <= bits else used)) - 1
 
 
 def _unsigned_words(item: Dataset, keyword: str, little: bool) -> NDArray[np.uint16] | None:

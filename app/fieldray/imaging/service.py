@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -43,7 +44,7 @@ def _read(ref: ImageRef, spec: InputSpec) -> Message:
     try:
         data = read_bytes(ref)
         answer["content_sha256"] = hashlib.sha256(data).hexdigest()
-        image = decode(data, ref)
+        image = decode(data, ref, shortest_side=_shortest_side(spec))
         problem = check_pixels(image)
         tensor = to_tensor(image, spec)
         answer |= _image_facts(image, tensor)
@@ -54,6 +55,11 @@ def _read(ref: ImageRef, spec: InputSpec) -> Message:
     answer["problem"] = [problem.code, [list(pair) for pair in problem.parameters]] if problem else None
     answer["problem_is_refusal"] = problem is not None and is_refusal
     return Message(answer, arrays)
+
+
+def _shortest_side(spec: InputSpec) -> int:
+    """Twice the tensor's size: what the preprocessing maps grey levels on, at least."""
+    return math.ceil(2 * max(spec.height, spec.width) / (1 - 2 * spec.margin))
 
 
 def _image_facts(image: Image, tensor: Tensor) -> Mapping[str, Any]:

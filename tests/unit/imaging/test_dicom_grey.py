@@ -62,7 +62,8 @@ def test_a_modality_table_is_applied(photometric: str, tmp_path: Path) -> None:
     image = _read(tmp_path, photometric=photometric, changes=changes)
     stored = 4095 - RAMP if photometric == "MONOCHROME1" else RAMP
     values = np.minimum(stored // 2, 1022)
-    np.testing.assert_array_equal(image.pixels, 1023 - values if photometric == "MONOCHROME1" else values)
+    # the negative begins at the table's own end, so that 0 is air
+    np.testing.assert_array_equal(image.pixels, 1022 - values if photometric == "MONOCHROME1" else values)
 
 
 # ---- VOI
@@ -99,6 +100,12 @@ def test_a_damaged_table_is_passed_over(descriptor: list[int], tmp_path: Path) -
     image = _read(tmp_path, changes={"VOILUTSequence": [item]})
     assert image.voi_lut is None
     assert image.window is not None
+
+
+def test_a_table_that_uses_fewer_bits_than_it_says(tmp_path: Path) -> None:
+    # 16 bits stated, 12 used: white is 4095
+    shown = to_display(_read(tmp_path, changes={"VOILUTSequence": _table(np.arange(4096), bits=16)})).reshape(-1)
+    assert shown[[0, 2048, 4095]].tolist() == [0, 128, 255]
 
 
 def test_the_first_of_several_windows_counts(tmp_path: Path) -> None:
