@@ -11,8 +11,9 @@ from fieldray.offline import stay_offline
 
 def main(arguments: list[str] | None = None) -> int:
     """Run Fieldray; returns the exit code."""
-    stay_offline()
     arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments[:1] != ["adapt"]:  # TensorFlow, which the toolchain needs, insists on what this takes away
+        stay_offline()
     if arguments:
         from fieldray.cli import run
 
