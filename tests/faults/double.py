@@ -59,8 +59,8 @@ class DoubleStick:
         beside.replace(self._control)
 
     def heal(self) -> None:
-        """Forget all orders but those about where it is."""
-        self._orders = {key: value for key, value in self._orders.items() if key in ("stick", "path")}
+        """Forget all orders but those about where it is and whose results are marked."""
+        self._orders = {key: value for key, value in self._orders.items() if key in ("stick", "path", "mark")}
         self.order()
 
     def plug(self, stick: str = "ready", *, speed_mbit: int = 5000, place: str = _PLACE, writable: bool = True) -> None:

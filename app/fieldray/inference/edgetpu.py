@@ -16,6 +16,7 @@ from fieldray.inference.compiled import read_compiled
 from fieldray.inference.coral_usb import FindSticks
 from fieldray.inference.delegate import DelegateSpec
 from fieldray.inference.runtime import RUNTIMES
+from fieldray.inference.spare import Spare
 from fieldray.inference.worker import BUDGET_S, WorkerBackend
 from fieldray.paths import user_data
 from fieldray.reasons import Reason, reason
@@ -34,6 +35,7 @@ def edgetpu_kind(
     clock: Clock = "std",
     runtimes: tuple[str, ...] = RUNTIMES,
     find: FindSticks = coral.find_usb_sticks,
+    spare: Spare | None = None,
     lock_folder: Callable[[], Path] = user_data,
     start_timeout_s: float = 20.0,
     run_timeout_s: float = 3.0,
@@ -44,8 +46,11 @@ def edgetpu_kind(
     libraries    names of the Edge TPU runtime to try; this system's usual ones if empty
     clock        "max" makes the stick hot enough to burn the skin, and is only for who asks for it
     find         what the system knows about USB; where it shows no stick, the runtime's own list is asked
+    spare        keeps a process in waiting; closed with the kind
     lock_folder  holds one lock file a stick, shared by all processes of this user
     """
+
+    waiting = spare or Spare(runtimes)
 
     def make() -> WorkerBackend:
         delegate = DelegateSpec(
@@ -60,6 +65,7 @@ def edgetpu_kind(
             budget_s=budget_s,
             delegate=delegate,
             explain=explain,
+            child=waiting.take,
             start_timeout_s=start_timeout_s,
             run_timeout_s=run_timeout_s,
         )
@@ -72,7 +78,7 @@ def edgetpu_kind(
     def why_not(model: Model) -> Reason | None:
         return _stick_problem(find, libraries) or _file_problem(model)
 
-    return BackendKind(name="edgetpu", make=make, why_not=why_not)
+    return BackendKind(name="edgetpu", make=make, why_not=why_not, close=waiting.close)
 
 
 def _compiled_file(model: Model) -> bytes:

@@ -142,6 +142,8 @@ class Engine:
             deployment.board.close()
         for deployment in deployments:
             deployment.end()
+        for kind in self._kinds:
+            kind.close()
 
     def __enter__(self) -> Engine:
         return self

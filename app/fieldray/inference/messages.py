@@ -2,6 +2,8 @@
 
 open   body: runtimes, input, outputs, labels, cores, budget_s, delegate (None for the CPU); array file (uint8 bytes)
        -> body: runtime, version, networks, threads, device (what the delegate says of itself, empty for the CPU)
+warm   body: runtimes
+       -> nothing: the runtime is imported, so that a later open is quick
 run    array images (n, height, width, channels) uint8, n up to `networks`
        -> body: latencies_ms; arrays scores (n, labels), and class_maps (n, labels, rows, columns) and features
        (n, length) where the model has them
@@ -66,6 +68,11 @@ class OpenRequest:
             budget_s=body["budget_s"],
             delegate=DelegateSpec.of(body["delegate"]) if body["delegate"] else None,
         )
+
+
+def warm_message(runtimes: tuple[str, ...]) -> Message:
+    """Ask for no more than the runtime to be imported."""
+    return Message({"operation": "warm", "runtimes": list(runtimes)})
 
 
 def run_message(images: Sequence[NDArray[np.uint8]]) -> Message:

@@ -29,6 +29,9 @@ class Service:
             return self._open(OpenRequest.of(message))
         if operation == "run":
             return self._run(message)
+        if operation == "warm":
+            load_runtime(message.body["runtimes"])
+            return Message({})
         raise ValueError(f"no operation {operation}")
 
     def close(self) -> None:

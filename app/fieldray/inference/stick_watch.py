@@ -76,10 +76,11 @@ class Steady:
 class StickWatch:
     """A thread that looks; the callbacks are called from it.
 
-    plugged    a stick is there: try it
-    unplugged  it is gone, and why
-    ask        asks the Edge TPU runtime; may take its time
-    notes      to be told whenever a stick is there
+    plugged        a stick is there: try it
+    unplugged      it is gone, and why
+    ask            asks the Edge TPU runtime; may take its time
+    library_works  the runtime has answered, once or earlier, and a moment has passed since the last change
+    notes          to be told whenever a stick is there
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class StickWatch:
         unplugged: Callable[[Reason], None],
         find: FindSticks = coral.find_usb_sticks,
         ask: coral.AskLibrary = coral.ask_library,
+        library_works: Callable[[], None] = lambda: None,
         notes: tuple[Reason, ...] = (),
         interval_s: float = 0.2,
         ask_after_s: float = 3.0,
@@ -99,12 +101,15 @@ class StickWatch:
         self._unplugged = unplugged
         self._find = find
         self._ask = ask
+        self._library_works = library_works
+        self._has_answered = False
+        self._prepare_at_s: float | None = None
         self._notes = notes
         self._interval_s = interval_s
         self._ask_after_s = ask_after_s
         self._steady = Steady()
         self._sticks: tuple[UsbStick, ...] = ()
-        self._ask_at_s: float | None = time.monotonic() + ask_after_s
+        self._ask_at_s: float | None = time.monotonic() + ask_after_s / 3
         self._told: StickChanged | None = None
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="stick-watch", daemon=True)
@@ -132,6 +137,7 @@ class StickWatch:
         change = self._steady.look(sticks, now_s)
         if change:
             self._tell(sticks, change)
+            self._prepare_at_s = now_s + self._ask_after_s / 3
         if change == "flapping":
             self._ask_at_s = None
         elif change or (sticks and sticks != self._sticks):
@@ -139,7 +145,16 @@ class StickWatch:
         self._sticks = sticks
         if self._ask_at_s is not None and now_s >= self._ask_at_s:
             self._ask_at_s = None
-            self._publish_event(coral.look(ask=self._ask, find=self._find).event)
+            status = coral.look(ask=self._ask, find=self._find)
+            self._publish_event(status.event)
+            self._has_answered = status.answer is not None
+            self._prepare_at_s = now_s
+        self._prepare(now_s)
+
+    def _prepare(self, now_s: float) -> None:
+        if self._has_answered and self._prepare_at_s is not None and now_s >= self._prepare_at_s:
+            self._prepare_at_s = None
+            self._library_works()
 
     def _tell(self, sticks: tuple[UsbStick, ...], change: Change) -> None:
         log.info("the stick: %s", change)

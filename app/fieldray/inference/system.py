@@ -11,6 +11,8 @@ from fieldray.inference.coral_usb import FindSticks
 from fieldray.inference.cpu import cpu_kind
 from fieldray.inference.edgetpu import Clock, edgetpu_kind
 from fieldray.inference.engine import Engine
+from fieldray.inference.runtime import RUNTIMES
+from fieldray.inference.spare import Spare
 from fieldray.inference.stick_watch import StickWatch
 from fieldray.reasons import reason
 
@@ -32,6 +34,8 @@ def system_engine(
     `stick_start_timeout_s` until it is open, which includes its firmware and its first image.
     """
 
+    spare = Spare(RUNTIMES)
+
     def watch(engine: Engine) -> StickWatch:
         return StickWatch(
             publish,
@@ -39,10 +43,12 @@ def system_engine(
             unplugged=lambda why: engine.lost("edgetpu", why),
             find=find,
             ask=lambda: coral.ask_library(libraries),
+            library_works=spare.prepare,
             notes=(reason("coral_max_clock"),) if clock == "max" else (),
         )
 
     stick = edgetpu_kind(
+        spare=spare,
         libraries=libraries,
         clock=clock,
         find=find,

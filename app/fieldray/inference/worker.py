@@ -24,7 +24,7 @@ from fieldray.wire import Message
 log = logging.getLogger(__name__)
 
 BUDGET_S: Final = 0.25
-_SERVICE: Final = "fieldray.inference.service:handle"
+SERVICE: Final = "fieldray.inference.service:handle"
 
 
 class Explain(Protocol):
@@ -49,6 +49,7 @@ class WorkerBackend:
     budget_s   how long arrangements may be timed when a model is opened; None: not at all, a thread a core
     delegate   opens the stick; None for the CPU
     explain    says why the child ended
+    child      makes the child process, which may run already
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class WorkerBackend:
         run_timeout_s: float = 20.0,
         delegate: DelegateSpec | None = None,
         explain: Explain = explain_end,
+        child: Callable[[], Child] = lambda: Child(SERVICE),
     ) -> None:
         self._file = file
         self._runtimes = runtimes
@@ -72,7 +74,7 @@ class WorkerBackend:
         self._delegate = delegate
         self._explain = explain
         self._is_open = False
-        self._child = Child(_SERVICE)
+        self._child = child()
         self._capacity = 1
         self._detail = ""
 
@@ -109,7 +111,8 @@ class WorkerBackend:
             delegate=self._delegate,
         )
         try:
-            self._child.start()
+            if not self._child.is_running:
+                self._child.start()
         except OSError as error:
             raise BackendProblem(reason("start_failed", detail=error.strerror or str(error))) from error
         opened = self._call(request.message(), timeout_s=self._start_timeout_s).body

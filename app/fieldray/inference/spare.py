@@ -1,0 +1,58 @@
+"""A child process that has imported the runtime and waits for a stick, so that a plugged stick serves sooner."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Final
+
+from fieldray.child import Child, ChildDied, ChildTimeout
+from fieldray.errors import FieldrayError
+from fieldray.inference.messages import warm_message
+from fieldray.inference.worker import SERVICE
+
+log = logging.getLogger(__name__)
+
+_TIMEOUT_S: Final = 30.0
+
+
+class Spare:
+    """At most one child in waiting. Thread-safe."""
+
+    def __init__(self, runtimes: tuple[str, ...]) -> None:
+        self._runtimes = runtimes
+        self._lock = threading.Lock()
+        self._child: Child | None = None
+        self._is_closed = False
+
+    def prepare(self) -> None:
+        """Have one in waiting; takes as long as a process takes to start."""
+        with self._lock:
+            if self._is_closed or (self._child and self._child.is_running):
+                return
+            child = Child(SERVICE)
+            try:
+                child.start()
+                child.call(warm_message(self._runtimes), timeout_s=_TIMEOUT_S)
+            except (OSError, ChildDied, ChildTimeout, FieldrayError):
+                log.exception("no spare process")
+                child.close()
+            else:
+                self._child = child
+
+    def take(self) -> Child:
+        """The one in waiting, or one that is still to be started."""
+        with self._lock:
+            child, self._child = self._child, None
+        if child and not child.is_running:
+            child.close()
+            child = None
+        return child or Child(SERVICE)
+
+    def close(self) -> None:
+        """End the one in waiting; there will be no other."""
+        with self._lock:
+            self._is_closed = True
+            if self._child:
+                self._child.close()
+                self._child = None

@@ -1,0 +1,191 @@
+"""Batches of real size with one accident after another, and what came of it."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import psutil
+
+from faults.accidents import Accidents
+from faults.world import Clinic
+from fieldray.domain.events import Publish
+from fieldray.pipeline.session import Session
+
+_GRACE_S: Final = 5.0
+_WARM_UP_RUNS: Final = 3
+BACK_LIMIT_S: Final = 0.3
+PLUG_LIMIT_S: Final = 2.0
+STALL_LIMIT_S: Final = 0.1
+GROWTH_LIMIT_MB: Final = 16.0
+
+Say = Callable[[str], None]
+
+
+class FrontEnd(Protocol):
+    """What hears the events: nothing, or a window."""
+
+    publish: Publish
+
+    def stalls_s(self) -> Sequence[float]:
+        """The longest pauses of its event loop, longest first; empty for one without a loop."""
+
+
+class Silence:
+    """A front end that hears nothing."""
+
+    def publish(self, event: object) -> None:
+        """Forget it."""
+
+    def stalls_s(self) -> Sequence[float]:
+        """It has no loop."""
+        return ()
+
+
+class FaultRun:
+    """`events` accidents over batches of `films` films. `figures` is what is published of it."""
+
+    def __init__(self, folder: Path, library: Path, *, events: int, films: int, seed: int, say: Say) -> None:
+        self._events = events
+        self._seed = seed
+        self._say = say
+        self._threads_before = set(threading.enumerate())
+        self._children_before = set(psutil.Process().children(recursive=True))
+        self._clinic = Clinic(folder, library, films=films, seed=seed)
+        self._memory_mb: list[float] = []
+        self.figures: dict[str, Any] = {}
+
+    def go(self, front_end: FrontEnd) -> dict[str, Any]:
+        """Run it to the end and return the figures."""
+        began_s = time.monotonic()
+        session = self._clinic.session(front_end.publish)
+        accidents = Accidents(self._clinic, session, seed=self._seed, between_runs=threading.Lock())
+        try:
+            session.use_pack(self._clinic.load_pack())
+            self._run_batch(session, accidents)  # without accidents: the reference
+            self._with_accidents(session, accidents)
+            accidents.mend()
+            self._run_batch(session, accidents)
+        finally:
+            session.close()
+            self._clinic.close()
+        self.figures = self._summary(accidents, front_end, time.monotonic() - began_s)
+        return self.figures
+
+    def _with_accidents(self, session: Session, accidents: Accidents) -> None:
+        over = threading.Event()
+
+        def let_them_happen() -> None:
+            try:
+                for number in range(self._events):
+                    accidents.happen()
+                    if number % 20 == 19:
+                        self._say(f"{number + 1} accidents, {self._clinic.verdicts.images} images")
+            except Exception as error:
+                accidents.problems.append(f"{type(error).__name__}: {error}")
+                raise
+            finally:
+                over.set()
+
+        thread = threading.Thread(target=let_them_happen, name="accidents")
+        thread.start()
+        while not over.is_set():
+            self._run_batch(session, accidents)
+            over.wait(0.05)
+        thread.join()
+
+    def _run_batch(self, session: Session, accidents: Accidents) -> None:
+        with accidents.between_runs:
+            batch = self._clinic.run(session)
+            batch.join()
+            self._clinic.judge(session, batch)
+        gc.collect()
+        self._memory_mb.append(psutil.Process().memory_info().rss / 2**20)
+
+    def _left_behind(self) -> list[str]:
+        """Threads and processes that are still there, after a moment to end."""
+        deadline = time.monotonic() + _GRACE_S
+        while True:
+            threads = [thread.name for thread in threading.enumerate() if thread not in self._threads_before]
+            children = psutil.Process().children(recursive=True)
+            left = threads + [str(child) for child in children if child not in self._children_before]
+            if not left or time.monotonic() > deadline:
+                return left
+            time.sleep(0.05)
+
+    def _summary(self, accidents: Accidents, front_end: FrontEnd, duration_s: float) -> dict[str, Any]:
+        verdicts, timings = self._clinic.verdicts, accidents.timings
+        stalls_s = front_end.stalls_s()
+        return {
+            "seed": self._seed,
+            "duration_s": round(duration_s, 1),
+            "events": sum(accidents.counts.values()),
+            "events_by_kind": dict(accidents.counts.most_common()),
+            "batches": verdicts.runs,
+            "images": verdicts.images,
+            "images_by_backend": dict(verdicts.backends),
+            "images_lost": verdicts.lost,
+            "images_done_twice": verdicts.doubled,
+            "images_not_screened": verdicts.not_screened,
+            "wrong_backends": verdicts.wrong_backend,
+            "wrong_scores": verdicts.wrong_score,
+            "largest_score_difference": verdicts.largest_difference,
+            "runs_not_finished": verdicts.runs_not_finished,
+            "remarks": verdicts.remarks[:20],
+            "problems": accidents.problems[:20],
+            "second_instances": dict(accidents.second_instances),
+            "unplug_to_cpu_beyond_deadline_s": spread(timings.back_s),
+            "plug_to_stick_s": spread(timings.plug_s),
+            "longest_pause_while_opening_s": spread(timings.pause_s),
+            "memory_mb": memory(self._memory_mb),
+            "left_behind": self._left_behind(),
+            "window_stalls_s": [round(stall, 3) for stall in stalls_s[:10]],
+        }
+
+
+def spread(times_s: Sequence[float]) -> dict[str, float]:
+    """Number, median, 95th percentile and largest."""
+    if not times_s:
+        return {"n": 0}
+    ordered = sorted(times_s)
+    p95 = ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
+    values = {"p50": statistics.median(ordered), "p95": p95, "max": ordered[-1]}
+    return {"n": len(ordered), **{name: round(value, 4) for name, value in values.items()}}
+
+
+def memory(after_runs_mb: Sequence[float]) -> dict[str, float]:
+    """Of this process after each batch: medians of the first and last third once warm, and the growth between them."""
+    warm = after_runs_mb[_WARM_UP_RUNS:]
+    third = max(1, len(warm) // 3)
+    if len(warm) < 2:
+        return {"runs": len(after_runs_mb)}
+    first, last = statistics.median(warm[:third]), statistics.median(warm[-third:])
+    return {
+        "runs": len(after_runs_mb),
+        "first": round(first, 1),
+        "last": round(last, 1),
+        "growth": round(last - first, 1),
+    }
+
+
+def shortcomings(figures: dict[str, Any]) -> list[str]:
+    """What the figures show that must not be; empty when all is well."""
+    zero = ("images_lost", "images_done_twice", "images_not_screened", "wrong_backends", "wrong_scores")
+    found = [f"{name}: {figures[name]}" for name in (*zero, "runs_not_finished") if figures[name]]
+    found += [f"{name}: {figures[name]}" for name in ("problems", "left_behind") if figures[name]]
+    limits = (
+        ("unplug_to_cpu_beyond_deadline_s", "max", BACK_LIMIT_S),
+        ("plug_to_stick_s", "p95", PLUG_LIMIT_S),
+        ("memory_mb", "growth", GROWTH_LIMIT_MB),
+    )
+    for name, key, limit in limits:
+        if figures[name].get(key, 0) > limit:
+            found.append(f"{name}: {figures[name]}")
+    if any(stall > STALL_LIMIT_S for stall in figures["window_stalls_s"]):
+        found.append(f"window_stalls_s: {figures['window_stalls_s']}")
+    return found

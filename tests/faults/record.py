@@ -1,0 +1,182 @@
+"""Keeps every prediction a session was given, and judges a finished run by it."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from fieldray.domain.finding import Outcome, Screened
+from fieldray.domain.model import Model
+from fieldray.domain.prediction import BackendName, DeviceChoice, Policy, Prediction, Request
+from fieldray.inference.engine import Engine
+from fieldray.reasons import Reason
+
+# One level of the 8-bit output that a score comes from
+TOLERANCE: Final = 1 / 255
+
+
+def image_key(values: np.ndarray[Any, Any]) -> str:
+    """Tells the tensors of images apart."""
+    return hashlib.sha256(values.tobytes()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A prediction and when it came (monotonic seconds)."""
+
+    at_s: float
+    key: str
+    backend: BackendName
+    score: float
+    feature: float
+
+
+class Record:
+    """Predictions of the current run; a thread can wait for the next one of a backend."""
+
+    def __init__(self) -> None:
+        self._answers: list[Answered] = []
+        self._changed = threading.Condition()
+
+    def note(self, key: str, future: Future[Prediction]) -> None:
+        """An image's future is done."""
+        if future.cancelled() or future.exception():
+            return
+        prediction = future.result()
+        assert prediction.features is not None
+        score, feature = next(iter(prediction.scores.values())), float(prediction.features[0])
+        answered = Answered(time.monotonic(), key, prediction.backend, score, feature)
+        with self._changed:
+            self._answers.append(answered)
+            self._changed.notify_all()
+
+    def take(self) -> list[Answered]:
+        """All so far, and begin anew."""
+        with self._changed:
+            answers, self._answers = self._answers, []
+        return answers
+
+    def between(self, first_s: float, last_s: float) -> list[Answered]:
+        """Those of the current run that came in this time."""
+        with self._changed:
+            return [answer for answer in self._answers if first_s <= answer.at_s <= last_s]
+
+    def next_of(self, backend: BackendName, *, after_s: float, timeout_s: float) -> Answered | None:
+        """The first answer of a backend after a moment, None if none comes in time."""
+
+        def found() -> Answered | None:
+            fits = (answer for answer in self._answers if answer.backend == backend and answer.at_s > after_s)
+            return next(fits, None)
+
+        with self._changed:
+            return self._changed.wait_for(found, timeout_s)
+
+
+class RecordingEngine:
+    """The real engine, with a record of what it answers."""
+
+    def __init__(self, engine: Engine, record: Record) -> None:
+        self.inner: Final = engine
+        self._record = record
+
+    @property
+    def why_unable(self) -> Reason | None:
+        return self.inner.why_unable
+
+    def open(self, model: Model) -> None:
+        self.inner.open(model)
+
+    def reconsider(self, name: BackendName) -> None:
+        self.inner.reconsider(name)
+
+    def choose(self, device: DeviceChoice, policy: Policy) -> None:
+        self.inner.choose(device, policy)
+
+    def submit(self, request: Request) -> Future[Prediction]:
+        key = image_key(request.values)
+        future = self.inner.submit(request)
+        future.add_done_callback(lambda done: self._record.note(key, done))
+        return future
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What the CPU says of an image, before anything goes wrong."""
+
+    score: float
+    feature: float
+
+
+@dataclass
+class Verdicts:
+    """Sums over all runs; every one but `images`, `runs`, `backends` and `largest_difference` has to stay 0."""
+
+    runs: int = 0
+    images: int = 0
+    lost: int = 0
+    doubled: int = 0
+    not_screened: int = 0
+    wrong_backend: int = 0
+    wrong_score: int = 0
+    runs_not_finished: int = 0
+    largest_difference: float = 0.0
+    backends: Counter[str] = field(default_factory=Counter)
+    remarks: list[str] = field(default_factory=list)
+
+    @property
+    def faults(self) -> int:
+        """All that must not happen."""
+        counts = (self.lost, self.doubled, self.not_screened, self.wrong_backend, self.wrong_score)
+        return sum(counts) + self.runs_not_finished
+
+    def judge(
+        self,
+        outcomes: Sequence[Outcome],
+        answers: Sequence[Answered],
+        *,
+        keys: Mapping[Path, str],
+        references: Mapping[str, Reference],
+    ) -> None:
+        """Judge a finished run: stored outcomes against the files, the predictions given and the CPU's own."""
+        self.runs += 1
+        seen = Counter(outcome.ref.path for outcome in outcomes)
+        given = Counter(answer.key for answer in answers)
+        by_key = {answer.key: answer for answer in answers}
+        self.lost += sum(path not in seen for path in keys)
+        self.doubled += sum(count > 1 for count in (*seen.values(), *given.values()))
+        for outcome in outcomes:
+            self.images += 1
+            if not isinstance(outcome, Screened):
+                self.not_screened += 1
+                self.remarks.append(f"{outcome.ref.path.name}: {outcome.reason.text}")
+                continue
+            key = keys[outcome.ref.path]
+            self._judge_one(outcome, by_key[key], references[key])
+
+    def _judge_one(self, outcome: Screened, answer: Answered, reference: Reference) -> None:
+        # the double marks its results in an output that no score depends on
+        really: BackendName = "cpu" if answer.feature == reference.feature else "edgetpu"
+        self.backends[really] += 1
+        if not outcome.backend == answer.backend == really:
+            self.wrong_backend += 1
+            self.remarks.append(f"{outcome.ref.path.name}: {outcome.backend}, {answer.backend}, really {really}")
+        difference = max(abs(answer.score - reference.score), abs(outcome.findings[0].score - reference.score))
+        self.largest_difference = max(self.largest_difference, difference)
+        self.wrong_score += difference > TOLERANCE
+
+
+def recording(make: Callable[..., Engine], record: Record) -> Callable[..., RecordingEngine]:
+    """`make` with a record."""
+    return lambda *arguments, **options: RecordingEngine(make(*arguments, **options), record)

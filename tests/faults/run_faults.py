@@ -1,0 +1,61 @@
+"""The fault run by hand: `make faults`, or `python tests/faults/run_faults.py --events 1000 --seed 1`.
+
+Prints what went wrong, writes all figures as JSON, and ends with 1 if anything did that must not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from faults.double import build_library, compiler
+from faults.fault_run import FaultRun, Silence, shortcomings
+
+
+def main() -> int:
+    """Run as the arguments say."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--events", type=int, default=1000)
+    parser.add_argument("--films", type=int, default=1000, help="films of a batch")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--window", action="store_true", help="with the window, on no screen")
+    parser.add_argument("--out", type=Path, default=Path("build/faults.json"))
+    parser.add_argument("--log", type=Path, help="write the program's log here")
+    options = parser.parse_args()
+    if not sys.platform.startswith("linux") or not compiler():
+        print("The fault run needs Linux and a C compiler.")
+        return 2
+    if options.log:
+        logging.basicConfig(filename=options.log, level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        run = FaultRun(
+            folder, build_library(folder), events=options.events, films=options.films, seed=options.seed, say=say
+        )
+        if options.window:
+            from faults.window import go_with_window
+
+            figures = go_with_window(run)
+        else:
+            figures = run.go(Silence())
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(figures, indent=1) + "\n")
+    print(json.dumps(figures, indent=1))
+    found = shortcomings(figures)
+    print("\n".join(["NOT AS IT SHOULD BE:", *found] if found else ["All as it should be."]))
+    return 1 if found else 0
+
+
+def say(text: str) -> None:
+    """How far it is."""
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,167 @@
+"""A small clinic for the fault run: a model drive, a folder of films, a stick, and the real session on them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from PIL import Image
+
+from faults.double import DoubleStick
+from faults.record import Record, RecordingEngine, Reference, Verdicts, image_key
+from faults.stick_models import stick_model
+from fieldray.domain.events import Publish
+from fieldray.domain.finding import Outcome
+from fieldray.domain.model import Model
+from fieldray.domain.study import ImageRef
+from fieldray.imaging.discover import discover
+from fieldray.imaging.pool import ReaderPool
+from fieldray.inference.system import system_engine
+from fieldray.packs.library import PackLibrary
+from fieldray.packs.write import write_pack
+from fieldray.pipeline.batch import Batch
+from fieldray.pipeline.session import Session, device_choice
+from fieldray.settings import Settings
+from fieldray.store.results import ResultReader
+
+STICK_TIMEOUT_S: Final = 1.0
+_START_TIMEOUT_S: Final = 4.0
+_SIDE: Final = 160
+
+
+def write_films(folder: Path, count: int, *, seed: int) -> tuple[Path, ...]:
+    """`count` different grey PNG files that pass for films: soft shapes, noise, full contrast."""
+    folder.mkdir()
+    random = np.random.default_rng(seed)
+    rows, columns = np.mgrid[0:_SIDE, 0:_SIDE] / _SIDE
+    paths = []
+    for number in range(count):
+        centre, width = random.uniform(0.2, 0.8, 2), random.uniform(0.1, 0.5)
+        shape = np.exp(-((rows - centre[0]) ** 2 + (columns - centre[1]) ** 2) / width**2)
+        grey = 20 + 200 * shape + random.normal(0, 8, shape.shape)
+        paths.append(folder / f"film-{number:04d}.png")
+        Image.fromarray(np.clip(grey, 0, 255).astype(np.uint8)).save(paths[-1], compress_level=1)
+    return tuple(paths)
+
+
+class Clinic:
+    """Everything under one folder, which is also the user's home while it is open."""
+
+    def __init__(self, folder: Path, library: Path, *, films: int, seed: int) -> None:
+        self.folder: Final = folder
+        self.home: Final = folder / "home"
+        self.home.mkdir()
+        os.environ["FIELDRAY_HOME"] = str(self.home)
+        (folder / "stick").mkdir()
+        self.stick: Final = DoubleStick(folder / "stick", library)
+        self.stick.order(mark=1)
+        self.films: Final = write_films(folder / "films", films, seed=seed)
+        self.drive: Final = folder / "drive"
+        self._packs = PackLibrary(self.home)
+        self.pack_folder: Final = self._write_pack()
+        self.record: Final = Record()
+        self.verdicts: Final = Verdicts()
+        self.settings: Final = Settings()
+        self.keys: Final[Mapping[Path, str]] = self._film_keys()
+        self._engines: list[RecordingEngine] = []
+        self._references: dict[str, Reference] = {}
+
+    def session(self, publish: Publish) -> Session:
+        """The real session; its engine's answers are recorded."""
+
+        def engines(heard: Publish, settings: Settings) -> RecordingEngine:
+            device, policy = device_choice(settings)
+            engine = system_engine(
+                heard,
+                device=device,
+                policy=policy,
+                libraries=[str(self.stick.library)],
+                find=self.stick.find,
+                stick_timeout_s=STICK_TIMEOUT_S,
+                stick_start_timeout_s=_START_TIMEOUT_S,
+            )
+            self._engines.append(RecordingEngine(engine, self.record))
+            return self._engines[-1]
+
+        return Session(self.settings, publish, engines=engines)
+
+    def load_pack(self) -> Model:
+        """From the drive, into memory. Raises PackProblem when the drive is out."""
+        return self._packs.load(self.pack_folder)
+
+    def worker_pids(self) -> tuple[int, ...]:
+        """The processes that run the model now."""
+        return self._engines[-1].inner.pids if self._engines else ()
+
+    def run(self, session: Session) -> Batch:
+        """Begin a run over all films."""
+        return session.start([self.films[0].parent], fresh=True)
+
+    def judge(self, session: Session, batch: Batch) -> None:
+        """Take a finished run's results out of the store and judge them."""
+        answers = self.record.take()
+        if batch.state != "finished":
+            self.verdicts.runs_not_finished += 1
+            self.verdicts.remarks.append(f"run {batch.state}: {batch.reason.text if batch.reason else ''}")
+            return
+        outcomes = self._stored(session, batch)
+        if not self._references:
+            self._references = {answer.key: Reference(answer.score, answer.feature) for answer in answers}
+        self.verdicts.judge(outcomes, answers, keys=self.keys, references=self._references)
+
+    def second_instance(self) -> subprocess.CompletedProcess[str]:
+        """Another start of the program on a few of the films, in the same home and with the same stick."""
+        environment = os.environ | {"LD_LIBRARY_PATH": str(self.stick.library.parent)}
+        films = [str(path) for path in self.films[:3]]
+        command = [sys.executable, "-m", "fieldray", "screen", *films, "--pack", str(self.pack_folder)]
+        command += ["--fresh", "--jobs", "1", "--json", "-"]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+
+    def close(self) -> None:
+        """Leave the environment as it was."""
+        self.stick.close()
+        os.environ.pop("FIELDRAY_HOME", None)
+
+    def _stored(self, session: Session, batch: Batch) -> Sequence[Outcome]:
+        with ResultReader(session.database) as reader:
+            return [stored.outcome for stored in reader.rows(batch.run_id)]
+
+    def _write_pack(self) -> Path:
+        model = stick_model()
+        texts = {"en": "For the fault run.", "uk": "Для перевірки збоїв."}
+        label = replace(model.manifest.labels[0], meaning=texts)
+        manifest = replace(
+            model.manifest,
+            names=texts,
+            descriptions=texts,
+            intended_use=texts,
+            limits=texts,
+            labels=(label,),
+            minimum_edgetpu_runtime=13,
+        )
+        assert model.edgetpu_file
+        key = Ed25519PrivateKey.from_private_bytes(bytes([7]) * 32)
+        files = {"cpu": model.cpu_file, "edgetpu": model.edgetpu_file}
+        packs = self.drive / "fieldray"
+        packs.mkdir(parents=True)
+        written = write_pack(packs, manifest=manifest, files=files, card="# Test\n", golden=model.golden, key=key)  # type: ignore[arg-type]
+        self._packs.trust(self._packs.candidates(self.drive)[0].fingerprint)
+        return written
+
+    def _film_keys(self) -> dict[Path, str]:
+        spec = stick_model().manifest.input
+        with ReaderPool(1, timeout_s=60, memory_limit_mb=2048) as pool:
+            return {ref.path: self._film_key(pool, ref, spec) for ref in discover([self.films[0].parent])}
+
+    @staticmethod
+    def _film_key(pool: ReaderPool, ref: ImageRef, spec: object) -> str:
+        tensor = pool.read(ref, spec).tensor  # type: ignore[arg-type]
+        assert tensor is not None, ref.path
+        return image_key(tensor.values)
