@@ -83,10 +83,8 @@ def _machine_rows(machine: MachineFacts) -> tuple[tuple[str, str], ...]:
 
 def _stick(facts: HostFacts) -> str:
     stick = facts.stick
-    ports = [f"{usb.place}: {usb.port_mbit or '?'} Mbit/s" for usb in stick.usb]
-    runtime = (
-        f"Edge TPU runtime {stick.answer.runtime_version or '?'} ({stick.answer.library})"
-        if stick.answer
-        else "its runtime is not installed"
-    )
-    return ", ".join(({"absent": "none", "bare": "plugged in", "ready": "ready"}[stick.state], *ports, runtime))
+    parts = [{"absent": "none", "bare": "plugged in", "ready": "ready"}[stick.state]]
+    parts += [f"{usb.place}: {usb.port_mbit or '?'} Mbit/s" for usb in stick.usb]
+    if stick.answer:
+        parts.append(f"Edge TPU runtime {stick.answer.runtime_version or '?'} ({stick.answer.library})")
+    return ", ".join(parts) + (f". {stick.library_problem.text}" if stick.library_problem else "")
