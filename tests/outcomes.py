@@ -21,7 +21,8 @@ POINT = OperatingPoint(
     unsure_high=0.6,
     sensitivity=Estimate(0.9, 0.8, 0.95),
     specificity=Estimate(0.7, 0.6, 0.8),
-    measured_on="test set",
+    titles={"en": "screening"},
+    measured_on={"en": "test set"},
 )
 
 

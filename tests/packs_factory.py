@@ -42,7 +42,8 @@ def manifest(**changes: object) -> Manifest:
             unsure_high=threshold + 0.1,
             sensitivity=share,
             specificity=share,
-            measured_on="100 synthetic films",
+            titles={"en": name, "uk": "точка"},
+            measured_on={"en": "100 synthetic films", "uk": "100 намальованих знімках"},
         )
         for name, threshold in (("sensitive", 0.3), ("balanced", 0.5))
     )

@@ -96,7 +96,8 @@ def tiny_manifest(*, side: int = SIDE, labels: int = 1, **changes: Any) -> Manif
         unsure_high=0.6,
         sensitivity=Estimate(0.9, 0.85, 0.95),
         specificity=Estimate(0.8, 0.75, 0.85),
-        measured_on="synthetic",
+        titles={"en": "screening", "uk": "скринінг"},
+        measured_on={"en": "synthetic films", "uk": "намальованих знімках"},
     )
     manifest = Manifest(
         pack_id="tiny",

@@ -16,7 +16,7 @@ from fieldray.domain.image import Image, PixelMap
 from fieldray.domain.model import Estimate, InputSpec, Label, Manifest, Model, OperatingPoint, OutputRoles
 from fieldray.domain.run import Verdict
 from fieldray.domain.study import ImageHeader, ImageRef
-from fieldray.errors import FieldrayError, PackNotTrusted, PackProblem
+from fieldray.errors import FieldrayError, PackNotTrusted
 from fieldray.imaging.preprocess import thumbnail
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.packs.library import PackCandidate
@@ -25,6 +25,7 @@ from fieldray.settings import Settings
 
 SIDE = 224
 CELLS = 14
+MEANING = {"en": "lung opacity", "uk": "затемнення легень"}
 FINGERPRINT = "-".join(f"{number:04x}" for number in range(0xA100, 0xA110))
 POINT = OperatingPoint(
     name="screening",
@@ -34,7 +35,8 @@ POINT = OperatingPoint(
     unsure_high=0.5,
     sensitivity=Estimate(0.951, 0.93, 0.967),
     specificity=Estimate(0.744, 0.71, 0.775),
-    measured_on="synthetic films",
+    titles={"en": "screening", "uk": "скринінг"},
+    measured_on={"en": "synthetic films", "uk": "намальованих знімках"},
 )
 
 
@@ -57,7 +59,7 @@ def manifest(**changes: object) -> Manifest:
             "uk": "Нічого не знає про людей. Бічні знімки, діти та знімки біля ліжка не перевірялися.",
         },
         "input": InputSpec(height=SIDE, width=SIDE),
-        "labels": (Label(code="opacity", scheme="fieldray", meaning={"en": "lung opacity", "uk": "затемнення легень"}),),
+        "labels": (Label(code="opacity", scheme="fieldray", meaning=MEANING),),
         "outputs": OutputRoles(scores=0, class_maps=1),
         "operating_points": (POINT, replace(POINT, name="careful", threshold=0.25, unsure_low=0.2, unsure_high=0.3)),
     }
@@ -243,12 +245,13 @@ class FakeLibrary:
 
     def load(self, folder: Path, *, allow_older: bool = False, allow_legacy: bool = False) -> Model:
         problem = self.problems.get(folder)
-        allowed = {"pack_older": allow_older, "pack_legacy": allow_legacy}
-        if isinstance(problem, PackNotTrusted) and problem.fingerprint not in self.trusted:
+        if isinstance(problem, PackNotTrusted):
+            answered = problem.fingerprint in self.trusted
+        else:
+            allowed = {"pack_older": allow_older, "pack_legacy": allow_legacy}
+            answered = problem is None or allowed.get(problem.reason.code, False)
+        if problem is not None and not answered:
             raise problem
-        if isinstance(problem, PackProblem) and not isinstance(problem, PackNotTrusted):
-            if not allowed.get(problem.reason.code, False):
-                raise problem
         return self.models.get(folder) or model("builtin")
 
     def trust(self, fingerprint: str) -> None:

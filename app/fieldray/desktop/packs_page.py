@@ -89,16 +89,17 @@ class PacksPage(QScrollArea):
 
     def _add_points(self, column: QVBoxLayout, manifest: Manifest) -> None:
         translator = self._translator
-        names = tuple(dict.fromkeys(point.name for point in manifest.operating_points))
-        if not names:
+        titles = {point.name: translator.pick(point.titles) for point in manifest.operating_points}
+        if not titles:
             column.addWidget(words(translator.text("No operating point: films get a score, but are not assessed.")))
             return
         choice = QComboBox()
-        choice.addItems(names)
+        for name, title in titles.items():
+            choice.addItem(title, name)
         point = self._packs.point
-        choice.setCurrentText(point.name if point else names[0])
+        choice.setCurrentIndex(choice.findData(point.name) if point else 0)
         choice.setAccessibleName(translator.text("Operating point of the next run"))
-        choice.textActivated.connect(self._packs.choose_point)
+        choice.activated.connect(lambda index: self._packs.choose_point(choice.itemData(index)))
         row = QHBoxLayout()
         row.addWidget(QLabel(translator.text("Operating point of the next run")))
         row.addWidget(choice)
@@ -158,7 +159,7 @@ def point_words(translator: Translator, point: OperatingPoint) -> str:
         threshold=number(translator, point.threshold, digits=2),
         low=number(translator, point.unsure_low, digits=2),
         high=number(translator, point.unsure_high, digits=2),
-        data=point.measured_on,
+        data=translator.pick(point.measured_on),
         sensitivity=percent(translator, point.sensitivity),
         specificity=percent(translator, point.specificity),
     )

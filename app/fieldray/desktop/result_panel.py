@@ -153,7 +153,8 @@ class ResultPanel(QScrollArea):
         column.addWidget(words(translator.text("Score {score}", score=score), role="title"))
         if point is not None:
             threshold = number(translator, point.threshold, digits=2)
-            used = translator.text("Operating point “{name}”: {threshold}", name=point.name, threshold=threshold)
+            name = translator.pick(point.titles)
+            used = translator.text("Operating point “{name}”: {threshold}", name=name, threshold=threshold)
             column.addWidget(words(used, role="heading"))
         column.addWidget(ScoreScale(finding, translator, self._theme))
         if point is not None:
@@ -161,7 +162,7 @@ class ResultPanel(QScrollArea):
                 "Measured there: sensitivity {sensitivity}, specificity {specificity} (95 % confidence), on {data}.",
                 sensitivity=percent(translator, point.sensitivity),
                 specificity=percent(translator, point.specificity),
-                data=point.measured_on,
+                data=translator.pick(point.measured_on),
             )
             column.addWidget(words(measured, role="muted"))
 

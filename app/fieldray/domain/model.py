@@ -78,21 +78,26 @@ class Estimate:
 class OperatingPoint:
     """A named threshold on one label's calibrated score, with what was measured at it.
 
+    `name` is what settings and the command line use; `titles` is its name for people and `measured_on` the films it
+    was measured on, both by language code.
+
     A score s is BELOW if s < unsure_low, ABOVE if s >= unsure_high, UNSURE between; a band of no width
     (unsure_low == threshold == unsure_high) leaves no unsure zone.
     """
 
     name: str
+    titles: Mapping[str, str]
     label: str
     threshold: float
     unsure_low: float
     unsure_high: float
     sensitivity: Estimate
     specificity: Estimate
-    measured_on: str
+    measured_on: Mapping[str, str]
 
     def __post_init__(self) -> None:
         _require(bool(self.name), "an operating point needs a name")
+        _require("en" in self.titles and "en" in self.measured_on, f"operating point {self.name}: no English texts")
         ordered = 0 <= self.unsure_low <= self.threshold <= self.unsure_high <= 1
         _require(ordered, f"operating point {self.name}: need 0 <= unsure_low <= threshold <= unsure_high <= 1")
 

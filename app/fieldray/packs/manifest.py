@@ -193,12 +193,13 @@ def _outputs(node: Node) -> OutputRoles:
 
 
 def _point(node: Node) -> OperatingPoint:
-    fields = node.fields(("name", "label", "measured_on", *_POINT_NUMBERS, *_POINT_ESTIMATES))
+    fields = node.fields(("name", "titles", "label", "measured_on", *_POINT_NUMBERS, *_POINT_ESTIMATES))
     return node.make(
         OperatingPoint,
         name=fields["name"].text(longest=64),
+        titles=_texts(fields["titles"], longest=100),
         label=fields["label"].text(longest=64),
-        measured_on=fields["measured_on"].text(longest=500),
+        measured_on=_texts(fields["measured_on"], longest=500),
         **{name: fields[name].number() for name in _POINT_NUMBERS},
         **{name: _estimate(fields[name]) for name in _POINT_ESTIMATES},
     )
@@ -267,7 +268,7 @@ def _outputs_content(outputs: OutputRoles) -> dict[str, object]:
 
 
 def _point_content(point: OperatingPoint) -> dict[str, object]:
-    names: Sequence[str] = ("name", "label", "measured_on", *_POINT_NUMBERS)
+    names: Sequence[str] = ("name", "titles", "label", "measured_on", *_POINT_NUMBERS)
     content = _slots(point, " ".join(names))
     for name in _POINT_ESTIMATES:
         content[name] = _slots(getattr(point, name), "value low high")

@@ -1,0 +1,165 @@
+"""Drives, trust and operating points, as a person meets them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fake_rooms import FINGERPRINT, FakeRooms, candidate, model, screened
+from PySide6.QtWidgets import QComboBox, QPushButton
+from test_flows import texts
+
+from conftest import Desk
+from fieldray.desktop.pack_dialog import PackDialog, fingerprint_lines
+from fieldray.domain.events import Drive, DrivesChanged, RunChanged
+from fieldray.errors import PackNotTrusted, PackProblem
+from fieldray.packs.library import PackCandidate
+from fieldray.reasons import reason
+
+STICK = Path("/media/stick")
+FOLDER = STICK / "fieldray" / "lungs-2.0.0"
+
+
+def plug_in(desk: Desk, *packs: PackCandidate) -> None:
+    desk.rooms.library.on_drives[STICK] = list(packs)
+    desk.rooms.publish(DrivesChanged(drives=(Drive(mount_point=str(STICK), name="STICK"),)))
+
+
+def pull_out(desk: Desk) -> None:
+    desk.rooms.library.on_drives.clear()
+    desk.rooms.publish(DrivesChanged(drives=()))
+
+
+def on_stick(**changes: object) -> PackCandidate:
+    return candidate(
+        str(FOLDER), **{"origin": "drive", "trust": "trusted", "pack_id": "lungs", "version": "2.0.0", **changes}
+    )
+
+
+def in_use(desk: Desk) -> str:
+    used = desk.application.workbench.packs.model
+    return used.pack_name if used else ""
+
+
+def dialog(desk: Desk) -> PackDialog:
+    desk.until(lambda: any(box.isVisible() for box in desk.window.findChildren(PackDialog)))
+    return next(box for box in desk.window.findChildren(PackDialog) if box.isVisible())
+
+
+@pytest.fixture
+def rooms(rooms: FakeRooms) -> FakeRooms:
+    rooms.library.models[FOLDER] = model(pack_id="lungs", version="2.0.0")
+    return rooms
+
+
+def test_a_drive_with_a_trusted_pack_is_used_and_may_be_removed(desk: Desk) -> None:
+    plug_in(desk, on_stick())
+    desk.until(lambda: in_use(desk) == "lungs-2.0.0")
+    assert "drive may be removed" in desk.window.header.pack_chip.toolTip()
+    assert desk.rooms.session.packs[-1].pack_name == "lungs-2.0.0"
+
+
+def test_a_drive_removed_during_a_run_lets_it_finish_then_the_builtin_pack_takes_over(desk: Desk) -> None:
+    plug_in(desk, on_stick())
+    desk.until(lambda: in_use(desk) == "lungs-2.0.0")
+    desk.screen()
+    desk.until(lambda: desk.application.workbench.screening.state == "running")
+    pull_out(desk)
+    desk.until(lambda: "This run finishes with the pack in memory" in texts(desk.window.banners))
+    assert in_use(desk) == "lungs-2.0.0"
+    desk.rooms.publish(RunChanged(run_id=1, state="finished"))
+    desk.until(lambda: in_use(desk) == "made-up-1.2.0")
+    desk.until(lambda: "The pack in use is now made-up-1.2.0" in texts(desk.window.banners))
+
+
+def test_a_drive_removed_between_runs_falls_back_at_once(desk: Desk) -> None:
+    plug_in(desk, on_stick())
+    desk.until(lambda: in_use(desk) == "lungs-2.0.0")
+    pull_out(desk)
+    desk.until(lambda: in_use(desk) == "made-up-1.2.0")
+
+
+def test_a_pack_found_during_a_run_is_offered_not_taken(desk: Desk) -> None:
+    desk.screen()
+    plug_in(desk, on_stick())
+    desk.until(lambda: "A pack was found on a drive" in texts(desk.window.banners))
+    assert in_use(desk) == "made-up-1.2.0"
+    desk.window.banners.findChild(QPushButton).click()
+    desk.until(lambda: in_use(desk) == "lungs-2.0.0")
+
+
+def test_an_unknown_key_waits_for_an_explicit_yes(desk: Desk) -> None:
+    desk.rooms.library.problems[FOLDER] = PackNotTrusted(FINGERPRINT)
+    plug_in(desk, on_stick(trust="unknown_key", problem=reason("pack_unknown_key", fingerprint=FINGERPRINT)))
+    desk.until(lambda: "not trusted yet" in texts(desk.window.banners))
+    assert in_use(desk) == "made-up-1.2.0"
+    desk.window.banners.findChild(QPushButton).click()
+    asked = dialog(desk)
+    assert fingerprint_lines(FINGERPRINT) in texts(asked)
+    assert asked.no_button.isDefault()
+    asked.yes_button.click()
+    desk.until(lambda: in_use(desk) == "lungs-2.0.0")
+    assert desk.rooms.library.trusted == [FINGERPRINT]
+
+
+def test_a_no_leaves_everything_as_it_was(desk: Desk) -> None:
+    desk.rooms.library.problems[FOLDER] = PackNotTrusted(FINGERPRINT)
+    plug_in(desk, on_stick(trust="unknown_key", problem=reason("pack_unknown_key", fingerprint=FINGERPRINT)))
+    desk.until(lambda: "not trusted yet" in texts(desk.window.banners))
+    desk.window.banners.findChild(QPushButton).click()
+    dialog(desk).no_button.click()
+    assert desk.rooms.library.trusted == []
+    assert in_use(desk) == "made-up-1.2.0"
+
+
+@pytest.mark.parametrize(
+    ("code", "parameters", "words"),
+    [("pack_legacy", {}, "Nobody vouches"), ("pack_older", {"version": "2.0.0", "seen": "3.0.0"}, "older than 3.0.0")],
+)
+def test_legacy_and_older_packs_need_a_yes(desk: Desk, code: str, parameters: dict[str, str], words: str) -> None:
+    why = reason(code, **parameters)
+    desk.rooms.library.problems[FOLDER] = PackProblem(why)
+    pack = on_stick(trust="legacy", problem=why)
+    plug_in(desk, pack)
+    desk.until(lambda: pack in desk.application.workbench.packs.candidates)
+    desk.application.workbench.packs.use(pack)
+    asked = dialog(desk)
+    assert words in texts(asked)
+    asked.yes_button.click()
+    desk.until(lambda: in_use(desk) == "lungs-2.0.0")
+
+
+def test_a_tampered_pack_is_refused_with_its_reason(desk: Desk) -> None:
+    why = reason("pack_tampered", name="model.tflite")
+    desk.rooms.library.problems[FOLDER] = PackProblem(why)
+    plug_in(desk, on_stick())
+    desk.until(lambda: "is not the one that was signed" in texts(desk.window.banners))
+    assert in_use(desk) == "made-up-1.2.0"
+
+
+def test_the_packs_page_lists_copies_and_chooses_the_operating_point(desk: Desk) -> None:
+    page = desk.window.packs_page
+    plug_in(desk, on_stick())
+    desk.until(lambda: in_use(desk) == "lungs-2.0.0")
+    desk.window.actions_by_name["packs"].trigger()
+    desk.until(lambda: "Signed by a key you trust" in texts(page))
+    assert FINGERPRINT in texts(page)
+    copy = next(button for button in page.findChildren(QPushButton) if button.text() == "Copy to this computer")
+    copy.click()
+    desk.until(lambda: desk.rooms.library.installed == [FOLDER])
+    choice = page.findChild(QComboBox)
+    choice.setCurrentIndex(choice.findData("careful"))
+    choice.activated.emit(choice.currentIndex())
+    desk.rooms.outcomes = [screened(1, 0.9)]
+    desk.rooms.session.outcomes = desk.rooms.outcomes
+    desk.screen("/films")
+    assert desk.rooms.session.started_with == [((Path("/films"),), "careful", False)]
+
+
+def test_an_operating_point_is_never_inherited_by_another_pack(desk: Desk) -> None:
+    packs = desk.application.workbench.packs
+    packs.choose_point("careful")
+    plug_in(desk, on_stick())
+    desk.until(lambda: in_use(desk) == "lungs-2.0.0")
+    assert packs.point_name is None
+    assert desk.application.workbench.screening.point_name is None
