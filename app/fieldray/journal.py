@@ -15,6 +15,21 @@ _LARGEST_BYTES: Final = 1_000_000
 _FORMAT: Final = "%(asctime)s %(levelname)s %(process)d %(threadName)s %(name)s: %(message)s"
 
 
+class _QuietHandler(logging.FileHandler):
+    """Loses a line rather than disturb the program: the disk may be full, the file may be somebody else's."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(OSError):
+            super().emit(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: ARG002, N802
+        return
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            super().close()
+
+
 @contextlib.contextmanager
 def journal_kept(folder: Path | None = None) -> Iterator[Path]:
     """Write warnings and errors of the program to `fieldray.log` in `folder` (the user's data) while inside.
@@ -25,7 +40,7 @@ def journal_kept(folder: Path | None = None) -> Iterator[Path]:
     with contextlib.suppress(OSError):
         if path.stat().st_size > _LARGEST_BYTES:
             path.replace(path.with_name(FILE_NAME + ".1"))
-    handler = logging.FileHandler(path, encoding="utf-8", errors="backslashreplace", delay=True)
+    handler = _QuietHandler(path, encoding="utf-8", errors="backslashreplace", delay=True)
     handler.setFormatter(logging.Formatter(_FORMAT))
     handler.setLevel(logging.WARNING)
     logger = logging.getLogger("fieldray")

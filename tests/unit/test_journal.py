@@ -26,3 +26,9 @@ def test_a_large_file_is_put_aside(tmp_path: Path) -> None:
         logging.getLogger("fieldray").error("new")
     assert (tmp_path / (FILE_NAME + ".1")).stat().st_size == 1_000_001
     assert "new" in (tmp_path / FILE_NAME).read_text()
+
+
+def test_a_place_that_cannot_be_written_disturbs_nobody(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with journal_kept(tmp_path / "file"):
+        logging.getLogger("fieldray").error("lost")

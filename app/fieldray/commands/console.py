@@ -6,14 +6,16 @@ import contextlib
 import sys
 from typing import Final, TextIO
 
+from fieldray.reasons import reason
+
 _BAR: Final = 20
 
 
 class Console:
     """Two text streams. With `machine_reads` standard output carries only what a program reads.
 
-    No name of a file can stop it: what a stream cannot show is written with backslash escapes. A reader that has
-    gone away (`| head`) is noted in `is_broken` and otherwise ignored.
+    No name of a file can stop it: what a stream cannot show is written with backslash escapes. A stream that takes
+    nothing any more (`| head`, a full disk) is noted in `is_broken`; it does not raise.
     """
 
     def __init__(self, out: TextIO, error: TextIO, *, machine_reads: bool = False) -> None:
@@ -54,9 +56,11 @@ class Console:
         try:
             stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
             stream.flush()
-        except BrokenPipeError:
+        except OSError as error:
             self.is_broken = True
             _silence(stream)
+            if stream is self._out and not isinstance(error, BrokenPipeError):
+                self.complain(reason("not_writable", path="standard output", detail=error.strerror).text)
 
 
 def system_console() -> Console:

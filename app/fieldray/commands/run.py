@@ -149,7 +149,7 @@ class RunReport:
             say(
                 "Network, images/s from the third image on (min / avg / max): "
                 f"{speed.fps_min:.0f} / {speed.fps_avg:.0f} / {speed.fps_max:.0f}, "
-                f"half within {speed.p50_ms:.1f} ms, 95 % within {speed.p95_ms:.1f} ms"
+                f"half within {speed.p50_ms:.2f} ms, 95 % within {speed.p95_ms:.2f} ms"
             )
         for backend, detail in self._backends.items():
             say(f"Ran on {backend}: {detail}")

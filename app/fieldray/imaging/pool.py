@@ -116,7 +116,8 @@ class ReaderPool:
                     why = reason("decoder_timeout", seconds=f"{self._timeout_s:g}")
                 except ChildDied as error:
                     why = reason("decoder_crashed")
-                    log.warning("reader ended with %s", error.exit_code)
+                    if not self._is_closed:
+                        log.warning("reader ended with %s", error.exit_code)
         if self._is_closed:
             raise PoolClosed
         raise Unreadable(why)

@@ -83,3 +83,14 @@ def test_progress() -> None:
     assert progress_text(done=0, total=0, is_final=False, images_per_s=0, remaining_s=None) == (
         "[--------------------] 0/0+  0.0/s"
     )
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs the device that is always full")  # noqa: PTH110
+def test_a_full_disk_behind_standard_output_is_said_once() -> None:
+    error = io.StringIO()
+    with open("/dev/full", "w", encoding="utf-8") as out:  # noqa: PTH123
+        console = Console(out, error)
+        console.emit("{}")
+        console.emit("{}")
+        assert console.is_broken
+    assert error.getvalue() == "fieldray: Cannot write to standard output: No space left on device.\n"
