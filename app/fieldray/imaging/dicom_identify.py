@@ -53,8 +53,13 @@ def identify_dicom(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | tuple[tu
             if header.media_class == _INDEX_CLASS:
                 return tuple(_references(header.dataset))
             return _frames(header, ref)
-        except (FieldrayError, OSError):
+        except FieldrayError:
             raise
+        except OSError as error:
+            if error.errno is not None:
+                raise
+            # pydicom's own, for a sequence that breaks off
+            raise Unreadable(reason("truncated")) from error
         except Exception as error:  # pydicom raises whatever the damaged bytes lead it to
             raise Unreadable(reason("damaged", detail="its header cannot be read")) from error
 

@@ -186,6 +186,13 @@ def test_sequences_nested_without_end_are_given_up(tmp_path: Path) -> None:
     assert _found(tmp_path) == [("a.dcm", "damaged")]
 
 
+def test_a_sequence_that_breaks_off_is_truncated(tmp_path: Path) -> None:
+    good = write_dicom(tmp_path / "a.dcm", FILM).read_bytes()
+    pixels_at = good.index(b"\xe0\x7f\x10\x00OW")
+    (tmp_path / "a.dcm").write_bytes(good[:pixels_at] + b"\x29\x00\x10\x10SQ\0\0\xff\xff\xff\xff")
+    assert _found(tmp_path) == [("a.dcm", "truncated")]
+
+
 # ---- DICOMDIR
 
 
