@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from fieldray.commands import bench, demo, doctor, packs, screen
+from fieldray.commands import adapt, bench, demo, doctor, packs, screen
 from fieldray.commands.console import Console, system_console
 from fieldray.errors import BackendProblem, FieldrayError, PackNotTrusted, PackProblem, UsageProblem
 from fieldray.reasons import reason
@@ -65,6 +65,7 @@ def _parser(open_window: OpenWindow | None) -> argparse.ArgumentParser:
     demo.add_to(commands, open_window=open_window)
     doctor.add_to(commands)
     bench.add_to(commands)
+    adapt.add_to(commands)
     return parser
 
 

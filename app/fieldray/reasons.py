@@ -182,6 +182,12 @@ ADAPTATION: Final[Mapping[str, str]] = {
     "data_split": "No row is for training: the split column has the values {values}, "
                   "and the recipe's key splits must say which of them are for training.",
     "data_none_readable": "Not one image of the data set can be read; the first is {path}: {detail}",
+    "adapt_not_installed": "The toolchain that makes packs is not installed ({name} is missing). "
+                           "Install it: pip install 'fieldray[adapt]'.",
+    "step_missing": "The step {step} has to be run first: fieldray adapt {step} RECIPE.",
+    "weights_unfit": "No layer of the weights in {path} fits the network of the recipe.",
+    "weights_unreachable": "The published weights of {name} cannot be had: {detail}. "
+                           "Use weights = \"none\" or the path of a weights file.",
     "data_class_empty": "The label {label} has no {kind} films in the {part} part.",
 }
 # fmt: on

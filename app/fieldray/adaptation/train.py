@@ -49,8 +49,13 @@ class Samples:
         return len(self.images)
 
     def classes(self) -> tuple[str, ...]:
-        """The class of each image for balanced drawing: its known targets, rounded, as text."""
-        return tuple("".join("?" if math.isnan(t) else str(round(t)) for t in row) for row in self.targets[:, :1])
+        """The class of each image for balanced drawing: its first known target, as text."""
+        return tuple(_class_of(row) for row in self.targets)
+
+
+def _class_of(targets: NDArray[np.float32]) -> str:
+    known = np.flatnonzero(~np.isnan(targets))
+    return f"{known[0]}:{round(float(targets[known[0]]))}" if len(known) else "?"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,14 +18,19 @@ Weights = dict[str, NDArray[np.float32]]
 
 
 def initial_weights(specification: Specification, *, seed: int) -> Weights:
-    """He-normal kernels (arXiv:1502.01852), zero biases; the last normalisation of a residual block starts at 0."""
+    """He-normal kernels (arXiv:1502.01852), zero biases; the last normalisation of a residual block starts at 0.
+
+    The layer of the labels starts at a hundredth of that, so that training begins undecided.
+    """
     generator, weights = np.random.default_rng(seed), Weights()
+    axes = weight_axes(specification)
     added = {name for layer in specification.layers if layer.kind == "add" for name in layer.inputs[1:]}
     for key, shape in weight_shapes(specification).items():
         layer, _, part = key.rpartition("/")
         if part == "kernel":
             fan_in = math.prod(shape[:2]) if shape[-1] == 1 and len(shape) == 4 else math.prod(shape[:-1])
-            weights[key] = (generator.standard_normal(shape) * math.sqrt(2 / fan_in)).astype(np.float32)
+            size = 0.01 if axes[key][-1].channels == specification.label_set else 1.0
+            weights[key] = (generator.standard_normal(shape) * size * math.sqrt(2 / fan_in)).astype(np.float32)
         else:
             is_one = part == "variance" or (part == "gamma" and layer not in added)
             weights[key] = np.full(shape, float(is_one), np.float32)

@@ -1,0 +1,141 @@
+"""The model card: what the pack is, what it was made from, and what was measured, in plain words and true figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fieldray.adaptation.recipe import Recipe
+from fieldray.adaptation.specification import Specification, multiply_adds, parameters
+
+Facts = Mapping[str, Any]
+
+
+def model_card(
+    recipe: Recipe, *, specification: Specification, size_bytes: int, data: Facts, results: Facts, tools: Facts
+) -> str:
+    """The card's Markdown. `data` are `films.Dataset.facts`, `results` the evaluation's figures."""
+    texts = recipe.pack
+    parts = [
+        f"# {texts.names['en']} ({texts.id} {texts.version})",
+        "*Research use only. Not for diagnostic use.*",
+        texts.descriptions["en"],
+        "## Intended use\n\n" + texts.intended_use["en"],
+        "## Limits\n\n" + texts.limits["en"],
+        "## The network\n\n" + _network(recipe, specification, size_bytes),
+        "## Data\n\n" + _data(recipe, data),
+        *[_label(label.code, label.meaning["en"], results["labels"][label.code]) for label in recipe.kept_labels],
+        "## Images that are no chest films\n\n" + _gate(results.get("gate")),
+        "## Made with\n\n" + "\n".join(f"- {name}: {value}" for name, value in tools.items()),
+        "## Credits and licences\n\n" + texts.credits,
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _network(recipe: Recipe, specification: Specification, size_bytes: int) -> str:
+    spec = recipe.input
+    return (
+        f"{specification.name} with a class-map head: {parameters(specification):,} weights, "
+        f"{multiply_adds(specification) / 1e9:.2f} thousand million multiply-adds an image, full int8 "
+        f"({size_bytes / 2**20:.2f} MiB as a file). The heat map is the head's own evidence: its mean is the logit.\n\n"
+        f"Input: {spec.width} x {spec.height} pixels, grey, {spec.margin:.0%} of each side cut off, fit by {spec.fit}, "
+        f"grey levels {spec.intensity.replace('_', ' ')}."
+    )
+
+
+def _data(recipe: Recipe, data: Facts) -> str:
+    lines = [
+        "Split by patient; no patient is on two sides.",
+        "",
+        "| part | films | patients |" + "".join(f" {label.code} yes / no |" for label in recipe.kept_labels),
+        "|---|---|---|" + "---|" * len(recipe.kept_labels),
+    ]
+    for part in ("training", "validation", "test"):
+        numbers = [data["labels"][label.code][part] for label in recipe.kept_labels]
+        shares = "".join(f" {number['positive']} / {number['negative']} |" for number in numbers)
+        lines.append(f"| {part} | {data['films'][part]} | {data['patients'][part]} |{shares}")
+    twice = data["duplicates"]
+    lines += [
+        "",
+        f"Left out because they could not be read or used: {data['left_out']}. Exact copies found: {twice['exact']} "
+        f"pairs, nearly identical: {twice['near']} pairs, of these across the parts: {twice['across_parts']}; training "
+        f"films that also occur in validation or test were left out: {twice['training_copies_left_out']}.",
+    ]
+    return "\n".join(lines)
+
+
+def _label(code: str, meaning: str, results: Facts) -> str:
+    test, shortcuts, both = results["test"], results["shortcuts"], results["float_against_int8"]
+    lines = [
+        f"## {meaning} (`{code}`): measured on the test films",
+        "",
+        f"{test['films']} films of {test['patients']} patients, {test['positive']} with and {test['negative']} "
+        "without. Intervals are 95 %, by patient. Thresholds and calibration come from the validation films.",
+        "",
+        f"- AUC {_estimate(test['auc'])} (validation {_estimate(results['validation']['auc'])})",
+        f"- For comparison, on the same films: the border's pixels alone {shortcuts['border']:.3f}, "
+        f"a 16 x 16 thumbnail {shortcuts['thumbnail']:.3f}. {_verdict(test['auc']['value'], shortcuts)}",
+        f"- Calibration error {test['calibration_error']:.3f}",
+        f"- int8 against float: mean score difference {both['mean_absolute_difference']:.4f}, "
+        f"AUC {both['auc_int8']:.4f} against {both['auc_float']:.4f}",
+        "",
+        "| operating point | threshold | not sure | sensitivity | specificity | accuracy | films in the band |",
+        "|---|---|---|---|---|---|---|",
+        *[_point(name, point) for name, point in test["points"].items()],
+        "",
+        "With *not sure* counted as caught, the sensitivity is "
+        + ", ".join(f"{_estimate(point['sensitivity_with_band'])} ({name})" for name, point in test["points"].items())
+        + ".",
+        "",
+        "| sensitivity at least | specificity there |",
+        "|---|---|",
+        *[f"| {wanted} | {_estimate(found)} |" for wanted, found in test["specificity_at_sensitivity"].items()],
+    ]
+    return "\n".join([*lines, *_groups(results["by_group"])])
+
+
+def _verdict(area: float, shortcuts: Facts) -> str:
+    best = max(shortcuts.values())
+    if best > area - 0.05:
+        return (
+            "**These come close to the network: the data set gives its classes away by more than the lungs, and any "
+            "figure on it is optimistic.**"
+        )
+    return "The network is well above both."
+
+
+def _point(name: str, point: Facts) -> str:
+    return (
+        f"| {name} | {point['threshold']:.3f} | {point['unsure_low']:.3f} to {point['unsure_high']:.3f} | "
+        f"{_estimate(point['sensitivity'])} | {_estimate(point['specificity'])} | {_estimate(point['accuracy'])} | "
+        f"{point['unsure_share']:.1%} |"
+    )
+
+
+def _groups(groups: Mapping[str, Mapping[str, Facts]]) -> Sequence[str]:
+    rows = [
+        f"| {name} | {value} | {facts['films']} | {_estimate(facts['auc'])} |"
+        for name, values in groups.items()
+        for value, facts in values.items()
+    ]
+    return ["", "| group | | films | AUC |", "|---|---|---|---|", *rows] if rows else []
+
+
+def _gate(gate: Facts | None) -> str:
+    if gate is None:
+        return "This pack has no gate."
+    text = (
+        "The gate refuses what lies too far from the training films, judged by the network's pooled features. "
+        f"It refuses {gate['films_refused']:.1%} of the test films."
+    )
+    if "strangers_refused" not in gate:
+        return text
+    side = f", where films are shrunk to {gate['side']} pixels first" if gate["side"] else ""
+    return (
+        f"{text} Of {gate['strangers']} images that are no chest films it refuses {gate['strangers_refused']:.1%}; "
+        f"at equal resolution{side} it refuses {gate['films_refused_at_equal_resolution']:.1%} of the test films."
+    )
+
+
+def _estimate(found: Facts) -> str:
+    return f"{found['value']:.3f} ({found['low']:.3f} to {found['high']:.3f})"

@@ -1,0 +1,35 @@
+"""What `fieldray adapt STEP RECIPE` does: the steps up to the one asked for, those already done left alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from fieldray.adaptation.judge import EVALUATE
+from fieldray.adaptation.pack import PACK
+from fieldray.adaptation.recipe import read_recipe
+from fieldray.adaptation.run import Progress, Run, Step
+from fieldray.adaptation.steps import QUANTISE, TRAIN
+
+STEPS: Final[tuple[Step, ...]] = (TRAIN, QUANTISE, EVALUATE, PACK)
+
+
+def adapt(step: str, recipe: Path, *, say: Callable[[str], None], progress: Progress) -> None:
+    """Perform the steps up to `step` ("run" for all) that are not done; `say` gets a line about each.
+
+    Raises UsageProblem (recipe, data, a training that diverged), PackProblem, StorageProblem.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's notes about itself hide ours
+    run = Run(recipe=read_recipe(recipe), progress=progress)
+    names = [known.name for known in STEPS]
+    wanted = STEPS if step == "run" else STEPS[: names.index(step) + 1]
+    run.execute(wanted, say=say)
+    for known in wanted:
+        say(_line(known.name, run.status[known.name]))
+
+
+def _line(name: str, entry: Mapping[str, object]) -> str:
+    facts = {key: value for key, value in entry.items() if key not in ("state", "key")}
+    return f"{name}: " + ", ".join(f"{key} {value}" for key, value in facts.items())

@@ -1,0 +1,174 @@
+"""What a pack is worth: operating points chosen on the validation films, figures measured on the test films.
+
+All shares and areas carry a 95 % interval over patients. Nothing is chosen on the test films.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray.adaptation import measures
+from fieldray.adaptation.layouts import Row
+from fieldray.adaptation.measures import Scores, Truth
+from fieldray.adaptation.recipe import Point
+from fieldray.domain.model import Calibration, Estimate, OperatingPoint
+
+WANTED_SENSITIVITIES: Final = (0.90, 0.95, 0.98, 0.99)
+_SMALLEST_GROUP: Final = 10
+_AGE_EDGES: Final = (0, 18, 40, 60, 200)
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Judged:
+    """Films of one part with a known answer: score in 0..1, truth, and their rows."""
+
+    scores: Scores
+    truth: Truth
+    rows: Sequence[Row]
+
+    @property
+    def patients(self) -> list[str]:
+        """Who each film is of."""
+        return [row.patient for row in self.rows]
+
+    def where(self, keep: NDArray[np.bool_]) -> Judged:
+        """Those that `keep` marks."""
+        rows = [row for row, kept in zip(self.rows, keep, strict=True) if kept]
+        return Judged(scores=self.scores[keep], truth=self.truth[keep], rows=rows)
+
+    def calibrated(self, calibration: Calibration) -> Judged:
+        """The same films with calibrated scores."""
+        return Judged(scores=measures.calibrated(self.scores, calibration), truth=self.truth, rows=self.rows)
+
+
+def known(scores: NDArray[np.float64], targets: NDArray[np.float32], rows: Sequence[Row]) -> Judged:
+    """One label's films (scores and targets (n,)) whose answer is known."""
+    keep = ~np.isnan(targets)
+    whole = Judged(scores=scores, truth=targets >= 0.5, rows=rows)
+    return whole.where(keep)
+
+
+def choose_point(point: Point, *, label: str, validation: Judged, test: Judged) -> OperatingPoint:
+    """An operating point: threshold and band from the validation films, its figures from the test films.
+
+    Both parts hold calibrated scores.
+    """
+    if point.rule == "balance":
+        threshold = measures.threshold_for_balance(validation.scores, validation.truth)
+    else:
+        threshold = measures.threshold_for_sensitivity(validation.scores, validation.truth, wanted=point.sensitivity)
+    low = measures.threshold_for_sensitivity(validation.scores, validation.truth, wanted=point.band_catches)
+    high = 1 - measures.threshold_for_sensitivity(1 - validation.scores, ~validation.truth, wanted=point.band_clears)
+    return OperatingPoint(
+        name=point.name,
+        titles=point.titles,
+        label=label,
+        threshold=threshold,
+        unsure_low=min(low, threshold),
+        unsure_high=max(high, threshold),
+        sensitivity=_estimate(test, lambda s, t: measures.sensitivity(s, t, threshold=threshold)),
+        specificity=_estimate(test, lambda s, t: measures.specificity(s, t, threshold=threshold)),
+        measured_on=_measured_on(len(test.rows), len(set(test.patients))),
+    )
+
+
+def _measured_on(films: int, patients: int) -> dict[str, str]:
+    return {
+        "en": f"the test part ({films} films, {patients} patients)",
+        "uk": f"тестовій частині ({films} знімків, {patients} пацієнтів)",
+    }
+
+
+def figures(test: Judged, *, points: Sequence[OperatingPoint]) -> dict[str, Any]:
+    """Everything measured on one part with calibrated scores, ready for JSON."""
+    return {
+        "films": len(test.rows),
+        "patients": len(set(test.patients)),
+        "positive": int(test.truth.sum()),
+        "negative": int((~test.truth).sum()),
+        "auc": asdict(_estimate(test, measures.auc)),
+        "specificity_at_sensitivity": {
+            f"{wanted:.2f}": asdict(_estimate(test, _at_sensitivity(wanted))) for wanted in WANTED_SENSITIVITIES
+        },
+        "calibration_error": measures.calibration_error(test.scores, test.truth),
+        "points": {point.name: point_figures(test, point) for point in points},
+    }
+
+
+def point_figures(test: Judged, point: OperatingPoint) -> dict[str, Any]:
+    """Sensitivity, specificity and accuracy at the threshold, and what the not-sure band changes.
+
+    sensitivity_with_band counts "not sure" as caught, since a person looks at it; decided_* are over the films
+    outside the band.
+    """
+    threshold, low, high = point.threshold, point.unsure_low, point.unsure_high
+    unsure = (test.scores >= low) & (test.scores < high)
+    decided = test.where(~unsure)
+    return {
+        "threshold": threshold,
+        "unsure_low": low,
+        "unsure_high": high,
+        "sensitivity": asdict(_estimate(test, lambda s, t: measures.sensitivity(s, t, threshold=threshold))),
+        "specificity": asdict(_estimate(test, lambda s, t: measures.specificity(s, t, threshold=threshold))),
+        "accuracy": asdict(_estimate(test, lambda s, t: float(((s >= threshold) == t).mean()))),
+        "sensitivity_with_band": asdict(_estimate(test, lambda s, t: measures.sensitivity(s, t, threshold=low))),
+        "specificity_with_band": asdict(_estimate(test, lambda s, t: measures.specificity(s, t, threshold=high))),
+        "unsure_share": float(unsure.mean()),
+        "decided_accuracy": float(((decided.scores >= threshold) == decided.truth).mean())
+        if len(decided.rows)
+        else None,
+    }
+
+
+def by_group(test: Judged) -> dict[str, dict[str, Any]]:
+    """AUC by view, sex, age and source, where a group has ten films of each class."""
+    groups: Mapping[str, list[str]] = {
+        "view": [row.view for row in test.rows],
+        "sex": [row.sex for row in test.rows],
+        "age": [_age_group(row.age_years) for row in test.rows],
+        "source": [row.source for row in test.rows],
+    }
+    found: dict[str, dict[str, Any]] = {}
+    for name, values in groups.items():
+        for value in sorted(set(values) - {""}):
+            part = test.where(np.array([own == value for own in values]))
+            if min(part.truth.sum(), (~part.truth).sum()) >= _SMALLEST_GROUP:
+                facts = {"films": len(part.rows), "auc": asdict(_estimate(part, measures.auc))}
+                found.setdefault(name, {})[value] = facts
+    return found
+
+
+def compare(whole: Judged, integer: Judged) -> dict[str, float]:
+    """Float against int8 on the same films, raw scores."""
+    return {
+        "mean_absolute_difference": float(np.abs(whole.scores - integer.scores).mean()),
+        "largest_difference": float(np.abs(whole.scores - integer.scores).max()),
+        "auc_float": measures.auc(whole.scores, whole.truth),
+        "auc_int8": measures.auc(integer.scores, integer.truth),
+    }
+
+
+def _estimate(part: Judged, measure: Callable[[Scores, Truth], float]) -> Estimate:
+    return measures.bootstrap(measure, part.scores, part.truth, patients=part.patients)
+
+
+def _at_sensitivity(wanted: float) -> Callable[[Scores, Truth], float]:
+    def measure(scores: Scores, truth: Truth) -> float:
+        if not truth.any():
+            return float("nan")
+        return measures.specificity_at_sensitivity(scores, truth, wanted=wanted)
+
+    return measure
+
+
+def _age_group(years: float | None) -> str:
+    if years is None:
+        return ""
+    low = max(edge for edge in _AGE_EDGES if edge <= years)
+    high = min(edge for edge in _AGE_EDGES if edge > years)
+    return f"{low}+" if high == _AGE_EDGES[-1] else f"{low}-{high - 1}"

@@ -1,0 +1,214 @@
+"""Published layouts of labelled films, each read into the same rows: class folders, CSV, CheXpert, NIH, our index."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from fieldray.adaptation.recipe import Source
+from fieldray.errors import UsageProblem
+from fieldray.reasons import reason
+
+_SUFFIXES: Final = frozenset({".png", ".jpg", ".jpeg", ".dcm", ".dicom", ""})
+_CHEXPERT_FIRST_CLASS: Final = 5
+_CHEXPERT_PATIENT: Final = re.compile(r"(patient\d+)")
+_YEARS: Final = re.compile(r"(\d{1,3}(?:\.\d+)?)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One labelled film before it is read.
+
+    classes     what is known to be there; unknown: classes of which nothing is known
+    origin      file and line, for messages
+    """
+
+    path: Path
+    source: str
+    classes: frozenset[str]
+    patient: str
+    origin: str
+    unknown: frozenset[str] = frozenset()
+    split: str = ""
+    fold: str = ""
+    view: str = ""
+    age_years: float | None = None
+    sex: str = ""
+
+
+def read_source(source: Source) -> list[Row]:
+    """The rows of one source, in the file's order, less what `where` and `drop` leave out.
+
+    Raises UsageProblem: data_unreadable, data_column (naming the columns there are), data_row, data_empty.
+    """
+    rows = [row for row in _READERS[source.layout](source) if not row.classes & set(source.drop)]
+    if not rows:
+        raise UsageProblem(reason("data_empty", name=source.name, path=source.path))
+    return rows
+
+
+def _read_index(source: Source) -> Iterator[Row]:
+    """path, label, finding (names joined by |), patient_id, view, age, sex, fold, split."""
+    for line, row in _table(source, ("path", "label", "patient_id")):
+        yield Row(
+            path=_images(source) / row["path"],
+            source=source.name,
+            classes=frozenset({row["label"], *_names(row.get("finding", ""))}),
+            patient=row["patient_id"],
+            origin=_origin(source, line),
+            split=row.get("split", ""),
+            fold=row.get("fold", ""),
+            view=row.get("view", ""),
+            age_years=_age(row.get("age", "")),
+            sex=row.get("sex", ""),
+        )
+
+
+def _read_csv(source: Source) -> Iterator[Row]:
+    """A CSV whose columns the recipe names; `path` and `classes` are needed."""
+    columns = {"path": "path", "classes": "label", "patient": "patient", **source.columns}
+    needed = tuple(dict.fromkeys(("path", "classes", "patient", *source.columns)))
+    for line, row in _table(source, tuple(columns[name] for name in needed)):
+        cells = {name: row[column] for name, column in columns.items() if column in row}
+        yield Row(
+            path=_images(source) / cells["path"],
+            source=source.name,
+            classes=_names(cells["classes"]),
+            patient=cells["patient"],
+            origin=_origin(source, line),
+            split=cells.get("split", ""),
+            fold=cells.get("fold", ""),
+            view=cells.get("view", ""),
+            age_years=_age(cells.get("age", "")),
+            sex=cells.get("sex", ""),
+        )
+
+
+def _read_nih(source: Source) -> Iterator[Row]:
+    """NIH ChestX-ray14, Data_Entry_2017*.csv."""
+    for line, row in _table(source, ("Image Index", "Finding Labels", "Patient ID")):
+        yield Row(
+            path=_images(source) / row["Image Index"],
+            source=source.name,
+            classes=_names(row["Finding Labels"]),
+            patient=row["Patient ID"],
+            origin=_origin(source, line),
+            view=row.get("View Position", ""),
+            age_years=_age(row.get("Patient Age", "")),
+            sex=row.get("Patient Gender", row.get("Patient Sex", "")),
+        )
+
+
+def _read_chexpert(source: Source) -> Iterator[Row]:
+    """CheXpert's train.csv: 1 is there, 0 and blank are not, -1 is what the recipe's `uncertain` says."""
+    for line, row in _table(source, ("Path", "Sex", "Age", "Frontal/Lateral", "AP/PA")):
+        if row["Frontal/Lateral"] == "Lateral":
+            continue
+        names = list(row)[_CHEXPERT_FIRST_CLASS:]
+        values = {name: _chexpert_value(row[name], name, source, line) for name in names}
+        uncertain = frozenset(name for name, value in values.items() if value == -1)
+        if uncertain and source.uncertain == "drop":
+            continue
+        present = frozenset(name for name, value in values.items() if value == 1)
+        patient = _CHEXPERT_PATIENT.search(row["Path"])
+        if patient is None:
+            raise _bad_row(source, line, f"no patient in the path {row['Path']}")
+        yield Row(
+            path=_images(source) / row["Path"],
+            source=source.name,
+            classes=present | (uncertain if source.uncertain == "positive" else frozenset()) or frozenset({"none"}),
+            unknown=uncertain if source.uncertain == "unknown" else frozenset(),
+            patient=patient[1],
+            origin=_origin(source, line),
+            view=row["AP/PA"],
+            age_years=_age(row["Age"]),
+            sex=row["Sex"][:1],
+        )
+
+
+def _chexpert_value(text: str, name: str, source: Source, line: int) -> int:
+    values = {"": 0, "0.0": 0, "0": 0, "1.0": 1, "1": 1, "-1.0": -1, "-1": -1}
+    if text not in values:
+        raise _bad_row(source, line, f"{name} is {text}, not 1, 0, -1 or blank")
+    return values[text]
+
+
+def _read_folders(source: Source) -> Iterator[Row]:
+    """A folder a class; what is in deeper folders counts too."""
+    if not source.path.is_dir():
+        raise UsageProblem(reason("data_unreadable", path=source.path, detail="there is no such folder"))
+    for path in sorted(source.path.rglob("*")):
+        inside = path.relative_to(source.path)
+        if path.is_file() and len(inside.parts) > 1 and path.suffix.lower() in _SUFFIXES:
+            yield Row(
+                path=path,
+                source=source.name,
+                classes=frozenset({inside.parts[0]}),
+                patient=_patient_in(path.name, source),
+                origin=str(inside),
+            )
+
+
+def _patient_in(name: str, source: Source) -> str:
+    if not source.patient:
+        return name
+    found = re.search(source.patient, name)
+    if found is None or not found.groups():
+        raise UsageProblem(reason("data_patient", name=name, pattern=source.patient))
+    return found[1]
+
+
+def _table(source: Source, needed: tuple[str, ...]) -> Iterator[tuple[int, Mapping[str, str]]]:
+    """Line number and cells of each row that `where` lets through."""
+    try:
+        with source.path.open(encoding="utf-8-sig", newline="") as stream:
+            reader = csv.DictReader(stream)
+            known = reader.fieldnames or []
+            for column in (*needed, *source.where):
+                if column not in known:
+                    raise UsageProblem(
+                        reason("data_column", path=source.path, column=column, known=", ".join(known) or "-")
+                    )
+            for row in reader:
+                if any(value is None for value in row.values()) or None in row:
+                    raise _bad_row(source, reader.line_num, "it has another number of cells than the header")
+                if all(row[column] in values for column, values in source.where.items()):
+                    yield reader.line_num, row
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UsageProblem(reason("data_unreadable", path=source.path, detail=error)) from error
+
+
+def _images(source: Source) -> Path:
+    return source.images or source.path.parent
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(name.strip() for name in text.split("|") if name.strip())
+
+
+def _origin(source: Source, line: int) -> str:
+    return f"{source.path.name}, line {line}"
+
+
+def _age(text: str) -> float | None:
+    """Years, of "060Y" too (NIH's older files); what is older than 120 is a typing error."""
+    found = _YEARS.match(text.strip())
+    years = float(found[1]) if found else None
+    return years if years is not None and years <= 120 else None
+
+
+def _bad_row(source: Source, line: int, detail: str) -> UsageProblem:
+    return UsageProblem(reason("data_row", path=source.path, line=line, detail=detail))
+
+
+_READERS: Final[Mapping[str, Callable[[Source], Iterator[Row]]]] = {
+    "index": _read_index,
+    "csv": _read_csv,
+    "folders": _read_folders,
+    "chexpert": _read_chexpert,
+    "nih": _read_nih,
+}

@@ -1,0 +1,161 @@
+"""The pack step: manifest, model card, golden vectors and signature, written as a pack on a drive or in a folder."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray.adaptation.answers import answer
+from fieldray.adaptation.card import model_card
+from fieldray.adaptation.run import Run, Step
+from fieldray.adaptation.steps import converted, load_network
+from fieldray.domain.image import Image
+from fieldray.domain.model import (
+    Calibration,
+    Estimate,
+    GoldenVectors,
+    InputSpec,
+    Label,
+    Manifest,
+    OperatingPoint,
+    OutputRoles,
+    RefusalGate,
+)
+from fieldray.errors import UsageProblem
+from fieldray.imaging.preprocess import to_tensor
+from fieldray.imaging.synthetic import chest_phantom
+from fieldray.packs.signing import generate_key, load_private_key
+from fieldray.packs.write import write_pack
+from fieldray.reasons import reason
+
+_GOLDEN_IMAGES: Final = 6
+_GOLDEN_CANDIDATES: Final = 36
+_GOLDEN_SIDE: Final = 512
+# The kernels of two processors differ by up to 3 steps of the 8-bit scale; a score may move by more where it is steep.
+_GOLDEN_TOLERANCE: Final = 0.06
+_TOOLS: Final = ("numpy", "tensorflow-cpu", "keras", "torch", "ai-edge-litert", "pillow", "fieldray")
+
+
+def pack_step(run: Run) -> Mapping[str, Any]:
+    """Write the pack; the signing key is made where the recipe says, if it is not there.
+
+    Raises UsageProblem `step_missing`, PackProblem `pack_older`, StorageProblem.
+    """
+    recipe = run.recipe
+    try:
+        results, chosen = run.read("evaluate", "metrics.json"), run.read("evaluate", "points.json")
+    except OSError as problem:
+        raise UsageProblem(reason("step_missing", step="evaluate")) from problem
+    file, (specification, _) = converted(run, "int8"), load_network(run)
+    manifest = _manifest(run, file.roles(specification), results, chosen)
+    card = model_card(
+        recipe,
+        specification=specification,
+        size_bytes=len(file.data),
+        data=results["data"],
+        results=results,
+        tools=manifest.provenance,
+    )
+    if not recipe.signing_key.is_file():
+        recipe.signing_key.parent.mkdir(parents=True, exist_ok=True)
+        generate_key(recipe.signing_key)
+    place = write_pack(
+        recipe.packs_folder,
+        manifest=manifest,
+        files={"cpu": file.data},
+        card=card,
+        golden=_golden(run, manifest),
+        key=load_private_key(recipe.signing_key),
+    )
+    return {"pack": str(place), "bytes": sum(path.stat().st_size for path in place.iterdir())}
+
+
+def _manifest(run: Run, outputs: OutputRoles, results: Mapping[str, Any], chosen: Mapping[str, Any]) -> Manifest:
+    recipe, texts = run.recipe, run.recipe.pack
+    return Manifest(
+        pack_id=texts.id,
+        version=texts.version,
+        names=texts.names,
+        descriptions=texts.descriptions,
+        intended_use=texts.intended_use,
+        limits=texts.limits,
+        input=recipe.input,
+        labels=tuple(
+            Label(code=label.code, scheme=label.scheme, meaning=label.meaning) for label in recipe.kept_labels
+        ),
+        outputs=outputs,
+        operating_points=tuple(_point(entry) for entry in chosen["points"]),
+        calibration={code: Calibration(**values) for code, values in chosen["calibration"].items()},
+        gate=_gate(run),
+        accepted_views=texts.accepted_views,
+        provenance=_provenance(run),
+        metrics={"labels": _figures(results["labels"]), "gate": results["gate"]},
+    )
+
+
+def _point(entry: Mapping[str, Any]) -> OperatingPoint:
+    estimates = {name: Estimate(**entry[name]) for name in ("sensitivity", "specificity")}
+    return OperatingPoint(**{**entry, **estimates})
+
+
+def _figures(labels: Mapping[str, Any]) -> dict[str, Any]:
+    """What a clinician may ask for; the rest is in the card."""
+    names = ("films", "patients", "positive", "negative", "auc", "specificity_at_sensitivity", "calibration_error")
+    return {
+        code: {
+            "test": {name: found["test"][name] for name in names},
+            "shortcuts": found["shortcuts"],
+            "float_against_int8": found["float_against_int8"],
+        }
+        for code, found in labels.items()
+    }
+
+
+def _gate(run: Run) -> RefusalGate:
+    with np.load(run.folder("evaluate") / "gate.npz", allow_pickle=False) as arrays:
+        return RefusalGate(mean=arrays["mean"], projection=arrays["projection"], limit=float(arrays["limit"]))
+
+
+def _provenance(run: Run) -> dict[str, str]:
+    recipe = (run.recipe.run / "recipe.json").read_bytes()
+    return {
+        "data": ", ".join(source.name for source in run.recipe.data),
+        "split": f"by patient, {run.recipe.split.by}",
+        "seed": str(run.recipe.training.seed),
+        "recipe_sha256": hashlib.sha256(recipe).hexdigest(),
+        "python": platform.python_version(),
+        **{name: found for name in _TOOLS if (found := _version(name))},
+    }
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
+
+
+def _golden(run: Run, manifest: Manifest) -> GoldenVectors:
+    """Synthetic films, no patient's, whose scores lie far apart, and what the file gives for them here."""
+    inputs = np.stack([_phantom(seed, manifest.input) for seed in range(_GOLDEN_CANDIDATES)])
+    file = converted(run, "int8")
+    scores = answer(
+        file.data, inputs, spec=manifest.input, outputs=manifest.outputs, labels=len(manifest.labels)
+    ).scores
+    spread = np.argsort(scores[:, 0])[np.linspace(0, len(scores) - 1, _GOLDEN_IMAGES).round().astype(int)]
+    return GoldenVectors(inputs=inputs[spread], scores=scores[spread].astype(np.float32), tolerance=_GOLDEN_TOLERANCE)
+
+
+def _phantom(seed: int, spec: InputSpec) -> NDArray[np.uint8]:
+    pixels = chest_phantom(_GOLDEN_SIDE, _GOLDEN_SIDE, seed, abnormal=seed % 2 == 0)
+    values: NDArray[np.uint8] = to_tensor(Image(pixels=pixels), spec).values[0]
+    return values
+
+
+PACK: Final = Step(name="pack", perform=pack_step, reads=("pack", "packs_folder", "signing_key"))

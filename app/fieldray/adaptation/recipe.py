@@ -1,0 +1,266 @@
+"""The recipe: all that makes a pack, as one typed TOML document.
+
+Paths are relative to the recipe's folder. Every key has its meaning in the dataclass that holds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from fieldray.adaptation.augmentation import Augmentation
+from fieldray.adaptation.engine import EngineName, Precision
+from fieldray.adaptation.tables import parse, read_toml
+from fieldray.domain.model import InputSpec
+
+Texts = Mapping[str, str]
+Layout = Literal["index", "csv", "folders", "chexpert", "nih"]
+UncertainRule = Literal["positive", "negative", "unknown", "drop"]
+SplitName = Literal["training", "validation", "test", "none"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackTexts:
+    """`[pack]`: what the manifest and the card say in words.
+
+    Texts by language need en and uk. credits: where the films come from, their licences and whom to cite.
+    """
+
+    id: str
+    version: str
+    names: Texts
+    descriptions: Texts
+    intended_use: Texts
+    limits: Texts
+    credits: str
+    accepted_views: tuple[str, ...] = ("PA", "AP")
+
+    def __post_init__(self) -> None:
+        for name in ("names", "descriptions", "intended_use", "limits"):
+            if not {"en", "uk"} <= set(getattr(self, name)):
+                raise ValueError(f"{name} needs the languages en and uk")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkChoice:
+    """`[network]`: which network and where its weights come from.
+
+    width     share of every hidden channel count; blocks: per stage of a ResNet50, empty for (3, 4, 6, 3)
+    weights   "none", "imagenet" (needs a network connection, and width 1), or a weights file of this toolchain
+    train     "all", or "head" to leave everything but the head as it is
+    """
+
+    kind: Literal["resnet50", "mobilenet"] = "resnet50"
+    width: float = 1.0
+    blocks: tuple[int, ...] = ()
+    weights: str = "none"
+    train: Literal["all", "head"] = "all"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.width <= 2:
+            raise ValueError("width must be above 0 and at most 2")
+        if self.weights == "imagenet" and self.width != 1:
+            raise ValueError("imagenet weights need width 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelRule:
+    """`[[labels]]`: a label and the classes of the data that mean it.
+
+    A row is positive if it has a class of `positive`; negative if it has one of `negative` (or, where `negative` is
+    empty, any other class); else unknown, which teaches nothing.
+
+    auxiliary   trained with the others because it helps them, and removed from the head before quantising
+    """
+
+    code: str
+    meaning: Texts
+    positive: tuple[str, ...]
+    negative: tuple[str, ...] = ()
+    scheme: str = "fieldray"
+    auxiliary: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.positive or not {"en", "uk"} <= set(self.meaning):
+            raise ValueError(f"label {self.code} needs positive classes and a meaning in en and uk")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """`[[data]]`: one source of labelled films.
+
+    name        drawing is balanced within each name
+    path        the CSV file, or the folder with one folder a class (layout "folders")
+    images      folder the file names count from; the CSV file's own by default
+    where       only rows whose columns have one of these values
+    drop        rows with one of these classes are left out
+    columns     layout "csv": which column holds path, classes, patient, split, fold, view, age, sex
+    splits      what the values of the split column mean; values not named are left out
+    uncertain   layout "chexpert": what -1 means; it has to be said
+    patient     layout "folders": regular expression whose first group, found in the file name, is the patient;
+                without it each file counts as a patient of its own
+    share       how often it is drawn, relative to the others
+    """
+
+    name: str
+    layout: Layout
+    path: Path
+    images: Path | None = None
+    where: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    drop: tuple[str, ...] = ()
+    columns: Mapping[str, str] = field(default_factory=dict)
+    splits: Mapping[str, SplitName] = field(default_factory=dict)
+    uncertain: UncertainRule | None = None
+    patient: str = ""
+    share: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.layout == "chexpert" and self.uncertain is None:
+            raise ValueError("chexpert data needs the key uncertain: positive, negative, unknown or drop")
+        if self.share < 0:
+            raise ValueError("share must be 0 or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """`[split]`: who is trained on and who is judged on, always by patient.
+
+    by       "column": the source's own split column; "fold": the fold column, with the folds below; "random": by
+             patient with the shares below
+    """
+
+    by: Literal["column", "fold", "random"]
+    validation_folds: tuple[int, ...] = ()
+    test_folds: tuple[int, ...] = ()
+    validation_share: float = 0.15
+    test_share: float = 0.15
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.validation_share + self.test_share < 1:
+            raise ValueError("validation_share and test_share must leave something to train on")
+        if self.by == "fold" and (not self.validation_folds or not self.test_folds):
+            raise ValueError("a split by fold needs validation_folds and test_folds")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """`[training]`: see `train.Schedule` and `engine.EngineSettings`."""
+
+    epochs: int
+    batch_size: int = 32
+    learning_rate: float = 1e-3
+    warm_up_epochs: float = 1.0
+    average_epochs: float = 1.0
+    label_smoothing: float = 0.0
+    images_per_epoch: int = 0
+    weight_decay: float = 0.05
+    seed: int = 0
+    engine: EngineName = "auto"
+    precision: Precision = "float32"
+    threads: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """`[[evaluation.points]]`: an operating point, chosen on the validation images.
+
+    rule          "balance": largest sum of sensitivity and specificity; "sensitivity": at least `sensitivity` caught
+    band_catches  of the positives at most 1 - band_catches lie below the not-sure band
+    band_clears   of the negatives at most 1 - band_clears lie above it
+    """
+
+    name: str
+    titles: Texts
+    rule: Literal["balance", "sensitivity"]
+    sensitivity: float = 0.95
+    band_catches: float = 0.98
+    band_clears: float = 0.95
+
+    def __post_init__(self) -> None:
+        if not all(0.5 <= share <= 1 for share in (self.sensitivity, self.band_catches, self.band_clears)):
+            raise ValueError("sensitivity, band_catches and band_clears must be 0.5..1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """`[evaluation]`: operating points, and images that the refusal gate must refuse.
+
+    strangers         images that are no chest films; strangers_side: films are shrunk to this side before they are
+                      compared with them, so that sharpness alone tells nothing (0: as they are)
+    gate_keeps        share of the validation films that the gate lets through; gate_components: of the whitening
+    example_films     how many films with their class maps the report shows (0 for a report that is published)
+    """
+
+    points: tuple[Point, ...]
+    strangers: Source | None = None
+    strangers_side: int = 0
+    gate_keeps: float = 0.99
+    gate_components: int = 64
+    example_films: int = 8
+
+    def __post_init__(self) -> None:
+        if not self.points or not 0.9 <= self.gate_keeps < 1 or self.gate_components < 1:
+            raise ValueError("points are needed, gate_keeps must be 0.9..1 and gate_components 1 or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """The whole document.
+
+    run           the run folder
+    signing_key   private key file for the pack; made there if absent
+    calibration_images   how many training films decide the ranges of the integers
+    """
+
+    run: Path
+    pack: PackTexts
+    input: InputSpec
+    network: NetworkChoice
+    labels: tuple[LabelRule, ...]
+    data: tuple[Source, ...]
+    split: Split
+    training: Training
+    evaluation: Evaluation
+    signing_key: Path
+    packs_folder: Path
+    augmentation: Augmentation = field(default_factory=Augmentation)
+    calibration_images: int = 200
+
+    def __post_init__(self) -> None:
+        codes = [label.code for label in self.labels]
+        if len(set(codes)) != len(codes) or not self.data or all(label.auxiliary for label in self.labels):
+            raise ValueError("needs data, and labels with different codes that are not all auxiliary")
+
+    @property
+    def kept_labels(self) -> tuple[LabelRule, ...]:
+        """The labels of the pack."""
+        return tuple(label for label in self.labels if not label.auxiliary)
+
+
+def read_recipe(path: Path) -> Recipe:
+    """Read a recipe; its relative paths count from its folder.
+
+    Raises UsageProblem (recipe_unreadable, recipe_key with the wrong key).
+    """
+    recipe, base = parse(Recipe, read_toml(path), where="recipe"), path.resolve().parent
+    strangers = recipe.evaluation.strangers
+    weights = recipe.network.weights
+    if weights not in ("none", "imagenet"):
+        weights = str(base / weights)
+    return replace(
+        recipe,
+        run=base / recipe.run,
+        signing_key=base / recipe.signing_key.expanduser(),
+        packs_folder=base / recipe.packs_folder,
+        network=replace(recipe.network, weights=weights),
+        data=tuple(_rooted(source, base) for source in recipe.data),
+        evaluation=replace(recipe.evaluation, strangers=_rooted(strangers, base) if strangers else None),
+    )
+
+
+def _rooted(source: Source, base: Path) -> Source:
+    images = base / source.images if source.images else None
+    return replace(source, path=base / source.path.expanduser(), images=images)

@@ -1,0 +1,117 @@
+"""Training, validation and test images, never with one patient on two sides."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray.adaptation.layouts import Row
+from fieldray.adaptation.recipe import LabelRule, Source, Split
+from fieldray.errors import UsageProblem
+from fieldray.reasons import reason
+
+PARTS: Final = ("training", "validation", "test")
+
+
+def targets_of(rows: Sequence[Row], labels: Sequence[LabelRule]) -> NDArray[np.float32]:
+    """(rows, labels): 1, 0, or nan where a row tells nothing about a label."""
+    return np.array([[_target(row, label) for label in labels] for row in rows], np.float32).reshape(-1, len(labels))
+
+
+def _target(row: Row, label: LabelRule) -> float:
+    positive, negative = set(label.positive), set(label.negative)
+    if row.classes & positive:
+        return 1.0
+    if row.unknown & positive:
+        return float("nan")
+    return 0.0 if not negative or row.classes & negative else float("nan")
+
+
+def split_rows(rows: Sequence[Row], split: Split, sources: Sequence[Source]) -> list[str]:
+    """The part of each row: "training", "validation", "test", or "none" for what is left out.
+
+    Raises UsageProblem: data_leak when a patient would be on two sides, recipe_split for values without a meaning.
+    """
+    if split.by == "random":
+        return _by_random(rows, split)
+    parts = _by_column(rows, sources) if split.by == "column" else _by_fold(rows, split)
+    _refuse_leak(rows, parts)
+    return parts
+
+
+def check_classes(parts: Sequence[str], targets: NDArray[np.float32], labels: Sequence[LabelRule]) -> None:
+    """Raises UsageProblem `data_class_empty` where a label has no positive or no negative film in a part.
+
+    An auxiliary label is needed in training only.
+    """
+    for part in PARTS:
+        members = targets[[name == part for name in parts]]
+        for column, label in enumerate(labels):
+            if label.auxiliary and part != "training":
+                continue
+            for value, words in ((1, "positive"), (0, "negative")):
+                if not (members[:, column] == value).any():
+                    raise UsageProblem(reason("data_class_empty", label=label.code, kind=words, part=part))
+
+
+def _by_column(rows: Sequence[Row], sources: Sequence[Source]) -> list[str]:
+    meanings: Mapping[str, Mapping[str, str]] = {source.name: source.splits for source in sources}
+    parts = [meanings[row.source].get(row.split, "none") for row in rows]
+    if "training" not in parts:
+        values = ", ".join(sorted({row.split or "(empty)" for row in rows})[:8])
+        raise UsageProblem(reason("data_split", values=values))
+    return parts
+
+
+def _by_fold(rows: Sequence[Row], split: Split) -> list[str]:
+    def part(row: Row) -> str:
+        if not row.fold:
+            return "training"
+        if row.fold in map(str, split.test_folds):
+            return "test"
+        return "validation" if row.fold in map(str, split.validation_folds) else "training"
+
+    return [part(row) for row in rows]
+
+
+def _by_random(rows: Sequence[Row], split: Split) -> list[str]:
+    patients = sorted({_patient(row) for row in rows})
+    order = np.random.default_rng(split.seed).permutation(len(patients))
+    test = round(len(patients) * split.test_share)
+    validation = test + round(len(patients) * split.validation_share)
+    place = {patients[index]: rank for rank, index in enumerate(order)}
+
+    def part(rank: int) -> str:
+        return "test" if rank < test else "validation" if rank < validation else "training"
+
+    return [part(place[_patient(row)]) for row in rows]
+
+
+def _patient(row: Row) -> str:
+    return f"{row.source}/{row.patient}"
+
+
+def _refuse_leak(rows: Sequence[Row], parts: Sequence[str]) -> None:
+    """A patient number means the same person in all sources that use it: the films of one archive may be in two."""
+    seen: dict[str, tuple[str, Row]] = {}
+    for row, part in zip(rows, parts, strict=True):
+        if part == "none" or not row.patient:
+            continue
+        other, first = seen.setdefault(row.patient, (part, row))
+        if other != part:
+            raise UsageProblem(
+                reason(
+                    "data_leak", patient=row.patient, first=f"{first.origin} ({other})", second=f"{row.origin} ({part})"
+                )
+            )
+
+
+def counts(parts: Sequence[str], targets: NDArray[np.float32], column: int) -> dict[str, dict[str, int]]:
+    """Numbers of positive, negative and unknown films of a label in each part."""
+    names = {1.0: "positive", 0.0: "negative"}
+    found = Counter((part, names.get(float(t), "unknown")) for part, t in zip(parts, targets[:, column], strict=True))
+    return {part: {kind: found[part, kind] for kind in ("positive", "negative", "unknown")} for part in PARTS}

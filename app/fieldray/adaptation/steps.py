@@ -1,0 +1,155 @@
+"""The steps of a recipe: train, quantise, evaluate, pack. Each reads what the steps before left in the run folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from fieldray.adaptation.engine import EngineSettings
+from fieldray.adaptation.files import write_atomically
+from fieldray.adaptation.films import Dataset, read_dataset
+from fieldray.adaptation.networks import LABELS, NETWORKS
+from fieldray.adaptation.published import imagenet_weights
+from fieldray.adaptation.quantise import Converted, quantise, to_float_file
+from fieldray.adaptation.recipe import Recipe
+from fieldray.adaptation.run import Run, Step
+from fieldray.adaptation.specification import Specification, multiply_adds, parameters, specification_from_json
+from fieldray.adaptation.train import Schedule, train
+from fieldray.adaptation.weights import (
+    Weights,
+    copy_matching,
+    initial_weights,
+    keep_channels,
+    load_weights,
+    save_weights,
+)
+from fieldray.errors import UsageProblem
+from fieldray.reasons import reason
+
+NETWORK_STEPS: Final = ("prune", "train")
+"""Steps that leave a network, the last one first."""
+
+
+def dataset_of(run: Run) -> Dataset:
+    """The recipe's films, read once for all steps."""
+    return read_dataset(run.recipe, folder=run.folder("data"), progress=run.progress)
+
+
+def save_network(folder: Path, specification: Specification, weights: Weights) -> None:
+    """What a step that changes the network leaves. Raises StorageProblem."""
+    save_weights(folder / "weights.npz", weights)
+    write_atomically(folder / "specification.json", specification.to_json().encode())
+
+
+def load_network(run: Run) -> tuple[Specification, Weights]:
+    """The network as the last step left it. Raises UsageProblem `step_missing`."""
+    for step in NETWORK_STEPS:
+        text = run.folder(step) / "specification.json"
+        if text.is_file():
+            return specification_from_json(text.read_text(encoding="utf-8")), load_weights(
+                run.folder(step) / "weights.npz"
+            )
+    raise UsageProblem(reason("step_missing", step="train"))
+
+
+def train_step(run: Run) -> Mapping[str, Any]:
+    """Read the films, train the network from the weights the recipe names."""
+    recipe, folder, data = run.recipe, run.folder("train"), dataset_of(run)
+    run.write("data", "facts.json", data.facts)
+    specification = specification_of(recipe)
+    frozen = {layer.name for layer in specification.layers} - {specification.outputs["class_maps"]}
+    weights, history = train(
+        specification,
+        starting_weights(recipe, specification),
+        training=data.samples("training"),
+        validation=data.samples("validation"),
+        schedule=_schedule(recipe),
+        augmentation=recipe.augmentation,
+        settings=EngineSettings(
+            weight_decay=recipe.training.weight_decay,
+            frozen=frozenset(frozen) if recipe.network.train == "head" else frozenset(),
+            precision=recipe.training.precision,
+            threads=recipe.training.threads,
+        ),
+        folder=folder,
+        engine=recipe.training.engine,
+        progress=lambda row: run.progress("epochs", row["epoch"], row["epochs"]),
+    )
+    save_network(folder, specification, weights)
+    run.write("train", "history.json", history)
+    return {"parameters": parameters(specification), "multiply_adds": multiply_adds(specification), **history[-1]}
+
+
+def specification_of(recipe: Recipe) -> Specification:
+    """The network the recipe asks for, with a head for all its labels."""
+    choice, spec = recipe.network, recipe.input
+    extra = {"blocks": choice.blocks} if choice.blocks else {}
+    whole = NETWORKS[choice.kind](
+        height=spec.height, width=spec.width, labels=len(recipe.labels), input_channels=spec.channels, **extra
+    )
+    return whole.scaled(choice.width) if choice.width != 1 else whole
+
+
+def starting_weights(recipe: Recipe, specification: Specification) -> Weights:
+    """Initial weights, with those of another network copied in where name and shape are the same.
+
+    Raises UsageProblem `weights_unfit` when nothing fits.
+    """
+    weights, source = initial_weights(specification, seed=recipe.training.seed), recipe.network.weights
+    if source == "none":
+        return weights
+    found = imagenet_weights(specification) if source == "imagenet" else _other_weights(Path(source))
+    if not copy_matching({key: array for key, array in found.items() if not key.startswith("class_maps/")}, weights):
+        raise UsageProblem(reason("weights_unfit", path=source))
+    return weights
+
+
+def _other_weights(path: Path) -> Weights:
+    try:
+        return load_weights(path)
+    except (OSError, ValueError) as problem:
+        raise UsageProblem(reason("data_unreadable", path=path, detail=problem)) from problem
+
+
+def _schedule(recipe: Recipe) -> Schedule:
+    names = (
+        *("epochs", "batch_size", "learning_rate", "warm_up_epochs", "average_epochs"),
+        *("label_smoothing", "images_per_epoch", "seed"),
+    )
+    values = {name: getattr(recipe.training, name) for name in names}
+    return Schedule(**values, shares=tuple((source.name, source.share) for source in recipe.data))
+
+
+def quantise_step(run: Run) -> Mapping[str, Any]:
+    """Cut the head down to the labels of the pack and write the int8 and the float file."""
+    recipe, data = run.recipe, dataset_of(run)
+    specification, weights = load_network(run)
+    kept = [index for index, label in enumerate(recipe.labels) if not label.auxiliary]
+    specification, weights = keep_channels(specification, weights, keep={LABELS: np.array(kept)})
+    films = data.indices("training")
+    chosen = np.random.default_rng(recipe.training.seed).permutation(films)[: recipe.calibration_images]
+    whole = to_float_file(specification, weights)
+    integer = quantise(specification, weights, representative=data.films.images[np.sort(chosen)])
+    folder = run.folder("quantise")
+    for name, file in (("float", whole), ("int8", integer)):
+        write_atomically(folder / f"{name}.tflite", file.data)
+    run.write("quantise", "outputs.json", {"float": whole.outputs, "int8": integer.outputs})
+    save_network(folder, specification, weights)
+    return {"int8_bytes": len(integer.data), "float_bytes": len(whole.data)}
+
+
+def converted(run: Run, name: str) -> Converted:
+    """What the quantise step left: "int8" or "float". Raises UsageProblem `step_missing`."""
+    path = run.folder("quantise") / f"{name}.tflite"
+    if not path.is_file():
+        raise UsageProblem(reason("step_missing", step="quantise"))
+    return Converted(path.read_bytes(), run.read("quantise", "outputs.json")[name])
+
+
+TRAIN: Final = Step(
+    name="train", perform=train_step, reads=("input", "network", "labels", "data", "split", "training", "augmentation")
+)
+QUANTISE: Final = Step(name="quantise", perform=quantise_step, reads=("calibration_images",))

@@ -1,0 +1,61 @@
+"""`fieldray adapt`: from labelled films to a signed pack."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from fieldray.commands.console import Console, progress_text
+from fieldray.errors import UsageProblem
+from fieldray.reasons import reason
+
+STEPS: Final = {
+    "run": "all steps that are not done yet",
+    "train": "read the films and train the network",
+    "quantise": "convert the network to int8",
+    "evaluate": "choose operating points and measure the pack",
+    "pack": "write the signed pack",
+}
+
+
+def add_to(commands: argparse._SubParsersAction[Any]) -> None:
+    """Add the command and its own commands."""
+    parser = commands.add_parser("adapt", help="make a model pack from labelled films", allow_abbrev=False)
+    actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    for name, text in STEPS.items():
+        action = actions.add_parser(name, help=text)
+        action.add_argument("recipe", type=Path, metavar="RECIPE", help="the recipe, a TOML file")
+        action.set_defaults(command=run_adapt, step=name)
+
+
+def run_adapt(options: argparse.Namespace, console: Console) -> int:
+    """Perform the recipe's steps up to the one asked for; the exit code. Raises UsageProblem, PackProblem."""
+    try:
+        from fieldray.adaptation.command import adapt
+    except ModuleNotFoundError as error:
+        raise UsageProblem(reason("adapt_not_installed", name=error.name)) from error
+    bar = _Bar(console)
+    try:
+        adapt(options.step, options.recipe, say=console.say, progress=bar)
+    except ModuleNotFoundError as error:
+        raise UsageProblem(reason("adapt_not_installed", name=error.name)) from error
+    return 0
+
+
+class _Bar:
+    """The progress of one kind of work after another, each with its own rate."""
+
+    def __init__(self, console: Console) -> None:
+        self._console, self._what, self._began_s = console, "", 0.0
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        now_s = time.monotonic()
+        if what != self._what:
+            self._what, self._began_s = what, now_s
+        elapsed_s = now_s - self._began_s
+        rate = (done - 1) / elapsed_s if elapsed_s > 0 and done > 1 else 0.0
+        left_s = (total - done) / rate if rate else None
+        text = progress_text(done=done, total=total, is_final=True, images_per_s=rate, remaining_s=left_s)
+        self._console.bar(f"{what} {text}")

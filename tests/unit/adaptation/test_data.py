@@ -1,0 +1,212 @@
+"""From published layouts to rows, labels and splits; every mistake in them has its sentence."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fieldray.adaptation.films import read_films
+from fieldray.adaptation.layouts import Row, read_source
+from fieldray.adaptation.recipe import LabelRule, Source, Split, read_recipe
+from fieldray.adaptation.split import check_classes, split_rows, targets_of
+from fieldray.domain.model import InputSpec
+from fieldray.errors import UsageProblem
+
+TEXTS = {"en": "Abnormal", "uk": "Зміни"}
+CHEXPERT = """Path,Sex,Age,Frontal/Lateral,AP/PA,No Finding,Edema,Fracture
+CheXpert-v1.0-small/train/patient00001/study1/view1_frontal.jpg,Female,68,Frontal,AP,1.0,,
+CheXpert-v1.0-small/train/patient00002/study1/view1_frontal.jpg,Male,87,Frontal,PA,,-1.0,1.0
+CheXpert-v1.0-small/train/patient00002/study1/view2_lateral.jpg,Male,87,Lateral,,,-1.0,1.0
+"""
+NIH = """Image Index,Finding Labels,Follow-up #,Patient ID,Patient Age,Patient Gender,View Position
+00000001_000.png,Cardiomegaly|Emphysema,0,1,058Y,M,PA
+00000002_000.png,No Finding,0,2,81,F,AP
+"""
+
+
+def _source(path: Path, text: str, **keys: object) -> Source:
+    path.write_text(text, encoding="utf-8")
+    return Source(name="set", path=path, **keys)  # type: ignore[arg-type]
+
+
+def _label(**keys: object) -> LabelRule:
+    return LabelRule(**{"code": "abnormal", "meaning": TEXTS, "positive": ("abnormal",)} | keys)  # type: ignore[arg-type]
+
+
+def _row(number: int, *, split: str = "", fold: str = "", patient: str = "", classes: str = "abnormal") -> Row:
+    return Row(
+        path=Path(f"{number}.png"),
+        source="set",
+        classes=frozenset({classes}),
+        patient=patient or f"p{number}",
+        origin=f"set.csv, line {number}",
+        split=split,
+        fold=fold,
+    )
+
+
+def test_nih_rows(tmp_path: Path) -> None:
+    first, second = read_source(_source(tmp_path / "Data_Entry_2017.csv", NIH, layout="nih", images=tmp_path / "png"))
+    assert first.path == tmp_path / "png" / "00000001_000.png"
+    assert first.classes == {"Cardiomegaly", "Emphysema"} and first.patient == "1"
+    assert (first.age_years, first.sex, first.view, second.age_years) == (58, "M", "PA", 81)
+    targets = targets_of([first, second], [_label(positive=("Cardiomegaly",)), _label(positive=("No Finding",))])
+    assert targets.tolist() == [[1, 0], [0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"), [("positive", [0, 1]), ("negative", [0, 0]), ("unknown", [0, np.nan]), ("drop", [0])]
+)
+def test_chexpert_says_what_uncertain_means(tmp_path: Path, rule: str, expected: list[float]) -> None:
+    rows = read_source(_source(tmp_path / "train.csv", CHEXPERT, layout="chexpert", uncertain=rule))
+    np.testing.assert_array_equal(targets_of(rows, [_label(positive=("Edema",))])[:, 0], expected)
+    assert rows[0].patient == "patient00001" and rows[0].sex == "F"
+
+
+def test_class_folders_with_the_patient_in_the_name(tmp_path: Path) -> None:
+    for name in ("normal/IM-1-a.png", "abnormal/person7_1.png", "abnormal/person7_2.png", "readme.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    source = Source(name="set", layout="folders", path=tmp_path, patient=r"^(?:person|IM-)(\d+)")
+    rows = read_source(source)
+    assert [(row.classes, row.patient) for row in rows] == [
+        ({"abnormal"}, "7"),
+        ({"abnormal"}, "7"),
+        ({"normal"}, "1"),
+    ]
+    with pytest.raises(UsageProblem, match=re.escape("IM-1-a.png")):
+        read_source(Source(name="set", layout="folders", path=tmp_path, patient=r"person(\d+)"))
+
+
+def test_own_columns_where_and_drop(tmp_path: Path) -> None:
+    text = "file,kind,who,site\na.png,normal,1,A\nb.png,abnormal|old,2,A\nc.png,abnormal,3,B\nd.png,lateral,4,A\n"
+    columns = {"path": "file", "classes": "kind", "patient": "who"}
+    source = _source(
+        tmp_path / "films.csv", text, layout="csv", columns=columns, where={"site": ("A",)}, drop=("lateral",)
+    )
+    assert [row.path.name for row in read_source(source)] == ["a.png", "b.png"]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("path,label,patient\n", "has no images that the recipe asks for"),
+        ("path,label\na.png,normal\n", "has no column named patient. It has: path, label"),
+        ("path,label,patient\na.png,normal\n", "line 2: it has another number of cells"),
+        (None, "cannot be read"),
+    ],
+)
+def test_a_wrong_table_is_named(tmp_path: Path, text: str | None, sentence: str) -> None:
+    path = tmp_path / "films.csv"
+    source = _source(path, text, layout="csv") if text else Source(name="set", layout="csv", path=path)
+    with pytest.raises(UsageProblem, match=re.escape(sentence)):
+        read_source(source)
+
+
+def test_a_leak_is_refused_by_name() -> None:
+    rows = [_row(1, split="train", patient="x"), _row(2, split="test", patient="x")]
+    source = Source(name="set", layout="csv", path=Path("set.csv"), splits={"train": "training", "test": "test"})
+    with pytest.raises(UsageProblem, match=r"patient x .* line 1 \(training\) and set.csv, line 2 \(test\)"):
+        split_rows(rows, Split(by="column"), [source])
+    assert split_rows(rows, Split(by="column"), [Source(**{**_fields(source), "splits": {"train": "training"}})]) == [
+        "training",
+        "none",
+    ]
+    with pytest.raises(UsageProblem, match="values test, train"):
+        split_rows(rows, Split(by="column"), [Source(**{**_fields(source), "splits": {}})])
+
+
+def _fields(source: Source) -> dict[str, object]:
+    return {name: getattr(source, name) for name in source.__slots__}
+
+
+def test_folds_and_random_splits_go_by_patient() -> None:
+    rows = [_row(number, fold=str(number % 4)) for number in range(8)]
+    by_fold = split_rows(rows, Split(by="fold", validation_folds=(1,), test_folds=(0,)), [])
+    assert by_fold == ["test", "validation", "training", "training"] * 2
+    rows = [_row(number, patient=f"p{number // 3}") for number in range(300)]
+    parts = split_rows(rows, Split(by="random", validation_share=0.2, test_share=0.1, seed=3), [])
+    assert (parts.count("test"), parts.count("validation")) == (30, 60)
+    assert all(len({parts[3 * patient + film] for film in range(3)}) == 1 for patient in range(100))
+
+
+def test_a_class_without_films_is_named() -> None:
+    targets = np.array([[1], [0], [1], [0], [1]], np.float32)
+    parts = ["training", "training", "validation", "validation", "test"]
+    with pytest.raises(UsageProblem, match="The label abnormal has no negative films in the test part"):
+        check_classes(parts, targets, [_label()])
+
+
+def _films(folder: Path, count: int) -> list[Row]:
+    generator = np.random.default_rng(0)
+    rows = []
+    for number in range(count):
+        path = folder / f"{number}.png"
+        Image.fromarray(generator.integers(0, 255, (80, 70), np.uint8)).save(path)
+        rows.append(Row(path=path, source="set", classes=frozenset({"x"}), patient=str(number), origin=path.name))
+    return rows
+
+
+def test_films_are_read_once_and_bad_ones_left_out_with_a_reason(tmp_path: Path) -> None:
+    rows, spec = _films(tmp_path, 4), InputSpec(height=32, width=32)
+    rows[1].path.write_bytes(b"not an image")
+    rows[2].path.unlink()
+    seen: list[int] = []
+    films = read_films(
+        rows, spec, cache=tmp_path / "run" / "films.npz", progress=lambda what, done, all: seen.append(done)
+    )
+    assert seen == [1, 2, 3, 4] and len(films.rows) == len(films.images) == 2
+    assert films.left_out == (
+        ("1.png", "This file is not a DICOM, PNG or JPEG image."),
+        ("2.png", "The file is not there any more."),
+    )
+    seen.clear()
+    again = read_films(
+        rows, spec, cache=tmp_path / "run" / "films.npz", progress=lambda what, done, all: seen.append(done)
+    )
+    assert not seen and np.array_equal(again.images, films.images)
+    Image.fromarray(np.zeros((80, 70), np.uint8) + np.arange(70, dtype=np.uint8)).save(rows[0].path)
+    changed = read_films(
+        rows, spec, cache=tmp_path / "run" / "films.npz", progress=lambda what, done, all: seen.append(done)
+    )
+    assert seen and not np.array_equal(changed.images[0], films.images[0])
+
+
+def test_not_one_readable_film_is_a_sentence(tmp_path: Path) -> None:
+    row = _row(1)
+    with pytest.raises(UsageProblem, match="Not one image of the data set can be read"):
+        read_films([row], InputSpec(height=32, width=32), cache=tmp_path / "films.npz", progress=lambda *_: None)
+
+
+RECIPE = Path(__file__).parents[3] / "models" / "recipes" / "pneumonia-paediatric.toml"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        (("epochs = ", "epoch = "), "training.epoch is not known"),
+        (("epochs = 6", ""), "training.epochs is missing"),
+        (("height = 192", "height = 4"), "input height and width must be 8..2048"),
+        (('layout = "index"', 'layout = "excel"'), "layout must be one of index, csv, folders, chexpert, nih"),
+        (("width = 0.25", 'width = "half"'), "network.width must be a number"),
+        (('uk = "Пневмонія"', ""), "needs positive classes and a meaning in en and uk"),
+        (("[input]", "[input"), "cannot be read"),
+    ],
+)
+def test_a_wrong_key_is_named(tmp_path: Path, wrong: tuple[str, str], sentence: str) -> None:
+    text = re.sub(r"epochs = \d+", "epochs = 6", RECIPE.read_text(encoding="utf-8"))
+    assert wrong[0] in text
+    (tmp_path / "recipe.toml").write_text(text.replace(*wrong, 1), encoding="utf-8")
+    with pytest.raises(UsageProblem, match=re.escape(sentence)):
+        read_recipe(tmp_path / "recipe.toml")
+
+
+def test_paths_count_from_the_recipe(tmp_path: Path) -> None:
+    (tmp_path / "recipe.toml").write_text(RECIPE.read_text(encoding="utf-8"), encoding="utf-8")
+    recipe = read_recipe(tmp_path / "recipe.toml")
+    assert recipe.data[0].path == tmp_path / "../../../shared/data/index.csv"
+    assert recipe.run == tmp_path / "../../runs/pneumonia-paediatric"
