@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from fieldray.bench.measurement import FILE, NETWORK, Measurement
 from fieldray.bench.report import Block, Chart, Points, Report, Series, Table
-from fieldray.bench.sample import Summary, by_iteration
+from fieldray.bench.sample import START_UP, Summary, by_iteration
 from fieldray.domain.prediction import BackendName
 from fieldray.reasons import Reason
 
 MOST_ITERATIONS: Final = 100  # of a picture; the figures count all
+_TALLEST: Final = 5.0  # times the usual time that a picture shows
 FIGURE_COLUMNS: Final = ("", "1st", "2nd", "3+ mean", "stdev", "p50", "p95", "p99", "1st / 3+", "images")
 
 
@@ -88,8 +90,9 @@ def _lines(scope: str, measurements: Sequence[Measurement]) -> Chart:
 
 
 def iteration_chart(title: str, repetitions: Mapping[str, Sequence[Sequence[float]]]) -> Chart:
-    """Median time of each iteration, a line for each name."""
+    """Median time of each iteration, a line for each name; a start-up far above the rest is cut off."""
     medians = {name: by_iteration(times_ms) for name, times_ms in repetitions.items()}
+    usual_ms = max(statistics.median(times_ms[START_UP:]) for times_ms in medians.values())
     count = min(MOST_ITERATIONS, *map(len, medians.values()))
     return Chart(
         title=title,
@@ -98,6 +101,7 @@ def iteration_chart(title: str, repetitions: Mapping[str, Sequence[Sequence[floa
         y_title="milliseconds (median over the repetitions)",
         places=tuple(str(number) for number in range(1, count + 1)),
         series=tuple(Series(name, tuple(times_ms[:count])) for name, times_ms in medians.items()),
+        top=_TALLEST * usual_ms,
     )
 
 

@@ -128,6 +128,7 @@ def _disturbance(cells: Sequence[Cell]) -> list[str]:
 def _bars(cells: Sequence[Cell]) -> Chart:
     levels = [level for level in dict.fromkeys(cell.level for cell in cells) if level != NO_LOAD]
     names = dict.fromkeys(cell.subject.name for cell in cells)
+    backends = dict.fromkeys(cell.subject.kind.name for cell in cells)
     found = {(cell.subject.name, cell.level): increase(cell, cells) * 100 for cell in cells}
     return Chart(
         title="Increase of the mean time against no load",
@@ -135,8 +136,16 @@ def _bars(cells: Sequence[Cell]) -> Chart:
         x_title="parallel load",
         y_title="percent",
         places=tuple(level.name for level in levels),
-        series=tuple(Series(name, tuple(found[name, level] for level in levels)) for name in names),
+        series=(
+            *(Series(name, tuple(found[name, level] for level in levels)) for name in names),
+            *(Series(f"dissertation, {backend}", _told(backend, levels)) for backend in backends),
+        ),
     )
+
+
+def _told(backend: BackendName, levels: Sequence[Level]) -> tuple[float | None, ...]:
+    told = (DISSERTATION.get((backend, level.name)) for level in levels)
+    return tuple(None if share is None else share * 100 for share in told)
 
 
 def _chart(name: str, cells: Sequence[Cell]) -> Chart:

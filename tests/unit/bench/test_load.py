@@ -13,7 +13,7 @@ from fieldray.bench.load import load_subjects, measure, rotated
 from fieldray.bench.load_report import increase, load_report, percent
 from fieldray.bench.measurement import Effort
 from fieldray.bench.parallel_load import LEVELS, NO_LOAD, Level, busy_share, parallel_load
-from fieldray.bench.report import Points, Report, Table
+from fieldray.bench.report import Chart, Points, Report, Table
 from tiny_models import tiny_model
 
 FULL = LEVELS[-1]
@@ -110,6 +110,15 @@ def test_the_dissertations_figure_stands_beside() -> None:
     assert by_name["plain, no load"][-2:] == ("", "")
     # the load's own processes took all of the processor beside the measurement
     assert by_name["plain, 100 %"][1] == "100%"
+
+
+def test_the_dissertations_bars_stand_beside() -> None:
+    chart = next(block for block in study().blocks if isinstance(block, Chart))
+    assert {series.name: series.values for series in chart.series} == {
+        "plain": (pytest.approx(50),),
+        "raised": (pytest.approx(20),),
+        "dissertation, cpu": (pytest.approx(27.3),),
+    }
 
 
 def test_the_best_way_is_named_whether_or_not_it_reaches_the_mark() -> None:
