@@ -7,6 +7,7 @@ recognised by its content, never by its name, and a file that was already given 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
@@ -58,15 +59,14 @@ class _Search:
 
     def run(self, paths: Sequence[Path]) -> Iterator[ImageRef]:
         for path in paths:
-            yield from self._folder(path) if path.is_dir() else self._file(path)
+            yield from self._folder(path)
 
     def _folder(self, top: Path) -> Iterator[ImageRef]:
         """Depth first and sorted; the stack holds what is still to be visited. Links to folders are not followed."""
         waiting = [top]
         while waiting:
             path = waiting.pop()
-            is_folder = path.is_dir() and (path == top or not path.is_symlink())
-            if not is_folder:
+            if not _is_folder(path) or (path != top and path.is_symlink()):
                 yield from self._file(path)
                 continue
             try:
@@ -112,7 +112,7 @@ class _Search:
             if path is None or not os.path.realpath(path).startswith(top + os.sep):
                 ref = ImageRef(path=index, member="\\".join(components))
                 yield _failed(ref, Unreadable(reason("outside_folder")))
-            elif path.exists():
+            elif _exists(path):
                 yield from self._file(path)
             else:
                 yield from self._missing(path)
@@ -135,10 +135,21 @@ def _inside(folder: Path, components: Sequence[str]) -> Path | None:
 
 def _in_any_case(folder: Path, name: str) -> Path:
     exact = folder / name
-    if exact.exists() or not folder.is_dir():
+    if _exists(exact) or not _is_folder(folder):
         return exact
-    alike = (entry for entry in folder.iterdir() if entry.name.casefold() == name.casefold())
-    return next(alike, exact)
+    with contextlib.suppress(OSError):
+        return next((entry for entry in folder.iterdir() if entry.name.casefold() == name.casefold()), exact)
+    return exact
+
+
+def _exists(path: Path) -> bool:
+    """Unlike the method of `Path`, no error for a name too long or a folder that may not be entered."""
+    return os.path.exists(path)  # noqa: PTH110
+
+
+def _is_folder(path: Path) -> bool:
+    """See `_exists`."""
+    return os.path.isdir(path)  # noqa: PTH112
 
 
 def _failed(ref: ImageRef, error: InputProblem) -> ImageRef:

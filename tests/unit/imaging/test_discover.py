@@ -209,6 +209,13 @@ def test_an_index_is_followed_and_its_files_are_given_once(tmp_path: Path) -> No
     assert _found(index) == expected[:3]
 
 
+def test_an_index_with_names_too_long_for_any_file(tmp_path: Path) -> None:
+    assert _found(write_index(tmp_path / "DICOMDIR", [("A" * 300,), ("B", "C" * 300)])) == [
+        ("A" * 300, "missing"),
+        ("C" * 300, "missing"),
+    ]
+
+
 def test_an_index_in_another_case(tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
     write_dicom(tmp_path / "images" / "one", FILM)
