@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
 import signal
@@ -11,7 +12,8 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from pathlib import Path
+from typing import Final, Protocol, TypeVar
 
 from faults.world import STICK_TIMEOUT_S, Clinic
 from fieldray.errors import PackProblem
@@ -21,6 +23,12 @@ _OPEN_MS: Final = 1000
 _PATIENCE_S: Final = 6.0
 
 Choice = TypeVar("Choice")
+
+
+class DriveChanged(Protocol):
+    """Tells that the model drive was pulled out or put back."""
+
+    def __call__(self, drive: Path, /, *, is_in: bool) -> None: ...
 
 
 @dataclass
@@ -40,10 +48,14 @@ class Timings:
 class Accidents:
     """Draws accidents and lets them happen. Used by one thread beside the one that runs batches.
 
-    between_runs  held by that thread while a batch runs
+    between_runs   held by that thread while a batch runs
+    drive_changed  is told of the drive
     """
 
-    def __init__(self, clinic: Clinic, session: Session, *, seed: int, between_runs: threading.Lock) -> None:
+    def __init__(
+        self, clinic: Clinic, session: Session, *, seed: int, between_runs: threading.Lock, drive_changed: DriveChanged
+    ) -> None:
+        self._drive_changed = drive_changed
         self._clinic = clinic
         self._stick = clinic.stick
         self._session = session
@@ -121,7 +133,7 @@ class Accidents:
         moments = [answer.at_s for answer in self._clinic.record.between(first_s - 0.5, last_s)]
         if moments and moments[0] < first_s:
             self.timings.pause_s.append(
-                max((after - before for before, after in zip(moments, moments[1:], strict=False)), default=0.0)
+                max((after - before for before, after in itertools.pairwise(moments)), default=0.0)
             )
 
     def _unplug_idle(self) -> None:
@@ -227,6 +239,7 @@ class Accidents:
         if self._is_drive_in:
             self._clinic.drive.rename(self._clinic.drive.with_name("pulled"))
             self._is_drive_in = False
+            self._drive_changed(self._clinic.drive, is_in=False)
             try:
                 self._clinic.load_pack()
                 self.problems.append("a pack was loaded from a drive that is out")
@@ -237,7 +250,7 @@ class Accidents:
         if not self._is_drive_in:
             self._clinic.drive.with_name("pulled").rename(self._clinic.drive)
             self._is_drive_in = True
-            self._session.use_pack(self._clinic.load_pack())
+            self._drive_changed(self._clinic.drive, is_in=True)
 
     def _choose(self, device: str, policy: str) -> None:
         self._clinic.settings.set("device", device)

@@ -29,7 +29,7 @@ def main() -> int:
     parser.add_argument("--log", type=Path, help="write the program's log here")
     options = parser.parse_args()
     if not sys.platform.startswith("linux") or not compiler():
-        print("The fault run needs Linux and a C compiler.")
+        say("The fault run needs Linux and a C compiler.")
         return 2
     if options.log:
         logging.basicConfig(filename=options.log, level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
@@ -43,18 +43,19 @@ def main() -> int:
 
             figures = go_with_window(run)
         else:
-            figures = run.go(Silence())
+            figures = run.go(Silence(run))
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(figures, indent=1) + "\n")
-    print(json.dumps(figures, indent=1))
     found = shortcomings(figures)
-    print("\n".join(["NOT AS IT SHOULD BE:", *found] if found else ["All as it should be."]))
+    verdict = ["NOT AS IT SHOULD BE:", *found] if found else ["All as it should be."]
+    sys.stdout.write("\n".join([json.dumps(figures, indent=1), *verdict]) + "\n")
     return 1 if found else 0
 
 
 def say(text: str) -> None:
     """How far it is."""
-    print(text, file=sys.stderr, flush=True)
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
 
 
 if __name__ == "__main__":

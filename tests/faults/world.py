@@ -64,7 +64,7 @@ class Clinic:
         self.stick.order(mark=1)
         self.films: Final = write_films(folder / "films", films, seed=seed)
         self.drive: Final = folder / "drive"
-        self._packs = PackLibrary(self.home)
+        self.packs: Final = PackLibrary(self.home, builtin_root=folder / "no packs")
         self.pack_folder: Final = self._write_pack()
         self.record: Final = Record()
         self.verdicts: Final = Verdicts()
@@ -94,15 +94,11 @@ class Clinic:
 
     def load_pack(self) -> Model:
         """From the drive, into memory. Raises PackProblem when the drive is out."""
-        return self._packs.load(self.pack_folder)
+        return self.packs.load(self.pack_folder)
 
     def worker_pids(self) -> tuple[int, ...]:
         """The processes that run the model now."""
         return self._engines[-1].inner.pids if self._engines else ()
-
-    def run(self, session: Session) -> Batch:
-        """Begin a run over all films."""
-        return session.start([self.films[0].parent], fresh=True)
 
     def judge(self, session: Session, batch: Batch) -> None:
         """Take a finished run's results out of the store and judge them."""
@@ -152,7 +148,7 @@ class Clinic:
         packs = self.drive / "fieldray"
         packs.mkdir(parents=True)
         written = write_pack(packs, manifest=manifest, files=files, card="# Test\n", golden=model.golden, key=key)  # type: ignore[arg-type]
-        self._packs.trust(self._packs.candidates(self.drive)[0].fingerprint)
+        self.packs.trust(self.packs.candidates(self.drive)[0].fingerprint)
         return written
 
     def _film_keys(self) -> dict[Path, str]:

@@ -1,0 +1,170 @@
+"""The fault run seen through the window: every batch is begun there, and its event loop is timed."""
+
+from __future__ import annotations
+
+import heapq
+import os
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
+
+from PySide6.QtCore import QObject, Qt, QTimer, Signal
+from PySide6.QtWidgets import QApplication
+
+from faults.fault_run import FaultRun
+from fieldray.desktop.application import Application
+from fieldray.desktop.services import Services
+from fieldray.domain.events import Drive, DrivesChanged, Publish
+from fieldray.domain.run import Verdict
+from fieldray.pipeline.batch import Batch
+from fieldray.pipeline.session import Session
+from fieldray.settings import Settings
+
+_BEAT_MS: Final = 5
+_KEPT: Final = 20
+_BEGIN_TIMEOUT_S: Final = 60.0
+
+
+class HeartBeat(QObject):
+    """How long the window's event loop was away, longest first, between the first `begin` and `end`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.longest_s: list[float] = []
+        self._last_s = 0.0
+        self._timer = QTimer(self)
+        self._timer.setTimerType(Qt.TimerType.PreciseTimer)
+        self._timer.timeout.connect(self._beat)
+
+    def begin(self) -> None:
+        if not self._timer.isActive():
+            self._last_s = time.perf_counter()
+            self._timer.start(_BEAT_MS)
+
+    def end(self) -> None:
+        self._timer.stop()
+
+    def _beat(self) -> None:
+        now_s = time.perf_counter()
+        self.longest_s = heapq.nlargest(_KEPT, [*self.longest_s, now_s - self._last_s])
+        self._last_s = now_s
+
+
+class StartingHere:
+    """The session as the window has it: every run is a fresh one, and is handed to the fault run too."""
+
+    def __init__(self, session: Session, begun: queue.Queue[Batch]) -> None:
+        self._session = session
+        self._begun = begun
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    def start(self, paths: Sequence[Path], *, operating_point: str | None = None, fresh: bool = False) -> Batch:
+        batch = self._session.start(paths, operating_point=operating_point, fresh=True)
+        self._begun.put(batch)
+        return batch
+
+
+class NoDrives:
+    """Drives are announced by the fault run itself."""
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+class WindowFrontEnd(QObject):
+    """The real window on the fault run's session."""
+
+    _wanted = Signal(object)
+    _works = Signal()
+    _over = Signal()
+
+    def __init__(self, run: FaultRun, settings: Settings) -> None:
+        super().__init__()
+        self._run = run
+        self._begun: queue.Queue[Batch] = queue.Queue()
+        self._beat = HeartBeat()
+        self._publish: Publish | None = None
+        self.error: BaseException | None = None
+        self.application = Application(_qt(), settings, services=self._open_services)
+        self.application.workbench.ready.connect(self._begin_run)
+        self._wanted.connect(self.application.workbench.screening.choose)
+        self._works.connect(self._beat.begin)
+        self._over.connect(self._end_run)
+        self._thread = threading.Thread(target=self._go, name="fault-run")
+
+    # ---- for the fault run, from its threads
+
+    def begin(self, session: Session, paths: Sequence[Path]) -> Batch:
+        """Choose the films in the window, which begins a run."""
+        self._wanted.emit(tuple(paths))
+        batch = self._begun.get(timeout=_BEGIN_TIMEOUT_S)
+        self._works.emit()
+        return batch
+
+    def drive_changed(self, drive: Path, *, is_in: bool) -> None:
+        """Tell the window, as the watch over drives would."""
+        assert self._publish
+        drives = (Drive(mount_point=str(drive), name="films"),) if is_in else ()
+        self._publish(DrivesChanged(drives=drives))
+
+    def stalls_s(self) -> Sequence[float]:
+        """The longest times the window did nothing at all."""
+        return tuple(self._beat.longest_s)
+
+    # ---- the window's side
+
+    def _open_services(self, settings: Settings, publish: Publish) -> Services:
+        self._publish = publish
+        session = self._run.open(publish)
+        return Services(
+            session=StartingHere(session, self._begun),
+            library=self._run.packs,
+            drives=NoDrives(),
+            read_verdict=_no_verdict,
+            export=lambda run_id, folder: (),
+        )
+
+    def _begin_run(self) -> None:
+        self._thread.start()
+
+    def _go(self) -> None:
+        try:
+            self._run.go(self)
+        except BaseException as error:
+            self.error = error
+        finally:
+            self._over.emit()
+
+    def _end_run(self) -> None:
+        self._beat.end()
+        self._thread.join()
+        self.application.workbench.close()
+
+
+def _no_verdict(_: int) -> Verdict | None:
+    return None
+
+
+def _qt() -> QApplication:
+    existing = QApplication.instance()
+    return existing if isinstance(existing, QApplication) else QApplication(["fieldray"])
+
+
+def go_with_window(run: FaultRun) -> dict[str, Any]:
+    """The whole fault run through a window on no screen; raises what it raised."""
+    qt = _qt()
+    qt.setQuitOnLastWindowClosed(False)
+    front_end = WindowFrontEnd(run, run.settings)
+    front_end.application.ended.connect(qt.quit)
+    front_end.application.show()
+    qt.exec()
+    if front_end.error:
+        raise front_end.error
+    return run.figures
