@@ -191,6 +191,7 @@ class FakeSession:
     read: list[ImageRef] = field(default_factory=list)
     start_problem: FieldrayError | None = None
     may_read: threading.Event = field(default_factory=threading.Event)
+    device_choices: int = 0
     is_closed: bool = False
 
     def __post_init__(self) -> None:
@@ -199,6 +200,9 @@ class FakeSession:
     def use_pack(self, model: Model | None) -> None:
         self.packs.append(model)
         self.publish(BackendChanged(backend="cpu", state="ready", in_use=True, detail="2 x 1"))
+
+    def choose_devices(self) -> None:
+        self.device_choices += 1
 
     def reconsider(self, name: str) -> None:
         self.reconsidered.append(name)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import cast
+from typing import Final, cast
 
 from PySide6.QtCore import QByteArray, QCoreApplication, QLibraryInfo, QLocale, QObject, Qt, QTimer, QTranslator, Signal
 from PySide6.QtGui import QGuiApplication
@@ -27,7 +27,8 @@ from fieldray.translation import Language, Translator
 
 log = logging.getLogger(__name__)
 
-_REBUILD: frozenset[str] = frozenset({"language", "theme"})
+_REBUILD: Final = frozenset({"language", "theme"})
+_DEVICES: Final = frozenset({"device", "policy"})
 
 
 def chosen_language(setting: str) -> Language:
@@ -40,6 +41,7 @@ def chosen_language(setting: str) -> Language:
 class Application(QObject):
     """Owns the workbench for the whole time and one window at a time."""
 
+    ended = Signal()
     _crashed = Signal(object)
 
     def __init__(self, qt: QApplication, settings: Settings, *, services: OpenServices = open_services) -> None:
@@ -74,8 +76,8 @@ class Application(QObject):
             self._build()
         elif self.window is not None:
             self.window.apply_settings()
-        if "device" in changes:
-            self.workbench.screening.use_again()
+        if _DEVICES & changes.keys():
+            self.workbench.screening.choose_devices()
 
     @contextmanager
     def catching(self) -> Iterator[None]:
@@ -132,7 +134,7 @@ class Application(QObject):
     def _end(self) -> None:
         if self.window is not None:
             self.window.let_go()
-        self._qt.quit()
+        self.ended.emit()
 
 
 def run_application(paths: Sequence[Path]) -> int:
@@ -145,6 +147,7 @@ def run_application(paths: Sequence[Path]) -> int:
     with journal_kept():
         settings, problems = load()
         application = Application(qt, settings)
+        application.ended.connect(qt.quit)
         application.report(problems)
         with application.catching():
             application.show()

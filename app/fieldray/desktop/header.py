@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from PySide6.QtCore import Qt
-from PySide6.QtGui import QAction
+from PySide6.QtGui import QAction, QResizeEvent
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QMenu, QProgressBar, QPushButton, QSizePolicy, QVBoxLayout, QWidget
 
 from fieldray.desktop.icons import icon
@@ -21,6 +21,9 @@ from fieldray.domain.model import Model
 from fieldray.translation import Translator
 
 _USB3_MBIT: Final = 5000
+_NARROW: Final = 1140
+_NARROW_CHIP: Final = 150
+_WIDE_CHIP: Final = 260
 
 
 class Header(QWidget):
@@ -33,6 +36,7 @@ class Header(QWidget):
         name_surface(self, "header")
         self._workbench, self._translator = workbench, translator
         self._theme: Theme = theme
+        self._is_narrow = False
         self.open_button = self._button("folder", translator.text("Open folder"), actions["open_folder"])
         self.start_button = self._button("start", translator.text("Start"), actions["start"])
         self.pause_button = self._button("pause", translator.text("Pause"), actions["pause"])
@@ -64,7 +68,9 @@ class Header(QWidget):
         self.start_button.setEnabled(run.can_start)
         self.start_button.setIcon(icon("start", self._theme, "on_accent" if run.can_start else "disabled"))
         self.pause_button.setEnabled(run.can_pause)
-        self.pause_button.setText(translator.text("Go on") if run.state == "paused" else translator.text("Pause"))
+        pause = translator.text("Go on") if run.state == "paused" else translator.text("Pause")
+        self.pause_button.setText("" if self._is_narrow else pause)
+        self.pause_button.setAccessibleName(pause)
         self.pause_button.setIcon(icon("start" if run.state == "paused" else "pause", self._theme))
         self.stop_button.setEnabled(run.can_stop)
         self.progress_text.setText(run_words(translator, run))
@@ -77,7 +83,9 @@ class Header(QWidget):
         """The pack chip."""
         packs = self._workbench.packs
         first, second = pack_words(self._translator, packs)
-        self.pack_chip.setText(f"{first}\n{second}")
+        room = _NARROW_CHIP if self._is_narrow else _WIDE_CHIP
+        shown = (self._elided(line, room) for line in (first, second))
+        self.pack_chip.setText("\n".join(shown))
         self.pack_chip.setToolTip(f"{first}\n{second}")
 
     def refresh_backend(self) -> None:
@@ -85,6 +93,9 @@ class Header(QWidget):
         first, second = backend_words(self._translator, self._workbench.backends, self._workbench.stick)
         self.backend_chip.setText(f"{first}\n{second}")
         self.backend_chip.setToolTip(f"{first}\n{second}")
+
+    def _elided(self, text: str, room: int) -> str:
+        return self.fontMetrics().elidedText(text, Qt.TextElideMode.ElideRight, room)
 
     # ---- building
 
@@ -109,11 +120,21 @@ class Header(QWidget):
             row.addWidget(chip)
         row.addWidget(self.menu_button)
 
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """Where it is narrow, the pictures alone: their words are in the tool tips."""
+        super().resizeEvent(event)
+        self._is_narrow = self.width() < _NARROW
+        self.open_button.setText("" if self._is_narrow else self._translator.text("Open folder"))
+        self.stop_button.setText("" if self._is_narrow else self._translator.text("Stop"))
+        self.refresh_run()
+        self.refresh_pack()
+
     def _button(self, picture: str, text: str, action: QAction) -> QPushButton:
         button = push_button(text, picture=icon(picture, self._theme))
         button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
         keys = action.shortcut().toString(action.shortcut().SequenceFormat.NativeText)
         button.setToolTip(f"{action.text()} ({keys})")
+        button.setAccessibleName(action.text())
         button.clicked.connect(action.trigger)
         return button
 

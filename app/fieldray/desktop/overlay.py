@@ -125,9 +125,9 @@ def _kept(lines: tuple[str, ...]) -> tuple[str, ...]:
 def _edged_text(painter: QPainter, box: QRect, flags: Qt.AlignmentFlag, text: str) -> None:
     painter.setPen(QColor(0, 0, 0, 200))
     for x, y in ((-1, 0), (1, 0), (0, -1), (0, 1)):
-        painter.drawText(box.translated(x, y), flags, text)
+        painter.drawText(box.translated(x, y), flags | Qt.TextFlag.TextWordWrap, text)
     painter.setPen(QColor(240, 243, 245))
-    painter.drawText(box, flags, text)
+    painter.drawText(box, flags | Qt.TextFlag.TextWordWrap, text)
 
 
 def _legend_image() -> QImage:

@@ -40,9 +40,9 @@ class PackDialog(QDialog):
         box.addButton(self.no_button, QDialogButtonBox.ButtonRole.RejectRole)
         box.accepted.connect(self.accept)
         box.rejected.connect(self.reject)
+        column.addWidget(box)
         self.no_button.setDefault(True)
         self.no_button.setFocus()
-        column.addWidget(box)
 
 
 def fingerprint_lines(fingerprint: str) -> str:

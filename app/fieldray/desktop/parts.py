@@ -36,7 +36,7 @@ def card() -> tuple[QFrame, QVBoxLayout]:
 
 
 def push_button(text: str, *, picture: QIcon | None = None, role: str = "") -> QPushButton:
-    """A button; role: "primary", "chip" or "filter" (see the style sheet)."""
+    """A button; role: "primary", "chip", "filter" or "choice" (see the style sheet)."""
     button = QPushButton(text)
     if picture is not None:
         button.setIcon(picture)

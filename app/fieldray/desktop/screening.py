@@ -136,10 +136,11 @@ class Screening(QObject):
         if session is not None:
             self._background.run(lambda: session.reconsider(name), channel="run", failed=self._command_failed)
 
-    def use_again(self) -> None:
-        """Open the model anew: another device was chosen."""
-        self._used = None
-        self._warm_up()
+    def choose_devices(self) -> None:
+        """Put the settings on devices in force, also in the middle of a run."""
+        session = self._session
+        if session is not None:
+            self._background.run(session.choose_devices, channel="run", failed=self._command_failed)
 
     def take_run(self, event: RunChanged) -> None:
         """The batch entered a state."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from PySide6.QtWidgets import (
     QCheckBox,
@@ -17,9 +18,11 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from fieldray.desktop.parts import words
+from fieldray.desktop.parts import scrolled, words
 from fieldray.settings import TABLE, Row, Settings, Value
 from fieldray.translation import LANGUAGES, Translator
+
+_MARGIN: Final = 8
 
 
 class SettingsDialog(QDialog):
@@ -31,8 +34,10 @@ class SettingsDialog(QDialog):
         self._read: dict[str, Callable[[], Value]] = {}
         self.fields: dict[str, QWidget] = {}
         self.setWindowTitle(translator.text("Settings"))
-        self.setMinimumWidth(640)
-        form = QFormLayout()
+        self.resize(760, 560)
+        page = QWidget()
+        form = QFormLayout(page)
+        form.setContentsMargins(0, 0, _MARGIN, 0)
         form.setRowWrapPolicy(QFormLayout.RowWrapPolicy.WrapLongRows)
         form.setSpacing(10)
         for row in TABLE:
@@ -44,8 +49,11 @@ class SettingsDialog(QDialog):
         column.setContentsMargins(24, 20, 24, 16)
         column.setSpacing(14)
         column.addWidget(words(translator.text("Settings"), role="title"))
-        column.addLayout(form)
-        when = translator.text("Language and appearance change at once, the other settings with the next run.")
+        column.addWidget(scrolled(page), 1)
+        when = translator.text(
+            "Language, appearance and devices change at once, the clock of the stick with the next start of the "
+            "program, all else with the next run."
+        )
         column.addWidget(words(when, role="muted"))
         column.addWidget(self._buttons())
 
@@ -66,6 +74,7 @@ class SettingsDialog(QDialog):
         number = QSpinBox()
         number.setRange(int(row.low), int(row.high))
         number.setValue(int(value))
+        number.lineEdit().setTextMargins(_MARGIN, 0, 0, 0)
         self._read[row.key] = number.value
         return number
 
@@ -98,6 +107,11 @@ def choice_words(translator: Translator, choice: str) -> str:
         "auto": translator.text("The fastest that is ready"),
         "cpu": translator.text("Processor"),
         "edgetpu": "Edge TPU",
+        "accelerator": translator.text("The stick alone"),
+        "fastest": translator.text("Whichever is faster"),
+        "both": translator.text("Both together"),
+        "std": translator.text("Standard"),
+        "max": translator.text("Highest"),
         "en": LANGUAGES["en"],
         "uk": LANGUAGES["uk"],
     }

@@ -32,14 +32,14 @@ class VerdictBar(QWidget):
         row.setSpacing(6)
         self.buttons: dict[VerdictChoice, QPushButton] = {}
         for choice in _CHOICES:
-            button = push_button(names[choice], role="filter")
+            button = push_button(names[choice], role="choice")
             button.setCheckable(True)
             button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
             button.clicked.connect(lambda _=False, chosen=choice: self.choose(chosen))
             self.buttons[choice] = button
             row.addWidget(button, 1)
         self.note = QLineEdit()
-        self.note.setPlaceholderText(translator.text("Note (saved with the verdict)"))
+        self.note.setPlaceholderText(translator.text("Note on the verdict"))
         self.note.setMaxLength(_LONGEST_NOTE)
         self.note.editingFinished.connect(self._note_changed)
         explained = words(translator.text("Saved beside the program's result, never over it."), role="muted")

@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from typing import Final
 
 from PySide6.QtCore import QSize, Qt
-from PySide6.QtGui import QAction
-from PySide6.QtWidgets import QHBoxLayout, QToolButton, QWidget
+from PySide6.QtGui import QAction, QResizeEvent
+from PySide6.QtWidgets import QHBoxLayout, QSizePolicy, QToolButton, QWidget
 
 from fieldray.desktop.icons import icon
 from fieldray.desktop.parts import name_surface
 from fieldray.desktop.style import Theme
 from fieldray.desktop.viewer import Viewer
+
+_GAP: Final = 8
+_BUTTON_ROOM: Final = 41
 
 # Command of the key table and its picture; "" leaves a gap.
 _BUTTONS: Final = (
@@ -35,20 +38,36 @@ _BUTTONS: Final = (
 )
 
 
+# Left out one after another where there is no room; the menu and the keys still have them.
+_LEAVE_OUT: Final = (
+    "flip_top_bottom",
+    "flip_left_right",
+    "rotate_left",
+    "rotate_right",
+    "fit",
+    "hide_patient",
+    "tool_zoom",
+    "tool_pan",
+    "tool_window",
+    "network_view",
+)
+
+
 class ViewTools(QWidget):
-    """One row of buttons."""
+    """One row of buttons, as many as there is room for."""
 
     def __init__(self, viewer: Viewer, actions: Mapping[str, QAction], theme: Theme) -> None:
         super().__init__()
         name_surface(self, "panel")
         row = QHBoxLayout(self)
-        row.setContentsMargins(8, 6, 8, 6)
+        row.setContentsMargins(_GAP, 6, _GAP, 6)
+        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
         row.setSpacing(3)
         self.buttons: dict[str, QToolButton] = {}
         row.addStretch(1)
         for command, picture in _BUTTONS:
             if not command:
-                row.addSpacing(8)
+                row.addSpacing(_GAP)
                 continue
             self.buttons[command] = self._button(actions[command], picture, theme)
             row.addWidget(self.buttons[command])
@@ -60,6 +79,13 @@ class ViewTools(QWidget):
         viewer.network_view_shown.connect(self.buttons["network_view"].setChecked)
         self._show_tool(viewer.tool)
         self.buttons["heat_map"].setChecked(viewer.shows_heat_map)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        room = (self.width() - 3 * _GAP - 2 * _GAP) // _BUTTON_ROOM
+        left_out = _LEAVE_OUT[: max(0, len(self.buttons) - room)]
+        for command, button in self.buttons.items():
+            button.setVisible(command not in left_out)
 
     def _button(self, action: QAction, picture: str, theme: Theme) -> QToolButton:
         button = QToolButton()

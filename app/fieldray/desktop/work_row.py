@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from fieldray.desktop.words import file_name, leading_finding, person
@@ -18,24 +18,39 @@ ORDER: Final[tuple[Category, ...]] = ("abnormal", "not_sure", "not_assessed", "n
 
 @dataclass(eq=False, slots=True)
 class WorkRow:
-    """An image of the run. `manifest`: the pack's, whose texts and calibration belong to the result."""
+    """An image of the run. `manifest`: the pack's, whose texts and calibration belong to the result.
+
+    What thousands of rows are sorted and searched by is worked out once:
+    finding   the one that decides the class, None without a score
+    urgency   the default order, smallest first: class, then the higher score, then as they came
+    searched  what the search box looks through: name, number, date, file, in lower case
+    """
 
     row_id: int
     outcome: Outcome
     manifest: Manifest | None = None
     verdict: Verdict | None = None
+    category: Category = field(init=False)
+    finding: Finding | None = field(init=False)
+    urgency: tuple[int, float, int] = field(init=False)
+    searched: str = field(init=False)
 
-    @property
-    def category(self) -> Category:
-        return self.outcome.category
+    def __post_init__(self) -> None:
+        self.category = self.outcome.category
+        self.finding = leading_finding(self.outcome)
+        self.urgency = (ORDER.index(self.category), -self.score, self.row_id)
+        header = self.header
+        parts = (person(header.patient_name), header.patient_id, header.study_date, file_name(self.outcome.ref))
+        self.searched = " ".join(parts).casefold()
+
+    def take(self, newer: WorkRow) -> None:
+        """The image was done again: the row stays, its outcome is the newer one."""
+        self.outcome, self.manifest = newer.outcome, newer.manifest
+        self.__post_init__()
 
     @property
     def header(self) -> ImageHeader:
         return self.outcome.ref.header
-
-    @property
-    def finding(self) -> Finding | None:
-        return leading_finding(self.outcome)
 
     @property
     def reason(self) -> Reason | None:
@@ -45,8 +60,7 @@ class WorkRow:
     @property
     def score(self) -> float:
         """The deciding finding's score, -1 without one (sorts below all others)."""
-        finding = self.finding
-        return finding.score if finding else -1.0
+        return self.finding.score if self.finding else -1.0
 
     @property
     def backend(self) -> str:
@@ -56,15 +70,3 @@ class WorkRow:
     def inference_ms(self) -> float:
         """Time of the network alone, -1 if it did not run."""
         return self.outcome.inference_ms if isinstance(self.outcome, Screened) else -1.0
-
-    @property
-    def urgency(self) -> tuple[int, float, int]:
-        """The default order, smallest first: class, then the higher score, then as they came."""
-        return ORDER.index(self.category), -self.score, self.row_id
-
-    @property
-    def searched(self) -> str:
-        """What the search box looks through, in lower case."""
-        header = self.header
-        parts = (person(header.patient_name), header.patient_id, header.study_date, file_name(self.outcome.ref))
-        return " ".join(parts).casefold()

@@ -31,7 +31,8 @@ from fieldray.translation import Translator
 
 # Width of a column, and how wide the list must be for it to be shown of itself.
 _WIDTHS: Final = {"film": 58, "date": 92, "view": 64, "score": 60, "backend": 96, "ms": 62, "status": 220}
-_SHOWN_FROM: Final = {"date": 540, "view": 620, "backend": 720, "ms": 780, "status": 960}
+_SHOWN_FROM: Final = {"film": 380, "date": 540, "view": 620, "backend": 720, "ms": 780, "status": 960}
+_THREE_BUTTONS_FROM: Final = 420
 
 
 class FilterBar(QWidget):
@@ -62,6 +63,7 @@ class FilterBar(QWidget):
         self._buttons[model.category].setChecked(True)
         model.counts_changed.connect(self.refresh)
         self._layout = layout
+        self._arranged: tuple[object, ...] = ()
         self.refresh()
 
     def refresh(self) -> None:
@@ -72,14 +74,25 @@ class FilterBar(QWidget):
             word = category_word(self._translator, category) if category else self._translator.text("All")
             button.setText(f"{word}  {number}")
             button.setAccessibleName(f"{word}: {number}")
-        self._arrange([category for category in self._buttons if category != "not_assessed" or counts["not_assessed"]])
+        self._arrange()
 
-    def _arrange(self, shown: list[Category | None]) -> None:
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._arrange()
+
+    def _arrange(self) -> None:
+        """Three buttons beside each other where there is room, else two."""
+        has_unassessed = self._model.counts()["not_assessed"] > 0
+        shown = [category for category in self._buttons if category != "not_assessed" or has_unassessed]
+        columns = 3 if self.width() >= _THREE_BUTTONS_FROM else 2
+        if self._arranged == (columns, *shown):
+            return
+        self._arranged = (columns, *shown)
         for category, button in self._buttons.items():
             button.setVisible(category in shown)
         for place, category in enumerate(shown):
-            self._layout.addWidget(self._buttons[category], place // 3, place % 3)
-        self._layout.addWidget(self.search, 3, 0, 1, 3)
+            self._layout.addWidget(self._buttons[category], place // columns, place % columns)
+        self._layout.addWidget(self.search, len(self._buttons), 0, 1, columns)
 
 
 def class_width(translator: Translator, font: QFont) -> int:
@@ -97,6 +110,7 @@ class WorkTable(QTableView):
         super().__init__()
         self.setModel(model)
         self.setItemDelegate(delegate)
+        self._delegate = delegate
         self._hold_y: int | None = None
         self._chosen_columns: dict[str, bool] = {}
         self.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
@@ -115,6 +129,7 @@ class WorkTable(QTableView):
         for place, key in enumerate(KEYS):
             shown = self._chosen_columns.get(key, width >= _SHOWN_FROM.get(key, 0))
             self.setColumnHidden(place, not shown)
+        self._delegate.date_below = self.isColumnHidden(KEYS.index("date"))
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         self.fit_columns(self.width())

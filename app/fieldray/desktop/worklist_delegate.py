@@ -29,6 +29,7 @@ class WorkListDelegate(QStyledItemDelegate):
         self._translator = translator
         self._theme: Theme = theme
         self.hide_patient = False
+        self.date_below = False
 
     def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: Index) -> None:
         row = index.data(ROW_ROLE)
@@ -40,8 +41,7 @@ class WorkListDelegate(QStyledItemDelegate):
         if key == "film":
             self._paint_thumbnail(painter, option.rect, row)
         elif key == "patient":
-            date_below = option.widget.isColumnHidden(KEYS.index("date"))
-            self._paint_patient(painter, box, row, font=option.font, date_below=date_below)
+            self._paint_patient(painter, box, row, option.font)
         elif key == "class":
             self._paint_class(painter, box, row, option.font)
         else:
@@ -73,22 +73,22 @@ class WorkListDelegate(QStyledItemDelegate):
         painter.setRenderHint(QPainter.RenderHint.SmoothPixmapTransform)
         painter.drawImage(target, image)
 
-    def _paint_patient(self, painter: QPainter, box: QRect, row: WorkRow, *, font: QFont, date_below: bool) -> None:
+    def _paint_patient(self, painter: QPainter, box: QRect, row: WorkRow, font: QFont) -> None:
         """Who or which file; below it the number, or in plain words why there is no result."""
         name = person(row.header.patient_name) or file_name(row.outcome.ref)
         if self.hide_patient:
             name = self._translator.text("Film {number}", number=row.row_id)
-        below, shade = self._second_line(row, date_below=date_below)
+        below, shade = self._second_line(row)
         upper, lower = box.adjusted(0, 6, 0, -box.height() // 2), box.adjusted(0, box.height() // 2, 0, -6)
         self._line(painter, upper, name, "text", font)
         self._line(painter, lower, below, shade, _smaller(font))
 
-    def _second_line(self, row: WorkRow, *, date_below: bool) -> tuple[str, str]:
+    def _second_line(self, row: WorkRow) -> tuple[str, str]:
         if row.reason:
             return self._translator.reason(row.reason), row.category
         known = person(row.header.patient_name)
         number = row.header.patient_id or (file_name(row.outcome.ref) if known else "")
-        parts = ("" if self.hide_patient else number, date(row.header.study_date) if date_below else "")
+        parts = ("" if self.hide_patient else number, date(row.header.study_date) if self.date_below else "")
         return "   ".join(part for part in parts if part), "muted"
 
     def _paint_class(self, painter: QPainter, box: QRect, row: WorkRow, font: QFont) -> None:

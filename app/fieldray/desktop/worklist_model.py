@@ -246,7 +246,7 @@ class WorkListModel(QAbstractTableModel):
         known = self._by_id[row.row_id]
         self._counts[known.category] -= 1
         self._counts[row.category] += 1
-        known.outcome, known.manifest = row.outcome, row.manifest
+        known.take(row)
         self._row_changed(known)
 
     def _row_changed(self, row: WorkRow) -> None:

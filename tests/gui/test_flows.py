@@ -1,0 +1,186 @@
+"""What a reader does from the first folder to the last verdict."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fake_rooms import FakeRooms, failed, refused
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QLabel, QPushButton, QWidget
+
+from conftest import Desk
+from fieldray.desktop.worklist_model import KEYS
+from fieldray.domain.events import BackendChanged, Progress, RunChanged, Speed
+from fieldray.domain.run import Verdict
+from fieldray.errors import UsageProblem
+from fieldray.reasons import reason
+
+
+def texts(widget: QWidget) -> str:
+    """All words on a widget that can be seen."""
+    labels = [label.text() for label in widget.findChildren(QLabel) if label.isVisible()]
+    return "\n".join(labels + [button.text() for button in widget.findChildren(QPushButton) if button.isVisible()])
+
+
+def listed(desk: Desk) -> list[int]:
+    rows = desk.application.workbench.rows
+    return [rows.row_at(rows.index(place, 0)).row_id for place in range(rows.rowCount())]  # type: ignore[union-attr]
+
+
+def test_the_empty_window_says_what_to_do_next(desk: Desk) -> None:
+    assert desk.window.pages.currentWidget() is desk.window.welcome
+    words = texts(desk.window.welcome)
+    assert "Drop a folder" in words
+    assert "Ready: Made-up lungs 1.2.0" in words
+    assert not desk.window.header.start_button.isEnabled()
+
+
+def test_research_use_only_is_always_in_sight(desk: Desk) -> None:
+    for page in (desk.window.welcome, desk.window.films, desk.window.packs_page):
+        desk.window.pages.setCurrentWidget(page)
+        assert "Research use only. Not for diagnostic use." in texts(desk.window.statusBar())
+
+
+def test_a_folder_becomes_rows_abnormal_first(desk: Desk) -> None:
+    desk.screen("/films")
+    assert desk.rooms.session.started_with == [((Path("/films"),), None, False)]
+    assert desk.window.pages.currentWidget() is desk.window.films
+    # Scores .9 .1 .42 .7 at .41 with .34 to .5 unsure: 1 and 4 abnormal, 3 not sure, 2 normal.
+    assert listed(desk) == [1, 4, 3, 2]
+
+
+def test_a_chosen_row_fills_the_panel(desk: Desk) -> None:
+    desk.screen()
+    desk.open_row(1)
+    words = texts(desk.window.result)
+    for part in ("Abnormal", "The pack flags this film.", "Score 0.90", "0.41", "95.1 % (93.0–96.7)", "lung opacity"):
+        assert part in words
+    assert "What it cannot do" in words
+    assert "Processor, 8.4 ms" in words
+    assert "patient has" not in words
+
+
+def test_refused_and_failed_rows_give_their_plain_reason(desk: Desk, rooms: FakeRooms) -> None:
+    rooms.outcomes += [refused(5), failed(6)]
+    desk.screen()
+    assert listed(desk)[-2:] == [5, 6]
+    rows = desk.application.workbench.rows
+    shown = rows.data(rows.index_of(5).siblingAtColumn(KEYS.index("status")))
+    assert shown == "Not a frontal view: the view position is LL."
+    desk.open_row(6)
+    desk.until(lambda: "The file is cut short" in texts(desk.window.result))
+    assert desk.application.workbench.film.problem == reason("truncated")
+
+
+def test_pause_go_on_and_stop(desk: Desk) -> None:
+    desk.screen()
+    header, batch = desk.window.header, desk.rooms.session.batches[0]
+    desk.until(header.stop_button.isEnabled)
+    header.pause_button.click()
+    desk.until(lambda: desk.application.workbench.screening.state == "paused")
+    assert header.pause_button.text() == "Go on"
+    header.pause_button.click()
+    desk.until(lambda: desk.application.workbench.screening.state == "running")
+    header.stop_button.click()
+    desk.until(lambda: desk.application.workbench.screening.state == "cancelled")
+    assert batch.told == ["pause", "resume", "cancel"]
+    assert header.start_button.isEnabled()
+
+
+def test_progress_speed_and_load_are_shown(desk: Desk) -> None:
+    desk.screen()
+    desk.rooms.publish(Progress(done=412, total=1000, total_is_final=True, images_per_s=18.34, remaining_s=32.0))
+    desk.rooms.publish(Speed(fps_now=18.0, fps_min=16.1, fps_avg=18.3, fps_max=19.0, cpu_percent=41, memory_mb=380))
+    desk.until(lambda: "412" in desk.window.header.progress_text.text())
+    assert desk.window.header.progress_text.text() == "412 / 1000   18.3 films/s   0:32 left"
+    desk.until(lambda: "380" in texts(desk.window.statusBar()))
+    assert "min 16.1 / avg 18.3 / max 19.0" in texts(desk.window.statusBar())
+    assert "CPU 41 %" in texts(desk.window.statusBar())
+
+
+def test_a_folder_chosen_meanwhile_is_screened_afterwards(desk: Desk) -> None:
+    desk.screen("/first")
+    run = desk.application.workbench.screening
+    run.choose([Path("/second")])
+    assert len(desk.rooms.session.started_with) == 1
+    desk.rooms.publish(RunChanged(run_id=1, state="finished"))
+    desk.until(lambda: len(desk.rooms.session.started_with) == 2)
+    assert desk.rooms.session.started_with[1][0] == (Path("/second"),)
+
+
+def test_a_run_that_cannot_start_says_why(desk: Desk) -> None:
+    desk.rooms.session.start_problem = UsageProblem(reason("nothing_to_screen", path="/gone"))
+    desk.application.workbench.screening.choose([Path("/gone")])
+    desk.until(lambda: desk.application.workbench.screening.state == "failed")
+    assert "/gone does not exist" in texts(desk.window.banners)
+    assert desk.window.header.start_button.isEnabled()
+
+
+def test_a_run_that_ends_early_says_why(desk: Desk) -> None:
+    desk.screen()
+    desk.rooms.publish(RunChanged(run_id=1, state="failed", reason=reason("disk_full", path="/data")))
+    desk.until(lambda: "The disk is full" in texts(desk.window.banners))
+    assert "The run ended early" in desk.window.header.progress_text.text()
+
+
+def test_a_fall_back_is_never_silent(desk: Desk) -> None:
+    for state, why in (("ready", None), ("gone", reason("coral_unplugged"))):
+        desk.rooms.publish(BackendChanged(backend="edgetpu", state=state, in_use=state == "ready", reason=why))
+    desk.until(lambda: "The stick was unplugged." in texts(desk.window.banners))
+    assert "No film is lost" in texts(desk.window.banners)
+    button = desk.window.banners.findChild(QPushButton)
+    assert button.text() == "Try again"
+    button.click()
+    desk.until(lambda: desk.rooms.session.reconsidered == ["edgetpu"])
+    desk.until(lambda: not desk.window.banners.isVisible())
+
+
+def test_the_readers_verdict_is_kept_beside_the_result(desk: Desk) -> None:
+    desk.screen()
+    desk.open_row(1)
+    bar, session = desk.window.result.verdict, desk.rooms.session
+    bar.buttons["disagree"].click()
+    desk.until(lambda: session.verdicts == {1: Verdict(choice="disagree")})
+    bar.note.setText("old scar")
+    bar.note.editingFinished.emit()
+    desk.until(lambda: session.verdicts == {1: Verdict(choice="disagree", note="old scar")})
+    assert "Score 0.90" in texts(desk.window.result)
+    bar.buttons["disagree"].click()
+    desk.until(lambda: session.verdicts == {1: None})
+
+
+def test_a_stored_verdict_is_shown_again(desk: Desk) -> None:
+    desk.rooms.stored[2] = Verdict(choice="agree", note="as before")
+    desk.screen()
+    desk.open_row(2)
+    bar = desk.window.result.verdict
+    desk.until(bar.buttons["agree"].isChecked)
+    assert bar.note.text() == "as before"
+
+
+def test_results_are_exported(desk: Desk, tmp_path: Path) -> None:
+    desk.screen()
+    desk.application.workbench.export(tmp_path)
+    desk.until(lambda: desk.rooms.exported == [(1, tmp_path)])
+    desk.until(lambda: "Files: 2" in texts(desk.window.banners))
+
+
+def test_the_counts_filter_the_list(desk: Desk) -> None:
+    desk.screen()
+    buttons = desk.window.work_list.filter_bar.findChildren(QPushButton)
+    button = next(button for button in buttons if button.text().startswith("Abnormal"))
+    assert button.text() == "Abnormal  2"
+    button.click()
+    assert listed(desk) == [1, 4]
+
+
+def test_the_whole_list_by_keys_alone(desk: Desk) -> None:
+    desk.screen()
+    table = desk.window.work_list.table
+    film = desk.application.workbench.film
+    shown = []
+    for key in (Qt.Key.Key_Home, Qt.Key.Key_Down, Qt.Key.Key_End, Qt.Key.Key_Up):
+        desk.qtbot.keyClick(table, key)
+        shown.append(film.row.row_id)
+    # The list is 1, 4, 3, 2: first, next, last, the one before.
+    assert shown == [1, 4, 2, 3]

@@ -1,0 +1,93 @@
+"""Pyramid, windows and heat map as arrays."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from fake_rooms import POINT, manifest
+
+from fieldray.desktop import heat_map
+from fieldray.desktop.picture import cut, picture_of
+from fieldray.domain.image import Image, PixelMap, Window
+from fieldray.domain.model import Calibration, Label, OutputRoles
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+def test_each_level_is_the_mean_of_two_by_two(dtype: type) -> None:
+    pixels = np.arange(600 * 513).reshape(600, 513).astype(dtype)
+    picture = picture_of(Image(pixels=pixels))
+    assert [level.shape for level in picture.levels] == [(600, 513), (300, 256), (150, 128)]
+    block = pixels[2:4, 4:6].astype(int)
+    assert picture.levels[1][1, 2] == (block.sum() + 2) // 4
+    assert all(level.dtype == dtype for level in picture.levels)
+
+
+@pytest.mark.parametrize(("side", "level"), [(2.0, 0), (1.0, 0), (0.6, 0), (0.5, 1), (0.26, 1), (0.25, 2), (0.01, 2)])
+def test_the_level_is_never_coarser_than_the_screen(side: float, level: int) -> None:
+    picture = picture_of(Image(pixels=np.zeros((600, 600), np.uint16)))
+    assert picture.level_for(side) == level
+
+
+def test_a_window_and_its_inverse() -> None:
+    picture = picture_of(Image(pixels=np.array([[0, 100, 200]] * 3, np.uint16)))
+    table = picture.table(Window(100, 100, "LINEAR_EXACT"), inverted=False)
+    # The window reaches from 50 to 150: below black, its middle grey, above white.
+    assert [int(table[value]) for value in (0, 50, 100, 150, 200)] == [0, 0, 128, 255, 255]
+    inverse = picture.table(Window(100, 100, "LINEAR_EXACT"), inverted=True)
+    assert np.array_equal(inverse, 255 - table)
+    assert cut(picture.levels[0], table, top=0, bottom=2, left=1, right=3).tolist() == [[128, 255]] * 2
+
+
+def test_the_presets_are_the_files_window_and_four_more() -> None:
+    pixels = np.linspace(0, 4000, 400 * 400).reshape(400, 400).astype(np.uint16)
+    presets = picture_of(Image(pixels=pixels, window=Window(2000, 1000))).presets
+    assert presets[0] is None
+    assert presets[1] == Window(2000, 4000, "LINEAR_EXACT") or presets[1].width == pytest.approx(4000, rel=0.01)
+    assert presets[2].center < presets[1].center < presets[3].center
+
+
+def test_evidence_at_the_operating_point_is_nothing_and_six_above_is_all() -> None:
+    logits = np.array([[-9.0, 1.0, 4.0, 7.0, 99.0]], np.float32)
+    assert heat_map.strength(logits, 1.0).tolist() == [[0.0, 0.0, 0.5, 1.0, 1.0]]
+
+
+def test_the_threshold_is_taken_back_through_the_calibration() -> None:
+    calibrated = manifest(calibration={"opacity": Calibration(slope=2.0, intercept=-1.0)})
+    # logit(0.5) = 0 = 2 x - 1 gives x = 0.5.
+    assert heat_map.raw_threshold_logit("opacity", 0.5, calibrated) == pytest.approx(0.5)
+    assert heat_map.raw_threshold_logit("opacity", None, calibrated) == 0.0
+    assert heat_map.raw_threshold_logit("opacity", POINT.threshold, manifest()) == pytest.approx(-0.364, abs=1e-3)
+
+
+def test_softmax_evidence_is_against_all_other_labels() -> None:
+    labels = tuple(Label(code=code, scheme="fieldray", meaning={"en": code}) for code in ("a", "b"))
+    two = manifest(labels=labels, operating_points=(), outputs=OutputRoles(class_maps=0, activation="softmax"))
+    maps = np.stack([np.full((2, 2), 3.0), np.full((2, 2), 1.0)]).astype(np.float32)
+    assert heat_map.label_logits(maps, "a", two).tolist() == [[2.0, 2.0]] * 2
+    one = replace(two, outputs=OutputRoles(class_maps=0))
+    assert heat_map.label_logits(maps, "a", one).tolist() == [[3.0, 3.0]] * 2
+
+
+def test_smoothing_keeps_an_even_map_and_the_place_of_a_peak() -> None:
+    assert np.allclose(heat_map.smooth(np.full((4, 5), 0.3, np.float32)), 0.3, atol=1e-6)
+    cells = np.zeros((7, 7), np.float32)
+    cells[2, 5] = 1
+    fine = heat_map.smooth(cells)
+    assert fine.shape == (112, 112)
+    row, column = np.unravel_index(fine.argmax(), fine.shape)
+    assert (row // 16, column // 16) == (2, 5)
+    assert fine.min() >= 0 and fine.max() <= 1
+
+
+def test_the_map_covers_what_the_tensor_covered() -> None:
+    # A tensor of 10 x 20 whose rows are 3 and columns 2 film pixels, cut 5 and 1 from the edges.
+    assert heat_map.covered(PixelMap(3.0, 5.0, 2.0, 1.0), height=10, width=20) == (1.0, 5.0, 40.0, 30.0)
+
+
+def test_no_evidence_is_clear_and_more_is_more_opaque() -> None:
+    shades = heat_map.colours(np.linspace(0, 1, 11, dtype=np.float32)[None, :])
+    opacity = shades[0, :, 3].astype(int)
+    assert opacity[0] == 0 and opacity[-1] == 255
+    assert (np.diff(opacity) >= 0).all()

@@ -1,0 +1,164 @@
+"""The window itself: languages, looks, keys, closing, and what happens when something breaks."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from fake_rooms import FakeRooms
+from PySide6.QtCore import QMimeData, QPointF, Qt, QUrl
+from PySide6.QtGui import QDropEvent
+from PySide6.QtWidgets import QDialog, QMessageBox
+from test_flows import texts
+
+from conftest import WAIT_MS, Desk
+from fieldray.desktop.application import Application, chosen_language
+from fieldray.desktop.key_sheet import KeySheet
+from fieldray.desktop.keys import KEYS
+from fieldray.desktop.settings_dialog import SettingsDialog, choice_words
+from fieldray.desktop.style import colours
+from fieldray.settings import TABLE, Settings
+from fieldray.settings import load as load_settings
+from fieldray.translation import Translator
+
+
+def open_dialog(desk: Desk, command: str) -> QDialog:
+    desk.window.actions_by_name[command].trigger()
+    desk.until(lambda: any(box.isVisible() for box in desk.window.findChildren(QDialog)))
+    return next(box for box in desk.window.findChildren(QDialog) if box.isVisible())
+
+
+def test_the_language_changes_at_once_and_keeps_the_work(desk: Desk) -> None:
+    desk.screen()
+    desk.open_row(1)
+    before = desk.window
+    desk.application.change_settings({"language": "uk"})
+    assert desk.window is not before
+    desk.until(lambda: "Пакет позначає цей знімок." in texts(desk.window.result))
+    assert desk.window.header.start_button.text() == "Почати"
+    assert "Лише для досліджень. Не для діагностики." in texts(desk.window.statusBar())
+    assert desk.application.workbench.rows.total() == 4
+    assert "Оцінка 0,90" in texts(desk.window.result)
+
+
+def test_the_settings_dialog_has_a_line_for_every_row_and_saves(desk: Desk, home: Path) -> None:
+    dialog = open_dialog(desk, "settings")
+    assert isinstance(dialog, SettingsDialog)
+    assert set(dialog.fields) == {row.key for row in TABLE if row.in_dialog}
+    dialog.fields["heat_map_opacity"].setValue(70)
+    dialog.fields["hide_patient"].setChecked(True)
+    dialog.accept()
+    desk.until((home / "settings.json").exists)
+    assert desk.window.viewer.opacity == 0.7
+    assert desk.window.viewer.hide_patient
+    assert load_settings(home / "settings.json")[0]["heat_map_opacity"] == 70
+
+
+def test_devices_are_put_in_force_at_once(desk: Desk) -> None:
+    desk.application.change_settings({"policy": "both"})
+    desk.until(lambda: desk.rooms.session.device_choices == 1)
+
+
+def test_every_choice_of_the_settings_has_a_word_of_its_own() -> None:
+    translator = Translator("en")
+    for row in TABLE:
+        for choice in row.choices:
+            assert choice_words(translator, choice) != choice
+
+
+@pytest.mark.parametrize(("setting", "language"), [("uk", "uk"), ("en", "en")])
+def test_a_chosen_language_wins(setting: str, language: str) -> None:
+    assert chosen_language(setting) == language
+
+
+def test_the_key_sheet_names_every_key(desk: Desk) -> None:
+    sheet = open_dialog(desk, "keys")
+    assert isinstance(sheet, KeySheet)
+    words = texts(sheet)
+    translator = Translator("en")
+    for key in KEYS:
+        assert key.say(translator) in words
+    sheet.reject()
+
+
+def test_no_two_commands_share_a_key() -> None:
+    keys = [text for key in KEYS for text in key.keys]
+    assert len(keys) == len(set(keys))
+
+
+def test_dropped_files_are_screened(desk: Desk) -> None:
+    data = QMimeData()
+    data.setUrls([QUrl.fromLocalFile("/films/a.dcm"), QUrl("https://example.org/b.dcm")])
+    modifiers, buttons = Qt.KeyboardModifier.NoModifier, Qt.MouseButton.LeftButton
+    drop = QDropEvent(QPointF(5, 5), Qt.DropAction.CopyAction, data, buttons, modifiers)
+    desk.window.dropEvent(drop)
+    desk.until(lambda: [paths for paths, _, _ in desk.rooms.session.started_with] == [(Path("/films/a.dcm"),)])
+
+
+def test_an_unexpected_error_is_shown_and_logged(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    with desk.application.catching():
+        worker = threading.Thread(target=lambda: 1 / 0)
+        worker.start()
+        worker.join()
+        desk.until(lambda: "ZeroDivisionError" in texts(desk.window.banners))
+        sys.excepthook(ValueError, ValueError("odd"), None)
+        desk.until(lambda: "ValueError" in texts(desk.window.banners))
+    assert "unexpected" in caplog.text
+
+
+def test_closing_during_a_run_asks_and_then_ends_in_order(desk: Desk) -> None:
+    desk.screen()
+    desk.until(lambda: desk.application.workbench.screening.can_stop)
+    desk.window.close()
+    box = desk.window.findChild(QMessageBox)
+    assert desk.window.isVisible()
+    assert "Screening is under way" in texts(box) + box.text()
+    stop = next(button for button in box.buttons() if button.text() == "Stop and close")
+    with desk.qtbot.waitSignal(desk.application.ended, timeout=WAIT_MS):
+        stop.click()
+    assert desk.rooms.session.batches[0].told == ["cancel", "join"]
+    assert desk.rooms.session.is_closed
+    assert desk.rooms.drives.is_closed
+    assert not desk.window.isVisible()
+
+
+def test_a_small_screen_still_has_room_for_everything(desk: Desk) -> None:
+    desk.screen()
+    desk.window.resize(960, 540)  # 1920 x 1080 at 200 %
+    desk.qtbot.wait(50)
+    assert desk.window.width() == 960
+    assert desk.window.height() == 540
+    result = desk.window.result
+    desk.open_row(1)
+    desk.until(lambda: result.widget().width() <= result.viewport().width())
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_text_and_class_colours_can_be_read(theme: str) -> None:
+    """WCAG 2.1 1.4.3: 4.5 to 1."""
+    table = colours(theme)  # type: ignore[arg-type]
+    for name in ("text", "muted", "accent", "abnormal", "not_sure", "normal", "not_assessed", "refused", "failed"):
+        assert _contrast(table[name], table["surface"]) >= 4.5, name
+        assert _contrast(table[name], table["selection"]) >= 3.9, name
+
+
+def _contrast(one: str, other: str) -> float:
+    low, high = sorted((_luminance(one), _luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def _luminance(shade: str) -> float:
+    parts = [int(shade[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_a_broken_settings_file_is_told(qapp: object, qtbot: object, rooms: FakeRooms, home: Path) -> None:
+    (home / "settings.json").write_text('{"theme": "pink"}', encoding="utf-8")
+    settings, problems = load_settings(home / "settings.json")
+    application = Application(qapp, settings, services=rooms.open)  # type: ignore[arg-type]
+    application.report(problems)
+    assert [notice.key for notice in application.workbench.board.notices] == ["settings"]
+    assert settings["theme"] == Settings()["theme"]
