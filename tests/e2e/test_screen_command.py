@@ -138,6 +138,7 @@ def test_a_place_that_cannot_be_written_is_said_plainly(
     done = fieldray("screen", tmp_path / "films", *pack_options, "--out", tmp_path / "file" / "out")
     assert (done.returncode, "Cannot write to" in done.stderr) == (1, True)
     assert "Traceback" not in done.stderr
+    assert done.stdout == ""  # nothing was begun
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1251"])

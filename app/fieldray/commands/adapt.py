@@ -14,9 +14,11 @@ from fieldray.reasons import reason
 STEPS: Final = {
     "run": "all steps that are not done yet",
     "train": "read the films and train the network",
+    "prune": "make the trained network smaller and faster",
     "quantise": "convert the network to int8",
     "evaluate": "choose operating points and measure the pack",
     "pack": "write the signed pack",
+    "report": "write the report of the run",
 }
 
 

@@ -62,7 +62,10 @@ def run(options: argparse.Namespace, console: Console) -> int:
         model = load_model(PackLibrary(user_data()), options)
         from fieldray.commands.run import RunReport, json_lines
         from fieldray.pipeline.session import Session
+        from fieldray.reports.files import require_writable
 
+        if options.out:
+            require_writable(options.out)
         with json_lines(options.json, console) as emit:
             report = RunReport(console, emit, model=model, has_list=options.json is None)
             with Session(settings, report.publish, warm=warm) as session:

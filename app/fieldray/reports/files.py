@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
 from fieldray.errors import StorageProblem
 from fieldray.reasons import reason
+
+
+def require_writable(folder: Path) -> None:
+    """Make the folder if absent and try to write there, before hours of work. Raises StorageProblem."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise _problem(error, folder) from error
 
 
 @contextlib.contextmanager
@@ -28,10 +39,14 @@ def text_written_beside(path: Path, *, encoding: str) -> Iterator[TextIO]:
     except OSError as error:
         with contextlib.suppress(OSError):
             beside.unlink()
-        if error.errno == errno.ENOSPC:
-            raise StorageProblem(reason("disk_full", path=path)) from error
-        raise StorageProblem(reason("not_writable", path=path, detail=error.strerror or error)) from error
+        raise _problem(error, path) from error
     except BaseException:
         with contextlib.suppress(OSError):
             beside.unlink()
         raise
+
+
+def _problem(error: OSError, path: Path) -> StorageProblem:
+    if error.errno == errno.ENOSPC:
+        return StorageProblem(reason("disk_full", path=path))
+    return StorageProblem(reason("not_writable", path=path, detail=error.strerror or error))
