@@ -31,11 +31,14 @@ SAME_IN_ALL = {
 
 
 def spoken() -> Iterator[str]:
-    """Literals given to `.text(`, the reasons, and the labels of the settings."""
+    """Literals given to `.text(`, the reasons and the phrases that fill them, and the labels of the settings."""
     for path in sorted(PACKAGE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "text":
                 yield from (part.value for part in node.args[:1] if isinstance(part, ast.Constant))
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "reason":
+                values = (given.value.value for given in node.keywords if isinstance(given.value, ast.Constant))
+                yield from (value for value in values if isinstance(value, str) and " " in value)
     yield from TEMPLATES.values()
     yield from (row.label for row in TABLE)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
-
 from PySide6.QtWidgets import QDialog, QDialogButtonBox, QPushButton, QVBoxLayout, QWidget
 
 from fieldray.desktop.parts import words
@@ -44,7 +42,9 @@ class AboutDialog(QDialog):
 
 def program_version() -> str:
     """The installed version, empty when run without being installed."""
+    from importlib import metadata  # slow to import, and asked for by hardly anyone
+
     try:
-        return version("fieldray")
-    except PackageNotFoundError:
+        return metadata.version("fieldray")
+    except metadata.PackageNotFoundError:
         return ""

@@ -1,0 +1,93 @@
+"""Pictures of the window for the documentation: the real program, on films drawn by code, under any screen or none.
+
+    python tools/screenshots.py OUT_FOLDER [--pack FOLDER] [--size 1366x768] [--language en] [--theme light]
+
+Without `--pack` a pack that ships with the program is used. Everything it makes besides the pictures, the trust in the
+key of `--pack` too, is in a folder of its own that is removed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+_WAIT_S = 120.0
+
+
+def main() -> int:
+    """Take the pictures; 0 if all were taken."""
+    parser = argparse.ArgumentParser(description="Pictures of the window, with films drawn by code.")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--pack", type=Path)
+    parser.add_argument("--size", default="1366x768")
+    parser.add_argument("--language", choices=("en", "uk"), default="en")
+    parser.add_argument("--theme", choices=("light", "dark"), default="light")
+    parser.add_argument("--films", type=int, default=24)
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    if not any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY", "QT_QPA_PLATFORM"))) and sys.platform == "linux":
+        os.environ["QT_QPA_PLATFORM"] = "offscreen"
+    with tempfile.TemporaryDirectory() as home:
+        os.environ["FIELDRAY_HOME"] = home
+        return _take(options, Path(home))
+
+
+def _take(options: argparse.Namespace, home: Path) -> int:
+    from PySide6.QtWidgets import QApplication
+
+    from fieldray.desktop.application import Application
+    from fieldray.imaging.synthetic import write_studies
+    from fieldray.packs.library import PackLibrary
+    from fieldray.packs.sealed import read_sealed
+    from fieldray.settings import Settings
+
+    if options.pack:
+        library = PackLibrary(home)
+        library.trust(read_sealed(options.pack).fingerprint)
+        library.install(options.pack)
+    films = home / "films"
+    films.mkdir()
+    write_studies(films, count=options.films)
+    qt = QApplication(sys.argv[:1])
+    application = Application(qt, Settings({"language": options.language, "theme": options.theme}))
+    application.show()
+    window, bench = application.window, application.workbench
+    assert window is not None
+    window.showNormal()
+    window.resize(*map(int, options.size.split("x")))
+
+    def until(is_so: Callable[[], bool]) -> bool:
+        deadline = time.monotonic() + _WAIT_S
+        while not is_so() and time.monotonic() < deadline:
+            qt.processEvents()
+            time.sleep(0.005)
+        return is_so()
+
+    def save(name: str) -> None:
+        qt.processEvents()
+        stem = f"{options.language}-{options.theme}-{options.size}"
+        window.grab().save(str(options.folder / f"{stem}-{name}.png"))
+
+    taken = until(lambda: bench.packs.model is not None)
+    save("welcome")
+    bench.screening.choose([films])
+    taken = taken and until(lambda: bench.screening.state in ("finished", "failed"))
+    window.work_list.choose_end(last=False)
+    taken = taken and until(lambda: bench.film.picture is not None)
+    save("films")
+    window.actions_by_name["packs"].trigger()
+    save("packs")
+    ended: list[bool] = []
+    application.ended.connect(lambda: ended.append(True))
+    bench.close()
+    until(lambda: bool(ended))
+    return 0 if taken else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
