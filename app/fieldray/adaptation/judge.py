@@ -48,7 +48,10 @@ def evaluate_step(run: Run) -> Mapping[str, Any]:
     run.write("evaluate", "metrics.json", results)
     run.write("evaluate", "points.json", {"points": points, "calibration": calibrations})
     _write_arrays(run, "gate.npz", {"mean": gate.mean, "projection": gate.projection, "limit": np.array(gate.limit)})
-    _write_arrays(run, "scores.npz", {part: integer[part].scores for part in _PARTS} | {"test_float": whole.scores})
+    kept = [run.recipe.labels.index(label) for label in run.recipe.kept_labels]
+    truths = {f"{part}_targets": data.samples(part).targets[:, kept] for part in _PARTS}
+    scores = {part: integer[part].scores for part in _PARTS} | {"test_float": whole.scores}
+    _write_arrays(run, "scores.npz", {**scores, **truths})
     return {code: found["test"]["auc"] for code, found in results["labels"].items()}
 
 

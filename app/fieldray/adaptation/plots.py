@@ -1,0 +1,103 @@
+"""The report's pictures, as SVG text without any link to the outside."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from fieldray.adaptation.measures import Scores, Truth
+
+_BLUE: Final = "#0a6ebd"
+_RED: Final = "#c2410c"
+_GREY: Final = "#8a8f98"
+_STYLE: Final = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "svg.fonttype": "none"}
+_BINS: Final = 10
+_METADATA: Final = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
+
+
+def training_curves(history: Sequence[Mapping[str, Any]], *, labels: Sequence[str]) -> str:
+    """Loss, and AUC of each label on the validation films, against the epoch."""
+    with rc_context(_STYLE):
+        figure, (left, right) = _figure(2)
+        epochs = [row["epoch"] for row in history]
+        left.plot(epochs, [row["loss"] for row in history], color=_BLUE)
+        left.set(xlabel="epoch", ylabel="training loss")
+        for column, label in enumerate(labels):
+            areas = [row["auc"][column] if row["auc"] else None for row in history]
+            right.plot(epochs, [np.nan if area is None else area for area in areas], label=label)
+        right.set(xlabel="epoch", ylabel="validation AUC")
+        right.legend(frameon=False, fontsize=7)
+        return _svg(figure)
+
+
+def score_plots(scores: Scores, truth: Truth, *, points: Mapping[str, Mapping[str, Any]]) -> str:
+    """ROC curve with the operating points, calibration, and the two classes' calibrated scores."""
+    with rc_context(_STYLE):
+        figure, (roc, calibration, spread) = _figure(3)
+        _draw_roc(roc, scores, truth, points)
+        _draw_calibration(calibration, scores, truth)
+        bins = list(np.linspace(0, 1, 41))
+        spread.hist(scores[~truth], bins=bins, color=_BLUE, alpha=0.6, label="without")
+        spread.hist(scores[truth], bins=bins, color=_RED, alpha=0.6, label="with")
+        for point in points.values():
+            spread.axvline(point["threshold"], color=_GREY, linewidth=1)
+        spread.set(xlabel="score", ylabel="films", yscale="log")
+        spread.legend(frameon=False)
+        return _svg(figure)
+
+
+def class_map_plots(films: NDArray[np.uint8], maps: NDArray[np.float32], *, titles: Sequence[str]) -> str:
+    """Films (n, rows, columns) with their class map (n, map rows, map columns) laid over them."""
+    with rc_context(_STYLE):
+        figure = Figure(figsize=(9, 2.4 * -(-len(films) // 4)), layout="constrained")
+        rows, columns = films.shape[1:]
+        limit = float(np.abs(maps).max()) or 1.0
+        for number, (film, evidence, title) in enumerate(zip(films, maps, titles, strict=True), start=1):
+            axes = figure.add_subplot(-(-len(films) // 4), 4, number)
+            axes.imshow(film, cmap="gray", extent=(0, columns, rows, 0))
+            axes.imshow(
+                evidence, cmap="coolwarm", alpha=0.35, vmin=-limit, vmax=limit, extent=(0, columns, rows, 0),
+                interpolation="bilinear",
+            )  # fmt: skip
+            axes.set_title(title, fontsize=8)
+            axes.set_axis_off()
+        return _svg(figure)
+
+
+def _draw_roc(axes: Axes, scores: Scores, truth: Truth, points: Mapping[str, Mapping[str, Any]]) -> None:
+    order = np.argsort(-scores, kind="stable")
+    caught = np.concatenate([[0], np.cumsum(truth[order]) / truth.sum()])
+    alarms = np.concatenate([[0], np.cumsum(~truth[order]) / (~truth).sum()])
+    axes.plot(alarms, caught, color=_BLUE)
+    axes.plot([0, 1], [0, 1], color=_GREY, linewidth=0.8, linestyle=":")
+    for name, point in points.items():
+        axes.plot(1 - point["specificity"]["value"], point["sensitivity"]["value"], "o", label=name)
+    axes.set(xlabel="1 - specificity", ylabel="sensitivity", aspect="equal")
+    axes.legend(frameon=False, loc="lower right")
+
+
+def _draw_calibration(axes: Axes, scores: Scores, truth: Truth) -> None:
+    parts = [part for part in np.array_split(np.argsort(scores, kind="stable"), _BINS) if len(part)]
+    axes.plot([0, 1], [0, 1], color=_GREY, linewidth=0.8, linestyle=":")
+    axes.plot([scores[part].mean() for part in parts], [truth[part].mean() for part in parts], "o-", color=_BLUE)
+    axes.set(xlabel="score", ylabel="share with the finding", aspect="equal")
+
+
+def _figure(count: int) -> tuple[Figure, list[Axes]]:
+    figure = Figure(figsize=(3.2 * count, 3), layout="constrained")
+    return figure, [figure.add_subplot(1, count, number + 1) for number in range(count)]
+
+
+def _svg(figure: Figure) -> str:
+    stream = io.StringIO()
+    figure.savefig(stream, format="svg", metadata={"Date": None})
+    text = stream.getvalue()
+    return _METADATA.sub("", text[text.index("<svg") :])
