@@ -4,13 +4,16 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: run test check clean
+.PHONY: run test check faults clean
 
 run: $(STAMP)                 ## screen synthetic studies with the shipped pack, then show them
 	$(BIN)/fieldray demo
 
 test: check                   ## all that CI runs
 	$(BIN)/python -m pytest
+
+faults: $(STAMP)              ## a thousand accidents with the stick's test double; figures in build/faults.json
+	$(BIN)/python tests/faults/run_faults.py --events 1000 --films 1000 --seed 1 --window
 
 check: $(STAMP)               ## lint, format, types, import contracts
 	$(BIN)/ruff check .

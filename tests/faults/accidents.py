@@ -50,12 +50,21 @@ class Accidents:
 
     between_runs   held by that thread while a batch runs
     drive_changed  is told of the drive
+    is_short       leave out what takes seconds
     """
 
     def __init__(
-        self, clinic: Clinic, session: Session, *, seed: int, between_runs: threading.Lock, drive_changed: DriveChanged
+        self,
+        clinic: Clinic,
+        session: Session,
+        *,
+        seed: int,
+        between_runs: threading.Lock,
+        drive_changed: DriveChanged,
+        is_short: bool = False,
     ) -> None:
         self._drive_changed = drive_changed
+        self._is_short = is_short
         self._clinic = clinic
         self._stick = clinic.stick
         self._session = session
@@ -86,6 +95,9 @@ class Accidents:
             "second instance started": (1, self._start_second),
             "devices switched by hand": (4, self._switch_devices),
         }
+        if is_short:
+            for slow in ("plug a stick that takes a second", "second instance started", "the stick opens slowly"):
+                del self._kinds[slow]
 
     def happen(self) -> None:
         """One accident, drawn by its weight, and a rest."""
@@ -93,7 +105,7 @@ class Accidents:
         (name,) = self._random.choices(names, weights=[self._kinds[name][0] for name in names])
         self.counts[name] += 1
         self._kinds[name][1]()
-        time.sleep(self._random.uniform(0.05, 0.5))
+        self._rest(0.05, 0.2 if self._is_short else 0.5)
 
     def mend(self) -> None:
         """Everything back in its place and in order."""

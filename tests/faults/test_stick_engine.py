@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,9 @@ from faults.stick_models import stick_model
 from fieldray.domain.model import Model
 from fieldray.domain.prediction import Prediction
 from fieldray.errors import BackendProblem
+from fieldray.inference.edgetpu import edgetpu_kind
 from fieldray.inference.engine import Engine
+from fieldray.inference.runtime import RUNTIMES
 from tiny_models import TinyType, tiny_model
 
 
@@ -41,6 +44,17 @@ def test_scores_are_the_cpus(stick: DoubleStick, dtype: TinyType) -> None:
         assert abs(first.scores["opacity"] - second.scores["opacity"]) <= 1 / 255
         assert first.class_maps is not None and second.class_maps is not None
         assert (first.class_maps == second.class_maps).all()
+
+
+@pytest.mark.parametrize("runtime", [name for name in RUNTIMES if importlib.util.find_spec(name)])
+def test_the_stick_runs_on_every_runtime(stick: DoubleStick, runtime: str) -> None:
+    stick.plug()
+    said = Said()
+    kind = edgetpu_kind(libraries=[str(stick.library)], runtimes=(runtime,), find=stick.find)
+    with Engine(said, kinds=[kind]) as engine:
+        engine.open(stick_model())
+        assert said.serves("edgetpu").detail.startswith(runtime)
+        assert [prediction.request_id for prediction in answers(engine, 10)] == list(range(10))
 
 
 @pytest.mark.parametrize(

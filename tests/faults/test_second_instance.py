@@ -1,0 +1,40 @@
+"""The program started a second time, while the first one has the stick."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from faults.stick_engine import Said
+from faults.world import Clinic
+
+
+@pytest.fixture
+def clinic(library: Path, tmp_path: Path) -> Iterator[Clinic]:
+    """A model drive, a few films and a stick."""
+    made = Clinic(tmp_path, library, films=3, seed=1)
+    yield made
+    made.close()
+
+
+def test_it_screens_on_the_cpu_and_says_why(clinic: Clinic) -> None:
+    said = Said()
+    clinic.stick.plug()
+    with clinic.session(said) as session:
+        session.use_pack(clinic.load_pack())
+        said.serves("edgetpu")
+        second = clinic.second_instance()
+    assert second.returncode == 0, second.stderr
+    lines = [json.loads(line) for line in second.stdout.splitlines()]
+    assert [line["status"] for line in lines] == ["screened"] * 3
+    assert {line["backend"] for line in lines} == {"cpu"}
+    assert "another window of this program" in second.stderr
+
+
+def test_the_next_start_has_the_stick_again(clinic: Clinic) -> None:
+    clinic.stick.plug()
+    lines = [json.loads(line) for line in clinic.second_instance("--device", "edgetpu").stdout.splitlines()]
+    assert {line["backend"] for line in lines} == {"edgetpu"}
