@@ -85,7 +85,7 @@ class BackendKind:
 
     why_not  the reason why it cannot be used with a model here and now, or None; may take its time
     make     a new backend, not started
-    close    ends what the kind itself keeps, once no backend is made any more
+    close    ends what the kind itself keeps; no backend will be started any more
     restarts how often it is started again after deaths in a row, without an image run or some quiet time between them
     """
 

@@ -22,7 +22,7 @@ from fieldray.reasons import Reason, reason
 from fieldray.wire import Message
 
 _SERVICE: Final = "fieldray.inference.coral_probe:handle"
-_TIMEOUT_S: Final = 10.0
+_TIMEOUT_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

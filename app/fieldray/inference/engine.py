@@ -136,14 +136,14 @@ class Engine:
         with self._lock:
             self._is_closed = True
             deployments = self._deployments()
+        for kind in self._kinds:
+            kind.close()
         if self._watch_started:
             self._watch_started.close()
         for deployment in deployments:
             deployment.board.close()
         for deployment in deployments:
             deployment.end()
-        for kind in self._kinds:
-            kind.close()
 
     def __enter__(self) -> Engine:
         return self

@@ -23,6 +23,7 @@ class Spare:
         self._runtimes = runtimes
         self._lock = threading.Lock()
         self._child: Child | None = None
+        self._starting: Child | None = None
         self._is_closed = False
 
     def prepare(self) -> None:
@@ -30,15 +31,17 @@ class Spare:
         with self._lock:
             if self._is_closed or (self._child and self._child.is_running):
                 return
-            child = Child(SERVICE)
+            child = self._starting = Child(SERVICE)
             try:
                 child.start()
                 child.call(warm_message(self._runtimes), timeout_s=_TIMEOUT_S)
-            except (OSError, ChildDied, ChildTimeout, FieldrayError):
-                log.exception("no spare process")
+            except (OSError, ChildDied, ChildTimeout, FieldrayError) as error:
+                log.info("no spare process: %s", error)
                 child.close()
             else:
                 self._child = child
+            finally:
+                self._starting = None
 
     def take(self) -> Child:
         """The one in waiting, or one that is still to be started."""
@@ -50,9 +53,12 @@ class Spare:
         return child or Child(SERVICE)
 
     def close(self) -> None:
-        """End the one in waiting; there will be no other."""
+        """End the one in waiting, also one that is just starting; there will be no other."""
+        self._is_closed = True
+        starting = self._starting
+        if starting:
+            starting.kill()
         with self._lock:
-            self._is_closed = True
             if self._child:
                 self._child.close()
                 self._child = None

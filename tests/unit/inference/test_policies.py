@@ -1,0 +1,106 @@
+"""Which of the backends that are ready get images, by policy and by a person's choice."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from backend_fakes import WAIT_S, Behaviour, Events, grey
+
+from fieldray.domain.prediction import Policy
+from fieldray.errors import BackendProblem
+from fieldray.inference.board import Board, Slot
+from fieldray.inference.engine import Engine
+from fieldray.reasons import reason
+from tiny_models import tiny_model
+
+MODEL = tiny_model()
+
+
+def ready_board(policy: Policy, *, stick_s: float, cpu_s: float) -> tuple[Board, Events]:
+    events = Events()
+    board = Board(["edgetpu", "cpu"], events, publishing=threading.RLock())
+    board.choose({"edgetpu", "cpu"}, policy)
+    for slot, image_s in zip(board.slots, (stick_s, cpu_s), strict=True):
+        board.enter(slot, "ready", image_s=image_s)
+    return board, events
+
+
+def in_use(events: Events) -> set[str]:
+    """By the last event of each."""
+    return {name for name, is_used in {event.backend: event.in_use for event in events.heard}.items() if is_used}
+
+
+@pytest.mark.parametrize(
+    ("policy", "stick_s", "cpu_s", "served_by"),
+    [
+        ("accelerator", 0.07, 0.01, {"edgetpu"}),
+        ("fastest", 0.07, 0.01, {"cpu"}),
+        ("fastest", 0.005, 0.01, {"edgetpu"}),
+        ("both", 0.07, 0.01, {"edgetpu", "cpu"}),
+    ],
+)
+def test_who_serves(policy: Policy, stick_s: float, cpu_s: float, served_by: set[str]) -> None:
+    board, events = ready_board(policy, stick_s=stick_s, cpu_s=cpu_s)
+    assert in_use(events) == served_by
+    future = board.submit(grey(1))
+    takers = {slot.name for slot in board.slots if takes(board, slot)}
+    assert takers and takers <= served_by
+    board.close()
+    assert not future.done() or future.exception()
+
+
+def takes(board: Board, slot: Slot) -> bool:
+    """Whether a lane of this slot is given the image, or would wait for another one."""
+    taken: list[object] = []
+    thread = threading.Thread(target=lambda: taken.extend(board.take(slot, 1) or []))
+    thread.start()
+    thread.join(0.05)
+    found = bool(taken)
+    if thread.is_alive():
+        thread.join()  # it gives up after a second without images
+    return found
+
+
+def test_a_lost_device_serves_no_more_until_it_is_reconsidered() -> None:
+    board, events = ready_board("accelerator", stick_s=0.01, cpu_s=0.01)
+    board.lose("edgetpu", reason("coral_unplugged"))
+    assert in_use(events) == {"cpu"}
+    assert board.take(board.slots[0], 1) == []
+    board.reconsider("edgetpu")
+    assert in_use(events) == {"edgetpu"}
+
+
+def test_a_stick_that_is_plugged_in_again_before_its_loss_was_noticed_is_started_again() -> None:
+    stick, events = Behaviour(), Events()
+    with Engine(events, kinds=[stick.kind("edgetpu"), Behaviour().kind()], restart_delay_s=0.001) as engine:
+        engine.open(MODEL)
+        events.wait_for("edgetpu", "ready")
+        stick.may_run.clear()
+        future = engine.submit(grey(5))
+        assert stick.is_running.wait(WAIT_S)
+        engine.lost("edgetpu", reason("coral_unplugged"))
+        engine.reconsider("edgetpu")
+        assert future.result(WAIT_S).backend == "cpu"
+        stick.may_run.set()
+        deadline_s = time.monotonic() + WAIT_S
+        while stick.starts < 2 and time.monotonic() < deadline_s:
+            time.sleep(0.005)
+    assert stick.starts == 2
+
+
+def test_only_the_chosen_device_is_started() -> None:
+    stick, cpu = Behaviour(), Behaviour()
+    with Engine(Events(), kinds=[stick.kind("edgetpu"), cpu.kind()], device="cpu") as engine:
+        engine.open(MODEL)
+        assert engine.submit(grey(1)).result(WAIT_S).backend == "cpu"
+        assert stick.starts == 0
+        engine.choose("edgetpu", "accelerator")
+        assert engine.submit(grey(2)).result(WAIT_S).backend == "edgetpu"
+        assert engine.why_unable is None
+
+
+def test_a_device_of_which_there_is_no_kind_cannot_be_chosen() -> None:
+    with pytest.raises(BackendProblem):
+        Engine(Events(), kinds=[Behaviour().kind()], device="edgetpu")
