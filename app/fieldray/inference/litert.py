@@ -93,7 +93,8 @@ class Network:
         try:
             self._interpreter.invoke()
         except RuntimeError as error:
-            raise BackendProblem(reason(self._failure, detail=error)) from error
+            words = str(error).split("Node number")[0]  # the rest names operators
+            raise BackendProblem(reason(self._failure, detail=words)) from error
         latency_ms = (time.perf_counter() - began) * 1000
         maps, means = self._class_maps()
         scores = self._scores() if means is None else _activate(means, self._roles.activation)
