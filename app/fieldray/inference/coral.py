@@ -24,6 +24,9 @@ from fieldray.wire import Message
 _SERVICE: Final = "fieldray.inference.coral_probe:handle"
 _TIMEOUT_S: Final = 5.0
 
+# How often to look at the system's list of USB devices; macOS needs a process for each look
+LOOK_INTERVAL_S: Final = 2.0 if sys.platform == "darwin" else 0.2
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LibraryAnswer:

@@ -93,7 +93,7 @@ class StickWatch:
         ask: coral.AskLibrary = coral.ask_library,
         library_works: Callable[[], None] = lambda: None,
         notes: tuple[Reason, ...] = (),
-        interval_s: float = 0.2,
+        interval_s: float = coral.LOOK_INTERVAL_S,
         ask_after_s: float = 3.0,
     ) -> None:
         self._publish = publish
