@@ -72,6 +72,19 @@ def test_a_drive_removed_during_a_run_lets_it_finish_then_the_builtin_pack_takes
     desk.until(lambda: "The pack in use is now made-up-1.2.0" in texts(desk.window.banners))
 
 
+def test_a_drive_put_back_during_a_run_is_not_taken_for_a_new_one(desk: Desk) -> None:
+    plug_in(desk, on_stick())
+    desk.until(lambda: in_use(desk) == "lungs-2.0.0")
+    desk.screen()
+    pull_out(desk)
+    desk.until(lambda: "This run finishes" in texts(desk.window.banners))
+    plug_in(desk, on_stick())
+    desk.until(lambda: not desk.window.banners.isVisible())
+    desk.rooms.publish(RunChanged(run_id=1, state="finished"))
+    desk.until(lambda: not desk.application.workbench.screening.is_busy)
+    assert in_use(desk) == "lungs-2.0.0"
+
+
 def test_a_drive_removed_between_runs_falls_back_at_once(desk: Desk) -> None:
     plug_in(desk, on_stick())
     desk.until(lambda: in_use(desk) == "lungs-2.0.0")

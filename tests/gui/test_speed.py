@@ -88,6 +88,19 @@ def test_the_picture_is_built_quickly() -> None:
     assert time.perf_counter() - began < 1.0
 
 
+def test_a_polite_signal_ends_the_program_in_order() -> None:
+    script = START.replace("QTimer.singleShot", "(lambda *_: None)")
+    program = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    try:
+        assert program.stdout.readline()
+        program.terminate()
+        assert program.wait(30) == 0
+    finally:
+        program.kill()
+        program.wait()
+        program.stdout.close()
+
+
 def test_the_window_is_there_soon_and_goes_without_leaving_anything() -> None:
     command = [sys.executable, "-c", START]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

@@ -26,7 +26,20 @@ SAME_IN_ALL = {
     *("TensorFlow", "Lite", "AVX", "Intel", "AMD", "Linux", "Ctrl", "N", "H", "x", "a", "f", "libedgetpu", "libusb"),
     *("ai", "edge", "litert", "tflite", "runtime", "edgetpu", "compiler", "edgetpu_compiler", "coral", "docs", "udev"),
     *("plugdev", "cpupower", "frequency", "set", "g", "performance"),
-    *("pack", "splits", "weights", "none", "learning_rate", "fieldray", "adapt", "RECIPE", "pip", "install"),
+    *(
+        "pack",
+        "splits",
+        "weights",
+        "none",
+        "learning_rate",
+        "fieldray",
+        "adapt",
+        "RECIPE",
+        "pip",
+        "install",
+        "Ed",
+        "PEM",
+    ),
 }
 
 

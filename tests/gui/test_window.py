@@ -16,7 +16,7 @@ from test_flows import texts
 from conftest import WAIT_MS, Desk
 from fieldray.desktop.application import Application, chosen_language
 from fieldray.desktop.key_sheet import KeySheet
-from fieldray.desktop.keys import KEYS
+from fieldray.desktop.keys import KEYS, cyrillic_twins
 from fieldray.desktop.settings_dialog import SettingsDialog, choice_words
 from fieldray.desktop.style import colours
 from fieldray.settings import TABLE, Settings
@@ -81,6 +81,10 @@ def test_the_key_sheet_names_every_key(desk: Desk) -> None:
     for key in KEYS:
         assert key.say(translator) in words
     sheet.reject()
+
+
+def test_the_letters_work_under_a_ukrainian_layout_too() -> None:
+    assert cyrillic_twins(("H", "Ctrl+F", "?", "+", "1", "Space", "Ctrl+Shift+O")) == ("Р", "Ctrl+А", "Ctrl+Shift+Щ")
 
 
 def test_no_two_commands_share_a_key() -> None:

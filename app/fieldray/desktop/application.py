@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,6 +29,7 @@ from fieldray.translation import Language, Translator
 log = logging.getLogger(__name__)
 
 _REBUILD: Final = frozenset({"language", "theme"})
+_PULSE_MS: Final = 500
 _DEVICES: Final = frozenset({"device", "policy"})
 
 
@@ -90,6 +92,22 @@ class Application(QObject):
         finally:
             sys.excepthook, threading.excepthook = before, before_threads
 
+    @contextmanager
+    def ending_on_signals(self) -> Iterator[None]:
+        """While inside, Ctrl-C and a shutdown's SIGTERM close the program in order."""
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.signal(number, lambda *_: self.workbench.close()) for number in numbers}
+        # Python hears of a signal when it runs next, and while nothing happens the window is all Qt.
+        pulse = QTimer(self)
+        pulse.timeout.connect(lambda: None)
+        pulse.start(_PULSE_MS)
+        try:
+            yield
+        finally:
+            pulse.stop()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
     # ---- inside
 
     def _build(self) -> None:
@@ -149,7 +167,7 @@ def run_application(paths: Sequence[Path]) -> int:
         application = Application(qt, settings)
         application.ended.connect(qt.quit)
         application.report(problems)
-        with application.catching():
+        with application.catching(), application.ending_on_signals():
             application.show()
             application.workbench.screening.choose(paths)
             return qt.exec()

@@ -132,9 +132,8 @@ class Header(QWidget):
     def _button(self, picture: str, text: str, action: QAction) -> QPushButton:
         button = push_button(text, picture=icon(picture, self._theme))
         button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
-        keys = action.shortcut().toString(action.shortcut().SequenceFormat.NativeText)
-        button.setToolTip(f"{action.text()} ({keys})")
-        button.setAccessibleName(action.text())
+        button.setToolTip(action.toolTip())
+        button.setAccessibleName(action.iconText())
         button.clicked.connect(action.trigger)
         return button
 

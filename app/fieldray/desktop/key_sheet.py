@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from PySide6.QtGui import QKeySequence
 from PySide6.QtWidgets import (
     QDialog,
     QDialogButtonBox,
@@ -13,7 +12,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from fieldray.desktop.keys import KEYS, Group, group_title
+from fieldray.desktop.keys import KEYS, Group, group_title, key_name
 from fieldray.desktop.parts import card, name_surface, scrolled, words
 from fieldray.translation import Translator
 
@@ -74,4 +73,4 @@ def mouse_lines(translator: Translator) -> list[tuple[str, str]]:
 
 
 def _key_names(keys: tuple[str, ...]) -> str:
-    return ",  ".join(QKeySequence(key).toString(QKeySequence.SequenceFormat.NativeText) for key in keys)
+    return ",  ".join(map(key_name, keys))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from PySide6.QtCore import Qt
-from PySide6.QtGui import QAction, QKeySequence
+from PySide6.QtGui import QAction, QKeySequence, QShortcut
 from PySide6.QtWidgets import QWidget
 
 from fieldray.translation import Translator
@@ -78,6 +78,17 @@ KEYS: Final[tuple[Key, ...]] = (
 # fmt: on
 
 
+# What the keys of the Latin letters write in the Ukrainian layout.
+_CYRILLIC: Final = str.maketrans("QWERTYUIOPASDFGHJKLZXCVBNM", "ЙЦУКЕНГШЩЗФІВАПРОЛДЯЧСМИТЬ")
+
+
+def cyrillic_twins(keys: tuple[str, ...]) -> tuple[str, ...]:
+    """The same keys under a Ukrainian layout, which a system without a Latin one besides does not translate."""
+    split = (key.rpartition("+") for key in keys)
+    letters = ((start + plus, letter) for start, plus, letter in split if len(letter) == 1 and letter.isalpha())
+    return tuple(start + letter.translate(_CYRILLIC) for start, letter in letters)
+
+
 def group_title(translator: Translator, group: Group) -> str:
     """The heading of a group on the key sheet."""
     titles: dict[Group, str] = {
@@ -92,16 +103,37 @@ def group_title(translator: Translator, group: Group) -> str:
 def make_actions(
     commands: Mapping[str, Callable[[], None]], translator: Translator, *, window: QWidget, reading: tuple[QWidget, ...]
 ) -> dict[str, QAction]:
-    """One action for each key, at work in the whole window or only in the `reading` widgets."""
+    """One action for each key, at work in the whole window or only in the `reading` widgets.
+
+    `text` is for menus (with the key), `iconText` the words alone, `toolTip` the words with the key in brackets.
+    """
     actions = {}
     for key in KEYS:
-        action = QAction(key.say(translator), window)
-        action.setShortcuts([QKeySequence(text) for text in key.keys])
+        words, written = key.say(translator), key_name(key.keys[0])
+        action = QAction(f"{words}\t{written}", window)
+        action.setIconText(words)
+        action.setToolTip(f"{words} ({written})")
         action.triggered.connect(lambda _=False, run=commands[key.command]: run())
-        widgets = reading if key.reading else (window,)
-        context = Qt.ShortcutContext.WidgetWithChildrenShortcut if key.reading else Qt.ShortcutContext.WindowShortcut
-        action.setShortcutContext(context)
-        for widget in widgets:
-            widget.addAction(action)
+        for widget in reading if key.reading else (window,):
+            _listen(widget, key, action)
         actions[key.command] = action
     return actions
+
+
+def key_name(key: str) -> str:
+    """A key as it is written on this system."""
+    return QKeySequence(key).toString(QKeySequence.SequenceFormat.NativeText)
+
+
+def _listen(widget: QWidget, key: Key, action: QAction) -> None:
+    """Trigger the action by its keys.
+
+    Where a Ukrainian and a Latin layout are installed, one press fits both spellings of a key. An action's own
+    shortcut would then do nothing, "ambiguous"; this is the same action either way.
+    """
+    shortcut = QShortcut(widget)
+    shortcut.setKeys([QKeySequence(text) for text in (*key.keys, *cyrillic_twins(key.keys))])
+    within = Qt.ShortcutContext.WidgetWithChildrenShortcut
+    shortcut.setContext(within if key.reading else Qt.ShortcutContext.WindowShortcut)
+    shortcut.activated.connect(action.trigger)
+    shortcut.activatedAmbiguously.connect(action.trigger)

@@ -161,8 +161,11 @@ class PackChoice(QObject):
         self.candidates = found
         self.listed.emit()
         new = [entry for entry in found if entry.folder not in known and entry.origin == "drive"]
-        if not self.source_is_here and self.may_switch() is False:
+        if not self.source_is_here and not self.may_switch():
             self._say_finishing()
+        elif self.source is not None and any(entry.folder == self.source.folder for entry in new):
+            self._board.withdraw("drive")  # it was put back: the pack in use is this one
+            new = [entry for entry in new if entry.folder != self.source.folder]
         if new and self.may_switch():
             self.use(new[0], asked_for=False)
         elif new:

@@ -93,9 +93,8 @@ class ViewTools(QWidget):
         button.setIconSize(QSize(18, 18))
         button.setAutoRaise(True)
         button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
-        key = action.shortcut().toString(action.shortcut().SequenceFormat.NativeText)
-        button.setToolTip(f"{action.text()} ({key})")
-        button.setAccessibleName(action.text())
+        button.setToolTip(action.toolTip())
+        button.setAccessibleName(action.iconText())
         button.clicked.connect(action.trigger)
         return button
 
