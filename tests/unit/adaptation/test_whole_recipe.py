@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fieldray.adaptation.command import adapt
+from fieldray.adaptation.command import STEPS, adapt
 from fieldray.errors import UsageProblem
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.packs.sealed import read_files, read_sealed
@@ -108,12 +108,14 @@ def test_from_films_to_a_pack(tmp_path: Path) -> None:
     assert metrics["gate"]["strangers"] == 10 and metrics["data"]["films"]["training"] == 48
     assert f"AUC {opacity['test']['auc']['value']:.3f}" in model.card
     assert "no patient is on two sides" in model.card
+    report = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert report.count("<svg") == 3 and "http://" not in report.replace("http://www.w3.org", "").replace(
+        "http://purl", ""
+    )
 
     said.clear()
     adapt("run", recipe, say=said.append, progress=lambda *_: None)
-    assert [line for line in said if "done before" in line] == [
-        f"{step}: done before" for step in ("train", "quantise", "evaluate", "pack")
-    ]
+    assert [line for line in said if "done before" in line] == [f"{step.name}: done before" for step in STEPS]
     text = recipe.read_text(encoding="utf-8")
     recipe.write_text(text.replace('rule = "balance"', 'rule = "sensitivity"'), encoding="utf-8")
     said.clear()
@@ -123,7 +125,6 @@ def test_from_films_to_a_pack(tmp_path: Path) -> None:
 
 def _only(recipe: Path, step: str) -> None:
     """One step without those before it."""
-    from fieldray.adaptation.command import STEPS
     from fieldray.adaptation.recipe import read_recipe
     from fieldray.adaptation.run import Run
 
