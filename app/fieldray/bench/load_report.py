@@ -20,7 +20,7 @@ DISSERTATION: Final[Mapping[tuple[BackendName, str], float]] = {
     ("cpu", "100 %"): 0.273,
     ("edgetpu", "100 %"): 0.04,
 }
-_QUIET: Final = 0.1  # share of the processor that others may use
+_QUIET: Final = 0.1  # share of the processor that others may use, or a load may miss
 
 
 def load_report(cells: Sequence[Cell], *, problems: Mapping[str, Reason], films: str) -> Report:
@@ -115,14 +115,22 @@ def _verdict(backend: BackendName, level: Level, cells: Sequence[Cell]) -> str |
 
 
 def _disturbance(cells: Sequence[Cell]) -> list[str]:
-    """A warning if others used the machine before any load was made."""
+    """Warnings: others used the machine before any load was made, or the load could not be made in full."""
+    warnings = []
     others = max(cell.alone.machine for cell in cells if cell.level == NO_LOAD)
-    if others <= _QUIET:
-        return []
-    return [
-        f"This computer was not quiet: other programs used {others:.0%} of its processor while nothing was measured "
-        "and no load was made, so these increases say little. Measure again with other programs closed."
+    if others > _QUIET:
+        warnings.append(
+            f"This computer was not quiet: other programs used {others:.0%} of its processor while nothing was "
+            "measured and no load was made, so these increases say little. Measure again with other programs closed."
+        )
+    # a user's load is uneven, so that a second of it may be far from its share
+    made = {cell.level: cell.alone.made for cell in cells if not cell.level.is_irregular}
+    warnings += [
+        f"The load of {level.name} could not be made in full: it got {share:.0%} of the processor."
+        for level, share in made.items()
+        if share < level.share - _QUIET
     ]
+    return warnings
 
 
 def _bars(cells: Sequence[Cell]) -> Chart:

@@ -12,7 +12,7 @@ from fieldray.bench.burner import spells
 from fieldray.bench.load import load_subjects, measure, rotated
 from fieldray.bench.load_report import increase, load_report, percent
 from fieldray.bench.measurement import Effort
-from fieldray.bench.parallel_load import LEVELS, NO_LOAD, Level, busy_share, parallel_load
+from fieldray.bench.parallel_load import LEVELS, NO_LOAD, Level, MeasuredLoad, busy_share, parallel_load
 from fieldray.bench.report import Chart, Points, Report, Table
 from tiny_models import tiny_model
 
@@ -129,6 +129,15 @@ def test_the_best_way_is_named_whether_or_not_it_reaches_the_mark() -> None:
 def test_a_machine_that_was_not_quiet_is_confessed() -> None:
     assert "not quiet: other programs used 40%" in sentences(study(others=0.4))
     assert "not quiet" not in sentences(study(others=0.05))
+
+
+def test_a_load_that_could_not_be_made_is_confessed() -> None:
+    plain = Record("plain").subject()
+    weak = cell(plain, FULL, 15)
+    weak.loads_alone[:] = [MeasuredLoad(made=0.3, machine=1.0)]
+    report = load_report([cell(plain, NO_LOAD, 10), weak], problems={}, films="3 films")
+    assert "load of 100 % could not be made in full: it got 30%" in sentences(report)
+    assert "in full" not in sentences(study())
 
 
 def test_shares_as_text() -> None:
