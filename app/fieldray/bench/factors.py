@@ -97,7 +97,7 @@ def blocks(measured: Sequence[Way], *, problems: Mapping[str, Reason], films: st
             places=("",),
             series=tuple(Series(way.subject.name, (summarise(way.repetitions).fps_avg,)) for way in measured),
         ),
-        Points("Not measured here", (*told, *_NOT_MEASURED)),
+        Points("How it was measured, and what was not", (*told, *_NOT_MEASURED)),
     )
 
 
