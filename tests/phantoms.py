@@ -388,7 +388,7 @@ def _bad_zips(bad: Any, good: bytes) -> None:
         return stream.getvalue()
 
     bad("encrypted.zip", _flagged_encrypted(packed({"film.dcm": good})), "failed", "encrypted")
-    bad("bomb.zip", packed({"film.dcm": good + bytes(100 * 2**20)}), "failed", "too_large")
+    bad("bomb.zip", packed({"film.dcm": good + bytes(100 * 2**20)}), "failed", "file_too_large")
     bad("nested.zip", packed({"inner.zip": packed({"film.dcm": good})}), "refused", "nested_zip")
     bad("cut.zip", packed({"film.dcm": good})[:-30], "failed", "damaged")
     bad("empty.zip", packed({}), "refused", "not_an_image")

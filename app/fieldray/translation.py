@@ -30,8 +30,8 @@ class Translator:
         return template.format(**parameters) if parameters else template
 
     def reason(self, why: Reason) -> str:
-        """A reason's sentence in this language."""
-        return self.text(TEMPLATES[why.code], **dict(why.parameters))
+        """A reason's sentence in this language; a detail that is a phrase of ours is translated too."""
+        return self.text(TEMPLATES[why.code], **{name: self.text(value) for name, value in why.parameters})
 
     def pick(self, texts: Mapping[str, str]) -> str:
         """The text of a pack in this language, English if it has none."""

@@ -23,7 +23,24 @@ OTHERS = [language for language in LANGUAGES if language != "en"]
 # Written alike in both languages: names of things, commands, file kinds, keys and units.
 SAME_IN_ALL = {
     *("DICOM", "PNG", "JPEG", "DICOMDIR", "zip", "CSV", "JSON", "Fieldray", "SHA", "Edge", "TPU", "Coral", "USB"),
-    *("TensorFlow", "Lite", "AVX", "Intel", "AMD", "Linux", "Ctrl", "N", "H", "x", "a", "f", "libedgetpu", "libusb"),
+    *(
+        "TensorFlow",
+        "Lite",
+        "Ed25519",
+        "PEM",
+        "AVX",
+        "Intel",
+        "AMD",
+        "Linux",
+        "Ctrl",
+        "N",
+        "H",
+        "x",
+        "a",
+        "f",
+        "libedgetpu",
+        "libusb",
+    ),
     *("ai", "edge", "litert", "tflite", "runtime", "edgetpu", "compiler", "edgetpu_compiler", "coral", "docs", "udev"),
     *("plugdev", "cpupower", "frequency", "set", "g", "performance"),
     *(

@@ -66,8 +66,7 @@ def check_member(member: zipfile.ZipInfo) -> None:
     check_file_size(member.file_size)
     is_large = member.file_size > _RATIO_COUNTS_FROM_BYTES
     if is_large and member.file_size > _MAX_RATIO * max(1, member.compress_size):
-        grown = f"{member.compress_size // 1024} kB would unpack to {member.file_size // 2**20} MB"
-        raise Unreadable(reason("too_large", detail=grown))
+        raise Unreadable(reason("file_too_large", size_mb=member.file_size // 2**20))
 
 
 def _check_directory(stream: BinaryIO) -> None:

@@ -255,8 +255,8 @@ def _frame_source(shape: _Shape, value: bytes | memoryview, frame: int) -> bytes
     source = bytes(get_frame(bytes(value), frame, number_of_frames=shape.frames))
     size = codestream_size(source)
     if size is not None and size != (shape.rows, shape.columns):
-        detail = f"the image is {size[0]} x {size[1]} pixels, its header says {shape.rows} x {shape.columns}"
-        raise Unreadable(reason("damaged", detail=detail))
+        found, stated = f"{size[0]} x {size[1]}", f"{shape.rows} x {shape.columns}"
+        raise Unreadable(reason("size_mismatch", found=found, stated=stated))
     return source
 
 

@@ -19,12 +19,12 @@ MAX_INDEX_RECORDS: Final = 20_000
 def check_pixel_count(rows: int, columns: int) -> None:
     """Raise Unreadable `too_large` for more than 400 million pixels."""
     if rows * columns > MAX_PIXELS:
-        raise Unreadable(reason("too_large", detail=f"{rows} x {columns} pixels"))
+        raise Unreadable(reason("too_large", detail=f"{rows} x {columns}"))
 
 
 def check_file_size(size_bytes: int) -> None:
-    """Raise Unreadable `too_large` for more than 1 GB, `empty` for nothing."""
+    """Raise Unreadable `file_too_large` for more than 1 GB, `empty` for nothing."""
     if size_bytes == 0:
         raise Unreadable(reason("empty"))
     if size_bytes > MAX_FILE_BYTES:
-        raise Unreadable(reason("too_large", detail=f"{size_bytes // 2**20} MB"))
+        raise Unreadable(reason("file_too_large", size_mb=size_bytes // 2**20))

@@ -17,7 +17,15 @@ from fieldray.imaging.source import read_bytes
 DATA = Path(__file__).parents[4] / "shared" / "data"
 pytestmark = pytest.mark.skipif(not (DATA / "dicom").is_dir(), reason="no data folder here")
 
-REASONS = {"unsupported_compression", "damaged", "truncated", "no_pixel_data", "colour", "unsupported_pixels"}
+REASONS = {
+    "unsupported_compression",
+    "damaged",
+    "size_mismatch",
+    "truncated",
+    "no_pixel_data",
+    "colour",
+    "unsupported_pixels",
+}
 
 
 def _ended(path: Path) -> str:

@@ -66,4 +66,4 @@ def test_a_vast_file_is_not_read() -> None:
 
     with pytest.raises(Unreadable) as caught:
         read_bytes(REF, opener=lambda path: _Vast(b"x"))
-    assert caught.value.reason.code == "too_large"
+    assert caught.value.reason.code == "file_too_large"
