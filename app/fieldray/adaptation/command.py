@@ -7,21 +7,29 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+from fieldray.adaptation.edgetpu_steps import COMPILE, PLACEMENT
 from fieldray.adaptation.judge import EVALUATE
 from fieldray.adaptation.pack import PACK
+from fieldray.adaptation.prune.films import PRUNE
+from fieldray.adaptation.prune.study import is_study, run_study
 from fieldray.adaptation.recipe import read_recipe
+from fieldray.adaptation.report import REPORT
 from fieldray.adaptation.run import Progress, Run, Step
 from fieldray.adaptation.steps import QUANTISE, TRAIN
 
-STEPS: Final[tuple[Step, ...]] = (TRAIN, QUANTISE, EVALUATE, PACK)
+STEPS: Final[tuple[Step, ...]] = (TRAIN, PRUNE, QUANTISE, PLACEMENT, COMPILE, EVALUATE, PACK, REPORT)
 
 
 def adapt(step: str, recipe: Path, *, say: Callable[[str], None], progress: Progress) -> None:
     """Perform the steps up to `step` ("run" for all) that are not done; `say` gets a line about each.
 
-    Raises UsageProblem (recipe, data, a training that diverged), PackProblem, StorageProblem.
+    The recipe of a pruning study has no steps but its own. Raises UsageProblem (recipe, data, a training that
+    diverged), PackProblem, StorageProblem.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's notes about itself hide ours
+    if is_study(recipe):
+        run_study(recipe, say=say)
+        return
     run = Run(recipe=read_recipe(recipe), progress=progress)
     names = [known.name for known in STEPS]
     wanted = STEPS if step == "run" else STEPS[: names.index(step) + 1]

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fieldray.adaptation.answers import answer
 from fieldray.adaptation.card import model_card
+from fieldray.adaptation.edgetpu_steps import edgetpu_file
 from fieldray.adaptation.run import Run, Step
 from fieldray.adaptation.steps import converted, load_network
 from fieldray.domain.image import Image
@@ -68,7 +69,7 @@ def pack_step(run: Run) -> Mapping[str, Any]:
     place = write_pack(
         recipe.packs_folder,
         manifest=manifest,
-        files={"cpu": file.data},
+        files={"cpu": file.data, **edgetpu_file(run)},
         card=card,
         golden=_golden(run, manifest),
         key=load_private_key(recipe.signing_key),

@@ -113,3 +113,31 @@ def propose_batch_size(rows: Sequence[ProfileRow], *, mode: Mode = "training", t
     per_image = {row.batch_size: row.later_s_per_image for row in rows if row.mode == mode}
     fastest = min(per_image.values())
     return min(size for size, seconds in per_image.items() if seconds <= fastest * (1 + tolerance))
+
+
+def fastest_batch_size(
+    specification: Specification,
+    weights: Mapping[str, NDArray[np.float32]],
+    *,
+    batch_sizes: Sequence[int],
+    settings: EngineSettings,
+) -> int | None:
+    """The batch size proposed for training this network, of those given; None if none is given."""
+    if not batch_sizes:
+        return None
+    rows = profile(
+        specification, weights, batch_sizes=batch_sizes, modes=("training",), settings=settings, iterations=4
+    )
+    return propose_batch_size(rows)
+
+
+def inference_seconds(
+    specification: Specification,
+    weights: Mapping[str, NDArray[np.float32]],
+    *,
+    images: NDArray[np.float32],
+    settings: EngineSettings,
+) -> float:
+    """Seconds per image of inference in batches of these images (n, height, width, channels), once it runs."""
+    engine = open_engine(specification, weights, settings=settings)
+    return time_iterations(lambda: engine.logits(images), iterations=7).later_s / len(images)

@@ -12,6 +12,7 @@ from typing import Literal
 
 from fieldray.adaptation.augmentation import Augmentation
 from fieldray.adaptation.engine import EngineName, Precision
+from fieldray.adaptation.prune.recipe import PruneRecipe
 from fieldray.adaptation.tables import parse, read_toml
 from fieldray.domain.model import InputSpec
 
@@ -213,6 +214,7 @@ class Recipe:
     run           the run folder
     signing_key   private key file for the pack; made there if absent
     calibration_images   how many training films decide the ranges of the integers
+    prune                `[prune]`: how the trained network is pruned; without it, it is not
     """
 
     run: Path
@@ -228,6 +230,7 @@ class Recipe:
     packs_folder: Path
     augmentation: Augmentation = field(default_factory=Augmentation)
     calibration_images: int = 200
+    prune: PruneRecipe | None = None
 
     def __post_init__(self) -> None:
         codes = [label.code for label in self.labels]

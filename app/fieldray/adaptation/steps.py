@@ -29,9 +29,6 @@ from fieldray.adaptation.weights import (
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 
-NETWORK_STEPS: Final = ("prune", "train")
-"""Steps that leave a network, the last one first."""
-
 
 def dataset_of(run: Run) -> Dataset:
     """The recipe's films, read once for all steps."""
@@ -46,13 +43,20 @@ def save_network(folder: Path, specification: Specification, weights: Weights) -
 
 def load_network(run: Run) -> tuple[Specification, Weights]:
     """The network as the last step left it. Raises UsageProblem `step_missing`."""
-    for step in NETWORK_STEPS:
-        text = run.folder(step) / "specification.json"
-        if text.is_file():
-            return specification_from_json(text.read_text(encoding="utf-8")), load_weights(
-                run.folder(step) / "weights.npz"
-            )
-    raise UsageProblem(reason("step_missing", step="train"))
+    pruned = run.folder("prune") / "specification.json"
+    return _load(run, "prune") if run.recipe.prune and pruned.is_file() else load_trained(run)
+
+
+def load_trained(run: Run) -> tuple[Specification, Weights]:
+    """The network as the train step left it. Raises UsageProblem `step_missing`."""
+    return _load(run, "train")
+
+
+def _load(run: Run, step: str) -> tuple[Specification, Weights]:
+    text = run.folder(step) / "specification.json"
+    if not text.is_file():
+        raise UsageProblem(reason("step_missing", step=step))
+    return specification_from_json(text.read_text(encoding="utf-8")), load_weights(run.folder(step) / "weights.npz")
 
 
 def train_step(run: Run) -> Mapping[str, Any]:
@@ -66,7 +70,7 @@ def train_step(run: Run) -> Mapping[str, Any]:
         starting_weights(recipe, specification),
         training=data.samples("training"),
         validation=data.samples("validation"),
-        schedule=_schedule(recipe),
+        schedule=schedule_of(recipe),
         augmentation=recipe.augmentation,
         settings=EngineSettings(
             weight_decay=recipe.training.weight_decay,
@@ -114,7 +118,8 @@ def _other_weights(path: Path) -> Weights:
         raise UsageProblem(reason("data_unreadable", path=path, detail=problem)) from problem
 
 
-def _schedule(recipe: Recipe) -> Schedule:
+def schedule_of(recipe: Recipe) -> Schedule:
+    """How long and how fast the recipe trains."""
     names = (
         *("epochs", "batch_size", "learning_rate", "warm_up_epochs", "average_epochs"),
         *("label_smoothing", "images_per_epoch", "seed"),

@@ -16,6 +16,8 @@ STEPS: Final = {
     "train": "read the films and train the network",
     "prune": "make the trained network smaller and faster",
     "quantise": "convert the network to int8",
+    "placement": "forecast which operators run on the Edge TPU, and how fast",
+    "compile": "compile for the Edge TPU, where its compiler is installed",
     "evaluate": "choose operating points and measure the pack",
     "pack": "write the signed pack",
     "report": "write the report of the run",

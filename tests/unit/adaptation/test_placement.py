@@ -9,11 +9,11 @@ from typing import Any
 import flatbuffers
 import pytest
 from ai_edge_litert import schema_py_generated as schema
-from tiny_models import tiny_model_bytes
 
 from fieldray.adaptation.compiled import read_package
 from fieldray.adaptation.placement import MIB, describe, estimate_ms, place
 from fieldray.errors import UsageProblem
+from tiny_models import tiny_model_bytes
 
 
 def changed(change: Callable[[Any], None], data: bytes | None = None) -> bytes:

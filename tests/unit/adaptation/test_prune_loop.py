@@ -13,9 +13,10 @@ from fieldray.adaptation.networks import vgg16
 from fieldray.adaptation.prune.laws import Constant, ContextDependent, Law, Linear
 from fieldray.adaptation.prune.loop import Laws, Plan, Stop, best, prune
 from fieldray.adaptation.prune.record import Iteration, RunFolder
+from fieldray.adaptation.prune.selection import Keep
 from fieldray.adaptation.prune.statistics import Scores, rectified_layers
 from fieldray.adaptation.specification import Specification, parameters
-from fieldray.adaptation.weights import Weights, initial_weights
+from fieldray.adaptation.weights import Weights, initial_weights, keep_channels
 from fieldray.errors import StorageProblem, UsageProblem
 
 
@@ -42,6 +43,9 @@ class FormulaTask:
     def zero_shares(self, specification: Specification, weights: Weights) -> Scores:
         self._called("zero_shares")
         return {name: np.linspace(0, 1, specification.channels[name]) for name in rectified_layers(specification)}
+
+    def cut(self, specification: Specification, weights: Weights, *, keep: Keep) -> tuple[Specification, Weights]:
+        return keep_channels(specification, weights, keep=keep)
 
     def retrain(self, specification: Specification, weights: Weights, *, effort: Effort, seed: int) -> Weights:
         self._called("retrain")

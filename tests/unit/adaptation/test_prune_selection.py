@@ -44,7 +44,7 @@ def test_equal_channels_all_stay_at_their_own_mean() -> None:
 
 @pytest.mark.parametrize("wrong", [{"value": float("nan")}, {"minimum_channels": 0}, {"largest_share": 1.5}])
 def test_an_impossible_cut_is_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="cut-off|minimum"):
+    with pytest.raises(ValueError, match=r"cut-off|minimum"):
         Cut(**{"kind": "level", "value": 0.5, **wrong})  # type: ignore[arg-type]
 
 

@@ -71,7 +71,7 @@ def test_what_is_wrong_is_named(table: dict[str, object], message: str) -> None:
 
 def test_a_file_that_is_no_toml_is_named(tmp_path: Path) -> None:
     (tmp_path / "recipe.toml").write_text("kind = ")
-    with pytest.raises(UsageProblem, match="recipe.toml cannot be read"):
+    with pytest.raises(UsageProblem, match=r"recipe\.toml cannot be read"):
         read_toml(tmp_path / "recipe.toml")
-    with pytest.raises(UsageProblem, match="none.toml cannot be read"):
+    with pytest.raises(UsageProblem, match=r"none\.toml cannot be read"):
         read_toml(tmp_path / "none.toml")

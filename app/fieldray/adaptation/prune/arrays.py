@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from fieldray.adaptation.engine import EngineSettings, open_engine
+from fieldray.adaptation.engine import EngineSettings
 from fieldray.adaptation.fit import Effort, Labelled, fit, quality
-from fieldray.adaptation.profile import profile, propose_batch_size, time_iterations
+from fieldray.adaptation.profile import fastest_batch_size, inference_seconds
+from fieldray.adaptation.prune.scale import restore_scale
+from fieldray.adaptation.prune.selection import Keep
 from fieldray.adaptation.prune.statistics import Scores, zero_shares
 from fieldray.adaptation.specification import Specification
-from fieldray.adaptation.weights import Weights
+from fieldray.adaptation.weights import Weights, keep_channels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -36,6 +38,12 @@ class ArrayTask:
         images = self.training.images[: self.calibration]
         return zero_shares(specification, weights, batches=[images[at : at + 100] for at in range(0, len(images), 100)])
 
+    def cut(self, specification: Specification, weights: Weights, *, keep: Keep) -> tuple[Specification, Weights]:
+        """The weights carried over, with the strength of the signal restored on the calibration images."""
+        smaller, sliced = keep_channels(specification, weights, keep=keep)
+        images = self.training.images[: self.calibration]
+        return smaller, restore_scale((specification, weights), (smaller, sliced), keep=keep, images=images)
+
     def retrain(self, specification: Specification, weights: Weights, *, effort: Effort, seed: int) -> Weights:
         """Train on the training part."""
         thin = with_dropout(specification, self.dropout_rate)
@@ -47,23 +55,12 @@ class ArrayTask:
 
     def seconds_per_image(self, specification: Specification, weights: Weights) -> float:
         """Median of batches from the third on."""
-        engine = open_engine(specification, weights, settings=self.settings)
         images = self.validation.images[: self.timed_batch]
-        return time_iterations(lambda: engine.logits(images), iterations=7).later_s / len(images)
+        return inference_seconds(specification, weights, images=images, settings=self.settings)
 
     def propose_batch_size(self, specification: Specification, weights: Weights) -> int | None:
         """By a profile of training steps at the candidate sizes."""
-        if not self.batch_sizes:
-            return None
-        rows = profile(
-            specification,
-            weights,
-            batch_sizes=self.batch_sizes,
-            modes=("training",),
-            settings=self.settings,
-            iterations=4,
-        )
-        return propose_batch_size(rows)
+        return fastest_batch_size(specification, weights, batch_sizes=self.batch_sizes, settings=self.settings)
 
 
 def with_dropout(specification: Specification, rate: float) -> Specification:

@@ -14,10 +14,10 @@ from typing import Protocol
 from fieldray.adaptation.fit import Effort
 from fieldray.adaptation.prune.laws import Context, Law
 from fieldray.adaptation.prune.record import Iteration, RunFolder, Settings
-from fieldray.adaptation.prune.selection import Cut, CutKind, select
+from fieldray.adaptation.prune.selection import Cut, CutKind, Keep, select
 from fieldray.adaptation.prune.statistics import Scores
 from fieldray.adaptation.specification import Specification, multiply_adds, parameters
-from fieldray.adaptation.weights import Weights, keep_channels
+from fieldray.adaptation.weights import Weights
 
 
 class Task(Protocol):
@@ -25,6 +25,9 @@ class Task(Protocol):
 
     def zero_shares(self, specification: Specification, weights: Weights) -> Scores:
         """APoZ of each prunable channel set on the calibration set."""
+
+    def cut(self, specification: Specification, weights: Weights, *, keep: Keep) -> tuple[Specification, Weights]:
+        """The network with the channels kept, their weights carried over."""
 
     def retrain(self, specification: Specification, weights: Weights, *, effort: Effort, seed: int) -> Weights:
         """The weights after training."""
@@ -150,7 +153,7 @@ def _iterate(task: Task, plan: Plan, folder: RunFolder) -> Iteration:
         multiple=plan.multiple,
     )
     keep = select(task.zero_shares(specification, weights), cut=cut)
-    specification, weights = keep_channels(specification, weights, keep=keep)
+    specification, weights = task.cut(specification, weights, keep=keep)
     before, _ = task.quality(specification, weights)
     effort = Effort(round(settings.batch_size), settings.epochs, settings.learning_rate)
     weights = task.retrain(specification, weights, effort=effort, seed=plan.seed + number)

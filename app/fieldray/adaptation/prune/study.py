@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -17,18 +17,16 @@ from fieldray.adaptation.fit import Effort, Labelled, fit, quality
 from fieldray.adaptation.networks import vgg16
 from fieldray.adaptation.prune.arrays import ArrayTask
 from fieldray.adaptation.prune.baselines import Baseline, one_shot
-from fieldray.adaptation.prune.laws import Constant, ContextDependent, Linear, Multiplicative
-from fieldray.adaptation.prune.loop import Laws, Plan, Stop, prune
+from fieldray.adaptation.prune.loop import prune
+from fieldray.adaptation.prune.recipe import PruneRecipe
 from fieldray.adaptation.prune.record import Iteration, RunFolder
-from fieldray.adaptation.prune.selection import CutKind
 from fieldray.adaptation.prune.timing import Timed, time_networks
-from fieldray.adaptation.specification import Specification, multiply_adds, parameters
+from fieldray.adaptation.specification import Specification, multiply_adds, parameters, specification_from_json
 from fieldray.adaptation.tables import parse, read_toml
-from fieldray.adaptation.weights import Weights, initial_weights, keep_channels, load_weights, save_weights
+from fieldray.adaptation.weights import Weights, initial_weights, load_weights, save_weights
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 
-AnyLaw = Constant | Linear | Multiplicative | ContextDependent
 _REPRESENTATIVE: Final = 200
 
 
@@ -51,42 +49,14 @@ class Data:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunRecipe:
-    """One pruning run: its five laws, and when it stops. `batch_sizes`: the profile's candidates, none for no profile.
+class RunRecipe(PruneRecipe):
+    """One pruning run by its name.
 
     continues    another run, whose last network that kept the quality is where this one begins
     """
 
     name: str
-    batch_size: AnyLaw
-    epochs: AnyLaw
-    learning_rate: AnyLaw
-    cut_off: AnyLaw
-    minimum_channels: AnyLaw
-    stop: Stop
-    batch_sizes: tuple[int, ...] = ()
-    cut_kind: CutKind = "deviation"
-    largest_share: float = 1.0
-    multiple: int = 1
     continues: str = ""
-
-    def plan(self, seed: int) -> Plan:
-        """As the loop takes it."""
-        laws = Laws(
-            batch_size=self.batch_size,
-            epochs=self.epochs,
-            learning_rate=self.learning_rate,
-            cut_off=self.cut_off,
-            minimum_channels=self.minimum_channels,
-        )
-        return Plan(
-            laws=laws,
-            stop=self.stop,
-            cut_kind=self.cut_kind,
-            largest_share=self.largest_share,
-            multiple=self.multiple,
-            seed=seed,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,20 +66,26 @@ class BaselineRecipe:
     kind: Baseline
     share: float
     training: Effort
+    calibration: int = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyRecipe:
-    """The whole study."""
+    """The whole study. Paths count from the recipe's folder.
+
+    run        the run folder
+    results    where the table is kept beside it
+    """
 
     name: str
     kind: Literal["pruning-study"]
+    run: Path
+    results: Path
     seed: int
     data: Data
     original: Original
     runs: tuple[RunRecipe, ...]
     baselines: tuple[BaselineRecipe, ...] = ()
-    calibration: int = 500
     threads: int = 1
 
     def __post_init__(self) -> None:
@@ -119,9 +95,21 @@ class StudyRecipe:
                 raise ValueError(f"run {run.name}: names differ, and it continues a run above it")
 
 
+def is_study(path: Path) -> bool:
+    """Whether a recipe is one of a study. Raises UsageProblem if it cannot be read."""
+    return read_toml(path).get("kind") == "pruning-study"
+
+
 def read_study(path: Path) -> StudyRecipe:
-    """The recipe. Raises UsageProblem naming the key that is wrong."""
-    return parse(StudyRecipe, read_toml(path), where="study")
+    """The recipe with its paths made whole. Raises UsageProblem naming the key that is wrong."""
+    recipe, base = parse(StudyRecipe, read_toml(path), where="recipe"), path.resolve().parent
+    data = replace(recipe.data, file=base / recipe.data.file)
+    return replace(recipe, run=base / recipe.run, results=base / recipe.results, data=data)
+
+
+def run_study(path: Path, *, say: Callable[[str], None]) -> None:
+    """Run a study's recipe to its end, or go on with it."""
+    Study(read_study(path), say=say).run()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,8 +119,8 @@ class _Parts:
     test: Labelled
 
 
-def _read_parts(recipe: Data, *, folder: Path, seed: int) -> _Parts:
-    path = folder / recipe.file
+def _read_parts(recipe: Data, *, seed: int) -> _Parts:
+    path = recipe.file
     try:
         with np.load(path, allow_pickle=False) as arrays:
             kept = {name: arrays[name] for name in ("x_train", "y_train", "x_test", "y_test")}
@@ -156,14 +144,19 @@ class Study:
     """The steps of a study in one folder; each goes on where it was ended."""
 
     def __init__(
-        self, recipe: StudyRecipe, *, data: Path, folder: Path, say: Callable[[str], None] = lambda _: None
+        self,
+        recipe: StudyRecipe,
+        *,
+        say: Callable[[str], None] = lambda _: None,
+        timer: Callable[..., dict[str, Timed]] = time_networks,
     ) -> None:
-        self._recipe, self._folder, self._say = recipe, folder, say
-        self._parts = _read_parts(recipe.data, folder=data, seed=recipe.seed)
+        """`say` is told what happens."""
+        self._recipe, self._folder, self._say, self._timer = recipe, recipe.run, say, timer
+        self._parts = _read_parts(recipe.data, seed=recipe.seed)
         self._settings = EngineSettings(weight_decay=0.0, loss="categorical", threads=recipe.threads)
 
     def run(self) -> dict[str, Any]:
-        """Everything, and the results: also kept in `results.json`."""
+        """Everything, and the results: also kept where the recipe says."""
         stops = {run.name: self.run_law(run) for run in self._recipe.runs}
         baselines = {f"{row.kind}-{row.share:g}": self.run_baseline(row) for row in self._recipe.baselines}
         networks = {"original": self.original()}
@@ -172,7 +165,7 @@ class Study:
             for row in folder.iterations()[1:]:
                 networks[f"{run.name}/{row.number}"] = folder.network(row.number)
         results = self._results(stops, networks | baselines)
-        write_atomically(self._folder / "results.json", (json.dumps(results, indent=1) + "\n").encode())
+        write_atomically(self._recipe.results, (json.dumps(results, indent=1) + "\n").encode())
         return results
 
     def original(self) -> tuple[Specification, Weights]:
@@ -200,19 +193,22 @@ class Study:
     def run_law(self, run: RunRecipe) -> str:
         """Prune by one set of laws; the rule that ended it."""
         self._say(f"pruning: {run.name}")
-        task = ArrayTask(
-            training=self._parts.training,
-            validation=self._parts.validation,
-            settings=self._settings,
-            calibration=self._recipe.calibration,
-            batch_sizes=run.batch_sizes,
-        )
+        task = self._task(calibration=run.calibration, batch_sizes=run.batch_sizes)
         return prune(
             task,
             run.plan(self._recipe.seed),
             folder=self._run_folder(run),
             original=lambda: self._beginning(run),
             progress=lambda row: self._say(f"  {_line(row)}"),
+        )
+
+    def _task(self, *, calibration: int, batch_sizes: tuple[int, ...] = ()) -> ArrayTask:
+        return ArrayTask(
+            training=self._parts.training,
+            validation=self._parts.validation,
+            settings=self._settings,
+            calibration=calibration,
+            batch_sizes=batch_sizes,
         )
 
     def _beginning(self, run: RunRecipe) -> tuple[Specification, Weights]:
@@ -224,26 +220,29 @@ class Study:
         return folder.network(kept[-1].number)
 
     def _run_folder(self, run: RunRecipe) -> RunFolder:
-        fingerprint = json.dumps({"run": asdict(run), "original": asdict(self._recipe.original)}, indent=1)
-        return RunFolder(self._folder / run.name, fingerprint=fingerprint)
+        return RunFolder(self._folder / run.name, fingerprint=f"{run.fingerprint} {self._recipe.original}")
 
     def run_baseline(self, row: BaselineRecipe) -> tuple[Specification, Weights]:
         """Cut once, train once; kept."""
-        specification, weights = self.original()
-        keep = one_shot(specification, weights, kind=row.kind, share=row.share, seed=self._recipe.seed)
-        specification, weights = keep_channels(specification, weights, keep=keep)
-        path = self._folder / f"{row.kind}-{row.share:g}.npz"
-        if not path.is_file():
+        folder, name = self._folder, f"{row.kind}-{row.share:g}"
+        if not (folder / f"{name}.npz").is_file():
             self._say(f"one-shot pruning: {row.kind}, {row.share:g} of each layer's channels kept")
-            save_weights(path, self._fit(specification, weights, row.training))
-        return specification, load_weights(path)
+            whole = self.original()
+            keep = one_shot(*whole, kind=row.kind, share=row.share, seed=self._recipe.seed)
+            task = self._task(calibration=row.calibration)
+            specification, weights = task.cut(*whole, keep=keep)
+            weights = task.retrain(specification, weights, effort=row.training, seed=self._recipe.seed)
+            write_atomically(folder / f"{name}.json", specification.to_json().encode())
+            save_weights(folder / f"{name}.npz", weights)
+        text = (folder / f"{name}.json").read_text(encoding="utf-8")
+        return specification_from_json(text), load_weights(folder / f"{name}.npz")
 
     def _results(
         self, stops: Mapping[str, str], networks: Mapping[str, tuple[Specification, Weights]]
     ) -> dict[str, Any]:
         self._say("timing and testing every network")
         images = (self._parts.training.images[:_REPRESENTATIVE] * 255).round().astype(np.uint8)
-        timed = time_networks(networks, images=images, settings=self._settings)
+        timed = self._timer(networks, images=images, settings=self._settings)
         rows = {name: self._row(name, network, timed, networks) for name, network in networks.items()}
         runs = {run.name: list(self._table(run, rows)) for run in self._recipe.runs}
         return {
@@ -251,7 +250,6 @@ class Study:
             "original": rows["original"],
             "runs": {name: {"stopped_by": stops[name], "iterations": table} for name, table in runs.items()},
             "baselines": {name: row for name, row in rows.items() if name in _baseline_names(self._recipe.baselines)},
-            "recipe": json.loads(json.dumps(asdict(self._recipe), default=str)),
         }
 
     def _row(

@@ -1,0 +1,188 @@
+"""Zeros, training and a whole small study on networks that really run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fieldray.adaptation.engine import EngineSettings
+from fieldray.adaptation.fit import Effort, Labelled, fit, quality
+from fieldray.adaptation.networks import vgg16
+from fieldray.adaptation.prune.statistics import zero_shares
+from fieldray.adaptation.prune.study import Study, read_study
+from fieldray.adaptation.prune.timing import Network, Timed, time_networks
+from fieldray.adaptation.specification import Layer, Specification, parameters
+from fieldray.adaptation.weights import Weights, initial_weights
+from fieldray.errors import UsageProblem
+
+pytestmark = pytest.mark.adapt
+SETTINGS = EngineSettings(weight_decay=0.0, loss="categorical", threads=1)
+
+
+def _two_layers() -> tuple[Specification, Weights]:
+    """Three channels that give x, -x and x - 0.5 behind a rectifier, then a dense layer."""
+    network = Specification(
+        name="two",
+        height=2,
+        width=2,
+        input_channels=1,
+        layers=(
+            Layer(name="first", kind="conv", inputs=("image",), channels="first", activation="relu"),
+            Layer(name="flat", kind="flatten", inputs=("first",)),
+            Layer(name="logits", kind="dense", inputs=("flat",), channels="labels"),
+            Layer(name="scores", kind="activation", inputs=("logits",), activation="softmax"),
+        ),
+        channels={"first": 3, "labels": 2},
+        outputs={"logits": "logits", "scores": "scores"},
+    )
+    weights = initial_weights(network, seed=0)
+    weights["first/kernel"] = np.array([[[[1.0, -1.0, 1.0]]]], np.float32)
+    weights["first/bias"] = np.array([0.0, 0.0, -0.5], np.float32)
+    return network, weights
+
+
+def test_zeros_are_counted_over_positions_and_images() -> None:
+    network, weights = _two_layers()
+    images = np.array([[0.2, 0.7, 0.9, 0.4], [0.1, 0.3, 0.6, 0.0]], np.float32).reshape(2, 2, 2, 1)
+    shares = zero_shares(network, weights, batches=[images[:1], images[1:]])
+    # x is zero at 1 of 8 places, -x everywhere, x - 0.5 is above zero at 0.7, 0.9 and 0.6
+    assert shares["first"] == pytest.approx([1 / 8, 1.0, 5 / 8])
+    assert set(shares) == {"first"}
+    with pytest.raises(ValueError, match="no images"):
+        zero_shares(network, weights, batches=[])
+
+
+def _bright_or_dark(count: int) -> Labelled:
+    generator = np.random.default_rng(0)
+    classes = np.arange(count) % 2
+    images = generator.random((count, 2, 2, 1), np.float32) * 0.4 + 0.6 * classes[:, None, None, None]
+    return Labelled(images.astype(np.float32), np.eye(2, dtype=np.float32)[classes])
+
+
+def test_training_learns_and_tells_its_steps() -> None:
+    network, weights = _two_layers()
+    data, steps = _bright_or_dark(64), list[int]()
+    before, loss_before = quality(network, weights, data=data, settings=SETTINGS)
+    trained, _ = fit(
+        network,
+        weights,
+        data=data,
+        effort=Effort(16, 20.0, 0.05),
+        seed=1,
+        settings=SETTINGS,
+        progress=lambda step, of, loss: steps.append(of - step),
+    )
+    after, loss_after = quality(network, trained, data=data, settings=SETTINGS)
+    assert after == 1.0 and loss_after < loss_before / 2 and before < 1.0
+    assert steps == list(range(79, -1, -1))
+
+
+def test_the_same_seed_gives_the_same_weights() -> None:
+    network = vgg16(height=8, width=8, labels=2, dense_units=16).scaled(0.125)
+    data = Labelled(np.random.default_rng(2).random((16, 8, 8, 1), np.float32), np.eye(2, dtype=np.float32)[[0, 1] * 8])
+    runs = [
+        fit(
+            network, initial_weights(network, seed=0), data=data, effort=Effort(8, 1.0, 1e-3), seed=5, settings=SETTINGS
+        )
+        for _ in range(2)
+    ]
+    assert all(np.array_equal(runs[0][0][key], runs[1][0][key]) for key in runs[0][0])
+
+
+def test_a_diverging_training_is_said_plainly() -> None:
+    network, weights = _two_layers()
+    weights["logits/kernel"][:] = np.inf
+    with pytest.raises(UsageProblem, match="not a number"):
+        fit(network, weights, data=_bright_or_dark(8), effort=Effort(8, 1.0, 1e-3), seed=0, settings=SETTINGS)
+
+
+RECIPE = """
+name = "small"
+kind = "pruning-study"
+run = "run"
+results = "results.json"
+seed = 1
+data = { file = "digits.npz", validation = 40 }
+original = { width = 0.125, training = { batch_size = 16, epochs = 1, learning_rate = 1e-3 } }
+
+[[runs]]
+name = "constant"
+batch_size = { start = 16 }
+epochs = { start = 0.5 }
+learning_rate = { start = 1e-3 }
+cut_off = { start = 0.0 }
+minimum_channels = { start = 4 }
+stop = { iterations = 1 }
+calibration = 20
+
+[[runs]]
+name = "further"
+continues = "constant"
+batch_sizes = [8, 16]
+batch_size = { start = 16, batch = 1.0 }
+epochs = { start = 0.5 }
+learning_rate = { start = 1e-3 }
+cut_off = { start = 0.0 }
+minimum_channels = { start = 2 }
+stop = { iterations = 1 }
+
+[[baselines]]
+kind = "random"
+share = 0.5
+training = { batch_size = 16, epochs = 0.5, learning_rate = 1e-3 }
+"""
+
+
+def _by_size(
+    networks: Mapping[str, Network], *, images: NDArray[np.uint8], settings: EngineSettings
+) -> dict[str, Timed]:
+    return {name: Timed({"int8": parameters(network) * 1e-6}, 1) for name, (network, _) in networks.items()}
+
+
+def test_networks_are_timed_in_three_ways() -> None:
+    network = vgg16(height=8, width=8, labels=2, dense_units=16).scaled(0.125)
+    images = np.random.default_rng(0).integers(0, 256, (10, 8, 8, 1), np.uint8)
+    weights = initial_weights(network, seed=0)
+    timed = time_networks({"original": (network, weights)}, images=images, settings=SETTINGS)["original"]
+    assert set(timed.milliseconds) == {"engine_batch", "float32", "int8"}
+    assert all(milliseconds > 0 for milliseconds in timed.milliseconds.values())
+    assert timed.int8_bytes < 4 * parameters(network)
+    assert timed.against(timed) == {"engine_batch": 1.0, "float32": 1.0, "int8": 1.0}
+
+
+def _digits(path: Path) -> None:
+    generator = np.random.default_rng(0)
+    parts = {}
+    for name, count in (("train", 120), ("test", 30)):
+        classes = np.sort(generator.integers(0, 10, count)).astype(np.uint8)
+        classes[-1] = 9
+        noise = generator.integers(0, 60, (count, 28, 28))
+        parts |= {f"x_{name}": (noise + classes[:, None, None] * 15).astype(np.uint8), f"y_{name}": classes}
+    np.savez(path, **parts)
+
+
+def test_a_small_study_ends_in_a_table(tmp_path: Path) -> None:
+    _digits(tmp_path / "digits.npz")
+    (tmp_path / "recipe.toml").write_text(RECIPE)
+    study = Study(read_study(tmp_path / "recipe.toml"), timer=_by_size)
+    results = study.run()
+    assert results == json.loads((tmp_path / "results.json").read_text())
+    assert results["original"]["speed_up"] == {"int8": 1.0}
+    first, second = (results["runs"][name]["iterations"][-1] for name in ("constant", "further"))
+    assert results["original"]["parameters"] > first["parameters"] > second["parameters"]
+    assert second["speed_up"]["int8"] == pytest.approx(second["times_fewer_parameters"])
+    assert second["removed_share"] == 1 - second["parameters"] / results["original"]["parameters"]
+    assert second["batch_size_proposed"] in (8, 16)
+    assert set(results["baselines"]) == {"random-0.5"}
+    assert results["baselines"]["random-0.5"]["channels"]["block1_conv1"] == 4
+
+
+def test_a_recipe_that_continues_nothing_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "recipe.toml").write_text(RECIPE.replace('continues = "constant"', 'continues = "none"'))
+    with pytest.raises(UsageProblem, match="further"):
+        read_study(tmp_path / "recipe.toml")
