@@ -19,6 +19,7 @@ from fieldray.desktop.key_sheet import KeySheet
 from fieldray.desktop.keys import KEYS, cyrillic_twins
 from fieldray.desktop.settings_dialog import SettingsDialog, choice_words
 from fieldray.desktop.style import colours
+from fieldray.domain.run import Verdict
 from fieldray.settings import TABLE, Settings
 from fieldray.settings import load as load_settings
 from fieldray.translation import Translator
@@ -41,6 +42,8 @@ def test_the_language_changes_at_once_and_keeps_the_work(desk: Desk) -> None:
     assert "Лише для досліджень. Не для діагностики." in texts(desk.window.statusBar())
     assert desk.application.workbench.rows.total() == 4
     assert "Оцінка 0,90" in texts(desk.window.result)
+    desk.window.result.verdict.buttons["agree"].click()
+    desk.until(lambda: desk.rooms.session.verdicts == {1: Verdict(choice="agree")})
 
 
 def test_the_settings_dialog_has_a_line_for_every_row_and_saves(desk: Desk, home: Path) -> None:

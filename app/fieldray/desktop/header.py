@@ -159,7 +159,7 @@ def run_words(translator: Translator, run: Screening) -> str:
         "empty": translator.text("Nothing chosen yet"),
         "waiting": translator.text("Waiting for a model pack"),
         "starting": translator.text("Starting…"),
-        "running": "",
+        "running": "" if run.progress else translator.text("Looking for films…"),
         "paused": translator.text("Paused"),
         "stopping": translator.text("Stopping…"),
         "finished": translator.text("Finished"),

@@ -68,7 +68,7 @@ class ResultPanel(QScrollArea):
         self._layout.addStretch(1)
         self.verdict.given.connect(film.give_verdict)
         film.changed.connect(self.refresh)
-        film.verdict_changed.connect(lambda *_: self._show_verdict())
+        film.verdict_changed.connect(self._show_verdict)
         self.refresh()
 
     def refresh(self) -> None:
@@ -196,6 +196,6 @@ class ResultPanel(QScrollArea):
         old.deleteLater()
         return new
 
-    def _show_verdict(self) -> None:
+    def _show_verdict(self, *_: object) -> None:
         row = self._film.row
         self.verdict.show_verdict(row.verdict if row else None)

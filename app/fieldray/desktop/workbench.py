@@ -27,7 +27,7 @@ from fieldray.domain.events import (
     Speed,
     StickChanged,
 )
-from fieldray.reasons import reason
+from fieldray.reasons import Reason, reason
 from fieldray.settings import Settings
 from fieldray.translation import Translator
 
@@ -49,6 +49,7 @@ class Workbench(QObject):
         self._open_services = open_services
         self._services: Services | None = None
         self._is_closing = False
+        self._last_bug: Reason | None = None
         self.bridge, self.background, self.board = Bridge(), Background(), NoticeBoard()
         self.packs = PackChoice(self.background, self.board)
         self.screening = Screening(self.background, self.board)
@@ -83,6 +84,7 @@ class Workbench(QObject):
         if self._is_closing:
             return
         self._is_closing = True
+        self.board.post(Notice(key="closing", level="info", say=lambda t: t.text("Closing…")))
         finish, services = self.screening.end(), self._services
 
         def work() -> None:
@@ -197,4 +199,7 @@ class Workbench(QObject):
     def report_bug(self, error: BaseException) -> None:
         """An unexpected exception: it is in the log, and a person is told."""
         log.error("unexpected", exc_info=(type(error), error, error.__traceback__))
-        self.board.post_reason("bug", reason("internal", detail=type(error).__name__))
+        why = reason("internal", detail=type(error).__name__)
+        if why != self._last_bug:  # a notice is painted: an error in painting must not ask for another one
+            self._last_bug = why
+            self.board.post_reason("bug", why)

@@ -79,6 +79,9 @@ class WorkListDelegate(QStyledItemDelegate):
         if self.hide_patient:
             name = self._translator.text("Film {number}", number=row.row_id)
         below, shade = self._second_line(row)
+        if not below:
+            self._line(painter, box, name, "text", font)
+            return
         upper, lower = box.adjusted(0, 6, 0, -box.height() // 2), box.adjusted(0, box.height() // 2, 0, -6)
         self._line(painter, upper, name, "text", font)
         self._line(painter, lower, below, shade, _smaller(font))
