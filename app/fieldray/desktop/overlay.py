@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 from PySide6.QtCore import QRect, QRectF, Qt
-from PySide6.QtGui import QColor, QFont, QImage, QPainter
+from PySide6.QtGui import QColor, QFont, QFontMetrics, QImage, QPainter
 
 from fieldray.desktop import heat_map
 from fieldray.desktop.picture import Picture
@@ -68,22 +68,45 @@ def draw_corners(painter: QPainter, area: QRect, corners: Corners, font: QFont) 
         _edged_text(painter, place, side, "\n".join(lines))
 
 
+def legend_strip(view: QRect, translator: Translator, font: QFont, *, is_blank: bool) -> QRect:
+    """Where the legend goes under the film: one line, or more where its words need them; they are never cut."""
+    room, words = view.width() - 2 * _MARGIN, _legend_words(translator, is_blank=is_blank)
+    metrics = QFontMetrics(font)
+    height = metrics.boundingRect(QRect(0, 0, room, 1000), Qt.TextFlag.TextWordWrap, words).height()
+    if not is_blank and metrics.horizontalAdvance(words) + _scale_width(translator, metrics) > room:
+        height += metrics.height()
+    height += _MARGIN
+    return QRect(view.x(), view.bottom() + 1 - height, view.width(), height)
+
+
 def draw_legend(painter: QPainter, strip: QRect, translator: Translator, font: QFont, *, is_blank: bool) -> None:
-    """A strip under the film: what the heat map means and does not mean, and its scale."""
+    """What the heat map means and does not mean, and its scale."""
     painter.setFont(font)
     painter.fillRect(strip, QColor(0, 0, 0, 150))
-    box = strip.adjusted(_MARGIN, 0, -_MARGIN, 0)
-    words = translator.text("What influenced the score, not the lesion's outline")
+    box = strip.adjusted(_MARGIN, _MARGIN // 2, -_MARGIN, -_MARGIN // 2)
+    words = _legend_words(translator, is_blank=is_blank)
+    if not is_blank:
+        _draw_scale(painter, QRect(box.x(), box.bottom() + 1 - _line(painter), box.width(), _line(painter)), translator)
+    _edged_text(painter, box, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop, words)
+
+
+def _legend_words(translator: Translator, *, is_blank: bool) -> str:
     if is_blank:
-        words = translator.text("No part of the film raised the score above the operating point")
-    else:
-        box.setRight(_draw_scale(painter, box, translator) - _MARGIN)
-    shown = painter.fontMetrics().elidedText(words, Qt.TextElideMode.ElideRight, box.width())
-    _edged_text(painter, box, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter, shown)
+        return translator.text("No part of the film raised the score above the operating point")
+    return translator.text("What influenced the score, not the lesion's outline")
 
 
-def _draw_scale(painter: QPainter, box: QRect, translator: Translator) -> int:
-    """weak [colours] strong, at the right end of the box; returns where it begins."""
+def _line(painter: QPainter) -> int:
+    return painter.fontMetrics().height()
+
+
+def _scale_width(translator: Translator, metrics: QFontMetrics) -> int:
+    ends = (translator.text("weak"), translator.text("strong"))
+    return sum(map(metrics.horizontalAdvance, ends)) + _LEGEND[0] + 16 + 2 * _MARGIN
+
+
+def _draw_scale(painter: QPainter, box: QRect, translator: Translator) -> None:
+    """weak [colours] strong, at the right end of the box."""
     weak, strong = translator.text("weak"), translator.text("strong")
     measure = painter.fontMetrics().horizontalAdvance
     right = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
@@ -92,7 +115,6 @@ def _draw_scale(painter: QPainter, box: QRect, translator: Translator) -> int:
     bar = QRectF(box.right() - measure(strong) - 8 - width, box.center().y() - height / 2 + 1, width, height)
     painter.drawImage(bar, _legend_image())
     _edged_text(painter, QRect(box.x(), box.y(), round(bar.x()) - 8 - box.x(), box.height()), right, weak)
-    return round(bar.x()) - 8 - measure(weak)
 
 
 def _patient_lines(translator: Translator, ref: ImageRef) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from fieldray.desktop.film_painting import HeatMap, draw_film, draw_heat_map, heat_map_of
 from fieldray.desktop.open_film import OpenFilm
-from fieldray.desktop.overlay import corner_texts, draw_corners, draw_legend
+from fieldray.desktop.overlay import corner_texts, draw_corners, draw_legend, legend_strip
 from fieldray.desktop.picture import Picture
 from fieldray.desktop.style import Theme, colour
 from fieldray.desktop.view_state import Size, ViewState, dragged_window
@@ -30,7 +30,6 @@ Tool = Literal["window", "zoom", "pan"]
 _ZOOM_STEP: Final = 1.25
 _ZOOM_PER_POINT: Final = 1.01
 _WINDOW_POINTS: Final = 400.0
-_STRIP_HEIGHT: Final = 28
 _MENU_SLACK: Final = 4
 _WHEEL_NOTCH: Final = 120
 _CURSORS: Final = {
@@ -163,10 +162,11 @@ class Viewer(QWidget):
         draw_film(painter, picture, self.state, self._view_size, pixel_ratio=self.devicePixelRatio())
         area = self.rect()
         if self._heat_map is not None and self.shows_heat_map:
-            strip = QRect(0, self.height() - _STRIP_HEIGHT, self.width(), _STRIP_HEIGHT)
-            area = area.adjusted(0, 0, 0, -_STRIP_HEIGHT)
+            is_blank, font = self._heat_map.is_blank, self._small_font()
+            strip = legend_strip(self.rect(), self._translator, font, is_blank=is_blank)
+            area = area.adjusted(0, 0, 0, -strip.height())
             self._draw_heat_map(painter, self._heat_map)
-            draw_legend(painter, strip, self._translator, self._small_font(), is_blank=self._heat_map.is_blank)
+            draw_legend(painter, strip, self._translator, font, is_blank=is_blank)
         if self.shows_network_view:
             self._draw_title(painter, self._translator.text("What the model saw. N: back to the film."))
             return
