@@ -186,3 +186,17 @@ def test_a_recipe_that_continues_nothing_is_refused(tmp_path: Path) -> None:
     (tmp_path / "recipe.toml").write_text(RECIPE.replace('continues = "constant"', 'continues = "none"'))
     with pytest.raises(UsageProblem, match="further"):
         read_study(tmp_path / "recipe.toml")
+
+
+@pytest.mark.parametrize("name", ["vgg16-mnist", "vgg16-mnist-quick"])
+def test_the_recipes_that_come_along_are_whole(name: str) -> None:
+    recipe = read_study(Path(__file__).parents[3] / "models" / "recipes" / f"{name}.toml")
+    laws = {run.name: type(run.cut_off).__name__ for run in recipe.runs}
+    assert laws == {
+        "context": "ContextDependent",
+        "linear": "Linear",
+        "multiplicative": "Multiplicative",
+        "constant": "Constant",
+        "smallest": "Constant",
+    }
+    assert {row.kind for row in recipe.baselines} == {"magnitude", "random"}
