@@ -4,13 +4,25 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: run test check faults clean
+.PHONY: run test check tflite faults clean
 
 run: $(STAMP)                 ## screen synthetic studies with the shipped pack, then show them
 	$(BIN)/fieldray demo
 
 test: check                   ## all that CI runs
 	$(BIN)/python -m pytest
+	$(MAKE) --no-print-directory tflite
+
+# The older runtime has no wheels past Python 3.11 and needs numpy 1: it gets an environment of its own.
+tflite:                       ## the inference tests on both runtimes
+	@if $(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) or sys.platform != "linux")'; \
+	then $(MAKE) --no-print-directory $(VENV)-tflite/.installed && PYTHONPATH=tests $(VENV)-tflite/bin/python -m pytest -c /dev/null --rootdir . -p no:cacheprovider -W error -q tests/unit/inference; \
+	else echo "tflite-runtime has no wheel for this Python or system: its tests are left out"; fi
+
+$(VENV)-tflite/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-tflite
+	$(VENV)-tflite/bin/python -m pip install --quiet --disable-pip-version-check -e '.[tflite]' 'pytest>=8' 'pytest-timeout>=2.3'
+	touch $@
 
 faults: $(STAMP)              ## a thousand accidents with the stick's test double; figures in build/faults.json
 	$(BIN)/python tests/faults/run_faults.py --events 1000 --films 1000 --seed 1 --window
@@ -28,4 +40,4 @@ $(STAMP): pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-tflite build dist .pytest_cache .mypy_cache .ruff_cache
