@@ -41,9 +41,10 @@ class Answered:
 
 
 class Record:
-    """Predictions of the current run; a thread can wait for the next one of a backend."""
+    """Predictions of the current run, which is number `run`; a thread can wait for the next one of a backend."""
 
     def __init__(self) -> None:
+        self.run = 0
         self._answers: list[Answered] = []
         self._changed = threading.Condition()
 
@@ -63,6 +64,7 @@ class Record:
         """All so far, and begin anew."""
         with self._changed:
             answers, self._answers = self._answers, []
+            self.run += 1
         return answers
 
     def between(self, first_s: float, last_s: float) -> list[Answered]:

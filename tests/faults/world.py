@@ -17,7 +17,7 @@ from PIL import Image
 from faults.double import DoubleStick
 from faults.record import Record, RecordingEngine, Reference, Verdicts, image_key
 from faults.stick_models import stick_model
-from fieldray.domain.events import Publish
+from fieldray.domain.events import BackendChanged, BackendState, Event, Publish
 from fieldray.domain.finding import Outcome
 from fieldray.domain.model import Model
 from fieldray.domain.study import ImageRef
@@ -70,6 +70,7 @@ class Clinic:
         self.verdicts: Final = Verdicts()
         self.settings: Final = Settings()
         self.keys: Final[Mapping[Path, str]] = self._film_keys()
+        self.backends: Final[dict[str, BackendState]] = {}
         self._engines: list[RecordingEngine] = []
         self._references: dict[str, Reference] = {}
 
@@ -79,7 +80,7 @@ class Clinic:
         def engines(heard: Publish, settings: Settings) -> RecordingEngine:
             device, policy = device_choice(settings)
             engine = system_engine(
-                heard,
+                lambda event: self._hear(event, heard),
                 device=device,
                 policy=policy,
                 libraries=[str(self.stick.library)],
@@ -124,6 +125,11 @@ class Clinic:
         """Leave the environment as it was."""
         self.stick.close()
         os.environ.pop("FIELDRAY_HOME", None)
+
+    def _hear(self, event: Event, heard: Publish) -> None:
+        if isinstance(event, BackendChanged):
+            self.backends[event.backend] = event.state
+        heard(event)
 
     def _stored(self, session: Session, batch: Batch) -> Sequence[Outcome]:
         with ResultReader(session.database) as reader:
