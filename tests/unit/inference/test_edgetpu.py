@@ -1,0 +1,55 @@
+"""Why the stick is not tried at all, and why its process ended."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+
+import pytest
+
+from faults.stick_models import stick_model
+from fieldray.child import ChildDied, ChildTimeout
+from fieldray.domain.model import Model
+from fieldray.inference.coral_usb import UsbStick
+from fieldray.inference.edgetpu import edgetpu_kind, explain_end
+from tiny_models import tiny_model
+
+STICK = UsbStick(place="2-1", state="ready", is_writable=True)
+COMPILED = stick_model()
+
+
+@pytest.mark.parametrize(
+    ("stick", "model", "code"),
+    [
+        (STICK, COMPILED, None),
+        (replace(STICK, is_writable=None), COMPILED, None),
+        (replace(STICK, is_writable=False), COMPILED, "coral_no_permission"),
+        (STICK, tiny_model(), "no_edgetpu_file"),
+        (STICK, replace(COMPILED, edgetpu_file=COMPILED.cpu_file), "coral_not_compiled"),
+        (STICK, replace(COMPILED, edgetpu_file=b"TFL3"), "bad_model"),
+    ],
+)
+def test_why_a_stick_that_is_plugged_in_is_not_tried(stick: UsbStick, model: Model, code: str | None) -> None:
+    why = edgetpu_kind(find=lambda: (stick,)).why_not(model)
+    assert (why.code if why else None) == code
+
+
+def test_without_a_stick_and_a_library_there_is_no_stick() -> None:
+    why = edgetpu_kind(find=lambda: (), libraries=("libfieldray-none.so.1",)).why_not(COMPILED)
+    assert why is not None and why.code == "edgetpu_not_here"
+
+
+@pytest.mark.parametrize(
+    ("error", "is_open", "code"),
+    [
+        (ChildTimeout("late"), True, "coral_no_answer"),
+        (ChildDied(-signal.SIGABRT, ""), True, "coral_stopped"),
+        (ChildDied(-signal.SIGABRT, ""), False, "coral_stopped"),
+        (ChildDied(-signal.SIGSEGV, ""), False, "coral_wrong_abi"),
+        (ChildDied(-signal.SIGSEGV, ""), True, "coral_stopped"),
+        (ChildDied(0xC0000005, ""), False, "coral_wrong_abi"),
+        (ChildDied(None, ""), False, "coral_stopped"),
+    ],
+)
+def test_how_a_process_ended_says_why(error: ChildDied | ChildTimeout, is_open: bool, code: str) -> None:
+    assert explain_end(error, is_open=is_open, timeout_s=3.0).code == code
