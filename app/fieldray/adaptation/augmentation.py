@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 
 Grey = NDArray[np.uint8]
+_SHADING_KNOTS: Final = 4
 _LEVELS: Final = np.linspace(0, 1, 256)
 
 
@@ -19,8 +20,11 @@ class Augmentation:
     """How much at most, each drawn evenly from -x..x (or 0..x); all zeros change nothing.
 
     shift, scale      shares of the side, 0..0.5; rotation_degrees 0..45
+    stretch           share by which height and width change against each other
     flip              probability of a left-right mirror image (the heart changes sides: keep it small or 0)
     gamma, contrast, brightness   in powers of e, factors and shares of the range
+    shading           a smooth field added to the image, up to this share of the range: broad differences of grey, which
+                      often come from the archive and not from the lungs, then tell little
     blur_pixels       standard deviation of a Gaussian blur, drawn for half of the images
     noise             standard deviation in shares of the range
     coarsen           probability of shrinking to between 48 pixels and the full side and back
@@ -29,18 +33,21 @@ class Augmentation:
 
     shift: float = 0.0
     scale: float = 0.0
+    stretch: float = 0.0
     rotation_degrees: float = 0.0
     flip: float = 0.0
     gamma: float = 0.0
     contrast: float = 0.0
     brightness: float = 0.0
+    shading: float = 0.0
     blur_pixels: float = 0.0
     noise: float = 0.0
     coarsen: float = 0.0
     cutout: float = 0.0
 
     def __post_init__(self) -> None:
-        shares = (self.shift, self.scale, self.flip, self.brightness, self.noise, self.coarsen, self.cutout)
+        shares = (self.shift, self.scale, self.stretch, self.flip, self.brightness, self.shading)
+        shares += (self.noise, self.coarsen, self.cutout)
         if not all(0 <= share <= 1 for share in shares) or not 0 <= self.rotation_degrees <= 45:
             raise ValueError(f"not an augmentation: {self}")
 
@@ -49,17 +56,16 @@ def augment(image: Grey, settings: Augmentation, *, generator: np.random.Generat
     """One changed copy of a grey image (rows, columns) uint8."""
     moved = _moved(image, settings, generator)
     recoloured = np.take(_tone_table(settings, generator), moved)
-    return _spoiled(recoloured, settings, generator)
+    return _spoiled(_shaded(recoloured, settings, generator), settings, generator)
 
 
 def _moved(image: Grey, settings: Augmentation, generator: np.random.Generator) -> Grey:
-    if not (settings.shift or settings.scale or settings.rotation_degrees or settings.flip):
+    if not any((settings.shift, settings.scale, settings.stretch, settings.rotation_degrees, settings.flip)):
         return image
     rows, columns = image.shape
     angle = math.radians(generator.uniform(-1, 1) * settings.rotation_degrees)
-    zoom_x, zoom_y = np.exp(
-        generator.uniform(-1, 1) * settings.scale + generator.uniform(-1, 1, 2) * settings.scale / 3
-    )
+    zoom, stretch = (generator.uniform(-1, 1) * most for most in (settings.scale, settings.stretch / 2))
+    zoom_x, zoom_y = math.exp(zoom + stretch), math.exp(zoom - stretch)
     shift_x, shift_y = generator.uniform(-1, 1, 2) * settings.shift * (columns, rows)
     mirror = -1.0 if generator.random() < settings.flip else 1.0
     cosine, sine = math.cos(angle), math.sin(angle)
@@ -79,6 +85,17 @@ def _tone_table(settings: Augmentation, generator: np.random.Generator) -> Grey:
     levels = (_LEVELS**gamma - 0.5) * contrast + 0.5 + brightness
     table: Grey = np.rint(levels.clip(0, 1) * 255).astype(np.uint8)
     return table
+
+
+def _shaded(image: Grey, settings: Augmentation, generator: np.random.Generator) -> Grey:
+    if not settings.shading:
+        return image
+    strength = generator.uniform(0, settings.shading) * 255
+    knots = generator.uniform(-1, 1, (_SHADING_KNOTS, _SHADING_KNOTS)).astype(np.float32) * np.float32(strength)
+    size = (image.shape[1], image.shape[0])
+    field = np.asarray(Image.fromarray(knots).resize(size, Image.Resampling.BICUBIC))
+    shaded: Grey = (image + field).clip(0, 255).astype(np.uint8)
+    return shaded
 
 
 def _spoiled(image: Grey, settings: Augmentation, generator: np.random.Generator) -> Grey:

@@ -18,7 +18,7 @@ Weights = dict[str, NDArray[np.float32]]
 
 
 def initial_weights(specification: Specification, *, seed: int) -> Weights:
-    """He-normal kernels (arXiv:1502.01852), zero biases; the last normalisation of a residual block starts at 0.
+    """He-normal kernels (arXiv:1502.01852), zero biases; the last normalisation of a residual branch starts at a half.
 
     The layer of the labels starts at a hundredth of that, so that training begins undecided.
     """
@@ -32,8 +32,8 @@ def initial_weights(specification: Specification, *, seed: int) -> Weights:
             size = 0.01 if axes[key][-1].channels == specification.label_set else 1.0
             weights[key] = (generator.standard_normal(shape) * size * math.sqrt(2 / fan_in)).astype(np.float32)
         else:
-            is_one = part == "variance" or (part == "gamma" and layer not in added)
-            weights[key] = np.full(shape, float(is_one), np.float32)
+            starts = {"gamma": 0.5 if layer in added else 1.0, "variance": 1.0}
+            weights[key] = np.full(shape, starts.get(part, 0.0), np.float32)
     return weights
 
 

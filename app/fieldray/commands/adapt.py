@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -36,6 +37,8 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
 
 def run_adapt(options: argparse.Namespace, console: Console) -> int:
     """Perform the recipe's steps up to the one asked for; the exit code. Raises UsageProblem, PackProblem."""
+    # Read when numpy loads: its products here are small, and threads for them cost more than they save.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         from fieldray.adaptation.command import adapt
     except ModuleNotFoundError as error:

@@ -190,7 +190,7 @@ RECIPE = Path(__file__).parents[3] / "models" / "recipes" / "pneumonia-paediatri
     [
         (("epochs = ", "epoch = "), "training.epoch is not known"),
         (("epochs = 6", ""), "training.epochs is missing"),
-        (("height = 192", "height = 4"), "input height and width must be 8..2048"),
+        (("height = 160", "height = 4"), "input height and width must be 8..2048"),
         (('layout = "index"', 'layout = "excel"'), "layout must be one of index, csv, folders, chexpert, nih"),
         (("width = 0.25", 'width = "half"'), "network.width must be a number"),
         (('uk = "Пневмонія"', ""), "needs positive classes and a meaning in en and uk"),

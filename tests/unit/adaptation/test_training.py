@@ -36,7 +36,7 @@ def test_no_augmentation_changes_nothing_and_all_of_it_stays_an_image() -> None:
     assert np.array_equal(augment(image, Augmentation(), generator=np.random.default_rng(1)), image)
     strong = Augmentation(
         shift=0.1, scale=0.2, rotation_degrees=15, flip=0.5, gamma=0.5, contrast=0.5, brightness=0.1,
-        blur_pixels=2, noise=0.1, coarsen=1, cutout=0.5,
+        stretch=0.2, shading=0.2, blur_pixels=2, noise=0.1, coarsen=1, cutout=0.5,
     )  # fmt: skip
     for seed in range(20):
         changed = augment(image, strong, generator=np.random.default_rng(seed))
