@@ -18,6 +18,7 @@ REFUSED: Final[Mapping[str, str]] = {
     "modality": "Not a radiograph: the modality is {modality}.",
     "body_part": "Not a chest image: the body part is {body_part}.",
     "view": "Not a frontal view: the view position is {view}.",
+    "age": "This pack is for patients of {youngest} to {oldest} years; this one is {age}.",
     "colour": "A colour image is not a radiograph.",
     "too_small": "The image is too small: {rows} x {columns} pixels.",
     "blank": "The image is blank or has almost no contrast.",

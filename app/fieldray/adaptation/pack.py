@@ -95,6 +95,7 @@ def _manifest(run: Run, outputs: OutputRoles, results: Mapping[str, Any], chosen
         calibration={code: Calibration(**values) for code, values in chosen["calibration"].items()},
         gate=_gate(run),
         accepted_views=texts.accepted_views,
+        accepted_ages_years=texts.accepted_ages_years,
         provenance=_provenance(run),
         metrics={"labels": _figures(results["labels"]), "gate": results["gate"]},
     )

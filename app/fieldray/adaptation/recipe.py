@@ -37,6 +37,7 @@ class PackTexts:
     limits: Texts
     credits: str
     accepted_views: tuple[str, ...] = ("PA", "AP")
+    accepted_ages_years: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         for name in ("names", "descriptions", "intended_use", "limits"):

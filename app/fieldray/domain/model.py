@@ -167,7 +167,10 @@ class GoldenVectors:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Manifest:
-    """All a pack says. `names`, `descriptions`, `intended_use` and `limits` are texts by language code."""
+    """All a pack says. `names`, `descriptions`, `intended_use` and `limits` are texts by language code.
+
+    accepted_ages_years    youngest and oldest age, whole years, both included; None for any age
+    """
 
     pack_id: str
     version: str
@@ -184,6 +187,7 @@ class Manifest:
     accepted_modalities: tuple[str, ...] = ("CR", "DX", "DR", "XR", "RG")
     accepted_body_parts: tuple[str, ...] = ("CHEST", "THORAX", "LUNG")
     accepted_views: tuple[str, ...] = ("PA", "AP")
+    accepted_ages_years: tuple[int, int] | None = None
     minimum_edgetpu_runtime: int | None = None
     provenance: Mapping[str, str] = field(default_factory=dict)
     metrics: Mapping[str, object] = field(default_factory=dict)
@@ -192,6 +196,8 @@ class Manifest:
         _require(bool(self.labels), "a pack needs at least one label")
         codes = {label.code for label in self.labels}
         _require(len(codes) == len(self.labels), "label codes must differ")
+        ages = self.accepted_ages_years
+        _require(ages is None or 0 <= ages[0] <= ages[1], "accepted ages must be 0 or more, the youngest first")
         for point in self.operating_points:
             _require(point.label in codes, f"operating point {point.name} is for unknown label {point.label}")
 

@@ -37,7 +37,13 @@ def check_header(ref: ImageRef, manifest: Manifest) -> Reason | None:
     words = set(re.split(r"[^A-Z0-9]+", view))
     if _letters(view) not in _SAYS_NOTHING and not words & set(manifest.accepted_views):
         return reason("view", view=header.view_position)
-    return None
+    return _check_age(header.patient_age_years, manifest.accepted_ages_years)
+
+
+def _check_age(age_years: float | None, accepted: tuple[int, int] | None) -> Reason | None:
+    if age_years is None or accepted is None or accepted[0] <= int(age_years) <= accepted[1]:
+        return None
+    return reason("age", age=int(age_years), youngest=accepted[0], oldest=accepted[1])
 
 
 def check_pixels(image: Image) -> Reason | None:

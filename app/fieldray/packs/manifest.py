@@ -67,6 +67,11 @@ def parse(data: bytes) -> Description:
 def dump(description: Description) -> bytes:
     """The canonical bytes of `manifest.json`. Raises ValueError or TypeError for metrics that JSON cannot hold."""
     manifest = description.manifest
+    accepted = {
+        "modalities": list(manifest.accepted_modalities),
+        "body_parts": list(manifest.accepted_body_parts),
+        "views": list(manifest.accepted_views),
+    }
     content: dict[str, object] = {
         "schema_version": SCHEMA_VERSION,
         "id": manifest.pack_id,
@@ -82,11 +87,7 @@ def dump(description: Description) -> bytes:
         "outputs": _outputs_content(manifest.outputs),
         "operating_points": [_point_content(point) for point in manifest.operating_points],
         "calibration": {code: _slots(values, "slope intercept") for code, values in manifest.calibration.items()},
-        "accepted": {
-            "modalities": list(manifest.accepted_modalities),
-            "body_parts": list(manifest.accepted_body_parts),
-            "views": list(manifest.accepted_views),
-        },
+        "accepted": accepted,
         "files": [_slots(file, "name role size_bytes sha256") for file in description.files],
         "provenance": dict(manifest.provenance),
         "metrics": dict(manifest.metrics),
@@ -95,6 +96,8 @@ def dump(description: Description) -> bytes:
         content["gate"] = {"limit": description.gate_limit}
     if description.golden_tolerance is not None:
         content["golden"] = {"tolerance": description.golden_tolerance}
+    if manifest.accepted_ages_years is not None:
+        content["accepted"] = {**accepted, "ages_years": list(manifest.accepted_ages_years)}
     if manifest.minimum_edgetpu_runtime is not None:
         content["minimum_edgetpu_runtime"] = manifest.minimum_edgetpu_runtime
     return write_document(content)
@@ -112,7 +115,7 @@ def _check_schema(root: Node) -> None:
 
 def _manifest(root: Node, fields: Mapping[str, Node]) -> Manifest:
     runtime = fields.get("minimum_edgetpu_runtime")
-    accepted = fields["accepted"].fields({"modalities", "body_parts", "views"})
+    accepted = fields["accepted"].fields({"modalities", "body_parts", "views"}, {"ages_years"})
     return root.make(
         Manifest,
         pack_id=_checked(fields["id"], is_pack_id(fields["id"].text()), "not a pack id (a-z, 0-9, hyphen)"),
@@ -129,6 +132,7 @@ def _manifest(root: Node, fields: Mapping[str, Node]) -> Manifest:
         accepted_modalities=_words(accepted["modalities"]),
         accepted_body_parts=_words(accepted["body_parts"]),
         accepted_views=_words(accepted["views"]),
+        accepted_ages_years=_ages(accepted["ages_years"]) if "ages_years" in accepted else None,
         minimum_edgetpu_runtime=runtime.integer(low=0, high=10**6) if runtime else None,
         provenance={name: node.text(longest=10_000) for name, node in fields["provenance"].members().items()},
         metrics={name: _free(node) for name, node in fields["metrics"].members().items()},
@@ -139,6 +143,13 @@ def _checked(node: Node, is_right: bool, detail: str) -> str:
     if not is_right:
         raise node.fail(detail)
     return str(node.value)
+
+
+def _ages(node: Node) -> tuple[int, int]:
+    ages = tuple(item.integer(low=0, high=150) for item in node.items(most=2))
+    if len(ages) != 2:
+        raise node.fail("the youngest and the oldest age are needed")
+    return ages[0], ages[1]
 
 
 def _texts(node: Node, *, longest: int = 5_000) -> Mapping[str, str]:

@@ -50,6 +50,7 @@ class Assessment:
             "calibration": {code: dataclasses.asdict(value) for code, value in manifest.calibration.items()},
             "gate": [gate.mean.tobytes().hex(), gate.projection.tobytes().hex(), gate.limit] if gate else None,
             "accepted": [manifest.accepted_modalities, manifest.accepted_body_parts, manifest.accepted_views],
+            "ages": manifest.accepted_ages_years,
         }
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,14 @@ def test_frontal_views_pass(view: str) -> None:
 @pytest.mark.parametrize("view", ["LL", "RL", "LATERAL", "LLO", "CC", "LAPA"])
 def test_other_views_are_refused(view: str) -> None:
     assert _code(modality="CR", view_position=view) == "view"
+
+
+@pytest.mark.parametrize(("age", "code"), [(None, None), (0.9, "age"), (1.0, None), (5.9, None), (6.0, "age")])
+def test_an_age_the_pack_is_not_made_for_is_refused(age: float | None, code: str | None) -> None:
+    ref = ImageRef(path=Path("x"), header=ImageHeader(patient_age_years=age))
+    why = check_header(ref, replace(MANIFEST, accepted_ages_years=(1, 5)))
+    assert (why.code if why else None) == code
+    assert check_header(ref, MANIFEST) is None
 
 
 def _pixel_code(pixels: NDArray[Any], **fields: Any) -> str | None:

@@ -41,6 +41,7 @@ def test_what_is_written_is_what_is_read(data: bytes) -> None:
     for field in ("input", "labels", "outputs", "operating_points", "calibration", "provenance", "metrics"):
         assert getattr(description.manifest, field) == getattr(manifest(), field)
     assert description.manifest.minimum_edgetpu_runtime == 13
+    assert description.manifest.accepted_ages_years == (18, 90)
     assert (description.gate_limit, description.golden_tolerance) == (3.5, 0.02)
     assert {file.role for file in description.files} == set(ROLE_LIMITS)
 
@@ -98,6 +99,8 @@ def _set(path: str, value: object) -> Change:
         ("operating_points.1.sensitivity.low", 0.99, "operating_points[1].sensitivity"),
         ("calibration", {"other": {"slope": 1, "intercept": 0}}, "calibration: other"),
         ("calibration.abnormal.slope", 0, "calibration.abnormal"),
+        ("accepted.ages_years", [18], "accepted.ages_years"),
+        ("accepted.ages_years", [90, 18], "accepted ages"),
         ("gate", {}, "gate: limit"),
         ("golden", None, "golden"),
         ("provenance.data", 3, "provenance.data"),
