@@ -107,9 +107,10 @@ def test_removing_dead_channels_changes_nothing(network: Specification) -> None:
         assert all(np.array_equal(values[key], array) for key, array in get_weights(model).items())
         outputs.append([np.asarray(tensor) for tensor in model(images)])
     assert parameters(smaller) < 0.4 * parameters(network)
-    assert np.std(outputs[0][0]) > 1e-4
+    assert np.std(outputs[0][0]) > 1e-7
     for whole, cut in zip(*outputs, strict=True):
-        np.testing.assert_allclose(cut, whole, rtol=1e-3, atol=1e-4)
+        # the head starts small, so the logits do too: compare with their own size
+        np.testing.assert_allclose(cut, whole, rtol=1e-3, atol=1e-3 * np.abs(whole).max())
 
 
 @pytest.mark.adapt
