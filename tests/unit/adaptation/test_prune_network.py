@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 
 from fieldray.adaptation.engine import EngineSettings
 from fieldray.adaptation.fit import Effort, Labelled, fit, quality
-from fieldray.adaptation.networks import vgg16
+from fieldray.adaptation.keras_network import build_network, set_weights
+from fieldray.adaptation.networks import mobilenet, vgg16
+from fieldray.adaptation.prune.scale import restore_scale
 from fieldray.adaptation.prune.statistics import zero_shares
 from fieldray.adaptation.prune.study import Study, read_study
 from fieldray.adaptation.prune.timing import Network, Timed, time_networks
 from fieldray.adaptation.specification import Layer, Specification, parameters
-from fieldray.adaptation.weights import Weights, initial_weights
+from fieldray.adaptation.weights import Weights, initial_weights, keep_channels
 from fieldray.errors import UsageProblem
 
 pytestmark = pytest.mark.adapt
@@ -200,3 +202,33 @@ def test_the_recipes_that_come_along_are_whole(name: str) -> None:
         "smallest": "Constant",
     }
     assert {row.kind for row in recipe.baselines} == {"magnitude", "random"}
+
+
+def test_a_cut_network_gets_its_signal_back() -> None:
+    network = vgg16(height=8, width=8, labels=2, dense_units=64)
+    network = network.scaled(0.25)
+    weights = initial_weights(network, seed=3)
+    images = np.random.default_rng(4).random((20, 8, 8, 1), np.float32)
+    keep = {name: np.arange(count // 4) for name, count in network.channels.items() if name != "labels"}
+    smaller, sliced = keep_channels(network, weights, keep=keep)
+    restored = restore_scale((network, weights), (smaller, sliced), keep=keep, images=images)
+
+    def mean_of_last(specification: Specification, own: Weights, chosen: slice | NDArray[np.int64]) -> float:
+        model = build_network(specification, outputs=["fc2"])
+        set_weights(model, own)
+        return float(np.asarray(model.predict_on_batch(images))[:, chosen].mean())
+
+    wanted = mean_of_last(network, weights, keep["fc2"])
+    # a quarter of the inputs at each of fifteen layers: the signal falls to almost nothing, and is mended
+    assert mean_of_last(smaller, sliced, slice(None)) < wanted / 100
+    assert mean_of_last(smaller, restored, slice(None)) == pytest.approx(wanted, rel=1e-3)
+    assert restored["logits/kernel"] is sliced["logits/kernel"]
+
+
+def test_layers_that_normalise_are_left_as_they_are() -> None:
+    network = mobilenet(height=32, width=32, labels=1).scaled(0.125)
+    weights = initial_weights(network, seed=0)
+    keep = {"conv1": np.arange(4)}
+    cut = keep_channels(network, weights, keep=keep)
+    images = np.zeros((2, 32, 32, 1), np.float32)
+    assert restore_scale((network, weights), cut, keep=keep, images=images) == cut[1]
