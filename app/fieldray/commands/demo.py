@@ -41,6 +41,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     folder = options.folder or user_data() / "demo"
     console.machine_reads = options.json == "-"
     console.say(f"Making synthetic studies in {folder}")
+    console.say("They are drawings, not X-rays: what the pack makes of them shows how the program works, not the pack.")
     write_studies(folder)
     options.paths = [folder]
     code = screen.run(options, console)
