@@ -46,8 +46,8 @@ class Augmentation:
     cutout: float = 0.0
 
     def __post_init__(self) -> None:
-        shares = (self.shift, self.scale, self.stretch, self.flip, self.brightness, self.shading)
-        shares += (self.noise, self.coarsen, self.cutout)
+        moves = (self.shift, self.scale, self.stretch, self.flip)
+        shares = (*moves, self.brightness, self.shading, self.noise, self.coarsen, self.cutout)
         if not all(0 <= share <= 1 for share in shares) or not 0 <= self.rotation_degrees <= 45:
             raise ValueError(f"not an augmentation: {self}")
 

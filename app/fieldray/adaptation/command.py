@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+from fieldray.adaptation.cross import CROSS
 from fieldray.adaptation.edgetpu_steps import COMPILE, PLACEMENT
 from fieldray.adaptation.judge import EVALUATE
 from fieldray.adaptation.pack import PACK
@@ -17,7 +18,7 @@ from fieldray.adaptation.report import REPORT
 from fieldray.adaptation.run import Progress, Run, Step
 from fieldray.adaptation.steps import QUANTISE, TRAIN
 
-STEPS: Final[tuple[Step, ...]] = (TRAIN, PRUNE, QUANTISE, PLACEMENT, COMPILE, EVALUATE, PACK, REPORT)
+STEPS: Final[tuple[Step, ...]] = (CROSS, TRAIN, PRUNE, QUANTISE, PLACEMENT, COMPILE, EVALUATE, PACK, REPORT)
 
 
 def adapt(step: str, recipe: Path, *, say: Callable[[str], None], progress: Progress) -> None:

@@ -66,7 +66,11 @@ class Dataset:
 
     def samples(self, part: str) -> Samples:
         """What a part is for training."""
-        chosen, rows = self.indices(part), self.rows(part)
+        return self.samples_of(self.indices(part))
+
+    def samples_of(self, chosen: NDArray[np.int64]) -> Samples:
+        """What some films, by number, are for training."""
+        rows = [self.films.rows[index] for index in chosen]
         return Samples(
             images=self.films.images[chosen],
             targets=self.targets[chosen],

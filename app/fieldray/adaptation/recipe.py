@@ -104,6 +104,7 @@ class Source:
     patient     layout "folders": regular expression whose first group, found in the file name, is the patient;
                 without it each file counts as a patient of its own
     share       how often it is drawn, relative to the others
+    judged      whether results may be measured on its films; a confounded source is good for training only
     """
 
     name: str
@@ -117,6 +118,7 @@ class Source:
     uncertain: UncertainRule | None = None
     patient: str = ""
     share: float = 1.0
+    judged: bool = True
 
     def __post_init__(self) -> None:
         if self.layout == "chexpert" and self.uncertain is None:
@@ -131,11 +133,13 @@ class Split:
 
     by       "column": the source's own split column; "fold": the fold column, with the folds below; "random": by
              patient with the shares below
+    cross_folds   folds for a cross-validation besides: each is judged by a network trained on all the others
     """
 
     by: Literal["column", "fold", "random"]
     validation_folds: tuple[int, ...] = ()
     test_folds: tuple[int, ...] = ()
+    cross_folds: tuple[int, ...] = ()
     validation_share: float = 0.15
     test_share: float = 0.15
     seed: int = 0

@@ -34,13 +34,19 @@ def _target(row: Row, label: LabelRule) -> float:
 def split_rows(rows: Sequence[Row], split: Split, sources: Sequence[Source]) -> list[str]:
     """The part of each row: "training", "validation", "test", or "none" for what is left out.
 
-    Raises UsageProblem: data_leak when a patient would be on two sides, recipe_split for values without a meaning.
+    Films of a source that is not judged are left out where they are not for training. Raises UsageProblem: data_leak
+    when a patient would be on two sides, data_split for values without a meaning.
     """
     if split.by == "random":
-        return _by_random(rows, split)
-    parts = _by_column(rows, sources) if split.by == "column" else _by_fold(rows, split)
+        parts = _by_random(rows, split)
+    else:
+        parts = _by_column(rows, sources) if split.by == "column" else _by_fold(rows, split)
     _refuse_leak(rows, parts)
-    return parts
+    training_only = {source.name for source in sources if not source.judged}
+    return [
+        "none" if row.source in training_only and part != "training" else part
+        for row, part in zip(rows, parts, strict=True)
+    ]
 
 
 def check_classes(parts: Sequence[str], targets: NDArray[np.float32], labels: Sequence[LabelRule]) -> None:
@@ -92,11 +98,11 @@ def _by_random(rows: Sequence[Row], split: Split) -> list[str]:
 
 
 def _patient(row: Row) -> str:
-    return f"{row.source}/{row.patient}"
+    """A patient number means the same person in all sources; a film without one is of a person of its own."""
+    return row.patient or row.origin
 
 
 def _refuse_leak(rows: Sequence[Row], parts: Sequence[str]) -> None:
-    """A patient number means the same person in all sources that use it: the films of one archive may be in two."""
     seen: dict[str, tuple[str, Row]] = {}
     for row, part in zip(rows, parts, strict=True):
         if part == "none" or not row.patient:

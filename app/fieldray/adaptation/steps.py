@@ -17,7 +17,7 @@ from fieldray.adaptation.quantise import Converted, quantise, to_float_file
 from fieldray.adaptation.recipe import Recipe
 from fieldray.adaptation.run import Run, Step
 from fieldray.adaptation.specification import Specification, multiply_adds, parameters, specification_from_json
-from fieldray.adaptation.train import Schedule, train
+from fieldray.adaptation.train import Samples, Schedule, train
 from fieldray.adaptation.weights import (
     Weights,
     copy_matching,
@@ -64,12 +64,26 @@ def train_step(run: Run) -> Mapping[str, Any]:
     recipe, folder, data = run.recipe, run.folder("train"), dataset_of(run)
     run.write("data", "facts.json", data.facts)
     specification = specification_of(recipe)
+    weights, history = train_as_told(
+        run, training=data.samples("training"), validation=data.samples("validation"), folder=folder
+    )
+    save_network(folder, specification, weights)
+    run.write("train", "history.json", history)
+    return {"parameters": parameters(specification), "multiply_adds": multiply_adds(specification), **history[-1]}
+
+
+def train_as_told(
+    run: Run, *, training: Samples, validation: Samples, folder: Path, what: str = "epochs"
+) -> tuple[Weights, list[dict[str, Any]]]:
+    """Train the recipe's network as the recipe says; see `train.train`."""
+    recipe = run.recipe
+    specification = specification_of(recipe)
     frozen = {layer.name for layer in specification.layers} - {specification.outputs["class_maps"]}
-    weights, history = train(
+    return train(
         specification,
         starting_weights(recipe, specification),
-        training=data.samples("training"),
-        validation=data.samples("validation"),
+        training=training,
+        validation=validation,
         schedule=schedule_of(recipe),
         augmentation=recipe.augmentation,
         settings=EngineSettings(
@@ -80,11 +94,8 @@ def train_step(run: Run) -> Mapping[str, Any]:
         ),
         folder=folder,
         engine=recipe.training.engine,
-        progress=lambda row: run.progress("epochs", row["epoch"], row["epochs"]),
+        progress=lambda row: run.progress(what, row["epoch"], row["epochs"]),
     )
-    save_network(folder, specification, weights)
-    run.write("train", "history.json", history)
-    return {"parameters": parameters(specification), "multiply_adds": multiply_adds(specification), **history[-1]}
 
 
 def specification_of(recipe: Recipe) -> Specification:

@@ -14,6 +14,7 @@ from fieldray.reasons import reason
 
 STEPS: Final = {
     "run": "all steps that are not done yet",
+    "cross": "cross-validate the recipe, where it names folds",
     "train": "read the films and train the network",
     "prune": "make the trained network smaller and faster",
     "quantise": "convert the network to int8",

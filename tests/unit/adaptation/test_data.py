@@ -134,6 +134,13 @@ def test_folds_and_random_splits_go_by_patient() -> None:
     assert all(len({parts[3 * patient + film] for film in range(3)}) == 1 for patient in range(100))
 
 
+def test_films_of_a_source_that_is_not_judged_are_for_training_only() -> None:
+    rows = [_row(number, fold=str(number)) for number in range(4)]
+    source = Source(name="set", layout="csv", path=Path("set.csv"), judged=False)
+    parts = split_rows(rows, Split(by="fold", validation_folds=(1,), test_folds=(0,)), [source])
+    assert parts == ["none", "none", "training", "training"]
+
+
 def test_a_class_without_films_is_named() -> None:
     targets = np.array([[1], [0], [1], [0], [1]], np.float32)
     parts = ["training", "training", "validation", "validation", "test"]
