@@ -132,11 +132,12 @@ class Accidents:
         self._choose("auto", "accelerator")
         time.sleep(4.0)  # else the changes before make the watch wait for calm
         self._stick.order(open_ms=_OPEN_MS)
+        is_flowing = self._clinic.record.is_flowing()
         began_s, run = time.monotonic(), self._clinic.record.run
         self._put_in()
         first = self._clinic.record.next_of("edgetpu", after_s=began_s, timeout_s=_PATIENCE_S)
         self._stick.order(open_ms=0)
-        if first and run == self._clinic.record.run:  # between two batches nothing is asked of anybody
+        if first and is_flowing and run == self._clinic.record.run:  # between two batches nothing is asked of anybody
             self.timings.plug_s.append(first.at_s - began_s)
             self._note_pause(began_s, first.at_s)
 
@@ -167,9 +168,10 @@ class Accidents:
         was_in_use = self._be_in_use()
         self._rest(0.0, 0.2)
         began_s, run = time.monotonic(), self._clinic.record.run
-        is_cpu_well = self._clinic.backends.get("cpu") == "ready"  # it may have been killed a moment ago
+        # it may have been killed a moment ago, or a run may be at its end
+        is_comparable = self._clinic.backends.get("cpu") == "ready" and self._clinic.record.is_flowing()
         self._take_out()
-        if was_in_use and is_cpu_well and self._policy == "accelerator":
+        if was_in_use and is_comparable and self._policy == "accelerator":
             answer = self._clinic.record.next_of("cpu", after_s=began_s, timeout_s=_PATIENCE_S)
             deadline_s = STICK_TIMEOUT_S if how == "hang" else 0.0
             if answer and run == self._clinic.record.run:

@@ -22,6 +22,7 @@ from fieldray.reasons import Reason
 
 # One level of the 8-bit output that a score comes from
 TOLERANCE: Final = 1 / 255
+_FLOWING_S: Final = 0.2
 
 
 def image_key(values: np.ndarray[Any, Any]) -> str:
@@ -71,6 +72,11 @@ class Record:
         """Those of the current run that came in this time."""
         with self._changed:
             return [answer for answer in self._answers if first_s <= answer.at_s <= last_s]
+
+    def is_flowing(self) -> bool:
+        """Whether images are being answered just now: not at the ends of a run, when nothing is asked."""
+        now_s = time.monotonic()
+        return bool(self.between(now_s - _FLOWING_S, now_s))
 
     def next_of(self, backend: BackendName, *, after_s: float, timeout_s: float) -> Answered | None:
         """The first answer of a backend after a moment, None if none comes in time."""
