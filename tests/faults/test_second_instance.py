@@ -11,11 +11,13 @@ import pytest
 from faults.stick_engine import Said
 from faults.world import Clinic
 
+FILMS = 150
+
 
 @pytest.fixture
 def clinic(library: Path, tmp_path: Path) -> Iterator[Clinic]:
     """A model drive, a few films and a stick."""
-    made = Clinic(tmp_path, library, films=3, seed=1)
+    made = Clinic(tmp_path, library, films=FILMS, seed=1)
     yield made
     made.close()
 
@@ -26,10 +28,11 @@ def test_it_screens_on_the_cpu_and_says_why(clinic: Clinic) -> None:
     with clinic.session(said) as session:
         session.use_pack(clinic.load_pack())
         said.serves("edgetpu")
-        second = clinic.second_instance()
+        # enough films that the stick is asked for, and found taken, before the last one is done
+        second = clinic.second_instance(count=FILMS)
     assert second.returncode == 0, second.stderr
     lines = [json.loads(line) for line in second.stdout.splitlines()]
-    assert [line["status"] for line in lines] == ["screened"] * 3
+    assert [line["status"] for line in lines] == ["screened"] * FILMS
     assert {line["backend"] for line in lines} == {"cpu"}
     assert "another window of this program" in second.stderr
 

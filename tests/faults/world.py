@@ -113,10 +113,10 @@ class Clinic:
             self._references = {answer.key: Reference(answer.score, answer.feature) for answer in answers}
         self.verdicts.judge(outcomes, answers, keys=self.keys, references=self._references)
 
-    def second_instance(self, *options: str) -> subprocess.CompletedProcess[str]:
-        """Another start of the program on a few of the films, in the same home and with the same stick."""
+    def second_instance(self, *options: str, count: int = 3) -> subprocess.CompletedProcess[str]:
+        """Another start of the program on `count` of the films, in the same home and with the same stick."""
         environment = os.environ | {"LD_LIBRARY_PATH": str(self.stick.library.parent)}
-        films = [str(path) for path in self.films[:3]]
+        films = [str(path) for path in self.films[:count]]
         command = [sys.executable, "-m", "fieldray", "screen", *films, "--pack", str(self.pack_folder)]
         command += ["--fresh", "--jobs", "1", "--json", "-", *options]
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
