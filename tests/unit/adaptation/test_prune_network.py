@@ -199,6 +199,7 @@ def test_the_recipes_that_come_along_are_whole(name: str) -> None:
         "linear": "Linear",
         "multiplicative": "Multiplicative",
         "constant": "Constant",
+        "accurate": "Constant",
         "smallest": "Constant",
     }
     assert {row.kind for row in recipe.baselines} == {"magnitude", "random"}

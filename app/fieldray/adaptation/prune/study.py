@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -20,7 +20,7 @@ from fieldray.adaptation.prune.baselines import Baseline, one_shot
 from fieldray.adaptation.prune.loop import prune
 from fieldray.adaptation.prune.recipe import PruneRecipe
 from fieldray.adaptation.prune.record import Iteration, RunFolder
-from fieldray.adaptation.prune.timing import Timed, time_networks
+from fieldray.adaptation.prune.timing import Network, Timed, time_networks
 from fieldray.adaptation.specification import Specification, multiply_adds, parameters, specification_from_json
 from fieldray.adaptation.tables import parse, read_toml
 from fieldray.adaptation.weights import Weights, initial_weights, load_weights, save_weights
@@ -156,15 +156,24 @@ class Study:
         self._settings = EngineSettings(weight_decay=0.0, loss="categorical", threads=recipe.threads)
 
     def run(self) -> dict[str, Any]:
-        """Everything, and the results: also kept where the recipe says."""
-        stops = {run.name: self.run_law(run) for run in self._recipe.runs}
-        baselines = {f"{row.kind}-{row.share:g}": self.run_baseline(row) for row in self._recipe.baselines}
+        """Everything that is not done yet, and then the report."""
+        for run in self._recipe.runs:
+            self.run_law(run)
+        for row in self._recipe.baselines:
+            self.run_baseline(row)
+        return self.report()
+
+    def report(self) -> dict[str, Any]:
+        """Time and test every network there is so far, in one go; the results, also kept where the recipe says."""
         networks = {"original": self.original()}
         for run in self._recipe.runs:
             folder = self._run_folder(run)
-            for row in folder.iterations()[1:]:
-                networks[f"{run.name}/{row.number}"] = folder.network(row.number)
-        results = self._results(stops, networks | baselines)
+            for iteration in folder.iterations()[1:]:
+                networks[f"{run.name}/{iteration.number}"] = folder.network(iteration.number)
+        for row in self._recipe.baselines:
+            if (self._folder / f"{_baseline_name(row)}.npz").is_file():
+                networks[_baseline_name(row)] = self.run_baseline(row)
+        results = self._results(networks)
         write_atomically(self._recipe.results, (json.dumps(results, indent=1) + "\n").encode())
         return results
 
@@ -224,7 +233,7 @@ class Study:
 
     def run_baseline(self, row: BaselineRecipe) -> tuple[Specification, Weights]:
         """Cut once, train once; kept."""
-        folder, name = self._folder, f"{row.kind}-{row.share:g}"
+        folder, name = self._folder, _baseline_name(row)
         if not (folder / f"{name}.npz").is_file():
             self._say(f"one-shot pruning: {row.kind}, {row.share:g} of each layer's channels kept")
             whole = self.original()
@@ -237,27 +246,25 @@ class Study:
         text = (folder / f"{name}.json").read_text(encoding="utf-8")
         return specification_from_json(text), load_weights(folder / f"{name}.npz")
 
-    def _results(
-        self, stops: Mapping[str, str], networks: Mapping[str, tuple[Specification, Weights]]
-    ) -> dict[str, Any]:
+    def _results(self, networks: Mapping[str, Network]) -> dict[str, Any]:
         self._say("timing and testing every network")
         images = (self._parts.training.images[:_REPRESENTATIVE] * 255).round().astype(np.uint8)
         timed = self._timer(networks, images=images, settings=self._settings)
         rows = {name: self._row(name, network, timed, networks) for name, network in networks.items()}
-        runs = {run.name: list(self._table(run, rows)) for run in self._recipe.runs}
+        names = [_baseline_name(row) for row in self._recipe.baselines]
         return {
             "study": self._recipe.name,
             "original": rows["original"],
-            "runs": {name: {"stopped_by": stops[name], "iterations": table} for name, table in runs.items()},
-            "baselines": {name: row for name, row in rows.items() if name in _baseline_names(self._recipe.baselines)},
+            "runs": {run.name: self._table(run, rows) for run in self._recipe.runs},
+            "baselines": {name: rows[name] for name in names if name in rows},
         }
 
     def _row(
         self,
         name: str,
-        network: tuple[Specification, Weights],
+        network: Network,
         timed: Mapping[str, Timed],
-        networks: Mapping[str, tuple[Specification, Weights]],
+        networks: Mapping[str, Network],
     ) -> dict[str, Any]:
         whole, here = parameters(networks["original"][0]), parameters(network[0])
         right, _ = quality(*network, data=self._parts.test, settings=self._settings)
@@ -273,22 +280,26 @@ class Study:
             "channels": dict(network[0].channels),
         }
 
-    def _table(self, run: RunRecipe, rows: Mapping[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        for row in self._run_folder(run).iterations():
-            measured = rows[f"{run.name}/{row.number}"] if row.number else {}
-            yield {
+    def _table(self, run: RunRecipe, rows: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+        iterations = self._run_folder(run).iterations()
+        table = [
+            {
                 "iteration": row.number,
                 "settings": None if row.settings is None else asdict(row.settings),
                 "validation_accuracy_before_retraining": row.quality_before,
                 "validation_accuracy": row.quality,
                 "batch_size_proposed": row.batch_size_proposed,
                 "wall_seconds": row.wall_seconds,
-                **measured,
+                **(rows[f"{run.name}/{row.number}"] if row.number else {}),
             }
+            for row in iterations
+        ]
+        why = run.stop.why(iterations) if iterations else None
+        return {"stopped_by": why or "not finished", "iterations": table}
 
 
-def _baseline_names(baselines: Sequence[BaselineRecipe]) -> set[str]:
-    return {f"{row.kind}-{row.share:g}" for row in baselines}
+def _baseline_name(row: BaselineRecipe) -> str:
+    return f"{row.kind}-{row.share:g}"
 
 
 def _line(row: Iteration) -> str:
