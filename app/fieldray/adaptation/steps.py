@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from fieldray.adaptation.answers import answer
 from fieldray.adaptation.engine import EngineSettings
 from fieldray.adaptation.files import write_atomically
 from fieldray.adaptation.films import Dataset, read_dataset
+from fieldray.adaptation.head import refit_head
 from fieldray.adaptation.networks import LABELS, NETWORKS
 from fieldray.adaptation.published import imagenet_weights
 from fieldray.adaptation.quantise import Converted, quantise, to_float_file
@@ -28,6 +31,8 @@ from fieldray.adaptation.weights import (
 )
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
+
+_REFIT_IMAGES: Final = 1500
 
 
 def dataset_of(run: Run) -> Dataset:
@@ -140,21 +145,43 @@ def schedule_of(recipe: Recipe) -> Schedule:
 
 
 def quantise_step(run: Run) -> Mapping[str, Any]:
-    """Cut the head down to the labels of the pack and write the int8 and the float file."""
+    """Cut the head down to the labels of the pack, fit it to the integers, write the int8 and the float file."""
     recipe, data = run.recipe, dataset_of(run)
     specification, weights = load_network(run)
     kept = [index for index, label in enumerate(recipe.labels) if not label.auxiliary]
     specification, weights = keep_channels(specification, weights, keep={LABELS: np.array(kept)})
     films = data.indices("training")
-    chosen = np.random.default_rng(recipe.training.seed).permutation(films)[: recipe.calibration_images]
+    chosen = np.random.default_rng(recipe.training.seed).permutation(films)
+    representative = data.films.images[np.sort(chosen[: recipe.calibration_images])]
     whole = to_float_file(specification, weights)
-    integer = quantise(specification, weights, representative=data.films.images[np.sort(chosen)])
+    integer = quantise(specification, weights, representative=representative)
+    seen = data.films.images[np.sort(chosen[:_REFIT_IMAGES])]
+    refitted = _refitted(specification, weights, recipe, whole=whole, integer=integer, images=seen)
+    integer = quantise(specification, refitted, representative=representative)
     folder = run.folder("quantise")
     for name, file in (("float", whole), ("int8", integer)):
         write_atomically(folder / f"{name}.tflite", file.data)
     run.write("quantise", "outputs.json", {"float": whole.outputs, "int8": integer.outputs})
     save_network(folder, specification, weights)
     return {"int8_bytes": len(integer.data), "float_bytes": len(whole.data)}
+
+
+def _refitted(
+    specification: Specification,
+    weights: Weights,
+    recipe: Recipe,
+    *,
+    whole: Converted,
+    integer: Converted,
+    images: NDArray[np.uint8],
+) -> Weights:
+    """The weights with the head fitted to the int8 features of these training films."""
+    labels = len(recipe.kept_labels)
+    float_answers, integer_answers = (
+        answer(file.data, images, spec=recipe.input, outputs=file.roles(specification), labels=labels)
+        for file in (whole, integer)
+    )
+    return refit_head(weights, whole=float_answers, integer=integer_answers)
 
 
 def converted(run: Run, name: str) -> Converted:
