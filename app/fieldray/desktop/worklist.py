@@ -30,7 +30,7 @@ from fieldray.domain.finding import Category
 from fieldray.translation import Translator
 
 # Width of a column, and how wide the list must be for it to be shown of itself.
-_WIDTHS: Final = {"film": 58, "date": 92, "view": 64, "score": 60, "backend": 96, "ms": 62, "status": 220}
+_WIDTHS: Final = {"film": 58, "date": 92, "view": 84, "score": 60, "backend": 96, "ms": 62, "status": 220}
 _SHOWN_FROM: Final = {"film": 380, "date": 540, "view": 620, "backend": 720, "ms": 780, "status": 960}
 _THREE_BUTTONS_FROM: Final = 420
 

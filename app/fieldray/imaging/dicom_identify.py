@@ -100,8 +100,8 @@ def _facts(header: DicomHeader) -> ImageHeader:
 
 
 def _age_years(age: str) -> float | None:
-    """The value representation AS: three digits and D, W, M or Y (PS3.5 6.2)."""
-    count, unit = age[:-1], age[-1:].upper()
+    """The value representation AS: three digits and D, W, M or Y (PS3.5 6.2); a bare number, as often met, is years."""
+    count, unit = (age, "Y") if age[-1:].isdigit() else (age[:-1], age[-1:].upper())
     if unit not in _DAYS or not (count.isascii() and count.isdigit()):
         return None
     return int(count) * _DAYS[unit] / _DAYS["Y"]

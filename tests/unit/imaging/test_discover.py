@@ -53,7 +53,9 @@ def test_header_facts(tmp_path: Path) -> None:
     assert header.transfer_syntax_uid == ExplicitVRLittleEndian
 
 
-@pytest.mark.parametrize(("age", "years"), [("018M", 18 * 30.4375 / 365.25), ("003W", 21 / 365.25), ("x", None)])
+@pytest.mark.parametrize(
+    ("age", "years"), [("018M", 18 * 30.4375 / 365.25), ("003W", 21 / 365.25), ("62", 62), ("x", None)]
+)
 def test_ages(age: str, years: float | None, tmp_path: Path) -> None:
     write_dicom(tmp_path / "a.dcm", FILM, changes={"PatientAge": age})
     [ref] = discover([tmp_path])
