@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.adaptation.keras_network import build_network, set_weights
+from fieldray.adaptation.rounding import correct_rounding
 from fieldray.adaptation.specification import Specification
 from fieldray.domain.model import OutputRoles
 
@@ -57,7 +58,7 @@ def quantise(
         converter.inference_input_type = tensorflow.uint8
         converter.inference_output_type = tensorflow.uint8
 
-    return _convert(specification, weights, configure)
+    return _convert(specification, correct_rounding(specification, weights, representative=representative), configure)
 
 
 def to_float_file(specification: Specification, weights: Mapping[str, NDArray[np.float32]]) -> Converted:

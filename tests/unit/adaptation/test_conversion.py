@@ -8,6 +8,7 @@ import pytest
 from fieldray.adaptation.answers import answer
 from fieldray.adaptation.networks import mobilenet, resnet50
 from fieldray.adaptation.quantise import quantise, to_float_file
+from fieldray.adaptation.rounding import correct_rounding
 from fieldray.adaptation.weights import initial_weights
 from fieldray.domain.model import InputSpec
 
@@ -43,6 +44,34 @@ def test_int8_and_float_files_say_the_same() -> None:
     assert len(files[1].data) < 0.5 * len(files[0].data)
     with pytest.raises(ValueError, match="representative"):
         quantise(NETWORK, weights, representative=images[:0])
+
+
+def test_rounding_no_longer_moves_the_means() -> None:
+    """The first kernel takes differences of bright values, where rounding alone moves the mean."""
+    weights, images = _weights(), np.random.default_rng(5).integers(200, 256, (32, 32, 48, 1), np.uint8)
+    kernel = weights["conv1/kernel"]
+    kernel -= kernel.mean((0, 1, 2))
+    weights["conv1/gamma"] *= 12  # as after training: differences are small, so they are magnified
+    corrected = correct_rounding(NETWORK, weights, representative=images)
+    exact = answer(
+        (file := to_float_file(NETWORK, weights)).data, images, spec=SPEC, outputs=file.roles(NETWORK), labels=2
+    )
+    apart = []
+    for chosen in (weights, corrected):
+        rounded = {key: _rounded(key, chosen) for key in chosen}
+        file = to_float_file(NETWORK, rounded)
+        found = answer(file.data, images, spec=SPEC, outputs=file.roles(NETWORK), labels=2)
+        apart.append(np.abs((found.features - exact.features).mean(0)).mean())
+    assert apart[1] < 0.3 * apart[0]
+
+
+def _rounded(key: str, weights: dict[str, np.ndarray]) -> np.ndarray:
+    """A kernel as int8 with a scale for each output channel holds it; normalising afterwards changes nothing."""
+    array = weights[key]
+    if not key.endswith("/kernel"):
+        return array
+    scale = np.abs(array).max((0, 1, 2)) / 127
+    return (np.rint(array / scale) * scale).astype(np.float32)
 
 
 def test_published_weights_find_their_place() -> None:
