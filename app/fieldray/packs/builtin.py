@@ -15,7 +15,7 @@ from fieldray.errors import FieldrayError
 from fieldray.packs.sealed import read_files, read_sealed
 
 TABLE: Final[Mapping[str, str]] = {
-    "pneumonia-paediatric-1.0.0": "0869bb778f67e4d569289f96e8de55cdacd3e9c0d6fa9b33ba67096a0183a5ba",
+    "pneumonia-paediatric-1.0.0": "b6860593cf4fa6307888105fa1046115156161406cb0c88879a4b9fbdd064d3d",
 }
 
 
