@@ -70,7 +70,7 @@ def find_pack(library: PackLibrary, name: str | None) -> Path:
     drives = drives_with_packs()
     if name is not None:
         return library.find(name, drives=drives)
-    return library.find(drives[0]) if drives else _newest_kept(library)
+    return library.find(drives[0]) if drives else newest_kept(library)
 
 
 def drives_with_packs() -> list[Path]:
@@ -83,12 +83,16 @@ def drives_with_packs() -> list[Path]:
         return []
 
 
-def _newest_kept(library: PackLibrary) -> Path:
-    """Of the packs that ship with the program, else of those installed."""
+def newest_kept(library: PackLibrary) -> Path:
+    """The newest pack that ships with the program, else the newest installed. Raises PackProblem: why the first one
+    found cannot be used, or no_pack.
+    """
     from fieldray.packs.naming import version_key
 
+    why = None
     for kept in (library.builtin(), library.installed()):
         usable = [candidate for candidate in kept if candidate.problem is None]
         if usable:
             return max(usable, key=lambda candidate: version_key(candidate.version)).folder
-    raise PackProblem(reason("no_pack"))
+        why = why or next((candidate.problem for candidate in kept), None)
+    raise PackProblem(why or reason("no_pack"))
