@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import time
 from pathlib import Path
@@ -31,7 +32,7 @@ def reader_command(_service: str) -> list[str]:
 if __name__ == "__main__":
     import numpy as np
 
-    from fieldray import child
+    from fieldray import child_main
     from fieldray.errors import Unreadable
     from fieldray.reasons import reason
     from fieldray.wire import Message
@@ -50,6 +51,8 @@ if __name__ == "__main__":
             return Message({}, {"huge": np.ones(int(message.body["megabytes"]) * 2**17)})
         if what == "refuse":
             raise Unreadable(reason("truncated"))
+        if what == "call home":
+            socket.create_connection(("127.0.0.1", 9))
         if what == "bug":
             raise KeyError("nobody expected this")
         if what == "print":
@@ -80,4 +83,4 @@ if __name__ == "__main__":
         sys.stdout.buffer.write(b"Hello! I am no message at all, and I go on and on.\n" * 100)
         sys.stdout.flush()
         time.sleep(600)
-    sys.exit(child.main(sys.argv[1:]))
+    sys.exit(child_main.main())

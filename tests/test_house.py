@@ -98,7 +98,7 @@ def fenced(tmp_path: Path) -> dict[str, str]:
     folder.mkdir()
     absent = ("PySide6", "shiboken6", "tensorflow", "keras", "torch")
     (folder / "sitecustomize.py").write_text(FENCE.format(absent=absent))
-    return {**os.environ, "PYTHONPATH": str(folder)}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
 
 
 def run(code: str, *arguments: object, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:

@@ -12,8 +12,7 @@ from fieldray.offline import stay_offline
 def main(arguments: list[str] | None = None) -> int:
     """Run Fieldray; returns the exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    if arguments[:1] != ["adapt"]:  # TensorFlow, which the toolchain needs, insists on what this takes away
-        stay_offline()
+    stay_offline(is_toolchain=arguments[:1] == ["adapt"], shows_window=arguments[:1] in ([], ["demo"]))
     if arguments:
         from fieldray.cli import run
 

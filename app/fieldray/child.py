@@ -1,36 +1,30 @@
 """A child process that answers one message at a time, and the parent's handle on it.
 
 Decoders and inference run in children: native code that crashes, hangs or takes all memory costs one image, never
-the program. The child is `fieldray.child MODULE:FUNCTION`; the function takes a `Message` and returns one. A child
-ends when its standard input closes or its parent is gone.
+the program. The child is `fieldray.child_main MODULE:FUNCTION`; the function takes a `Message` and returns one. A
+child ends when its standard input closes or its parent is gone. Its side is `serving`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import logging
 import os
-import signal
 import subprocess
-import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import BinaryIO, Final, cast
 
 from fieldray import errors
-from fieldray.errors import FieldrayError, Unreadable
-from fieldray.offline import stay_offline
+from fieldray.errors import FieldrayError
 from fieldray.paths import child_command
-from fieldray.reasons import Reason, reason
+from fieldray.reasons import Reason
+from fieldray.serving import MEMORY_VARIABLE
 from fieldray.wire import Message, read_message, write_message
 
 log = logging.getLogger(__name__)
 
-Handler = Callable[[Message], Message]
-_MEMORY_VARIABLE: Final = "FIELDRAY_CHILD_MEMORY_MB"
 _ONE_THREAD: Final = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
@@ -75,7 +69,7 @@ class Child:
         """Start the process; it answers its first call once its imports are done. Raises OSError."""
         environment = {**os.environ, **_ONE_THREAD}
         if self._memory_limit_mb:
-            environment[_MEMORY_VARIABLE] = str(self._memory_limit_mb)
+            environment[MEMORY_VARIABLE] = str(self._memory_limit_mb)
         flags = getattr(subprocess, "CREATE_NO_WINDOW", 0)
         self._process = subprocess.Popen(
             self._command(self._service),
@@ -167,78 +161,3 @@ def _raise_remote(answer: Message) -> None:
     if not (isinstance(kind, type) and issubclass(kind, FieldrayError)) or kind is errors.PackNotTrusted:
         kind = FieldrayError
     raise kind(why)
-
-
-def _raised(kind: str, why: Reason) -> Message:
-    return Message({"raised": {"kind": kind, "code": why.code, "parameters": [list(pair) for pair in why.parameters]}})
-
-
-# ---- the child's side
-
-
-def main(arguments: list[str]) -> int:
-    """Serve until the input closes. `arguments` is one `module:function` inside this package."""
-    module_name, _, function_name = arguments[0].partition(":")
-    if not module_name.startswith("fieldray."):
-        raise SystemExit(2)
-    stay_offline()
-    requests, answers = _private_streams()
-    _limit_memory()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, args=(os.getppid(),), name="parent-watch", daemon=True).start()
-    handle: Handler = getattr(importlib.import_module(module_name), function_name)
-    while (message := read_message(requests)) is not None:
-        write_message(answers, _answer(handle, message))
-    return 0
-
-
-def _answer(handle: Handler, message: Message) -> Message:
-    try:
-        return handle(message)
-    except FieldrayError as error:
-        return _raised(type(error).__name__, error.reason)
-    except MemoryError:
-        limit = os.environ.get(_MEMORY_VARIABLE, "?")
-        return _raised(Unreadable.__name__, reason("memory", limit_mb=limit))
-    except Exception as error:
-        logging.basicConfig(level=logging.INFO)
-        log.exception("child service failed")
-        return _raised(FieldrayError.__name__, reason("internal", detail=f"{type(error).__name__}: {error}"))
-
-
-def _private_streams() -> tuple[BinaryIO, BinaryIO]:
-    """The message streams on descriptors of their own; whatever native code prints goes to standard error."""
-    requests = os.fdopen(os.dup(0), "rb")
-    answers = os.fdopen(os.dup(1), "wb")
-    with open(os.devnull, "rb") as nothing:  # noqa: PTH123
-        os.dup2(nothing.fileno(), 0)
-    os.dup2(2, 1)
-    return requests, answers
-
-
-def _limit_memory() -> None:
-    limit_mb = os.environ.get(_MEMORY_VARIABLE)
-    if not limit_mb:
-        return
-    if sys.platform == "win32":
-        from fieldray.child_windows import limit_memory
-
-        limit_memory(int(limit_mb))
-    else:
-        import resource
-
-        limit = int(limit_mb) * 2**20
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
-def _end_with_parent(parent: int) -> None:
-    """A killed parent cannot close anything in order: leave as soon as another process has adopted us."""
-    while True:
-        time.sleep(1.0)
-        if sys.platform != "win32" and os.getppid() != parent:
-            os._exit(1)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -42,4 +42,4 @@ def child_command(service: str) -> list[str]:
     if getattr(sys, "frozen", False):
         suffix = ".exe" if sys.platform == "win32" else ""
         return [str(Path(sys.executable).with_name("fieldray-worker" + suffix)), service]
-    return [sys.executable, "-m", "fieldray.child", service]
+    return [sys.executable, "-m", "fieldray.child_main", service]

@@ -84,6 +84,12 @@ def test_reasons_travel_and_bugs_become_internal(child: Child) -> None:
     assert "KeyError" in bug.value.reason.text
 
 
+def test_a_child_that_calls_home_is_refused(child: Child) -> None:
+    with pytest.raises(FieldrayError) as refused:
+        child.call(Message({"what": "call home"}), timeout_s=20)
+    assert "Fieldray connects to nothing" in refused.value.reason.text
+
+
 def test_what_is_printed_does_not_disturb(child: Child) -> None:
     for _ in range(3):
         assert child.call(Message({"what": "print"}), timeout_s=20).body["pid"] == child.pid

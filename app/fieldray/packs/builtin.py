@@ -1,7 +1,7 @@
 """The packs that ship with the program, trusted by what they are: SHA-256 of their manifest.json by folder name.
 
 A description lists the SHA-256 of every other file, so one number holds a whole pack. When a pack is added to
-`models/`, `python -m fieldray.packs.builtin models/<id>-<version>` prints its line for the table.
+`models/`, `python tools/builtin_pack.py models/<id>-<version>` prints its line for the table.
 """
 
 from __future__ import annotations
@@ -35,7 +35,3 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     sys.stdout.write("\n".join(lines) + "\n")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -99,7 +99,7 @@ def test_too_many_images_at_once_are_our_own_fault() -> None:
 
 
 def test_the_child_starts_lean() -> None:
-    script = "import sys, fieldray.child, fieldray.inference.service; print(*sys.modules)"
+    script = "import sys, fieldray.serving, fieldray.inference.service; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     heavy = {"pydicom", "PIL", "PySide6", "tensorflow", "keras", "torch", "cryptography", "psutil", "sqlite3"}
     assert heavy.isdisjoint(loaded)

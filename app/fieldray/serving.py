@@ -1,0 +1,89 @@
+"""The child's side of `child`: answers one message at a time."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import BinaryIO, Final
+
+from fieldray.errors import FieldrayError, Unreadable
+from fieldray.reasons import Reason, reason
+from fieldray.wire import Message, read_message, write_message
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[Message], Message]
+MEMORY_VARIABLE: Final = "FIELDRAY_CHILD_MEMORY_MB"
+
+
+def serve(service: str) -> int:
+    """Serve `module:function` of this package until the input closes. Raises SystemExit for another package's."""
+    module_name, _, function_name = service.partition(":")
+    if not module_name.startswith("fieldray."):
+        raise SystemExit(2)
+    requests, answers = _private_streams()
+    _limit_memory()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, args=(os.getppid(),), name="parent-watch", daemon=True).start()
+    handle: Handler = getattr(importlib.import_module(module_name), function_name)
+    while (message := read_message(requests)) is not None:
+        write_message(answers, _answer(handle, message))
+    return 0
+
+
+def _answer(handle: Handler, message: Message) -> Message:
+    try:
+        return handle(message)
+    except FieldrayError as error:
+        return _raised(type(error).__name__, error.reason)
+    except MemoryError:
+        limit = os.environ.get(MEMORY_VARIABLE, "?")
+        return _raised(Unreadable.__name__, reason("memory", limit_mb=limit))
+    except Exception as error:
+        logging.basicConfig(level=logging.INFO)
+        log.exception("child service failed")
+        return _raised(FieldrayError.__name__, reason("internal", detail=f"{type(error).__name__}: {error}"))
+
+
+def _private_streams() -> tuple[BinaryIO, BinaryIO]:
+    """The message streams on descriptors of their own; whatever native code prints goes to standard error."""
+    requests = os.fdopen(os.dup(0), "rb")
+    answers = os.fdopen(os.dup(1), "wb")
+    with open(os.devnull, "rb") as nothing:  # noqa: PTH123
+        os.dup2(nothing.fileno(), 0)
+    os.dup2(2, 1)
+    return requests, answers
+
+
+def _limit_memory() -> None:
+    limit_mb = os.environ.get(MEMORY_VARIABLE)
+    if not limit_mb:
+        return
+    if sys.platform == "win32":
+        from fieldray.child_windows import limit_memory
+
+        limit_memory(int(limit_mb))
+    else:
+        import resource
+
+        limit = int(limit_mb) * 2**20
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _end_with_parent(parent: int) -> None:
+    """A killed parent cannot close anything in order: leave as soon as another process has adopted us."""
+    while True:
+        time.sleep(1.0)
+        if sys.platform != "win32" and os.getppid() != parent:
+            os._exit(1)
+
+
+def _raised(kind: str, why: Reason) -> Message:
+    return Message({"raised": {"kind": kind, "code": why.code, "parameters": [list(pair) for pair in why.parameters]}})

@@ -1,0 +1,264 @@
+"""The guard that refuses the internet: it comes first in every process, and nothing passes it by mistake."""
+
+from __future__ import annotations
+
+import ast
+import errno
+import json
+import os
+import re
+import struct
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fieldray
+from fieldray.offline_linux import filter_code
+from fieldray.paths import child_command
+
+PACKAGE = Path(fieldray.__file__).parent
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's filter is Linux's")
+
+
+def run(code: str, *arguments: str, **environment: str) -> str:
+    """What a process of its own prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# ---- the guard comes first
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = ".".join(("fieldray", *path.relative_to(PACKAGE).with_suffix("").parts))
+        yield name, ast.parse(path.read_text(encoding="utf-8"))
+
+
+def entries() -> list[str]:
+    """Every module of the package that can be run."""
+    return [name for name, tree in modules() if any("'__main__'" in ast.unparse(node) for node in tree.body)]
+
+
+def test_the_processes_of_the_program_begin_where_they_are_known_to() -> None:
+    assert entries() == ["fieldray.__main__", "fieldray.child_main"]
+    assert child_command("fieldray.bench.burner:handle")[1:3] == ["-m", "fieldray.child_main"]
+    project = PACKAGE.parent.parent / "pyproject.toml"
+    if project.is_file():
+        scripts = tomllib.loads(project.read_text(encoding="utf-8"))["project"]["scripts"]
+        assert {script.partition(":")[0] for script in scripts.values()} <= set(entries())
+
+
+# Reports what was imported from outside the standard library when the first audit hook after its own is installed.
+WHEN_GUARDED = """
+import runpy, sys
+before = set(sys.modules)
+def watch(event, arguments):
+    if event == "sys.addaudithook":
+        new = [name for name in set(sys.modules) - before if name.partition(".")[0] not in sys.stdlib_module_names]
+        print(sorted(new), flush=True)
+sys.addaudithook(watch)
+name, *sys.argv[1:] = sys.argv[1:]
+try:
+    runpy.run_module(name, run_name="__main__", alter_sys=True)
+except SystemExit as end:
+    sys.exit(0 if end.code in (0, 2) else end.code)
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["fieldray.__main__", "screen", "--help"],
+        ["fieldray.__main__", "adapt", "run", "--help"],
+        ["fieldray.__main__", "demo", "--help"],
+        ["fieldray.child_main", "elsewhere:handle"],
+    ],
+    ids=["screen", "adapt", "demo", "child"],
+)
+def test_nothing_is_imported_before_the_guard(command: list[str]) -> None:
+    first = run(WHEN_GUARDED, *command).splitlines()[0]
+    assert ast.literal_eval(first) == ["fieldray", "fieldray.offline"]
+
+
+# Modules that start other programs, and why these need no guard of their own.
+STARTS_PROGRAMS = {
+    "fieldray.child": "our own child, which begins with the guard",
+    "fieldray.adaptation.compile": "the compiler the user installed",
+    "fieldray.inference.coral_macos": "ioreg, of the system",
+    "fieldray.bench.machine_macos": "sysctl and pmset, of the system",
+    "fieldray.bench.machine_windows": "powercfg, of the system",
+}
+# By library, by Qt (also opening a page or a file), or by the os module.
+WAYS_TO_START = re.compile(
+    r"\b(subprocess|multiprocessing|ProcessPoolExecutor|webbrowser|QProcess|QDesktopServices|asyncio|pty"
+    r"|os\.(system|popen|startfile|fork|forkpty|exec[lv]\w*|spawn\w+|posix_spawn\w*))\b"
+)
+
+
+def test_only_known_modules_start_programs() -> None:
+    assert {name for name, tree in modules() if WAYS_TO_START.search(without_texts(tree))} == set(STARTS_PROGRAMS)
+
+
+def without_texts(tree: ast.Module) -> str:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            node.value = ""
+    return ast.unparse(tree)
+
+
+# ---- it cannot be passed by mistake
+
+ATTEMPTS = """
+import ctypes, importlib, json, socket, sys, _socket
+from fieldray.offline import stay_offline
+stay_offline(is_toolchain="toolchain" in sys.argv)
+stay_offline()
+attempts = {
+    "a socket": lambda: socket.socket(),
+    "an IPv6 socket": lambda: socket.socket(socket.AF_INET6, socket.SOCK_DGRAM),
+    "without the module": lambda: _socket.socket(),
+    "a subclass": lambda: type("Mine", (socket.socket,), {})(),
+    "after a reload": lambda: importlib.reload(socket).socket(),
+    "a server": lambda: socket.create_server(("127.0.0.1", 0)),
+    "a connection": lambda: socket.create_connection(("127.0.0.1", 9)),
+    "a name": lambda: socket.getaddrinfo("localhost", 80),
+    "an old name": lambda: socket.gethostbyname("localhost"),
+    "a page": lambda: __import__("urllib.request").request.urlopen("http://127.0.0.1:9/"),
+    "http": lambda: __import__("http.client").client.HTTPConnection("127.0.0.1", 9).connect(),
+    "mail": lambda: __import__("smtplib").SMTP("127.0.0.1", 9),
+    "a browser": lambda: __import__("webbrowser").GenericBrowser("true").open("http://127.0.0.1:9/"),
+    "a library that does it when imported": lambda: importlib.import_module("calls_home"),
+    "ctypes": lambda: ctypes.CDLL(None).socket,
+    "ctypes of a library": lambda: ctypes.CDLL("C:/Windows/System32/WS2_32.dll"),
+    "a socket from elsewhere": lambda: socket.socket(fileno=0),
+}
+refused = {}
+for name, attempt in attempts.items():
+    try:
+        attempt()
+    except Exception as error:
+        refused[name] = type(error).__name__
+    else:
+        refused[name] = "went through"
+print(json.dumps(refused))
+"""
+
+
+@pytest.fixture
+def calls_home(tmp_path: Path) -> str:
+    (tmp_path / "calls_home.py").write_text("import socket\nsocket.socket().connect(('127.0.0.1', 9))\n")
+    return os.pathsep.join([str(tmp_path), *sys.path])
+
+
+@pytest.mark.parametrize("kind", ["program", "toolchain"])
+def test_every_way_python_has_is_refused(kind: str, calls_home: str) -> None:
+    refused = json.loads(run(ATTEMPTS, kind, PYTHONPATH=calls_home))
+    assert set(refused.values()) == {"InternetRefused"}, refused
+
+
+GOES_ON = """
+import socket, urllib.request, pathlib, sys, ctypes
+from fieldray.offline import stay_offline
+stay_offline()
+one, other = socket.socketpair()
+one.sendall(b"inside"); assert other.recv(6) == b"inside"; one.close(); other.close()
+file = pathlib.Path(sys.argv[1]); file.write_text("a file")
+with urllib.request.urlopen(file.as_uri()) as page: assert page.read() == b"a file"
+socket.gethostname()
+assert ctypes.CDLL(None).getpid() > 0
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there a socket pair is made of internet sockets")
+def test_what_stays_inside_the_computer_goes_on(tmp_path: Path) -> None:
+    run(GOES_ON, str(tmp_path / "file"))
+
+
+@pytest.mark.parametrize("name", ["requests", "PySide6.QtNetwork"])
+def test_what_exists_for_the_network_cannot_be_imported(name: str) -> None:
+    code = "import sys; from fieldray.offline import stay_offline; stay_offline()\ntry: __import__(sys.argv[1])\n"
+    assert run(code + "except ModuleNotFoundError: print('absent')", name) == "absent\n"
+
+
+def test_the_window_comes_without_the_network_modules_of_qt() -> None:
+    pytest.importorskip("PySide6")
+    code = (
+        "import sys; from fieldray.offline import stay_offline; stay_offline(shows_window=True)\n"
+        "import fieldray.desktop.application\nprint('PySide6.QtWidgets' in sys.modules)\n"
+        "print(any('Qt6Network' in line for line in open('/proc/self/maps')) if sys.platform == 'linux' else False)"
+    )
+    assert run(code).split() == ["True", "False"]
+
+
+# ---- native code, held by the kernel
+
+NATIVE = """
+import ctypes, json, socket, subprocess, sys
+from fieldray.offline import stay_offline
+stay_offline(is_toolchain="toolchain" in sys.argv, shows_window="window" in sys.argv)
+system = ctypes.CDLL(None, use_errno=True)
+call = {"x86_64": 41, "aarch64": 198}[__import__("os").uname().machine]
+def attempt(family):
+    made = system.syscall(ctypes.c_long(call), family, 2, 0)
+    return ctypes.get_errno() if made < 0 else 0
+shell = subprocess.run(["bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/9"], capture_output=True, text=True).stderr
+families = [attempt(family) for family in (1, 16, 2, 10, 17)]
+print(json.dumps({"families": families, "shell": "denied" if "denied" in shell else shell}))
+"""
+
+
+@on_linux
+def test_native_code_and_other_programs_are_held_too() -> None:
+    seen = json.loads(run(NATIVE, DISPLAY="far.example:0"))
+    # inside the computer: AF_UNIX, AF_NETLINK; refused: AF_INET, AF_INET6, AF_PACKET
+    assert seen == {"families": [0, 0, errno.EACCES, errno.EACCES, errno.EACCES], "shell": "denied"}
+
+
+@on_linux
+def test_a_screen_reached_by_ssh_stays_reachable_and_only_for_the_window() -> None:
+    assert json.loads(run(NATIVE, "window", DISPLAY="localhost:10.0"))["families"][2] == 0
+    assert json.loads(run(NATIVE, "window", DISPLAY=":0"))["families"][2] == errno.EACCES
+
+
+def verdict(code: bytes, *, architecture: int, number: int, argument: int) -> int:
+    """What the kernel would return for a system call, by running the filter as it does."""
+    facts = {0: number, 4: architecture, 16: argument}
+    steps: list[Any] = list(struct.iter_unpack("=HBBI", code))
+    accumulator = position = 0
+    while True:
+        operation, if_true, if_false, operand = steps[position]
+        position += 1
+        if operation == 0x20:
+            accumulator = facts[operand]
+        elif operation == 0x06:
+            return int(operand)
+        else:
+            holds = accumulator == operand if operation == 0x15 else accumulator >= operand
+            position += if_true if holds else if_false
+
+
+@pytest.mark.parametrize(("architecture", "socket_call"), [(0xC000003E, 41), (0xC00000B7, 198)])
+def test_the_filter_says_no_to_the_internet_only(architecture: int, socket_call: int) -> None:
+    code = filter_code(architecture, socket_call)
+    allow, refuse, absent = 0x7FFF0000, 0x50000 | errno.EACCES, 0x50000 | errno.ENOSYS
+
+    def asked(number: int, argument: int = 0, machine: int = architecture) -> int:
+        return verdict(code, architecture=machine, number=number, argument=argument)
+
+    assert [asked(socket_call, family) for family in (1, 16)] == [allow, allow]
+    assert {asked(socket_call, family) for family in range(64) if family not in (1, 16)} == {refuse}
+    assert {asked(number, 2) for number in range(500) if number not in (socket_call, 425)} == {allow}
+    assert asked(425) == absent  # io_uring_setup, which could open sockets by itself
+    assert asked(socket_call, 1, machine=0x40000003) == refuse  # 32-bit calls from a 64-bit program
+    assert asked(0x40000000 + socket_call, 1) == refuse  # x32
