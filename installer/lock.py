@@ -1,0 +1,73 @@
+"""Write the lock files: every dependency, direct or not, with one version and the hashes of its files.
+
+    python installer/lock.py [--upgrade] [PACKAGE...]     (needs uv: pip install uv)
+
+Without arguments what is locked stays as it is, and only what pyproject.toml newly asks for is added. The lock of the
+installer serves Linux and Windows: what only one of them needs carries a marker. Nothing here or in the files says
+where packages come from; the hashes say what they are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+# Lock file: the extras of pyproject.toml that it covers besides the program's own dependencies, and for which systems.
+# TensorFlow 2.19.1 has no files for Windows.
+LOCKS: Final = {
+    "installer/requirements.lock": (("desktop", "installer"), "--universal"),
+    "installer/development.lock": (("desktop", "adapt", "dev"), "--python-platform=x86_64-manylinux_2_28"),
+}
+_OLDEST_PYTHON: Final = "3.11"
+_HEAD: Final = """\
+# Written by installer/lock.py from pyproject.toml ({extras}). Install with: pip install --require-hashes -r {name}
+"""
+
+
+def main() -> int:
+    """Write the lock files; 0 when all were written."""
+    parser = argparse.ArgumentParser(description="Lock the versions and hashes of all dependencies.")
+    parser.add_argument("packages", nargs="*", metavar="PACKAGE", help="move these to their newest version")
+    parser.add_argument("--upgrade", action="store_true", help="move everything to its newest version")
+    options = parser.parse_args()
+    program = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
+    if program is None:
+        parser.error("uv is needed: pip install uv")
+    for name, (extras, systems) in LOCKS.items():
+        moves = ["--upgrade"] if options.upgrade else [f"--upgrade-package={package}" for package in options.packages]
+        write_lock(program, name, extras, [systems, *moves])
+    return 0
+
+
+def write_lock(program: str, name: str, extras: Sequence[str], how: Sequence[str]) -> None:
+    """Resolve, and write every file's hash. Raises subprocess.CalledProcessError with what the resolver said."""
+    lock = ROOT / name
+    chosen = [f"--extra={extra}" for extra in extras]
+    subprocess.run(
+        [program, "pip", "compile", "pyproject.toml", *chosen, *how, "--output-file", name, "--quiet",
+         f"--python-version={_OLDEST_PYTHON}", "--fork-strategy=fewest", "--generate-hashes",
+         "--no-header", "--no-emit-index-url", "--no-emit-find-links"],
+        cwd=ROOT, env=_environment(), check=True,
+    )  # fmt: skip
+    head = _HEAD.format(extras=", ".join(extras), name=name)
+    body = "\n".join(line for line in lock.read_text(encoding="utf-8").splitlines() if not line.startswith("#"))
+    lock.write_text(f"{head}{body}\n", encoding="utf-8", newline="\n")
+
+
+def _environment() -> dict[str, str]:
+    """Without this machine's own sources of packages: a wheel built here has a hash that no other machine can find."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
+    if "PIP_CERT" in os.environ:
+        environment.setdefault("SSL_CERT_FILE", os.environ["PIP_CERT"])
+    return environment
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+"""The lock files: whole, up to date with what the project asks for, and silent about where packages come from."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import lock
+
+PIN = re.compile(r"^(?P<name>[a-z0-9][a-z0-9.-]*)==(?P<version>[^\s;]+)(?: ; (?P<marker>[^\\]+))? \\$")
+HASH = re.compile(r"^ {4}--hash=sha256:[0-9a-f]{64}(?: \\)?$")
+
+
+def pins(name: str) -> dict[str, str]:
+    """Version by package; fails where a line is neither a pin, its hash nor a remark, or a pin has no hash."""
+    versions: dict[str, str] = {}
+    hashes: dict[str, int] = {}
+    package = ""
+    for line in (lock.ROOT / name).read_text(encoding="utf-8").splitlines():
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        if pin := PIN.match(line):
+            package = canonicalize_name(pin["name"])
+            assert package not in versions, f"two versions of {package}"
+            versions[package], hashes[package] = pin["version"], 0
+        else:
+            assert HASH.match(line), line
+            hashes[package] += 1
+    assert min(hashes.values()) >= 1
+    return versions
+
+
+def asked_for(extras: tuple[str, ...]) -> list[Requirement]:
+    project = tomllib.loads((lock.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = [*project["dependencies"]]
+    for extra in extras:
+        wanted += project["optional-dependencies"][extra]
+    return [Requirement(text) for text in wanted]
+
+
+@pytest.mark.parametrize("name", list(lock.LOCKS))
+def test_all_that_is_asked_for_is_locked_with_hashes(name: str) -> None:
+    versions = pins(name)
+    extras, _systems = lock.LOCKS[name]
+    unmet = [
+        str(wanted)
+        for wanted in asked_for(extras)
+        if not wanted.specifier.contains(versions.get(canonicalize_name(wanted.name), "0"))
+    ]
+    assert unmet == [], "run installer/lock.py"
+
+
+@pytest.mark.parametrize("name", list(lock.LOCKS))
+def test_no_place_is_named(name: str) -> None:
+    text = (lock.ROOT / name).read_text(encoding="utf-8")
+    assert re.findall(r"://|--index|--extra-index|--find-links| @ ", text) == []
+
+
+def test_the_installer_serves_windows_too_and_trains_nothing() -> None:
+    versions = pins("installer/requirements.lock")
+    assert "pywin32-ctypes" in versions
+    assert {"tensorflow-cpu", "keras", "pytest", "requests"}.isdisjoint(versions)
