@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from fieldray.bench.films import Film
-from fieldray.bench.priority import Priority, give_priority
 from fieldray.domain.model import Model
 from fieldray.errors import BackendProblem
 from fieldray.imaging.pool import ReaderPool
 from fieldray.inference.backend import Backend, BackendKind
 from fieldray.inference.cpu import cpu_kind
 from fieldray.inference.edgetpu import edgetpu_kind
+from fieldray.inference.priority import Priority, give_priority
 from fieldray.reasons import Reason, reason
 
 Readers = Callable[[], ReaderPool]

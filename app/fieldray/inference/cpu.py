@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from fieldray.domain.model import Model
 from fieldray.inference.backend import BackendKind
+from fieldray.inference.priority import Priority
 from fieldray.inference.runtime import RUNTIMES
 from fieldray.inference.worker import BUDGET_S, WorkerBackend
 from fieldray.reasons import Reason
 
 
 def cpu_kind(
-    *, runtimes: tuple[str, ...] = RUNTIMES, cores: int | None = None, budget_s: float | None = BUDGET_S
+    *,
+    runtimes: tuple[str, ...] = RUNTIMES,
+    cores: int | None = None,
+    budget_s: float | None = BUDGET_S,
+    priority: Priority = "normal",
 ) -> BackendKind:
     """Runs the pack's CPU file in a child process; see `worker.WorkerBackend` for the parameters."""
 
     def make() -> WorkerBackend:
-        return WorkerBackend(lambda model: model.cpu_file, runtimes=runtimes, cores=cores, budget_s=budget_s)
+        return WorkerBackend(
+            lambda model: model.cpu_file, runtimes=runtimes, cores=cores, budget_s=budget_s, priority=priority
+        )
 
     return BackendKind(name="cpu", make=make, why_not=_why_not)
 

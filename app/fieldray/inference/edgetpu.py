@@ -15,6 +15,7 @@ from fieldray.inference.backend import BackendKind
 from fieldray.inference.compiled import read_compiled
 from fieldray.inference.coral_usb import FindSticks
 from fieldray.inference.delegate import DelegateSpec
+from fieldray.inference.priority import Priority
 from fieldray.inference.runtime import RUNTIMES
 from fieldray.inference.spare import Spare
 from fieldray.inference.worker import BUDGET_S, WorkerBackend
@@ -40,6 +41,7 @@ def edgetpu_kind(
     start_timeout_s: float = 20.0,
     run_timeout_s: float = 3.0,
     budget_s: float | None = BUDGET_S,
+    priority: Priority = "normal",
 ) -> BackendKind:
     """Runs the pack's Edge TPU file on the first stick that no other process uses.
 
@@ -68,6 +70,7 @@ def edgetpu_kind(
             child=waiting.take,
             start_timeout_s=start_timeout_s,
             run_timeout_s=run_timeout_s,
+            priority=priority,
         )
 
     def explain(error: ChildDied | ChildTimeout, *, is_open: bool, timeout_s: float) -> Reason:

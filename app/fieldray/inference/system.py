@@ -54,11 +54,12 @@ def system_engine(
         find=find,
         start_timeout_s=stick_start_timeout_s,
         run_timeout_s=stick_timeout_s,
+        priority="raised",
     )
     return Engine(
         publish,
         device=device,
-        kinds=(stick, cpu_kind()),
+        kinds=(stick, cpu_kind(priority="raised")),
         policy=policy,
         watch=watch,
     )

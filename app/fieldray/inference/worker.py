@@ -17,6 +17,7 @@ from fieldray.inference.backend import Answer
 from fieldray.inference.delegate import DelegateSpec
 from fieldray.inference.litert import NetworkSpec
 from fieldray.inference.messages import OpenRequest, answers_of, run_message
+from fieldray.inference.priority import Priority, give_priority
 from fieldray.inference.runtime import RUNTIMES
 from fieldray.reasons import Reason, reason
 from fieldray.wire import Message
@@ -49,6 +50,7 @@ class WorkerBackend:
     budget_s   how long arrangements may be timed when a model is opened; None: not at all, a thread a core
     delegate   opens the stick; None for the CPU
     explain    says why the child ended
+    priority   of the child against other programs; left as it is where this user may not change it
     child      makes the child process, which may run already
     """
 
@@ -64,6 +66,7 @@ class WorkerBackend:
         delegate: DelegateSpec | None = None,
         explain: Explain = explain_end,
         child: Callable[[], Child] = lambda: Child(SERVICE),
+        priority: Priority = "normal",
     ) -> None:
         self._file = file
         self._runtimes = runtimes
@@ -75,6 +78,7 @@ class WorkerBackend:
         self._explain = explain
         self._is_open = False
         self._child = child()
+        self._priority: Priority = priority
         self._capacity = 1
         self._detail = ""
 
@@ -115,6 +119,7 @@ class WorkerBackend:
                 self._child.start()
         except OSError as error:
             raise BackendProblem(reason("start_failed", detail=error.strerror or str(error))) from error
+        give_priority(self.pid, self._priority)
         opened = self._call(request.message(), timeout_s=self._start_timeout_s).body
         self._capacity = int(opened["networks"])
         self._is_open = True

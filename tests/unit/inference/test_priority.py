@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import psutil
 import pytest
-from bench_subjects import FILMS
 
-from fieldray.bench.priority import give_priority, niceness
-from fieldray.bench.subject import Subject, time_network
 from fieldray.inference.cpu import cpu_kind
+from fieldray.inference.priority import give_priority, niceness
 from tiny_models import tiny_model
 
 
@@ -35,9 +35,22 @@ def test_every_thread_of_a_process_is_lowered() -> None:
         backend.close()
 
 
-def test_a_lowered_subject_still_answers() -> None:
-    subject = Subject(name="lowered", model=tiny_model(), kind=cpu_kind(cores=1, budget_s=None), priority="lowered")
-    assert len(time_network(subject, FILMS, count=3)) == 3
+@pytest.mark.skipif(not psutil.LINUX, reason="each thread has a niceness of its own on Linux only")
+def test_a_backend_gives_its_process_the_priority_before_it_opens_the_network() -> None:
+    backend = cpu_kind(cores=2, budget_s=None, priority="lowered").make()
+    try:
+        backend.start(tiny_model())
+        assert backend.pid
+        nice = {os.getpriority(os.PRIO_PROCESS, thread.id) for thread in psutil.Process(backend.pid).threads()}
+        assert nice == {niceness(os.getpriority(os.PRIO_PROCESS, 0), 5)}
+    finally:
+        backend.close()
+
+
+def test_a_process_that_has_just_ended_is_no_trouble() -> None:
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    assert give_priority(child.pid, "lowered")
 
 
 def test_without_a_process_there_is_nothing_to_do() -> None:

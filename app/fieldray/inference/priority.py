@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Final, Literal
 
 import psutil
@@ -15,7 +17,10 @@ _LOWEST, _HIGHEST = -20, 19
 
 
 def give_priority(pid: int | None, priority: Priority) -> bool:
-    """Change a process and every thread it has; whether that was permitted. None is no process: nothing to do."""
+    """Change a process and every thread it has; whether that was permitted. None is no process: nothing to do.
+
+    Windows lets anybody do this to his own processes; Linux and macOS let only an administrator raise one.
+    """
     if pid is None or priority == "normal":
         return True
     try:
@@ -25,6 +30,8 @@ def give_priority(pid: int | None, priority: Priority) -> bool:
             _set_niceness(pid, _STEPS[priority])
     except (psutil.AccessDenied, PermissionError):
         return False
+    except (psutil.NoSuchProcess, ProcessLookupError, FileNotFoundError):
+        return True  # it has just ended, which whoever uses it finds out by itself
     return True
 
 
@@ -39,11 +46,14 @@ def _set_class(pid: int, priority: Priority) -> None:
 
 
 def _set_niceness(pid: int, steps: int) -> None:
+    wanted = niceness(os.getpriority(os.PRIO_PROCESS, pid), steps)
+    for thread in _threads(pid):
+        os.setpriority(os.PRIO_PROCESS, thread, wanted)
+
+
+def _threads(pid: int) -> Iterator[int]:
     """On Linux niceness belongs to each thread; threads started later take that of the thread that starts them."""
-    process = psutil.Process(pid)
-    wanted = niceness(int(process.nice()), steps)
     if psutil.LINUX:
-        for thread in process.threads():
-            os.setpriority(os.PRIO_PROCESS, thread.id, wanted)
+        yield from (int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir())
     else:
-        process.nice(wanted)
+        yield pid
