@@ -21,6 +21,7 @@ from fieldray.pipeline.session import Session
 
 _OPEN_MS: Final = 1000
 _PATIENCE_S: Final = 6.0
+_SLOW_BACK_S: Final = 0.2
 
 Choice = TypeVar("Choice")
 
@@ -35,14 +36,22 @@ class DriveChanged(Protocol):
 class Timings:
     """Seconds, one entry a measured accident.
 
-    back_s    from the unplugging to the next answer of the CPU, less the stick's deadline where it hung
-    plug_s    from the plugging to the first answer of a stick that takes a second to open
-    pause_s   the longest time without an answer in the meantime
+    back_s       from the unplugging to the next answer of the CPU, less the stick's deadline where it hung
+    plug_s       from the plugging to the first answer of a stick that takes a second to open
+    pause_s      the longest time without an answer in the meantime
+    slow_backs   those of back_s that took long: how it ended, how long, and when it was unplugged
     """
 
     back_s: list[float] = field(default_factory=list)
     plug_s: list[float] = field(default_factory=list)
     pause_s: list[float] = field(default_factory=list)
+    slow_backs: list[tuple[str, float, float]] = field(default_factory=list)
+
+    def note_back(self, kind: str, seconds: float, *, at_s: float) -> None:
+        """Unplugged at `at_s`, the CPU answered `seconds` after what had to be waited for."""
+        self.back_s.append(seconds)
+        if seconds > _SLOW_BACK_S:
+            self.slow_backs.append((kind, seconds, at_s))
 
 
 class Accidents:
@@ -175,7 +184,7 @@ class Accidents:
             answer = self._clinic.record.next_of("cpu", after_s=began_s, timeout_s=_PATIENCE_S)
             deadline_s = STICK_TIMEOUT_S if how == "hang" else 0.0
             if answer and run == self._clinic.record.run:
-                self.timings.back_s.append(max(0.0, answer.at_s - began_s - deadline_s))
+                self.timings.note_back(how, max(0.0, answer.at_s - began_s - deadline_s), at_s=began_s)
         self._stick.heal()
 
     def _unplug_switching(self) -> None:

@@ -42,6 +42,7 @@ ROWS: Final[Sequence[tuple[str, Callable[[Figures], str]]]] = (
     ("Plugged to first result on the stick, which takes 1 s to open", _spread("plug_to_stick_s")),
     ("Longest time without a result meanwhile", _spread("longest_pause_while_opening_s")),
     ("Longest stall of the window", _milliseconds("window_stalls_s")),
+    ("The same, less what a process that only sleeps stalled then", _milliseconds("window_stalls_beyond_machine_s")),
     ("Longest stall of a process that only sleeps, on the same machine", _milliseconds("machine_stalls_s")),
     ("Processes and threads left", lambda f: str(len(f["left_behind"]))),
     (

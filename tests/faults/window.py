@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import heapq
 import os
 import queue
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +15,7 @@ from PySide6.QtCore import QObject, Qt, QTimer, Signal
 from PySide6.QtWidgets import QApplication
 
 from faults.fault_run import FaultRun
+from faults.stalls import Beats, Stall
 from fieldray.desktop.application import Application
 from fieldray.desktop.services import Services
 from fieldray.domain.events import Drive, DrivesChanged, Publish
@@ -26,7 +25,6 @@ from fieldray.pipeline.session import Session
 from fieldray.settings import Settings
 
 _BEAT_MS: Final = 5
-_KEPT: Final = 20
 _BEGIN_TIMEOUT_S: Final = 60.0
 
 
@@ -35,24 +33,18 @@ class HeartBeat(QObject):
 
     def __init__(self) -> None:
         super().__init__()
-        self.longest_s: list[float] = []
-        self._last_s = 0.0
+        self.beats = Beats()
         self._timer = QTimer(self)
         self._timer.setTimerType(Qt.TimerType.PreciseTimer)
-        self._timer.timeout.connect(self._beat)
+        self._timer.timeout.connect(self.beats.beat)
 
     def begin(self) -> None:
         if not self._timer.isActive():
-            self._last_s = time.perf_counter()
+            self.beats.begin()
             self._timer.start(_BEAT_MS)
 
     def end(self) -> None:
         self._timer.stop()
-
-    def _beat(self) -> None:
-        now_s = time.perf_counter()
-        self.longest_s = heapq.nlargest(_KEPT, [*self.longest_s, now_s - self._last_s])
-        self._last_s = now_s
 
 
 class StartingHere:
@@ -114,9 +106,9 @@ class WindowFrontEnd(QObject):
         drives = (Drive(mount_point=str(drive), name="films"),) if is_in else ()
         self._publish(DrivesChanged(drives=drives))
 
-    def stalls_s(self) -> Sequence[float]:
+    def stalls(self) -> Sequence[Stall]:
         """The longest times the window did nothing at all."""
-        return tuple(self._beat.longest_s)
+        return tuple(self._beat.beats.longest)
 
     # ---- the window's side
 
