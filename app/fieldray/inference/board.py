@@ -24,7 +24,7 @@ from fieldray.reasons import Reason, reason
 log = logging.getLogger(__name__)
 
 TRIES_PER_IMAGE: Final = 3
-_IDLE_CHECK_S: Final = 1.0
+_IDLE_CHECK_S: Final = 0.1  # an idle process that died has to be noticed before it is needed
 
 
 @dataclass(eq=False, slots=True)
@@ -163,7 +163,7 @@ class Board:
     # ---- for the lanes
 
     def take(self, slot: Slot, capacity: int) -> list[Job] | None:
-        """Wait for images to run; empty after a second without any or if it must not run, None when no more come.
+        """Wait for images to run; empty after a moment without any or if it must not run, None when no more come.
 
         An image that has seen a backend die travels alone, so that it can only take itself down.
         """
