@@ -20,7 +20,29 @@ def main(arguments: list[str] | None = None) -> int:
     return _open_window(())
 
 
+def window(arguments: Sequence[str]) -> int:
+    """Run the installed window: `arguments` are files and folders to screen; returns the exit code."""
+    stay_offline()
+    return _show(tuple(map(Path, arguments)))
+
+
 def _open_window(paths: Sequence[Path]) -> int:
+    """Open the window here or, where the program is installed, by the one beside this that has Qt."""
+    from fieldray.paths import installed_program
+    from fieldray.starting import run_window_program
+
+    program = installed_program("fieldray-window")
+    return run_window_program(program, paths) if program else _show(paths)
+
+
+def _show(paths: Sequence[Path]) -> int:
+    from fieldray.starting import has_screen
+
+    if not has_screen():
+        from fieldray.reasons import reason
+
+        sys.stderr.write(f"fieldray: {reason('no_screen').text}\n")
+        return 1
     from fieldray.desktop.main_window import run
 
     return run(paths)

@@ -37,9 +37,14 @@ def user_data() -> Path:
     return folder
 
 
+def installed_program(name: str) -> Path | None:
+    """The installed program `name` beside the one that runs; None when this is no installed program."""
+    if not getattr(sys, "frozen", False):
+        return None
+    return Path(sys.executable).with_name(name + (".exe" if sys.platform == "win32" else ""))
+
+
 def child_command(service: str) -> list[str]:
     """The command that starts a child process serving `service` ("module:function" of this package)."""
-    if getattr(sys, "frozen", False):
-        suffix = ".exe" if sys.platform == "win32" else ""
-        return [str(Path(sys.executable).with_name("fieldray-worker" + suffix)), service]
-    return [sys.executable, "-m", "fieldray.child_main", service]
+    worker = installed_program("fieldray-worker")
+    return [str(worker), service] if worker else [sys.executable, "-m", "fieldray.child_main", service]

@@ -132,6 +132,7 @@ PROGRAM: Final[Mapping[str, str]] = {
     "database_damaged": "The results in {path} cannot be read: {detail}.",
     "nothing_to_screen": "There is nothing to screen: {path} does not exist.",
     "operating_point": "The pack has no operating point named {name}. It has: {known}.",
+    "no_screen": "There is no screen here to open a window on. The command line works without one.",
     "setting": "The setting {key} cannot be {value}: {detail}.",
 }
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import os
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,6 +34,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     """Make, screen, show; the exit code."""
     from fieldray.imaging.synthetic import write_studies
     from fieldray.paths import user_data
+    from fieldray.starting import has_window
 
     folder = options.folder or user_data() / "demo"
     console.machine_reads = options.json == "-"
@@ -48,9 +46,3 @@ def run(options: argparse.Namespace, console: Console) -> int:
     if code in (0, 1) and options.open_window and not options.no_window and has_window():
         return int(options.open_window([folder]))
     return code
-
-
-def has_window() -> bool:
-    """Whether there are a screen and PySide6."""
-    has_screen = sys.platform in ("win32", "darwin") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
-    return bool(has_screen) and importlib.util.find_spec("PySide6") is not None

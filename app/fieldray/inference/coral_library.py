@@ -88,6 +88,8 @@ class StickLibrary:
 
 def load_problem(error: OSError, name: str) -> Reason:
     """Why a library could not be loaded, from the loader's own words."""
+    if isinstance(error.__cause__, OSError):  # the installed program's loader says only that it failed
+        error = error.__cause__
     words = str(error)
     if "libusb" in words:
         return reason("coral_no_libusb")

@@ -41,6 +41,12 @@ def test_the_loaders_words_become_a_reason(error: OSError, code: str) -> None:
     assert load_problem(error, "libedgetpu.so.1").code == code
 
 
+def test_the_installed_programs_loader_hides_the_words_in_the_cause() -> None:
+    wrapped = OSError("Failed to load dynlib/dll 'libedgetpu.so.1'. Most likely this dynlib/dll was not found")
+    wrapped.__cause__ = OSError("/usr/lib/libedgetpu.so.1: invalid ELF header")
+    assert load_problem(wrapped, "libedgetpu.so.1").code == "coral_bad_library"
+
+
 def test_no_library_of_several_names() -> None:
     with pytest.raises(BackendProblem) as caught:
         StickLibrary(("libfieldray-none.so.1", "/nowhere/libfieldray-none.so.1"))

@@ -1,0 +1,55 @@
+"""Where the window is started, and what happens without a screen."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fieldray.paths import child_command, installed_program
+from fieldray.starting import has_screen
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a shell script stands for the window's program")
+
+
+def test_from_a_checkout_nothing_is_installed_beside() -> None:
+    assert installed_program("fieldray-window") is None
+    assert child_command("fieldray.imaging.service:handle")[:3] == [sys.executable, "-m", "fieldray.child_main"]
+
+
+def test_a_screen_is_one_of_three_things() -> None:
+    assert not has_screen({})
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "QT_QPA_PLATFORM"):
+        assert has_screen({name: ":0"})
+        assert not has_screen({name: ""})
+
+
+def test_without_a_screen_a_plain_sentence_and_no_crash() -> None:
+    environment = {name: value for name, value in os.environ.items() if "DISPLAY" not in name and "QT_" not in name}
+    done = subprocess.run(
+        [sys.executable, "-m", "fieldray"], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "fieldray: There is no screen here to open a window on. The command line works without one.\n"
+    )
+
+
+def test_installed_the_window_is_the_program_beside_this_one(tmp_path: Path) -> None:
+    window = tmp_path / "fieldray-window"
+    window.write_text('#!/bin/sh\nprintf "%s|" "$0" "$@"\nexit 5\n')
+    window.chmod(window.stat().st_mode | stat.S_IXUSR)
+    frozen = (
+        "import sys; sys.frozen, sys.executable = True, sys.argv.pop(1)\n"
+        "from fieldray.__main__ import main\n"
+        "sys.exit(main([]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", frozen, str(tmp_path / "fieldray")], capture_output=True, text=True, timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (5, f"{window}|", "")
