@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: run test check tflite faults clean
+.PHONY: run test check tflite faults installer smoke clean
 
 run: $(STAMP)                 ## screen synthetic studies with the shipped pack, then show them
 	$(BIN)/fieldray demo
@@ -26,6 +26,12 @@ $(VENV)-tflite/.installed: pyproject.toml
 
 faults: $(STAMP)              ## a thousand accidents with the stick's test double; figures in build/faults.json
 	$(BIN)/python tests/faults/run_faults.py --events 1000 --films 1000 --seed 1 --window
+
+installer:                    ## the installers this machine can build, into build/dist
+	$(PYTHON) installer/build.py
+
+smoke:                        ## try them in a root of their own, without Python and network (as root, after `make installer`)
+	$(PYTHON) installer/smoke_test.py build/dist --pictures build/pictures
 
 check: $(STAMP)               ## lint, format, types, import contracts
 	$(BIN)/ruff check .

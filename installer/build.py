@@ -1,0 +1,132 @@
+"""Build what this machine can: the frozen program, then its packages, all under `build/`.
+
+    python installer/build.py [frozen] [deb] [portable] [setup]      (all of them when none is named)
+
+Everything is made in an environment of its own from the locked dependencies. The same sources, dependencies and
+SOURCE_DATE_EPOCH (the last commit's time where it is not set) give the same files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import contents
+import sizes
+import trim
+
+ROOT: Final = contents.ROOT
+BUILD: Final = ROOT / "build"
+ENVIRONMENT: Final = BUILD / "installer-venv"
+FROZEN: Final = BUILD / "frozen" / "fieldray"
+OUTPUT: Final = BUILD / "dist"
+TARGETS: Final = ("frozen", "deb", "portable", "setup")
+_TOOLS: Final = ("pyinstaller>=6.10", "hatchling")
+
+
+def main() -> int:
+    """Build the targets named; 0 when all were built."""
+    parser = argparse.ArgumentParser(description="Build the installers that this machine can build.")
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"out of {', '.join(TARGETS)} (default: all)")
+    chosen = parser.parse_args().targets or TARGETS
+    if unknown := set(chosen) - set(TARGETS):
+        parser.error(f"no target {', '.join(sorted(unknown))}")
+    os.environ.update(reproducible(os.environ))
+    OUTPUT.mkdir(parents=True, exist_ok=True)
+    for target in TARGETS:
+        if target in chosen:
+            _BUILDERS[target]()
+    return 0
+
+
+def reproducible(environment: Mapping[str, str]) -> dict[str, str]:
+    """What has to be set for a build to be repeatable."""
+    epoch = environment.get("SOURCE_DATE_EPOCH") or _last_commit_time()
+    return {"SOURCE_DATE_EPOCH": epoch, "PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "TZ": "UTC"}
+
+
+def build_frozen() -> None:
+    """Freeze the program, take away what it does not need, lay licences and the list of parts beside it."""
+    python = _environment()
+    _run(python, ROOT / "installer" / "icons.py", BUILD / "icons")
+    _run(
+        python, "-m", "PyInstaller", "--noconfirm", "--clean", "--log-level", "WARN",
+        "--distpath", FROZEN.parent, "--workpath", BUILD / "pyinstaller", ROOT / "installer" / "fieldray.spec",
+    )  # fmt: skip
+    trim.trim(FROZEN)
+    for module in ("licences", "sbom"):
+        if (ROOT / "installer" / f"{module}.py").exists():
+            _run(python, ROOT / "installer" / f"{module}.py", FROZEN)
+    trim.settle(FROZEN, epoch_s=int(os.environ["SOURCE_DATE_EPOCH"]))
+    sys.stdout.write(sizes.table(FROZEN))
+
+
+def build_deb() -> None:
+    """The package for Debian and Ubuntu."""
+    if _can("deb", sys.platform == "linux" and shutil.which("dpkg-deb") is not None, "needs dpkg-deb"):
+        import make_deb
+
+        sys.stdout.write(f"{make_deb.build(FROZEN, OUTPUT, icons=BUILD / 'icons')}\n")
+
+
+def build_portable() -> None:
+    """The archive that needs no installing."""
+    if _can("portable", sys.platform == "linux", "is for Linux"):
+        import make_portable
+
+        sys.stdout.write(f"{make_portable.build(FROZEN, OUTPUT, icons=BUILD / 'icons')}\n")
+
+
+def build_setup() -> None:
+    """Setup for Windows, from a folder frozen on Windows."""
+    script = ROOT / "installer" / "windows" / "build_setup.py"
+    possible = shutil.which("makensis") is not None and (FROZEN / "fieldray-window.exe").exists()
+    if _can("setup", possible, "needs makensis and a program frozen on Windows"):
+        _run(sys.executable, script, FROZEN, OUTPUT)
+
+
+_BUILDERS: Final = {"frozen": build_frozen, "deb": build_deb, "portable": build_portable, "setup": build_setup}
+
+
+def _environment() -> Path:
+    """The build environment's Python: locked dependencies, and Fieldray itself as it is now."""
+    python = ENVIRONMENT / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
+    if not python.exists():
+        _run(sys.executable, "-m", "venv", ENVIRONMENT)
+    pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+    lock = ROOT / "installer" / "requirements.lock"
+    _run(*pip, *(["--require-hashes", "--requirement", lock] if lock.exists() else _requirements()))
+    _run(*pip, "--no-deps", "--no-build-isolation", "--force-reinstall", ROOT)
+    return python
+
+
+def _requirements() -> list[str]:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        project = tomllib.load(file)["project"]
+    return [*project["dependencies"], *project["optional-dependencies"]["desktop"], *_TOOLS]
+
+
+def _last_commit_time() -> str:
+    command = ["git", "-C", str(ROOT), "log", "-1", "--format=%ct"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def _can(target: str, possible: bool, why: str) -> bool:
+    if not possible:
+        sys.stdout.write(f"{target}: not built here, {why}\n")
+    return possible
+
+
+def _run(*command: str | Path) -> None:
+    subprocess.run(list(map(str, command)), check=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,171 @@
+"""A small Debian or Ubuntu of its own, without Python and without a network, to try the package in.
+
+The base is made once by debootstrap, from the mirror that apt uses here. Each trial is an overlay over it, kept in
+memory, and everything that runs in it is in namespaces of its own; nothing is left when they end. Needs root.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+CLEAN: Final[Mapping[str, str]] = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "LANG": "C.UTF-8",
+    "DEBIAN_FRONTEND": "noninteractive",
+}
+_LIMIT_S: Final = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """How a command ended: both streams as lines without their ends."""
+
+    command: str
+    code: int
+    output: tuple[str, ...]
+    errors: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Somebody who works on the computer; `home` is inside the root."""
+
+    number: int
+    home: str
+
+
+@dataclass(frozen=True, slots=True)
+class CleanRoot:
+    """A root folder in which commands run."""
+
+    path: Path
+
+    def run(
+        self, *command: str, user: User | None = None, environment: Mapping[str, str] | None = None,
+        limit_s: float = _LIMIT_S,
+    ) -> Done:  # fmt: skip
+        """Run to the end, as root or as a user. Raises TimeoutExpired."""
+        done = subprocess.run(
+            self._chrooted(command, user), env=self._environment(user, environment), capture_output=True, text=True,
+            timeout=limit_s, stdin=subprocess.DEVNULL, check=False,
+        )  # fmt: skip
+        lines = tuple(done.stdout.splitlines()), tuple(done.stderr.splitlines())
+        return Done(" ".join(command), done.returncode, *lines)
+
+    def start(self, *command: str, user: User, environment: Mapping[str, str]) -> subprocess.Popen[str]:
+        """Start, without waiting for the end."""
+        return subprocess.Popen(
+            self._chrooted(command, user), env=self._environment(user, environment), text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    def inside(self, place: str) -> Path:
+        """The path from outside of a place inside."""
+        return self.path / place.lstrip("/")
+
+    def add_user(self, name: str, *, number: int, home: str) -> User:
+        """Somebody new, with a home folder. Raises CalledProcessError."""
+        subprocess.run(
+            ["chroot", self.path, "useradd", "--create-home", "--home-dir", home, "--uid", str(number), name],
+            check=True, env=dict(CLEAN), capture_output=True,
+        )  # fmt: skip
+        return User(number, home)
+
+    def _chrooted(self, command: Sequence[str], user: User | None) -> list[str]:
+        who = [f"--userspec={user.number}:{user.number}"] if user else []
+        return ["chroot", *who, str(self.path), *command]
+
+    def _environment(self, user: User | None, more: Mapping[str, str] | None) -> dict[str, str]:
+        return {**CLEAN, "HOME": user.home if user else "/root", **(more or {})}
+
+
+def prepared_base(cache: Path, package: Path) -> Path:
+    """The base with the packages that `package` depends on, downloaded but not installed. Needs the network."""
+    name, mirror = release(), mirror_of(release())
+    base = cache / name
+    if not (base / "prepared").exists():
+        shutil.rmtree(base, ignore_errors=True)
+        cache.mkdir(parents=True, exist_ok=True)
+        _run("debootstrap", "--variant=minbase", name, str(base), mirror)
+        (base / "prepared").touch()
+    depends = subprocess.run(["dpkg-deb", "-f", package, "Depends"], capture_output=True, check=True).stdout
+    stamp = base / "var/cache" / f"fieldray-{hashlib.sha256(depends).hexdigest()[:12]}"
+    if not stamp.exists():
+        _download(base, package)
+        stamp.touch()
+    return base
+
+
+def _download(base: Path, package: Path) -> None:
+    shutil.copyfile("/etc/resolv.conf", base / "etc/resolv.conf")
+    shutil.copyfile(package, base / "tmp/fieldray.deb")
+    for command in (
+        ["update"],
+        ["install", "--yes", "--download-only", "--no-install-recommends", "-o", "APT::Sandbox::User=root",
+         "/tmp/fieldray.deb"],
+    ):  # fmt: skip
+        subprocess.run(["chroot", base, "apt-get", *command], check=True, env=dict(CLEAN), stdout=subprocess.DEVNULL)
+    (base / "tmp/fieldray.deb").unlink()
+
+
+def release() -> str:
+    """The code name of the system that runs here."""
+    text = Path("/etc/os-release").read_text(encoding="utf-8")
+    found = re.search(r"^VERSION_CODENAME=(\w+)$", text, re.MULTILINE)
+    if not found:
+        raise OSError("this system does not say its code name")
+    return found[1]
+
+
+def mirror_of(name: str) -> str:
+    """Where apt has the packages of a release from. Raises OSError when it has none."""
+    command = ["apt-get", "indextargets", "--format", "$(CODENAME) $(REPO_URI)", "Created-By: Packages"]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    for line in lines:
+        code_name, _, address = line.partition(" ")
+        if code_name == name:
+            return address
+    raise OSError(f"apt knows no mirror of {name}")
+
+
+@contextlib.contextmanager
+def trial(base: Path, scratch: Path, *, size_mb: int) -> Iterator[CleanRoot]:
+    """A fresh copy of the base while inside, with `size_mb` of room. Only within a mount namespace of one's own."""
+    scratch.mkdir(parents=True, exist_ok=True)
+    _run("mount", "-t", "tmpfs", "-o", f"size={size_mb}m,mode=755", "tmpfs", str(scratch))
+    for folder in ("upper", "work", "root"):
+        (scratch / folder).mkdir()
+    layers = f"lowerdir={base},upperdir={scratch}/upper,workdir={scratch}/work"
+    root = scratch / "root"
+    _run("mount", "-t", "overlay", "-o", layers, "overlay", str(root))
+    for kind, place, options in (("proc", "proc", ""), ("sysfs", "sys", "ro"), ("tmpfs", "dev/shm", "")):
+        (root / place).mkdir(exist_ok=True)
+        _run("mount", "-t", kind, *(["-o", options] if options else []), kind, str(root / place))
+    for device in ("null", "zero", "full", "random", "urandom", "tty"):
+        (root / "dev" / device).touch()
+        _run("mount", "--bind", f"/dev/{device}", str(root / "dev" / device))
+    try:
+        yield CleanRoot(root)
+    finally:
+        _run("umount", "--recursive", "--lazy", str(scratch))
+
+
+def alone(arguments: Sequence[str]) -> int:
+    """Run a command without a network and with mounts and processes of its own; its exit code."""
+    return subprocess.run(
+        ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", *arguments],
+        env={**os.environ, "FIELDRAY_ALONE": "1"}, check=False,
+    ).returncode  # fmt: skip
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

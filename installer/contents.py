@@ -1,0 +1,122 @@
+"""What goes into the installed program and what stays out: tables for `fieldray.spec`, and the rules that read them."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+
+PROGRAMS: Final = {"fieldray": "command_line", "fieldray-window": "window", "fieldray-worker": "worker"}
+
+# Asked for by name at run time, so no import statement shows them.
+SERVICES: Final = (
+    "fieldray.imaging.service",
+    "fieldray.inference.service",
+    "fieldray.inference.coral_probe",
+    "fieldray.bench.burner",
+)
+RUNTIME: Final = (
+    "ai_edge_litert",
+    "ai_edge_litert.interpreter",
+    "ai_edge_litert._pywrap_litert_interpreter_wrapper",
+    "ai_edge_litert._pywrap_string_util",
+    "ai_edge_litert._pywrap_tensorflow_lite_metrics_wrapper",
+    "ai_edge_litert.metrics_portable",
+)
+
+# Never in the installed program: the adaptation toolchain, other window toolkits, tools of development, and all that
+# would be able to reach a network if something asked it to.
+EXCLUDED: Final = (
+    "fieldray.adaptation",
+    "tensorflow", "keras", "torch", "jax", "tflite_runtime", "matplotlib", "scipy", "pandas", "h5py", "openvino",
+    "PIL.ImageQt", "PIL.ImageTk", "PIL._tkinter_finder", "PIL._avif", "PIL._webp", "tkinter", "_tkinter",
+    "PySide6.QtNetwork", "PySide6.QtQml", "PySide6.QtQuick", "PySide6.QtOpenGL", "PySide6.QtPdf", "PySide6.QtSql",
+    "PySide6.QtTest", "PySide6.QtXml", "PySide6.QtPrintSupport", "PySide6.QtDesigner", "PySide6.QtHelp",
+    "google.protobuf", "flatbuffers", "ml_dtypes", "tqdm",
+    "requests", "urllib3", "certifi", "idna", "charset_normalizer", "httpx", "aiohttp",
+    "ssl", "_ssl", "ftplib", "smtplib", "xmlrpc", "http.server", "socketserver", "webbrowser", "asyncio",
+    "pip", "setuptools", "wheel", "pkg_resources", "distutils", "ensurepip", "lib2to3", "idlelib", "pydoc", "doctest",
+    "unittest", "test", "pytest", "_pytest", "IPython", "curses", "readline", "sentry_sdk",
+)  # fmt: skip
+
+# Their version numbers are asked for by `fieldray doctor` and in reports.
+WITH_RECORD: Final = (
+    "fieldray", "numpy", "pillow", "pydicom", "pylibjpeg", "pylibjpeg-openjpeg", "pyjpegls", "python-gdcm", "psutil",
+    "cryptography", "platformdirs", "ai-edge-litert", "PySide6-Essentials", "shiboken6",
+)  # fmt: skip
+
+# Files by their place in the collection; a pattern's * crosses folders. What is kept goes before what is left out.
+_KEPT: Final = (
+    "PySide6/Qt/plugins/platforms/libqxcb.so",
+    "PySide6/Qt/plugins/platforms/libqoffscreen.so",
+    "PySide6/plugins/platforms/qwindows.dll",
+    "PySide6/plugins/platforms/qoffscreen.dll",
+    "*/plugins/imageformats/*qjpeg.*",
+    "*/plugins/imageformats/*qsvg.*",
+    "*/plugins/iconengines/*",
+    "*/plugins/styles/*",
+    "*/plugins/xcbglintegrations/*",
+    "*/plugins/platforminputcontexts/*compose*",
+    "*/plugins/platforminputcontexts/*ibus*",
+    "*/plugins/platformthemes/*xdgdesktopportal*",
+    "PySide6/*translations/qtbase_uk.qm",
+    "ai_edge_litert/_pywrap_litert_interpreter_wrapper.*",
+    "ai_edge_litert/_pywrap_string_util.*",
+    "ai_edge_litert/_pywrap_tensorflow_lite_metrics_wrapper.*",
+    "ai_edge_litert/*pywrap_litert_common.*",
+)
+_LEFT_OUT: Final = (
+    "*/plugins/*",
+    "PySide6/*translations/*",
+    "*Qt6Network.*", "*Qt6Qml*", "*Qt6Quick*", "*Qt6Pdf*", "*Qt6VirtualKeyboard*", "*Qt6OpenGL.*", "*Qt6Wayland*",
+    "*Qt6WlShell*", "*Qt6Sql.*", "*Qt6Test.*", "*Qt6EglFS*", "*Qt6EglFs*", "*opengl32sw.dll",
+    "PySide6/QtNetwork.*", "PySide6/QtDBus.*",
+    "ai_edge_litert/*",
+    # Of the system, and it must be the system's: drivers and the stick's runtime are loaded beside it.
+    "libstdc++.so.*", "libgcc_s.so.*", "libgomp.so.*", "libglib-2.0.so.*", "libgthread-2.0.so.*", "libdbus-1.so.*",
+    "libfontconfig.so.*", "libfreetype.so.*", "libz.so.*", "libexpat.so.*", "libuuid.so.*", "libX11*.so.*",
+    "libxcb.so.*", "libxkbcommon.so.*", "libsystemd.so.*", "libudev.so.*", "libusb-1.0.so.*", "libGL*.so.*",
+    "libEGL.so.*", "libOpenGL.so.*", "libgbm.so.*", "libdrm.so.*", "libwayland-*.so.*", "libpcre2-8.so.*",
+    "libpng16.so.*", "libbrotli*.so.*", "libXau.so.*", "libXdmcp.so.*", "libbsd.so.*", "libmd.so.*", "libcap.so.*",
+    "libgcrypt.so.*", "libgpg-error.so.*", "liblz4.so.*", "libzstd.so.*", "libxkbcommon-x11.so.*",
+)  # fmt: skip
+
+_RECORD_PARTS: Final = ("METADATA", "entry_points.txt")
+
+
+def goes_in(place: str) -> bool:
+    """Whether the file at this place of the collection (with / or \\) is part of the program."""
+    path = place.replace("\\", "/")
+    if any(fnmatchcase(path, pattern) for pattern in _KEPT):
+        return True
+    if ".dist-info/" in path:
+        return PurePosixPath(path).name in _RECORD_PARTS
+    return not any(fnmatchcase(path, pattern) for pattern in _LEFT_OUT)
+
+
+def is_excluded(module: str) -> bool:
+    """Whether a module, or the package it is in, is in `EXCLUDED`."""
+    return any(module == name or module.startswith(name + ".") for name in EXCLUDED)
+
+
+def data_files(root: Path, packs: Sequence[str]) -> list[tuple[str, str]]:
+    """(file, folder in the collection) of the assets and of the packs named; nothing else of `models` ships."""
+    files = [path for path in sorted((root / "assets").rglob("*")) if path.is_file()]
+    for pack in packs:
+        files += [path for path in sorted((root / "models" / pack).rglob("*")) if path.is_file()]
+    data = PurePosixPath("fieldray/_data")
+    return [(str(path), str(data / path.parent.relative_to(root).as_posix())) for path in files]
+
+
+def version(root: Path = ROOT) -> str:
+    """The program's version. Raises ValueError where it could not name a file or a package."""
+    with (root / "pyproject.toml").open("rb") as file:
+        found = str(tomllib.load(file)["project"]["version"])
+    if not re.fullmatch(r"\d+(\.\d+){1,3}[a-z0-9.+~]*", found):
+        raise ValueError(f"{found!r} is not a version")
+    return found

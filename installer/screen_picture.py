@@ -1,0 +1,68 @@
+"""A picture of an X screen as PNG, from outside of the programs that are on it: `xwd`'s format, read here."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+_HEADER: Final = struct.Struct(">25I")
+_COLOUR_BYTES: Final = 12
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Picture:
+    """`rows` from top to bottom, each `width` pixels of three bytes: red, green, blue."""
+
+    width: int
+    rows: tuple[bytes, ...]
+
+    def count(self, colour: str, *, tolerance: int = 0) -> int:
+        """How many pixels have this colour ("#rrggbb"), each channel within the tolerance."""
+        wanted = bytes.fromhex(colour.removeprefix("#"))
+        pixels = b"".join(self.rows)
+        if not tolerance:
+            return sum(pixels[place : place + 3] == wanted for place in range(0, len(pixels), 3))
+        return sum(
+            all(abs(pixels[place + channel] - wanted[channel]) <= tolerance for channel in range(3))
+            for place in range(0, len(pixels), 3)
+        )
+
+    def save(self, path: Path) -> None:
+        """Write it as PNG (RFC 2083). Raises OSError."""
+        header = struct.pack(">IIBBBBB", self.width, len(self.rows), 8, 2, 0, 0, 0)
+        data = zlib.compress(b"".join(b"\0" + row for row in self.rows), 9)
+        parts = ((b"IHDR", header), (b"IDAT", data), (b"IEND", b""))
+        path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(*part) for part in parts))
+
+
+def take(display: str) -> Picture:
+    """What the screen shows now. Raises CalledProcessError, ValueError."""
+    done = subprocess.run(["xwd", "-root", "-silent", "-display", display], capture_output=True, check=True)
+    return read_xwd(done.stdout)
+
+
+def read_xwd(data: bytes) -> Picture:
+    """A dump of 32 bits a pixel, little-endian, as Xvfb's screens of 24 bits give (XWDFile.h). Raises ValueError."""
+    header = _HEADER.unpack_from(data)
+    header_size, file_version, pixmap_format, _, width, height, _, byte_order = header[:8]
+    bits_per_pixel, bytes_per_line, colours = header[11], header[12], header[19]
+    if (file_version, pixmap_format, byte_order, bits_per_pixel) != (7, 2, 0, 32):
+        raise ValueError("not a dump of 32 bits a pixel, least byte first")
+    start = header_size + _COLOUR_BYTES * colours
+    lines = (data[start + bytes_per_line * row :][: 4 * width] for row in range(height))
+    return Picture(width, tuple(_rgb(line) for line in lines))
+
+
+def _rgb(line: bytes) -> bytes:
+    """Blue, green, red, nothing: the other way round and without the fourth."""
+    row = bytearray(len(line) // 4 * 3)
+    row[0::3], row[1::3], row[2::3] = line[2::4], line[1::4], line[0::4]
+    return bytes(row)
+
+
+def _chunk(name: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))

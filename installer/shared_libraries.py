@@ -1,0 +1,103 @@
+"""Which libraries of the system the frozen folder needs (read from its ELF files), and which packages bring them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+# What brings a library on Debian 12 and later and Ubuntu 22.04 and later; some packages were renamed in between.
+PACKAGES: Final[Mapping[str, str]] = {
+    "ld-linux-x86-64.so.2": "libc6",
+    "libc.so.6": "libc6",
+    "libdl.so.2": "libc6",
+    "libm.so.6": "libc6",
+    "libpthread.so.0": "libc6",
+    "libresolv.so.2": "libc6",
+    "librt.so.1": "libc6",
+    "libutil.so.1": "libc6",
+    "libgcc_s.so.1": "libgcc-s1",
+    "libstdc++.so.6": "libstdc++6",
+    "libz.so.1": "zlib1g",
+    "libexpat.so.1": "libexpat1",
+    "libuuid.so.1": "libuuid1",
+    "libdbus-1.so.3": "libdbus-1-3",
+    "libglib-2.0.so.0": "libglib2.0-0t64 | libglib2.0-0",
+    "libgthread-2.0.so.0": "libglib2.0-0t64 | libglib2.0-0",
+    "libEGL.so.1": "libegl1",
+    "libGL.so.1": "libgl1",
+    "libGLX.so.0": "libglx0",
+    "libOpenGL.so.0": "libopengl0",
+    "libfontconfig.so.1": "libfontconfig1",
+    "libfreetype.so.6": "libfreetype6",
+    "libX11.so.6": "libx11-6",
+    "libX11-xcb.so.1": "libx11-xcb1",
+    "libxcb.so.1": "libxcb1",
+    "libxkbcommon.so.0": "libxkbcommon0",
+    "libxkbcommon-x11.so.0": "libxkbcommon-x11-0",
+    "libzstd.so.1": "libzstd1",
+}
+_NEEDED: Final = re.compile(r"^\s+NEEDED\s+(\S+)$", re.MULTILINE)
+_VERSION: Final = re.compile(r"\b(GLIBC|GLIBCXX)_(\d+(?:\.\d+)+)\b")
+_VERSIONED: Final = {"GLIBC": "libc6", "GLIBCXX": "libstdc++6"}
+# The first release of GCC with each version of its C++ library (gcc.gnu.org, "ABI Policy and Guidelines").
+_GCC: Final = {"3.4.26": "9", "3.4.28": "9.3", "3.4.29": "11", "3.4.30": "12", "3.4.31": "13", "3.4.32": "13.2"}
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """`libraries` by name that the folder does not hold itself; `versions`: the newest GLIBC and GLIBCXX asked for."""
+
+    libraries: frozenset[str]
+    versions: Mapping[str, str]
+
+
+def needs_of(folder: Path) -> Needs:
+    """Read every ELF file of the folder with objdump. Raises OSError, CalledProcessError."""
+    return needs_from(_listing(elf_files(folder)), held={path.name for path in folder.rglob("*.so*")})
+
+
+def elf_files(folder: Path) -> list[Path]:
+    """The programs and libraries in it, without links."""
+    return [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink() and _is_elf(path)]
+
+
+def needed_by(file: Path) -> frozenset[str]:
+    """The names of the libraries that one file asks for."""
+    return frozenset(_NEEDED.findall(_listing([file])))
+
+
+def needs_from(listing: str, *, held: Iterable[str]) -> Needs:
+    """The same from what `objdump -p` wrote about the files."""
+    versions: dict[str, str] = {}
+    for family, version in _VERSION.findall(listing):
+        versions[family] = max(versions.get(family, "0"), version, key=_number)
+    return Needs(frozenset(_NEEDED.findall(listing)) - frozenset(held), versions)
+
+
+def dependencies(needs: Needs) -> list[str]:
+    """The package's Depends. Raises ValueError for a library that no package in `PACKAGES` brings."""
+    unknown = sorted(needs.libraries - PACKAGES.keys())
+    if unknown:
+        raise ValueError(f"no package is known for {', '.join(unknown)}")
+    packages = {PACKAGES[library] for library in needs.libraries}
+    least = {_VERSIONED[family]: version for family, version in needs.versions.items()}
+    if "libstdc++6" in least:
+        least["libstdc++6"] = next(gcc for lib, gcc in _GCC.items() if _number(lib) >= _number(least["libstdc++6"]))
+    return sorted(f"{package} (>= {least[package]})" if package in least else package for package in packages)
+
+
+def _listing(files: Iterable[Path]) -> str:
+    return subprocess.run(["objdump", "-p", *map(str, files)], capture_output=True, text=True, check=True).stdout
+
+
+def _is_elf(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(4) == b"\x7fELF"
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))

@@ -1,0 +1,50 @@
+"""How large the installed program is, by part."""
+
+from __future__ import annotations
+
+import sys
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Final
+
+# The first pattern that fits a file's place in the collection names its part.
+_PARTS: Final = (
+    ("inference: LiteRT", ("ai_edge_litert/*",)),
+    ("window: Qt and PySide6", ("PySide6/*", "shiboken6/*", "libxcb-*", "libxkb*")),
+    ("arrays: NumPy", ("numpy/*", "numpy.libs/*")),
+    ("reading: GDCM", ("_gdcm/*", "python_gdcm.libs/*", "gdcm*")),
+    ("reading: other codecs", ("_CharLS*", "_openjpeg*", "openjpeg/*", "jpeg_ls/*")),
+    ("reading: Pillow", ("PIL/*", "pillow.libs/*")),
+    ("signatures: cryptography", ("cryptography/*", "_cffi_backend*")),
+    ("Fieldray: packs", ("fieldray/_data/models/*",)),
+    ("Fieldray: texts, icons, licences", ("fieldray/*",)),
+    ("Python and the rest", ("*",)),
+)
+_PROGRAMS: Final = "programs with their Python modules"
+
+
+def by_part(frozen: Path) -> dict[str, int]:
+    """Bytes of each part, in the table's order."""
+    total = {name: 0 for name, _ in _PARTS} | {_PROGRAMS: 0}
+    for path in frozen.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            total[_part(path.relative_to(frozen).as_posix())] += path.stat().st_size
+    return total
+
+
+def table(frozen: Path) -> str:
+    """The sizes as lines of text, in megabytes of 1,000,000 bytes."""
+    parts = by_part(frozen)
+    rows = [*parts.items(), ("all", sum(parts.values()))]
+    return "".join(f"{name:<36}{size / 1e6:8.1f} MB\n" for name, size in rows)
+
+
+def _part(place: str) -> str:
+    inside = place.removeprefix("_internal/")
+    if inside == place:
+        return _PROGRAMS
+    return next(name for name, patterns in _PARTS if any(fnmatchcase(inside, pattern) for pattern in patterns))
+
+
+if __name__ == "__main__":
+    sys.stdout.write(table(Path(sys.argv[1])))

@@ -1,0 +1,79 @@
+"""What is taken away from the frozen folder, and how its files are made alike on every build."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Final
+
+import shared_libraries
+from contents import PROGRAMS
+
+_PROGRAMS: Final = frozenset({*PROGRAMS, "add-to-menu"})
+# Large tables of symbols that only a debugger reads. Libraries that a wheel's builder patched after linking are left
+# as they are: stripping has broken such files.
+_STRIPPED: Final = (
+    "libpython3*.so*",
+    "python3*/lib-dynload/*.so",
+    "_CharLS*.so",
+    "_openjpeg*.so",
+    "PIL/_imaging.*.so",
+    "ai_edge_litert/libpywrap_litert_common.so",
+    "cryptography/hazmat/bindings/_rust.abi3.so",
+)
+# Loaded by the program itself or by name, so nothing else has to ask for them.
+_ROOTS: Final = ("*.cpython-*.so", "*.abi3.so", "*/plugins/*", "libpython3*", "ai_edge_litert/*", "_gdcm/_gdcmswig.so")
+
+
+def trim(frozen: Path) -> None:
+    """On Linux remove symbols and libraries that nothing loads; remove folders that became empty."""
+    inside = frozen / "_internal"
+    if sys.platform == "linux":
+        for path in sorted({path for pattern in _STRIPPED for path in inside.glob(pattern)}):
+            if not path.is_symlink():
+                subprocess.run(["strip", "--strip-unneeded", str(path)], check=True)
+        for path in _unneeded(inside):
+            path.unlink()
+        for path in inside.rglob("*"):
+            if path.is_symlink() and not path.exists():
+                path.unlink()
+    for folder in sorted((path for path in inside.rglob("*") if path.is_dir()), reverse=True):
+        if not any(folder.iterdir()):
+            shutil.rmtree(folder)
+
+
+def unneeded(needed: Mapping[str, frozenset[str]], roots: frozenset[str]) -> set[str]:
+    """The places that no root leads to: `needed` has the names of libraries that the file at each place asks for."""
+    by_name: dict[str, list[str]] = {}
+    for place in needed:
+        by_name.setdefault(Path(place).name, []).append(place)
+    reached: set[str] = set()
+    waiting = list(roots)
+    while waiting:
+        place = waiting.pop()
+        if place not in reached:
+            reached.add(place)
+            waiting += [other for name in needed[place] for other in by_name.get(name, [])]
+    return set(needed) - reached
+
+
+def settle(folder: Path, *, epoch_s: int) -> None:
+    """Give every file and folder the mode that fits it and one time, so that two builds are the same."""
+    for path in (folder, *folder.rglob("*")):
+        if path.is_symlink():
+            continue
+        is_program = path.name.removesuffix(".exe") in _PROGRAMS
+        path.chmod(0o755 if path.is_dir() or is_program else 0o644)
+        os.utime(path, (epoch_s, epoch_s))
+
+
+def _unneeded(inside: Path) -> list[Path]:
+    files = {path.relative_to(inside).as_posix(): path for path in shared_libraries.elf_files(inside)}
+    needed = {place: shared_libraries.needed_by(path) for place, path in files.items()}
+    roots = frozenset(place for place in files if any(fnmatchcase(place, pattern) for pattern in _ROOTS))
+    return [files[place] for place in sorted(unneeded(needed, roots))]
