@@ -28,7 +28,6 @@ ENVIRONMENT: Final = BUILD / "installer-venv"
 FROZEN: Final = BUILD / "frozen" / "fieldray"
 OUTPUT: Final = BUILD / "dist"
 TARGETS: Final = ("frozen", "deb", "portable", "setup")
-_TOOLS: Final = ("pyinstaller>=6.10", "hatchling")
 
 
 def main() -> int:
@@ -110,7 +109,8 @@ def _environment() -> Path:
 def _requirements() -> list[str]:
     with (ROOT / "pyproject.toml").open("rb") as file:
         project = tomllib.load(file)["project"]
-    return [*project["dependencies"], *project["optional-dependencies"]["desktop"], *_TOOLS]
+    extras = project["optional-dependencies"]
+    return [*project["dependencies"], *extras["desktop"], *extras["installer"]]
 
 
 def _last_commit_time() -> str:

@@ -22,7 +22,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def window(arguments: Sequence[str]) -> int:
     """Run the installed window: `arguments` are files and folders to screen; returns the exit code."""
-    stay_offline()
+    stay_offline(shows_window=True)
     return _show(tuple(map(Path, arguments)))
 
 

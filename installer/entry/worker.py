@@ -2,6 +2,6 @@
 
 import sys
 
-from fieldray.child import main
+from fieldray.child_main import main
 
-sys.exit(main(sys.argv[1:]))
+sys.exit(main())

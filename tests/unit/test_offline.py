@@ -94,6 +94,7 @@ def test_nothing_is_imported_before_the_guard(command: list[str]) -> None:
 # Modules that start other programs, and why these need no guard of their own.
 STARTS_PROGRAMS = {
     "fieldray.child": "our own child, which begins with the guard",
+    "fieldray.starting": "the installed window, which begins with the guard",
     "fieldray.adaptation.compile": "the compiler the user installed",
     "fieldray.inference.coral_macos": "ioreg, of the system",
     "fieldray.bench.machine_macos": "sysctl and pmset, of the system",
