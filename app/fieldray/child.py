@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import BinaryIO, Final, cast
 
 from fieldray import errors
+from fieldray.deadline import Deadline
 from fieldray.errors import FieldrayError
 from fieldray.paths import child_command
 from fieldray.reasons import Reason
@@ -53,6 +54,7 @@ class Child:
         self._process: subprocess.Popen[bytes] | None = None
         self._last_words: deque[str] = deque(maxlen=20)
         self._drain: threading.Thread | None = None
+        self._deadline: Deadline | None = None
         self._timed_out = False
 
     @property
@@ -83,14 +85,14 @@ class Child:
         self._last_words.clear()
         self._drain = threading.Thread(target=self._keep_last_words, name="child-stderr", daemon=True)
         self._drain.start()
+        self._deadline = Deadline(self._expire, name="child-deadline")
 
     def call(self, message: Message, *, timeout_s: float) -> Message:
         """Ask and wait. Raises ChildTimeout, ChildDied, or the `FieldrayError` the service raised."""
-        process = self._process
-        if process is None:
+        process, deadline = self._process, self._deadline
+        if process is None or deadline is None:
             raise ChildDied(None, "not started")
-        deadline = threading.Timer(timeout_s, self._expire)
-        deadline.start()
+        deadline.begin(timeout_s)
         try:
             write_message(cast("BinaryIO", process.stdin), message)
             answer = read_message(cast("BinaryIO", process.stdout))
@@ -98,8 +100,7 @@ class Child:
             log.debug("child %s: %s", self._service, error)
             answer = None
         finally:
-            deadline.cancel()
-            deadline.join()
+            deadline.end()
         if answer is None:
             self.kill()
             if self._timed_out:
@@ -134,6 +135,8 @@ class Child:
 
     def _reap(self, process: subprocess.Popen[bytes]) -> None:
         process.wait()
+        if self._deadline:
+            self._deadline.close()
         if self._drain and self._drain is not threading.current_thread():
             self._drain.join()
         for stream in (process.stdin, process.stdout, process.stderr):

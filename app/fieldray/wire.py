@@ -24,6 +24,7 @@ Array = NDArray[Any]
 _DTYPES: Final = frozenset({"uint8", "int8", "uint16", "int32", "int64", "float32", "float64"})
 _HEADER_LIMIT: Final = 16 * 2**20
 _ARRAY_LIMIT: Final = 2**31
+_IN_ONE_BYTES: Final = 2**20
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -42,10 +43,16 @@ def write_message(stream: BinaryIO, message: Message) -> None:
             raise TypeError(f"array {name}: {array.dtype} does not travel")
     listing = [[name, array.dtype.name, list(array.shape)] for name, array in arrays.items()]
     header = json.dumps({"body": message.body, "arrays": listing}).encode()
-    stream.write(struct.pack("<I", len(header)) + header)
-    for array in arrays.values():
-        stream.write(array.reshape(-1).view(np.uint8).data if array.size else b"")
+    parts = [struct.pack("<I", len(header)), header, *(_bytes_of(array) for array in arrays.values())]
+    if sum(map(len, parts)) <= _IN_ONE_BYTES:  # the other side is woken once, not once a part
+        parts = [b"".join(parts)]
+    for part in parts:
+        stream.write(part)
     stream.flush()
+
+
+def _bytes_of(array: Array) -> bytes | memoryview:
+    return array.reshape(-1).view(np.uint8).data if array.size else b""
 
 
 def _plain(array: Array) -> Array:

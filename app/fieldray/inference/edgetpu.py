@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
@@ -66,17 +67,12 @@ def edgetpu_kind(
             cores=1,
             budget_s=budget_s,
             delegate=delegate,
-            explain=explain,
+            explain=partial(_explain, find),
             child=waiting.take,
             start_timeout_s=start_timeout_s,
             run_timeout_s=run_timeout_s,
             priority=priority,
         )
-
-    def explain(error: ChildDied | ChildTimeout, *, is_open: bool, timeout_s: float) -> Reason:
-        if is_open and not find():
-            return reason("coral_unplugged")
-        return explain_end(error, is_open=is_open, timeout_s=timeout_s)
 
     def why_not(model: Model) -> Reason | None:
         return _stick_problem(find, libraries) or _file_problem(model)
@@ -107,6 +103,12 @@ def _stick_problem(find: FindSticks, libraries: Sequence[str]) -> Reason | None:
     if sticks:
         return reason("coral_no_permission") if sticks[0].is_writable is False else None
     return coral.look(ask=lambda: coral.ask_library(libraries), find=find).reason
+
+
+def _explain(find: FindSticks, error: ChildDied | ChildTimeout, *, is_open: bool, timeout_s: float) -> Reason:
+    if is_open and not find():
+        return reason("coral_unplugged")
+    return explain_end(error, is_open=is_open, timeout_s=timeout_s)
 
 
 def explain_end(error: ChildDied | ChildTimeout, *, is_open: bool, timeout_s: float) -> Reason:
