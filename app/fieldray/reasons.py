@@ -174,6 +174,8 @@ ADAPTATION: Final[Mapping[str, str]] = {
                        "{operators} operators on the CPU.",
     "run_differs": "The run in {path} was begun with other settings. Give another folder, or delete that one.",
     "run_damaged": "The run cannot go on: {path} is damaged. Delete the run's folder and begin again.",
+    "run_in_use": "Another run is at work in {path}: {holder}. Wait for it, end it, or give this run another folder.",
+    "iteration_missing": "The run {run} has no iteration {iteration}, where another run of the recipe is to begin.",
     "training_diverged": "Training went wrong in epoch {epoch}, step {step}: the loss is not a number. "
                          "Lower learning_rate in the recipe and run it again; it goes on from the last good epoch.",
     "data_unreadable": "The data in {path} cannot be read: {detail}.",

@@ -12,10 +12,12 @@ from fieldray.adaptation.edgetpu_steps import COMPILE, PLACEMENT
 from fieldray.adaptation.judge import EVALUATE
 from fieldray.adaptation.pack import PACK
 from fieldray.adaptation.prune.films import PRUNE
-from fieldray.adaptation.prune.study import is_study, run_study
+from fieldray.adaptation.prune.study import run_study
+from fieldray.adaptation.prune.study_recipe import is_study, read_study
 from fieldray.adaptation.recipe import read_recipe
 from fieldray.adaptation.report import REPORT
 from fieldray.adaptation.run import Progress, Run, Step
+from fieldray.adaptation.run_lock import locked
 from fieldray.adaptation.steps import QUANTISE, TRAIN
 
 STEPS: Final[tuple[Step, ...]] = (CROSS, TRAIN, PRUNE, QUANTISE, PLACEMENT, COMPILE, EVALUATE, PACK, REPORT)
@@ -24,17 +26,20 @@ STEPS: Final[tuple[Step, ...]] = (CROSS, TRAIN, PRUNE, QUANTISE, PLACEMENT, COMP
 def adapt(step: str, recipe: Path, *, say: Callable[[str], None], progress: Progress) -> None:
     """Perform the steps up to `step` ("run" for all) that are not done; `say` gets a line about each.
 
-    The recipe of a pruning study has no steps but its own. Raises UsageProblem (recipe, data, a training that
-    diverged), PackProblem, StorageProblem.
+    The recipe of a pruning study has no steps but its own: "report" tests, times and reports what there is so far, all
+    others run it to its end. Raises UsageProblem (recipe, data, a training that diverged), PackProblem, StorageProblem.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's notes about itself hide ours
     if is_study(recipe):
-        run_study(recipe, say=say)
+        study = read_study(recipe)
+        with locked(study.run):
+            run_study(study, step=step, say=say, progress=progress)
         return
     run = Run(recipe=read_recipe(recipe), progress=progress)
     names = [known.name for known in STEPS]
     wanted = STEPS if step == "run" else STEPS[: names.index(step) + 1]
-    run.execute(wanted, say=say)
+    with locked(run.recipe.run):
+        run.execute(wanted, say=say)
     for known in wanted:
         say(_line(known.name, run.status[known.name]))
 

@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from fieldray.adaptation.checkpoint import Checkpoint
 from fieldray.adaptation.engine import EngineSettings, open_engine
 from fieldray.adaptation.specification import Specification
 from fieldray.adaptation.weights import Weights
@@ -64,24 +65,32 @@ def fit(
     seed: int,
     settings: EngineSettings,
     progress: Progress = lambda _step, _steps, _loss: None,
+    checkpoint: Checkpoint | None = None,
 ) -> tuple[Weights, float]:
     """Train with a short warm-up and cosine decay; returns the weights and the mean loss of the last tenth.
 
-    progress    is told, after each step, how many of how many are done, and the step's loss
-    Raises UsageProblem (training_diverged) if the loss is not finite.
+    progress      is told, after each step, how many of how many are done, and the step's loss
+    checkpoint    where a killed training goes on from: as it would have, but for what a dropout draws
+    Raises UsageProblem (training_diverged) if the loss is not finite, StorageProblem.
     """
-    _seed_dropout(seed)
     engine = open_engine(specification, weights, settings=settings)
     steps = max(1, round(len(data) * effort.epochs / effort.batch_size))
-    batches, losses = _batches(data, effort.batch_size, seed), []
-    for step in range(steps):
-        images, targets = next(batches)
+    key = f"{effort} {seed} {len(data)} {dict(specification.channels)} {settings.precision}"
+    losses = checkpoint.restore(engine, key=key) if checkpoint else []
+    _seed_dropout(seed + len(losses))
+    for step, chosen in enumerate(_drawn(len(data), effort.batch_size, seed, steps)):
+        if step < len(losses):
+            continue
         rate = effort.learning_rate * _share_of_rate(step, steps)
-        losses.append(engine.step(images, targets, learning_rate=rate))
+        losses.append(engine.step(data.images[chosen], data.targets[chosen], learning_rate=rate))
         if not math.isfinite(losses[-1]):
             epoch = 1 + step * effort.batch_size // len(data)
             raise UsageProblem(reason("training_diverged", epoch=epoch, step=step + 1))
+        if checkpoint:
+            checkpoint.save_if_due(engine, losses, key=key)
         progress(step + 1, steps, losses[-1])
+    if checkpoint:
+        checkpoint.remove()
     return engine.weights(), float(np.mean(losses[-max(1, steps // 10) :]))
 
 
@@ -102,14 +111,15 @@ def _share_of_rate(step: int, steps: int) -> float:
     return min((step + 1) / warm_up, 0.5 * (1 + math.cos(math.pi * step / steps)))
 
 
-def _batches(data: Labelled, size: int, seed: int) -> Iterator[tuple[NDArray[np.float32], NDArray[np.float32]]]:
-    """Endless batches, shuffled anew each time round; one longer than the data is the data."""
-    generator, size = np.random.default_rng(seed), min(size, len(data))
-    while True:
-        order = generator.permutation(len(data))
-        for start in range(0, len(order) - size + 1, size):
-            chosen = order[start : start + size]
-            yield data.images[chosen], data.targets[chosen]
+def _drawn(count: int, size: int, seed: int, steps: int) -> Iterator[NDArray[np.int64]]:
+    """The images of each step, shuffled anew each time round; a batch longer than the data is the data."""
+    generator, size = np.random.default_rng(seed), min(size, count)
+    starts = range(0, count - size + 1, size)
+    for step in range(steps):
+        if step % len(starts) == 0:
+            order = generator.permutation(count)
+        start = starts[step % len(starts)]
+        yield order[start : start + size]
 
 
 def quality(

@@ -18,15 +18,15 @@ from fieldray.adaptation.measures import Scores, Truth
 _BLUE: Final = "#0a6ebd"
 _RED: Final = "#c2410c"
 _GREY: Final = "#8a8f98"
-_STYLE: Final = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "svg.fonttype": "none"}
+STYLE: Final = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "svg.fonttype": "none"}
 _BINS: Final = 10
 _METADATA: Final = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
 
 
 def training_curves(history: Sequence[Mapping[str, Any]], *, labels: Sequence[str]) -> str:
     """Loss, and AUC of each label on the validation films, against the epoch."""
-    with rc_context(_STYLE):
-        figure, (left, right) = _figure(2)
+    with rc_context(STYLE):
+        figure, (left, right) = figure_of(2)
         epochs = [row["epoch"] for row in history]
         left.plot(epochs, [row["loss"] for row in history], color=_BLUE)
         left.set(xlabel="epoch", ylabel="training loss")
@@ -35,13 +35,13 @@ def training_curves(history: Sequence[Mapping[str, Any]], *, labels: Sequence[st
             right.plot(epochs, [np.nan if area is None else area for area in areas], label=label)
         right.set(xlabel="epoch", ylabel="validation AUC")
         right.legend(frameon=False, fontsize=7)
-        return _svg(figure)
+        return svg(figure)
 
 
 def score_plots(scores: Scores, truth: Truth, *, points: Mapping[str, Mapping[str, Any]]) -> str:
     """ROC curve with the operating points, calibration, and the two classes' calibrated scores."""
-    with rc_context(_STYLE):
-        figure, (roc, calibration, spread) = _figure(3)
+    with rc_context(STYLE):
+        figure, (roc, calibration, spread) = figure_of(3)
         _draw_roc(roc, scores, truth, points)
         _draw_calibration(calibration, scores, truth)
         bins = list(np.linspace(0, 1, 41))
@@ -51,12 +51,12 @@ def score_plots(scores: Scores, truth: Truth, *, points: Mapping[str, Mapping[st
             spread.axvline(point["threshold"], color=_GREY, linewidth=1)
         spread.set(xlabel="score", ylabel="films", yscale="log")
         spread.legend(frameon=False)
-        return _svg(figure)
+        return svg(figure)
 
 
 def class_map_plots(films: NDArray[np.uint8], maps: NDArray[np.float32], *, titles: Sequence[str]) -> str:
     """Films (n, rows, columns) with their class map (n, map rows, map columns) laid over them."""
-    with rc_context(_STYLE):
+    with rc_context(STYLE):
         figure = Figure(figsize=(9, 2.4 * -(-len(films) // 4)), layout="constrained")
         rows, columns = films.shape[1:]
         limit = float(np.abs(maps).max()) or 1.0
@@ -69,7 +69,7 @@ def class_map_plots(films: NDArray[np.uint8], maps: NDArray[np.float32], *, titl
             )  # fmt: skip
             axes.set_title(title, fontsize=8)
             axes.set_axis_off()
-        return _svg(figure)
+        return svg(figure)
 
 
 def _draw_roc(axes: Axes, scores: Scores, truth: Truth, points: Mapping[str, Mapping[str, Any]]) -> None:
@@ -91,12 +91,14 @@ def _draw_calibration(axes: Axes, scores: Scores, truth: Truth) -> None:
     axes.set(xlabel="score", ylabel="share with the finding", aspect="equal")
 
 
-def _figure(count: int) -> tuple[Figure, list[Axes]]:
+def figure_of(count: int) -> tuple[Figure, list[Axes]]:
+    """A figure with so many pictures side by side."""
     figure = Figure(figsize=(3.2 * count, 3), layout="constrained")
     return figure, [figure.add_subplot(1, count, number + 1) for number in range(count)]
 
 
-def _svg(figure: Figure) -> str:
+def svg(figure: Figure) -> str:
+    """The figure as SVG text, without a date and without what only describes it."""
     stream = io.StringIO()
     figure.savefig(stream, format="svg", metadata={"Date": None})
     text = stream.getvalue()

@@ -56,12 +56,13 @@ class _Bar:
     """The progress of one kind of work after another, each with its own rate."""
 
     def __init__(self, console: Console) -> None:
-        self._console, self._what, self._began_s = console, "", 0.0
+        self._console, self._what, self._began_s, self._done = console, "", 0.0, 0
 
     def __call__(self, what: str, done: int, total: int) -> None:
         now_s = time.monotonic()
-        if what != self._what:
+        if what != self._what or done <= self._done:
             self._what, self._began_s = what, now_s
+        self._done = done
         elapsed_s = now_s - self._began_s
         rate = (done - 1) / elapsed_s if elapsed_s > 0 and done > 1 else 0.0
         left_s = (total - done) / rate if rate else None

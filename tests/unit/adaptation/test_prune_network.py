@@ -16,8 +16,9 @@ from fieldray.adaptation.keras_network import build_network, set_weights
 from fieldray.adaptation.networks import mobilenet, vgg16
 from fieldray.adaptation.prune.scale import restore_scale
 from fieldray.adaptation.prune.statistics import zero_shares
-from fieldray.adaptation.prune.study import Study, read_study
-from fieldray.adaptation.prune.timing import Network, Timed, time_networks
+from fieldray.adaptation.prune.study import Study
+from fieldray.adaptation.prune.study_recipe import read_study
+from fieldray.adaptation.prune.timing import Files, Network, Timed, files_of, time_networks
 from fieldray.adaptation.specification import Layer, Specification, parameters
 from fieldray.adaptation.weights import Weights, initial_weights, keep_channels
 from fieldray.errors import UsageProblem
@@ -109,6 +110,8 @@ kind = "pruning-study"
 run = "run"
 results = "results.json"
 seed = 1
+training_threads = 1
+representative = 20
 data = { file = "digits.npz", validation = 40 }
 original = { width = 0.125, training = { batch_size = 16, epochs = 1, learning_rate = 1e-3 } }
 
@@ -132,6 +135,7 @@ learning_rate = { start = 1e-3 }
 cut_off = { start = 0.0 }
 minimum_channels = { start = 2 }
 stop = { iterations = 1 }
+teacher = "constant"
 
 [[baselines]]
 kind = "random"
@@ -141,16 +145,22 @@ training = { batch_size = 16, epochs = 0.5, learning_rate = 1e-3 }
 
 
 def _by_size(
-    networks: Mapping[str, Network], *, images: NDArray[np.uint8], settings: EngineSettings
+    networks: Mapping[str, Network],
+    *,
+    files: Mapping[str, Files],
+    images: NDArray[np.uint8],
+    settings: EngineSettings,
 ) -> dict[str, Timed]:
+    assert set(files) == set(networks) and len(images) and settings.threads == 1
     return {name: Timed({"int8": parameters(network) * 1e-6}, 1) for name, (network, _) in networks.items()}
 
 
 def test_networks_are_timed_in_three_ways() -> None:
     network = vgg16(height=8, width=8, labels=2, dense_units=16).scaled(0.125)
     images = np.random.default_rng(0).integers(0, 256, (10, 8, 8, 1), np.uint8)
-    weights = initial_weights(network, seed=0)
-    timed = time_networks({"original": (network, weights)}, images=images, settings=SETTINGS)["original"]
+    networks = {"original": (network, initial_weights(network, seed=0))}
+    files = {"original": files_of(networks["original"], images=images)}
+    timed = time_networks(networks, files=files, images=images, settings=SETTINGS)["original"]
     assert set(timed.milliseconds) == {"engine_batch", "float32", "int8"}
     assert all(milliseconds > 0 for milliseconds in timed.milliseconds.values())
     assert timed.int8_bytes < 4 * parameters(network)
@@ -182,6 +192,20 @@ def test_a_small_study_ends_in_a_table(tmp_path: Path) -> None:
     assert second["batch_size_proposed"] in (8, 16)
     assert set(results["baselines"]) == {"random-0.5"}
     assert results["baselines"]["random-0.5"]["channels"]["block1_conv1"] == 4
+    assert 0 <= second["test_accuracy_int8"] <= 1
+    report = (tmp_path / "report.html").read_text()
+    assert report.count("<svg") == 1 and f"{second['parameters']:,}" in report and "random-0.5" in report
+
+
+def test_a_finished_study_is_only_timed_again(tmp_path: Path) -> None:
+    _digits(tmp_path / "digits.npz")
+    (tmp_path / "recipe.toml").write_text(RECIPE.split("[[runs]]", maxsplit=1)[0] + "runs = []\n")
+    said = list[str]()
+    first = Study(read_study(tmp_path / "recipe.toml"), timer=_by_size, say=said.append).run()
+    assert "training the original" in said and "converting and testing original" in said
+    said.clear()
+    assert Study(read_study(tmp_path / "recipe.toml"), timer=_by_size, say=said.append).report() == first
+    assert said == ["timing every network"]
 
 
 def test_a_recipe_that_continues_nothing_is_refused(tmp_path: Path) -> None:

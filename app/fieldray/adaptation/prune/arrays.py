@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fieldray.adaptation.engine import EngineSettings
-from fieldray.adaptation.fit import Effort, Labelled, fit, quality
+from fieldray.adaptation.fit import Effort, Labelled, Progress, fit, quality
 from fieldray.adaptation.profile import fastest_batch_size, inference_seconds
 from fieldray.adaptation.prune.scale import restore_scale
 from fieldray.adaptation.prune.selection import Keep
@@ -23,6 +23,7 @@ class ArrayTask:
     timed_batch     images in a batch when inference is timed
     batch_sizes     candidates of the profile; none leaves the choice to the laws alone
     dropout_rate    while retraining: a thin layer has nothing to spare
+    progress        is told of each step of a retraining
     """
 
     training: Labelled
@@ -32,6 +33,7 @@ class ArrayTask:
     timed_batch: int = 100
     batch_sizes: Sequence[int] = ()
     dropout_rate: float = 0.0
+    progress: Progress = lambda _step, _steps, _loss: None
 
     def zero_shares(self, specification: Specification, weights: Weights) -> Scores:
         """APoZ on the first training images (their order is drawn)."""
@@ -47,7 +49,16 @@ class ArrayTask:
     def retrain(self, specification: Specification, weights: Weights, *, effort: Effort, seed: int) -> Weights:
         """Train on the training part."""
         thin = with_dropout(specification, self.dropout_rate)
-        return fit(thin, weights, data=self.training, effort=effort, seed=seed, settings=self.settings)[0]
+        trained, _ = fit(
+            thin,
+            weights,
+            data=self.training,
+            effort=effort,
+            seed=seed,
+            settings=self.settings,
+            progress=self.progress,
+        )
+        return trained
 
     def quality(self, specification: Specification, weights: Weights) -> tuple[float, float]:
         """Accuracy and cross-entropy on the validation part."""

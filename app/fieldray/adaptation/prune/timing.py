@@ -28,6 +28,19 @@ _SLICE_S: Final = 0.15
 Network = tuple[Specification, Weights]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Files:
+    """A network as a float32 and as a full int8 TensorFlow Lite file."""
+
+    float32: bytes
+    int8: bytes
+
+
+def files_of(network: Network, *, images: NDArray[np.uint8]) -> Files:
+    """Convert a network; the int8 ranges are taken from `images`, (n, height, width, channels) uint8 for training."""
+    return Files(to_float_file(*network).data, quantise(*network, representative=images).data)
+
+
 @dataclass(frozen=True, slots=True)
 class Timed:
     """Median milliseconds per image of each kind, and the size of the int8 file."""
@@ -41,29 +54,32 @@ class Timed:
 
 
 def time_networks(
-    networks: Mapping[str, Network], *, images: NDArray[np.uint8], settings: EngineSettings
+    networks: Mapping[str, Network],
+    *,
+    files: Mapping[str, Files],
+    images: NDArray[np.uint8],
+    settings: EngineSettings,
 ) -> dict[str, Timed]:
     """Time every network in turns, so that what else the machine does falls on all alike.
 
-    images    (n, height, width, channels) uint8 training images: timed on, and the int8 ranges are taken from them
+    files    of each network; images    (n, height, width, channels) uint8, timed on in the engine
     """
     runs: dict[tuple[str, str], tuple[Callable[[], object], int]] = {}
-    sizes: dict[str, int] = {}
+    batch = images[:_BATCH].astype(np.float32) / 255
     for name, (specification, weights) in networks.items():
-        floats = (images[:_BATCH].astype(np.float32) / 255, settings)
-        runs[name, "engine_batch"] = (_engine_run(specification, weights, *floats), len(floats[0]))
-        runs[name, "float32"] = (_file_run(to_float_file(specification, weights).data), 1)
-        small = quantise(specification, weights, representative=images).data
-        runs[name, "int8"], sizes[name] = (_file_run(small), 1), len(small)
+        runs[name, "engine_batch"] = (_engine_run(specification, weights, batch, settings), len(batch))
+        runs[name, "float32"] = (_file_run(files[name].float32), 1)
+        runs[name, "int8"] = (_file_run(files[name].int8), 1)
     seconds: dict[tuple[str, str], list[float]] = {key: [] for key in runs}
     for _ in range(_ROUNDS):
         for key, (run, count) in runs.items():
             seconds[key].append(_slice(run) / count)
     return {
         name: Timed(
-            {kind: statistics.median(rows) * 1e3 for (owner, kind), rows in seconds.items() if owner == name}, size
+            {kind: statistics.median(rows) * 1e3 for (owner, kind), rows in seconds.items() if owner == name},
+            len(files[name].int8),
         )
-        for name, size in sizes.items()
+        for name in networks
     }
 
 
