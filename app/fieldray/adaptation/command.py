@@ -11,6 +11,7 @@ from fieldray.adaptation.cross import CROSS
 from fieldray.adaptation.edgetpu_steps import COMPILE, PLACEMENT
 from fieldray.adaptation.judge import EVALUATE
 from fieldray.adaptation.pack import PACK
+from fieldray.adaptation.profile_step import PROFILE, profile_study
 from fieldray.adaptation.prune.films import PRUNE
 from fieldray.adaptation.prune.study import run_study
 from fieldray.adaptation.prune.study_recipe import is_study, read_study
@@ -26,6 +27,8 @@ STEPS: Final[tuple[Step, ...]] = (CROSS, TRAIN, PRUNE, QUANTISE, PLACEMENT, COMP
 def adapt(step: str, recipe: Path, *, say: Callable[[str], None], progress: Progress) -> None:
     """Perform the steps up to `step` ("run" for all) that are not done; `say` gets a line about each.
 
+    "profile" is a step of its own, which no other needs.
+
     The recipe of a pruning study has no steps but its own: "report" tests, times and reports what there is so far, all
     others run it to its end. Raises UsageProblem (recipe, data, a training that diverged), PackProblem, StorageProblem.
     """
@@ -33,11 +36,14 @@ def adapt(step: str, recipe: Path, *, say: Callable[[str], None], progress: Prog
     if is_study(recipe):
         study = read_study(recipe)
         with locked(study.run):
-            run_study(study, step=step, say=say, progress=progress)
+            if step == "profile":
+                profile_study(study, say=say, progress=progress)
+            else:
+                run_study(study, step=step, say=say, progress=progress)
         return
     run = Run(recipe=read_recipe(recipe), progress=progress)
     names = [known.name for known in STEPS]
-    wanted = STEPS if step == "run" else STEPS[: names.index(step) + 1]
+    wanted = STEPS if step == "run" else (PROFILE,) if step == "profile" else STEPS[: names.index(step) + 1]
     with locked(run.recipe.run):
         run.execute(wanted, say=say)
     for known in wanted:

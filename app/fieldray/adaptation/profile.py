@@ -23,6 +23,24 @@ Clock = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileChoice:
+    """`[profile]`: what is measured.
+
+    batch_sizes    images in a step
+    sides          image sides in pixels; none: the recipe's own
+    iterations     at least 3, of which the first and the second are kept apart
+    """
+
+    batch_sizes: tuple[int, ...] = (8, 16, 32, 64)
+    sides: tuple[int, ...] = ()
+    iterations: int = 6
+
+    def __post_init__(self) -> None:
+        if not self.batch_sizes or min(*self.batch_sizes, *self.sides, 1) < 1 or self.iterations < 3:
+            raise ValueError("needs batch_sizes and sides of 1 or more, and 3 iterations or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IterationTimes:
     """Seconds of the first and the second iteration, and the median of those from the third on."""
 
@@ -70,19 +88,20 @@ def profile(
     settings: EngineSettings,
     iterations: int = 5,
     clock: Clock = time.perf_counter,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> tuple[ProfileRow, ...]:
     """Measure each mode at each batch size and image side (none: the specification's own), on a fresh engine each.
 
     Another side than the specification's needs a network without dense layers. The images are noise.
     """
-    rows = []
-    for side in sides or (specification.height,):
+    rows: list[ProfileRow] = []
+    wanted = [(side, size, mode) for side in sides or (specification.height,) for size in batch_sizes for mode in modes]
+    for side, size, mode in wanted:
         sized = specification if side == specification.height else replace(specification, height=side, width=side)
-        for size in batch_sizes:
-            for mode in modes:
-                run = _iteration(sized, weights, mode=mode, batch_size=size, settings=settings)
-                times = time_iterations(run, iterations=iterations, clock=clock)
-                rows.append(ProfileRow(mode=mode, batch_size=size, side=side, times=times))
+        run = _iteration(sized, weights, mode=mode, batch_size=size, settings=settings)
+        times = time_iterations(run, iterations=iterations, clock=clock)
+        rows.append(ProfileRow(mode=mode, batch_size=size, side=side, times=times))
+        progress(len(rows), len(wanted))
     return tuple(rows)
 
 

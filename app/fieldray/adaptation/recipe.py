@@ -12,6 +12,7 @@ from typing import Literal
 
 from fieldray.adaptation.augmentation import Augmentation
 from fieldray.adaptation.engine import EngineName, Precision
+from fieldray.adaptation.profile import ProfileChoice
 from fieldray.adaptation.prune.recipe import PruneRecipe
 from fieldray.adaptation.tables import parse, read_toml
 from fieldray.domain.model import InputSpec
@@ -220,6 +221,7 @@ class Recipe:
     signing_key   private key file for the pack; made there if absent
     calibration_images   how many training films decide the ranges of the integers
     prune                `[prune]`: how the trained network is pruned; without it, it is not
+    profile              `[profile]`: what `adapt profile` measures
     """
 
     run: Path
@@ -236,6 +238,7 @@ class Recipe:
     augmentation: Augmentation = field(default_factory=Augmentation)
     calibration_images: int = 200
     prune: PruneRecipe | None = None
+    profile: ProfileChoice = field(default_factory=ProfileChoice)
 
     def __post_init__(self) -> None:
         codes = [label.code for label in self.labels]

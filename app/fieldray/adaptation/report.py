@@ -13,6 +13,8 @@ from fieldray.adaptation.answers import answer
 from fieldray.adaptation.files import write_atomically
 from fieldray.adaptation.page import page, table, text
 from fieldray.adaptation.plots import class_map_plots, score_plots, training_curves
+from fieldray.adaptation.profile_step import PROFILE_NAME, profile_section
+from fieldray.adaptation.pruning_plots import Curve, pruning_plots
 from fieldray.adaptation.recipe import LabelRule
 from fieldray.adaptation.run import Run, Step
 from fieldray.adaptation.steps import converted, dataset_of, load_network
@@ -29,11 +31,13 @@ def report_step(run: Run) -> Mapping[str, Any]:
         '<p class="note">Research use only. Not for diagnostic use.</p>',
         "<h2>Steps</h2>" + _steps(run),
         "<h2>Training</h2>" + training_curves(run.read("train", "history.json"), labels=names),
+        _profile(run),
+        _pruning(run),
         *[_label(run, label, results, chosen) for label in run.recipe.kept_labels],
         "<h2>Films</h2>" + _facts(results["data"]),
         "<h2>Refusal gate</h2>" + _facts(results["gate"]),
         _examples(run) if run.recipe.evaluation.example_films else "",
-        "<h2>Recipe as it was read</h2><pre>" + text((run.recipe.run / "recipe.json").readtext()) + "</pre>",
+        "<h2>Recipe as it was read</h2><pre>" + text((run.recipe.run / "recipe.json").read_text()) + "</pre>",
     ]
     path: Path = run.recipe.run / "report.html"
     write_atomically(path, page(run.recipe.pack.id, parts))
@@ -43,6 +47,32 @@ def report_step(run: Run) -> Mapping[str, Any]:
 def _steps(run: Run) -> str:
     rows = [[name, entry["state"], entry.get("seconds", "")] for name, entry in run.status.items()]
     return table(["step", "state", "seconds"], rows)
+
+
+def _profile(run: Run) -> str:
+    """What `adapt profile` measured, if it was asked."""
+    known = (run.folder("profile") / PROFILE_NAME).is_file()
+    return "<h2>Time per iteration</h2>" + profile_section(run.read("profile", PROFILE_NAME)) if known else ""
+
+
+def _pruning(run: Run) -> str:
+    """The iterations of the prune step, if the recipe has one."""
+    if run.recipe.prune is None:
+        return ""
+    rows = run.read("prune", "table.json")
+    curve = Curve(
+        name="validation AUC",
+        quality=[row["auc"] for row in rows],
+        before=[None, *(row["auc_before_retraining"] for row in rows[1:])],
+        speed_up=[row["speed_up"] for row in rows],
+    )
+    names = list(rows[0])
+    cells = [[row[name] for name in names] for row in rows]
+    return (
+        "<h2>Pruning</h2>"
+        + pruning_plots([curve], quality="validation AUC", points={})
+        + table([name.replace("_", " ") for name in names], cells)
+    )
 
 
 def _label(run: Run, label: LabelRule, results: Mapping[str, Any], chosen: Mapping[str, Any]) -> str:

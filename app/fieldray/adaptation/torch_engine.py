@@ -82,7 +82,8 @@ class TorchEngine:
         rows: dict[int, dict[str, torch.Tensor]] = {}
         for key, array in state.items():
             index, _, slot = key.partition("/")
-            rows.setdefault(int(index), {})[slot] = torch.from_numpy(np.array(array))
+            # The fused step walks through memory: moments must lie there as their weights do.
+            rows.setdefault(int(index), {})[slot] = self._to_device(torch.from_numpy(np.array(array)))
         whole = self._optimiser.state_dict()
         self._optimiser.load_state_dict({**whole, "state": rows})
 

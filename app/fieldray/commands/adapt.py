@@ -15,6 +15,7 @@ from fieldray.reasons import reason
 STEPS: Final = {
     "run": "all steps that are not done yet",
     "cross": "cross-validate the recipe, where it names folds",
+    "profile": "time the network's iterations against batch and image size, and propose the batch size",
     "train": "read the films and train the network",
     "prune": "make the trained network smaller and faster",
     "quantise": "convert the network to int8",

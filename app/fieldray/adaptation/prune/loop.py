@@ -7,17 +7,20 @@ the weights of the others over, and retrains; how hard it cuts and trains follow
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Protocol
 
 from fieldray.adaptation.fit import Effort
 from fieldray.adaptation.prune.laws import Context, Law
+from fieldray.adaptation.prune.layer_times import channel_costs
 from fieldray.adaptation.prune.record import Iteration, RunFolder, Settings
 from fieldray.adaptation.prune.selection import Cut, CutKind, Keep, select
 from fieldray.adaptation.prune.statistics import Scores
 from fieldray.adaptation.specification import Specification, multiply_adds, parameters
 from fieldray.adaptation.weights import Weights
+
+Costs = Callable[[Specification], Mapping[str, float]]
 
 
 class Task(Protocol):
@@ -125,11 +128,13 @@ def prune(
     folder: RunFolder,
     original: Callable[[], tuple[Specification, Weights]],
     progress: Callable[[Iteration], None] = lambda _: None,
+    costs: Costs = channel_costs,
 ) -> str:
     """Prune until a rule stops it, and return that rule's name. Goes on where an earlier run was ended.
 
     original    the network to begin with; asked for only if the run has not begun
     progress    is told of each iteration once it is kept
+    costs       measures what a channel of each set costs, for a cut-off by time
     """
     if not folder.iterations():
         specification, weights = original()
@@ -137,11 +142,11 @@ def prune(
         folder.add(row, specification, weights)
         progress(row)
     while (why := plan.stop.why(folder.iterations())) is None:
-        progress(_iterate(task, plan, folder))
+        progress(_iterate(task, plan, folder, costs))
     return why
 
 
-def _iterate(task: Task, plan: Plan, folder: RunFolder) -> Iteration:
+def _iterate(task: Task, plan: Plan, folder: RunFolder, costs: Costs) -> Iteration:
     begun, rows = time.perf_counter(), folder.iterations()
     number, settings = len(rows), next_settings(plan.laws, rows)
     specification, weights = folder.network(number - 1)
@@ -152,7 +157,8 @@ def _iterate(task: Task, plan: Plan, folder: RunFolder) -> Iteration:
         largest_share=plan.largest_share,
         multiple=plan.multiple,
     )
-    keep = select(task.zero_shares(specification, weights), cut=cut)
+    zeros = task.zero_shares(specification, weights)
+    keep = select(zeros, cut=cut, costs=costs(specification) if cut.kind == "time" else None)
     specification, weights = task.cut(specification, weights, keep=keep)
     before, _ = task.quality(specification, weights)
     effort = Effort(round(settings.batch_size), settings.epochs, settings.learning_rate)

@@ -16,6 +16,7 @@ from fieldray.adaptation.engine import EngineSettings
 from fieldray.adaptation.files import write_atomically
 from fieldray.adaptation.fit import Labelled, Progress, fit
 from fieldray.adaptation.networks import vgg16
+from fieldray.adaptation.profile_step import PROFILE_NAME
 from fieldray.adaptation.prune.arrays import ArrayTask
 from fieldray.adaptation.prune.baselines import one_shot
 from fieldray.adaptation.prune.loop import prune
@@ -106,6 +107,9 @@ class Study:
             if (self._folder / f"{row.name}.npz").is_file():
                 networks[row.name] = self.run_baseline(row)
         results = self._results(networks)
+        profiled = self._folder / "profile" / PROFILE_NAME
+        if profiled.is_file():
+            results["profile"] = json.loads(profiled.read_text())
         write_atomically(self._recipe.results, (json.dumps(results, indent=1) + "\n").encode())
         write_report(self._recipe.results.with_name("report.html"), results)
         return results

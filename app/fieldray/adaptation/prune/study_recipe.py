@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from fieldray.adaptation.engine import Precision
 from fieldray.adaptation.fit import Effort
+from fieldray.adaptation.profile import ProfileChoice
 from fieldray.adaptation.prune.baselines import Baseline
 from fieldray.adaptation.prune.recipe import PruneRecipe
 from fieldray.adaptation.tables import parse, read_toml
@@ -80,6 +81,7 @@ class StudyRecipe:
     results           where the table is kept beside it; the report goes into the same folder
     threads           on which networks are timed; training_threads: on which they train (0: the framework's choice)
     representative    training images that decide the ranges of the integers
+    profile           what `adapt profile` measures of the original
     """
 
     name: str
@@ -94,6 +96,7 @@ class StudyRecipe:
     threads: int = 1
     training_threads: int = 0
     representative: int = 200
+    profile: ProfileChoice = field(default_factory=ProfileChoice)
 
     def __post_init__(self) -> None:
         names = [run.name for run in self.runs]

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from fieldray.adaptation.files import write_atomically
 from fieldray.adaptation.page import page, table, text
+from fieldray.adaptation.profile_step import profile_section
 from fieldray.adaptation.pruning_plots import Curve, pruning_plots
 
 _HEAD: Final = (
@@ -35,6 +36,9 @@ def write_report(path: Path, results: Mapping[str, Any]) -> None:
         *[_run(name, found) for name, found in runs.items()],
         "<h2>One-shot pruning</h2>"
         + table(("", *_HEAD[1:]), [_cells(name, row) for name, row in results["baselines"].items()]),
+        "<h2>Time per iteration of the original</h2>" + profile_section(results["profile"])
+        if "profile" in results
+        else "",
     ]
     write_atomically(path, page(f"Pruning study {results['study']}", parts))
 
