@@ -1,0 +1,324 @@
+"""Setup and the uninstaller, run silently in a Windows of their own (wine), with a program that stands in.
+
+    python installer/windows/smoke_test.py [--keep FOLDER]
+
+Files and registry are compared before and after each step. Prints a line for each; exit code 0 if all of them held,
+1 if one did not, 2 where wine or NSIS is not installed. Needs root for the step with the full disk; else it is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import build_setup
+from wine import Snapshot, Wine
+
+_STAND_IN: Final = """Unicode true
+Target amd64-unicode
+SilentInstall silent
+RequestExecutionLevel user
+OutFile {name}
+Section
+Sleep 30000
+SectionEnd
+"""
+_PROGRAM: Final = "AppData/Local/Programs/Fieldray"
+_RESULTS: Final = "AppData/Local/fieldray"
+_REMEMBERED: Final = r"Software\\Microsoft\\Windows\\CurrentVersion\\Uninstall\\Fieldray"
+
+
+class World:
+    """The prefix, two versions of Setup, and what they should lay down."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.payloads = {version: _payload(folder / f"payload-{version}", version) for version in ("1.0", "1.1")}
+        self.setups = {
+            version: build_setup.build(payload, folder / "out", version=version)
+            for version, payload in self.payloads.items()
+        }
+        self.wine = Wine(folder / "prefix")
+        self.home = self.wine.home
+        self.program = self.home / _PROGRAM
+        self.fresh = Snapshot({}, {})
+
+    def setup(self, version: str, *arguments: str, expect: int = 0) -> str:
+        """Run Setup silently; what it said. Fails unless it ends with `expect`."""
+        code, said = self.wine.run(self.setups[version], "/S", *arguments)
+        assert code == expect, f"Setup {version} {' '.join(arguments)} ended with {code}, not {expect}: {said}"
+        return said
+
+    def remove(self, *arguments: str, program: Path | None = None, expect: int = 0) -> str:
+        """Run the uninstaller silently, so that it can be waited for; what it said."""
+        program = program or self.program
+        where = "C:\\" + str(program.relative_to(self.wine.drive)).replace("/", "\\")
+        code, said = self.wine.run(program / "uninstall.exe", "/S", *arguments, f"_?={where}")
+        assert code == expect, f"the uninstaller ended with {code}, not {expect}: {said}"
+        if not expect:  # run like this it cannot take itself away
+            (program / "uninstall.exe").unlink(missing_ok=True)
+            program.rmdir()
+        return said
+
+    def expect_program(self, version: str, program: Path | None = None, *, more: frozenset[str] = frozenset()) -> None:
+        """Fails unless exactly the files of this version are there, byte for byte."""
+        program, payload = program or self.program, self.payloads[version]
+        wanted = {path.relative_to(payload).as_posix() for path in payload.rglob("*") if path.is_file()}
+        found = {path.relative_to(program).as_posix() for path in program.rglob("*") if path.is_file()}
+        assert found == wanted | {"uninstall.exe", "install.ini"} | more, found ^ wanted
+        for name in wanted:
+            assert (program / name).read_bytes() == (payload / name).read_bytes(), name
+        beside = {path.name for path in program.parent.iterdir()} & {"Fieldray.new", "Fieldray.old"}
+        assert not beside, beside
+
+    @contextmanager
+    def nothing_changes(self) -> Iterator[None]:
+        """Fails if a file or a registry key is another one afterwards."""
+        before = self.wine.snapshot()
+        yield
+        assert before.changes(self.wine.snapshot()) == (set(), set()), before.changes(self.wine.snapshot())
+
+
+def _payload(folder: Path, version: str) -> Path:
+    folder.mkdir()
+    for name in build_setup.PROGRAMS:
+        script = folder / "stand-in.nsi"
+        script.write_text(_STAND_IN.format(name=name), encoding="utf-8")
+        subprocess.run([str(build_setup.find_makensis()), "-V1", str(script)], check=True)
+        script.unlink()
+    inside = folder / "_internal"
+    files = {
+        "base_library.zip": version,
+        "знімки/файл.txt": "a name that is not Latin",
+        "PySide6/Qt/lib/a$b ${c}.txt": "a name with what scripts use",
+        "/".join(["long" * 10] * 3) + "/end.txt": "a long path",
+        f"only-in-{version}/file.txt": version,
+    }
+    for name, text in files.items():
+        (inside / name).parent.mkdir(parents=True, exist_ok=True)
+        (inside / name).write_text(text, encoding="utf-8")
+    (inside / "large.bin").write_bytes(os.urandom(600_000))
+    return folder
+
+
+# ---- the steps, in order: each begins where the one before ended
+
+
+def old_windows_is_refused(world: World) -> None:
+    world.wine.pretend("win7")
+    with world.nothing_changes():
+        assert "64-bit Windows 10" in world.setup("1.0", expect=6)
+    world.wine.pretend("win10")
+    world.fresh = world.wine.snapshot()
+
+
+def a_first_install_changes_its_own_places_only(world: World) -> None:
+    world.setup("1.0")
+    world.expect_program("1.0")
+    paths, keys = world.fresh.changes(world.wine.snapshot())
+    home = world.home.relative_to(world.wine.drive).as_posix()
+    menu = f"{home}/AppData/Roaming/Microsoft/Windows/Start Menu/Programs/Fieldray.lnk"
+    strange = {path for path in paths if not f"{path}/".startswith(f"{home}/AppData/Local/Programs/")} - {menu}
+    assert menu in paths
+    assert not strange, strange
+    assert keys == {f"user:{_REMEMBERED}"}, keys
+    values = dict(line.partition("=")[::2] for line in world.wine.snapshot().registry[f"user:{_REMEMBERED}"])
+    assert values['"DisplayVersion"'] == '"1.0"'
+    assert values['"InstallLocation"'].endswith('Programs\\\\Fieldray"')
+
+
+def a_running_program_is_noticed(world: World) -> None:
+    window = world.wine.start(world.program / "fieldray-window.exe")
+    time.sleep(5)
+    code, said = _while_running(world, world.setups["1.1"], "/S")
+    assert (code, "running" in said) == (3, True), (code, said)
+    code, said = _while_running(world, world.program / "uninstall.exe", "/S", f"_?={_windows_path(world)}")
+    assert (code, "running" in said) == (3, True), (code, said)
+    assert window.poll() is None
+    world.wine.end()
+    window.wait(60)
+    world.expect_program("1.0")
+
+
+def _windows_path(world: World) -> str:
+    return "C:\\" + str(world.program.relative_to(world.wine.drive)).replace("/", "\\")
+
+
+def _while_running(world: World, program: Path, *arguments: str) -> tuple[int, str]:
+    done = world.wine.call(str(program), *arguments, timeout_s=120)
+    return done.returncode, done.stdout.strip()
+
+
+def an_upgrade_leaves_nothing_old(world: World) -> None:
+    results = world.home / _RESULTS
+    results.mkdir(parents=True)
+    (results / "results.db").write_text("the user's")
+    world.setup("1.1", "/DESKTOP")
+    world.expect_program("1.1")
+    assert not (world.program / "_internal" / "only-in-1.0").exists()
+    assert (world.home / "Desktop" / "Fieldray.lnk").exists()
+    assert '"DisplayVersion"="1.1"' in world.wine.snapshot().registry[f"user:{_REMEMBERED}"]
+
+
+def installing_again_changes_nothing(world: World) -> None:
+    with world.nothing_changes():
+        world.setup("1.1")
+
+
+def removing_keeps_the_results(world: World) -> None:
+    world.remove()
+    results = (world.home / _RESULTS).relative_to(world.wine.drive).as_posix()
+    paths, keys = world.fresh.changes(world.wine.snapshot())
+    programs = results.replace("fieldray", "Programs")
+    assert paths - {programs} == {results, f"{results}/results.db"}, paths
+    assert keys == set(), keys
+
+
+def removing_takes_the_results_when_asked(world: World) -> None:
+    world.setup("1.0")
+    world.remove("/REMOVERESULTS")
+    assert not (world.home / _RESULTS).exists()
+
+
+def the_ordinary_uninstaller_takes_itself_away(world: World) -> None:
+    world.setup("1.0")
+    (world.program / "mine.txt").write_text("put here by the user")
+    world.wine.run(world.program / "uninstall.exe", "/S")
+    assert [path.name for path in world.program.iterdir()] == ["mine.txt"]
+    (world.program / "mine.txt").unlink()
+    world.program.rmdir()
+
+
+def everyone_gets_it_when_asked(world: World) -> None:
+    before = world.wine.snapshot()
+    world.setup("1.0", "/ALLUSERS")
+    program = world.wine.drive / "Program Files" / "Fieldray"
+    world.expect_program("1.0", program)
+    _paths, keys = before.changes(world.wine.snapshot())
+    assert keys == {f"system:{_REMEMBERED}"}, keys
+    assert (world.wine.drive / "ProgramData/Microsoft/Windows/Start Menu/Programs/Fieldray.lnk").exists()
+    world.remove(program=program)
+    assert before.changes(world.wine.snapshot()) == (set(), set()), before.changes(world.wine.snapshot())
+
+
+def other_folders_are_taken_or_refused(world: World) -> None:
+    clinic = world.wine.drive / "Клініка №1" / "Програми"
+    world.setup("1.0", "/D=C:\\Клініка №1\\Програми\\Fieldray")
+    world.expect_program("1.0", clinic / "Fieldray")
+    world.remove(program=clinic / "Fieldray")
+    shutil.rmtree(clinic.parent)
+    foreign = world.wine.drive / "Foreign"
+    foreign.mkdir()
+    (foreign / "thesis.txt").write_text("not ours")
+    with world.nothing_changes():
+        assert "holds something else" in world.setup("1.0", "/D=C:\\Foreign", expect=5)
+        assert "too long" in world.setup("1.0", "/D=C:\\" + "x" * 100, expect=5)
+        assert "with its drive" in world.setup("1.0", "/D=C:\\", expect=5)
+    shutil.rmtree(foreign)
+
+
+def the_runtime_of_the_stick_is_taken_from_beside_setup(world: World) -> None:
+    beside = world.folder / "out" / "edgetpu-runtime"
+    beside.mkdir()
+    (beside / "edgetpu.dll").write_text("MZ, but no library")
+    with world.nothing_changes():
+        assert "64-bit Windows on Intel and AMD" in world.setup("1.0", expect=8)
+    shutil.copy(world.wine.drive / "windows" / "system32" / "zlib1.dll", beside / "edgetpu.dll")  # any 64-bit library
+    world.setup("1.0")
+    world.expect_program("1.0", more=frozenset({"edgetpu.dll"}))
+    shutil.rmtree(beside)
+    world.setup("1.1")
+    world.expect_program("1.1", more=frozenset({"edgetpu.dll"}))
+
+
+def a_disk_without_room_leaves_the_old_program(world: World) -> None:
+    if os.geteuid() != 0:
+        raise NotTried("needs root to mount a small disk")
+    with _small_disk(world, "e", "size=1m"):
+        assert "not enough room" in world.setup("1.0", "/D=E:\\Fieldray", expect=4)
+    with _small_disk(world, "f", "size=64m,nr_inodes=31") as disk:  # room for one program, not for files of a second
+        world.setup("1.0", "/D=F:\\Fieldray")
+        world.expect_program("1.0", disk / "Fieldray")
+        assert "Nothing was changed" in world.setup("1.1", "/D=F:\\Fieldray", expect=4)
+        world.expect_program("1.0", disk / "Fieldray")
+
+
+@contextmanager
+def _small_disk(world: World, letter: str, options: str) -> Iterator[Path]:
+    disk = world.folder / f"disk-{letter}"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(disk)], check=True)
+    try:
+        world.wine.give_drive(letter, disk)
+        yield disk
+    finally:
+        world.wine.settle()
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+class NotTried(Exception):
+    """A step that cannot be done here."""
+
+
+STEPS: Final[tuple[Callable[[World], None], ...]] = (
+    old_windows_is_refused,
+    a_first_install_changes_its_own_places_only,
+    a_running_program_is_noticed,
+    an_upgrade_leaves_nothing_old,
+    installing_again_changes_nothing,
+    removing_keeps_the_results,
+    removing_takes_the_results_when_asked,
+    the_ordinary_uninstaller_takes_itself_away,
+    everyone_gets_it_when_asked,
+    other_folders_are_taken_or_refused,
+    the_runtime_of_the_stick_is_taken_from_beside_setup,
+    a_disk_without_room_leaves_the_old_program,
+)
+
+
+def main() -> int:
+    """Run the steps; the exit code."""
+    parser = argparse.ArgumentParser(description="Run Setup and the uninstaller in wine.")
+    parser.add_argument("--keep", type=Path, help="work in this new folder and leave it")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.keep or Path(temporary)
+        folder.mkdir(exist_ok=True)
+        try:
+            world = World(folder)
+        except FileNotFoundError as missing:
+            sys.stderr.write(f"not run: {missing}\n")
+            return 2
+        try:
+            return _walk(world)
+        finally:
+            world.wine.end()
+
+
+def _walk(world: World) -> int:
+    for step in STEPS:
+        name = step.__name__.replace("_", " ")
+        try:
+            step(world)
+        except AssertionError as failure:
+            sys.stdout.write(f"FAILED  {name}: {failure}\n")
+            return 1
+        except NotTried as why:
+            sys.stdout.write(f"left out {name}: {why}\n")
+        else:
+            sys.stdout.write(f"ok      {name}\n")
+        sys.stdout.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
