@@ -550,6 +550,7 @@ Section "Uninstall"
     Delete "$SMPROGRAMS\Fieldray.lnk"
     Delete "$DESKTOP\Fieldray.lnk"
     DeleteRegKey SHCTX "${REMEMBERED}"
+    DeleteRegKey /ifempty SHCTX "Software\Microsoft\Windows\CurrentVersion\Uninstall" ; a new user has no such key before the first program
   ${EndIf}
   ${If} $WantsResultsGone = 1
     SetShellVarContext current ; the results are the user's, also when the program was everyone's

@@ -3,7 +3,7 @@
     python installer/windows/smoke_test.py [--keep FOLDER]
 
 Files and registry are compared before and after each step. Prints a line for each; exit code 0 if all of them held,
-1 if one did not, 2 where wine or NSIS is not installed. Needs root for the step with the full disk; else it is left out.
+1 if one did not, 2 where wine or NSIS is not installed. The step with the full disk is left out without root.
 """
 
 from __future__ import annotations

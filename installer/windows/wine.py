@@ -112,8 +112,9 @@ def _hashes(drive: Path) -> dict[str, str]:
             folders[:] = [name for name in folders if name not in ("temp", "Installer")]
         for name in files:
             path = Path(folder) / name
-            if path.is_file():
-                found[path.relative_to(drive).as_posix()] = hashlib.sha256(path.read_bytes()).hexdigest()
+            if path.is_file():  # a shortcut holds the times of what it leads to
+                digest = "shortcut" if path.suffix == ".lnk" else hashlib.sha256(path.read_bytes()).hexdigest()
+                found[path.relative_to(drive).as_posix()] = digest
         for name in folders:
             if not (Path(folder) / name).is_symlink():
                 found[(Path(folder) / name).relative_to(drive).as_posix()] = "folder"

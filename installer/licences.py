@@ -1,0 +1,50 @@
+"""Write the licences of all that others made into the frozen folder, where the About box reads them.
+
+    python installer/licences.py FROZEN     (with the build environment's Python)
+
+One JSON file: {"parts": [{"name", "version", "licence", "texts": [[title, key], ...], "files": [...]}, ...],
+"texts": {key: text}}. `files` is filled for libraries under the LGPL, which whoever has the program may replace.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import parts
+
+PLACE: Final = "_internal/fieldray/_data/licences/licences.json"
+
+
+def table(found: Iterable[parts.Part]) -> dict[str, Any]:
+    """What is written; each text once, however many parts have it."""
+    texts: dict[str, str] = {}
+    rows = []
+    for part in found:
+        titles = []
+        for title, text in part.texts.items():
+            key = hashlib.sha256(text.encode()).hexdigest()[:16]
+            texts[key] = text
+            titles.append([title, key])
+        files = list(part.files) if part.licence.startswith("LGPL") else []
+        rows.append(
+            {"name": part.name, "version": part.version, "licence": part.licence, "texts": titles, "files": files}
+        )
+    return {"parts": rows, "texts": texts}
+
+
+def collect(frozen: Path) -> Path:
+    """Write the file; its path. Raises ValueError for a library of unknown origin or a part without licence."""
+    path = frozen / PLACE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(table(parts.parts(frozen)), ensure_ascii=False, indent=1, sort_keys=True)
+    path.write_text(text + "\n", encoding="utf-8", newline="\n")
+    return path
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{collect(Path(sys.argv[1]))}\n")

@@ -1,0 +1,109 @@
+"""The list of parts of a frozen folder (CycloneDX 1.6, JSON): every file with its hash, every part with its licence.
+
+    python installer/sbom.py FROZEN     (with the build environment's Python; writes FROZEN.cdx.json beside the folder)
+
+The same folder and SOURCE_DATE_EPOCH give the same list.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import os
+import sys
+import tomllib
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import parts
+
+_PROJECT: Final = Path(__file__).resolve().parent.parent / "pyproject.toml"
+
+
+def document(
+    files: Mapping[str, str], found: Sequence[parts.Part], *, version: str, made_at: datetime.datetime
+) -> dict[str, Any]:
+    """The list as JSON-able values.
+
+    files       SHA-256 in hexadecimal by place in the folder
+    made_at     with its time zone
+    """
+    program = {
+        "type": "application",
+        "bom-ref": "fieldray",
+        "name": "fieldray",
+        "version": version,
+        "licenses": [{"license": {"id": "Apache-2.0"}}],
+        "purl": f"pkg:generic/fieldray@{version}",
+    }
+    whole = hashlib.sha256("\n".join(f"{digest} {place}" for place, digest in sorted(files.items())).encode())
+    brought = {place: part for part in found for place in part.files}
+    dependencies = [{"ref": "fieldray", "dependsOn": sorted(_reference(part) for part in found)}]
+    dependencies += [
+        {"ref": _reference(part), "dependsOn": [f"file:{place}" for place in part.files if place in files]}
+        for part in found
+    ]
+    return {
+        "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "serialNumber": f"urn:uuid:{uuid.UUID(bytes=whole.digest()[:16], version=4)}",
+        "version": 1,
+        "metadata": {"timestamp": made_at.isoformat().replace("+00:00", "Z"), "component": program},
+        "components": [_component(part) for part in found]
+        + [_file(place, digest, brought.get(place)) for place, digest in sorted(files.items())],
+        "dependencies": dependencies,
+    }
+
+
+def _reference(part: parts.Part) -> str:
+    return f"{part.kind}:{part.name}"
+
+
+def _component(part: parts.Part) -> dict[str, Any]:
+    is_plain = " " not in part.licence and not part.licence.startswith("LicenseRef")
+    named = {"license": {"id": part.licence}} if is_plain and part.licence not in _UNLISTED else None
+    component = {
+        "type": "platform" if part.kind == "interpreter" else "library",
+        "bom-ref": _reference(part),
+        "name": part.name,
+        "licenses": [named or {"license": {"name": part.licence}}],
+        "purl": part.package_url,
+    }
+    return component | ({"version": part.version} if part.version else {})
+
+
+_UNLISTED: Final = frozenset({"NOASSERTION"})
+
+
+def _file(place: str, digest: str, part: parts.Part | None) -> dict[str, Any]:
+    component: dict[str, Any] = {
+        "type": "file",
+        "bom-ref": f"file:{place}",
+        "name": place,
+        "hashes": [{"alg": "SHA-256", "content": digest}],
+    }
+    return component | ({"group": part.name} if part else {})
+
+
+def hashes(frozen: Path) -> dict[str, str]:
+    """SHA-256 by place of every file that is not a link."""
+    return {place: hashlib.sha256((frozen / place).read_bytes()).hexdigest() for place in parts.places(frozen)}
+
+
+def write(frozen: Path) -> Path:
+    """Write the list beside the folder; its path. Raises ValueError for a library of unknown origin."""
+    seconds = int(os.environ.get("SOURCE_DATE_EPOCH", "0"))
+    made_at = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+    version = str(tomllib.loads(_PROJECT.read_text(encoding="utf-8"))["project"]["version"])
+    content = document(hashes(frozen), parts.parts(frozen), version=version, made_at=made_at)
+    path = frozen.with_name(f"{frozen.name}.cdx.json")
+    path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8", newline="\n")
+    return path
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{write(Path(sys.argv[1]))}\n")
