@@ -29,6 +29,16 @@ def builtin_packs() -> Path:
     return _data_root() / "models"
 
 
+def licence_table() -> Path:
+    """The licences of what others made, written when an installer is built; not there in a checkout."""
+    return _data_root() / "licences" / "licences.json"
+
+
+def program_folder() -> Path:
+    """The folder the program is installed in, or the one its Python is in."""
+    return Path(sys.executable).resolve().parent
+
+
 def user_data() -> Path:
     """This user's data folder (results, trusted keys), made if absent; FIELDRAY_HOME overrides it."""
     override = os.environ.get("FIELDRAY_HOME")

@@ -443,6 +443,13 @@ Function ChangePlaces
     ExecWait '"$INSTDIR.old\uninstall.exe" /S /FILESONLY _?=$INSTDIR.old'
     Delete "$INSTDIR.old\uninstall.exe"
     RMDir "$INSTDIR.old"
+    ${If} ${FileExists} "$INSTDIR.old\*.*" ; what the user put there stays the user's
+      ClearErrors
+      CopyFiles /SILENT "$INSTDIR.old\*.*" "$INSTDIR"
+      ${IfNot} ${Errors}
+        RMDir /r "$INSTDIR.old"
+      ${EndIf}
+    ${EndIf}
   ${EndIf}
 FunctionEnd
 

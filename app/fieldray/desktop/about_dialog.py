@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from PySide6.QtWidgets import QDialog, QDialogButtonBox, QPushButton, QVBoxLayout, QWidget
 
+from fieldray.desktop.licences_dialog import LicencesDialog
 from fieldray.desktop.parts import words
 from fieldray.desktop.words import research_only
+from fieldray.licences import licensed_parts
 from fieldray.paths import user_data
 from fieldray.translation import Translator
 
 
 class AboutDialog(QDialog):
-    """Name, version, purpose, connections, where results are kept."""
+    """Name, version, purpose, connections, where results are kept, and the licences of what others made.
 
-    def __init__(self, translator: Translator, parent: QWidget | None = None) -> None:
+    licences    another table of them than the installed program's
+    """
+
+    def __init__(self, translator: Translator, parent: QWidget | None = None, *, licences: Path | None = None) -> None:
         super().__init__(parent)
         self.setWindowTitle(translator.text("About Fieldray"))
         self.setMinimumWidth(480)
@@ -35,6 +42,13 @@ class AboutDialog(QDialog):
         column.addWidget(words(translator.text("Results are kept in {folder}", folder=user_data()), role="muted"))
         close = QPushButton(translator.text("Close"))
         box = QDialogButtonBox()
+        parts = licensed_parts(licences)
+        if parts:
+            self.licences_button = QPushButton(translator.text("Licences…"))
+            self.licences_button.clicked.connect(lambda: LicencesDialog(parts, translator, self).open())
+            box.addButton(self.licences_button, QDialogButtonBox.ButtonRole.ActionRole)
+        else:
+            column.addWidget(words(translator.text("Its licences are collected when it is installed."), role="muted"))
         box.addButton(close, QDialogButtonBox.ButtonRole.RejectRole)
         box.rejected.connect(self.reject)
         column.addWidget(box)

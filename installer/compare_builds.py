@@ -1,0 +1,56 @@
+"""Whether two builds are the same: the same files with the same content, modes and times, links with the same targets.
+
+    python installer/compare_builds.py FIRST SECOND     (two folders, or two files)
+
+Prints what differs, a line for each; exit code 0 if nothing does, 1 if something does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def contents(build: Path) -> dict[str, str]:
+    """What is to be equal, by place: kind, mode, time and SHA-256; a lone file counts with its content only."""
+    if build.is_file():
+        return {"": hashlib.sha256(build.read_bytes()).hexdigest()}
+    found = {}
+    for path in sorted(build.rglob("*")):
+        place = path.relative_to(build).as_posix()
+        if path.is_symlink():
+            found[place] = f"link to {path.readlink()}"
+        elif path.is_dir():
+            found[place] = "folder"
+        else:
+            facts = path.stat()
+            digest = hashlib.sha256(path.read_bytes()).hexdigest()
+            found[place] = f"{facts.st_mode & 0o777:o} {int(facts.st_mtime)} {digest}"
+    return found
+
+
+def differences(first: Mapping[str, str], second: Mapping[str, str]) -> list[str]:
+    """A line for each place that is in one only, or not the same in both."""
+    lines = [f"only in the first: {place}" for place in first.keys() - second.keys()]
+    lines += [f"only in the second: {place}" for place in second.keys() - first.keys()]
+    both = first.keys() & second.keys()
+    lines += [
+        f"differs: {place or 'the file'} ({first[place]} / {second[place]})"
+        for place in both
+        if first[place] != second[place]
+    ]
+    return sorted(lines)
+
+
+def main(arguments: list[str]) -> int:
+    """Compare; the exit code."""
+    first, second = (contents(Path(argument)) for argument in arguments)
+    lines = differences(first, second)
+    sys.stdout.write("".join(f"{line}\n" for line in lines) or f"the same: {len(first)} files, folders and links\n")
+    return 1 if lines else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

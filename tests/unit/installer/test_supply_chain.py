@@ -1,0 +1,131 @@
+"""The list of parts and the licences: whole, exact, the same for the same folder."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import compare_builds
+import licences
+import parts
+import sbom
+
+NOON = datetime.datetime(2026, 1, 2, 12, tzinfo=datetime.UTC)
+QT = parts.Part(
+    name="Qt", version="6.11.3", licence="LGPL-3.0-only", kind="native", package_url="pkg:generic/qt@6.11.3",
+    texts={"LGPL-3.0-only": "the text"}, files=("_internal/libQt6Core.so.6",),
+)  # fmt: skip
+GCC = parts.Part(
+    name="GCC runtime", version="", licence="GPL-3.0-or-later WITH GCC-exception-3.1", kind="native",
+    package_url="pkg:generic/gcc-runtime",
+)  # fmt: skip
+FILES = {"fieldray": "0" * 64, "_internal/libQt6Core.so.6": "a" * 64}
+
+
+def made(**changes: Any) -> dict[str, Any]:
+    return sbom.document(FILES, [QT, GCC], **{"version": "1.2", "made_at": NOON, **changes})
+
+
+def test_every_file_and_every_part_is_listed() -> None:
+    document = made()
+    by_reference = {component["bom-ref"]: component for component in document["components"]}
+    assert by_reference.keys() == {"native:Qt", "native:GCC runtime", *(f"file:{place}" for place in FILES)}
+    library = by_reference["file:_internal/libQt6Core.so.6"]
+    assert library["hashes"] == [{"alg": "SHA-256", "content": "a" * 64}]
+    assert library["group"] == "Qt"
+    assert by_reference["native:Qt"]["licenses"] == [{"license": {"id": "LGPL-3.0-only"}}]
+    assert by_reference["native:GCC runtime"]["licenses"] == [{"license": {"name": GCC.licence}}]
+    assert {"ref": "native:Qt", "dependsOn": ["file:_internal/libQt6Core.so.6"]} in document["dependencies"]
+
+
+def test_the_same_folder_gives_the_same_list_and_another_one_another() -> None:
+    assert json.dumps(made()) == json.dumps(made())
+    other = sbom.document({**FILES, "fieldray": "1" * 64}, [QT, GCC], version="1.2", made_at=NOON)
+    assert other["serialNumber"] != made()["serialNumber"]
+
+
+def test_it_is_what_the_standard_asks_for() -> None:
+    validation = pytest.importorskip("cyclonedx.validation.json")
+    schema = pytest.importorskip("cyclonedx.schema")
+    validator = validation.JsonStrictValidator(schema.SchemaVersion.V1_6)
+    assert validator.validate_str(json.dumps(made())) is None
+    assert validator.validate_str(json.dumps({**made(), "components": [{"type": "spaceship"}]})) is not None
+
+
+def test_a_text_that_several_parts_have_is_kept_once() -> None:
+    other = parts.Part(
+        name="shiboken6", version="6", licence="MIT", kind="distribution", package_url="", texts=dict(QT.texts),
+        files=("_internal/x.so",),
+    )  # fmt: skip
+    table = licences.table([QT, other])
+    assert list(table["texts"].values()) == ["the text"]
+    assert [row["files"] for row in table["parts"]] == [["_internal/libQt6Core.so.6"], []]
+
+
+def test_a_library_nobody_knows_is_an_error() -> None:
+    known = {"python-gdcm": GCC, "Python": QT}
+    with pytest.raises(ValueError, match="libtelemetry"):
+        list(parts._native_parts(["_internal/libtelemetry.so.1"], known))
+
+
+@pytest.mark.parametrize(
+    ("place", "part"),
+    [
+        ("_internal/libQt6Core.so.6", "Qt"),
+        ("_internal/PySide6/Qt6Core.dll", "Qt"),
+        ("_internal/PySide6/Qt/plugins/platforms/libqxcb.so", "Qt"),
+        ("_internal/python_gdcm.libs/libcrypto-5409cd36.so.1.1.1k", "OpenSSL of GDCM"),
+        ("_internal/libcrypto.so.3", "OpenSSL"),
+        ("_internal/_gdcm/libgdcmcharls.so.2", "CharLS of GDCM"),
+        ("_internal/_gdcm/libgdcmMSFF.so.3.2", "GDCM"),
+        ("_internal/libpython3.11.so.1.0", "Python"),
+        ("_internal/VCRUNTIME140.dll", "Microsoft Visual C++ runtime"),
+    ],
+)
+def test_native_libraries_are_known_by_their_place(place: str, part: str) -> None:
+    row = parts._row(place)
+    assert row is not None
+    assert row["name"] == part
+
+
+def test_the_texts_the_table_names_are_there() -> None:
+    folder = Path(parts.__file__).parent
+    rows = tomllib.loads((folder / "native_parts.toml").read_text(encoding="utf-8"))["part"]
+    named = {text for row in rows for text in row.get("texts", ())} | {"LGPL-3.0-only", "GPL-3.0-only"}
+    there = {path.stem for path in (folder / "licence_texts").iterdir()}
+    assert named <= there
+    assert "GNU LESSER GENERAL PUBLIC LICENSE" in (folder / "licence_texts" / "LGPL-3.0-only.txt").read_text()
+
+
+def test_no_distribution_that_ships_reports_home() -> None:
+    """Names of packages that send something somewhere; none may be asked for, not even by something asked for."""
+    lock = Path(parts.__file__).with_name("requirements.lock").read_text(encoding="utf-8")
+    names = re.findall(r"^([a-z0-9-]+)==", lock, re.MULTILINE)
+    assert len(names) > 20
+    telling = re.compile(r"telemetry|sentry|analytics|posthog|mixpanel|segment|datadog|newrelic|bugsnag|requests|httpx")
+    assert [name for name in names if telling.search(name)] == []
+
+
+def test_builds_are_compared_by_content_mode_time_and_place(tmp_path: Path) -> None:
+    def build(name: str) -> Path:
+        (tmp_path / name / "inside").mkdir(parents=True)
+        file = tmp_path / name / "inside" / "file"
+        file.write_text("the same")
+        file.chmod(0o644)
+        os.utime(file, (1000, 1000))
+        return tmp_path / name
+
+    first, second = build("first"), build("second")
+    assert compare_builds.main([str(first), str(second)]) == 0
+    (second / "more").write_text("")
+    os.utime(second / "inside" / "file", (1000, 1001))
+    lines = compare_builds.differences(compare_builds.contents(first), compare_builds.contents(second))
+    assert [line.partition(" (")[0] for line in lines] == ["differs: inside/file", "only in the second: more"]
+    assert compare_builds.main([str(first), str(second)]) == 1

@@ -1,0 +1,81 @@
+"""Setup for Windows, as far as it is text: what goes in, what goes out, and that it fetches nothing.
+
+What it does is tried by installer/windows/smoke_test.py, in wine.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+import build_setup
+
+SCRIPT = build_setup.SCRIPT.read_text(encoding="utf-8")
+TEXTS = build_setup.SCRIPT.with_name("texts.nsh").read_text(encoding="utf-8")
+FILES = ["_internal/знімки/файл.txt", "_internal/a/b$c.txt", "fieldray.exe"]
+
+
+def test_every_file_is_laid_down_and_taken_away_by_name() -> None:
+    laid = build_setup.install_lines(Path("/frozen"), FILES)
+    assert laid == [
+        'SetOutPath "$Staging\\_internal\\знімки"',
+        'File "/oname=файл.txt" "/frozen/_internal/знімки/файл.txt"',
+        'SetOutPath "$Staging\\_internal\\a"',
+        'File "/oname=b$$c.txt" "/frozen/_internal/a/b$c.txt"',
+        'SetOutPath "$Staging"',
+        'File "/oname=fieldray.exe" "/frozen/fieldray.exe"',
+    ]
+    removed = build_setup.remove_lines(FILES)
+    assert removed[:3] == [
+        'Delete "$INSTDIR\\_internal\\знімки\\файл.txt"',
+        'Delete "$INSTDIR\\_internal\\a\\b$$c.txt"',
+        'Delete "$INSTDIR\\fieldray.exe"',
+    ]
+    folders = [re.findall(r'"\$INSTDIR\\(.+)"', line)[0] for line in removed[3:]]
+    assert folders == ["_internal\\a", "_internal\\знімки", "_internal"]  # what is inside goes first
+    assert len(PurePosixPath(*folders[0].split("\\")).parts) == 2
+
+
+def test_a_name_that_windows_cannot_keep_is_refused() -> None:
+    with pytest.raises(ValueError, match="not a name for Windows"):
+        build_setup.install_lines(Path("/frozen"), ["_internal/a:b.txt"])
+
+
+@pytest.mark.parametrize(
+    ("version", "numbers"), [("1.2.3", "1.2.3.0"), ("0.1", "0.1.0.0"), ("1.2rc1", "1.2.0.0"), ("1.2.3.4", "1.2.3.4")]
+)
+def test_windows_gets_four_numbers(version: str, numbers: str) -> None:
+    assert build_setup.numbers(version) == numbers
+
+
+def test_a_folder_that_is_no_program_is_refused(tmp_path: Path) -> None:
+    if build_setup.shutil.which("makensis") is None:
+        pytest.skip("makensis is not installed")
+    with pytest.raises(FileNotFoundError, match=r"fieldray-window\.exe"):
+        build_setup.build(tmp_path, tmp_path / "out", version="1.0")
+
+
+def test_setup_fetches_nothing() -> None:
+    code = "\n".join(line.partition(";")[0] for line in SCRIPT.splitlines()).lower()
+    assert re.findall(r"nsisdl|inetc|inetload|nscurl|wininet|winhttp|powershell|bitsadmin|://", code) == []
+
+
+def test_only_results_and_what_was_laid_down_are_removed() -> None:
+    """Whole folders go in three places: what Setup itself is laying down or has put aside, and results when asked."""
+    whole = re.findall(r'RMDir /r "([^"]+)"', SCRIPT)
+    assert set(whole) == {"$Staging", "$INSTDIR.old", "$LOCALAPPDATA\\fieldray"}
+    asked = re.search(
+        r"\$WantsResultsGone = 1\s+SetShellVarContext current[^\n]*\n\s+RMDir /r \"\$LOCALAPPDATA", SCRIPT
+    )
+    assert asked is not None
+
+
+def test_every_sentence_is_there_in_both_languages() -> None:
+    said = set(re.findall(r"\$\(([A-Z_]+)\)", SCRIPT + TEXTS))
+    written = re.findall(r'!insertmacro Text (\w+)\s*\\?\s*"([^"]+)"\s*\\?\s*"([^"]+)"', TEXTS)
+    assert said == {name for name, _english, _ukrainian in written}
+    for name, english, ukrainian in written:
+        assert re.search("[А-Яа-яіїєґ]", ukrainian), name
+        assert not re.search("[А-Яа-я]", english), name
