@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,18 +28,20 @@ class Window:
 class Image:
     """One upright grey image, read-only.
 
-    pixels      (rows, columns) uint8 or uint16, after the Modality LUT; 0 is air (black) whatever the photometric
-                interpretation was. A modality value is `pixels * value_scale + value_offset`.
+    pixels      (rows, columns) uint8 or uint16, after the Modality LUT, or float32 averages of such with a `step`; 0
+                is air (black) whatever the photometric interpretation was. A modality value is
+                `pixels * value_scale + value_offset`.
     window      how the file asks to be shown, in the units of `pixels`; None where it is silent
     voi_lut     the file's VOI LUT as display values 0..65535 for each pixel value (index = pixel value); or None
     padding     pixel value that marks "no data" (DICOM Pixel Padding Value), or None
-    spacing_mm  (row, column) distance between pixel centres, or None
-    is_reduced  True when the file was read at a lower resolution on purpose; `full_rows`, `full_columns` are then
-                the file's own size
+    spacing_mm  (row, column) distance between these pixels' centres, or None
+    step        how many of the file's pixels, down and across, one of these stands for; the last row and column stand
+                for what is left. Above 1 when the file was read at a lower resolution on purpose
+    full_rows, full_columns  the file's own size, 0 for that of `pixels`
     notes       codes of what was assumed or repaired while reading, for the log and the viewer
     """
 
-    pixels: NDArray[np.uint8] | NDArray[np.uint16]
+    pixels: NDArray[Any]
     window: Window | None = None
     voi_lut: NDArray[np.uint16] | None = None
     padding: int | None = None
@@ -48,7 +50,7 @@ class Image:
     spacing_mm: tuple[float, float] | None = None
     view: str = ""
     is_colour: bool = False
-    is_reduced: bool = False
+    step: int = 1
     full_rows: int = 0
     full_columns: int = 0
     notes: tuple[str, ...] = ()
@@ -56,9 +58,22 @@ class Image:
     def __post_init__(self) -> None:
         if self.pixels.ndim != 2 or self.pixels.size == 0:
             raise ValueError(f"pixels must be (rows, columns), not {self.pixels.shape}")
-        if self.pixels.dtype not in (np.uint8, np.uint16):
+        if self.step < 1:
+            raise ValueError(f"a pixel stands for 1 or more, not {self.step}")
+        if self.pixels.dtype not in ((np.uint8, np.uint16, np.float32) if self.step > 1 else (np.uint8, np.uint16)):
             raise TypeError(f"pixels must be uint8 or uint16, not {self.pixels.dtype}")
         self.pixels.flags.writeable = False
+
+    @property
+    def is_reduced(self) -> bool:
+        """Whether the file was read at a lower resolution on purpose."""
+        return self.step > 1
+
+    @property
+    def extent(self) -> tuple[float, float]:
+        """Rows and columns of `pixels` that the image fills: with a step the last of each may be filled in part."""
+        rows, columns = self.pixels.shape
+        return (self.full_rows or rows) / self.step, (self.full_columns or columns) / self.step
 
 
 @dataclass(frozen=True, slots=True)

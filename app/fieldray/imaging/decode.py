@@ -1,4 +1,4 @@
-"""From the bytes of a file to an upright grey image at full resolution."""
+"""From the bytes of a file to an upright grey image, at full resolution or as much as is needed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from fieldray.imaging.sniff import HEAD_BYTES, sniff
 from fieldray.reasons import reason
 
 
-def decode(data: bytes, ref: ImageRef, *, shortest_side: int | None = None) -> Image:
+def decode(data: bytes, ref: ImageRef, *, needed: float | None = None) -> Image:
     """Decode one image, what it is being told from `data`; `ref.frame` chooses among several frames.
 
-    shortest_side   allows a lower resolution, where that is faster to decode, with at least this many pixels on the
-                    shorter side; full resolution without it
+    needed  allows a lower resolution, by the rule of `reduction`: pixels that a tensor needs across the shorter side
+            (`reduction.pixels_needed`); full resolution without it
     Raises Unreadable (cannot be decoded) and Unusable (colour, no image in it).
     """
     if not data:
@@ -23,12 +23,12 @@ def decode(data: bytes, ref: ImageRef, *, shortest_side: int | None = None) -> I
     if content == "executable":
         raise Unreadable(reason("executable"))
     if content == "png":
-        return decode_png(data)
+        return decode_png(data, needed=needed)
     if content == "jpeg":
-        return decode_jpeg(data)
+        return decode_jpeg(data, needed=needed)
     if content == "dicom":
         # pydicom and its codecs take a third of a second to load: only for those who need them.
         from fieldray.imaging.dicom import decode_dicom
 
-        return decode_dicom(data, frame=ref.frame, shortest_side=shortest_side)
+        return decode_dicom(data, frame=ref.frame, needed=needed)
     raise Unusable(reason("not_an_image"))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import struct
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import gdcm
+import jpeg_ls
 import numpy as np
 import PIL.Image
 from numpy.typing import NDArray
@@ -49,7 +49,6 @@ PLUGINS: Final[Mapping[UID, str]] = {
 _ITEM: Final = 0xFFFEE000
 _SEQUENCE_END: Final = 0xFFFEE0DD
 _J2K_START: Final = b"\xff\x4f\xff\x51"
-_J2K_CODING_STYLE: Final = b"\xff\x52\x00"
 # Names that pydicom's table does not hold.
 _NAMES: Final[Mapping[str, str]] = {
     "1.2.840.10008.1.2.4.110": "JPEG XL lossless",
@@ -96,33 +95,40 @@ def codestream_size(frame: bytes) -> tuple[int, int] | None:
     return jpeg_size(frame) if frame[:2] == b"\xff\xd8" else None
 
 
-def spare_levels(frame: bytes, shortest_side: int) -> int:
-    """How often a JPEG 2000 image can be halved and keep `shortest_side` pixels; 0 for any other codestream."""
-    size = codestream_size(frame)
-    at = frame.find(_J2K_CODING_STYLE, 0, 1024)
-    if size is None or not frame.startswith(_J2K_START) or at < 0 or len(frame) < at + 10:
-        return 0
-    # ITU-T T.800 A.6.1: the number of decomposition levels follows seven bytes after the segment's length
-    levels = frame[at + 9]
-    return max((level for level in range(min(levels, 8) + 1) if min(size) >> level >= shortest_side), default=0)
+def decode_run_lengths(frame: bytes, rows: int, columns: int, kind: str) -> NDArray[Any] | None:
+    """Decode a grey RLE frame (PS3.5 annex G) of "u1", "i1", "u2" or "i2" by Pillow, which calls it PackBits.
 
-
-def decode_reduced(frame: bytes, levels: int, bits: int) -> NDArray[np.uint16]:
-    """Decode an unsigned grey JPEG 2000 image of `bits` bits, halved `levels` times: its wavelets hold that picture.
-
-    Raises OSError, ValueError or SyntaxError for what Pillow cannot read.
+    None where the frame is not laid out as the standard says, or too short: pydicom then has the word.
     """
-    picture: Any = PIL.Image.open(io.BytesIO(frame), formats=("JPEG2000",))
-    picture.reduce = levels
-    # Pillow moves the values up to fill 8 or 16 bits
-    values = np.asarray(picture).astype(np.float32) / (1 << ((8 if bits <= 8 else 16) - bits))
-    # A halving keeps every other sample, not the middle of two: move by what that adds up to (T.800 F.3.1)
-    shift = np.float32(0.5 - 0.5 / (1 << levels))
-    for _ in range(2):
-        following = np.vstack([values[1:], values[-1:]])
-        values = ((1 - shift) * values + shift * following).T
-    moved: NDArray[np.uint16] = np.rint(values).clip(0, (1 << bits) - 1).astype(np.uint16)
-    return moved
+    count, *offsets = struct.unpack("<16I", frame[:64].ljust(64, b"\0"))
+    ends = [*offsets[1:count], len(frame)]
+    if count != int(kind[1]) or sorted((64, *ends)) != [64, *ends] or offsets[0] != 64:
+        return None
+    try:
+        planes = [_plane(frame[start:end], rows, columns) for start, end in zip(offsets, ends, strict=False)]
+    except (OSError, ValueError):
+        return None
+    if count == 1:
+        return planes[0].view(kind)
+    stored = planes[0].astype(np.uint16)
+    stored <<= 8
+    stored |= planes[1]
+    return stored.view(kind)
+
+
+def _plane(packed: bytes, rows: int, columns: int) -> NDArray[np.uint8]:
+    """One byte plane; taken as a single line, because runs may reach over the ends of rows."""
+    line: Any = PIL.Image.frombytes("L", (rows * columns, 1), packed, "packbits", "L")
+    return np.asarray(line).reshape(rows, columns)
+
+
+def decode_jpeg_ls(frame: bytes, rows: int, columns: int, bits: int) -> NDArray[Any] | None:
+    """Decode a grey JPEG-LS frame by CharLS; None where its own precision is not `bits`, or it has colours."""
+    # The precision stands before the size in the frame header (ITU-T T.87 C.2.2).
+    values, facts = jpeg_ls.decode_pixel_data(frame)
+    if (facts["components"], facts["bits_per_sample"]) != (1, bits):
+        return None
+    return np.frombuffer(values, np.uint8 if bits <= 8 else np.uint16).reshape(rows, columns)
 
 
 def decode_extended(frame: bytes, rows: int, columns: int) -> NDArray[np.uint16]:

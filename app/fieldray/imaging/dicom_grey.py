@@ -3,11 +3,14 @@
 The pixels of an `Image` are the stored values shifted to start at 0, turned round where low means white; the rescale
 is kept as two numbers, so nothing is rounded. Windows and VOI LUTs are given in the file in modality values and are
 brought to pixel values here.
+
+An image that is to be averaged over blocks (`step`) is averaged as stored, before all that is affine; where a Modality
+LUT or pixel padding comes between, which are not, afterwards.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -16,6 +19,7 @@ from pydicom.dataset import Dataset
 
 from fieldray.domain.image import Image, Window, WindowFunction
 from fieldray.imaging.dicom_fields import first_value, items, number, numbers, text, whole_number
+from fieldray.imaging.reduction import block_means
 
 KEYWORDS: Final = (
     "PhotometricInterpretation",
@@ -37,7 +41,7 @@ KEYWORDS: Final = (
 )
 _NARROWEST: Final = 1e-3
 
-Pixels = NDArray[np.uint8] | NDArray[np.uint16]
+Pixels = NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -55,48 +59,65 @@ class _Table:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Modality:
-    """Pixels after the Modality LUT stage: value = pixels * scale + offset."""
+    """Pixels after the Modality LUT stage: value = pixels * scale + offset.
+
+    lowest, highest   of all pixels, before any were averaged
+    step              what is still to be averaged over
+    """
 
     pixels: Pixels
     scale: float
     offset: float
     no_data: NDArray[np.bool_] | None
+    lowest: int
+    highest: int
+    step: int
 
 
-def grey_image(stored: NDArray[Any], dataset: Dataset, notes: tuple[str, ...] = ()) -> Image:
-    """The image of stored values (rows, columns), any integer or float type, and the elements that explain them."""
+def grey_image(stored: NDArray[Any], dataset: Dataset, notes: tuple[str, ...] = (), *, step: int = 1) -> Image:
+    """The image of stored values (rows, columns), any integer or float type, and the elements that explain them.
+
+    step  averages over blocks of so many pixels, down and across
+    """
     remarks = list(notes)
-    stage = _modality(stored, dataset, remarks)
+    stage = _modality(stored, dataset, remarks, step)
     pixels = stage.pixels
     padding = None
-    if stage.no_data is not None and stage.no_data.any():
+    if stage.no_data is not None:
         pixels = np.where(stage.no_data, pixels.dtype.type(0), pixels)
         padding = 0
     return Image(
-        pixels=pixels,
+        pixels=block_means(pixels, stage.step),
         window=_window(dataset, stage, remarks),
         voi_lut=_voi_lut(dataset, stage),
         padding=padding,
         value_scale=stage.scale,
         value_offset=stage.offset,
-        spacing_mm=_spacing_mm(dataset),
+        spacing_mm=_spacing_mm(dataset, step),
         view=text(dataset, "ViewPosition").upper(),
-        full_rows=pixels.shape[0],
-        full_columns=pixels.shape[1],
+        step=step,
+        full_rows=stored.shape[0],
+        full_columns=stored.shape[1],
         notes=tuple(remarks),
     )
+
+
+def grey_image_at(stored: NDArray[Any], dataset: Dataset, *, step: int, rows: int, columns: int) -> Image:
+    """The same of values that a codec gave at 1 / `step` of a file of `rows` x `columns`."""
+    image = grey_image(stored, dataset)
+    return replace(image, step=step, full_rows=rows, full_columns=columns, spacing_mm=_spacing_mm(dataset, step))
 
 
 # ---- stored values to pixels
 
 
-def _modality(stored: NDArray[Any], dataset: Dataset, remarks: list[str]) -> _Modality:
+def _modality(stored: NDArray[Any], dataset: Dataset, remarks: list[str], step: int) -> _Modality:
     if stored.dtype.kind == "f" or stored.dtype.itemsize > 2:
-        stored, step, base = _on_16_bits(stored)
+        stored, unit, base = _on_16_bits(stored)
         remarks.append("scaled_to_16_bits")
         low, high = 0, 65535
     else:
-        step, base = 1.0, 0.0
+        unit, base = 1.0, 0.0
         low, high = _stored_range(stored, dataset)
     no_data = _no_data(stored, dataset, low, high)
     sequence = items(dataset, "ModalityLUTSequence")
@@ -104,22 +125,27 @@ def _modality(stored: NDArray[Any], dataset: Dataset, remarks: list[str]) -> _Mo
     if table is not None:
         values, top = table.take(np.arange(low, high + 1)), int(table.entries.max())
         pixels = _fitted(values, top)[stored.astype(np.int32) - low]
-        return _turned(pixels, top, 1.0, 0.0, no_data, is_inverse=_low_is_white(dataset))
+        whole = _Modality(pixels, 1.0, 0.0, no_data, int(pixels.min()), int(pixels.max()), step)
+        return _turned(whole, top) if _low_is_white(dataset) else whole
     slope, intercept = number(dataset, "RescaleSlope") or 1.0, number(dataset, "RescaleIntercept") or 0.0
-    pixels = _shifted(stored, low, high)
-    scale, offset = slope * step, slope * (low * step + base) + intercept
-    inverse = _low_is_white(dataset) != (scale < 0)
-    return _turned(pixels, high - low, scale, offset, no_data, is_inverse=inverse)
+    lowest, highest = int(stored.min()) - low, int(stored.max()) - low
+    if no_data is None:
+        stored, step = block_means(stored, step), 1
+    scale, offset = slope * unit, slope * (low * unit + base) + intercept
+    shifted = _Modality(_shifted(stored, low, high), scale, offset, no_data, lowest, highest, step)
+    return _turned(shifted, high - low) if _low_is_white(dataset) != (scale < 0) else shifted
 
 
-def _turned(
-    pixels: Pixels, top: int, scale: float, offset: float, no_data: NDArray[np.bool_] | None, *, is_inverse: bool
-) -> _Modality:
-    """With 0 as black: pixels become `top` - pixels where low values are shown white."""
-    if is_inverse:
-        pixels = pixels.dtype.type(top) - pixels
-        scale, offset = -scale, offset + scale * top
-    return _Modality(pixels, scale, offset, no_data)
+def _turned(stage: _Modality, top: int) -> _Modality:
+    """With 0 as black where low values are shown white: pixels become `top` - pixels."""
+    return replace(
+        stage,
+        pixels=stage.pixels.dtype.type(top) - stage.pixels,
+        scale=-stage.scale,
+        offset=stage.offset + stage.scale * top,
+        lowest=top - stage.highest,
+        highest=top - stage.lowest,
+    )
 
 
 def _low_is_white(dataset: Dataset) -> bool:
@@ -148,6 +174,8 @@ def _holds(bits: int, lowest: int, highest: int, kind: str) -> bool:
 
 def _shifted(stored: NDArray[Any], low: int, high: int) -> Pixels:
     """stored - low as unsigned values, in 8 bits if they fit; the subtraction wraps round on purpose."""
+    if stored.dtype.kind == "f":
+        return stored - np.float32(low)
     unsigned = stored.view(f"u{stored.dtype.itemsize}")
     if low:
         unsigned = unsigned - unsigned.dtype.type(low % 2 ** (8 * stored.dtype.itemsize))
@@ -169,14 +197,14 @@ def _on_16_bits(stored: NDArray[Any]) -> tuple[NDArray[np.uint16], float, float]
 
 
 def _no_data(stored: NDArray[Any], dataset: Dataset, low: int, high: int) -> NDArray[np.bool_] | None:
-    """Where the file says that there is nothing (PS3.3 C.7.5.1.1.2), None if it says nothing or all is nothing."""
+    """Where the file says that there is nothing (PS3.3 C.7.5.1.1.2); None for nowhere and everywhere."""
     value = number(dataset, "PixelPaddingValue")
     if value is None or stored.dtype.kind == "f":
         return None
     limit = number(dataset, "PixelPaddingRangeLimit")
     ends = [_with_other_sign(int(end), low, high) for end in (value, value if limit is None else limit)]
     mask = (stored >= min(ends)) & (stored <= max(ends))
-    return None if mask.all() else mask
+    return mask if mask.any() and not mask.all() else None
 
 
 def _with_other_sign(value: int, low: int, high: int) -> int:
@@ -200,8 +228,7 @@ def _window(dataset: Dataset, stage: _Modality, remarks: list[str]) -> Window | 
         center, width = center - 0.5, width - 1
     width = max(width / abs(stage.scale), _NARROWEST)
     center = (center - stage.offset) / stage.scale
-    lowest, highest = int(stage.pixels.min()), int(stage.pixels.max())
-    if center - width / 2 > highest or center + width / 2 < lowest:
+    if center - width / 2 > stage.highest or center + width / 2 < stage.lowest:
         remarks.append("window_ignored")
         return None
     return Window(center, width, function)
@@ -259,9 +286,9 @@ def _unsigned_words(item: Dataset, keyword: str, little: bool) -> NDArray[np.uin
     return words if listed else None
 
 
-def _spacing_mm(dataset: Dataset) -> tuple[float, float] | None:
+def _spacing_mm(dataset: Dataset, step: int) -> tuple[float, float] | None:
     for keyword in ("PixelSpacing", "ImagerPixelSpacing"):
         spacing = numbers(dataset, keyword)
         if len(spacing) == 2 and min(spacing) > 0:
-            return spacing[0], spacing[1]
+            return spacing[0] * step, spacing[1] * step
     return None

@@ -87,6 +87,12 @@ def read_header(stream: BinaryIO, keywords: Sequence[str], *, inflated_limit: in
     return DicomHeader(dataset, syntax, meta.get(_MEDIA_CLASS, ""), bounded.raw, pixels, bounded.is_cut)
 
 
+def inflated(header: DicomHeader) -> bytes:
+    """The data set of a deflated file, as far as it was inflated; `PixelElement.offset` counts in it."""
+    assert isinstance(header.stream, io.BytesIO)
+    return header.stream.getvalue()
+
+
 def _is_at_pixels(tag: int, _representation: str | None, _length: int) -> bool:
     return tag in _PIXEL_TAGS
 
@@ -147,7 +153,7 @@ def _inflate(stream: BinaryIO, limit: int) -> bytes:
     parts: list[bytes] = []
     left = limit
     while left > 0 and not inflater.eof:
-        packed = inflater.unconsumed_tail or stream.read(2**16)
+        packed = inflater.unconsumed_tail or stream.read(2**20)
         if not packed:
             break
         try:

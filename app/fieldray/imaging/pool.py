@@ -72,10 +72,13 @@ class ReaderPool:
         """The process ids of the children that run."""
         return tuple(child.pid for child in self._children if child.is_running and child.pid is not None)
 
-    def read(self, ref: ImageRef, spec: InputSpec) -> ReadResult:
-        """Read, check and prepare one image. Never raises for a bad file; raises PoolClosed."""
+    def read(self, ref: ImageRef, spec: InputSpec, *, in_full: bool = False) -> ReadResult:
+        """Read, check and prepare one image. Never raises for a bad file; raises PoolClosed.
+
+        in_full  at the file's own resolution, to compare with: otherwise only what `spec` needs is read
+        """
         try:
-            return _read_result(self._ask(ref, spec))
+            return _read_result(self._ask(ref, spec, in_full=in_full))
         except (Unreadable, Unusable) as error:
             is_refusal = isinstance(error, Unusable)
             facts = ReadFacts(content_sha256=_hash_if_readable(ref))
@@ -105,13 +108,13 @@ class ReaderPool:
     ) -> None:
         self.close()
 
-    def _ask(self, ref: ImageRef, spec: InputSpec | None) -> Message:
+    def _ask(self, ref: ImageRef, spec: InputSpec | None, *, in_full: bool = False) -> Message:
         """One answer; a child that died or hung is replaced and the file tried once more."""
         why = reason("decoder_crashed")
         for _ in range(2):
             with self._free_child() as child:
                 try:
-                    return child.call(_request(ref, spec), timeout_s=self._timeout_s)
+                    return child.call(_request(ref, spec, in_full), timeout_s=self._timeout_s)
                 except ChildTimeout:
                     why = reason("decoder_timeout", seconds=f"{self._timeout_s:g}")
                 except ChildDied as error:
@@ -140,12 +143,12 @@ class ReaderPool:
                 self._condition.notify()
 
 
-def _request(ref: ImageRef, spec: InputSpec | None) -> Message:
+def _request(ref: ImageRef, spec: InputSpec | None, in_full: bool) -> Message:
     """What `imaging.service.handle` is asked; without a spec it gives the image at full resolution."""
     body: dict[str, Any] = {"path": str(ref.path), "member": ref.member, "frame": ref.frame}
     if spec is None:
         return Message({"ask": "image", **body})
-    return Message({"ask": "read", "spec": asdict(spec), **body})
+    return Message({"ask": "read", "spec": asdict(spec), "in_full": in_full, **body})
 
 
 def _hash_if_readable(ref: ImageRef) -> str:

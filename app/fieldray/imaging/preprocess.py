@@ -16,16 +16,15 @@ from numpy.typing import NDArray
 
 from fieldray.domain.image import Image, PixelMap, Tensor, Window
 from fieldray.domain.model import InputSpec
+from fieldray.imaging.reduction import LARGEST_STEP, block_means
 
 _AUTO_WINDOW_SIDE: Final = 256
 _COARSE_SIDE: Final = 64
-# 128 x 128 values of 65535 still add up in 32 bits.
-_LARGEST_BLOCK: Final = 128
 _LOW_PERCENT: Final = 1.0
 _HIGH_PERCENT: Final = 99.0
 
 Grey = NDArray[np.float32]
-Pixels = NDArray[np.uint8] | NDArray[np.uint16]
+Pixels = NDArray[Any]
 
 
 def to_display(image: Image, window: Window | None = None) -> NDArray[np.uint8]:
@@ -57,7 +56,7 @@ def default_window(image: Image) -> Window:
 
 def to_tensor(image: Image, spec: InputSpec) -> Tensor:
     """Exactly what `spec` asks for: (1, height, width, channels) uint8, and the way back to image pixels."""
-    place = _place(image.pixels.shape, spec)
+    place = _place(image.extent, spec)
     grey = _resample(image, place)
     if spec.intensity == "percentile":
         grey = _stretched(grey)
@@ -69,10 +68,10 @@ def to_tensor(image: Image, spec: InputSpec) -> Tensor:
 
 def thumbnail(image: Image, side: int = 64) -> NDArray[np.uint8]:
     """The image as shown by default, its longer side `side` pixels: uint8 (h, w)."""
-    rows, columns = image.pixels.shape
+    rows, columns = image.extent
     longer = max(rows, columns)
     height, width = max(1, round(rows * side / longer)), max(1, round(columns * side / longer))
-    whole = _Place(0.0, 0.0, float(rows), float(columns), 0, 0, height, width)
+    whole = _Place(0.0, 0.0, rows, columns, 0, 0, height, width)
     return np.rint(_resample(image, whole)).astype(np.uint8)
 
 
@@ -101,7 +100,7 @@ class _Place:
         return slice(self.target_left, self.target_left + self.width)
 
 
-def _place(shape: tuple[int, ...], spec: InputSpec) -> _Place:
+def _place(shape: tuple[float, float], spec: InputSpec) -> _Place:
     rows, columns = (side * (1 - 2 * spec.margin) for side in shape)
     top, left = (side * spec.margin for side in shape)
     if spec.fit == "crop":
@@ -118,15 +117,12 @@ def _place(shape: tuple[int, ...], spec: InputSpec) -> _Place:
 
 def _pixel_map(image: Image, place: _Place) -> PixelMap:
     """In pixels of the file: an image read at a reduced resolution is scaled back."""
-    rows, columns = image.pixels.shape
-    down = image.full_rows / rows if image.is_reduced else 1.0
-    across = image.full_columns / columns if image.is_reduced else 1.0
-    row_scale, column_scale = down * place.rows / place.height, across * place.columns / place.width
+    row_scale, column_scale = image.step * place.rows / place.height, image.step * place.columns / place.width
     return PixelMap(
         row_scale=row_scale,
-        row_offset=down * place.top - place.target_top * row_scale,
+        row_offset=image.step * place.top - place.target_top * row_scale,
         column_scale=column_scale,
-        column_offset=across * place.left - place.target_left * column_scale,
+        column_offset=image.step * place.left - place.target_left * column_scale,
     )
 
 
@@ -136,51 +132,41 @@ def _pixel_map(image: Image, place: _Place) -> PixelMap:
 def _resample(image: Image, place: _Place) -> Grey:
     """Grey levels 0..255 as shown by default, float32 (place.height, place.width)."""
     fitting = min(int(place.rows // (2 * place.height)), int(place.columns // (2 * place.width)))
-    block = min(max(1, fitting), _LARGEST_BLOCK)
-    means = _block_means(_without_padding(image), block)
+    block = min(max(1, fitting), LARGEST_STEP)
+    means = block_means(_without_padding(image), block).astype(np.float32, copy=False)
     shown = _shown(means, image, _window_in_use(image))
-    down = _weights(means.shape[0], place.top / block, place.rows / block, place.height)
-    across = _weights(means.shape[1], place.left / block, place.columns / block, place.width)
-    grey: Grey = (down @ shown @ across.T).clip(0, 255)
+    lines = _averaged(shown, place.top / block, place.rows / block, place.height)
+    columns = _averaged(np.ascontiguousarray(lines.T), place.left / block, place.columns / block, place.width)
+    grey: Grey = columns.T.clip(0, 255)
     return grey
 
 
-def _block_means(pixels: Pixels, block: int) -> Grey:
-    """Means over block x block pixels, float32; the last row and column of blocks average what is left there."""
-    if block == 1:
-        return pixels.astype(np.float32)
-    sums = _strided_sums(_strided_sums(pixels, block), block, axis=1)
-    counts = (np.diff(np.minimum(np.arange(0, side + block, block), side)) for side in pixels.shape)
-    means: Grey = (sums / np.outer(*counts)).astype(np.float32)
-    return means
-
-
-def _strided_sums(values: NDArray[Any], block: int, *, axis: int = 0) -> NDArray[np.uint32]:
-    """Sums of `block` neighbours along an axis: a few long additions are faster than one strided reduction."""
-    length = -(-values.shape[axis] // block)
-    shape = (length, values.shape[1]) if axis == 0 else (values.shape[0], length)
-    sums = np.zeros(shape, np.uint32)
-    for offset in range(block):
-        part = values[offset::block] if axis == 0 else values[:, offset::block]
-        sums[: part.shape[0], : part.shape[1]] += part
-    return sums
+def _averaged(values: Grey, start: float, extent: float, count: int) -> Grey:
+    """Averages of the rows (n, m) over `count` equal parts of [start, start + extent): float32 (count, m)."""
+    first, weights = _weights(len(values), start, extent, count)
+    averages: Grey = weights[0][:, None] * values[first]
+    for offset, share in enumerate(weights[1:], start=1):
+        averages += share[:, None] * values[np.minimum(first + offset, len(values) - 1)]
+    return averages
 
 
 @lru_cache(maxsize=32)
-def _weights(size: int, start: float, extent: float, count: int) -> Grey:
-    """How much of each of `size` input pixels goes into each of `count` outputs over [start, start + extent).
+def _weights(size: int, start: float, extent: float, count: int) -> tuple[NDArray[np.intp], Grey]:
+    """Of which of `size` input pixels each of `count` outputs over [start, start + extent) is made, and how much.
 
-    float32 (count, size), each row sums to 1. An output covers extent / count pixels, and never less than one: then
-    its box slides between two pixels, which is linear interpolation.
+    The first pixel of each (count,), and the shares of that and the following ones, float32 (n, count); an output's
+    add up to 1. An output covers extent / count pixels, and never less than one: then its box slides between two
+    pixels, which is linear interpolation.
     """
     step = extent / count
     centres = start + (np.arange(count) + 0.5) * step
     half = max(step, 1.0) / 2
-    pixels = np.arange(size)
-    overlap = np.minimum(centres[:, None] + half, pixels + 1) - np.maximum(centres[:, None] - half, pixels)
-    overlap = overlap.clip(0, None)
-    weights: Grey = (overlap / overlap.sum(axis=1, keepdims=True)).astype(np.float32)
-    return weights
+    first = np.floor(centres - half).clip(0, size - 1).astype(np.intp)
+    pixels = first + np.arange(int(2 * half) + 2)[:, None]
+    overlap = np.minimum(centres + half, pixels + 1) - np.maximum(centres - half, pixels)
+    overlap = np.where(pixels < size, overlap.clip(0, None), 0)
+    weights: Grey = (overlap / overlap.sum(axis=0)).astype(np.float32)
+    return first, weights
 
 
 def _without_padding(image: Image) -> Pixels:
@@ -227,10 +213,10 @@ def coarse_means(image: Image, side: int = _COARSE_SIDE) -> Grey:
 
     float32 (n,), in the units of `image.pixels`.
     """
-    block = min(max(1, min(image.pixels.shape) // side), _LARGEST_BLOCK)
-    means = _block_means(image.pixels, block)
+    block = min(max(1, min(image.pixels.shape) // side), LARGEST_STEP)
+    means = block_means(image.pixels, block).astype(np.float32, copy=False)
     if image.padding is not None:
-        is_data = _block_means((image.pixels == image.padding).view(np.uint8), block) == 0
+        is_data = block_means((image.pixels == image.padding).view(np.uint8), block) == 0
         means = means[is_data] if is_data.any() else means
     return means.reshape(-1)
 

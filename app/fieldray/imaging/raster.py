@@ -15,6 +15,7 @@ from fieldray.domain.image import Image, Window
 from fieldray.errors import Unreadable, Unusable
 from fieldray.imaging.grey import grey_of_colour
 from fieldray.imaging.limits import check_pixel_count
+from fieldray.imaging.reduction import JPEG_STEPS, block_means, largest_step
 from fieldray.imaging.sniff import jpeg_size, png_size
 from fieldray.reasons import reason
 
@@ -24,46 +25,70 @@ PIL.Image.MAX_IMAGE_PIXELS = None
 _AS_STORED: Final = Window(127.5, 255.0, "LINEAR_EXACT")
 
 
-def decode_png(data: bytes) -> Image:
-    """Decode PNG of 1 to 16 bits, palette, with or without alpha (laid over black).
+def decode_png(data: bytes, *, needed: float | None = None) -> Image:
+    """Decode PNG of 1 to 16 bits, palette, with or without alpha (laid over black); `needed` as for `decode.decode`.
 
     Eight-bit values are shown as stored. Raises Unreadable; Unusable `colour`.
     """
-    return _decode(data, png_size(data), "PNG")
+    size = _checked(png_size(data))
+    return _image(_load(data, ("PNG",)), size, needed)
 
 
-def decode_jpeg(data: bytes) -> Image:
-    """Decode JPEG, grey or RGB without colour, turned upright by its EXIF orientation.
+def decode_jpeg(data: bytes, *, needed: float | None = None) -> Image:
+    """Decode JPEG, grey or RGB without colour, turned upright by its EXIF orientation; `needed` as for `decode.decode`.
 
     Raises Unreadable; Unusable `colour` for a coloured or CMYK picture.
     """
-    return _decode(data, jpeg_size(data), "JPEG")
+    size = _checked(jpeg_size(data))
+    step = 1 if needed is None else largest_step(*size, needed, steps=JPEG_STEPS)
+    picture = _load(data, ("JPEG", "MPO"), step)
+    return _image(picture, size, needed, picture_step=step if step > 1 and picture.mode == "L" else 1)
 
 
-def _decode(data: bytes, size: tuple[int, int] | None, kind: str) -> Image:
+def _checked(size: tuple[int, int] | None) -> tuple[int, int]:
     if size is None:
         raise Unreadable(reason("truncated"))
     check_pixel_count(*size)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        picture = _load(data, (kind, "MPO") if kind == "JPEG" else (kind,))
+    return size
+
+
+def _image(picture: PIL.Image.Image, size: tuple[int, int], needed: float | None, *, picture_step: int = 1) -> Image:
+    """`size` and `picture_step`: of the file, and what the picture was read at."""
     if picture.mode in ("CMYK", "YCCK", "LAB", "HSV"):
         raise Unusable(reason("colour"))
     pixels, notes = _grey(picture)
+    window = _AS_STORED if pixels.dtype == np.uint8 else None
+    step = picture_step
+    if step == 1 and needed is not None:
+        step = largest_step(*size, needed)
+        pixels = block_means(pixels, step)
+    rows, columns = size if _is_alike(pixels.shape, size, step) else size[::-1]
     return Image(
         pixels=pixels,
-        window=_AS_STORED if pixels.dtype == np.uint8 else None,
-        full_rows=pixels.shape[0],
-        full_columns=pixels.shape[1],
+        window=window,
+        step=step,
+        full_rows=rows,
+        full_columns=columns,
         notes=tuple(notes),
     )
 
 
-def _load(data: bytes, formats: tuple[str, ...]) -> PIL.Image.Image:
+def _is_alike(shape: tuple[int, ...], size: tuple[int, int], step: int) -> bool:
+    """Whether the upright picture lies as it is stored: EXIF may turn rows into columns."""
+    return shape == (-(-size[0] // step), -(-size[1] // step))
+
+
+def _load(data: bytes, formats: tuple[str, ...], step: int = 1) -> PIL.Image.Image:
+    """The upright picture; a grey JPEG at 1 / `step`, which is for Pillow to decode anything else in full."""
     try:
-        with PIL.Image.open(io.BytesIO(data), formats=formats) as picture:
-            picture.load()
-            return _upright(picture)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with PIL.Image.open(io.BytesIO(data), formats=formats) as picture:
+                if step > 1 and picture.mode == "L":
+                    # Colour shows itself in single pixels: only what is grey may be read at a lower resolution.
+                    picture.draft("L", (picture.width // step, picture.height // step))
+                picture.load()
+                return _upright(picture)
     except UnidentifiedImageError as error:
         raise Unreadable(reason("damaged", detail="the image cannot be decoded")) from error
     except (OSError, SyntaxError, ValueError, EOFError, KeyError, IndexError, TypeError) as error:

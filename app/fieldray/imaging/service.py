@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -17,6 +16,7 @@ from fieldray.errors import InputProblem, Unusable
 from fieldray.imaging.decode import decode
 from fieldray.imaging.preprocess import thumbnail, to_tensor
 from fieldray.imaging.quality import check_pixels
+from fieldray.imaging.reduction import pixels_needed
 from fieldray.imaging.source import read_bytes
 from fieldray.reasons import Reason
 from fieldray.wire import Array, Message
@@ -25,6 +25,8 @@ from fieldray.wire import Array, Message
 def handle(message: Message) -> Message:
     """Answer {"ask": "read", "spec": ...} or {"ask": "image"}, both with "path", "member" and "frame".
 
+    A read is at the resolution that the spec needs, or in full if "in_full" is true, which gives the same result later.
+
     A file that cannot be used is an answer to "read" (its hash and size are known all the same); for "image" the
     Unreadable or Unusable is raised.
     """
@@ -32,10 +34,10 @@ def handle(message: Message) -> Message:
     ref = ImageRef(path=Path(body["path"]), member=body["member"], frame=body["frame"])
     if body["ask"] == "image":
         return _image_message(decode(read_bytes(ref), ref))
-    return _read(ref, InputSpec(**body["spec"]))
+    return _read(ref, InputSpec(**body["spec"]), in_full=body.get("in_full", False))
 
 
-def _read(ref: ImageRef, spec: InputSpec) -> Message:
+def _read(ref: ImageRef, spec: InputSpec, *, in_full: bool) -> Message:
     started = time.perf_counter()
     answer: dict[str, Any] = {}
     arrays: dict[str, Array] = {}
@@ -44,7 +46,7 @@ def _read(ref: ImageRef, spec: InputSpec) -> Message:
     try:
         data = read_bytes(ref)
         answer["content_sha256"] = hashlib.sha256(data).hexdigest()
-        image = decode(data, ref, shortest_side=_shortest_side(spec))
+        image = decode(data, ref, needed=None if in_full else pixels_needed(spec))
         problem = check_pixels(image)
         tensor = to_tensor(image, spec)
         answer |= _image_facts(image, tensor)
@@ -55,11 +57,6 @@ def _read(ref: ImageRef, spec: InputSpec) -> Message:
     answer["problem"] = [problem.code, [list(pair) for pair in problem.parameters]] if problem else None
     answer["problem_is_refusal"] = problem is not None and is_refusal
     return Message(answer, arrays)
-
-
-def _shortest_side(spec: InputSpec) -> int:
-    """Twice the tensor's size: what the preprocessing maps grey levels on, at least."""
-    return math.ceil(2 * max(spec.height, spec.width) / (1 - 2 * spec.margin))
 
 
 def _image_facts(image: Image, tensor: Tensor) -> Mapping[str, Any]:
@@ -78,7 +75,7 @@ _IMAGE_FIELDS = (
     "value_offset",
     "view",
     "is_colour",
-    "is_reduced",
+    "step",
     "full_rows",
     "full_columns",
 )

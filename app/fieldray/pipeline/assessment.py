@@ -15,7 +15,7 @@ from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 
 # Raised by one when reading, preparing or judging changes so that stored results must not be taken over any more.
-_RULES_VERSION: Final = 1
+_RULES_VERSION: Final = 2
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

@@ -170,7 +170,7 @@ def test_the_pixel_map_finds_the_place_in_the_image(fit: Any, margin: float) -> 
 
 
 def test_the_pixel_map_of_a_reduced_image_is_in_the_files_pixels() -> None:
-    image = _image(np.zeros((50, 40), np.uint8), is_reduced=True, full_rows=200, full_columns=160)
+    image = _image(np.zeros((50, 40), np.uint8), step=4, full_rows=200, full_columns=160)
     places = to_tensor(image, InputSpec(height=10, width=10)).pixel_map
     assert (places.row_scale, places.column_scale) == (20.0, 16.0)
 

@@ -107,7 +107,7 @@ def test_small_and_narrow_images_are_refused() -> None:
 
 def test_the_size_is_the_files_where_it_was_read_reduced() -> None:
     small = chest_phantom(60, 50, 3, abnormal=False)
-    assert _pixel_code(small, is_reduced=True, full_rows=480, full_columns=400) is None
+    assert _pixel_code(small, step=4, full_rows=480, full_columns=400) is None
 
 
 @pytest.mark.parametrize("value", [0, 2000, 65535])

@@ -1,0 +1,135 @@
+"""Films that their own compression can give at a lower resolution: JPEG 2000, HTJ2K, and JPEG of 8 bits.
+
+Only the plain case is taken: one grey component, unsigned, with the precision that the header states, untiled. For
+anything else, and for a stream that turns out to be damaged, the whole image is read and says what is wrong.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import PIL.Image
+from numpy.typing import NDArray
+from pydicom.uid import JPEG2000TransferSyntaxes, JPEGBaseline8Bit, JPEGExtended12Bit
+
+from fieldray.domain.image import Image
+from fieldray.imaging import dicom_grey
+from fieldray.imaging.dicom_fields import whole_number
+from fieldray.imaging.dicom_header import DicomHeader
+from fieldray.imaging.dicom_stored import Shape, frame_source
+from fieldray.imaging.reduction import JPEG_STEPS, WAVELET_COVER, largest_step
+
+_START: Final = b"\xff\x4f\xff\x51"
+_CODING_STYLE: Final = b"\xff\x52"
+_TILE_PART: Final = b"\xff\x90"
+_DAMAGE: Final = (OSError, ValueError, SyntaxError, KeyError, IndexError, TypeError, EOFError)
+
+
+def reduced_image(header: DicomHeader, shape: Shape, value: memoryview, frame: int, needed: float) -> Image | None:
+    """The film by `reduction`'s rule for its compression; None where that offers nothing, or not for this file.
+
+    Raises Unreadable where the frame is not there or not of the size stated.
+    """
+    dataset = header.dataset
+    is_signed = whole_number(dataset, "PixelRepresentation") != 0
+    bits = whole_number(dataset, "BitsStored", shape.bits_allocated)
+    if not shape.is_plain_grey or is_signed or not 1 <= bits <= shape.bits_allocated:
+        return None
+    try:
+        if header.transfer_syntax in JPEG2000TransferSyntaxes and "PixelPaddingValue" not in dataset:
+            found = _wavelets(frame_source(shape, value, frame), bits, needed)
+        elif header.transfer_syntax in (JPEGBaseline8Bit, JPEGExtended12Bit) and bits == 8:
+            found = _cosines(frame_source(shape, value, frame), shape, needed)
+        else:
+            return None
+    except _DAMAGE:
+        return None  # the whole image will say what is wrong
+    if found is None:
+        return None
+    stored, step = found
+    image = dicom_grey.grey_image_at(stored, dataset, step=step, rows=shape.rows, columns=shape.columns)
+    if "window_ignored" in image.notes:
+        return None  # whether the window shows anything is for all pixels to say
+    return image
+
+
+# ---- JPEG
+
+
+def _cosines(source: bytes, shape: Shape, needed: float) -> tuple[NDArray[Any], int] | None:
+    step = largest_step(shape.rows, shape.columns, needed, steps=JPEG_STEPS)
+    if step == 1:
+        return None
+    with PIL.Image.open(io.BytesIO(source), formats=("JPEG",)) as picture:
+        if picture.mode != "L" or picture.size != (shape.columns, shape.rows):
+            return None
+        picture.draft("L", (shape.columns // step, shape.rows // step))
+        stored = np.asarray(picture)
+    return (stored, step) if stored.shape == (-(-shape.rows // step), -(-shape.columns // step)) else None
+
+
+# ---- JPEG 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Wavelets:
+    """What a JPEG 2000 codestream says of itself; `bits` 0 where it is signed or not one component, untiled, at 0."""
+
+    rows: int
+    columns: int
+    bits: int
+    levels: int
+
+
+def wavelets_of(source: bytes) -> Wavelets | None:
+    """By the main header (ITU-T T.800 A.5.1 and A.6.1); None for what is no bare codestream."""
+    if not source.startswith(_START) or len(source) < 44:
+        return None
+    right, bottom, left, top, wide, high, tile_left, tile_top, components = struct.unpack(">8IH", source[8:42])
+    position, levels = 4 + struct.unpack(">H", source[4:6])[0], 0
+    while position + 10 <= len(source) and source[position] == 0xFF:
+        marker = source[position : position + 2]
+        if marker == _CODING_STYLE:
+            levels = source[position + 9]
+        if marker == _TILE_PART:
+            break
+        position += 2 + struct.unpack(">H", source[position + 2 : position + 4])[0]
+    is_at_origin = not (left or top or tile_left or tile_top)
+    is_plain = components == 1 and is_at_origin and wide >= right and high >= bottom and source[43:45] == b"\1\1"
+    bits = source[42] + 1 if is_plain and source[42] < 16 else 0
+    return Wavelets(bottom - top, right - left, bits, levels)
+
+
+def _wavelets(source: bytes, bits: int, needed: float) -> tuple[NDArray[Any], int] | None:
+    stream = wavelets_of(source)
+    if stream is None or stream.bits != bits:
+        return None
+    steps = [1 << level for level in range(min(stream.levels, 7) + 1)]
+    step = largest_step(stream.rows, stream.columns, needed, cover=WAVELET_COVER, steps=steps)
+    return (decode_wavelets(source, step, bits), step) if step > 1 else None
+
+
+def decode_wavelets(source: bytes, step: int, bits: int) -> NDArray[np.uint16]:
+    """Decode an unsigned grey image of `bits` bits at 1 / `step` (a power of two): its wavelets hold that picture.
+
+    Gives (ceil(rows / step), ceil(columns / step)). Raises OSError, ValueError or SyntaxError for what Pillow cannot
+    read.
+    """
+    picture: Any = PIL.Image.open(io.BytesIO(source), formats=("JPEG2000",))
+    picture.reduce = step.bit_length() - 1
+    # Pillow rounds the reduced size where the standard (B-15) takes the next whole number, and then refuses its own
+    # picture: tell it a size for which both are alike.
+    picture._size = tuple(-(-side // step) * step for side in picture.size)
+    # and it moves the values up to fill 8 or 16 bits
+    values = np.asarray(picture).astype(np.float32) / (1 << ((8 if bits <= 8 else 16) - bits))
+    # A halving keeps every other sample, not the middle of two: move by what that adds up to (T.800 F.3.1)
+    shift = np.float32(0.5 - 0.5 / step)
+    for _ in range(2):
+        following = np.vstack([values[1:], values[-1:]])
+        values = ((1 - shift) * values + shift * following).T
+    moved: NDArray[np.uint16] = np.rint(values).clip(0, (1 << bits) - 1).astype(np.uint16)
+    return moved

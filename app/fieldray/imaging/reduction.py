@@ -1,0 +1,95 @@
+"""How far a file is read below its own resolution for screening, and area averages of integers.
+
+**The rule.** A pack's input needs so many pixels across the shorter side of the whole image (`pixels_needed`). A file
+is read at the largest step (one pixel for step x step of the file's) that its format offers and that leaves
+
+- `COVER` times what is needed where a lower resolution costs nothing in quality: JPEG by its own smaller transform
+  (steps 1, 2, 4, 8), and everything that must be decoded whole and is then averaged over blocks (any step);
+- `WAVELET_COVER` times for JPEG 2000 and HTJ2K (steps 1, 2, 4, ..., as many as the stream has levels), where each
+  level more costs four times as much, and the level is a picture made by a low pass and not by skipping.
+
+Read in full, and averaged afterwards where that leaves the decision as it is: what has colour or a palette, a stream
+that is tiled, has fewer levels, or is not what its header says, and wavelets with pixel padding, whose value would be
+blended with its neighbours'. Where the lower resolution cannot be decoded the whole image decides what is wrong.
+
+The preprocessing averages over blocks of the same size before it maps grey levels, and averages taken here are not
+rounded, so they give the same tensor. JPEG and wavelets give one that differs by a fraction of a grey level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray.domain.model import InputSpec
+
+COVER: Final = 2.0
+WAVELET_COVER: Final = 1.25
+JPEG_STEPS: Final = (1, 2, 4, 8)
+# Blocks of 128 x 128 values of 65535 still add up in 32 bits.
+LARGEST_STEP: Final = 128
+
+
+def pixels_needed(spec: InputSpec) -> float:
+    """Pixels across the shorter side of the whole image that `spec` takes, one for each of the tensor's."""
+    return max(spec.height, spec.width) / (1 - 2 * spec.margin)
+
+
+def largest_step(
+    rows: int, columns: int, needed: float, *, cover: float = COVER, steps: Iterable[int] | None = None
+) -> int:
+    """The largest of `steps` (any whole number if not given) that leaves `cover` x `needed` pixels; 1 or more."""
+    most = min(int(min(rows, columns) // (cover * needed)), LARGEST_STEP)
+    if steps is None:
+        return max(1, most)
+    return max((step for step in steps if step <= most), default=1)
+
+
+def block_sums(values: NDArray[Any], step: int) -> NDArray[Any]:
+    """Sums over step x step values; what is left at the lower and right edge makes smaller blocks.
+
+    values  (rows, columns) integers of 8 or 16 bits in this machine's byte order, or averages of such
+    Gives 32-bit integers (ceil(rows / step), ceil(columns / step)), exact for a `step` up to `LARGEST_STEP`; float64
+    of averages.
+    """
+    lines = _sums_of_lines(values, step)
+    wide = {"i": np.int32, "u": np.uint32, "f": np.float64}[values.dtype.kind]
+    sums = np.zeros((lines.shape[0], -(-lines.shape[1] // step)), wide)
+    for offset in range(step):
+        part = lines[:, offset::step]
+        sums[:, : part.shape[1]] += part
+    return sums
+
+
+def block_means(values: NDArray[Any], step: int) -> NDArray[Any]:
+    """Means over step x step integers, not rounded: float32; `values` themselves for a `step` of 1."""
+    if step == 1:
+        return values
+    means: NDArray[np.float32] = (block_sums(values, step) / block_counts(values.shape, step)).astype(np.float32)
+    return means
+
+
+def block_counts(shape: tuple[int, ...], step: int) -> NDArray[np.float32]:
+    """How many pixels each block of `block_sums` has: float32, same shape."""
+    down, across = (np.diff(np.minimum(np.arange(0, side + step, step), side)) for side in shape)
+    counts: NDArray[np.float32] = np.outer(down, across).astype(np.float32)
+    return counts
+
+
+def _sums_of_lines(values: NDArray[Any], step: int) -> NDArray[Any]:
+    """Sums of `step` neighbouring rows, in 16 bits where they fit: twice as fast as 32."""
+    whole = values.shape[0] // step
+    wide: type[np.number[Any]]
+    if values.dtype.kind == "u":
+        wide = np.uint16 if int(values.max()) * step < 2**16 else np.uint32
+    else:
+        wide = np.int32 if values.dtype.kind == "i" else np.float64
+    blocks = values[: whole * step].reshape(whole, step, values.shape[1])
+    sums: NDArray[Any] = np.add.reduce(blocks, axis=1, dtype=wide)
+    if whole * step == values.shape[0]:
+        return sums
+    rest = np.add.reduce(values[whole * step :], axis=0, dtype=wide, keepdims=True)
+    return np.concatenate([sums, rest])

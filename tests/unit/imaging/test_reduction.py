@@ -1,0 +1,393 @@
+"""Read at a lower resolution or in full: the network sees the same, and what is refused is refused either way."""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image as Picture
+from pydicom import dcmread
+from pydicom.dataset import Dataset
+from pydicom.encaps import encapsulate, get_frame
+from pydicom.uid import JPEG2000Lossless, JPEGBaseline8Bit, RLELossless
+
+from fieldray.domain.image import Image
+from fieldray.domain.model import InputSpec
+from fieldray.domain.study import ImageRef
+from fieldray.errors import InputProblem
+from fieldray.imaging.decode import decode
+from fieldray.imaging.dicom_codecs import decode_run_lengths
+from fieldray.imaging.dicom_reduced import decode_wavelets, wavelets_of
+from fieldray.imaging.preprocess import thumbnail, to_tensor
+from fieldray.imaging.quality import check_pixels
+from fieldray.imaging.reduction import LARGEST_STEP, block_means, block_sums, largest_step, pixels_needed
+from fieldray.imaging.synthetic import chest_phantom
+from phantoms import LOSSLESS, LOSSY, scaled, write_collection, write_dicom
+
+# As displayed: the drawn letter covers about one pixel in a hundred, so a percentile would jump on or off it.
+SPEC = InputSpec(height=64, width=64, margin=0.04, intensity="as_displayed")
+NEEDED = pixels_needed(SPEC)
+# 69.6 pixels are needed, so these sides leave twice as many at a step of 5: 720 // 139.1
+FILM = chest_phantom(823, 720, 7, abnormal=True)
+WAVELETS = LOSSLESS["jpeg2000-lossless"]
+
+
+def _both(path: Path) -> tuple[Image, Image]:
+    """In full, and as much as is needed."""
+    data, ref = path.read_bytes(), ImageRef(path=path)
+    return decode(data, ref), decode(data, ref, needed=NEEDED)
+
+
+def _difference(full: Image, reduced: Image) -> float:
+    """Of the tensors, in grey levels of 255, on average."""
+    tensors = [to_tensor(image, SPEC) for image in (full, reduced)]
+    for name in ("row_scale", "row_offset", "column_scale", "column_offset"):
+        first, second = (getattr(tensor.pixel_map, name) for tensor in tensors)
+        assert first == pytest.approx(second)
+    return float(np.abs(tensors[0].values.astype(int) - tensors[1].values).mean())
+
+
+# ---- the rule
+
+
+def test_the_step_leaves_what_is_needed_with_a_margin() -> None:
+    assert largest_step(3000, 2500, 250) == 5
+    assert largest_step(3000, 2499, 250) == 4
+    assert largest_step(3000, 2500, 250, steps=(1, 2, 4, 8)) == 4
+    assert largest_step(3000, 2500, 250, cover=1.25, steps=(1, 2, 4, 8)) == 8
+    assert largest_step(100, 2500, 250) == 1
+    assert largest_step(1, 1, 250) == 1
+    assert largest_step(400_000, 400_000, 1) == LARGEST_STEP
+
+
+def test_what_is_needed_counts_the_margin_that_is_cut_off() -> None:
+    assert pixels_needed(InputSpec(height=160, width=100, margin=0.1)) == pytest.approx(200)
+
+
+# ---- sums over blocks
+
+
+@pytest.mark.parametrize(("kind", "low", "high"), [("u1", 0, 255), ("u2", 0, 4095), ("u2", 0, 65535), ("i2", -999, 99)])
+@pytest.mark.parametrize("step", [1, 2, 7, 100])
+def test_sums_are_exact_also_at_the_edges(kind: str, low: int, high: int, step: int) -> None:
+    values = np.random.default_rng(1).integers(low, high, (53, 40), endpoint=True).astype(kind)
+    sums = block_sums(values, step)
+    for row, column in ((0, 0), (sums.shape[0] - 1, 0), (0, sums.shape[1] - 1), (sums.shape[0] - 1, sums.shape[1] - 1)):
+        block = values[row * step : (row + 1) * step, column * step : (column + 1) * step]
+        assert sums[row, column] == block.astype(int).sum()
+    assert sums.sum() == values.astype(int).sum()
+
+
+def test_the_largest_blocks_do_not_overflow() -> None:
+    values = np.full((130, 129), 65535, np.uint16)
+    assert np.unique(block_means(values, LARGEST_STEP)).tolist() == [65535]
+
+
+# ---- every kind of file
+
+
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return write_collection(tmp_path_factory.mktemp("collection"), rows=416, columns=360)
+
+
+def test_every_kind_gives_the_same_tensor_reduced(collection: list[Path]) -> None:
+    for path in collection:
+        full, reduced = _both(path)
+        # 360 // 139.1 = 2
+        assert reduced.step == (4 if "jpeg2000" in path.name else 2), path.name
+        assert (reduced.full_rows, reduced.full_columns) == full.pixels.shape
+        assert reduced.view == full.view
+        assert reduced.notes == full.notes
+        if full.spacing_mm:
+            assert reduced.spacing_mm == tuple(side * reduced.step for side in full.spacing_mm)
+        # wavelets and the smaller cosine transform are another low pass than an average
+        is_near = "jpeg2000" in path.name or ("jp" in path.suffix and "rgb" not in path.name) or "baseline" in path.name
+        assert _difference(full, reduced) <= (1.5 if is_near else 0.05), path.name
+        assert np.abs(thumbnail(full).astype(int) - thumbnail(reduced)).mean() <= 2, path.name
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"RescaleSlope": -2.5, "RescaleIntercept": 100, "WindowCenter": -4000, "WindowWidth": 9000},
+        {"VOILUTFunction": "SIGMOID", "WindowCenter": 1500, "WindowWidth": 900},
+        {"PresentationLUTShape": "INVERSE"},
+        {"PixelPaddingValue": 0},
+        {"PixelPaddingValue": 0, "PixelPaddingRangeLimit": 300},
+        {"WindowCenter": None, "WindowWidth": None, "PixelPaddingValue": 5000},
+    ],
+)
+def test_what_the_header_says_of_grey_holds_for_reduced_films_too(changes: Mapping[str, Any], tmp_path: Path) -> None:
+    for name in ("explicit-little", "explicit-big", "rle", "jpegls-lossless"):
+        full, reduced = _both(write_dicom(tmp_path / "film.dcm", FILM, changes=changes, transfer_syntax=LOSSLESS[name]))
+        assert (full.step, reduced.step) == (1, 5)
+        assert (reduced.padding, reduced.value_scale) == (full.padding, full.value_scale)
+        assert reduced.window == full.window
+        # without a window the percentiles of slightly other blocks are shown
+        assert _difference(full, reduced) <= (0.01 if full.window else 1.0)
+
+
+def test_tables_that_are_no_straight_lines_are_applied_where_they_belong(tmp_path: Path) -> None:
+    table = Dataset()
+    table.LUTDescriptor = [4096, 0, 12]
+    table.LUTData = (4095 * (np.arange(4096) / 4095) ** 3).astype("<u2").tolist()
+    table["LUTDescriptor"].VR = table["LUTData"].VR = "US"
+    for keyword in ("ModalityLUTSequence", "VOILUTSequence"):
+        full, reduced = _both(write_dicom(tmp_path / "film.dcm", FILM, changes={keyword: [table]}))
+        assert reduced.step == 5
+        assert _difference(full, reduced) <= 0.01
+    # each pixel through the table and then averaged, which is not the table of the average
+    modality = write_dicom(tmp_path / "film.dcm", FILM, changes={"ModalityLUTSequence": [table]})
+    expected = np.array(table.LUTData)[FILM[:820]].reshape(164, 5, 144, 5).mean((1, 3))
+    np.testing.assert_allclose(_both(modality)[1].pixels[:164], expected, rtol=1e-5)
+
+
+def test_bits_above_the_stored_ones_do_not_count(tmp_path: Path) -> None:
+    with_overlay = FILM.copy()
+    with_overlay[::3] |= 0x8000
+    changes = {"PixelData": with_overlay.tobytes()}
+    full, reduced = _both(write_dicom(tmp_path / "film.dcm", FILM, changes=changes))
+    np.testing.assert_array_equal(full.pixels, FILM)
+    assert _difference(full, reduced) == 0
+
+
+def test_frames_are_reduced_one_by_one(tmp_path: Path) -> None:
+    films = np.stack([FILM, FILM[::-1]])
+    changes = {"NumberOfFrames": 2, "PixelData": films.astype("<u2").tobytes()}
+    path = write_dicom(tmp_path / "frames.dcm", FILM, changes=changes)
+    second = decode(path.read_bytes(), ImageRef(path=path, frame=1), needed=NEEDED)
+    np.testing.assert_allclose(second.pixels, block_means(films[1], 5))
+
+
+def test_rasters_are_turned_and_reduced(tmp_path: Path) -> None:
+    turned = Picture.Exif()
+    turned[0x0112] = 6
+    grey = Picture.fromarray(scaled(FILM, 8))
+    for suffix in (".jpg", ".png"):
+        grey.save(tmp_path / f"film{suffix}", exif=turned, **({"quality": 95} if suffix == ".jpg" else {}))
+        full, reduced = _both(tmp_path / f"film{suffix}")
+        assert full.pixels.shape == (720, 823)
+        assert (reduced.full_rows, reduced.full_columns) == (720, 823)
+        # the cosine transform only halves: 720 // 4 leaves more than 139.1, 720 // 8 does not
+        assert reduced.step == (4 if suffix == ".jpg" else 5)
+        assert _difference(full, reduced) <= (1.0 if suffix == ".jpg" else 0.01)
+
+
+def test_colour_is_refused_reduced_or_not(tmp_path: Path) -> None:
+    tinted = np.stack([scaled(FILM, 8)] * 3, axis=2)
+    tinted[::25, ::25, 0] //= 2  # one pixel in 625, which an average would hide
+    for suffix in (".png", ".jpg"):
+        path = tmp_path / f"film{suffix}"
+        Picture.fromarray(tinted).save(path, **({"quality": 100, "subsampling": 0} if suffix == ".jpg" else {}))
+        for needed in (None, NEEDED):
+            with pytest.raises(InputProblem) as caught:
+                decode(path.read_bytes(), ImageRef(path=path), needed=needed)
+            assert caught.value.reason.code == "colour"
+
+
+def test_refusals_are_the_same_reduced(tmp_path: Path) -> None:
+    grey = np.full((800, 700), 1000, np.uint16)
+    strip = np.tile(FILM, (3, 1))
+    for pixels, code in ((grey, "blank"), (strip, "aspect"), (FILM, None)):
+        for name in ("explicit-little", "jpeg2000-lossless", "rle"):
+            images = _both(write_dicom(tmp_path / "film.dcm", pixels, transfer_syntax=LOSSLESS[name]))
+            found = [problem.code if (problem := check_pixels(image)) else None for image in images]
+            assert found == [code, code], name
+
+
+# ---- JPEG 2000
+
+
+def _wavelet_file(path: Path, pixels: np.ndarray[Any, Any], **options: Any) -> Path:
+    """A film compressed by Pillow, which can tile and take fewer levels."""
+    stream = io.BytesIO()
+    Picture.fromarray(pixels).save(stream, "JPEG2000", no_jp2=True, **options)
+    write_dicom(path, FILM)
+    dataset = dcmread(path)
+    dataset.Rows, dataset.Columns = pixels.shape
+    # Pillow takes values of 16 bits
+    dataset.BitsStored, dataset.HighBit, dataset.WindowCenter, dataset.WindowWidth = 16, 15, 32768, 65536
+    dataset.PixelData = encapsulate([stream.getvalue()])
+    dataset["PixelData"].VR, dataset["PixelData"].is_undefined_length = "OB", True
+    dataset.file_meta.TransferSyntaxUID = JPEG2000Lossless
+    dataset.save_as(path)
+    return path
+
+
+@pytest.mark.parametrize("columns", [720, 721, 722, 723, 724, 725])
+def test_wavelets_of_any_size_are_read_reduced(columns: int, tmp_path: Path) -> None:
+    film = chest_phantom(800 + columns % 8, columns, 7, abnormal=True)
+    full, reduced = _both(write_dicom(tmp_path / "film.dcm", film, transfer_syntax=WAVELETS))
+    # 720 / 8 is not below 1.25 x 69.6
+    assert reduced.step == 8
+    assert reduced.pixels.shape == (-(-film.shape[0] // 8), -(-columns // 8))
+    assert _difference(full, reduced) <= 1.5
+
+
+@pytest.mark.parametrize("levels", [1, 2, 6])
+def test_a_stream_with_fewer_levels_is_read_at_what_it_has(levels: int, tmp_path: Path) -> None:
+    film = scaled(FILM, 16)
+    full, reduced = _both(_wavelet_file(tmp_path / "film.dcm", film, num_resolutions=levels))
+    np.testing.assert_array_equal(full.pixels, film)
+    # one resolution is no level to spare: the whole is decoded, and averaged over blocks
+    assert reduced.step == {1: 5, 2: 2, 6: 8}[levels]
+    assert _difference(full, reduced) <= (0.01 if levels == 1 else 1.5)
+
+
+def test_tiles_are_read_in_full(tmp_path: Path) -> None:
+    full, reduced = _both(_wavelet_file(tmp_path / "film.dcm", scaled(FILM, 16), tile_size=(200, 150)))
+    assert reduced.step == 5
+    assert _difference(full, reduced) <= 0.01
+
+
+def test_a_precision_that_is_not_the_headers_is_read_in_full(tmp_path: Path) -> None:
+    path = write_dicom(tmp_path / "film.dcm", FILM, transfer_syntax=WAVELETS)
+    dataset = dcmread(path)
+    dataset.BitsStored, dataset.HighBit = 14, 13
+    dataset.save_as(path)
+    full, reduced = _both(path)
+    assert reduced.step == 5
+    assert _difference(full, reduced) <= 0.01
+
+
+def test_padding_signs_and_colours_are_read_in_full(tmp_path: Path) -> None:
+    for options in ({"signed": True}, {"changes": {"PixelPaddingValue": 0}}, {"photometric": "RGB"}):
+        path = write_dicom(tmp_path / "film.dcm", FILM, transfer_syntax=WAVELETS, **options)
+        full, reduced = _both(path)
+        assert reduced.step == 5
+        assert _difference(full, reduced) <= 0.01
+
+
+def test_a_window_beside_the_pixels_is_judged_by_all_of_them(tmp_path: Path) -> None:
+    film = np.minimum(FILM, 2000)
+    film[400, 400] = 4000  # the window shows this pixel and no other, which averages would not know
+    changes = {"WindowCenter": 3900, "WindowWidth": 400}
+    full, reduced = _both(write_dicom(tmp_path / "film.dcm", film, transfer_syntax=WAVELETS, changes=changes))
+    assert "window_ignored" not in full.notes
+    assert reduced.notes == full.notes
+    assert reduced.window == full.window
+
+
+def _outcome(data: bytes, *, needed: float | None) -> str:
+    try:
+        image = decode(data, ImageRef(path=Path("film.dcm")), needed=needed)
+    except InputProblem as error:
+        return error.reason.code
+    return "read" if image.full_rows else "?"
+
+
+@pytest.mark.parametrize("name", ["jpeg2000-lossless", "jpeg2000-lossy", "jpeg-baseline", "rle", "jpegls-lossless"])
+def test_damage_is_never_hidden_by_reading_less(name: str, tmp_path: Path) -> None:
+    syntax = {**LOSSLESS, **LOSSY}[name]
+    path = write_dicom(tmp_path / "film.dcm", FILM, transfer_syntax=syntax, bits=8 if name == "jpeg-baseline" else 12)
+    data = path.read_bytes()
+    random = np.random.default_rng(4)
+    for share in (0.3, 0.7, 0.95):
+        cut = data[: int(len(data) * share)]
+        assert _outcome(cut, needed=NEEDED) == _outcome(cut, needed=None) == "truncated"
+    for _ in range(12):
+        changed = bytearray(data)
+        at = random.integers(len(data) - 30_000 if len(data) > 60_000 else len(data) // 2, len(data) - 100)
+        changed[at : at + 40] = bytes(random.integers(0, 256, 40).tolist())
+        reduced = _outcome(bytes(changed), needed=NEEDED)
+        # a resolution that is not read may be damaged; what is read may not, and nothing else may come of it
+        assert reduced in ("read", _outcome(bytes(changed), needed=None))
+
+
+def test_a_main_header_is_read_as_the_standard_says(tmp_path: Path) -> None:
+    stream = io.BytesIO()
+    Picture.fromarray(scaled(FILM, 16)).save(stream, "JPEG2000", no_jp2=True, num_resolutions=4)
+    source = stream.getvalue()
+    found = wavelets_of(source)
+    assert found is not None
+    assert (found.rows, found.columns, found.bits, found.levels) == (823, 720, 16, 3)
+    assert decode_wavelets(source, 4, 16).shape == (206, 180)
+    signed = bytearray(source)
+    signed[42] |= 0x80
+    for other in (bytes(signed), source[:16] + struct.pack(">2I", 8, 8) + source[24:]):
+        plain = wavelets_of(other)
+        assert plain is not None
+        assert plain.bits == 0
+    assert wavelets_of(source[:40]) is None
+    assert wavelets_of(b"\0\0\0\x0cjP  " + source) is None
+
+
+# ---- the smallest, the largest
+
+
+@pytest.mark.parametrize("name", ["explicit-little", "explicit-big", "deflated", "rle", "jpeg-lossless-sv1"])
+def test_one_pixel_and_long_lines_are_read_whole(name: str, tmp_path: Path) -> None:
+    for rows, columns in ((1, 1), (1, 300), (40, 30_000)):
+        film = (np.arange(rows * columns).reshape(rows, columns) % 4096).astype(np.uint16)
+        full, reduced = _both(write_dicom(tmp_path / "film.dcm", film, transfer_syntax=LOSSLESS[name]))
+        assert (reduced.step, reduced.pixels.shape) == (1, (rows, columns))
+        np.testing.assert_array_equal(full.pixels, reduced.pixels)
+
+
+def test_one_pixel_of_wavelets_or_cosines_is_read_whole(tmp_path: Path) -> None:
+    pixel = np.full((1, 1), 40000, np.uint16)
+    full, reduced = _both(_wavelet_file(tmp_path / "film.dcm", pixel, num_resolutions=1))
+    assert full.pixels.tolist() == reduced.pixels.tolist() == [[40000]]
+    syntax = LOSSY["jpeg-baseline"]
+    full, reduced = _both(write_dicom(tmp_path / "film.dcm", pixel // 16, transfer_syntax=syntax, bits=8))
+    assert full.pixels.tolist() == reduced.pixels.tolist() == [[2500 >> 4]]
+
+
+def test_thirty_thousand_pixels_a_side_are_refused_before_they_are_decoded(tmp_path: Path) -> None:
+    path = write_dicom(tmp_path / "film.dcm", FILM, changes={"Rows": 30_000, "Columns": 30_000})
+    assert _outcome(path.read_bytes(), needed=NEEDED) == "too_large"
+
+
+def test_a_long_film_of_thirty_thousand_rows_is_reduced(tmp_path: Path) -> None:
+    film = np.tile(FILM[:100, :400], (300, 1))
+    stream = io.BytesIO()
+    Picture.fromarray(scaled(film, 8)).save(stream, "JPEG")
+    path = tmp_path / "film.jpg"
+    path.write_bytes(stream.getvalue())
+    image = decode(path.read_bytes(), ImageRef(path=path), needed=NEEDED)
+    assert (image.step, image.pixels.shape, image.full_rows) == (2, (15_000, 200), 30_000)
+
+
+# ---- RLE
+
+
+def test_runs_may_reach_over_the_ends_of_rows() -> None:
+    # PS3.5 G.3.1: a byte n of 0..127 is followed by n + 1 bytes as they are, 129..255 by one for 257 - n times
+    packed = bytes([257 - 8 & 0xFF, 7, 3, 1, 2, 3, 4])
+    frame = struct.pack("<16I", 1, 64, *([0] * 14)) + packed
+    decoded = decode_run_lengths(frame, 3, 4, "u1")
+    assert decoded is not None
+    assert decoded.tolist() == [[7, 7, 7, 7], [7, 7, 7, 7], [1, 2, 3, 4]]
+
+
+@pytest.mark.parametrize(
+    "header", [(2, 64, 66), (0,), (1, 70), (1, 0), (1, 2**31), (15, *([64] * 15)), (1, 64, *([0] * 13), 64)]
+)
+def test_a_frame_that_is_laid_out_otherwise_is_left_to_pydicom(header: tuple[int, ...]) -> None:
+    frame = struct.pack("<16I", *header, *([0] * (16 - len(header)))) + bytes([3, 1, 2])
+    assert decode_run_lengths(frame, 2, 2, "u1") is None
+
+
+def test_a_plane_that_is_too_short_is_left_to_pydicom(tmp_path: Path) -> None:
+    path = write_dicom(tmp_path / "film.dcm", FILM, transfer_syntax=RLELossless)
+    dataset = dcmread(path)
+    source = get_frame(dataset.PixelData, 0, number_of_frames=1)
+    for kind, frame in (("i2", source), ("u2", source[:5000]), ("u1", source)):
+        decoded = decode_run_lengths(frame, *FILM.shape, kind)
+        assert (decoded is None) == (kind != "i2")
+
+
+def test_grey_of_a_colour_jpeg_in_dicom_is_read_in_full(tmp_path: Path) -> None:
+    changes = {"PhotometricInterpretation": "RGB"}
+    path = write_dicom(
+        tmp_path / "film.dcm", FILM, transfer_syntax=JPEGBaseline8Bit, photometric="RGB", changes=changes
+    )
+    full, reduced = _both(path)
+    assert reduced.step == 5
+    assert _difference(full, reduced) <= 0.01
