@@ -85,10 +85,8 @@ def build_portable() -> None:
 
 def build_setup() -> None:
     """Setup for Windows, from a folder frozen on Windows."""
-    script = ROOT / "installer" / "windows" / "build_setup.py"
-    possible = shutil.which("makensis") is not None and (FROZEN / "fieldray-window.exe").exists()
-    if _can("setup", possible, "needs makensis and a program frozen on Windows"):
-        _run(sys.executable, script, FROZEN, OUTPUT)
+    if _can("setup", (FROZEN / "fieldray-window.exe").exists(), "needs the program frozen on Windows"):
+        _run(sys.executable, ROOT / "installer" / "windows" / "build_setup.py", FROZEN, OUTPUT)
 
 
 _BUILDERS: Final = {"frozen": build_frozen, "deb": build_deb, "portable": build_portable, "setup": build_setup}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future
@@ -167,6 +168,7 @@ class Board:
 
         An image that has seen a backend die travels alone, so that it can only take itself down.
         """
+        until_s = time.monotonic() + _IDLE_CHECK_S
         with self._condition:
             while not self._is_over():
                 if slot.why_out:
@@ -177,8 +179,8 @@ class Board:
                     if jobs:
                         return jobs
                     self._condition.notify_all()
-                elif not self._condition.wait(_IDLE_CHECK_S):
-                    return []
+                elif not self._condition.wait(until_s - time.monotonic()) or time.monotonic() > until_s:
+                    return []  # woken again and again for others' images, it has to look after its process too
         return None
 
     def done(self, jobs: Sequence[Job]) -> None:

@@ -104,3 +104,24 @@ def test_only_the_chosen_device_is_started() -> None:
 def test_a_device_of_which_there_is_no_kind_cannot_be_chosen() -> None:
     with pytest.raises(BackendProblem):
         Engine(Events(), kinds=[Behaviour().kind()], device="edgetpu")
+
+
+def test_an_idle_backend_looks_after_itself_however_busy_another_one_is() -> None:
+    board, _ = ready_board("accelerator", stick_s=0.01, cpu_s=0.01)
+    over = threading.Event()
+
+    def keep_waking() -> None:
+        while not over.wait(0.005):
+            board.reconsider("edgetpu")  # wakes all who wait, as each image submitted does
+
+    waker = threading.Thread(target=keep_waking)
+    waker.start()
+    idle = threading.Thread(target=lambda: board.take(board.slots[1], 1))
+    idle.start()
+    idle.join(WAIT_S)
+    gave_up = not idle.is_alive()
+    over.set()
+    waker.join()
+    board.close()
+    idle.join()
+    assert gave_up

@@ -1,0 +1,358 @@
+"""The steps of the smoke test, in the order in which a clinic would take them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import sqlite3
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import screen_picture
+from clean_root import CleanRoot, Done, User
+from expectation import APT, Unexpected, expect
+from smoke_window import DISPLAY, opened, press, titled, until
+from smoke_window import PROGRAM as WINDOW
+
+PROGRAM: Final = "/opt/fieldray/fieldray"
+FILMS: Final = "/srv/Знімки грудної клітки"
+SHORT: Final = "/srv/films"  # the same, for typing
+DRIVE: Final = "/media/clinic/МОДЕЛІ"
+COUNT: Final = 24  # studies that `fieldray demo` makes
+_NOTICE: Final = r"Research use only\. Not for diagnostic use\."
+_BANNER: Final = "#fdf0d2"  # behind a question or a warning
+_ABNORMAL: Final = "#b3370b"  # of the word and the triangle in the work list
+_DPKG_REFUSAL: Final = (
+    r"dpkg: error processing archive .*fieldray.*\.deb \(--(install|unpack)\):",
+    r" new fieldray package pre-installation script subprocess returned error exit status 1",
+    r"Errors were encountered while processing:",
+    r" .*fieldray.*\.deb|\?",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """The root, the files to try in it, where pictures go, and what one step leaves for the next."""
+
+    root: CleanRoot
+    package: Path
+    newer: Path
+    archive: Path | None
+    pictures: Path | None = None
+    users: dict[str, User] = field(default_factory=dict)
+    before: set[str] = field(default_factory=set)
+
+    def brought(self, file: Path) -> str:
+        """The place inside at which a file from outside can be read."""
+        place = self.root.inside(f"/run/{file.name}")
+        if not place.exists():
+            place.touch()
+            subprocess.run(["mount", "--bind", "-o", "ro", str(file.resolve()), str(place)], check=True)
+        return f"/run/{file.name}"
+
+    def picture(self, name: str) -> screen_picture.Picture:
+        """What the screen shows, also kept as a file."""
+        taken = screen_picture.take(DISPLAY)
+        if self.pictures:
+            taken.save(self.pictures / f"{name}.png")
+        return taken
+
+
+Step = Callable[[Trial], None]
+
+
+# ---- before and at installing
+
+
+def refuse_on_a_full_disk(trial: Trial) -> None:
+    """A disk too full: a plain message, nothing is installed"""
+    place = trial.brought(trial.package)
+    done = trial.root.run("dpkg", "--install", place)
+    said = r"Fieldray: the disk is too full: \d+ MB are needed, \d+ MB are free\. Nothing was changed\."
+    expect(done, code=1, output=APT, errors=(said, *_DPKG_REFUSAL))
+    _require_nothing_installed(trial)
+
+
+def install(trial: Trial) -> None:
+    """Install with what it depends on, without udev and without Python"""
+    trial.before.update(_files(trial.root))
+    _require_no_python(trial)
+    expect(_apt(trial, "install", trial.brought(trial.package)), output=APT, errors=APT)
+    expect(trial.root.run("dpkg", "--verify", "fieldray"))
+    expect(trial.root.run("dpkg", "--audit"))
+    _require_no_python(trial)
+    for number, (name, home) in enumerate({"iryna": "/home/Ірина Лікарка", "second": "/home/second"}.items(), 2000):
+        trial.users[name] = trial.root.add_user(name, number=number, home=home)
+        runtime = trial.root.inside(f"/run/user/{number}")
+        runtime.mkdir(parents=True, mode=0o700)
+        shutil.chown(runtime, number, number)
+    for subject in ("/opt/fieldray/fieldray", "/usr/share/applications/fieldray.desktop"):
+        if not trial.root.inside(subject).exists():
+            raise Unexpected(f"{subject} was not installed")
+
+
+# ---- the command line
+
+
+def screen_films(trial: Trial) -> None:
+    """Screen synthetic studies with the pack that ships; the install folder is read-only"""
+    place = str(trial.root.inside("/opt/fieldray"))
+    subprocess.run(["mount", "--bind", place, place], check=True)
+    subprocess.run(["mount", "-o", "remount,bind,ro", place], check=True)
+    user = trial.users["iryna"]
+    films = trial.root.inside(FILMS)
+    films.mkdir(parents=True)
+    shutil.chown(films, user.number, user.number)
+    trial.root.inside(SHORT).symlink_to(FILMS)
+    made = trial.root.run(PROGRAM, "demo", "--no-window", "--folder", FILMS, user=user)
+    expect(made, output=(r"Making synthetic studies in .*", r"They are drawings, not X-rays: .*", *_work_list()))
+    again = trial.root.run("fieldray", "screen", FILMS, "--fresh", "--json", "-", user=user)
+    expect(again, output=(r"\{.*\}",), errors=(*_summary(), r"\?Pack .*"))
+    results = [json.loads(line) for line in again.output]
+    kinds = {result["status"] for result in results}
+    if len(results) != COUNT or not kinds <= {"screened", "refused"} or "screened" not in kinds:
+        raise Unexpected(f"{len(results)} results of the kinds {kinds}")
+    if {result["backend"] for result in results if result["status"] == "screened"} != {"cpu"}:
+        raise Unexpected("not every film was screened on the processor")
+    _require_no_log(trial, user)
+
+
+def say_plainly(trial: Trial) -> None:
+    """No screen, no packs, a wrong library for the stick: a plain sentence each"""
+    user, root = trial.users["iryna"], trial.root
+    no_screen = r"fieldray: There is no screen here to open a window on\. The command line works without one\."
+    for command in ([PROGRAM], [WINDOW], ["fieldray"]):
+        expect(root.run(*command, user=user), code=1, errors=(no_screen,))
+    expect(root.run(PROGRAM, "screen", "/nowhere", user=user), code=2, errors=(r"fieldray: There is nothing .*",))
+    with _drive(trial, None):
+        expect(root.run(PROGRAM, "packs", "list", DRIVE, user=user), output=("No packs found.",))
+        none = root.run(PROGRAM, "screen", FILMS, "--pack", DRIVE, user=user)
+        expect(none, code=3, errors=(r"fieldray: .*",))
+    library = root.inside("/usr/lib/x86_64-linux-gnu/libedgetpu.so.1")
+    library.write_text("this is no library\n" * 100)
+    done = root.run(PROGRAM, "doctor", user=user)
+    library.unlink()
+    wrong = "The file libedgetpu.so.1 is not an Edge TPU runtime for this computer. Install libedgetpu anew."
+    if done.code or done.errors or not any(wrong in line for line in done.output):
+        raise Unexpected("\n".join(["doctor", *done.output, *done.errors]))
+    _require_no_log(trial, user)
+
+
+# ---- the window
+
+
+def open_window(trial: Trial) -> None:
+    """Open the window, open a folder with the keyboard, and see results"""
+    user = trial.users["second"]
+    with opened(trial.root, user) as window:
+        until(lambda: _settled(trial, "1-welcome"), "the welcome page")
+        press(window, "ctrl+o")
+        dialog = until(lambda: titled("Open a folder"), "the dialog that opens a folder")[0]
+        until(lambda: _settled(trial, "2-folder"), "the dialog")
+        press(dialog, "Return", text=SHORT)
+        until(lambda: _stored(trial, user) == COUNT, f"{COUNT} results in the user's database")
+        until(lambda: trial.picture("3-results").count(_ABNORMAL) > 500, "abnormal rows in the work list")
+        press(window, "Down")
+        time.sleep(1.5)
+        trial.picture("4-film")
+    _require_no_log(trial, user)
+
+
+def plug_in_a_drive(trial: Trial) -> None:
+    """Plug in a model drive while the window is open: seen by it and by the command line"""
+    user = trial.users["second"]
+    with opened(trial.root, user, FILMS, more={"LANG": "uk_UA.UTF-8"}):
+        until(lambda: trial.picture("5-ukrainian").count(_ABNORMAL) > 500, "abnormal rows in the work list")
+        with _drive(trial, trial.root.inside("/opt/fieldray/_internal/fieldray/_data/models")):
+            until(lambda: trial.picture("6-drive").count(_BANNER) > 5000, "what the window asks about the drive")
+            listed = trial.root.run("fieldray", "packs", "list", user=user)
+            expect(
+                listed, output=(r"pneumonia-paediatric-\S+ +builtin .*", r"pneumonia-paediatric-\S+ +drive .*МОДЕЛІ.*")
+            )
+        until(lambda: trial.picture("7-drive-gone").count(_BANNER) == 0, "the end of the question")
+    _require_no_log(trial, user)
+
+
+def run_twice(trial: Trial) -> None:
+    """Two windows of one user, one of another, and the command line, all at once"""
+    first, second = trial.users["iryna"], trial.users["second"]
+    root = trial.root
+    with opened(root, first, FILMS), opened(root, first), opened(root, second, FILMS):
+        done = root.run("fieldray", "screen", FILMS, "--fresh", "--json", "-", user=first)
+        expect(done, output=(r"\{.*\}",), errors=(*_summary(), r"\?Pack .*"))
+        if len(done.output) != COUNT:
+            raise Unexpected(f"{len(done.output)} results beside two windows")
+    for user in (first, second):
+        _require_no_log(trial, user)
+
+
+# ---- upgrading and removing
+
+
+def upgrade(trial: Trial) -> None:
+    """Upgrade: refused with a plain message while the program runs, done when it does not"""
+    subprocess.run(["umount", str(trial.root.inside("/opt/fieldray"))], check=True)
+    newer, user = trial.brought(trial.newer), trial.users["second"]
+    said = r"Fieldray: the program is running \(process \d+\)\. Close it and install again\. Nothing was changed\."
+    with opened(trial.root, user):
+        done = trial.root.run("dpkg", "--install", newer)
+        refusal = [line.replace("fieldray.*", ".*") for line in _DPKG_REFUSAL]
+        expect(done, code=1, output=APT, errors=(said, *refusal))
+        removal = trial.root.run("dpkg", "--remove", "fieldray")
+        if removal.code == 0 or not any("the program is running" in line for line in removal.errors):
+            raise Unexpected("\n".join(["removed under a running window", *removal.output, *removal.errors]))
+    expect(trial.root.run("dpkg", "--verify", "fieldray"))
+    expect(trial.root.run("dpkg", "--audit"))
+    expect(_apt(trial, "install", newer), output=APT, errors=APT)
+    shown = trial.root.run("dpkg-query", "--show", "--showformat", "${Version} ${Status}", "fieldray")
+    expect(shown, output=(r".*\+1 install ok installed",))
+    done = trial.root.run("fieldray", "screen", FILMS, "--json", "-", user=user)
+    expect(done, output=(r"\{.*\}",), errors=(*_summary(), r"\?Pack .*"))
+
+
+def remove(trial: Trial) -> None:
+    """Remove and purge: nothing of it is left but the users' results"""
+    expect(_apt(trial, "purge", "fieldray"), output=APT, errors=APT)
+    left = {
+        name
+        for name in _files(trial.root) - trial.before
+        if "fieldray" in name and not name.startswith(("home/", "run/", "var/log/"))
+    }
+    if left:
+        raise Unexpected(f"left behind: {sorted(left)[:10]}")
+    _require_nothing_installed(trial)
+    for user in trial.users.values():
+        if not _stored(trial, user):
+            raise Unexpected("a user's results are gone")
+
+
+def use_portable(trial: Trial) -> None:
+    """The portable archive, unpacked under a long path with spaces, screens and gets into the menu"""
+    if trial.archive is None:
+        raise Unexpected("there is no portable archive")
+    user = trial.users["iryna"]
+    place = f"{user.home}/Програми/{'дуже довга назва теки ' * 3}/{'ще довша ' * 6}"
+    inside = trial.root.inside(place)
+    inside.mkdir(parents=True)
+    subprocess.run(["tar", "-xf", str(trial.archive), "-C", str(inside)], check=True)
+    subprocess.run(["chown", "-R", f"{user.number}:{user.number}", str(trial.root.inside(user.home))], check=True)
+    folder = f"{place}/{trial.archive.name.removesuffix('.tar.xz')}"
+    done = trial.root.run(f"{folder}/fieldray", "screen", FILMS, "--fresh", "--json", "-", user=user)
+    expect(done, output=(r"\{.*\}",), errors=(*_summary(), r"\?Pack .*"))
+    expect(trial.root.run("sh", f"{folder}/add-to-menu", user=user), output=(r"Fieldray is in the menu now\. .*",))
+    entry = trial.root.inside(f"{user.home}/.local/share/applications/fieldray.desktop")
+    if f'Exec="{folder}/fieldray-window" %F' not in entry.read_text(encoding="utf-8").splitlines():
+        raise Unexpected(f"the menu entry does not start {folder}/fieldray-window")
+    subprocess.run(["desktop-file-validate", str(entry)], check=True)
+    taken_out = trial.root.run("sh", f"{folder}/add-to-menu", "--remove", user=user)
+    expect(taken_out, output=(r"Fieldray is no longer in the menu\. .*",))
+
+
+STEPS: Final[tuple[Step, ...]] = (
+    install, screen_films, say_plainly, open_window, plug_in_a_drive, run_twice, upgrade, remove, use_portable,
+)  # fmt: skip
+
+
+# ---- what the steps need
+
+
+@contextlib.contextmanager
+def _drive(trial: Trial, packs: Path | None) -> Iterator[None]:
+    """A drive plugged in while inside, with the packs of a folder or with none."""
+    made, place = trial.root.inside("/mnt"), trial.root.inside(DRIVE)
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(made)], check=True)
+    if packs:
+        shutil.copytree(packs, made / "fieldray")
+    place.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["mount", "--bind", str(made), str(place)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+        subprocess.run(["umount", str(made)], check=True)
+
+
+def _settled(trial: Trial, name: str) -> screen_picture.Picture | None:
+    """What the screen shows once it is no longer empty and stays the same for half a second."""
+    before = trial.picture(name)
+    time.sleep(0.5)
+    after = trial.picture(name)
+    is_empty = len(set(after.rows)) < 20
+    return after if before.rows == after.rows and not is_empty else None
+
+
+def _stored(trial: Trial, user: User) -> int:
+    """How many results the user's database holds, of the run with the most."""
+    database = trial.root.inside(f"{user.home}/.local/share/fieldray/results.sqlite")
+    if not database.exists():
+        return 0
+    with contextlib.closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as connection:
+        try:
+            query = "SELECT count(*) FROM results GROUP BY run_id ORDER BY 1 DESC LIMIT 1"
+            return int((connection.execute(query).fetchone() or (0,))[0])
+        except sqlite3.OperationalError:  # the tables are not made yet
+            return 0
+
+
+def _apt(trial: Trial, action: str, subject: str) -> Done:
+    options = ["-o", "APT::Sandbox::User=root", "-o", "Dpkg::Use-Pty=0"]
+    command = ["apt-get", action, "--yes", "--no-install-recommends", *options, subject]
+    return trial.root.run(*command)
+
+
+def _summary() -> tuple[str, ...]:
+    """What is said after a run."""
+    return (
+        r"\d+ images in \d+:\d+ \([\d.]+/s\)(, \d+ taken over from before)?",
+        r"abnormal \d+  not sure \d+  normal \d+  not assessed \d+  refused \d+  failed 0",
+        r"\?Network, images/s from the third image on \(min / avg / max\): .*",
+        r"\?Ran on cpu: ai_edge_litert .*",
+        _NOTICE,
+    )
+
+
+def _work_list() -> tuple[str, ...]:
+    """What a run says to a person."""
+    row = r"(ABNORMAL|not sure|normal|refused) +(0\.\d+|-) +(0\.\d+|-)  .*\.dcm"
+    return (
+        r"Pack pneumonia-paediatric-.* \(shipped with the program\)",
+        r"result +score +at +file",
+        row,
+        r"\? {29}The image .*",
+        *_summary(),
+    )
+
+
+def _files(root: CleanRoot) -> set[str]:
+    """Everything in the root but what the kernel shows there."""
+    command = ["find", ".", "-path", "./proc", "-prune", "-o", "-path", "./sys", "-prune", "-o", "-print"]
+    listed = subprocess.run(command, cwd=root.path, capture_output=True, text=True, check=True).stdout
+    return {line.removeprefix("./") for line in listed.splitlines()}
+
+
+def _require_no_python(trial: Trial) -> None:
+    found = [name for name in _files(trial.root) if name.startswith(("usr/bin/python", "usr/lib/python3/"))]
+    if found:
+        raise Unexpected(f"the root has Python: {found[:3]}")
+
+
+def _require_nothing_installed(trial: Trial) -> None:
+    shown = trial.root.run("dpkg-query", "--show", "--showformat", "${Status}", "fieldray")
+    if shown.code == 0 and not shown.output[0].endswith(" not-installed"):
+        raise Unexpected(f"the package is {shown.output}")
+    expect(trial.root.run("dpkg", "--audit"))
+    for place in ("opt/fieldray", "usr/bin/fieldray", "usr/share/applications/fieldray.desktop"):
+        if (trial.root.path / place).is_symlink() or (trial.root.path / place).exists():
+            raise Unexpected(f"{place} is there")
+
+
+def _require_no_log(trial: Trial, user: User) -> None:
+    """Warnings of the program are unexpected lines too."""
+    log = trial.root.inside(f"{user.home}/.local/share/fieldray/fieldray.log")
+    if log.exists():
+        raise Unexpected(f"the program's log says:\n{log.read_text(encoding='utf-8')}")

@@ -1,0 +1,94 @@
+"""Try what was built as a clinic would, in a small Debian or Ubuntu without Python and without a network.
+
+    sudo python installer/smoke_test.py build/dist [--pictures FOLDER] [--cache FOLDER]
+
+Installs the .deb, screens synthetic studies, opens the window and looks for its title and its results, plugs in
+drives, upgrades, removes; then the portable archive. Any line that was not expected fails it. Needs root, and on the
+first run the network, from which the small system is made; every step after that has none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import clean_root
+import smoke_steps
+import smoke_window
+from expectation import Unexpected
+
+ROOT = Path(__file__).resolve().parent.parent
+_ROOM_MB = 2000
+_FULL_MB = 130
+
+
+def main() -> int:
+    """Run all steps; 0 when nothing unexpected happened."""
+    parser = argparse.ArgumentParser(description="Try the Linux installers in a root of their own.")
+    parser.add_argument("dist", type=Path, help="folder with the .deb and the portable archive")
+    parser.add_argument("--pictures", type=Path, help="write pictures of the window into this folder")
+    parser.add_argument("--cache", type=Path, default=ROOT / "build" / "smoke", help="where the small system is kept")
+    parser.add_argument("--upgrade", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    package = next(iter(sorted(options.dist.glob("fieldray_*.deb"))), None)
+    if package is None or os.geteuid() != 0:
+        parser.error("needs root and a .deb in the folder")
+    if "FIELDRAY_ALONE" in os.environ:
+        return _inside(options, package)
+    base = clean_root.prepared_base(options.cache, package)
+    with tempfile.TemporaryDirectory(dir=options.cache) as scratch:
+        newer = next_version(package, Path(scratch))
+        sys.stdout.write(f"{package.name} in {base.name}\n")
+        return clean_root.alone([sys.executable, *sys.argv, "--upgrade", str(newer)])
+
+
+def next_version(package: Path, scratch: Path) -> Path:
+    """The same package under a higher version, to upgrade to."""
+    root, target = scratch / "root", scratch / "newer.deb"
+    subprocess.run(["dpkg-deb", "--raw-extract", package, root], check=True)
+    control = root / "DEBIAN" / "control"
+    lines = control.read_text(encoding="utf-8").splitlines()
+    changed = [f"{line}+1" if line.startswith("Version: ") else line for line in lines]
+    control.write_text("\n".join(changed) + "\n", encoding="utf-8")
+    command = ["dpkg-deb", "--root-owner-group", "-Znone", "--build", root, target]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return target
+
+
+def _inside(options: argparse.Namespace, package: Path) -> int:
+    base = options.cache / clean_root.release()
+    archive = next(iter(sorted(options.dist.glob("fieldray-*-linux-*.tar.xz"))), None)
+    if options.pictures:
+        options.pictures.mkdir(parents=True, exist_ok=True)
+    scratch, failed = options.cache / "trial", 0
+    with clean_root.trial(base, scratch, size_mb=_FULL_MB) as root:
+        trial = smoke_steps.Trial(root, package, options.upgrade, archive)
+        failed += not _step(smoke_steps.refuse_on_a_full_disk, trial)
+    with clean_root.trial(base, scratch, size_mb=_ROOM_MB) as root, smoke_window.screen(root):
+        trial = smoke_steps.Trial(root, package, options.upgrade, archive, options.pictures)
+        failed += sum(not _step(step, trial) for step in smoke_steps.STEPS)
+    sys.stdout.write(f"{failed} steps failed\n" if failed else "all as expected\n")
+    return 1 if failed else 0
+
+
+def _step(step: smoke_steps.Step, trial: smoke_steps.Trial) -> bool:
+    """Take a step and say how long it took; False when something unexpected happened."""
+    began_s, problem = time.monotonic(), None
+    try:
+        step(trial)
+    except (Unexpected, OSError, KeyError, subprocess.SubprocessError) as error:
+        problem = error
+    sys.stdout.write(f"{(step.__doc__ or '').splitlines()[0]:<90} {time.monotonic() - began_s:5.1f} s\n")
+    if problem is not None:
+        sys.stdout.write(f"FAILED: {type(problem).__name__}: {problem}\n")
+    sys.stdout.flush()
+    return problem is None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,81 @@
+"""An X screen without a window manager, and the installed window on it, seen and used from outside."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Final, TypeVar
+
+from clean_root import CleanRoot, User
+from expectation import Unexpected
+
+T = TypeVar("T")
+
+DISPLAY: Final = ":97"
+PROGRAM: Final = "/opt/fieldray/fieldray-window"
+WAIT_S: Final = 60.0
+
+
+@contextlib.contextmanager
+def screen(root: CleanRoot) -> Iterator[None]:
+    """An X screen without a window manager, which programs inside the root reach by its socket."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", "/tmp/.X11-unix"], check=True)
+    server = subprocess.Popen(
+        ["Xvfb", DISPLAY, "-screen", "0", "1366x768x24", "-nolisten", "tcp", "-noreset"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    socket = Path("/tmp/.X11-unix") / f"X{DISPLAY[1:]}"
+    try:
+        until(socket.exists, "the X screen")
+        (root.path / "tmp/.X11-unix").mkdir(exist_ok=True)
+        subprocess.run(["mount", "--bind", "/tmp/.X11-unix", str(root.path / "tmp/.X11-unix")], check=True)
+        yield
+    finally:
+        server.terminate()
+        server.wait()
+
+
+@contextlib.contextmanager
+def opened(root: CleanRoot, user: User, *paths: str, more: Mapping[str, str] | None = None) -> Iterator[str]:
+    """The window, open while inside (its number on the screen); it must end in order and say nothing."""
+    environment = {"DISPLAY": DISPLAY, "XDG_RUNTIME_DIR": f"/run/user/{user.number}", **(more or {})}
+    known = set(titled("Fieldray"))
+    process = root.start("/usr/bin/env", PROGRAM, *paths, user=user, environment=environment)
+    try:
+        until(lambda: set(titled("Fieldray")) - known or process.poll() is not None, "a window with the title Fieldray")
+        for window in set(titled("Fieldray")) - known:
+            yield window
+            break
+    finally:
+        process.terminate()
+        output, errors = process.communicate(timeout=WAIT_S)
+    if process.returncode or output or errors:
+        raise Unexpected(f"the window ended with {process.returncode} and said:\n{output}{errors}")
+
+
+def titled(title: str) -> list[str]:
+    """The windows with this title that can be seen."""
+    command = ["xdotool", "search", "--onlyvisible", "--name", f"^{title}$"]
+    done = subprocess.run(command, env={"DISPLAY": DISPLAY}, capture_output=True, text=True, check=False)
+    return done.stdout.split()
+
+
+def press(window: str, *keys: str, text: str = "") -> None:
+    """Give a window the focus, type a text into it, press keys."""
+    typed = ["type", "--delay", "30", text] if text else []
+    for action in (["windowfocus", "--sync", window], typed, ["key", *keys]):
+        if action:
+            subprocess.run(["xdotool", *action], env={"DISPLAY": DISPLAY}, check=True)
+
+
+def until(is_so: Callable[[], T], what: str) -> T:
+    """Wait for something that is not false. Raises Unexpected when it does not come."""
+    deadline_s = time.monotonic() + WAIT_S
+    while not (value := is_so()):
+        if time.monotonic() > deadline_s:
+            raise Unexpected(f"{what} did not appear within {WAIT_S:.0f} s")
+        time.sleep(0.1)
+    return value

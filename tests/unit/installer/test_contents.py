@@ -1,0 +1,99 @@
+"""What goes into the installed program."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import contents
+import fieldray
+from fieldray.packs.builtin import TABLE
+
+PACKAGE = Path(fieldray.__file__).parent
+SERVICE = re.compile(r"\"(fieldray\.[a-z_.]+):[a-z_]+\"")
+
+
+def test_every_service_of_a_child_process_is_taken_along() -> None:
+    """They are asked for by name, so no import leads to them."""
+    asked_for = {name for path in PACKAGE.rglob("*.py") for name in SERVICE.findall(path.read_text(encoding="utf-8"))}
+    assert asked_for == set(contents.SERVICES)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "PySide6/Qt/plugins/platforms/libqxcb.so",
+        "PySide6/Qt/plugins/platforms/libqoffscreen.so",
+        "PySide6/Qt/plugins/imageformats/libqsvg.so",
+        "PySide6/Qt/lib/libQt6Widgets.so.6",
+        "PySide6/Qt/lib/libicudata.so.73",
+        "PySide6/Qt/translations/qtbase_uk.qm",
+        "PySide6/translations/qtbase_uk.qm",
+        "PySide6\\plugins\\platforms\\qwindows.dll",
+        "ai_edge_litert/libpywrap_litert_common.so",
+        "ai_edge_litert\\_pywrap_litert_interpreter_wrapper.pyd",
+        "numpy.libs/libscipy_openblas64_-32a4b2a6.so",
+        "pillow.libs/libfreetype-57f805ba.so.6.20.6",
+        "libxcb-cursor.so.0",
+        "libpython3.11.so.1.0",
+        "numpy-2.4.6.dist-info/METADATA",
+        "fieldray/_data/assets/translations/uk.json",
+    ],
+)
+def test_goes_in(place: str) -> None:
+    assert contents.goes_in(place)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "PySide6/Qt/lib/libQt6Network.so.6",
+        "PySide6\\Qt6Network.dll",
+        "PySide6/QtNetwork.abi3.so",
+        "PySide6/Qt/lib/libQt6Quick.so.6",
+        "PySide6/Qt/lib/libQt6Qml.so.6",
+        "PySide6/Qt/plugins/tls/libqopensslbackend.so",
+        "PySide6/Qt/plugins/networkinformation/libqnetworkmanager.so",
+        "PySide6/Qt/plugins/platforms/libqvnc.so",
+        "PySide6/Qt/translations/qtbase_de.qm",
+        "ai_edge_litert/libLiteRtWebGpuAccelerator.so",
+        "ai_edge_litert/libLiteRt.so",
+        "ai_edge_litert\\vendors\\intel\\dispatch.dll",
+        "libstdc++.so.6",
+        "libusb-1.0.so.0",
+        "libX11-xcb.so.1",
+        "numpy-2.4.6.dist-info/RECORD",
+    ],
+)
+def test_stays_out(place: str) -> None:
+    assert not contents.goes_in(place)
+
+
+def test_the_toolchain_and_the_network_are_excluded() -> None:
+    for module in ("fieldray.adaptation.train", "tensorflow.lite", "torch", "matplotlib.pyplot", "PIL.ImageQt",
+                   "PySide6.QtNetwork", "requests", "urllib3.util", "ssl", "smtplib"):  # fmt: skip
+        assert contents.is_excluded(module)
+    for module in ("fieldray.pipeline.batch", "numpy", "pydicom", "PIL.Image", "hashlib", "PySide6.QtSvg", "testing"):
+        assert not contents.is_excluded(module)
+
+
+def test_assets_and_the_trusted_packs_are_the_data() -> None:
+    files = contents.data_files(contents.ROOT, sorted(TABLE))
+    places = {f"{place}/{Path(file).name}" for file, place in files}
+    assert "fieldray/_data/assets/translations/uk.json" in places
+    assert "fieldray/_data/assets/icons/fieldray.svg" in places
+    for pack in TABLE:
+        assert f"fieldray/_data/models/{pack}/manifest.json" in places
+    assert not [place for place in places if "recipes" in place or "studies" in place]
+
+
+@pytest.mark.parametrize(("text", "good"), [("1.2.3", True), ("0.1.0rc1", True), ("1.2/3", False), ("", False)])
+def test_a_version_can_name_a_file(tmp_path: Path, text: str, good: bool) -> None:
+    (tmp_path / "pyproject.toml").write_text(f'[project]\nversion = "{text}"\n')
+    if good:
+        assert contents.version(tmp_path) == text
+    else:
+        with pytest.raises(ValueError, match="is not a version"):
+            contents.version(tmp_path)

@@ -1,0 +1,101 @@
+"""What is taken away from the frozen folder, what it needs of the system, and how large it is."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+import shared_libraries
+import sizes
+import trim
+
+LISTING = """
+/build/libQt6Gui.so.6:     file format elf64-x86-64
+
+Dynamic Section:
+  NEEDED               libEGL.so.1
+  NEEDED               libQt6Core.so.6
+  NEEDED               libstdc++.so.6
+  NEEDED               libc.so.6
+  SONAME               libQt6Gui.so.6
+
+Version References:
+  required from libc.so.6:
+    0x09691a75 0x00 05 GLIBC_2.2.5
+    0x06969195 0x00 04 GLIBC_2.35
+    0x06969190 0x00 04 GLIBC_2.4
+  required from libstdc++.so.6:
+    0x0297f869 0x00 07 GLIBCXX_3.4.29
+    0x08922974 0x00 06 GLIBCXX_3.4
+"""
+
+
+def test_the_systems_libraries_become_dependencies() -> None:
+    needs = shared_libraries.needs_from(LISTING, held={"libQt6Core.so.6", "libQt6Gui.so.6"})
+    assert needs.libraries == {"libEGL.so.1", "libstdc++.so.6", "libc.so.6"}
+    assert needs.versions == {"GLIBC": "2.35", "GLIBCXX": "3.4.29"}  # 2.35 is newer than 2.4
+    # GCC 11 was the first with GLIBCXX_3.4.29
+    assert shared_libraries.dependencies(needs) == ["libc6 (>= 2.35)", "libegl1", "libstdc++6 (>= 11)"]
+
+
+def test_a_library_nobody_brings_stops_the_build() -> None:
+    needs = shared_libraries.needs_from("  NEEDED               libodd.so.7\n", held=())
+    with pytest.raises(ValueError, match=r"no package is known for libodd\.so\.7"):
+        shared_libraries.dependencies(needs)
+
+
+def test_libraries_nothing_leads_to_are_not_needed() -> None:
+    needed = {
+        "a.cpython-311.so": frozenset({"libone.so", "libc.so.6"}),
+        "libone.so": frozenset({"libtwo.so"}),
+        "x.libs/libtwo.so": frozenset({"libone.so"}),  # a circle
+        "libthree.so": frozenset({"libone.so"}),
+        "libfour.so": frozenset({"libthree.so"}),
+    }
+    assert trim.unneeded(needed, frozenset({"a.cpython-311.so"})) == {"libthree.so", "libfour.so"}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="modes of files")
+def test_files_get_modes_and_one_time(tmp_path: Path) -> None:
+    frozen = tmp_path / "fieldray"
+    for place in ("fieldray", "_internal/lib.so", "_internal/fieldray/_data/x.json"):
+        (frozen / place).parent.mkdir(parents=True, exist_ok=True)
+        (frozen / place).write_bytes(b"x")
+    (frozen / "_internal/lib.so").chmod(0o777)
+    (frozen / "_internal/link.so").symlink_to("lib.so")
+    trim.settle(frozen, epoch_s=1_700_000_000)
+    modes = {path.relative_to(frozen).as_posix(): path.lstat().st_mode & 0o777 for path in frozen.rglob("*")}
+    assert modes["fieldray"] == modes["_internal"] == modes["_internal/fieldray"] == 0o755
+    assert modes["_internal/lib.so"] == modes["_internal/fieldray/_data/x.json"] == 0o644
+    times = {path.stat().st_mtime for path in (frozen, *frozen.rglob("*"))}
+    assert times == {1_700_000_000}
+
+
+def test_every_byte_is_counted_in_one_part(tmp_path: Path) -> None:
+    made = {
+        "fieldray-worker": 1000,
+        "_internal/ai_edge_litert/a.so": 20_000,
+        "_internal/PySide6/Qt/lib/libQt6Core.so.6": 300,
+        "_internal/fieldray/_data/models/p/model.tflite": 4,
+        "_internal/fieldray/_data/assets/a.svg": 50,
+        "_internal/libpython3.11.so.1.0": 600_000,
+    }
+    for place, size in made.items():
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).write_bytes(b"x" * size)
+    if sys.platform != "win32":
+        (tmp_path / "_internal/libQt6Core.so.6").symlink_to("PySide6/Qt/lib/libQt6Core.so.6")
+    parts = {name: size for name, size in sizes.by_part(tmp_path).items() if size}
+    assert parts == {
+        "inference: LiteRT": 20_000,
+        "window: Qt and PySide6": 300,
+        "Fieldray: packs": 4,
+        "Fieldray: texts, icons, licences": 50,
+        "Python and the rest": 600_000,
+        "programs with their Python modules": 1000,
+    }
+    assert f"all{'':<33}     0.6 MB" in sizes.table(tmp_path)
+    assert os.linesep not in sizes.table(tmp_path).splitlines()

@@ -1,0 +1,80 @@
+"""What the smoke test itself stands on: what may be said, and what is on the screen."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import screen_picture
+from clean_root import Done
+from expectation import APT, Unexpected, expect
+
+
+def done(code: int = 0, output: str = "", errors: str = "") -> Done:
+    return Done("a command", code, tuple(output.splitlines()), tuple(errors.splitlines()))
+
+
+def test_what_was_expected_passes() -> None:
+    expect(done(output="12 images\nRan on cpu"), output=(r"\d+ images", r"\?Ran on .*", r"\?Never said"))
+
+
+@pytest.mark.parametrize(
+    ("ended", "told"),
+    [
+        (done(code=3), "ended with 3, not 0"),
+        (done(output="12 images\nsegmentation fault"), "output, not expected: segmentation fault"),
+        (done(output="12 images", errors="a warning"), "errors, not expected: a warning"),
+        (done(), r"output, missing: \d+ images"),
+        (done(output="12 images and more"), "output, not expected: 12 images and more"),
+    ],
+)
+def test_anything_else_fails(ended: Done, told: str) -> None:
+    with pytest.raises(Unexpected) as caught:
+        expect(ended, output=(r"\d+ images",))
+    assert told in str(caught.value)
+
+
+def test_the_package_systems_usual_words_are_known_and_no_others() -> None:
+    expect(done(output="Setting up fieldray (0.1.0) ...\nReading package lists..."), output=APT)
+    for word in ("W: something odd", "dpkg: warning: x", "E: broken"):
+        with pytest.raises(Unexpected):
+            expect(done(output=word), output=APT)
+
+
+def dump(pixels: np.ndarray) -> bytes:
+    """As `xwd` writes a screen of 24 bits: a header, one colour of 12 bytes, four bytes a pixel (blue first)."""
+    rows, columns = pixels.shape[:2]
+    name = b"xwdump\0\0"
+    line = columns * 4 + 8  # padded
+    header = struct.pack(
+        ">25I", 100 + len(name), 7, 2, 24, columns, rows, 0, 0, 32, 0, 32, 32, line, 4, 0, 0, 0, 8, 0, 1,
+        columns, rows, 0, 0, 0,
+    )  # fmt: skip
+    lines = b"".join(row[:, ::-1].tobytes() + b"\0" * (8 + columns) for row in pixels) if columns == 0 else b""
+    for row in pixels:
+        four = np.zeros((columns, 4), np.uint8)
+        four[:, :3] = row[:, ::-1]
+        lines += four.tobytes() + b"\0" * 8
+    return header + name + b"\0" * 12 + lines
+
+
+def test_a_screen_becomes_a_png(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(1).integers(0, 256, (5, 7, 3), dtype=np.uint8)
+    pixels[2, 3] = (0xB3, 0x37, 0x0B)
+    picture = screen_picture.read_xwd(dump(pixels))
+    picture.save(tmp_path / "screen.png")
+    with Image.open(tmp_path / "screen.png") as read:
+        assert np.array_equal(np.asarray(read), pixels)
+    assert picture.count("#b3370b") == 1
+    assert picture.count("#b3370a", tolerance=1) >= 1
+
+
+def test_another_kind_of_dump_is_refused() -> None:
+    data = bytearray(dump(np.zeros((2, 2, 3), np.uint8)))
+    data[44:48] = struct.pack(">I", 16)  # bits a pixel
+    with pytest.raises(ValueError, match="32 bits a pixel"):
+        screen_picture.read_xwd(bytes(data))
