@@ -15,13 +15,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import gdcm
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 from pydicom import dcmwrite
 from pydicom.dataset import Dataset, FileMetaDataset
-from pydicom.encaps import encapsulate
 from pydicom.uid import (
     JPEG2000,
     UID,
@@ -40,6 +38,7 @@ from pydicom.uid import (
 )
 
 from fieldray.imaging.synthetic import chest_phantom, film_dataset
+from fieldray.imaging.transcoding import put_frame, save_dicom
 from jpeg12 import encode_jpeg12
 
 LOSSLESS: Mapping[str, UID] = {
@@ -58,17 +57,6 @@ LOSSY: Mapping[str, UID] = {
     "jpeg-extended-12": JPEGExtended12Bit,
     "jpegls-near": JPEGLSNearLossless,
     "jpeg2000-lossy": JPEG2000,
-}
-_COMPRESSION: Mapping[UID, Mapping[str, Any]] = {
-    RLELossless: {"encoding_plugin": "pydicom"},
-    JPEGLSLossless: {"encoding_plugin": "pyjpegls"},
-    JPEGLSNearLossless: {"encoding_plugin": "pyjpegls", "jls_error": 2},
-    JPEG2000Lossless: {"encoding_plugin": "pylibjpeg"},
-    JPEG2000: {"encoding_plugin": "pylibjpeg", "j2k_cr": [6]},
-}
-_GDCM_SYNTAX: Mapping[UID, int] = {
-    JPEGLossless: gdcm.TransferSyntax.JPEGLosslessProcess14,
-    JPEGLosslessSV1: gdcm.TransferSyntax.JPEGLosslessProcess14_1,
 }
 
 Pixels = NDArray[np.uint16]
@@ -169,49 +157,10 @@ def _set_pixels(dataset: Dataset, values: NDArray[Any]) -> None:
 
 
 def _save(dataset: Dataset, path: Path, transfer_syntax: UID) -> None:
-    if transfer_syntax in _GDCM_SYNTAX:
-        _save_by_gdcm(dataset, path, transfer_syntax)
-        return
-    if transfer_syntax in _COMPRESSION:
-        dataset.compress(transfer_syntax, generate_instance_uid=False, **_COMPRESSION[transfer_syntax])
-    elif transfer_syntax == JPEGBaseline8Bit:
-        encoded = io.BytesIO()
-        Image.fromarray(_stored_8_bit(dataset)).save(encoded, "JPEG", quality=95)
-        _encapsulate(dataset, encoded.getvalue())
-    elif transfer_syntax == JPEGExtended12Bit:
+    if transfer_syntax == JPEGExtended12Bit:
         stored = np.frombuffer(dataset.PixelData, "<u2").reshape(dataset.Rows, dataset.Columns)
-        _encapsulate(dataset, encode_jpeg12(stored))
-    elif transfer_syntax == ExplicitVRBigEndian and dataset.BitsAllocated == 16:
-        dataset.PixelData = np.frombuffer(dataset.PixelData, "<u2").astype(">u2").tobytes()
-    dataset.file_meta.TransferSyntaxUID = transfer_syntax
-    dcmwrite(path, dataset, enforce_file_format=True)
-
-
-def _encapsulate(dataset: Dataset, frame: bytes) -> None:
-    dataset.PixelData = encapsulate([frame])
-    dataset["PixelData"].VR, dataset["PixelData"].is_undefined_length = "OB", True
-
-
-def _stored_8_bit(dataset: Dataset) -> NDArray[np.uint8]:
-    shape = (dataset.Rows, dataset.Columns, 3) if dataset.SamplesPerPixel == 3 else (dataset.Rows, dataset.Columns)
-    return np.frombuffer(dataset.PixelData, np.uint8)[: int(np.prod(shape))].reshape(shape)
-
-
-def _save_by_gdcm(dataset: Dataset, path: Path, transfer_syntax: UID) -> None:
-    """By GDCM, which reads and writes files only."""
-    dcmwrite(path, dataset, enforce_file_format=True)
-    reader = gdcm.ImageReader()
-    reader.SetFileName(str(path))
-    assert reader.Read()
-    change = gdcm.ImageChangeTransferSyntax()
-    change.SetTransferSyntax(gdcm.TransferSyntax(_GDCM_SYNTAX[transfer_syntax]))
-    change.SetInput(reader.GetImage())
-    assert change.Change()
-    writer = gdcm.ImageWriter()
-    writer.SetFileName(str(path))
-    writer.SetFile(reader.GetFile())
-    writer.SetImage(change.GetOutput())
-    assert writer.Write()
+        put_frame(dataset, encode_jpeg12(stored))
+    save_dicom(dataset, path, transfer_syntax)
 
 
 # ---- collections

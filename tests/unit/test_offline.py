@@ -97,6 +97,7 @@ STARTS_PROGRAMS = {
     "fieldray.starting": "the installed window, which begins with the guard",
     "fieldray.adaptation.compile": "the compiler the user installed",
     "fieldray.inference.coral_macos": "ioreg, of the system",
+    "fieldray.bench.contest.program": "this program itself, which begins with the guard",
     "fieldray.bench.machine_macos": "sysctl and pmset, of the system",
     "fieldray.bench.machine_windows": "powercfg, of the system",
 }

@@ -35,6 +35,13 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         action = actions.add_parser(name, help=text)
         action.add_argument("recipe", type=Path, metavar="RECIPE", help="the recipe, a TOML file")
         action.set_defaults(command=run_adapt, step=name)
+    full = actions.add_parser(
+        "full-width", help="a ResNet50 of full width with drawn weights, to time against a pack's"
+    )
+    full.add_argument("folder", type=Path, metavar="FOLDER", help="gets the files")
+    full.add_argument("--size", type=_size, default=(224, 224, 1), metavar="HxWxC", help="(default: 224x224x1)")
+    full.add_argument("--int8", action="store_true", help="also in int8")
+    full.set_defaults(command=run_full_width)
 
 
 def run_adapt(options: argparse.Namespace, console: Console) -> int:
@@ -51,6 +58,30 @@ def run_adapt(options: argparse.Namespace, console: Console) -> int:
     except ModuleNotFoundError as error:
         raise UsageProblem(reason("adapt_not_installed", name=error.name)) from error
     return 0
+
+
+def run_full_width(options: argparse.Namespace, console: Console) -> int:
+    """Write the files; the exit code. Raises UsageProblem, StorageProblem."""
+    try:
+        from fieldray.adaptation.full_width import write_full_width
+
+        paths = write_full_width(options.folder, size=options.size, has_int8=options.int8)
+    except ModuleNotFoundError as error:
+        raise UsageProblem(reason("adapt_not_installed", name=error.name)) from error
+    for path in paths:
+        console.say(f"Written: {path}")
+    return 0
+
+
+def _size(text: str) -> tuple[int, int, int]:
+    """`224x224x1` as (224, 224, 1)."""
+    try:
+        height, width, channels = map(int, text.split("x"))
+    except ValueError:
+        height = width = channels = 0
+    if min(height, width) < 32 or channels not in (1, 3):
+        raise argparse.ArgumentTypeError("give HEIGHTxWIDTHxCHANNELS, for example 224x224x1")
+    return height, width, channels
 
 
 class _Bar:

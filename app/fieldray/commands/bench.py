@@ -32,6 +32,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     host.set_defaults(command=run_host)
     for action in (device, load, host):
         _add_effort(action)
+    _add_pipeline(actions)
 
 
 def run_device(options: argparse.Namespace, console: Console) -> int:
@@ -53,6 +54,65 @@ def run_host(options: argparse.Namespace, console: Console) -> int:
     from fieldray.commands import measuring
 
     return measuring.host(options, console)
+
+
+def run_pipeline(options: argparse.Namespace, console: Console) -> int:
+    """Screen a mixed archive beside what others do; the exit code. Raises as `run_device` does."""
+    from fieldray.commands import contest, measuring
+
+    measure = contest.decisions if options.decisions else contest.pipeline
+    return measuring.show(measure(options, console), options.out, console)
+
+
+def _add_pipeline(actions: argparse._SubParsersAction[Any]) -> None:
+    parser = actions.add_parser("pipeline", help="from files to scores, beside what others do, and the limits")
+    parser.add_argument("folder", nargs="?", type=Path, help="films to enlarge (otherwise: drawn by the program)")
+    parser.add_argument("--pack", metavar="DIR|ID", help="the pack to measure with")
+    add_pack_rules(parser)
+    parser.add_argument("--files", type=_number, default=144, metavar="N", help="of the six usual kinds (default: 144)")
+    parser.add_argument("--others", type=_count, default=6, metavar="N", help="of each further kind (default: 6)")
+    parser.add_argument("--megapixels", type=_range, default=(1.0, 7.0), metavar="LOW-HIGH", help="(default: 1-7)")
+    parser.add_argument("--kinds", type=_kinds, default=(), metavar="KIND,...", help="only these (default: all)")
+    parser.add_argument("--repeats", type=_number, default=3, metavar="N", help="rounds (default: 3)")
+    parser.add_argument("--float-file", type=Path, metavar="FILE", help="a float32 network (.tflite) to compare with")
+    parser.add_argument(
+        "--decisions",
+        type=Path,
+        metavar="DIR",
+        help="instead: read the films of this folder reduced and in full, and compare what is decided (up to --films)",
+    )
+    parser.add_argument("--films", type=_number, default=1200, metavar="N", help="to compare (default: 1200)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write JSON, HTML and pictures into this folder")
+    parser.set_defaults(command=run_pipeline)
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError("0 or more")
+    return number
+
+
+def _kinds(text: str) -> tuple[str, ...]:
+    from fieldray.imaging.film_files import KINDS
+
+    by_name = {name.lower(): name for name in KINDS}
+    asked = tuple(name.strip().lower() for name in text.split(","))
+    if not set(asked) <= set(by_name):
+        raise argparse.ArgumentTypeError(f"choose from {', '.join(KINDS)}")
+    return tuple(by_name[name] for name in asked)
+
+
+def _range(text: str) -> tuple[float, float]:
+    """`1-7` as (1.0, 7.0)."""
+    low, _, high = text.partition("-")
+    try:
+        found = float(low), float(high or low)
+    except ValueError:
+        found = (0.0, 0.0)
+    if not 0.01 <= found[0] <= found[1] <= 100:
+        raise argparse.ArgumentTypeError("give LOW-HIGH, for example 1-7")
+    return found
 
 
 def _add_effort(parser: argparse.ArgumentParser) -> None:

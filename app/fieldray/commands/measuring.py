@@ -45,7 +45,7 @@ def device(options: argparse.Namespace, console: Console) -> int:
             notify=console.bar,
         )
     costs = Costs(power_w=dict(options.power_w), price_usd=dict(options.price_usd))
-    return _show(device_report(measured, costs=costs, problems=problems, films=films), options.out, console)
+    return show(device_report(measured, costs=costs, problems=problems, films=films), options.out, console)
 
 
 def load(options: argparse.Namespace, console: Console) -> int:
@@ -56,7 +56,7 @@ def load(options: argparse.Namespace, console: Console) -> int:
         cells = load_study.measure(
             subjects, films_for(model.manifest.input), _effort(options), cores=cores, notify=console.bar
         )
-    return _show(load_report(cells, problems=problems, films=films), options.out, console)
+    return show(load_report(cells, problems=problems, films=films), options.out, console)
 
 
 def host(options: argparse.Namespace, console: Console) -> int:
@@ -77,14 +77,14 @@ def host(options: argparse.Namespace, console: Console) -> int:
         measured = factors.measure(subjects, films_for(model.manifest.input), _effort(options), notify=console.bar)
     blocks = factors.blocks(measured, problems=problems, films=films)
     report = host_report(facts, found, kind="bench-host", measured=blocks, factors=factors.data(measured))
-    return _show(report, options.out, console)
+    return show(report, options.out, console)
 
 
 def doctor(options: argparse.Namespace, console: Console) -> int:
     """See `commands.doctor.run`."""
     console.bar("looking at this computer")
     found = findings(facts := _facts(lambda: _model(options)))
-    _show(host_report(facts, found, kind="doctor"), options.out, console)
+    show(host_report(facts, found, kind="doctor"), options.out, console)
     return 0 if can_screen(found) else 1
 
 
@@ -124,7 +124,8 @@ def _films(options: argparse.Namespace) -> Iterator[tuple[FilmsFor, str]]:
         yield films_for, f"{len(refs)} {whose}"
 
 
-def _show(report: Report, out: Path | None, console: Console) -> int:
+def show(report: Report, out: Path | None, console: Console) -> int:
+    """Print a report, and write it into a folder if one is given; the exit code. Raises StorageProblem."""
     for line in lines(report):
         console.say(line)
     for path in write(report, out) if out else ():

@@ -1,0 +1,182 @@
+"""The archive that a contest is about: the same films as files of every kind, made in a folder of its own.
+
+<root>/<kind>/NNN.dcm     the films of one kind
+<root>/rounds/<kind>/     the same under many names, as links: long enough to be timed for a fast program
+<root>/mixed/             the six usual kinds in turn, as links
+<root>/first/             one small film of each kind, to get ready with
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray.domain.study import ImageRef
+from fieldray.errors import InputProblem
+from fieldray.imaging.discover import discover
+from fieldray.imaging.film_files import KINDS, Film, FilmKind, enlarged, read_film, write_film
+from fieldray.imaging.synthetic import chest_phantom
+
+USUAL: Final = ("uncompressed", "RLE", "JPEG-LS", "JPEG 2000", "PNG", "JPEG")
+OTHERS: Final = tuple(name for name in KINDS if name not in USUAL)
+_SIZES: Final = 6  # different numbers of pixels, from the least to the most
+_MOST_SOURCES: Final = 24
+_ROUNDS: Final = 4  # a fast program does a kind's films so many times in one run
+_GETTING_READY_MEGAPIXELS: Final = 1.0
+
+Notify = Callable[[str], None]
+MakeFilm = Callable[[float, int], Film]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilmFile:
+    """One file of the archive."""
+
+    path: Path
+    kind: str
+    pixels: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Archive:
+    """`files` by kind; `missing` says why a kind is not there."""
+
+    root: Path
+    files: Mapping[str, tuple[FilmFile, ...]]
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def mixed(self) -> tuple[FilmFile, ...]:
+        """The files of the usual kinds."""
+        return tuple(file for kind in USUAL for file in self.files.get(kind, ()))
+
+    def folder(self, kind: str) -> Path:
+        """The films of one kind, under many names."""
+        return self.root / "rounds" / _slug(kind)
+
+    @property
+    def mixed_folder(self) -> Path:
+        """The usual kinds in turn."""
+        return self.root / "mixed"
+
+    @property
+    def first_folder(self) -> Path:
+        """One small film of each kind."""
+        return self.root / "first"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What to make: `files` of the usual kinds together, `others` of each further kind, between these sizes.
+
+    kinds   only these; empty for all
+    """
+
+    files: int = 144
+    others: int = 6
+    megapixels: tuple[float, float] = (1.0, 7.0)
+    kinds: tuple[str, ...] = ()
+
+    def count(self, kind: str) -> int:
+        """Of one kind."""
+        if self.kinds and kind not in self.kinds:
+            return 0
+        usual = [name for name in USUAL if name in self.kinds or not self.kinds]
+        return max(1, self.files // len(usual)) if kind in usual else self.others
+
+
+def make_archive(root: Path, wanted: Wanted, *, source: Path | None, notify: Notify) -> Archive:
+    """Write the archive; films of `source` are enlarged, without it they are drawn.
+
+    Files of kinds that cannot be written here are taken from `source` where it holds them (High-Throughput JPEG 2000).
+    Raises OSError; UsageProblem (nothing_to_screen) for a folder that does not exist.
+    """
+    asked = [kind for name, kind in KINDS.items() if wanted.count(name)]
+    missing = {kind.name: kind.why_not for kind in asked if kind.why_not}
+    kinds = [kind for kind in asked if not kind.why_not]
+    files: dict[str, list[FilmFile]] = {kind.name: [] for kind in kinds}
+    films = _films(source)
+    most = max(wanted.count(kind.name) for kind in kinds)
+    for number in range(1, most + 1):
+        notify(f"writing film {number} of {most}")
+        film = next(films)(_megapixels(number, wanted.megapixels), number)
+        for kind in kinds:
+            if number <= wanted.count(kind.name):
+                files[kind.name].append(_write(root / _slug(kind.name), film, kind, number))
+    _link(root, files)
+    _write_first(root / "first", kinds, next(films)(_GETTING_READY_MEGAPIXELS, 0))
+    return Archive(root=root, files={name: tuple(found) for name, found in files.items()}, missing=missing)
+
+
+def _write(folder: Path, film: Film, kind: FilmKind, number: int) -> FilmFile:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = write_film(folder / f"{number:03}", film, kind, number=number)
+    return FilmFile(path=path, kind=kind.name, pixels=film.size)
+
+
+def _write_first(folder: Path, kinds: Sequence[FilmKind], film: Film) -> None:
+    folder.mkdir(parents=True)
+    for kind in kinds:
+        write_film(folder / _slug(kind.name), film, kind, number=999)
+
+
+def _link(root: Path, files: Mapping[str, Sequence[FilmFile]]) -> None:
+    for kind, found in files.items():
+        _link_all(root / "rounds" / _slug(kind), [file.path for file in found] * _ROUNDS)
+    usual = [[file.path for file in files[kind]] for kind in USUAL if kind in files]
+    in_turn = [path for row in itertools.zip_longest(*usual) for path in row if path]
+    _link_all(root / "mixed", in_turn)
+
+
+def _link_all(folder: Path, paths: Sequence[Path]) -> None:
+    folder.mkdir(parents=True)
+    for number, path in enumerate(paths):
+        place = folder / f"{number:05}{path.suffix}"
+        try:
+            os.link(path, place)
+        except OSError:  # a file system without links
+            shutil.copyfile(path, place)
+
+
+def _megapixels(number: int, between: tuple[float, float]) -> float:
+    """Sizes in equal steps of proportion, going round."""
+    low, high = between
+    return float(low * (high / low) ** ((number - 1) % _SIZES / (_SIZES - 1)))
+
+
+def _films(source: Path | None) -> Iterator[MakeFilm]:
+    """Endless makers of films by (megapixels, seed): real ones in turn, or drawn ones."""
+    refs = itertools.islice(discover([source]), 10 * _MOST_SOURCES) if source else ()
+    shown = tuple(itertools.islice(_readable(ref for ref in refs if ref.problem is None), _MOST_SOURCES))
+    makers: list[MakeFilm] = [functools.partial(_enlarged, picture) for picture in shown]
+    return itertools.cycle(makers or [_drawn])
+
+
+def _enlarged(shown: NDArray[np.uint8], megapixels: float, seed: int) -> Film:
+    return enlarged(shown, megapixels=megapixels, seed=seed)
+
+
+def _readable(refs: Iterable[ImageRef]) -> Iterator[NDArray[np.uint8]]:
+    for ref in refs:
+        try:
+            yield read_film(ref)
+        except InputProblem:
+            continue
+
+
+def _drawn(megapixels: float, seed: int) -> Film:
+    side = round((megapixels * 1e6) ** 0.5)
+    return chest_phantom(side, side, seed + 1, abnormal=seed % 3 == 0)
+
+
+def _slug(kind: str) -> str:
+    return kind.lower().replace(" ", "-")

@@ -1,0 +1,303 @@
+"""`bench pipeline`, the report: who is how fast on what, against which limits, and whether the marks are met."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from fieldray.bench.contest.archive import USUAL
+from fieldray.bench.contest.contest import MIXED, Results
+from fieldray.bench.contest.engine_race import Entry, fastest, largest_difference
+from fieldray.bench.contest.stages import Stages
+from fieldray.bench.report import Block, Chart, Points, Report, Series, Table
+
+PROGRAM: Final = "fieldray"
+CONVENTIONAL: Final = "conventional script"
+DISSERTATION: Final = "the dissertation's way"
+TORCH: Final = "PyTorch script"
+FULL_DECODE: Final = "full decode alone"
+LEAST_DECODE: Final = "least decode"
+BYTES: Final = "file read alone"
+
+# What the program is meant to reach, as times the conventional script in the same run
+MARKS: Final[Mapping[str, float]] = {
+    MIXED: 7.0,
+    "JPEG 2000": 20.0,
+    "JPEG 2000 lossy": 20.0,
+    "HTJ2K": 20.0,
+    "uncompressed": 8.0,
+    "RLE": 5.0,
+    "JPEG": 3.0,
+    "JPEG in DICOM": 3.0,
+    "PNG": 2.5,
+    "JPEG-LS": 2.5,
+    "lossless JPEG": 2.5,
+}
+LEAST_SHARE_OF_LIMIT: Final = 0.85
+MOST_OF_SLOWEST_STAGE: Final = 1.25
+MOST_OF_FASTEST_ENGINE: Final = 1.15
+MOST_MEMORY_MB: Final = 800.0
+MOST_START_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """Something to reach: `most` or `least` of it, and what was measured (None: not measured here)."""
+
+    name: str
+    measured: float | None
+    goal: float
+    is_most: bool = False
+    unit: str = "x"
+
+    @property
+    def is_met(self) -> bool | None:
+        """None where it was not measured."""
+        if self.measured is None:
+            return None
+        return self.measured <= self.goal if self.is_most else self.measured >= self.goal
+
+    @property
+    def sentence(self) -> str:
+        """For a list."""
+        verdict = {None: "not measured", True: "met", False: "MISSED"}[self.is_met]
+        unit = f" {self.unit}" if self.unit else ""
+        found = "" if self.measured is None else f"{self.measured:.4g}{unit}, "
+        return f"{self.name}: {found}{'at most' if self.is_most else 'at least'} {self.goal:g}{unit}: {verdict}"
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Contest:
+    """All that was measured. `first_result_s` by repetition; `chosen` is how the program arranges the network."""
+
+    results: Results
+    stages: Stages
+    engines: Sequence[Entry]
+    first_result_s: Sequence[float]
+    cores: int
+    films: str
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """MIXED first."""
+        return (MIXED, *self.results.archive.files)
+
+    def limit(self, kind: str = MIXED) -> float | None:
+        """Images/s of the least decoding and one lean network on all cores; None where not known."""
+        if not self.results.has(LEAST_DECODE, kind):
+            return None
+        decode_s = self.results.processor_s(LEAST_DECODE, kind)
+        return None if decode_s is None else self.cores / (decode_s + self.stages.network_processor_s)
+
+    def share_of_limit(self, kind: str = MIXED) -> float | None:
+        """How much of that limit the program reaches."""
+        limit = self.limit(kind)
+        return self.results.images_per_s(PROGRAM, kind) / limit if limit else None
+
+    @property
+    def of_slowest_stage(self) -> float:
+        """The whole's time as a multiple of the slowest stage's alone, median of the rounds."""
+        runs = self.results.runs[PROGRAM, MIXED]
+        pairs = zip(runs, self.stages.slowest, strict=True)
+        return statistics.median(run.seconds / run.files / stage_s for run, stage_s in pairs)
+
+    @property
+    def of_fastest_engine(self) -> float | None:
+        """The time of the program's engine as a multiple of the fastest engine's on the same file."""
+        best, ours = fastest(self.engines), fastest(self.engines, "litert")
+        return best.rate / ours.rate if best and ours else None
+
+
+def contest_report(contest: Contest) -> Report:
+    """Tables, pictures, figures and verdicts."""
+    marks = tuple(_marks(contest))
+    blocks: list[Block] = [_overall(contest), _by_kind(contest), _milliseconds(contest), _stages(contest)]
+    blocks += [_engines(contest), Points("What was to be reached", tuple(mark.sentence for mark in marks))]
+    blocks += [Points("How it was measured, and what was not", tuple(_notes(contest))), _chart(contest)]
+    return Report(
+        kind="bench-pipeline",
+        title="Fieldray: from files to scores, beside what others do",
+        blocks=tuple(blocks),
+        data=_data(contest, marks),
+    )
+
+
+def _marks(contest: Contest) -> Iterator[Mark]:
+    results = contest.results
+    for kind, goal in MARKS.items():
+        is_there = results.has(PROGRAM, kind) and results.has(CONVENTIONAL, kind)
+        times = results.times_as_fast(PROGRAM, CONVENTIONAL, kind) if is_there else None
+        yield Mark(name=f"{kind}, against the conventional script", measured=times, goal=goal)
+    share = contest.share_of_limit() if results.has(PROGRAM) else None
+    yield Mark(name="Mixed archive, share of the limit", measured=share, goal=LEAST_SHARE_OF_LIMIT, unit="of it")
+    slowest = contest.of_slowest_stage if results.has(PROGRAM) else None
+    yield _at_most("Whole against its slowest stage alone", slowest, MOST_OF_SLOWEST_STAGE)
+    yield _at_most("Network against the fastest engine", contest.of_fastest_engine, MOST_OF_FASTEST_ENGINE)
+    yield _at_most("Peak memory of all processes", results.peak_mb.get(PROGRAM), MOST_MEMORY_MB, unit="MB")
+    first = statistics.median(contest.first_result_s) if contest.first_result_s else None
+    yield _at_most("Start to first result", first, MOST_START_S, unit="s")
+
+
+def _at_most(name: str, measured: float | None, goal: float, *, unit: str = "x") -> Mark:
+    return Mark(name=name, measured=measured, goal=goal, is_most=True, unit=unit)
+
+
+def _overall(contest: Contest) -> Table:
+    results = contest.results
+    rows = []
+    for name in dict.fromkeys(name for name, _ in results.runs):
+        if not results.has(name) or name == LEAST_DECODE:
+            continue
+        times = results.times_as_fast(name, CONVENTIONAL) if results.has(CONVENTIONAL) else None
+        cells = (f"{results.images_per_s(name):.1f}", _number(times), _number(results.processor_s(name), 4))
+        rows.append((name, *cells, _number(results.peak_mb.get(name), 0)))
+    limit = contest.limit()
+    if limit:
+        rows.append(
+            ("limit: least decode and network on all cores", f"{limit:.1f}", "", _number(contest.cores / limit, 4), "")
+        )
+    columns = ("", "images / s", "times conventional", "processor s / image", "peak MB")
+    count = len(results.archive.mixed)
+    kinds = ", ".join(kind for kind in USUAL if kind in results.archive.files)
+    return Table(f"{count} files in equal parts: {kinds}", columns, tuple(rows))
+
+
+def _by_kind(contest: Contest) -> Table:
+    results = contest.results
+    rows = []
+    for kind in contest.kinds:
+        if not results.has(PROGRAM, kind):
+            continue
+        rate, times = results.images_per_s(PROGRAM, kind), None
+        if results.has(CONVENTIONAL, kind):
+            times = results.times_as_fast(PROGRAM, CONVENTIONAL, kind)
+        cells = (f"{rate:.1f}", _rate(results, CONVENTIONAL, kind), _number(times, 1), _number(MARKS.get(kind), 1))
+        limits = (
+            _rate(results, FULL_DECODE, kind),
+            _number(contest.limit(kind), 1),
+            _number(contest.share_of_limit(kind)),
+        )
+        rows.append((kind, _megapixels(results, kind), *cells, *limits))
+    columns = ("images / s", "Mpixel", PROGRAM, "conventional", "ratio", "to reach", "full decode", "limit", "of limit")
+    return Table("By kind of file", columns, tuple(rows))
+
+
+def _milliseconds(contest: Contest) -> Table:
+    results = contest.results
+    names = [name for name in dict.fromkeys(name for name, _ in results.runs) if name != LEAST_DECODE]
+    rows = []
+    for kind in contest.kinds:
+        cells = [1000 / results.images_per_s(name, kind) if results.has(name, kind) else None for name in names]
+        rows.append((kind, *(_number(cell, 1) for cell in cells)))
+    return Table("Milliseconds a file", ("", *names), tuple(rows))
+
+
+def _stages(contest: Contest) -> Table:
+    stages, results = contest.stages, contest.results
+    reading_s, network_s = statistics.median(stages.reading_s), statistics.median(stages.network_s)
+    rows = [
+        ("reading alone, all decoders", f"{1 / reading_s:.1f}", _number(1000 * reading_s)),
+        (f"network alone ({stages.detail})", f"{1 / network_s:.1f}", _number(1000 * network_s)),
+    ]
+    if results.has(PROGRAM):
+        rate = results.images_per_s(PROGRAM)
+        rows.append(("both together, the program", f"{rate:.1f}", _number(1000 / rate)))
+    return Table("The stages, each alone, on the mixed archive", ("", "images / s", "ms / image"), tuple(rows))
+
+
+def _engines(contest: Contest) -> Table:
+    best = fastest(contest.engines)
+    rows = []
+    for entry in contest.engines:
+        if not entry.images_per_s or best is None:
+            rows.append((entry.name, "", "", "", entry.problem))
+            continue
+        cells = (f"{entry.rate:.1f}", _number(statistics.median(entry.latency_ms)), _number(entry.rate / best.rate))
+        rows.append((entry.name, *cells, entry.detail))
+    columns = ("", "images / s", "ms one alone", "of the fastest", "what")
+    return Table("Engines on the pack's own file: networks side by side x threads of each", columns, tuple(rows))
+
+
+def _notes(contest: Contest) -> Iterator[str]:
+    results = contest.results
+    yield f"Run on {contest.films}, {contest.cores} cores. Files are in the system's cache."
+    yield "Medians of rounds in which all do the same kind of file one after another; ratios are taken within a round."
+    yield (
+        "Everybody has done one film of each kind before the time begins; the program's processes are started, and its "
+        "time begins with the search for files and ends with the last result in its database."
+    )
+    yield "The scripts' mixed archive is the sum of its kinds; their memory is that of the largest file of each kind."
+    yield (
+        "The limit is the processor time of the quickest decoder at hand for each file, reduced where it can be, and "
+        "of one network with one thread, shared by all cores."
+    )
+    for name, detail in results.details.items():
+        yield f"{name}: {detail}."
+    for kind in contest.kinds:
+        if results.has(LEAST_DECODE, kind) and (detail := results.runs[LEAST_DECODE, kind][-1].detail):
+            yield f"Quickest decoders for {kind}: {detail}."
+    failed = {key: runs[0].failed for key, runs in results.runs.items() if runs[0].failed}
+    for (name, kind), count in failed.items():
+        yield f"{name} cannot do {count} of {results.runs[name, kind][0].files} files of {kind}."
+    for name, why in {**results.absent, **results.archive.missing}.items():
+        yield f"Not measured: {name}. {why}."
+    if difference := largest_difference(contest.engines):
+        yield f"Scores of the engines differ by up to {difference:g} of their own steps."
+
+
+def _chart(contest: Contest) -> Chart:
+    results = contest.results
+    kinds = [kind for kind in contest.kinds if results.has(PROGRAM, kind)]
+    names = [name for name in (PROGRAM, CONVENTIONAL, DISSERTATION, TORCH) if results.has(name)]
+    return Chart(
+        title="Images per second by kind of file",
+        kind="bars",
+        x_title="kind of file",
+        y_title="images per second",
+        places=tuple(kinds),
+        series=tuple(
+            Series(name, tuple(results.images_per_s(name, kind) if results.has(name, kind) else None for kind in kinds))
+            for name in names
+        ),
+    )
+
+
+def _rate(results: Results, name: str, kind: str) -> str:
+    return f"{results.images_per_s(name, kind):.1f}" if results.has(name, kind) else ""
+
+
+def _megapixels(results: Results, kind: str) -> str:
+    files = results.archive.mixed if kind == MIXED else results.archive.files[kind]
+    return f"{statistics.fmean(file.pixels for file in files) / 1e6:.1f}"
+
+
+def _number(value: float | None, digits: int = 2) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
+
+
+def _data(contest: Contest, marks: Sequence[Mark]) -> dict[str, Any]:
+    results = contest.results
+    return {
+        "films": contest.films,
+        "cores": contest.cores,
+        "files": {kind: [file.pixels for file in files] for kind, files in results.archive.files.items()},
+        "runs": [
+            {"contender": name, "kind": kind, "rounds": [asdict(run) for run in runs]}
+            for (name, kind), runs in results.runs.items()
+        ],
+        "peak_mb": results.peak_mb,
+        "details": results.details,
+        "limits": {kind: contest.limit(kind) for kind in contest.kinds},
+        "stages": asdict(contest.stages),
+        "engines": [_engine(entry) for entry in contest.engines],
+        "first_result_s": list(contest.first_result_s),
+        "marks": [{**asdict(mark), "is_met": mark.is_met} for mark in marks],
+        "not_measured": {**results.absent, **results.archive.missing},
+    }
+
+
+def _engine(entry: Entry) -> dict[str, Any]:
+    facts = {name: getattr(entry, name) for name in ("engine", "workers", "threads", "detail", "problem")}
+    return {**facts, "images_per_s": entry.images_per_s, "latency_ms": entry.latency_ms}

@@ -1,0 +1,151 @@
+"""Whether reading at a reduced resolution changes what is decided: every film read both ways, and run.
+
+Films below a megapixel would hardly be reduced; they are enlarged first, given a detector's grain, and written in one
+kind of file after another.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray.domain.finding import Decision, calibrate, decide
+from fieldray.domain.model import InputSpec, Model
+from fieldray.domain.study import ImageRef
+from fieldray.errors import InputProblem
+from fieldray.imaging.discover import discover
+from fieldray.imaging.film_files import KINDS, FilmKind, enlarged, read_film, write_film
+from fieldray.imaging.pool import ReadResult
+from fieldray.inference.backend import Backend
+
+_LEAST_PIXELS: Final = 1_000_000
+_MEGAPIXELS: Final = (1.0, 1.5, 2.0, 3.0, 4.0)
+_AT_ONCE: Final = 40
+
+Notify = Callable[[str], None]
+
+
+class BothWays(Protocol):
+    """Readers that can be told to read in full."""
+
+    def read(self, ref: ImageRef, spec: InputSpec, *, in_full: bool = False) -> ReadResult: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One film read reduced and in full: calibrated scores of one label, decisions, and whether the gate passes it."""
+
+    kind: str
+    label: str
+    scores: tuple[float, float]
+    decisions: tuple[Decision, Decision]
+    passes: tuple[bool, bool]
+
+    @property
+    def is_equal(self) -> bool:
+        """The same to a person: the same decision, or refused both times."""
+        return self.passes == (False, False) or (self.passes[0] == self.passes[1] and len(set(self.decisions)) == 1)
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class Compared:
+    """All pairs. By kind of file: how many films, and of how many the network's input differed at all; by reason: how
+    many could not be read both ways.
+    """
+
+    pairs: list[Pair] = field(default_factory=list)
+    films: Counter[str] = field(default_factory=Counter)
+    changed: Counter[str] = field(default_factory=Counter)
+    unread: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def differences(self) -> NDArray[np.float64]:
+        """Absolute differences of calibrated scores."""
+        return np.array([abs(pair.scores[0] - pair.scores[1]) for pair in self.pairs])
+
+    @property
+    def equal_share(self) -> float:
+        """Of all pairs, 0..1."""
+        return sum(pair.is_equal for pair in self.pairs) / len(self.pairs)
+
+    @property
+    def jumps(self) -> int:
+        """Decisions that went from above to below or back."""
+        return sum(set(pair.decisions) == {"above", "below"} for pair in self.pairs)
+
+
+def compare(
+    folder: Path, model: Model, readers: BothWays, backend: Backend, *, most: int, cores: int, notify: Notify
+) -> Compared:
+    """Compare up to `most` films of a folder. Raises BackendProblem, OSError."""
+    compared = Compared()
+    refs = itertools.islice((ref for ref in discover([folder]) if ref.problem is None), most)
+    for number, batch in enumerate(_batches(refs)):
+        notify(f"film {number * _AT_ONCE + 1} and on")
+        with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as place, ThreadPoolExecutor(cores) as threads:
+            made = list(threads.map(lambda item: _large_enough(item[1], item[0], Path(place)), batch))
+            for kind, ref in filter(None, made):
+                _add(compared, kind, ref, model=model, readers=readers, backend=backend)
+            compared.unread["source"] += made.count(None)
+    return compared
+
+
+def _batches(refs: Iterator[ImageRef]) -> Iterator[list[tuple[int, ImageRef]]]:
+    numbered = enumerate(refs)
+    while batch := list(itertools.islice(numbered, _AT_ONCE)):
+        yield batch
+
+
+def _large_enough(ref: ImageRef, number: int, place: Path) -> tuple[str, ImageRef] | None:
+    """The film itself, or a larger one written in the kind whose turn it is; None if it cannot be read."""
+    try:
+        shown = read_film(ref)
+    except InputProblem:
+        return None
+    if shown.size >= _LEAST_PIXELS:
+        return "as it is", ref
+    kinds = writable()
+    kind, megapixels = kinds[number % len(kinds)], _MEGAPIXELS[number // len(kinds) % len(_MEGAPIXELS)]
+    film = enlarged(shown, megapixels=megapixels, seed=number)
+    return kind.name, ImageRef(path=write_film(place / f"{number:06}", film, kind, number=number))
+
+
+def writable() -> list[FilmKind]:
+    """The kinds of files that can be written here."""
+    return [kind for kind in KINDS.values() if not kind.why_not]
+
+
+def _add(compared: Compared, kind: str, ref: ImageRef, *, model: Model, readers: BothWays, backend: Backend) -> None:
+    results = [readers.read(ref, model.manifest.input, in_full=in_full) for in_full in (False, True)]
+    values = [result.tensor.values[0] for result in results if result.tensor]
+    if len(values) < len(results):
+        codes = {result.problem.code for result in results if result.problem}
+        compared.unread[", ".join(sorted(codes)) or "unknown"] += 1
+        return
+    compared.films[kind] += 1
+    compared.changed[kind] += not np.array_equal(*values)
+    compared.pairs += judge_both(kind, values, model, backend)
+
+
+def judge_both(kind: str, values: Sequence[NDArray[np.uint8]], model: Model, backend: Backend) -> Iterator[Pair]:
+    """A pair for each label, of the network's inputs (height, width, channels) read reduced and in full."""
+    manifest = model.manifest
+    answers = [backend.run([one])[0] for one in values]
+    gate = manifest.gate
+    passes = [
+        gate is None or answer.features is None or gate.distance(answer.features) <= gate.limit for answer in answers
+    ]
+    for index, label in enumerate(manifest.labels):
+        calibration = manifest.calibration.get(label.code)
+        scores = [calibrate(float(answer.scores[index]), calibration) for answer in answers]
+        made = [decide(score, manifest.point(label.code)) for score in scores]
+        yield Pair(kind, label.code, (scores[0], scores[1]), (made[0], made[1]), (passes[0], passes[1]))

@@ -1,0 +1,100 @@
+"""Engines against each other on the pack's own file: in turns, each in a process of its own."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray.bench.contest.engines import why_not
+from fieldray.bench.films import Film
+from fieldray.child import Child, ChildDied, ChildTimeout
+from fieldray.errors import FieldrayError
+from fieldray.wire import Message
+
+_SERVICE: Final = "fieldray.bench.contest.engines:handle"
+_TIMEOUT_S: Final = 120.0
+_SECONDS: Final = 1.0
+
+Notify = Callable[[str], None]
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class Entry:
+    """An engine with so many networks side by side, each with so many threads; figures by round."""
+
+    engine: str
+    workers: int
+    threads: int
+    detail: str = ""
+    problem: str = ""
+    images_per_s: list[float] = field(default_factory=list)
+    latency_ms: list[float] = field(default_factory=list)
+    scores: NDArray[np.float32] | None = None
+
+    @property
+    def name(self) -> str:
+        """For a table."""
+        title = {"litert": "LiteRT", "openvino": "OpenVINO"}[self.engine]
+        return f"{title}, {self.workers} x {self.threads} thread{'s' if self.threads > 1 else ''}"
+
+    @property
+    def rate(self) -> float:
+        """Images a second, median."""
+        return statistics.median(self.images_per_s)
+
+
+def entries(*, cores: int) -> list[Entry]:
+    """Each engine lean, with a thread a core, and with a network a core."""
+    arrangements = dict.fromkeys([(1, 1), (1, cores), (cores, 1)])
+    pairs = itertools.product(("litert", "openvino"), arrangements)
+    return [Entry(engine=engine, workers=workers, threads=threads) for engine, (workers, threads) in pairs]
+
+
+def race(
+    model: bytes, films: Sequence[Film], *, cores: int, repeats: int, notify: Notify, seconds: float = _SECONDS
+) -> tuple[Entry, ...]:
+    """Measure each in turns; those that cannot run say why in `problem`."""
+    images = np.stack([film.values for film in films])
+    found = entries(cores=cores)
+    for number in range(repeats):
+        notify(f"engines, round {number + 1} of {repeats}")
+        for entry in found:
+            entry.problem = entry.problem or why_not(entry.engine)
+            if not entry.problem:
+                _run(entry, model, images, seconds)
+    return tuple(found)
+
+
+def fastest(measured: Sequence[Entry], engine: str = "") -> Entry | None:
+    """The one with the highest rate, of one engine or of all."""
+    ran = [one for one in measured if one.images_per_s and engine in ("", one.engine)]
+    return max(ran, key=lambda one: one.rate, default=None)
+
+
+def largest_difference(measured: Sequence[Entry]) -> float:
+    """Between the scores of any two entries, in the output's own steps."""
+    known = [one.scores for one in measured if one.scores is not None]
+    return max((float(np.abs(one - known[0]).max()) for one in known), default=0.0)
+
+
+def _run(entry: Entry, model: bytes, images: NDArray[np.uint8], seconds: float) -> None:
+    child = Child(_SERVICE)
+    body = {"ask": "open", "engine": entry.engine, "workers": entry.workers, "threads": entry.threads}
+    try:
+        child.start()
+        opening = Message({**body, "seconds": seconds}, {"model": np.frombuffer(model, np.uint8)})
+        entry.detail = child.call(opening, timeout_s=_TIMEOUT_S).body["detail"]
+        answer = child.call(Message({"ask": "run"}, {"images": images}), timeout_s=_TIMEOUT_S)
+        entry.images_per_s.append(answer.body["images_per_s"])
+        entry.latency_ms.append(answer.body["latency_ms"])
+        entry.scores = answer.arrays["scores"]
+    except (ChildDied, ChildTimeout, FieldrayError, OSError) as error:
+        entry.problem = str(error)
+    finally:
+        child.close()

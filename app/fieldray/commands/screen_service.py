@@ -1,0 +1,108 @@
+"""The program itself as a contender of `bench pipeline`: the real batch over a folder, in a process of its own.
+
+Answers as `bench.contest.script` describes. Every run has fresh decoding processes, a fresh engine and database; all
+are ready, and every decoder has read one film of every kind, before the time begins to run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from fieldray.bench.process_tree import processor_s
+from fieldray.domain.events import BackendChanged, Event, OutcomeReady
+from fieldray.domain.finding import Category
+from fieldray.domain.model import Model
+from fieldray.domain.study import ImageRef
+from fieldray.errors import BackendProblem
+from fieldray.imaging.pool import ReaderPool
+from fieldray.packs.library import PackLibrary
+from fieldray.paths import user_data
+from fieldray.pipeline.readers import number_of_readers, open_readers
+from fieldray.pipeline.session import Session
+from fieldray.reasons import reason
+from fieldray.settings import Settings
+from fieldray.wire import Message
+
+_READY_S = 60.0
+
+
+class ScreenService:
+    """Holds the pack and the films to get ready with."""
+
+    def __init__(self) -> None:
+        self._model: Model | None = None
+        self._first: list[ImageRef] = []
+
+    def handle(self, message: Message) -> Message:
+        """`open` states pack, allow_older, allow_legacy and first; `read` states folder."""
+        body = message.body
+        if body["ask"] == "open":
+            library = PackLibrary(user_data())
+            rules = {"allow_older": body["allow_older"], "allow_legacy": body["allow_legacy"]}
+            self._model = library.load(Path(body["pack"]), **rules)
+            self._first = [ImageRef(path=Path(path)) for path in body["first"]]
+            return Message({"detail": f"{number_of_readers(Settings())} decoders"})
+        return Message(self._screen(Path(body["folder"])))
+
+    def _screen(self, folder: Path) -> dict[str, object]:
+        assert self._model is not None
+        settings, heard = Settings({"device": "cpu"}), Heard()
+        size = number_of_readers(settings)
+        with contextlib.ExitStack() as ends:
+            home = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="fieldray-bench-")))
+            readers = ends.enter_context(contextlib.closing(open_readers(settings, size)))
+            session = Session(settings, heard.publish, database=home / "results.sqlite", warm=readers)
+            ends.enter_context(session)
+            session.use_pack(self._model)
+            _get_ready(readers, self._first, self._model, size)
+            heard.wait_ready()
+            before_s, began_s = processor_s(os.getpid()), time.perf_counter()
+            session.start([folder], fresh=True).join()
+            seconds, after_s = time.perf_counter() - began_s, processor_s(os.getpid())
+        spent_s = None if before_s is None or after_s is None else after_s - before_s
+        found = heard.counts
+        detail = ", ".join(f"{category} {count}" for category, count in sorted(found.items()))
+        files, failed = sum(found.values()), found["failed"]
+        return {"seconds": seconds, "processor_s": spent_s, "files": files, "failed": failed, "detail": detail}
+
+
+class Heard:
+    """What the session said: whether a backend is in use, and the outcomes by category."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._is_ready = False
+        self.counts: Counter[Category] = Counter()
+
+    def publish(self, event: Event) -> None:
+        """Take an event, from any thread."""
+        with self._changed:
+            if isinstance(event, OutcomeReady):
+                self.counts[event.outcome.category] += 1
+            elif isinstance(event, BackendChanged) and event.state == "ready":
+                self._is_ready = True
+                self._changed.notify_all()
+
+    def wait_ready(self) -> None:
+        """Raises BackendProblem if no backend is ready in a minute."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._is_ready, timeout=_READY_S):
+                raise BackendProblem(reason("worker_timeout", seconds=f"{_READY_S:g}"))
+
+
+def _get_ready(readers: ReaderPool, refs: Sequence[ImageRef], model: Model, size: int) -> None:
+    """Let every decoding process read one film of every kind: its codecs are loaded then."""
+    with ThreadPoolExecutor(size) as threads:
+        for ref in refs:
+            list(threads.map(lambda again: readers.read(again, model.manifest.input), [ref] * size))
+
+
+handle = ScreenService().handle

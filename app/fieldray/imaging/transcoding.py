@@ -1,0 +1,109 @@
+"""DICOM data sets written in every transfer syntax for which an encoder is at hand: for measurements and tests.
+
+The program itself never changes a film; nothing here is used in screening.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import gdcm
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image as Picture
+from pydicom import dcmwrite
+from pydicom.dataset import Dataset
+from pydicom.encaps import encapsulate
+from pydicom.uid import (
+    JPEG2000,
+    UID,
+    ExplicitVRBigEndian,
+    HTJ2KLossless,
+    JPEG2000Lossless,
+    JPEGBaseline8Bit,
+    JPEGLossless,
+    JPEGLosslessSV1,
+    JPEGLSLossless,
+    JPEGLSNearLossless,
+    RLELossless,
+)
+
+_COMPRESSION: Final[Mapping[UID, Mapping[str, Any]]] = {
+    RLELossless: {"encoding_plugin": "pydicom"},
+    JPEGLSLossless: {"encoding_plugin": "pyjpegls"},
+    JPEGLSNearLossless: {"encoding_plugin": "pyjpegls", "jls_error": 2},
+    JPEG2000Lossless: {"encoding_plugin": "pylibjpeg"},
+    JPEG2000: {"encoding_plugin": "pylibjpeg", "j2k_cr": [6]},
+}
+_GDCM_SYNTAX: Final[Mapping[UID, int]] = {
+    JPEGLossless: gdcm.TransferSyntax.JPEGLosslessProcess14,
+    JPEGLosslessSV1: gdcm.TransferSyntax.JPEGLosslessProcess14_1,
+}
+_JPEG_QUALITY: Final = 95
+
+
+def can_encode(transfer_syntax: UID) -> bool:
+    """Whether `save_dicom` can write it here: High-Throughput JPEG 2000 needs the package imagecodecs."""
+    return transfer_syntax != HTJ2KLossless or importlib.util.find_spec("imagecodecs") is not None
+
+
+def save_dicom(dataset: Dataset, path: Path, transfer_syntax: UID) -> None:
+    """Write an uncompressed little-endian data set in this transfer syntax; the data set is changed.
+
+    JPEG baseline takes 8-bit pixels only. Raises OSError, ValueError for what an encoder refuses, and ImportError
+    where none is at hand.
+    """
+    if transfer_syntax in _GDCM_SYNTAX:
+        _save_by_gdcm(dataset, path, _GDCM_SYNTAX[transfer_syntax])
+        return
+    if transfer_syntax in _COMPRESSION:
+        dataset.compress(transfer_syntax, generate_instance_uid=False, **_COMPRESSION[transfer_syntax])
+    elif transfer_syntax == JPEGBaseline8Bit:
+        encoded = io.BytesIO()
+        Picture.fromarray(_stored(dataset)).save(encoded, "JPEG", quality=_JPEG_QUALITY)
+        put_frame(dataset, encoded.getvalue())
+    elif transfer_syntax == HTJ2KLossless:
+        import imagecodecs
+
+        put_frame(dataset, bytes(imagecodecs.htj2k_encode(_stored(dataset), reversible=True)))
+    elif transfer_syntax == ExplicitVRBigEndian and dataset.BitsAllocated == 16:
+        dataset.PixelData = np.frombuffer(dataset.PixelData, "<u2").astype(">u2").tobytes()
+    dataset.file_meta.TransferSyntaxUID = transfer_syntax
+    dcmwrite(path, dataset, enforce_file_format=True)
+
+
+def put_frame(dataset: Dataset, codestream: bytes) -> None:
+    """Make one compressed frame the pixel data (PS3.5 A.4)."""
+    dataset.PixelData = encapsulate([codestream])
+    dataset["PixelData"].VR, dataset["PixelData"].is_undefined_length = "OB", True
+
+
+def _stored(dataset: Dataset) -> NDArray[Any]:
+    """The stored values: (rows, columns), or (rows, columns, 3)."""
+    shape = (dataset.Rows, dataset.Columns, 3) if dataset.SamplesPerPixel == 3 else (dataset.Rows, dataset.Columns)
+    kind = np.uint8 if dataset.BitsAllocated == 8 else np.dtype("<u2")
+    return np.frombuffer(dataset.PixelData, kind)[: int(np.prod(shape))].reshape(shape)
+
+
+def _save_by_gdcm(dataset: Dataset, path: Path, syntax: int) -> None:
+    """By GDCM, which reads and writes files only."""
+    dcmwrite(path, dataset, enforce_file_format=True)
+    reader = gdcm.ImageReader()
+    reader.SetFileName(str(path))
+    change = gdcm.ImageChangeTransferSyntax()
+    change.SetTransferSyntax(gdcm.TransferSyntax(syntax))
+    if not reader.Read():
+        raise ValueError(f"GDCM cannot read {path.name}")
+    change.SetInput(reader.GetImage())
+    if not change.Change():
+        raise ValueError(f"GDCM cannot compress {path.name}")
+    writer = gdcm.ImageWriter()
+    writer.SetFileName(str(path))  # empties the file: not before it was read
+    writer.SetFile(reader.GetFile())
+    writer.SetImage(change.GetOutput())
+    if not writer.Write():
+        raise OSError(f"GDCM cannot write {path.name}")
