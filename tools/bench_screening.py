@@ -15,14 +15,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
+from fieldray.bench.process_tree import MemoryWatch
 
-_POLL_S = 0.1
 _PROGRAM = (sys.executable, "-m", "fieldray")
 
 
@@ -36,38 +34,6 @@ class Measured:
     pss_mb: float
     rss_mb: float
     processes: int
-
-
-class MemoryWatch(threading.Thread):
-    """Looks at a process and its children until told to stop."""
-
-    def __init__(self, pid: int) -> None:
-        super().__init__(name="memory-watch")
-        self._process = psutil.Process(pid)
-        self._over = threading.Event()
-        self.pss_mb = self.rss_mb = 0.0
-        self.processes = 0
-
-    def run(self) -> None:
-        while not self._over.wait(_POLL_S):
-            pss = rss = number = 0
-            try:
-                tree = [self._process, *self._process.children(recursive=True)]
-            except psutil.NoSuchProcess:
-                return
-            for process in tree:
-                try:
-                    memory = process.memory_full_info()
-                except (psutil.NoSuchProcess, psutil.AccessDenied):
-                    continue
-                pss, rss, number = pss + getattr(memory, "pss", memory.rss), rss + memory.rss, number + 1
-            self.pss_mb = max(self.pss_mb, pss / 2**20)
-            self.rss_mb = max(self.rss_mb, rss / 2**20)
-            self.processes = max(self.processes, number)
-
-    def stop(self) -> None:
-        self._over.set()
-        self.join()
 
 
 def collect(sources: list[Path], folder: Path, count: int) -> None:

@@ -22,6 +22,7 @@ from fieldray.bench.contest.program import make_float_file, time_first_result
 from fieldray.bench.contest.stages import Stages, add_round, decoders, time_reading
 from fieldray.bench.report import Report
 from fieldray.commands.console import Console
+from fieldray.commands.measuring import file_bytes
 from fieldray.commands.pack_options import find_pack, load_pack
 from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.study import ImageRef
@@ -43,6 +44,7 @@ def pipeline(options: argparse.Namespace, console: Console) -> Report:
     options.pack = str(folder)
     model, cores = load_pack(library, options.pack, options), usable_cores()
     float_file, why_not = _float_file(options.float_file, model.manifest.input, console)
+    int8_file = file_bytes(options.int8_file) if options.int8_file else None
     with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as place:
         wanted = Wanted(files=options.files, others=options.others, megapixels=options.megapixels, kinds=options.kinds)
         archive = make_archive(Path(place), wanted, source=options.folder, notify=console.bar)
@@ -56,10 +58,12 @@ def pipeline(options: argparse.Namespace, console: Console) -> Report:
             between=lambda: add_round(stages, refs, model, cores=cores),
         )
         _, films = time_reading(refs[:8], model.manifest.input, cores=cores)
+        effort = {"cores": cores, "repeats": options.repeats}
         contest = Contest(
             results=results,
             stages=stages,
-            engines=race(model.cpu_file, films, cores=cores, repeats=options.repeats, notify=console.bar),
+            engines=race(model.cpu_file, films, notify=console.bar, **effort),
+            other_engines=race(int8_file, films, notify=console.bar, **effort) if int8_file else (),
             first_result_s=tuple(_starts(archive, model, options, Path(place), console)),
             cores=cores,
             films=f"films of {options.folder}, enlarged" if options.folder else "films drawn by the program",
@@ -126,10 +130,7 @@ def _screen_arguments(model: Model, options: argparse.Namespace) -> Sequence[str
 def _float_file(path: Path | None, spec: InputSpec, console: Console) -> tuple[bytes | None, str]:
     """A float32 network for the dissertation's way: the file given, else one made where TensorFlow is installed."""
     if path is not None:
-        try:
-            return path.read_bytes(), ""
-        except OSError as error:
-            raise UsageProblem(reason("unreadable", detail=f"{path}: {error.strerror}")) from error
+        return file_bytes(path), ""
     if importlib.util.find_spec("tensorflow") is None:
         return None, "it needs a float32 file (--float-file), or TensorFlow to make one"
     console.bar("making a float32 network of full width")

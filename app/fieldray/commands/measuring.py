@@ -69,7 +69,7 @@ def host(options: argparse.Namespace, console: Console) -> int:
         model,
         cores=usable_cores(),
         runtimes=facts.software.runtimes,
-        float_file=_bytes(options.float_file) if options.float_file else None,
+        float_file=file_bytes(options.float_file) if options.float_file else None,
         max_clock=options.max_clock,
     )
     subjects, problems = _usable(asked)
@@ -133,7 +133,8 @@ def show(report: Report, out: Path | None, console: Console) -> int:
     return 0
 
 
-def _bytes(path: Path) -> bytes:
+def file_bytes(path: Path) -> bytes:
+    """A file named on the command line. Raises UsageProblem (unreadable)."""
     try:
         return path.read_bytes()
     except OSError as error:

@@ -30,7 +30,9 @@ USUAL: Final = ("uncompressed", "RLE", "JPEG-LS", "JPEG 2000", "PNG", "JPEG")
 OTHERS: Final = tuple(name for name in KINDS if name not in USUAL)
 _SIZES: Final = 6  # different numbers of pixels, from the least to the most
 _MOST_SOURCES: Final = 24
-_ROUNDS: Final = 4  # a fast program does a kind's films so many times in one run
+# A fast program does a kind's films several times in one run: until there are so many, within bounds.
+_NAMES: Final = 96
+_FEWEST_TIMES, _MOST_TIMES = 4, 16
 _GETTING_READY_MEGAPIXELS: Final = 1.0
 
 Notify = Callable[[str], None]
@@ -131,7 +133,8 @@ def _write_first(folder: Path, kinds: Sequence[FilmKind], film: Film) -> None:
 
 def _link(root: Path, files: Mapping[str, Sequence[FilmFile]]) -> None:
     for kind, found in files.items():
-        _link_all(root / "rounds" / _slug(kind), [file.path for file in found] * _ROUNDS)
+        times = max(_FEWEST_TIMES, min(_MOST_TIMES, _NAMES // len(found)))
+        _link_all(root / "rounds" / _slug(kind), [file.path for file in found] * times)
     usual = [[file.path for file in files[kind]] for kind in USUAL if kind in files]
     in_turn = [path for row in itertools.zip_longest(*usual) for path in row if path]
     _link_all(root / "mixed", in_turn)

@@ -70,11 +70,14 @@ class Mark:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Contest:
-    """All that was measured. `first_result_s` by repetition; `chosen` is how the program arranges the network."""
+    """All that was measured. `engines` on the pack's file, `other_engines` on another one; `first_result_s` by
+    repetition.
+    """
 
     results: Results
     stages: Stages
     engines: Sequence[Entry]
+    other_engines: Sequence[Entry] = ()
     first_result_s: Sequence[float]
     cores: int
     films: str
@@ -114,7 +117,10 @@ def contest_report(contest: Contest) -> Report:
     """Tables, pictures, figures and verdicts."""
     marks = tuple(_marks(contest))
     blocks: list[Block] = [_overall(contest), _by_kind(contest), _milliseconds(contest), _stages(contest)]
-    blocks += [_engines(contest), Points("What was to be reached", tuple(mark.sentence for mark in marks))]
+    blocks.append(_engines("the pack's own file", contest.engines))
+    if contest.other_engines:
+        blocks.append(_engines("the other int8 file", contest.other_engines))
+    blocks += [Points("What was to be reached", tuple(mark.sentence for mark in marks))]
     blocks += [Points("How it was measured, and what was not", tuple(_notes(contest))), _chart(contest)]
     return Report(
         kind="bench-pipeline",
@@ -207,17 +213,17 @@ def _stages(contest: Contest) -> Table:
     return Table("The stages, each alone, on the mixed archive", ("", "images / s", "ms / image"), tuple(rows))
 
 
-def _engines(contest: Contest) -> Table:
-    best = fastest(contest.engines)
+def _engines(title: str, entries: Sequence[Entry]) -> Table:
+    best = fastest(entries)
     rows = []
-    for entry in contest.engines:
+    for entry in entries:
         if not entry.images_per_s or best is None:
             rows.append((entry.name, "", "", "", entry.problem))
             continue
         cells = (f"{entry.rate:.1f}", _number(statistics.median(entry.latency_ms)), _number(entry.rate / best.rate))
         rows.append((entry.name, *cells, entry.detail))
     columns = ("", "images / s", "ms one alone", "of the fastest", "what")
-    return Table("Engines on the pack's own file: networks side by side x threads of each", columns, tuple(rows))
+    return Table(f"Engines on {title}: networks side by side x threads of each", columns, tuple(rows))
 
 
 def _notes(contest: Contest) -> Iterator[str]:
@@ -292,6 +298,7 @@ def _data(contest: Contest, marks: Sequence[Mark]) -> dict[str, Any]:
         "limits": {kind: contest.limit(kind) for kind in contest.kinds},
         "stages": asdict(contest.stages),
         "engines": [_engine(entry) for entry in contest.engines],
+        "other_engines": [_engine(entry) for entry in contest.other_engines],
         "first_result_s": list(contest.first_result_s),
         "marks": [{**asdict(mark), "is_met": mark.is_met} for mark in marks],
         "not_measured": {**results.absent, **results.archive.missing},
