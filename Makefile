@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: run test check tflite faults installer smoke clean
+.PHONY: run test check tflite faults offline-proof installer smoke clean
 
 run: $(STAMP)                 ## screen synthetic studies with the shipped pack, then show them
 	$(BIN)/fieldray demo
@@ -32,6 +32,9 @@ installer:                    ## the installers this machine can build, into bui
 
 smoke:                        ## try them in a root of their own, without Python and network (as root, after `make installer`)
 	$(PYTHON) installer/smoke_test.py build/dist --pictures build/pictures
+
+offline-proof: $(STAMP)       ## watch every socket the program asks for, and let it work without any network (Linux)
+	$(BIN)/python tools/prove_offline.py --out build/offline.json
 
 check: $(STAMP)               ## lint, format, types, import contracts
 	$(BIN)/ruff check .

@@ -15,8 +15,10 @@ from typing import Final
 NEEDED: Final = "Debian: apt-get install nsis wine64 libz-mingw-w64"
 _PLACES: Final = ("/usr/lib/wine", "/usr/bin", "/opt/wine-stable/bin")
 _ZLIB: Final = Path("/usr/x86_64-w64-mingw32/lib/zlib1.dll")  # a loaded NSIS program asks wine for it
-# What wine itself writes whenever a program runs.
-_RESTLESS: Final = re.compile(r"Software\\\\Wine|Explorer|Volatile|Winlogon|Time Zones|\\\\Enum\\\\|ControlSet", re.I)
+# What wine itself writes whenever a program runs; and the key that holds the programs' own, which a new wine may lack.
+_RESTLESS: Final = re.compile(
+    r"CurrentVersion\\\\Uninstall$|Software\\\\Wine|Explorer|Volatile|Winlogon|Time Zones|\\\\Enum\\\\|ControlSet", re.I
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +93,10 @@ class Wine:
 
     def call(self, *command: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
         """Run to its end, whatever else runs."""
+        # NSIS wants /D= and _?= without the quotation marks that wine would put around an argument with spaces
+        words = [word for argument in command[1:] for word in argument.split(" ")]
         return subprocess.run(
-            [self._wine, *command], env=self._environment, timeout=timeout_s, check=False,
+            [self._wine, command[0], *words], env=self._environment, timeout=timeout_s, check=False,
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, errors="replace",
         )  # fmt: skip
 

@@ -1,0 +1,311 @@
+"""Proof that nothing leaves the machine: the program at work, seen by the kernel, and with no network at all.
+
+    python tools/prove_offline.py [--frozen FOLDER] [--quick] [--out FILE]
+
+Each kind of work is done twice: under `strace`, which writes down every socket that any of its processes asks for, and
+in a network namespace without any network (`unshare -n`), where it must end in the same way. A last line shows that a
+program that does call home would have been seen. Prints a table; exit code 0 if there was no internet socket and every
+work ended as it should, 1 if not, 2 where a tool is missing. Linux; as root, or where users may make namespaces.
+
+    --frozen FOLDER   the installed program instead of this checkout; then its files are looked through as well
+    --quick           without the stick's test double, which takes a minute or two
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import json
+import os
+import re
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "app"), str(ROOT / "tests")]
+
+_TOOLS: Final = {"strace": "strace", "unshare": "util-linux", "Xvfb": "xvfb"}
+_INSIDE: Final = frozenset({"AF_UNIX", "AF_LOCAL", "AF_NETLINK"})  # they end inside this computer
+_FAMILY: Final = re.compile(r"(?:\bsocket\(|\bsocketpair\(|sa_family=)(AF_\w+|0x[0-9a-f]+)")
+_UNIX_PATH: Final = re.compile(r'connect\(.*sun_path=(@?"[^"]+")')
+_RINGS: Final = re.compile(r"\bio_uring_setup\(.*\) = \d+$", re.MULTILINE)
+_TIMEOUT_S: Final = 600.0
+_TELLING: Final = re.compile(
+    r"telemetry|sentry|analytics|posthog|mixpanel|datadog|newrelic|bugsnag|crashpad|breakpad|urllib3|requests|httpx"
+    r"|aiohttp|websocket|grpc|boto|paramiko|Qt6?Network|QtWebEngine|libcurl",
+    re.IGNORECASE,
+)
+_FILMS: Final = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """One kind of work. A window is closed in order once `results` of its films are kept."""
+
+    name: str
+    command: tuple[str, ...]
+    is_window: bool = False
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What the kernel was asked for: sockets by family, programs started, places of unix sockets connected to."""
+
+    families: Counter[str]
+    programs: int
+    places: frozenset[str]
+    rings: int
+
+    @property
+    def internet(self) -> int:
+        """Calls about sockets of any family but those that end inside the computer; also rings that could make them."""
+        return self.rings + sum(count for family, count in self.families.items() if family not in _INSIDE)
+
+
+def read_trace(text: str) -> Seen:
+    """What a strace listing holds."""
+    families: Counter[str] = Counter(_FAMILY.findall(text))
+    programs = len(re.findall(r"execve\(.*\) = 0$", text, re.MULTILINE))
+    return Seen(
+        families=families,
+        programs=programs,
+        places=frozenset(_UNIX_PATH.findall(text)),
+        rings=len(_RINGS.findall(text)),
+    )
+
+
+# ---- what is done
+
+
+def program(frozen: Path | None) -> list[str]:
+    """The command line's command, from the installed folder or from this checkout."""
+    return [str(frozen / "fieldray")] if frozen else [sys.executable, "-m", "fieldray"]
+
+
+def works(folder: Path, frozen: Path | None, *, display: str, quick: bool) -> Iterator[Work]:
+    """All kinds of work; their films, packs and homes are made under `folder`."""
+    from fieldray.imaging.synthetic import write_studies
+    from program import write_films
+    from tiny_packs import fingerprint, write_tiny_pack
+
+    films, call = folder / "films", program(frozen)
+    write_films(films, _FILMS)
+    write_studies(films / "studies", count=3)
+    pack = write_tiny_pack(folder / "packs")
+    trust = ("--pack", str(pack), "--trust", fingerprint(pack))
+    yield Work(name="command line: help", command=(*call, "screen", "--help"))
+    written = ("--json", str(folder / "lines.jsonl"), "--out", str(folder / "out"))
+    yield Work(name="batch and reports", command=(*call, "screen", str(films), *trust, "--fresh", *written))
+    yield Work(name="the pack that ships", command=(*call, "demo", "--no-window", "--folder", str(folder / "demo")))
+    yield Work(name="doctor", command=("sh", "-c", '"$@"; test $? -le 1', "sh", *call, "doctor", *trust[:2]))
+    yield Work(name="model drive", command=(*_with_drive(folder / "drive", pack), *call, "packs", "list"))
+    on_drive = ("--pack", str(folder / "drive" / "fieldray" / pack.name), *trust[2:], "--fresh")
+    yield Work(
+        name="batch from a drive",
+        command=(*_with_drive(folder / "drive", pack), *call, "screen", str(films), *on_drive),
+    )
+    if display:
+        window = (str(frozen / "fieldray-window"),) if frozen else (sys.executable, "-c", _WINDOW)
+        yield Work(
+            name="window", command=(*window, str(films)), is_window=True, environment={"DISPLAY": display, "LANG": "C"}
+        )
+    if not frozen and importlib.util.find_spec("tensorflow"):
+        yield Work(name="toolchain: a network", command=(sys.executable, "-c", _TOOLCHAIN))
+    if not frozen and not quick:
+        double = ("--events", "8", "--films", "30", "--seed", "3", "--window", "--out", str(folder / "faults.json"))
+        yield Work(
+            name="stick double, window",
+            command=(sys.executable, str(ROOT / "tests" / "faults" / "run_faults.py"), *double),
+            environment={"QT_QPA_PLATFORM": "offscreen"},
+        )
+
+
+_TOOLCHAIN: Final = """
+from fieldray.offline import stay_offline
+stay_offline(is_toolchain=True)
+import numpy, keras, requests, tensorflow
+network = keras.Sequential([keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(1)])
+network.compile(loss="mse")
+network.fit(numpy.zeros((4, 8, 8, 1)), numpy.zeros((4, 1)), verbose=0)
+tensorflow.lite.TFLiteConverter.from_keras_model
+"""
+_WINDOW: Final = "import sys; from fieldray.__main__ import window; sys.exit(window(sys.argv[1:]))"
+
+
+def _with_drive(mount_point: Path, pack: Path) -> tuple[str, ...]:
+    """Before a command: mounts a drive with the pack, in a mount namespace of its own."""
+    mount_point.mkdir(exist_ok=True)
+    script = 'mount -t tmpfs none "$1" && mkdir "$1/fieldray" && cp -r "$2" "$1/fieldray/" && shift 2 && exec "$@"'
+    return (*_unshare("-m"), "sh", "-c", script, "sh", str(mount_point), str(pack))
+
+
+def _unshare(*what: str) -> tuple[str, ...]:
+    return ("unshare", *([] if os.geteuid() == 0 else ["-r"]), *what)
+
+
+# ---- how it is watched
+
+
+def watched(work: Work, home: Path) -> tuple[int, Seen]:
+    """Exit code, and what the kernel was asked for."""
+    trace = home.parent / f"{home.name}.trace"
+    calls = "trace=%network,execve,io_uring_setup"
+    prefix = ("strace", "--follow-forks", "--seccomp-bpf", "-qq", "-e", "signal=none", "-e", calls, "-o", str(trace))
+    code = run(work, prefix, home)
+    return code, read_trace(trace.read_text(encoding="utf-8", errors="replace"))
+
+
+def cut_off(work: Work, home: Path) -> int:
+    """Exit code without any network, not even to this computer itself."""
+    return run(work, _unshare("-n"), home)
+
+
+def run(work: Work, prefix: Sequence[str], home: Path) -> int:
+    """Do it with a home of its own; the exit code. Its words go beside the home."""
+    home.mkdir()
+    paths = os.pathsep.join([str(ROOT / "app"), str(ROOT / "tests")])
+    environment = {**os.environ, "FIELDRAY_HOME": str(home), "PYTHONPATH": paths, **work.environment}
+    with home.with_suffix(".words").open("wb") as words:
+        process = subprocess.Popen([*prefix, *work.command], env=environment, stdout=words, stderr=words)
+        try:
+            if work.is_window:
+                _close_when_done(process, home)
+            return process.wait(_TIMEOUT_S)
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+
+def _close_when_done(process: subprocess.Popen[bytes], home: Path) -> None:
+    import psutil
+
+    deadline = time.monotonic() + 120
+    while _kept(home) < _FILMS and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.5)
+    # the window itself, not what it was started through and not its children
+    mine = psutil.Process(process.pid)
+    chain = [mine, *mine.children(recursive=True)]
+    named = [child for child in chain if child.name() not in ("strace", "unshare")]
+    if named and process.poll() is None:
+        named[0].send_signal(signal.SIGTERM)
+
+
+def _kept(home: Path) -> int:
+    with contextlib.suppress(sqlite3.Error), contextlib.closing(_database(home)) as database:
+        return int(database.execute("SELECT count(*) FROM results").fetchone()[0])
+    return 0
+
+
+def _database(home: Path) -> sqlite3.Connection:
+    path = next(iter(home.glob("*.db")), home / "absent.db")
+    return sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+
+
+@contextlib.contextmanager
+def screen() -> Iterator[str]:
+    """A screen of its own that only this computer can reach; its name, empty where there is none."""
+    read, write = os.pipe()
+    command = ["Xvfb", "-displayfd", str(write), "-screen", "0", "1366x768x24", "-nolisten", "tcp"]
+    server = subprocess.Popen(command, pass_fds=[write], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    os.close(write)
+    try:
+        with os.fdopen(read) as told:
+            number = told.readline().strip()
+        yield f":{number}" if number else ""
+    finally:
+        server.terminate()
+        server.wait()
+
+
+# ---- what is found
+
+
+def telling_files(frozen: Path) -> list[str]:
+    """Files and packed modules of the installed program whose names speak of reporting home or of network clients."""
+    names = [path.relative_to(frozen).as_posix() for path in frozen.rglob("*")]
+    with contextlib.suppress(ImportError):
+        sys.path.append(str(ROOT / "installer"))
+        import parts
+
+        names += sorted(parts.modules(frozen))
+    return [name for name in names if _TELLING.search(name)]
+
+
+def calls_home(folder: Path) -> Seen:
+    """What is seen of a program that does try to connect: else the proof would prove nothing."""
+    code = "import socket\ntry: socket.create_connection(('127.0.0.1', 9), 1)\nexcept OSError: pass"
+    return watched(Work(name="a program that calls home", command=(sys.executable, "-c", code)), folder / "control")[1]
+
+
+def _row(name: str, seen: Seen, codes: Sequence[int | str]) -> str:
+    inside = seen.families["AF_UNIX"], seen.families["AF_NETLINK"]
+    return (
+        f"{name:26} {seen.programs:9} {inside[0]:6} {inside[1]:8} {seen.internet:9}  {codes[0]!s:>6} {codes[1]!s:>11}"
+    )
+
+
+def main() -> int:
+    """Do all the work twice and print the table; the exit code."""
+    parser = argparse.ArgumentParser(description="Proof that nothing leaves the machine.")
+    parser.add_argument("--frozen", type=Path)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--out", type=Path, help="write the figures as JSON too")
+    options = parser.parse_args()
+    missing = [package for tool, package in _TOOLS.items() if shutil.which(tool) is None]
+    if missing or sys.platform != "linux":
+        sys.stderr.write(f"Needs Linux and: apt-get install {' '.join(missing)}\n")
+        return 2
+    with tempfile.TemporaryDirectory() as temporary, screen() as display:
+        failures, figures = _prove(Path(temporary), options, display)
+    if options.out:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    sys.stdout.write("".join(f"NOT AS IT SHOULD BE: {line}\n" for line in failures) or "Nothing left this machine.\n")
+    return 1 if failures else 0
+
+
+def _prove(folder: Path, options: argparse.Namespace, display: str) -> tuple[list[str], list[dict[str, object]]]:
+    failures, figures, places = [], [], set()
+    sys.stdout.write(f"{'':26} programs   unix  netlink  INTERNET  exit, exit without network\n")
+    frozen = options.frozen.resolve() if options.frozen else None
+    for number, work in enumerate(works(folder, frozen, display=display, quick=options.quick)):
+        code, seen = watched(work, folder / f"watched-{number}")
+        alone = cut_off(work, folder / f"alone-{number}")
+        sys.stdout.write(_row(work.name, seen, (code, alone)) + "\n")
+        sys.stdout.flush()
+        figures.append(
+            {"work": work.name, "internet": seen.internet, "families": dict(seen.families), "exit": [code, alone]}
+        )
+        places |= seen.places
+        if seen.internet:
+            failures.append(f"{work.name}: {dict(seen.families)}")
+        if code or alone:
+            words = (folder / f"watched-{number}.words").read_text(errors="replace")[-500:]
+            failures.append(f"{work.name} ended with {code}, and {alone} without network: {words}")
+    control = calls_home(folder)
+    sys.stdout.write(_row("(one that calls home)", control, ("", "")) + "\n")
+    if not control.internet:
+        failures.append("a program that calls home was not seen")
+    sys.stdout.write(f"unix sockets led to: {', '.join(sorted(places)) or 'nothing'}\n")
+    if frozen:
+        found = telling_files(frozen)
+        sys.stdout.write(f"files and modules that could report home: {', '.join(found) or 'none'}\n")
+        failures += [f"in the installed program: {name}" for name in found]
+    return failures, figures
+
+
+if __name__ == "__main__":
+    sys.exit(main())
