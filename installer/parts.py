@@ -131,8 +131,13 @@ def _rows() -> list[dict[str, Any]]:
 
 
 def _row(place: str) -> dict[str, Any] | None:
-    name = place.lower()
-    return next((row for row in _rows() if any(fnmatchcase(name, pattern) for pattern in row["files"])), None)
+    """The row of a library by its place; None where only the record of a distribution can say whose it is."""
+    return next((row for row in _rows() if _fits(row, place.lower())), None)
+
+
+def _fits(row: Mapping[str, Any], place: str) -> bool:
+    patterns = [*row["files"], *(row.get("beside", ()) if place.count("/") == 1 else ())]
+    return any(fnmatchcase(place, pattern) for pattern in patterns)
 
 
 def _native_parts(native: Iterable[str], known: Mapping[str, Part]) -> Iterator[Part]:
