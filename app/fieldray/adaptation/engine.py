@@ -31,6 +31,7 @@ class EngineSettings:
     frozen          layers whose weights and normalisation statistics stay as they are
     loss            "binary": a sigmoid per label; "categorical": one softmax over all labels
     threads         CPU threads; 0 leaves the choice to the framework
+    label_weights   of each label's loss where it is binary; none: all alike
     """
 
     weight_decay: float = 1e-4
@@ -38,6 +39,7 @@ class EngineSettings:
     loss: Loss = "binary"
     precision: Precision = "float32"
     threads: int = 0
+    label_weights: tuple[float, ...] = ()
 
 
 class Engine(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,8 @@ from fieldray.adaptation.engine import Batch, EngineSettings
 from fieldray.adaptation.keras_network import build_network, get_weights, set_weights
 from fieldray.adaptation.specification import Specification
 from fieldray.adaptation.weights import Weights
+
+_LEAST_KNOWN: Final = 1e-6
 
 
 class KerasEngine:
@@ -66,9 +68,11 @@ def _losses(settings: EngineSettings) -> Any:
     if settings.loss == "categorical":
         return losses.CategoricalCrossentropy(from_logits=True)
 
+    weights = ops.convert_to_tensor(settings.label_weights or (1.0,), "float32")
+
     def binary(targets: Any, logits: Any) -> Any:
-        known = ops.cast(ops.logical_not(ops.isnan(targets)), "float32")
+        known = ops.cast(ops.logical_not(ops.isnan(targets)), "float32") * weights
         each = ops.binary_crossentropy(ops.nan_to_num(targets), ops.cast(logits, "float32"), from_logits=True)
-        return ops.sum(each * known) / ops.maximum(ops.sum(known), 1.0)
+        return ops.sum(each * known) / ops.maximum(ops.sum(known), _LEAST_KNOWN)
 
     return binary

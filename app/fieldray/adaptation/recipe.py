@@ -51,7 +51,8 @@ class NetworkChoice:
     """`[network]`: which network and where its weights come from.
 
     width     share of every hidden channel count; blocks: per stage of a ResNet50, empty for (3, 4, 6, 3)
-    weights   "none", "imagenet" (needs a network connection, and width 1), or a weights file of this toolchain
+    weights   "none", "imagenet" (needs a network connection, and width 1), a weights file of this toolchain, or the
+              folder of a pack with a network of this kind and width
     train     "all", or "head" to leave everything but the head as it is
     """
 
@@ -76,18 +77,28 @@ class LabelRule:
     empty, any other class); else unknown, which teaches nothing.
 
     auxiliary   trained with the others because it helps them, and removed from the head before quantising
+    weight      of its loss, relative to the others
+    column      what is asked: "classes", or for an auxiliary label "view" or "sex" (with `positive` and `negative` as
+                the column's values) or "age" (positive: above `above_years`); an empty cell teaches nothing
     """
 
     code: str
     meaning: Texts
-    positive: tuple[str, ...]
+    positive: tuple[str, ...] = ()
     negative: tuple[str, ...] = ()
     scheme: str = "fieldray"
     auxiliary: bool = False
+    weight: float = 1.0
+    column: Literal["classes", "view", "sex", "age"] = "classes"
+    above_years: float | None = None
 
     def __post_init__(self) -> None:
-        if not self.positive or not {"en", "uk"} <= set(self.meaning):
+        if bool(self.positive) == (self.column == "age") or not {"en", "uk"} <= set(self.meaning):
             raise ValueError(f"label {self.code} needs positive classes and a meaning in en and uk")
+        if (self.column == "age") != (self.above_years is not None):
+            raise ValueError(f"label {self.code}: above_years belongs to the column age, and that needs it")
+        if not self.weight > 0 or (self.column != "classes" and not self.auxiliary):
+            raise ValueError(f"label {self.code}: a weight is above 0, and only auxiliary labels ask another column")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,12 +23,16 @@ def targets_of(rows: Sequence[Row], labels: Sequence[LabelRule]) -> NDArray[np.f
 
 
 def _target(row: Row, label: LabelRule) -> float:
+    if label.above_years is not None:
+        return float("nan") if row.age_years is None else float(row.age_years > label.above_years)
     positive, negative = set(label.positive), set(label.negative)
-    if row.classes & positive:
+    cells = {"view": row.view, "sex": row.sex}
+    values = row.classes if label.column == "classes" else {cells[label.column]} - {""}
+    if values & positive:
         return 1.0
-    if row.unknown & positive:
+    if row.unknown & positive or not values:
         return float("nan")
-    return 0.0 if not negative or row.classes & negative else float("nan")
+    return 0.0 if not negative or values & negative else float("nan")
 
 
 def split_rows(rows: Sequence[Row], split: Split, sources: Sequence[Source]) -> list[str]:

@@ -15,6 +15,7 @@ from fieldray.adaptation.files import write_atomically
 from fieldray.adaptation.films import Dataset, read_dataset
 from fieldray.adaptation.head import refit_head
 from fieldray.adaptation.networks import LABELS, NETWORKS
+from fieldray.adaptation.pack_weights import pack_weights
 from fieldray.adaptation.published import imagenet_weights
 from fieldray.adaptation.quantise import Converted, quantise, to_float_file
 from fieldray.adaptation.recipe import Recipe
@@ -96,6 +97,7 @@ def train_as_told(
             frozen=frozenset(frozen) if recipe.network.train == "head" else frozenset(),
             precision=recipe.training.precision,
             threads=recipe.training.threads,
+            label_weights=tuple(label.weight for label in recipe.labels),
         ),
         folder=folder,
         engine=recipe.training.engine,
@@ -121,13 +123,15 @@ def starting_weights(recipe: Recipe, specification: Specification) -> Weights:
     weights, source = initial_weights(specification, seed=recipe.training.seed), recipe.network.weights
     if source == "none":
         return weights
-    found = imagenet_weights(specification) if source == "imagenet" else _other_weights(Path(source))
+    found = imagenet_weights(specification) if source == "imagenet" else _other_weights(Path(source), specification)
     if not copy_matching({key: array for key, array in found.items() if not key.startswith("class_maps/")}, weights):
         raise UsageProblem(reason("weights_unfit", path=source))
     return weights
 
 
-def _other_weights(path: Path) -> Weights:
+def _other_weights(path: Path, specification: Specification) -> Weights:
+    if path.is_dir():
+        return pack_weights(path, specification)
     try:
         return load_weights(path)
     except (OSError, ValueError) as problem:

@@ -17,6 +17,7 @@ from fieldray.adaptation.weights import Weights
 
 _STATISTICS: Final = ("/mean", "/variance")
 _MOMENTUM: Final = 0.1
+_LEAST_KNOWN: Final = 1e-6
 _SLOTS: Final = ("step", "exp_avg", "exp_avg_sq")
 
 
@@ -97,9 +98,11 @@ class TorchEngine:
     def _loss(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         if self._settings.loss == "categorical":
             return functional.cross_entropy(logits, targets)
-        known = ~torch.isnan(targets)
+        known = (~torch.isnan(targets)).float()
+        if self._settings.label_weights:
+            known = known * torch.tensor(self._settings.label_weights, device=known.device)
         losses = functional.binary_cross_entropy_with_logits(logits, torch.nan_to_num(targets), reduction="none")
-        return (losses * known).sum() / known.sum().clamp(min=1)
+        return (losses * known).sum() / known.sum().clamp(min=_LEAST_KNOWN)
 
     def _forward(self, images: Batch, *, training: bool) -> torch.Tensor:
         values = {INPUT: torch.from_numpy(np.ascontiguousarray(images)).to(self._device).permute(0, 3, 1, 2)}

@@ -75,6 +75,21 @@ def test_one_step_of_both_engines_is_the_same() -> None:
 
 
 @pytest.mark.parametrize("name", ENGINES)
+def test_labels_count_by_their_weights(name: str) -> None:
+    engine = _open(name, settings=EngineSettings(label_weights=(3.0, 1.0)))
+    weights = engine.weights()
+    weights["class_maps/kernel"] = np.zeros_like(weights["class_maps/kernel"])
+    weights["class_maps/bias"] = np.array([2.0, -1.0], np.float32)
+    engine.set_weights(weights)
+    images, targets = _batch()
+    targets[:] = [0.0, 1.0]
+    # log(1 + e^2) = 2.126928 for the first label, log(1 + e^1) = 1.313262 for the second
+    assert engine.step(images, targets, learning_rate=1e-9) == pytest.approx((3 * 2.126928 + 1.313262) / 4, rel=1e-4)
+    targets[:, 0] = np.nan
+    assert engine.step(images, targets, learning_rate=1e-9) == pytest.approx(1.313262, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ENGINES)
 def test_frozen_layers_stay(name: str) -> None:
     frozen = frozenset(layer.name for layer in SMALL.layers) - {"class_maps"}
     engine = _open(name, settings=EngineSettings(frozen=frozen))

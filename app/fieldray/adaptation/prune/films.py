@@ -138,7 +138,10 @@ def _task(run: Run, chosen: PruneRecipe) -> FilmTask:
         schedule=schedule_of(run.recipe),
         augmentation=run.recipe.augmentation,
         settings=EngineSettings(
-            weight_decay=training.weight_decay, precision=training.precision, threads=training.threads
+            weight_decay=training.weight_decay,
+            precision=training.precision,
+            threads=training.threads,
+            label_weights=tuple(label.weight for label in run.recipe.labels),
         ),
         engine=training.engine,
         folder=run.folder("prune"),

@@ -23,7 +23,7 @@ from fieldray.adaptation.prune.loop import prune
 from fieldray.adaptation.prune.record import Iteration, RunFolder
 from fieldray.adaptation.prune.study_recipe import BaselineRecipe, Data, RunRecipe, StudyRecipe
 from fieldray.adaptation.prune.study_report import write_report
-from fieldray.adaptation.prune.study_results import Tested, iteration_row, row_of, tested
+from fieldray.adaptation.prune.study_results import Conversion, convert_and_test, iteration_row, row_of
 from fieldray.adaptation.prune.timing import Network, Timed, time_networks
 from fieldray.adaptation.specification import specification_from_json
 from fieldray.adaptation.weights import initial_weights, load_weights, save_weights
@@ -80,10 +80,11 @@ class Study:
         say: Callable[[str], None] = lambda _: None,
         progress: Bar = lambda *_: None,
         timer: Callable[..., dict[str, Timed]] = time_networks,
+        tester: Callable[..., Conversion] = convert_and_test,
     ) -> None:
-        """`say` is told what happens, `progress` how far it is."""
+        """`say` is told what happens, `progress` how far it is; networks are converted and tested, and then timed."""
         self._recipe, self._folder, self._say, self._timer = recipe, recipe.run, say, timer
-        self._progress = progress
+        self._progress, self._tester = progress, tester
         self._parts = _read_parts(recipe.data, seed=recipe.seed)
         self._settings = EngineSettings(weight_decay=0.0, loss="categorical", threads=recipe.threads)
         self._training_settings = replace(self._settings, threads=recipe.training_threads)
@@ -247,13 +248,14 @@ class Study:
             "baselines": {name: rows[name] for name in names if name in rows},
         }
 
-    def _tested(self, name: str, network: Network, images: NDArray[np.uint8]) -> Tested:
-        return tested(
+    def _tested(self, name: str, network: Network, images: NDArray[np.uint8]) -> Conversion:
+        return self._tester(
             network,
             folder=self._folder / "tested" / name.replace("/", "-"),
             images=images,
             test=self._parts.test,
             settings=self._training_settings,
+            with_float=self._recipe.float_files,
             say=lambda: self._say(f"converting and testing {name}"),
         )
 

@@ -81,6 +81,7 @@ class StudyRecipe:
     results           where the table is kept beside it; the report goes into the same folder
     threads           on which networks are timed; training_threads: on which they train (0: the framework's choice)
     representative    training images that decide the ranges of the integers
+    float_files       float TensorFlow Lite files are made and timed too
     profile           what `adapt profile` measures of the original
     """
 
@@ -96,6 +97,7 @@ class StudyRecipe:
     threads: int = 1
     training_threads: int = 0
     representative: int = 200
+    float_files: bool = True
     profile: ProfileChoice = field(default_factory=ProfileChoice)
 
     def __post_init__(self) -> None:

@@ -21,7 +21,7 @@ from fieldray.adaptation.specification import multiply_adds, parameters
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tested:
+class Conversion:
     """A network's files, and the share of test images that the float network and the int8 file get right."""
 
     files: Files
@@ -29,27 +29,30 @@ class Tested:
     accuracy_int8: float
 
 
-def tested(
+def convert_and_test(
     network: Network,
     *,
     folder: Path,
     images: NDArray[np.uint8],
     test: Labelled,
     settings: EngineSettings,
+    with_float: bool = True,
     say: Callable[[], None] = lambda: None,
-) -> Tested:
+) -> Conversion:
     """Convert and test a network, or take what `folder` keeps of it; `say` is told if there is work to do.
 
-    images    training images (n, height, width, channels) uint8 that decide the ranges of the integers
+    images        training images (n, height, width, channels) uint8 that decide the ranges of the integers
+    with_float    make a float32 file too
     """
-    key = _digest(network)
+    key = f"{_digest(network)} {with_float}"
     found = _stored(folder, key)
     if found is None:
         say()
-        files = files_of(network, images=images)
+        files = files_of(network, images=images, with_float=with_float)
         right, _ = quality(*network, data=test, settings=settings)
-        found = Tested(files, right, file_accuracy(files.int8, test))
-        write_atomically(folder / "float32.tflite", files.float32)
+        found = Conversion(files, right, file_accuracy(files.int8, test))
+        if files.float32 is not None:
+            write_atomically(folder / "float32.tflite", files.float32)
         write_atomically(folder / "int8.tflite", files.int8)
         facts = {"key": key, "accuracy": found.accuracy, "accuracy_int8": found.accuracy_int8}
         write_atomically(folder / "tested.json", json.dumps(facts).encode())
@@ -63,14 +66,15 @@ def _digest(network: Network) -> str:
     return digest.hexdigest()
 
 
-def _stored(folder: Path, key: str) -> Tested | None:
+def _stored(folder: Path, key: str) -> Conversion | None:
     """What an earlier run left, if it is of this very network; the facts are written last."""
     path = folder / "tested.json"
     facts = json.loads(path.read_text()) if path.is_file() else {}
     if facts.get("key") != key:
         return None
-    files = Files((folder / "float32.tflite").read_bytes(), (folder / "int8.tflite").read_bytes())
-    return Tested(files, facts["accuracy"], facts["accuracy_int8"])
+    whole = folder / "float32.tflite"
+    files = Files((folder / "int8.tflite").read_bytes(), whole.read_bytes() if whole.is_file() else None)
+    return Conversion(files, facts["accuracy"], facts["accuracy_int8"])
 
 
 def file_accuracy(data: bytes, test: Labelled) -> float:
@@ -88,7 +92,7 @@ def file_accuracy(data: bytes, test: Labelled) -> float:
     return right / len(test)
 
 
-def row_of(network: Network, *, of: Tested, timed: Timed, original: tuple[Network, Timed]) -> dict[str, Any]:
+def row_of(network: Network, *, of: Conversion, timed: Timed, original: tuple[Network, Timed]) -> dict[str, Any]:
     """A network's line of the table, ready for JSON; `original` is what it is compared with."""
     whole, here = parameters(original[0][0]), parameters(network[0])
     return {

@@ -30,15 +30,16 @@ Network = tuple[Specification, Weights]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Files:
-    """A network as a float32 and as a full int8 TensorFlow Lite file."""
+    """A network as a full int8 TensorFlow Lite file and, where it was asked for, as a float32 one."""
 
-    float32: bytes
     int8: bytes
+    float32: bytes | None
 
 
-def files_of(network: Network, *, images: NDArray[np.uint8]) -> Files:
+def files_of(network: Network, *, images: NDArray[np.uint8], with_float: bool = True) -> Files:
     """Convert a network; the int8 ranges are taken from `images`, (n, height, width, channels) uint8 for training."""
-    return Files(to_float_file(*network).data, quantise(*network, representative=images).data)
+    whole = to_float_file(*network).data if with_float else None
+    return Files(quantise(*network, representative=images).data, whole)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,8 @@ def time_networks(
     batch = images[:_BATCH].astype(np.float32) / 255
     for name, (specification, weights) in networks.items():
         runs[name, "engine_batch"] = (_engine_run(specification, weights, batch, settings), len(batch))
-        runs[name, "float32"] = (_file_run(files[name].float32), 1)
+        if (whole := files[name].float32) is not None:
+            runs[name, "float32"] = (_file_run(whole), 1)
         runs[name, "int8"] = (_file_run(files[name].int8), 1)
     seconds: dict[tuple[str, str], list[float]] = {key: [] for key in runs}
     for _ in range(_ROUNDS):

@@ -1,0 +1,121 @@
+"""The quick versions of the recipes that come along, on drawn data: from files to packs, tables and reports."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from drawn_data import draw_digits, draw_films, project
+from fieldray.adaptation.command import STEPS, adapt
+from fieldray.adaptation.recipe import read_recipe
+from fieldray.adaptation.run import Run
+from fieldray.errors import UsageProblem
+from fieldray.packs.sealed import read_files, read_sealed
+
+pytestmark = [pytest.mark.adapt, pytest.mark.slow]
+
+
+def _adapt(step: str, recipe: Path) -> list[str]:
+    said = list[str]()
+    adapt(step, recipe, say=said.append, progress=lambda *_: None)
+    return said
+
+
+def _only(recipe: Path, step: str) -> None:
+    """One step without those before it."""
+    chosen = tuple(known for known in STEPS if known.name == step)
+    Run(recipe=read_recipe(recipe), progress=lambda *_: None).execute(chosen, say=lambda _: None)
+
+
+@pytest.mark.timeout(600)
+def test_from_films_to_a_pack(tmp_path: Path) -> None:
+    draw_films(tmp_path, children=96, adults=0, strangers=10)
+    recipe = project(tmp_path, "pneumonia-paediatric-quick")
+    run = tmp_path / "project" / "runs" / "pneumonia-paediatric-quick"
+
+    with pytest.raises(UsageProblem, match="The step train has to be run first"):
+        _only(recipe, "quantise")
+    said = _adapt("profile", recipe)
+    assert said[0] == "profile ..." and ", 64 " in said[1] and ", 96 " in said[1]
+    _adapt("run", recipe)
+
+    pack = tmp_path / "project" / "runs" / "packs" / "pneumonia-paediatric-quick-0.1.0"
+    model = read_files(pack, read_sealed(pack)).model("signed")
+    assert [label.code for label in model.manifest.labels] == ["pneumonia"]  # the auxiliary one is gone
+    assert model.golden is not None and model.golden.inputs.shape == (6, 64, 64, 1)
+    assert model.manifest.gate is not None and model.manifest.point("pneumonia", "balanced") is not None
+    metrics = json.loads((run / "evaluate" / "metrics.json").read_text())
+    pneumonia = metrics["labels"]["pneumonia"]
+    assert pneumonia["test"]["auc"]["value"] > 0.8  # opacities are drawn well visible
+    assert pneumonia["float_against_int8"]["mean_absolute_difference"] < 0.05
+    assert metrics["gate"]["strangers"] == 10 and metrics["data"]["films"]["training"] == 48
+    assert f"AUC {pneumonia['test']['auc']['value']:.3f}" in model.card
+    assert "no patient is on two sides" in model.card
+    first, second = json.loads((run / "prune" / "table.json").read_text())
+    assert second["multiply_adds"] < first["multiply_adds"]
+    _check_report((run / "report.html").read_text(encoding="utf-8"))
+    _check_resuming(recipe)
+
+
+def _check_report(report: str) -> None:
+    # training curves; pruning; ROC, calibration and scores; class maps
+    assert report.count("<svg") == 4
+    headings = ("Training", "Time per iteration", "Pruning", "Class maps of pneumonia", "Refusal gate")
+    assert all(f"<h2>{heading}" in report for heading in headings)
+    for axis in ("times faster", "validation AUC", "1 - specificity", "share with the finding"):
+        assert axis in report
+    assert "http://" not in report.replace("http://www.w3.org", "").replace("http://purl", "")
+
+
+def _check_resuming(recipe: Path) -> None:
+    said = _adapt("run", recipe)
+    assert [line for line in said if "done before" in line] == [f"{step.name}: done before" for step in STEPS]
+    text = recipe.read_text(encoding="utf-8")
+    recipe.write_text(text.replace("gate_keeps = 0.99", "gate_keeps = 0.98"), encoding="utf-8")
+    assert {"train: done before", "quantise: done before", "evaluate ..."} < set(_adapt("run", recipe))
+
+
+@pytest.mark.timeout(600)
+def test_adults_are_cross_validated_from_the_pack_of_children(tmp_path: Path) -> None:
+    draw_films(tmp_path, children=0, adults=64, strangers=2)
+    recipe = project(tmp_path, "adult-normal-abnormal-quick")
+    _adapt("cross", recipe)
+    run = tmp_path / "project" / "runs" / "adult-normal-abnormal-quick"
+    found = json.loads((run / "cross" / "metrics.json").read_text())
+    assert list(found) == ["abnormal"]
+    # of 64 films every second eight are of the clean part, the only one that is judged: 8 in each of two folds
+    assert found["abnormal"]["films"] == 16 and set(found["abnormal"]["auc_by_fold"]) == {"0", "1"}
+    assert set(found["abnormal"]["shortcuts"]) == {"border", "thumbnail"}
+    with np.load(run / "cross" / "scores.npz") as arrays:
+        targets = arrays["targets"]
+    # effusion, infiltration, sex, view and age are known of the large films; of the small ones only the findings
+    assert np.isnan(targets[:64]).sum() == 0
+    assert np.isnan(targets[64:, 3:]).all(axis=0).tolist() == [True, False, True]
+
+
+@pytest.mark.timeout(600)
+def test_a_study_ends_in_tables_and_curves(tmp_path: Path) -> None:
+    draw_digits(tmp_path, training=700, test=30)
+    recipe = project(tmp_path, "vgg16-mnist-quick")
+    run = tmp_path / "project" / "runs" / "vgg16-mnist-quick"
+    said = _adapt("profile", recipe)
+    assert len(said) == 1 and said[0].startswith("profile: at 28 pixels train with batches of ")
+    _adapt("prune", recipe)
+    results = json.loads((run / "results.json").read_text())
+    assert {name: len(found["iterations"]) - 1 for name, found in results["runs"].items()} == {
+        "context": 1,
+        "linear": 1,
+        "multiplicative": 1,
+        "constant": 1,
+        "smallest": 1,
+    }
+    assert {found["stopped_by"] for found in results["runs"].values()} == {"iterations"}
+    last = results["runs"]["smallest"]["iterations"][-1]
+    assert last["times_fewer_parameters"] > results["baselines"]["random-0.5"]["times_fewer_parameters"] > 1
+    assert set(last["speed_up"]) == {"engine_batch", "int8"} and min(last["speed_up"].values()) > 0
+    report = (run / "report.html").read_text(encoding="utf-8")
+    assert report.count("<svg") == 1 and "Time per iteration of the original" in report
+    assert _adapt("report", recipe) == ["timing every network"]
