@@ -5,9 +5,12 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from typing import Final
 
 from fieldray.errors import StorageProblem
 from fieldray.reasons import reason
+
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -22,6 +25,6 @@ def write_atomically(path: Path, data: bytes) -> None:
         beside.replace(path)
     except OSError as problem:
         beside.unlink(missing_ok=True)
-        if problem.errno == errno.ENOSPC:
+        if problem.errno in _FULL:
             raise StorageProblem(reason("disk_full", path=path)) from problem
         raise StorageProblem(reason("not_writable", path=path, detail=problem.strerror or problem)) from problem

@@ -19,6 +19,8 @@ from fieldray.adaptation.specification import Specification, parameters
 from fieldray.adaptation.weights import Weights, initial_weights, keep_channels
 from fieldray.errors import StorageProblem, UsageProblem
 
+FULL = Path("/dev/full")
+
 
 class Killed(BaseException):
     """The process ends here."""
@@ -170,3 +172,27 @@ def test_a_damaged_record_says_so(tmp_path: Path, spoil: Callable[[str], str]) -
     path.write_text(spoil(path.read_text()))
     with pytest.raises(StorageProblem, match="damaged"):
         run(tmp_path, plan(Stop(iterations=1)))
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("file", ["settings.json", "iteration-01.npz", "iteration-01.json", "iterations.jsonl"])
+def test_a_full_disk_is_named_and_the_run_goes_on_once_there_is_room(tmp_path: Path, file: str) -> None:
+    _, whole = run(tmp_path / "whole", plan(Stop(iterations=2)))
+    folder = tmp_path / "full"
+    folder.mkdir()
+    (folder / f"{file}.part").symlink_to(FULL)
+    with pytest.raises(StorageProblem, match=f"The disk is full: .*{file}"):
+        run(folder, plan(Stop(iterations=2)))
+    # The link went with the attempt, as if room had been made.
+    _, rows = run(folder, plan(Stop(iterations=2)))
+    assert [(row.number, row.parameters, row.quality) for row in rows] == [
+        (row.number, row.parameters, row.quality) for row in whole
+    ]
+
+
+def test_looking_at_a_run_does_not_begin_it(tmp_path: Path) -> None:
+    assert RunFolder(tmp_path / "run", fingerprint="a").iterations() == ()
+    assert RunFolder(tmp_path / "run", fingerprint="b").iterations() == ()
+    run(tmp_path / "run", plan(Stop(iterations=1)))
+    with pytest.raises(UsageProblem, match="other settings"):
+        RunFolder(tmp_path / "run", fingerprint="b")

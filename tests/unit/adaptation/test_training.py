@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from fieldray.adaptation.engine import EngineSettings
 from fieldray.adaptation.networks import resnet50
 from fieldray.adaptation.train import CHECKPOINT, Samples, Schedule, train
 from fieldray.adaptation.weights import initial_weights
-from fieldray.errors import UsageProblem
+from fieldray.errors import StorageProblem, UsageProblem
 
 ENGINE = "torch" if importlib.util.find_spec("torch") else "tensorflow"
 NETWORK = resnet50(height=32, width=32, labels=1, blocks=(1,)).scaled(0.125)
@@ -102,3 +103,13 @@ def test_a_loss_that_is_no_number_stops_with_a_sentence(tmp_path) -> None:
     with pytest.raises(UsageProblem, match="Lower learning_rate"):
         _train(tmp_path, learning_rate=1e30)
     assert not (tmp_path / CHECKPOINT).exists()
+
+
+@pytest.mark.adapt
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_stops_a_training_that_goes_on_later(tmp_path) -> None:
+    (tmp_path / f"{CHECKPOINT}.part").symlink_to("/dev/full")
+    with pytest.raises(StorageProblem, match="The disk is full"):
+        _train(tmp_path)
+    _, history = _train(tmp_path)
+    assert [row["epoch"] for row in history] == [1, 2, 3, 4]

@@ -62,12 +62,9 @@ class RunFolder:
     """
 
     def __init__(self, folder: Path, *, fingerprint: str) -> None:
-        """Open or begin a run. Raises UsageProblem (run_differs) if other settings began it."""
-        self.folder = folder
-        marker = folder / "settings.json"
-        if not marker.exists():
-            write_atomically(marker, fingerprint.encode())
-        elif marker.read_text() != fingerprint:
+        """Open a run, or one that its first iteration begins. Raises UsageProblem (run_differs) if others began it."""
+        self.folder, self._fingerprint, self._marker = folder, fingerprint, folder / "settings.json"
+        if self._marker.exists() and self._marker.read_text() != fingerprint:
             raise UsageProblem(reason("run_differs", path=folder))
 
     def iterations(self) -> tuple[Iteration, ...]:
@@ -83,6 +80,8 @@ class RunFolder:
     def add(self, iteration: Iteration, specification: Specification, weights: Weights) -> None:
         """Keep an iteration: first its network, then its line."""
         rows = (*self.iterations(), iteration)
+        if not self._marker.exists():
+            write_atomically(self._marker, self._fingerprint.encode())
         save_weights(self._path(iteration.number, "npz"), weights)
         write_atomically(self._path(iteration.number, "json"), specification.to_json().encode())
         lines = "".join(json.dumps(asdict(row)) + "\n" for row in rows)

@@ -179,15 +179,22 @@ class Study:
         )
 
     def _take_measured_beginning(self, run: RunRecipe, folder: RunFolder) -> None:
-        """The network a run begins with, if another run has measured it: a large original takes minutes."""
+        """What another run has measured of the same: a large original takes minutes.
+
+        That is the network it begins with, and the first iteration where the laws begin alike.
+        """
         if run.continues:
             network, row = self._continued(run)
             folder.add(replace(row, number=0, settings=None, batch_size_proposed=None), *network)
             return
         for other in self._recipe.runs:
-            rows = () if other is run or other.continues else self._run_folder(other).iterations()
+            theirs = self._run_folder(other)
+            rows = () if other is run or other.continues else theirs.iterations()
             if rows:
-                folder.add(rows[0], *self._run_folder(other).network(0))
+                # The same settings on the same network with the same seed end in the same network.
+                shared = rows[:2] if _begin_alike(run, other) else rows[:1]
+                for row in shared:
+                    folder.add(replace(row, batch_size_proposed=None), *theirs.network(row.number))
                 return
 
     def _beginning(self, run: RunRecipe) -> Network:
@@ -264,6 +271,12 @@ class Study:
         table = [iteration_row(row, rows[f"{run.name}/{row.number}"] if row.number else {}) for row in iterations]
         why = run.stop.why(iterations) if iterations else None
         return {"stopped_by": why or "not finished", "iterations": table}
+
+
+def _begin_alike(run: RunRecipe, other: RunRecipe) -> bool:
+    """Whether two runs do the same in their first iteration."""
+    rest = [(one.cut_kind, one.largest_share, one.multiple, one.calibration, one.teacher) for one in (run, other)]
+    return run.plan(0).laws.first() == other.plan(0).laws.first() and rest[0] == rest[1]
 
 
 def _line(row: Iteration) -> str:

@@ -123,5 +123,5 @@ def is_study(path: Path) -> bool:
 def read_study(path: Path) -> StudyRecipe:
     """The recipe with its paths made whole. Raises UsageProblem naming the key that is wrong."""
     recipe, base = parse(StudyRecipe, read_toml(path), where="recipe"), path.resolve().parent
-    data = replace(recipe.data, file=base / recipe.data.file)
-    return replace(recipe, run=base / recipe.run, results=base / recipe.results, data=data)
+    data = replace(recipe.data, file=(base / recipe.data.file).resolve())
+    return replace(recipe, run=(base / recipe.run).resolve(), results=(base / recipe.results).resolve(), data=data)

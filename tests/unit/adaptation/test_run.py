@@ -1,0 +1,61 @@
+"""A run folder's status: what failed is named there, what was done stays done, and the next run goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fieldray.adaptation.recipe import read_recipe
+from fieldray.adaptation.run import Run, Step
+from fieldray.errors import StorageProblem, UsageProblem
+from fieldray.reasons import reason
+
+RECIPE = Path(__file__).parents[3] / "models" / "recipes" / "pneumonia-paediatric.toml"
+
+
+def _run(tmp_path: Path) -> Run:
+    folder = tmp_path / "models" / "recipes"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "recipe.toml").write_text(RECIPE.read_text(encoding="utf-8"), encoding="utf-8")
+    return Run(recipe=read_recipe(folder / "recipe.toml"), progress=lambda *_: None)
+
+
+def _works(run: Run) -> Mapping[str, Any]:
+    run.write("first", "result.json", [1])
+    return {"answer": 1}
+
+
+def _fails(run: Run) -> Mapping[str, Any]:
+    raise UsageProblem(reason("data_class_empty", label="pneumonia", kind="negative", part="test"))
+
+
+FIRST = Step(name="first", perform=_works, reads=("input",))
+SECOND = Step(name="second", perform=_fails, reads=("data",))
+
+
+def test_a_step_that_fails_is_named_and_the_one_before_it_stays_done(tmp_path: Path) -> None:
+    run, said = _run(tmp_path), list[str]()
+    with pytest.raises(UsageProblem):
+        run.execute((FIRST, SECOND), say=said.append)
+    assert run.status["first"]["state"] == "done" and run.status["first"]["answer"] == 1
+    assert run.status["second"]["state"] == "failed"
+    assert run.status["second"]["problem"] == "The label pneumonia has no negative films in the test part."
+    mended = Step(name="second", perform=_works, reads=("data",))
+    said.clear()
+    run.execute((FIRST, mended), say=said.append)
+    assert said == ["first: done before", "second ..."] and run.status["second"]["state"] == "done"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_leaves_a_run_that_goes_on(tmp_path: Path) -> None:
+    run = _run(tmp_path)
+    run.folder("first").mkdir(parents=True)
+    (run.folder("first") / "result.json.part").symlink_to("/dev/full")
+    with pytest.raises(StorageProblem, match=r"The disk is full: .*result\.json"):
+        run.execute((FIRST,), say=lambda _: None)
+    assert run.status["first"]["state"] == "failed" and "disk is full" in run.status["first"]["problem"]
+    run.execute((FIRST,), say=lambda _: None)
+    assert run.status["first"]["state"] == "done"
