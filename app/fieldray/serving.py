@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import logging
 import os
@@ -20,6 +21,7 @@ log = logging.getLogger(__name__)
 
 Handler = Callable[[Message], Message]
 MEMORY_VARIABLE: Final = "FIELDRAY_CHILD_MEMORY_MB"
+_STEP_BACK: Final = 5  # beside a busy program at the usual 0 that is about a quarter of a core
 
 
 def serve(service: str) -> int:
@@ -35,6 +37,17 @@ def serve(service: str) -> int:
     while (message := read_message(requests)) is not None:
         write_message(answers, _answer(handle, message))
     return 0
+
+
+@functools.cache
+def step_back() -> None:
+    """From now on leave the processor to what somebody is waiting for; at most once, it cannot be taken back."""
+    if sys.platform == "win32":
+        from fieldray.child_windows import step_back as lower
+
+        lower()
+    else:
+        os.nice(_STEP_BACK)
 
 
 def _answer(handle: Handler, message: Message) -> Message:

@@ -19,6 +19,7 @@ from fieldray.imaging.quality import check_pixels
 from fieldray.imaging.reduction import pixels_needed
 from fieldray.imaging.source import read_bytes
 from fieldray.reasons import Reason
+from fieldray.serving import step_back
 from fieldray.wire import Array, Message
 
 
@@ -34,6 +35,7 @@ def handle(message: Message) -> Message:
     ref = ImageRef(path=Path(body["path"]), member=body["member"], frame=body["frame"])
     if body["ask"] == "image":
         return _image_message(decode(read_bytes(ref), ref))
+    step_back()  # a run is to leave the screen usable; for a film that somebody opens it does not
     return _read(ref, InputSpec(**body["spec"]), in_full=body.get("in_full", False))
 
 
