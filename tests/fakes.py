@@ -15,7 +15,8 @@ from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.prediction import BackendName, DeviceChoice, Policy, Prediction, Request
 from fieldray.domain.study import ImageRef
 from fieldray.errors import BackendProblem, Unreadable
-from fieldray.imaging.pool import PoolClosed, ReadResult
+from fieldray.imaging.answers import ReadResult
+from fieldray.imaging.pool import PoolClosed
 from fieldray.reasons import Reason, reason
 
 PIXEL_MAP = PixelMap(1.0, 0.0, 1.0, 0.0)

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import Final
 
-import platformdirs
-
 APP_NAME: Final = "fieldray"
+# The installed package knows it too, but asking takes longer than anything else a run begins with.
+VERSION: Final = "0.1.0"
 _PACKAGE: Final = Path(__file__).resolve().parent
 
 
@@ -42,7 +42,7 @@ def program_folder() -> Path:
 def user_data() -> Path:
     """This user's data folder (results, trusted keys), made if absent; FIELDRAY_HOME overrides it."""
     override = os.environ.get("FIELDRAY_HOME")
-    folder = Path(override) if override else Path(platformdirs.user_data_dir(APP_NAME, appauthor=False))
+    folder = Path(override) if override else _system_folder()
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
@@ -52,6 +52,12 @@ def installed_program(name: str) -> Path | None:
     if not getattr(sys, "frozen", False):
         return None
     return Path(sys.executable).with_name(name + (".exe" if sys.platform == "win32" else ""))
+
+
+def _system_folder() -> Path:
+    import platformdirs
+
+    return Path(platformdirs.user_data_dir(APP_NAME, appauthor=False))
 
 
 def child_command(service: str) -> list[str]:

@@ -14,14 +14,16 @@ import math
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
-Array = NDArray[Any]
+    Array = NDArray[Any]
 
-_DTYPES: Final = frozenset({"uint8", "int8", "uint16", "int32", "int64", "float32", "float64"})
+# NumPy is imported where it is used: children are started before it, and import their own meanwhile.
+# by name, bytes of one
+_DTYPES: Final = {"uint8": 1, "int8": 1, "uint16": 2, "int32": 4, "int64": 8, "float32": 4, "float64": 8}
 _HEADER_LIMIT: Final = 16 * 2**20
 _ARRAY_LIMIT: Final = 2**31
 _IN_ONE_BYTES: Final = 2**20
@@ -52,11 +54,13 @@ def write_message(stream: BinaryIO, message: Message) -> None:
 
 
 def _bytes_of(array: Array) -> bytes | memoryview:
-    return array.reshape(-1).view(np.uint8).data if array.size else b""
+    return array.reshape(-1).view("u1").data if array.size else b""
 
 
 def _plain(array: Array) -> Array:
     """In one piece and in this machine's byte order."""
+    import numpy as np
+
     return np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")
 
 
@@ -93,10 +97,12 @@ class _Array:
 
     @property
     def size_bytes(self) -> int:
-        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+        return math.prod(self.shape) * _DTYPES[self.dtype]
 
 
 def _read_array(stream: BinaryIO, array: _Array) -> Array:
+    import numpy as np
+
     data = _read_exactly(stream, array.size_bytes) if array.size_bytes else b""
     return np.frombuffer(data or b"", dtype=array.dtype).reshape(array.shape)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,25 +51,29 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Screen; the exit code."""
-    from fieldray.pipeline.readers import number_of_readers, open_readers
+    from fieldray.pipeline.readers import number_of_readers, open_readers, start_network
 
     console.machine_reads = options.json == "-"
     settings = _settings(options)
-    # The decoding processes get ready while this one loads the pack and its own parts: half a second sooner.
-    with contextlib.closing(open_readers(settings, number_of_readers(settings))) as warm:
+    # The other processes get ready while this one imports its own parts and loads the pack: half a second sooner.
+    with (
+        contextlib.closing(start_network(settings)) as started,
+        contextlib.closing(open_readers(settings, number_of_readers(settings))) as warm,
+    ):
         from fieldray.packs.library import PackLibrary
         from fieldray.paths import user_data
 
         model = load_model(PackLibrary(user_data()), options)
         from fieldray.commands.run import RunReport, json_lines
-        from fieldray.pipeline.session import Session
+        from fieldray.pipeline.session import Session, system_engine
         from fieldray.reports.files import require_writable
 
         if options.out:
             require_writable(options.out)
         with json_lines(options.json, console) as emit:
             report = RunReport(console, emit, model=model, has_list=options.json is None)
-            with Session(settings, report.publish, warm=warm) as session:
+            engines = functools.partial(system_engine, started=started)
+            with Session(settings, report.publish, engines=engines, warm=warm) as session:
                 session.use_pack(model)
                 batch = session.start(options.paths, operating_point=options.operating_point, fresh=options.fresh)
                 report.begin()

@@ -19,7 +19,7 @@ from fieldray.imaging.dicom_reduced import reduced_image
 from fieldray.imaging.dicom_stored import pixel_value, shape_of, stored_values
 from fieldray.imaging.grey import grey_of_colour
 from fieldray.imaging.limits import MAX_FILE_BYTES
-from fieldray.imaging.reduction import largest_step
+from fieldray.imaging.reduction import Needed, largest_step
 from fieldray.reasons import reason
 
 _PALETTE: Final = tuple(
@@ -43,7 +43,7 @@ _KEYWORDS: Final = (
 )
 
 
-def decode_dicom(data: bytes, *, frame: int = 0, needed: float | None = None) -> Image:
+def decode_dicom(data: bytes, *, frame: int = 0, needed: Needed | None = None) -> Image:
     """Decode one frame of a DICOM file, with or without preamble and file meta information; see `decode`.
 
     Raises Unreadable; Unusable `colour` or `no_pixel_data`.
@@ -59,7 +59,7 @@ def decode_dicom(data: bytes, *, frame: int = 0, needed: float | None = None) ->
             raise Unreadable(reason("damaged", detail="the image cannot be decoded")) from error
 
 
-def _decode(data: bytes, frame: int, needed: float | None) -> Image:
+def _decode(data: bytes, frame: int, needed: Needed | None) -> Image:
     stream = io.BytesIO(data)
     header = read_header(stream, _KEYWORDS, inflated_limit=MAX_FILE_BYTES)
     shape = shape_of(header)

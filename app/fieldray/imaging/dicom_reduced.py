@@ -21,7 +21,7 @@ from fieldray.imaging import dicom_grey
 from fieldray.imaging.dicom_fields import whole_number
 from fieldray.imaging.dicom_header import DicomHeader
 from fieldray.imaging.dicom_stored import Shape, frame_source
-from fieldray.imaging.reduction import JPEG_STEPS, WAVELET_COVER, largest_step
+from fieldray.imaging.reduction import JPEG_STEPS, WAVELET_COVER, Needed, largest_step
 
 _START: Final = b"\xff\x4f\xff\x51"
 _CODING_STYLE: Final = b"\xff\x52"
@@ -29,7 +29,7 @@ _TILE_PART: Final = b"\xff\x90"
 _DAMAGE: Final = (OSError, ValueError, SyntaxError, KeyError, IndexError, TypeError, EOFError)
 
 
-def reduced_image(header: DicomHeader, shape: Shape, value: memoryview, frame: int, needed: float) -> Image | None:
+def reduced_image(header: DicomHeader, shape: Shape, value: memoryview, frame: int, needed: Needed) -> Image | None:
     """The film by `reduction`'s rule for its compression; None where that offers nothing, or not for this file.
 
     Raises Unreadable where the frame is not there or not of the size stated.
@@ -60,7 +60,7 @@ def reduced_image(header: DicomHeader, shape: Shape, value: memoryview, frame: i
 # ---- JPEG
 
 
-def _cosines(source: bytes, shape: Shape, needed: float) -> tuple[NDArray[Any], int] | None:
+def _cosines(source: bytes, shape: Shape, needed: Needed) -> tuple[NDArray[Any], int] | None:
     step = largest_step(shape.rows, shape.columns, needed, steps=JPEG_STEPS)
     if step == 1:
         return None
@@ -104,7 +104,7 @@ def wavelets_of(source: bytes) -> Wavelets | None:
     return Wavelets(bottom - top, right - left, bits, levels)
 
 
-def _wavelets(source: bytes, bits: int, needed: float) -> tuple[NDArray[Any], int] | None:
+def _wavelets(source: bytes, bits: int, needed: Needed) -> tuple[NDArray[Any], int] | None:
     stream = wavelets_of(source)
     if stream is None or stream.bits != bits:
         return None

@@ -18,7 +18,6 @@ from fieldray.domain.study import ImageRef, Study
 from fieldray.errors import InputProblem, Unreadable, Unusable, UsageProblem
 from fieldray.imaging.identify import IndexFound, ZipFound, identify
 from fieldray.imaging.source import Opener, file_problem, open_file
-from fieldray.imaging.zip_members import members
 from fieldray.reasons import reason
 
 _SYSTEM_NAMES: Final = frozenset(
@@ -94,6 +93,8 @@ class _Search:
             try:
                 found = identify(stream, ref)
                 if isinstance(found, ZipFound):
+                    from fieldray.imaging.zip_members import members
+
                     yield from members(stream, ref)
                     return
             except InputProblem as error:

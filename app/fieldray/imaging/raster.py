@@ -15,7 +15,7 @@ from fieldray.domain.image import Image, Window
 from fieldray.errors import Unreadable, Unusable
 from fieldray.imaging.grey import grey_of_colour
 from fieldray.imaging.limits import check_pixel_count
-from fieldray.imaging.reduction import JPEG_STEPS, block_means, largest_step
+from fieldray.imaging.reduction import JPEG_STEPS, Needed, block_means, largest_step
 from fieldray.imaging.sniff import jpeg_size, png_size
 from fieldray.reasons import reason
 
@@ -25,7 +25,7 @@ PIL.Image.MAX_IMAGE_PIXELS = None
 _AS_STORED: Final = Window(127.5, 255.0, "LINEAR_EXACT")
 
 
-def decode_png(data: bytes, *, needed: float | None = None) -> Image:
+def decode_png(data: bytes, *, needed: Needed | None = None) -> Image:
     """Decode PNG of 1 to 16 bits, palette, with or without alpha (laid over black); `needed` as for `decode.decode`.
 
     Eight-bit values are shown as stored. Raises Unreadable; Unusable `colour`.
@@ -34,13 +34,15 @@ def decode_png(data: bytes, *, needed: float | None = None) -> Image:
     return _image(_load(data, ("PNG",)), size, needed)
 
 
-def decode_jpeg(data: bytes, *, needed: float | None = None) -> Image:
+def decode_jpeg(data: bytes, *, needed: Needed | None = None) -> Image:
     """Decode JPEG, grey or RGB without colour, turned upright by its EXIF orientation; `needed` as for `decode.decode`.
 
     Raises Unreadable; Unusable `colour` for a coloured or CMYK picture.
     """
     size = _checked(jpeg_size(data))
-    step = 1 if needed is None else largest_step(*size, needed, steps=JPEG_STEPS)
+    step = 1
+    if needed is not None:  # it may have to be turned, which is known only later
+        step = min(largest_step(*size, either, steps=JPEG_STEPS) for either in (needed, needed.turned))
     picture = _load(data, ("JPEG", "MPO"), step)
     return _image(picture, size, needed, picture_step=step if step > 1 and picture.mode == "L" else 1)
 
@@ -52,7 +54,7 @@ def _checked(size: tuple[int, int] | None) -> tuple[int, int]:
     return size
 
 
-def _image(picture: PIL.Image.Image, size: tuple[int, int], needed: float | None, *, picture_step: int = 1) -> Image:
+def _image(picture: PIL.Image.Image, size: tuple[int, int], needed: Needed | None, *, picture_step: int = 1) -> Image:
     """`size` and `picture_step`: of the file, and what the picture was read at."""
     if picture.mode in ("CMYK", "YCCK", "LAB", "HSV"):
         raise Unusable(reason("colour"))
@@ -60,7 +62,7 @@ def _image(picture: PIL.Image.Image, size: tuple[int, int], needed: float | None
     window = _AS_STORED if pixels.dtype == np.uint8 else None
     step = picture_step
     if step == 1 and needed is not None:
-        step = largest_step(*size, needed)
+        step = largest_step(pixels.shape[0], pixels.shape[1], needed)
         pixels = block_means(pixels, step)
     rows, columns = size if _is_alike(pixels.shape, size, step) else size[::-1]
     return Image(

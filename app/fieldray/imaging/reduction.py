@@ -1,7 +1,7 @@
 """How far a file is read below its own resolution for screening, and area averages of integers.
 
-**The rule.** A pack's input needs so many pixels across the shorter side of the whole image (`pixels_needed`). A file
-is read at the largest step (one pixel for step x step of the file's) that its format offers and that leaves
+**The rule.** A pack's input needs so many pixels down and across the whole image (`pixels_needed`). A file is read at
+the largest step (one pixel for step x step of the file's) that its format offers and that leaves
 
 - `COVER` times what is needed where a lower resolution costs nothing in quality: JPEG by its own smaller transform
   (steps 1, 2, 4, 8), and everything that must be decoded whole and is then averaged over blocks (any step);
@@ -19,6 +19,7 @@ rounded, so they give the same tensor. JPEG and wavelets give one that differs b
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -33,16 +34,35 @@ JPEG_STEPS: Final = (1, 2, 4, 8)
 LARGEST_STEP: Final = 128
 
 
-def pixels_needed(spec: InputSpec) -> float:
-    """Pixels across the shorter side of the whole image that `spec` takes, one for each of the tensor's."""
-    return max(spec.height, spec.width) / (1 - 2 * spec.margin)
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """Pixels down and across the whole image that a tensor takes, one for each of its own.
+
+    of_longer  whether the image is shrunk until its longer side fits, so that the other has pixels to spare
+    """
+
+    rows: float
+    columns: float
+    of_longer: bool = False
+
+    @property
+    def turned(self) -> Needed:
+        """The same of an image that is still to be turned by a quarter."""
+        return Needed(self.columns, self.rows, self.of_longer)
+
+
+def pixels_needed(spec: InputSpec) -> Needed:
+    """What `spec` takes, with the margin that it cuts off."""
+    kept = 1 - 2 * spec.margin
+    return Needed(spec.height / kept, spec.width / kept, of_longer=spec.fit == "pad")
 
 
 def largest_step(
-    rows: int, columns: int, needed: float, *, cover: float = COVER, steps: Iterable[int] | None = None
+    rows: int, columns: int, needed: Needed, *, cover: float = COVER, steps: Iterable[int] | None = None
 ) -> int:
-    """The largest of `steps` (any whole number if not given) that leaves `cover` x `needed` pixels; 1 or more."""
-    most = min(int(min(rows, columns) // (cover * needed)), LARGEST_STEP)
+    """The largest of `steps` (any whole number if not given) that leaves `cover` x what is needed; 1 or more."""
+    ratios = (rows / (cover * needed.rows), columns / (cover * needed.columns))
+    most = min(int(max(ratios) if needed.of_longer else min(ratios)), LARGEST_STEP)
     if steps is None:
         return max(1, most)
     return max((step for step in steps if step <= most), default=1)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fieldray.domain.image import Image, Tensor
 from fieldray.domain.model import InputSpec
@@ -20,7 +20,10 @@ from fieldray.imaging.reduction import pixels_needed
 from fieldray.imaging.source import read_bytes
 from fieldray.reasons import Reason
 from fieldray.serving import step_back
-from fieldray.wire import Array, Message
+from fieldray.wire import Message
+
+if TYPE_CHECKING:
+    from fieldray.wire import Array
 
 
 def handle(message: Message) -> Message:
@@ -35,8 +38,9 @@ def handle(message: Message) -> Message:
     ref = ImageRef(path=Path(body["path"]), member=body["member"], frame=body["frame"])
     if body["ask"] == "image":
         return _image_message(decode(read_bytes(ref), ref))
-    step_back()  # a run is to leave the screen usable; for a film that somebody opens it does not
-    return _read(ref, InputSpec(**body["spec"]), in_full=body.get("in_full", False))
+    answer = _read(ref, InputSpec(**body["spec"]), in_full=body.get("in_full", False))
+    step_back()  # a run is to leave the screen usable, but its first result is waited for, as is a film to be shown
+    return answer
 
 
 def _read(ref: ImageRef, spec: InputSpec, *, in_full: bool) -> Message:

@@ -12,7 +12,6 @@ from typing import BinaryIO, Final
 
 from fieldray.domain.study import ImageRef
 from fieldray.errors import Unreadable
-from fieldray.imaging.archive import open_archive, read_member
 from fieldray.imaging.limits import check_file_size
 from fieldray.reasons import reason
 
@@ -36,6 +35,8 @@ def read_bytes(ref: ImageRef, *, opener: Opener = open_file) -> bytes:
     try:
         with opener(ref.path) as stream:
             if ref.member is not None:
+                from fieldray.imaging.archive import open_archive, read_member
+
                 with open_archive(stream) as archive:
                     return read_member(archive, ref.member)
             size = stream.seek(0, io.SEEK_END)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from fieldray.child import Child
 from fieldray.domain.model import Model
 from fieldray.inference.backend import BackendKind
 from fieldray.inference.priority import Priority
-from fieldray.inference.runtime import RUNTIMES
+from fieldray.inference.runtime import RUNTIMES, SERVICE
 from fieldray.inference.worker import BUDGET_S, WorkerBackend
 from fieldray.reasons import Reason
 
@@ -16,12 +17,22 @@ def cpu_kind(
     cores: int | None = None,
     budget_s: float | None = BUDGET_S,
     priority: Priority = "normal",
+    started: Child | None = None,
 ) -> BackendKind:
-    """Runs the pack's CPU file in a child process; see `worker.WorkerBackend` for the parameters."""
+    """Runs the pack's CPU file in a child process; see `worker.WorkerBackend` for the parameters.
+
+    started  a process of `runtime.SERVICE` for the first backend, started ahead
+    """
+    waiting = [started] if started else []
 
     def make() -> WorkerBackend:
         return WorkerBackend(
-            lambda model: model.cpu_file, runtimes=runtimes, cores=cores, budget_s=budget_s, priority=priority
+            lambda model: model.cpu_file,
+            runtimes=runtimes,
+            cores=cores,
+            budget_s=budget_s,
+            priority=priority,
+            child=lambda: waiting.pop() if waiting else Child(SERVICE),
         )
 
     return BackendKind(name="cpu", make=make, why_not=_why_not)

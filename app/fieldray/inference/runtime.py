@@ -11,6 +11,8 @@ from fieldray.errors import BackendProblem
 from fieldray.reasons import reason
 
 RUNTIMES: Final = ("ai_edge_litert", "tflite_runtime")
+# What a child process serves to run models.
+SERVICE: Final = "fieldray.inference.service:handle"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

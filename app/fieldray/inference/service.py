@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from fieldray.errors import BackendProblem
 from fieldray.inference.arrangement import arrange
 from fieldray.inference.delegate import OpenStick
 from fieldray.inference.litert import Network
@@ -72,5 +74,9 @@ class Service:
         pairs = zip(self._networks, images, strict=False)
         return answer_message(list(self._threads.map(lambda pair: pair[0].run(pair[1]), pairs)))
 
+
+# A process that serves models needs the runtime in any case, and may be started before it is told which model.
+with contextlib.suppress(BackendProblem):
+    load_runtime()
 
 handle = Service().handle

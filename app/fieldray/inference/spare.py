@@ -9,7 +9,7 @@ from typing import Final
 from fieldray.child import Child, ChildDied, ChildTimeout
 from fieldray.errors import FieldrayError
 from fieldray.inference.messages import warm_message
-from fieldray.inference.worker import SERVICE
+from fieldray.inference.runtime import SERVICE
 
 log = logging.getLogger(__name__)
 

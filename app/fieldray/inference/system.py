@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fieldray.child import Child
 from fieldray.domain.events import Publish
 from fieldray.domain.prediction import DeviceChoice, Policy
 from fieldray.inference import coral
@@ -27,11 +28,13 @@ def system_engine(
     find: FindSticks = coral.find_usb_sticks,
     stick_timeout_s: float = 3.0,
     stick_start_timeout_s: float = 20.0,
+    started: Child | None = None,
 ) -> Engine:
     """An engine that moves to the stick when it is plugged in, and back when it is gone.
 
     `libraries` and `find` as for `edgetpu.edgetpu_kind`. The stick may take `stick_timeout_s` for an image, and
-    `stick_start_timeout_s` until it is open, which includes its firmware and its first image.
+    `stick_start_timeout_s` until it is open, which includes its firmware and its first image. `started` as for
+    `cpu.cpu_kind`.
     """
 
     spare = Spare(RUNTIMES)
@@ -59,7 +62,7 @@ def system_engine(
     return Engine(
         publish,
         device=device,
-        kinds=(stick, cpu_kind(priority="raised")),
+        kinds=(stick, cpu_kind(priority="raised", started=started)),
         policy=policy,
         watch=watch,
     )

@@ -18,14 +18,13 @@ from fieldray.inference.delegate import DelegateSpec
 from fieldray.inference.litert import NetworkSpec
 from fieldray.inference.messages import OpenRequest, answers_of, run_message
 from fieldray.inference.priority import Priority, give_priority
-from fieldray.inference.runtime import RUNTIMES
+from fieldray.inference.runtime import RUNTIMES, SERVICE
 from fieldray.reasons import Reason, reason
 from fieldray.wire import Message
 
 log = logging.getLogger(__name__)
 
 BUDGET_S: Final = 0.25
-SERVICE: Final = "fieldray.inference.service:handle"
 
 
 class Explain(Protocol):

@@ -18,13 +18,6 @@ from typing import Final
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-    load_pem_private_key,
-)
 
 from fieldray.errors import PackProblem, StorageProblem, UsageProblem
 from fieldray.reasons import reason
@@ -39,6 +32,9 @@ def generate_key(path: Path) -> str:
     The file is PEM (PKCS #8), not encrypted: whoever holds it can sign packs. Raises StorageProblem, also when the
     file is there already.
     """
+    # Slow to import, and every run verifies a signature while hardly anyone makes a key.
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
     key = Ed25519PrivateKey.generate()
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     try:
@@ -51,6 +47,8 @@ def generate_key(path: Path) -> str:
 
 def load_private_key(path: Path) -> Ed25519PrivateKey:
     """The key that `generate_key` wrote. Raises UsageProblem."""
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
     try:
         key = load_pem_private_key(path.read_bytes(), password=None)
     except OSError as error:
@@ -104,7 +102,7 @@ def _grouped(digits: str) -> str:
 
 
 def _raw(key: Ed25519PublicKey) -> bytes:
-    return key.public_bytes(Encoding.Raw, PublicFormat.Raw)
+    return key.public_bytes_raw()
 
 
 def _compose(raw_key: bytes, raw_signature: bytes) -> bytes:

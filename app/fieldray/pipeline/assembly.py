@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from importlib import metadata
 from pathlib import Path
 
 from fieldray.domain.events import Publish
@@ -18,6 +17,7 @@ from fieldray.domain.run import RunSpec
 from fieldray.domain.study import ImageRef
 from fieldray.errors import UsageProblem
 from fieldray.imaging.discover import discover
+from fieldray.paths import VERSION
 from fieldray.pipeline.assessment import Assessment
 from fieldray.pipeline.batch import Batch, Work
 from fieldray.pipeline.ports import Engine, Readers
@@ -88,7 +88,7 @@ def _spec(paths: Sequence[Path], assessment: Assessment) -> RunSpec:
         model_sha256=model.model_sha256,
         settings_hash=assessment.settings_hash,
         operating_points=tuple(point for point in assessment.points.values() if point),
-        program_version=metadata.version("fieldray"),
+        program_version=VERSION,
     )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, cast
 
+from fieldray.child import Child
 from fieldray.domain.events import Publish
 from fieldray.domain.image import Image
 from fieldray.domain.model import Model
@@ -35,11 +36,11 @@ DATABASE_NAME: Final = "results.sqlite"
 _AWAITING_NETWORK: Final = 2  # so many more images are under way than are being read
 
 
-def system_engine(publish: Publish, settings: Settings) -> OpenEngine:
-    """The engine on this machine's devices."""
+def system_engine(publish: Publish, settings: Settings, *, started: Child | None = None) -> OpenEngine:
+    """The engine on this machine's devices; `started` is a process for the processor, started ahead."""
     device, policy = device_choice(settings)
     clock = cast("Clock", settings["stick_clock"])
-    return devices.system_engine(publish, device=device, policy=policy, clock=clock)
+    return devices.system_engine(publish, device=device, policy=policy, clock=clock, started=started)
 
 
 def device_choice(settings: Settings) -> tuple[DeviceChoice, Policy]:

@@ -19,7 +19,7 @@ from fieldray.domain.image import PixelMap, Tensor
 from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.prediction import BackendName
 from fieldray.domain.study import ImageRef
-from fieldray.imaging.pool import ReadResult
+from fieldray.imaging.answers import ReadResult
 from fieldray.inference.backend import Answer, BackendKind
 from fieldray.reasons import Reason
 from tiny_models import tiny_model

@@ -29,8 +29,13 @@ FILM = chest_phantom(160, 128, 7, abnormal=False)
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[ReaderPool]:
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReaderPool]:
+    """Both children have started, and what they start with them, before a test looks for what is left behind."""
+    film = _film(tmp_path_factory.mktemp("first"), "film.dcm")
     with ReaderPool(2, timeout_s=30, memory_limit_mb=1024) as pool:
+        with ThreadPoolExecutor(2) as threads:
+            while len(pool.pids) < 2:
+                list(threads.map(lambda _: pool.read(film, SPEC), range(2)))
         yield pool
 
 
@@ -53,6 +58,29 @@ def test_what_comes_back_is_what_the_same_code_gives_here(pool: ReaderPool, tmp_
     assert read.facts.content_sha256 == hashlib.sha256(path.read_bytes()).hexdigest() == pool.content_hash(ref)
     assert (read.facts.rows, read.facts.columns, read.view, read.problem) == (160, 128, "AP", None)
     assert read.facts.decode_ms > 0
+
+
+def test_read_in_full_gives_the_same_tensor(pool: ReaderPool, tmp_path: Path) -> None:
+    ref = ImageRef(path=write_dicom(tmp_path / "film.dcm", chest_phantom(500, 400, 7, abnormal=True)))
+    reduced, full = pool.read(ref, SPEC), pool.read(ref, SPEC, in_full=True)
+    assert reduced.tensor is not None
+    assert full.tensor is not None
+    np.testing.assert_array_equal(reduced.tensor.values, full.tensor.values)
+    assert (reduced.facts.rows, reduced.facts.columns) == (full.facts.rows, full.facts.columns) == (500, 400)
+
+
+def test_the_others_start_when_the_first_has_read_something(tmp_path: Path) -> None:
+    films = [_film(tmp_path, "hang.dcm"), _film(tmp_path, "film.dcm")]
+    with ReaderPool(2, timeout_s=60, memory_limit_mb=1024, command=reader_command) as pool:
+        assert len(pool.pids) == 1
+        with ThreadPoolExecutor(2) as threads:
+            hanging, read = (threads.submit(pool.read, film, SPEC) for film in films)
+            # the first hangs, and does not hold up the other
+            assert read.result(30).problem is None
+            assert len(pool.pids) == 2
+            pool.close()
+            with pytest.raises(PoolClosed):
+                hanging.result(10)
 
 
 def test_the_whole_image_comes_back(pool: ReaderPool, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from fieldray.imaging.dicom_codecs import decode_run_lengths
 from fieldray.imaging.dicom_reduced import decode_wavelets, wavelets_of
 from fieldray.imaging.preprocess import thumbnail, to_tensor
 from fieldray.imaging.quality import check_pixels
-from fieldray.imaging.reduction import LARGEST_STEP, block_means, block_sums, largest_step, pixels_needed
+from fieldray.imaging.reduction import LARGEST_STEP, Needed, block_means, block_sums, largest_step, pixels_needed
 from fieldray.imaging.synthetic import chest_phantom
 from phantoms import LOSSLESS, LOSSY, scaled, write_collection, write_dicom
 
@@ -56,17 +56,38 @@ def _difference(full: Image, reduced: Image) -> float:
 
 
 def test_the_step_leaves_what_is_needed_with_a_margin() -> None:
-    assert largest_step(3000, 2500, 250) == 5
-    assert largest_step(3000, 2499, 250) == 4
-    assert largest_step(3000, 2500, 250, steps=(1, 2, 4, 8)) == 4
-    assert largest_step(3000, 2500, 250, cover=1.25, steps=(1, 2, 4, 8)) == 8
-    assert largest_step(100, 2500, 250) == 1
-    assert largest_step(1, 1, 250) == 1
-    assert largest_step(400_000, 400_000, 1) == LARGEST_STEP
+    need = Needed(250, 250)
+    assert largest_step(3000, 2500, need) == 5
+    assert largest_step(3000, 2499, need) == 4
+    assert largest_step(3000, 2500, need, steps=(1, 2, 4, 8)) == 4
+    assert largest_step(3000, 2500, need, cover=1.25, steps=(1, 2, 4, 8)) == 8
+    assert largest_step(100, 2500, need) == 1
+    assert largest_step(1, 1, need) == 1
+    assert largest_step(400_000, 400_000, Needed(1, 1)) == LARGEST_STEP
+
+
+def test_either_side_has_its_own_need() -> None:
+    # 3000 / (2 x 300) = 5 down, 2500 / (2 x 125) = 10 across
+    assert largest_step(3000, 2500, Needed(300, 125)) == 5
+    assert largest_step(3000, 2500, Needed(300, 125).turned) == 4
+    assert largest_step(3000, 2500, Needed(300, 125, of_longer=True)) == 10
 
 
 def test_what_is_needed_counts_the_margin_that_is_cut_off() -> None:
-    assert pixels_needed(InputSpec(height=160, width=100, margin=0.1)) == pytest.approx(200)
+    need = pixels_needed(InputSpec(height=160, width=100, margin=0.1, fit="pad"))
+    assert (need.rows, need.columns, need.of_longer) == (pytest.approx(200), pytest.approx(125), True)
+
+
+@pytest.mark.parametrize("fit", ["stretch", "pad", "crop"])
+@pytest.mark.parametrize(("height", "width"), [(64, 64), (64, 48), (40, 100)])
+def test_every_fit_gives_the_same_tensor(fit: str, height: int, width: int, tmp_path: Path) -> None:
+    path = write_dicom(tmp_path / "film.dcm", FILM)
+    data, ref = path.read_bytes(), ImageRef(path=path)
+    spec = InputSpec(**{"height": height, "width": width, "margin": 0.04, "fit": fit})
+    full, reduced = decode(data, ref), decode(data, ref, needed=pixels_needed(spec))
+    assert reduced.is_reduced
+    tensors = [to_tensor(image, spec).values.astype(int) for image in (full, reduced)]
+    assert np.abs(tensors[0] - tensors[1]).mean() <= 0.05
 
 
 # ---- sums over blocks
@@ -274,7 +295,7 @@ def test_a_window_beside_the_pixels_is_judged_by_all_of_them(tmp_path: Path) -> 
     assert reduced.window == full.window
 
 
-def _outcome(data: bytes, *, needed: float | None) -> str:
+def _outcome(data: bytes, *, needed: Needed | None) -> str:
     try:
         image = decode(data, ImageRef(path=Path("film.dcm")), needed=needed)
     except InputProblem as error:

@@ -103,4 +103,3 @@ def test_the_child_starts_lean() -> None:
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     heavy = {"pydicom", "PIL", "PySide6", "tensorflow", "keras", "torch", "cryptography", "psutil", "sqlite3"}
     assert heavy.isdisjoint(loaded)
-    assert "ai_edge_litert" not in loaded  # nor is the runtime, before a model is opened

@@ -1,0 +1,79 @@
+"""What the parent and the child of reading say to each other, on the parent's side; the child's is `service`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fieldray.domain.finding import ReadFacts
+from fieldray.domain.image import Image, PixelMap, Tensor, Window
+from fieldray.domain.model import InputSpec
+from fieldray.domain.study import ImageRef
+from fieldray.errors import FieldrayError, Unusable
+from fieldray.reasons import Reason
+from fieldray.wire import Message
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class ReadResult:
+    """What reading gave: a tensor, or the reason why there is none; `facts` hold what is known either way."""
+
+    tensor: Tensor | None
+    facts: ReadFacts
+    view: str = ""
+    problem: Reason | None = None
+    problem_is_refusal: bool = False
+
+
+def request(ref: ImageRef, spec: InputSpec | None, *, in_full: bool) -> Message:
+    """What `imaging.service.handle` is asked; without a spec it gives the image at full resolution."""
+    body: dict[str, Any] = {"path": str(ref.path), "member": ref.member, "frame": ref.frame}
+    if spec is None:
+        return Message({"ask": "image", **body})
+    return Message({"ask": "read", "spec": asdict(spec), "in_full": in_full, **body})
+
+
+def no_tensor(error: FieldrayError, *, content_sha256: str) -> ReadResult:
+    """The result where no child answered, or only that it could not."""
+    facts = ReadFacts(content_sha256=content_sha256)
+    return ReadResult(tensor=None, facts=facts, problem=error.reason, problem_is_refusal=isinstance(error, Unusable))
+
+
+def read_result(answer: Message) -> ReadResult:
+    """What the child answered to a read."""
+    body = answer.body
+    problem = body["problem"]
+    values = answer.arrays.get("tensor")
+    pixel_map = PixelMap(**body["pixel_map"]) if "pixel_map" in body else None
+    facts = ReadFacts(
+        content_sha256=body.get("content_sha256", ""),
+        rows=body.get("rows", 0),
+        columns=body.get("columns", 0),
+        thumbnail=answer.arrays.get("thumbnail"),
+        pixel_map=pixel_map,
+        decode_ms=body["decode_ms"],
+        notes=tuple(body.get("notes", ())),
+    )
+    tensor = Tensor(values=values, pixel_map=pixel_map) if values is not None and pixel_map is not None else None
+    return ReadResult(
+        tensor=None if problem else tensor,
+        facts=facts,
+        view=body.get("view", ""),
+        problem=Reason(problem[0], tuple((key, value) for key, value in problem[1])) if problem else None,
+        problem_is_refusal=body["problem_is_refusal"],
+    )
+
+
+def image_of(answer: Message) -> Image:
+    """What it answered to the question for an image."""
+    fields: Mapping[str, Any] = answer.body
+    window, spacing = fields["window"], fields["spacing_mm"]
+    return Image(
+        pixels=answer.arrays["pixels"],
+        voi_lut=answer.arrays.get("voi_lut"),
+        window=Window(**window) if window else None,
+        spacing_mm=(spacing[0], spacing[1]) if spacing else None,
+        notes=tuple(fields["notes"]),
+        **{name: value for name, value in fields.items() if name not in ("window", "spacing_mm", "notes")},
+    )
