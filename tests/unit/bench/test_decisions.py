@@ -20,7 +20,7 @@ from fieldray.domain.finding import ReadFacts
 from fieldray.domain.image import PixelMap, Tensor
 from fieldray.domain.model import InputSpec
 from fieldray.domain.study import ImageRef
-from fieldray.imaging.pool import ReadResult
+from fieldray.imaging.answers import ReadResult
 from fieldray.inference.backend import Answer
 from fieldray.reasons import reason
 from program import write_films

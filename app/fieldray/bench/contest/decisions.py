@@ -22,9 +22,9 @@ from fieldray.domain.finding import Decision, calibrate, decide
 from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.study import ImageRef
 from fieldray.errors import InputProblem
+from fieldray.imaging.answers import ReadResult
 from fieldray.imaging.discover import discover
 from fieldray.imaging.film_files import KINDS, FilmKind, enlarged, read_film, write_film
-from fieldray.imaging.pool import ReadResult
 from fieldray.inference.backend import Backend
 
 _LEAST_PIXELS: Final = 1_000_000
