@@ -16,7 +16,7 @@ from PySide6.QtWidgets import QApplication
 
 from faults.fault_run import FaultRun
 from faults.stalls import Beats, Stall
-from fieldray.desktop.application import Application
+from fieldray.desktop.application import Application, favour_the_window
 from fieldray.desktop.services import Services
 from fieldray.domain.events import Drive, DrivesChanged, Publish
 from fieldray.domain.run import Verdict
@@ -155,6 +155,7 @@ def go_with_window(run: FaultRun) -> dict[str, Any]:
     qt.setQuitOnLastWindowClosed(False)
     front_end = WindowFrontEnd(run, run.settings)
     front_end.application.ended.connect(qt.quit)
+    favour_the_window(front_end.application)
     front_end.application.show()
     qt.exec()
     if front_end.error:
