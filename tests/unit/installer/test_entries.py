@@ -1,0 +1,56 @@
+"""The scripts that the three installed programs begin with."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import contents
+
+ENTRIES = contents.ROOT / "installer" / "entry"
+
+
+def run(script: str, *arguments: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    kept = {
+        name: os.environ[name] for name in ("PATH", "PYTHONPATH", "FIELDRAY_HOME", "SYSTEMROOT") if name in os.environ
+    }
+    return subprocess.run(
+        [sys.executable, ENTRIES / script, *arguments], env={**kept, **environment}, capture_output=True, text=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+
+
+def test_each_program_has_its_script_and_the_guard_is_before_them() -> None:
+    assert {path.name for path in ENTRIES.iterdir() if path.suffix == ".py"} == {
+        "guard.py",
+        *(f"{name}.py" for name in contents.PROGRAMS.values()),
+    }
+    spec = (contents.ROOT / "installer" / "fieldray.spec").read_text(encoding="utf-8")
+    assert 'runtime_hooks=[str(HERE / "entry" / "guard.py")]' in spec
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="X11 and Wayland")
+def test_wayland_alone_is_no_screen_for_the_installed_window() -> None:
+    """Only Qt's part for X11 ships: better a sentence than Qt's abort."""
+    done = run("window.py", environment={"WAYLAND_DISPLAY": "wayland-0"})
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("fieldray: There is no screen here")
+
+
+def test_the_command_line_and_the_worker_answer() -> None:
+    done = run("command_line.py", "screen", "--help", environment={})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("usage: fieldray screen")
+    assert run("worker.py", "elsewhere:handle", environment={}).returncode == 2
+
+
+def test_the_guard_holds_in_a_program_that_is_not_known(tmp_path: Path) -> None:
+    code = f"import runpy; runpy.run_path({str(ENTRIES / 'guard.py')!r}); import socket; socket.socket()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path
+    )
+    assert "Fieldray connects to nothing" in done.stderr
