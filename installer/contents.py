@@ -14,12 +14,6 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 PROGRAMS: Final = {"fieldray": "command_line", "fieldray-window": "window", "fieldray-worker": "worker"}
 
 # Asked for by name at run time, so no import statement shows them.
-SERVICES: Final = (
-    "fieldray.imaging.service",
-    "fieldray.inference.service",
-    "fieldray.inference.coral_probe",
-    "fieldray.bench.burner",
-)
 RUNTIME: Final = (
     "ai_edge_litert",
     "ai_edge_litert.interpreter",
@@ -34,6 +28,7 @@ RUNTIME: Final = (
 EXCLUDED: Final = (
     "fieldray.adaptation",
     "tensorflow", "keras", "torch", "jax", "tflite_runtime", "matplotlib", "scipy", "pandas", "h5py", "openvino",
+    "imagecodecs",
     "PIL.ImageQt", "PIL.ImageTk", "PIL._tkinter_finder", "PIL._avif", "PIL._webp", "tkinter", "_tkinter",
     "PySide6.QtNetwork", "PySide6.QtQml", "PySide6.QtQuick", "PySide6.QtOpenGL", "PySide6.QtPdf", "PySide6.QtSql",
     "PySide6.QtTest", "PySide6.QtXml", "PySide6.QtPrintSupport", "PySide6.QtDesigner", "PySide6.QtHelp",
@@ -102,6 +97,13 @@ def goes_in(place: str) -> bool:
 def is_excluded(module: str) -> bool:
     """Whether a module, or the package it is in, is in `EXCLUDED`."""
     return any(module == name or module.startswith(name + ".") for name in EXCLUDED)
+
+
+def worker_modules(package: Path) -> list[str]:
+    """Every module a worker may be asked to serve, by name and so unseen by imports: all but window and toolchain."""
+    found = [path.relative_to(package.parent).with_suffix("") for path in sorted(package.rglob("*.py"))]
+    names = [".".join(path.parts).removesuffix(".__init__") for path in found]
+    return [name for name in names if not name.startswith(("fieldray.desktop", "fieldray.adaptation"))]
 
 
 def data_files(root: Path, packs: Sequence[str]) -> list[tuple[str, str]]:
