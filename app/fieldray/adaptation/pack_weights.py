@@ -63,7 +63,7 @@ def _numbers(model: Any, tensor: Any) -> NDArray[np.float32]:
     raw = np.asarray(model.buffers[tensor.buffer].data, np.uint8).tobytes()
     whole = np.frombuffer(raw, np.int8 if tensor.type == _INT8 else np.int32).reshape(tensor.shape)
     scale = np.asarray(tensor.quantization.scale, np.float32).reshape(-1, *[1] * (whole.ndim - 1))
-    return np.asarray(whole * scale, np.float32)
+    return np.asarray(whole.astype(np.float32) * scale, np.float32)
 
 
 def _unfolded(
