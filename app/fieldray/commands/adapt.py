@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -52,7 +53,7 @@ def run_adapt(options: argparse.Namespace, console: Console) -> int:
         from fieldray.adaptation.command import adapt
     except ModuleNotFoundError as error:
         raise UsageProblem(reason("adapt_not_installed", name=error.name)) from error
-    bar = _Bar(console)
+    bar = Bar(console)
     try:
         adapt(options.step, options.recipe, say=console.say, progress=bar)
     except ModuleNotFoundError as error:
@@ -84,14 +85,15 @@ def _size(text: str) -> tuple[int, int, int]:
     return height, width, channels
 
 
-class _Bar:
+class Bar:
     """The progress of one kind of work after another, each with its own rate."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._console, self._what, self._began_s, self._done = console, "", 0.0, 0
 
     def __call__(self, what: str, done: int, total: int) -> None:
-        now_s = time.monotonic()
+        now_s = self._clock()
         if what != self._what or done <= self._done:
             self._what, self._began_s = what, now_s
         self._done = done

@@ -20,7 +20,7 @@ from fieldray.adaptation.prune.recipe import PruneRecipe
 from fieldray.adaptation.prune.record import Iteration, RunFolder
 from fieldray.adaptation.prune.selection import Keep
 from fieldray.adaptation.prune.statistics import Scores, zero_shares
-from fieldray.adaptation.run import Run, Step
+from fieldray.adaptation.run import Progress, Run, Step
 from fieldray.adaptation.specification import Specification
 from fieldray.adaptation.steps import dataset_of, load_trained, save_network, schedule_of
 from fieldray.adaptation.train import Samples, Schedule, predict, train
@@ -36,6 +36,7 @@ class FilmTask:
 
     schedule    of the training that made the original: each retraining differs from it by its effort alone
     folder      where a retraining keeps its checkpoints
+    progress    is told of each epoch of a retraining
     """
 
     training: Samples
@@ -47,6 +48,7 @@ class FilmTask:
     folder: Path
     calibration: int
     batch_sizes: tuple[int, ...] = ()
+    progress: Progress = lambda _what, _done, _total: None
 
     def zero_shares(self, specification: Specification, weights: Weights) -> Scores:
         """APoZ on training films drawn by the schedule's seed."""
@@ -85,6 +87,7 @@ class FilmTask:
             settings=self.settings,
             folder=self.folder / f"retraining-{seed}",
             engine=self.engine,
+            progress=lambda row: self.progress("epochs of retraining", row["epoch"], row["epochs"]),
         )
         return trained
 
@@ -147,6 +150,7 @@ def _task(run: Run, chosen: PruneRecipe) -> FilmTask:
         folder=run.folder("prune"),
         calibration=chosen.calibration,
         batch_sizes=chosen.batch_sizes,
+        progress=run.progress,
     )
 
 
