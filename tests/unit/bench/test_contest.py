@@ -152,11 +152,12 @@ def results_of(archive: Archive) -> Results:
 def contest_of(archive: Archive) -> Contest:
     quick = Entry(engine="openvino", workers=1, threads=1, images_per_s=[120.0], latency_ms=[8.0])
     ours = Entry(engine="litert", workers=2, threads=1, images_per_s=[90.0, 110.0], latency_ms=[9.0, 11.0])
+    lean = Entry(engine="litert", workers=1, threads=1, images_per_s=[80.0], latency_ms=[12.0])
     none = Entry(engine="openvino", workers=2, threads=1, problem="not installed (openvino)")
     return Contest(
         results=results_of(archive),
         stages=Stages(reading_s=[0.03, 0.03], network_s=[0.04, 0.02], lean_s=[0.01, 0.01], detail="litert, 2 x 1"),
-        engines=(quick, ours, none),
+        engines=(quick, ours, lean, none),
         first_result_s=(0.8, 0.9, 1.5),
         cores=2,
         films="films drawn by the program",
@@ -177,6 +178,7 @@ def test_limits_and_marks(archive: Archive) -> None:
     # (1 / 20) / 0.04 and (1 / 30) / 0.03
     assert contest.of_slowest_stage == pytest.approx((1.25 + 10 / 9) / 2)
     assert contest.of_fastest_engine == pytest.approx(1.2)
+    assert contest.of_fastest_alone == pytest.approx(1.5)  # 12 ms against 8
     report = contest_report(contest)
     verdicts = {mark["name"]: mark["is_met"] for mark in report.data["marks"]}
     assert verdicts["mixed archive, against the conventional script"] is False

@@ -112,6 +112,12 @@ class Contest:
         best, ours = fastest(self.engines), fastest(self.engines, "litert")
         return best.rate / ours.rate if best and ours else None
 
+    @property
+    def of_fastest_alone(self) -> float | None:
+        """The same of one network with one thread, one image after another."""
+        alone = {entry.engine: entry.latency for entry in self.engines if entry.is_lean and entry.latency_ms}
+        return alone["litert"] / min(alone.values()) if "litert" in alone else None
+
 
 def contest_report(contest: Contest) -> Report:
     """Tables, pictures, figures and verdicts."""
@@ -141,6 +147,7 @@ def _marks(contest: Contest) -> Iterator[Mark]:
     slowest = contest.of_slowest_stage if results.has(PROGRAM) else None
     yield _at_most("Whole against its slowest stage alone", slowest, MOST_OF_SLOWEST_STAGE)
     yield _at_most("Network against the fastest engine", contest.of_fastest_engine, MOST_OF_FASTEST_ENGINE)
+    yield _at_most("The same, one network with one thread", contest.of_fastest_alone, MOST_OF_FASTEST_ENGINE)
     yield _at_most("Peak memory of all processes", results.peak_mb.get(PROGRAM), MOST_MEMORY_MB, unit="MB")
     first = statistics.median(contest.first_result_s) if contest.first_result_s else None
     yield _at_most("Start to first result", first, MOST_START_S, unit="s")
@@ -220,7 +227,7 @@ def _engines(title: str, entries: Sequence[Entry]) -> Table:
         if not entry.images_per_s or best is None:
             rows.append((entry.name, "", "", "", entry.problem))
             continue
-        cells = (f"{entry.rate:.1f}", _number(statistics.median(entry.latency_ms)), _number(entry.rate / best.rate))
+        cells = (f"{entry.rate:.1f}", _number(entry.latency), _number(entry.rate / best.rate))
         rows.append((entry.name, *cells, entry.detail))
     columns = ("", "images / s", "ms one alone", "of the fastest", "what")
     return Table(f"Engines on {title}: networks side by side x threads of each", columns, tuple(rows))
@@ -250,7 +257,7 @@ def _notes(contest: Contest) -> Iterator[str]:
     for name, why in {**results.absent, **results.archive.missing}.items():
         yield f"Not measured: {name}. {why}."
     if difference := largest_difference(contest.engines):
-        yield f"Scores of the engines differ by up to {difference:g} of their own steps."
+        yield f"Scores of the engines differ by up to {difference:g} of their own steps; an int8 score has 256."
 
 
 def _chart(contest: Contest) -> Chart:

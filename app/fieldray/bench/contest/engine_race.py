@@ -48,6 +48,16 @@ class Entry:
         """Images a second, median."""
         return statistics.median(self.images_per_s)
 
+    @property
+    def latency(self) -> float:
+        """Milliseconds of one image after another, median."""
+        return statistics.median(self.latency_ms)
+
+    @property
+    def is_lean(self) -> bool:
+        """One network with one thread."""
+        return self.workers == self.threads == 1
+
 
 def entries(*, cores: int) -> list[Entry]:
     """Each engine lean, with a thread a core, and with a network a core."""
