@@ -1,6 +1,6 @@
 """Proof that nothing leaves the machine: the program at work, seen by the kernel, and with no network at all.
 
-    python tools/prove_offline.py [--frozen FOLDER] [--quick] [--out FILE]
+    python tools/prove_offline.py [--frozen FOLDER] [--quick] [--only WORDS] [--out FILE]
 
 Each kind of work is done twice: under `strace`, which writes down every socket that any of its processes asks for, and
 in a network namespace without any network (`unshare -n`), where it must end in the same way. A last line shows that a
@@ -9,6 +9,7 @@ work ended as it should, 1 if not, 2 where a tool is missing. Linux; as root, or
 
     --frozen FOLDER   the installed program instead of this checkout; then its files are looked through as well
     --quick           without the stick's test double, which takes a minute or two
+    --only WORDS      only the work whose name has these words in it
 """
 
 from __future__ import annotations
@@ -262,6 +263,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Proof that nothing leaves the machine.")
     parser.add_argument("--frozen", type=Path)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", default="", metavar="WORDS")
     parser.add_argument("--out", type=Path, help="write the figures as JSON too")
     options = parser.parse_args()
     missing = [package for tool, package in _TOOLS.items() if shutil.which(tool) is None]
@@ -281,7 +283,8 @@ def _prove(folder: Path, options: argparse.Namespace, display: str) -> tuple[lis
     failures, figures, places = [], [], set()
     sys.stdout.write(f"{'':26} programs   unix  netlink  INTERNET  exit, exit without network\n")
     frozen = options.frozen.resolve() if options.frozen else None
-    for number, work in enumerate(works(folder, frozen, display=display, quick=options.quick)):
+    chosen = [work for work in works(folder, frozen, display=display, quick=options.quick) if options.only in work.name]
+    for number, work in enumerate(chosen):
         code, seen = watched(work, folder / f"watched-{number}")
         alone = cut_off(work, folder / f"alone-{number}")
         sys.stdout.write(_row(work.name, seen, (code, alone)) + "\n")
