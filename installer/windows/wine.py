@@ -43,7 +43,13 @@ class Wine:
         self._wine, self._server = _program("wine64"), _program("wineserver64", "wineserver")
         if not _ZLIB.is_file():
             raise FileNotFoundError(f"{_ZLIB} is not there ({NEEDED})")
-        self._environment = {**os.environ, "WINEPREFIX": str(folder), "WINEDEBUG": "-all", "WINEARCH": "win64"}
+        self._environment = {
+            "LC_ALL": "C.UTF-8",
+            **os.environ,
+            "WINEPREFIX": str(folder),
+            "WINEDEBUG": "-all",
+            "WINEARCH": "win64",
+        }
         self._environment.pop("DISPLAY", None)
         self.call("wineboot", "-i", timeout_s=300)
         shutil.copy(_ZLIB, self.drive / "windows" / "system32")
