@@ -249,7 +249,9 @@ def use_portable(trial: Trial) -> None:
     entry = trial.root.inside(f"{user.home}/.local/share/applications/fieldray.desktop")
     if f'Exec="{folder}/fieldray-window" %F' not in entry.read_text(encoding="utf-8").splitlines():
         raise Unexpected(f"the menu entry does not start {folder}/fieldray-window")
-    subprocess.run(["desktop-file-validate", str(entry)], check=True)
+    validated = subprocess.run(["desktop-file-validate", str(entry)], capture_output=True, text=True, check=False)
+    if validated.returncode or validated.stdout:
+        raise Unexpected(validated.stdout + validated.stderr)
     taken_out = trial.root.run("sh", f"{folder}/add-to-menu", "--remove", user=user)
     expect(taken_out, output=(r"Fieldray is no longer in the menu\. .*",))
 

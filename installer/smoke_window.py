@@ -43,7 +43,7 @@ def opened(root: CleanRoot, user: User, *paths: str, more: Mapping[str, str] | N
     """The window, open while inside (its number on the screen); it must end in order and say nothing."""
     environment = {"DISPLAY": DISPLAY, "XDG_RUNTIME_DIR": f"/run/user/{user.number}", **(more or {})}
     known = set(titled("Fieldray"))
-    process = root.start("/usr/bin/env", PROGRAM, *paths, user=user, environment=environment)
+    process = root.start("/usr/bin/env", f"--chdir={user.home}", PROGRAM, *paths, user=user, environment=environment)
     try:
         until(lambda: set(titled("Fieldray")) - known or process.poll() is not None, "a window with the title Fieldray")
         for window in set(titled("Fieldray")) - known:
