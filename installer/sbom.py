@@ -1,12 +1,14 @@
 """The list of parts of a frozen folder (CycloneDX 1.6, JSON): every file with its hash, every part with its licence.
 
-    python installer/sbom.py FROZEN     (with the build environment's Python; writes FROZEN.cdx.json beside the folder)
+    python installer/sbom.py FROZEN                   (with the build environment's Python; writes FROZEN.cdx.json)
+    python installer/sbom.py FOLDER --check LIST      (any Python: is an installed folder what the list says?)
 
 The same folder and SOURCE_DATE_EPOCH give the same list.
 """
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import hashlib
 import json
@@ -105,5 +107,34 @@ def write(frozen: Path) -> Path:
     return path
 
 
+def differences(files: Mapping[str, str], listed: Mapping[str, Any]) -> list[str]:
+    """A line for each file that is missing, changed or not in the list."""
+    wanted = {
+        component["name"]: component["hashes"][0]["content"]
+        for component in listed["components"]
+        if component["type"] == "file"
+    }
+    lines = [f"missing: {place}" for place in wanted.keys() - files.keys()]
+    lines += [f"not in the list: {place}" for place in files.keys() - wanted.keys()]
+    both = wanted.keys() & files.keys()
+    return sorted(lines + [f"changed: {place}" for place in both if wanted[place] != files[place]])
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the list, or compare a folder with one; 1 if it is another."""
+    parser = argparse.ArgumentParser(
+        description="Write the list of a frozen folder's parts, or compare a folder with it."
+    )
+    parser.add_argument("frozen", type=Path)
+    parser.add_argument("--check", type=Path, metavar="LIST")
+    options = parser.parse_args(arguments)
+    if options.check is None:
+        sys.stdout.write(f"{write(options.frozen)}\n")
+        return 0
+    found = differences(hashes(options.frozen), json.loads(options.check.read_text(encoding="utf-8")))
+    sys.stdout.write("".join(f"{line}\n" for line in found) or "every file is as listed, and there is no other\n")
+    return 1 if found else 0
+
+
 if __name__ == "__main__":
-    sys.stdout.write(f"{write(Path(sys.argv[1]))}\n")
+    sys.exit(main(sys.argv[1:]))

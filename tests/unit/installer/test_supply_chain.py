@@ -59,6 +59,26 @@ def test_it_is_what_the_standard_asks_for() -> None:
     assert validator.validate_str(json.dumps({**made(), "components": [{"type": "spaceship"}]})) is not None
 
 
+def test_a_folder_is_compared_with_its_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "installed"
+    for place in FILES:
+        (folder / place).parent.mkdir(parents=True, exist_ok=True)
+        (folder / place).write_text(place)
+    written = tmp_path / "list.cdx.json"
+    written.write_text(json.dumps(sbom.document(sbom.hashes(folder), [], version="1.2", made_at=NOON)))
+    assert sbom.main([str(folder), "--check", str(written)]) == 0
+    (folder / "fieldray").write_text("another program")
+    (folder / "_internal" / "libQt6Core.so.6").unlink()
+    (folder / "_internal" / "more.so").touch()
+    capsys.readouterr()
+    assert sbom.main([str(folder), "--check", str(written)]) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "changed: fieldray",
+        "missing: _internal/libQt6Core.so.6",
+        "not in the list: _internal/more.so",
+    ]
+
+
 def test_a_text_that_several_parts_have_is_kept_once() -> None:
     other = parts.Part(
         name="shiboken6", version="6", licence="MIT", kind="distribution", package_url="", texts=dict(QT.texts),
