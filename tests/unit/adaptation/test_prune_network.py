@@ -194,6 +194,14 @@ def test_a_small_study_ends_in_a_table(tmp_path: Path) -> None:
     assert report.count("<svg") == 1 and f"{second['parameters']:,}" in report and "random-0.5" in report
 
 
+def test_a_run_cannot_begin_where_another_never_came(tmp_path: Path) -> None:
+    _digits(tmp_path / "digits.npz")
+    (tmp_path / "recipe.toml").write_text(RECIPE.replace("teacher =", "after_iteration = 5\nteacher ="))
+    recipe = read_study(tmp_path / "recipe.toml")
+    with pytest.raises(UsageProblem, match="The run constant has no iteration 5"):
+        Study(recipe).run_law(recipe.run_named("further"))
+
+
 def test_a_finished_study_is_only_timed_again(tmp_path: Path) -> None:
     _digits(tmp_path / "digits.npz")
     (tmp_path / "recipe.toml").write_text(RECIPE.split("[[runs]]", maxsplit=1)[0] + "runs = []\n")

@@ -164,7 +164,7 @@ class Study:
     def _task(self, name: str, *, run: RunRecipe | BaselineRecipe) -> ArrayTask:
         training = self._parts.training
         if isinstance(run, RunRecipe) and run.teacher:
-            teacher, _ = self._last_kept(self._recipe.run_named(run.teacher))
+            teacher, _ = self._network_after(run.teacher, run.teacher_iteration)
             share, temperature = run.teacher_share, run.temperature
             training = taught(
                 training, *teacher, share=share, temperature=temperature, settings=self._training_settings
@@ -184,7 +184,7 @@ class Study:
         That is the network it begins with, and the first iteration where the laws begin alike.
         """
         if run.continues:
-            network, row = self._continued(run)
+            network, row = self._network_after(run.continues, run.after_iteration)
             folder.add(replace(row, number=0, settings=None, batch_size_proposed=None), *network)
             return
         for other in self._recipe.runs:
@@ -198,24 +198,23 @@ class Study:
                 return
 
     def _beginning(self, run: RunRecipe) -> Network:
-        return self._continued(run)[0] if run.continues else self.original()
+        return self._network_after(run.continues, run.after_iteration)[0] if run.continues else self.original()
 
-    def _continued(self, run: RunRecipe) -> tuple[Network, Iteration]:
-        """Where a run begins that continues another."""
-        before = self._recipe.run_named(run.continues)
-        if run.after_iteration is None:
-            return self._last_kept(before)
-        folder = self._run_folder(before)
-        rows = folder.iterations()
-        if run.after_iteration >= len(rows):
-            raise UsageProblem(reason("iteration_missing", run=before.name, iteration=run.after_iteration))
-        return folder.network(run.after_iteration), rows[run.after_iteration]
+    def _network_after(self, name: str, iteration: int | None) -> tuple[Network, Iteration]:
+        """What a run had after an iteration; None: the last network that kept the quality asked for.
 
-    def _last_kept(self, run: RunRecipe) -> tuple[Network, Iteration]:
-        """The last network of a run that kept the quality asked for."""
+        Raises UsageProblem `iteration_missing`.
+        """
+        run = self._recipe.run_named(name)
         folder = self._run_folder(run)
-        row = [row for row in folder.iterations() if row.quality >= run.stop.lowest_quality][-1]
-        return folder.network(row.number), row
+        found = [
+            row
+            for row in folder.iterations()
+            if (row.quality >= run.stop.lowest_quality if iteration is None else row.number == iteration)
+        ]
+        if not found:
+            raise UsageProblem(reason("iteration_missing", run=name, iteration=iteration or 0))
+        return folder.network(found[-1].number), found[-1]
 
     def _run_folder(self, run: RunRecipe) -> RunFolder:
         return RunFolder(self._folder / run.name, fingerprint=f"{run.fingerprint} {self._recipe.original}")

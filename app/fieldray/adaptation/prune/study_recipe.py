@@ -42,7 +42,8 @@ class RunRecipe(PruneRecipe):
 
     continues      another run, whose last network that kept the quality is where this one begins; after_iteration:
                    the network after that iteration of it instead
-    teacher        another run, whose last network that kept the quality gives the targets besides the labels
+    teacher        another run, whose last network that kept the quality (or the one after `teacher_iteration`) gives
+                   targets besides the labels
     teacher_share  of the targets, 0..1; temperature: the teacher's logits are divided by it (arXiv:1503.02531)
     """
 
@@ -50,6 +51,7 @@ class RunRecipe(PruneRecipe):
     continues: str = ""
     after_iteration: int | None = None
     teacher: str = ""
+    teacher_iteration: int | None = None
     teacher_share: float = 0.5
     temperature: float = 2.0
 
