@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import build
 import contents
 import icons
 import make_deb
@@ -139,6 +140,18 @@ def test_the_menu_entry_speaks_both_languages_and_starts_the_window() -> None:
         assert re.search("[а-щьюяґєії]", entry[f"{key}[uk]"])
     assert "Not for diagnostic use" in entry["comment"]
     assert "Не для діагностики" in entry["comment[uk]"]
+
+
+@pytest.mark.skipif(not shutil.which("desktop-file-validate"), reason="needs desktop-file-validate")
+def test_the_menu_entry_is_valid() -> None:
+    entry = contents.ROOT / "installer/debian/fieldray.desktop"
+    done = subprocess.run(["desktop-file-validate", entry], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_a_build_keeps_the_time_it_is_given() -> None:
+    made = build.reproducible({"SOURCE_DATE_EPOCH": "1700000000", "PYTHONHASHSEED": "random"})
+    assert (made["SOURCE_DATE_EPOCH"], made["PYTHONHASHSEED"], made["TZ"]) == ("1700000000", "0", "UTC")
 
 
 def menu_entry(text: str) -> Mapping[str, str]:
