@@ -36,7 +36,7 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     frozen = options.frozen.resolve()
-    server = subprocess.Popen(["Xvfb", _DISPLAY, "-screen", "0", "1366x768x24", "-nolisten", "tcp"])
+    server = subprocess.Popen(["Xvfb", _DISPLAY, "-screen", "0", "1366x768x24", "-nolisten", "tcp", "-noreset"])
     try:
         with tempfile.TemporaryDirectory() as home:
             os.environ.update(FIELDRAY_HOME=home, DISPLAY=_DISPLAY, QT_QPA_PLATFORM="xcb", LANG="C.UTF-8")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import subprocess
+import time
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Final
 
 _HEADER: Final = struct.Struct(">25I")
 _COLOUR_BYTES: Final = 12
+_TRIES: Final = 5
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -41,7 +43,13 @@ class Picture:
 
 def take(display: str) -> Picture:
     """What the screen shows now. Raises CalledProcessError, ValueError."""
-    done = subprocess.run(["xwd", "-root", "-silent", "-display", display], capture_output=True, check=True)
+    command = ["xwd", "-root", "-silent", "-display", display]
+    for _ in range(_TRIES):  # it stumbles over a window that vanishes while it looks
+        done = subprocess.run(command, capture_output=True, check=False)
+        if done.returncode == 0:
+            break
+        time.sleep(0.02)
+    done.check_returncode()
     return read_xwd(done.stdout)
 
 
