@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from fieldray.domain.finding import ReadFacts
@@ -31,7 +31,11 @@ def request(ref: ImageRef, spec: InputSpec | None, *, in_full: bool) -> Message:
     body: dict[str, Any] = {"path": str(ref.path), "member": ref.member, "frame": ref.frame}
     if spec is None:
         return Message({"ask": "image", **body})
-    return Message({"ask": "read", "spec": asdict(spec), "in_full": in_full, **body})
+    return Message({"ask": "read", "spec": _values(spec), "in_full": in_full, **body})
+
+
+def _values(spec: InputSpec) -> dict[str, Any]:
+    return {field.name: getattr(spec, field.name) for field in fields(spec)}
 
 
 def no_tensor(error: FieldrayError, *, content_sha256: str) -> ReadResult:
