@@ -133,8 +133,12 @@ def _resample(image: Image, place: _Place) -> Grey:
     """Grey levels 0..255 as shown by default, float32 (place.height, place.width)."""
     fitting = min(int(place.rows // (2 * place.height)), int(place.columns // (2 * place.width)))
     block = min(max(1, fitting), LARGEST_STEP)
-    means = block_means(_without_padding(image), block).astype(np.float32, copy=False)
-    shown = _shown(means, image, _window_in_use(image))
+    means = block_means(_without_padding(image), block)
+    window = _window_in_use(image)
+    if window and means.dtype == np.uint8:  # there are only so many levels
+        shown = np.take(_shown(np.arange(256, dtype=np.float32), image, window), means)
+    else:
+        shown = _shown(means.astype(np.float32, copy=False), image, window)
     lines = _averaged(shown, place.top / block, place.rows / block, place.height)
     columns = _averaged(np.ascontiguousarray(lines.T), place.left / block, place.columns / block, place.width)
     grey: Grey = columns.T.clip(0, 255)

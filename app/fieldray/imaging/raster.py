@@ -22,6 +22,7 @@ from fieldray.reasons import reason
 # The size is checked here before Pillow sees the file, with one limit for all kinds of files.
 PIL.Image.MAX_IMAGE_PIXELS = None
 
+_ORIENTATION: Final = 0x0112
 _AS_STORED: Final = Window(127.5, 255.0, "LINEAR_EXACT")
 
 
@@ -100,11 +101,12 @@ def _load(data: bytes, formats: tuple[str, ...], step: int = 1) -> PIL.Image.Ima
 
 
 def _upright(picture: PIL.Image.Image) -> PIL.Image.Image:
-    """Turned as EXIF says; a damaged EXIF block says nothing."""
+    """Turned as EXIF says, and not even copied where it says nothing; a damaged EXIF block says nothing."""
     try:
-        return ImageOps.exif_transpose(picture)
+        is_upright = picture.getexif().get(_ORIENTATION, 1) == 1
+        return picture if is_upright else ImageOps.exif_transpose(picture)
     except Exception:  # Pillow's EXIF reader raises whatever the damaged bytes lead it to
-        return picture.copy()
+        return picture
 
 
 def _grey(picture: PIL.Image.Image) -> tuple[NDArray[Any], list[str]]:

@@ -7,6 +7,7 @@ counted from the third on.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from fieldray.domain.prediction import BackendName, Prediction
 
 _RECENT: Final = 4096  # percentiles are of so many images at most, so that memory does not grow with the run
 _PACE_WINDOW_S: Final = 10.0
+_MEMORY_EVERY_S: Final = 2.0  # finding the children and adding up their pages takes a hundredth of a second
 
 Load = tuple[float, float]
 
@@ -95,12 +97,16 @@ class MachineLoad:
 
     def __init__(self) -> None:
         self._process = psutil.Process()
+        self._memory_mb, self._due_s = 0.0, 0.0
         psutil.cpu_percent()  # the first call only sets the start of the interval
 
     def now(self) -> Load:
-        """(percent of all cores since the call before, megabytes)."""
-        processes = [self._process, *self._process.children(recursive=True)]
-        return psutil.cpu_percent(), sum(memory_mb(process) for process in processes)
+        """(percent of all cores since the call before, megabytes); the memory is looked at every two seconds."""
+        now_s = time.monotonic()
+        if now_s >= self._due_s:
+            processes = [self._process, *self._process.children(recursive=True)]
+            self._memory_mb, self._due_s = sum(memory_mb(process) for process in processes), now_s + _MEMORY_EVERY_S
+        return psutil.cpu_percent(), self._memory_mb
 
 
 def memory_mb(process: psutil.Process) -> float:

@@ -58,7 +58,7 @@ def outcome_columns(outcome: Outcome) -> dict[str, Any]:
         "columns": facts.columns,
         "notes": facts.notes,
         "thumbnail_shape": None if facts.thumbnail is None else facts.thumbnail.shape,
-        "pixel_map": None if facts.pixel_map is None else dataclasses.astuple(facts.pixel_map),
+        "pixel_map": None if facts.pixel_map is None else list(_fields(facts.pixel_map).values()),
     }
     if isinstance(outcome, Screened):
         _add_screened(outcome, columns, details)
