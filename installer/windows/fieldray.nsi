@@ -180,6 +180,16 @@ Function .onInit
     StrCpy $ExitCode ${TWICE}
     Call Refuse
   ${EndIf}
+  ${If} $INSTDIR == "" ; NSIS passes over a /D= that is no folder: that must not end in another one
+    System::Call 'kernel32::GetCommandLineW() w.r0'
+    ClearErrors
+    ${GetOptions} $0 " /D=" $R1
+    ${IfNot} ${Errors}
+      StrCpy $Message "$(FOLDER_NO_NAME)"
+      StrCpy $ExitCode ${BAD_FOLDER}
+      Call Refuse
+    ${EndIf}
+  ${EndIf}
   ${GetParameters} $R0
   StrCpy $WantsDesktop 0
   ClearErrors

@@ -36,7 +36,7 @@ class Snapshot:
 
 
 class Wine:
-    """A prefix in `folder`, made new. Raises FileNotFoundError where something is not installed."""
+    """A prefix in `folder`, made new unless there is one. Raises FileNotFoundError where something is not installed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -51,7 +51,8 @@ class Wine:
             "WINEARCH": "win64",
         }
         self._environment.pop("DISPLAY", None)
-        self.call("wineboot", "-i", timeout_s=300)
+        if not (folder / "system.reg").is_file():
+            self.call("wineboot", "-i", timeout_s=300)
         shutil.copy(_ZLIB, self.drive / "windows" / "system32")
         self.settle()
 
