@@ -6,6 +6,7 @@ kind of file after another.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import tempfile
 from collections import Counter
@@ -28,8 +29,8 @@ from fieldray.imaging.film_files import KINDS, FilmKind, enlarged, read_film, wr
 from fieldray.inference.backend import Backend
 
 _LEAST_PIXELS: Final = 1_000_000
-_MEGAPIXELS: Final = (1.0, 1.5, 2.0, 3.0, 4.0)
-_AT_ONCE: Final = 40
+_MEGAPIXELS: Final = (1.0, 1.5, 2.0, 3.0)
+_AT_ONCE: Final = 20
 
 Notify = Callable[[str], None]
 
@@ -89,14 +90,45 @@ def compare(
     """Compare up to `most` films of a folder. Raises BackendProblem, OSError."""
     compared = Compared()
     refs = itertools.islice((ref for ref in discover([folder]) if ref.problem is None), most)
-    for number, batch in enumerate(_batches(refs)):
-        notify(f"film {number * _AT_ONCE + 1} and on")
-        with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as place, ThreadPoolExecutor(cores) as threads:
-            made = list(threads.map(lambda item: _large_enough(item[1], item[0], Path(place)), batch))
-            for kind, ref in filter(None, made):
-                _add(compared, kind, ref, model=model, readers=readers, backend=backend)
-            compared.unread["source"] += made.count(None)
+    with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as place, ThreadPoolExecutor(cores) as threads:
+        read = functools.partial(_read, place=Path(place), spec=model.manifest.input, readers=readers)
+        for batch in _batches(refs):
+            notify(f"film {batch[0][0] + 1} and on")
+            for found in threads.map(read, batch):
+                _add(compared, found, model, backend)
     return compared
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Found:
+    """What the network gets of a film read reduced and in full; fewer than two where `why_not` says why."""
+
+    kind: str
+    values: list[NDArray[np.uint8]]
+    why_not: str = ""
+
+
+def _read(item: tuple[int, ImageRef], *, place: Path, spec: InputSpec, readers: BothWays) -> _Found:
+    """Read a film both ways; one that had to be written for it is removed again."""
+    number, source = item
+    made = _large_enough(source, number, place)
+    if made is None:
+        return _Found("", [], "source")
+    kind, ref = made
+    results = [readers.read(ref, spec, in_full=in_full) for in_full in (False, True)]
+    if ref is not source:
+        ref.path.unlink()
+    codes = sorted({result.problem.code for result in results if result.problem})
+    return _Found(kind, [result.tensor.values[0] for result in results if result.tensor], ", ".join(codes))
+
+
+def _add(compared: Compared, found: _Found, model: Model, backend: Backend) -> None:
+    if len(found.values) < 2:
+        compared.unread[found.why_not] += 1
+        return
+    compared.films[found.kind] += 1
+    compared.changed[found.kind] += not np.array_equal(*found.values)
+    compared.pairs += judge_both(found.kind, found.values, model, backend)
 
 
 def _batches(refs: Iterator[ImageRef]) -> Iterator[list[tuple[int, ImageRef]]]:
@@ -122,18 +154,6 @@ def _large_enough(ref: ImageRef, number: int, place: Path) -> tuple[str, ImageRe
 def writable() -> list[FilmKind]:
     """The kinds of files that can be written here."""
     return [kind for kind in KINDS.values() if not kind.why_not]
-
-
-def _add(compared: Compared, kind: str, ref: ImageRef, *, model: Model, readers: BothWays, backend: Backend) -> None:
-    results = [readers.read(ref, model.manifest.input, in_full=in_full) for in_full in (False, True)]
-    values = [result.tensor.values[0] for result in results if result.tensor]
-    if len(values) < len(results):
-        codes = {result.problem.code for result in results if result.problem}
-        compared.unread[", ".join(sorted(codes)) or "unknown"] += 1
-        return
-    compared.films[kind] += 1
-    compared.changed[kind] += not np.array_equal(*values)
-    compared.pairs += judge_both(kind, values, model, backend)
 
 
 def judge_both(kind: str, values: Sequence[NDArray[np.uint8]], model: Model, backend: Backend) -> Iterator[Pair]:
