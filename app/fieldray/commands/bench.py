@@ -74,6 +74,7 @@ def _add_pipeline(actions: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--megapixels", type=_range, default=(1.0, 7.0), metavar="LOW-HIGH", help="(default: 1-7)")
     parser.add_argument("--kinds", type=_kinds, default=(), metavar="KIND,...", help="only these (default: all)")
     parser.add_argument("--repeats", type=_number, default=3, metavar="N", help="rounds (default: 3)")
+    parser.add_argument("--minutes", type=_number, default=60, metavar="N", help="then no new round (default: 60)")
     parser.add_argument("--float-file", type=Path, metavar="FILE", help="a float32 network (.tflite) to compare with")
     parser.add_argument("--int8-file", type=Path, metavar="FILE", help="another int8 network to compare engines on")
     parser.add_argument(

@@ -55,6 +55,7 @@ def pipeline(options: argparse.Namespace, console: Console) -> Report:
             archive,
             repeats=options.repeats,
             notify=console.bar,
+            most_s=60 * options.minutes,
             between=lambda: add_round(stages, refs, model, cores=cores),
         )
         _, films = time_reading(refs[:8], model.manifest.input, cores=cores)

@@ -122,6 +122,13 @@ def test_a_contender_that_cannot_be_opened_is_out_and_says_why(archive: Archive)
     assert results.peak_mb[names.BYTES] > 0
 
 
+def test_no_round_begins_when_the_time_is_over(archive: Archive) -> None:
+    reads = Contender(name=names.BYTES, service="fieldray.bench.contest.limits:read_bytes")
+    rounds: list[int] = []
+    hold((reads,), archive, repeats=5, notify=lambda _: None, between=lambda: rounds.append(1), most_s=0)
+    assert rounds == [1]
+
+
 def test_files_that_a_script_cannot_do_are_counted(tmp_path: Path) -> None:
     (tmp_path / "bad.dcm").write_bytes(b"no film")
     script = Contender(name="script", service="fieldray.bench.contest.limits:decode_in_full")

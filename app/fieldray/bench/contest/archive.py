@@ -13,6 +13,7 @@ import itertools
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -25,6 +26,7 @@ from fieldray.errors import InputProblem
 from fieldray.imaging.discover import discover
 from fieldray.imaging.film_files import KINDS, Film, FilmKind, enlarged, read_film, write_film
 from fieldray.imaging.synthetic import chest_phantom
+from fieldray.inference.arrangement import usable_cores
 
 USUAL: Final = ("uncompressed", "RLE", "JPEG-LS", "JPEG 2000", "PNG", "JPEG")
 OTHERS: Final = tuple(name for name in KINDS if name not in USUAL)
@@ -108,18 +110,21 @@ def make_archive(root: Path, wanted: Wanted, *, source: Path | None, notify: Not
     files: dict[str, list[FilmFile]] = {kind.name: [] for kind in kinds}
     films = _films(source)
     most = max(wanted.count(kind.name) for kind in kinds)
-    for number in range(1, most + 1):
-        notify(f"writing film {number} of {most}")
-        film = next(films)(_megapixels(number, wanted.megapixels), number)
-        for kind in kinds:
-            if number <= wanted.count(kind.name):
-                files[kind.name].append(_write(root / _slug(kind.name), film, kind, number))
+    with ThreadPoolExecutor(usable_cores()) as threads:
+        for number in range(1, most + 1):
+            notify(f"writing film {number} of {most}")
+            film = next(films)(_megapixels(number, wanted.megapixels), number)
+            due = [kind for kind in kinds if number <= wanted.count(kind.name)]
+            write = functools.partial(_write, root=root, film=film, number=number)
+            for kind, file in zip(due, threads.map(write, due), strict=True):
+                files[kind.name].append(file)
     _link(root, files)
     _write_first(root / "first", kinds, next(films)(_GETTING_READY_MEGAPIXELS, 0))
     return Archive(root=root, files={name: tuple(found) for name, found in files.items()}, missing=missing)
 
 
-def _write(folder: Path, film: Film, kind: FilmKind, number: int) -> FilmFile:
+def _write(kind: FilmKind, *, root: Path, film: Film, number: int) -> FilmFile:
+    folder = root / _slug(kind.name)
     folder.mkdir(parents=True, exist_ok=True)
     path = write_film(folder / f"{number:03}", film, kind, number=number)
     return FilmFile(path=path, kind=kind.name, pixels=film.size)

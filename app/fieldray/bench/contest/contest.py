@@ -9,7 +9,9 @@ others, which do one file after another, the mixed archive is the sum of its kin
 from __future__ import annotations
 
 import contextlib
+import math
 import statistics
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,8 +67,13 @@ def hold(
     repeats: int,
     notify: Notify,
     between: Callable[[], None] = lambda: None,
+    most_s: float = math.inf,
 ) -> Results:
-    """Let all take part for so many rounds, then look at their memory; `between` is called once each round."""
+    """Let all take part for so many rounds, then look at their memory; `between` is called once each round.
+
+    most_s  no further round begins when this time is over
+    """
+    began_s = time.monotonic()
     results = Results(archive=archive, absent={one.name: one.why_not for one in contenders if one.why_not})
     first = sorted(archive.first_folder.iterdir())
     with contextlib.ExitStack() as ends:
@@ -78,6 +85,8 @@ def hold(
                     there.append(ends.enter_context(contender.opened(first)))
         results.details = {opened.contender.name: opened.detail for opened in there}
         for number in range(repeats):
+            if number and time.monotonic() - began_s > most_s:
+                break
             for kind in archive.files:
                 notify(f"round {number + 1} of {repeats}: {kind}")
                 _one_kind(rotated(_still(there, results), number), archive, kind, results)

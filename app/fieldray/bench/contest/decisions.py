@@ -127,7 +127,7 @@ def _add(compared: Compared, found: _Found, model: Model, backend: Backend) -> N
         compared.unread[found.why_not] += 1
         return
     compared.films[found.kind] += 1
-    compared.changed[found.kind] += not np.array_equal(*found.values)
+    compared.changed[found.kind] += not np.array_equal(found.values[0], found.values[1])
     compared.pairs += judge_both(found.kind, found.values, model, backend)
 
 
