@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import psutil
 
 from fieldray.bench import machine_linux, machine_macos, machine_windows
-from fieldray.inference.arrangement import usable_cores
+from fieldray.inference.cores import usable_cores
 
 _BUSY_S = 0.5
 

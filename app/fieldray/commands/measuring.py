@@ -24,7 +24,7 @@ from fieldray.commands.console import Console
 from fieldray.commands.pack_options import drives_with_packs, load_pack
 from fieldray.domain.model import InputSpec, Model
 from fieldray.errors import BackendProblem, UsageProblem
-from fieldray.inference.arrangement import usable_cores
+from fieldray.inference.cores import usable_cores
 from fieldray.packs.library import PackLibrary
 from fieldray.paths import user_data
 from fieldray.reasons import Reason, reason

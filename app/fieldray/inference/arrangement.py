@@ -6,7 +6,6 @@ network's width, the cores and their vector units. Each arrangement is timed for
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -33,13 +32,6 @@ class Arrangement:
     networks: tuple[Network, ...]
     threads: int
     images_per_s: float
-
-
-def usable_cores() -> int:
-    """Cores this process may use, 1 or more."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def arrange(load: LoadNetwork, image: NDArray[np.uint8], *, cores: int, budget_s: float | None) -> Arrangement:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from fieldray.child import Child, ChildDied, ChildTimeout
 from fieldray.domain.model import Model
 from fieldray.errors import BackendProblem, FieldrayError
-from fieldray.inference.arrangement import usable_cores
 from fieldray.inference.backend import Answer
+from fieldray.inference.cores import usable_cores
 from fieldray.inference.delegate import DelegateSpec
 from fieldray.inference.litert import NetworkSpec
 from fieldray.inference.messages import OpenRequest, answers_of, run_message

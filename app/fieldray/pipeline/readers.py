@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import os
+from typing import Final
 
 from fieldray.child import Child
 from fieldray.imaging.pool import ReaderPool
+from fieldray.inference.cores import usable_cores
 from fieldray.inference.runtime import SERVICE
 from fieldray.settings import Settings
 
+_MOST_READERS: Final = 8
+
 
 def number_of_readers(settings: Settings) -> int:
-    """As many files are read at the same time as the settings say, else as there are cores."""
-    return settings.integer("decoders") or os.cpu_count() or 1
+    """As many files are read at the same time as the settings say, else as there are cores to use, up to eight.
+
+    A core reads a film in several times the time that the network takes for it, so none is kept free for the network;
+    the system shares them. Beyond eight, what the disk and this process can do sets the pace, and memory is spent.
+    """
+    return settings.integer("decoders") or min(usable_cores(), _MOST_READERS)
 
 
 def start_network(settings: Settings) -> Child:

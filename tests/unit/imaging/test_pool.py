@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -67,6 +68,18 @@ def test_read_in_full_gives_the_same_tensor(pool: ReaderPool, tmp_path: Path) ->
     assert full.tensor is not None
     np.testing.assert_array_equal(reduced.tensor.values, full.tensor.values)
     assert (reduced.facts.rows, reduced.facts.columns) == (full.facts.rows, full.facts.columns) == (500, 400)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="priorities are classes there")
+def test_a_reader_steps_back_once_its_first_film_is_read(tmp_path: Path) -> None:
+    film, own = _film(tmp_path, "film.dcm"), psutil.Process().nice()
+    with ReaderPool(1, timeout_s=30, memory_limit_mb=1024) as pool:
+        (child,) = map(psutil.Process, pool.pids)
+        pool.read_image(film)  # somebody waits for a film to be shown
+        assert child.nice() == own
+        for _ in range(2):
+            pool.read(film, SPEC)
+            assert child.nice() == min(own + 5, 19)
 
 
 def test_the_others_start_when_the_first_has_read_something(tmp_path: Path) -> None:

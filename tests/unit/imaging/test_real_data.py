@@ -12,6 +12,7 @@ from fieldray.errors import Unreadable, Unusable
 from fieldray.imaging.decode import decode
 from fieldray.imaging.discover import discover
 from fieldray.imaging.quality import check_pixels
+from fieldray.imaging.reduction import Needed
 from fieldray.imaging.source import read_bytes
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
@@ -28,10 +29,10 @@ REASONS = {
 }
 
 
-def _ended(path: Path) -> str:
+def _ended(path: Path, *, needed: Needed | None = None) -> str:
     ref = ImageRef(path=path)
     try:
-        decode(read_bytes(ref), ref)
+        decode(read_bytes(ref), ref, needed=needed)
     except (Unreadable, Unusable) as error:
         return error.reason.code
     return "ok"
@@ -45,6 +46,12 @@ def test_every_dicom_file_decodes_or_says_why() -> None:
         ended = _ended(DATA / "dicom" / row["path"])
         is_readable = row["decode"].startswith("ok")
         assert ended in ({"ok", "colour"} if is_readable else {"ok", *REASONS}), row["path"]
+
+
+def test_every_file_ends_alike_when_less_of_it_is_read() -> None:
+    for path in sorted((DATA / "dicom").rglob("*.dcm")):
+        if path.stat().st_size < 5 * 2**20:
+            assert _ended(path, needed=Needed(40, 40)) == _ended(path), path.name
 
 
 def test_high_throughput_jpeg_2000_is_decoded() -> None:

@@ -9,7 +9,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from fieldray.inference.arrangement import Arrangement, arrange, usable_cores
+from fieldray.inference.arrangement import Arrangement, arrange
+from fieldray.inference.cores import usable_cores
 
 IMAGE = np.zeros((8, 8, 1), np.uint8)
 MINUTE_S = 60.0

@@ -12,7 +12,7 @@ from PIL import Image as Picture
 
 from fieldray.bench.contest.script import Loop
 from fieldray.bench.contest.usual_reading import shown
-from fieldray.inference.arrangement import usable_cores
+from fieldray.inference.cores import usable_cores
 from fieldray.wire import Message
 
 _BLOCKS = (3, 4, 6, 3)
