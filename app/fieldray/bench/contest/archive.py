@@ -26,7 +26,7 @@ from fieldray.errors import InputProblem
 from fieldray.imaging.discover import discover
 from fieldray.imaging.film_files import KINDS, Film, FilmKind, enlarged, read_film, write_film
 from fieldray.imaging.synthetic import chest_phantom
-from fieldray.inference.arrangement import usable_cores
+from fieldray.inference.cores import usable_cores
 
 USUAL: Final = ("uncompressed", "RLE", "JPEG-LS", "JPEG 2000", "PNG", "JPEG")
 OTHERS: Final = tuple(name for name in KINDS if name not in USUAL)
