@@ -115,6 +115,15 @@ def test_an_unknown_key_waits_for_an_explicit_yes(desk: Desk) -> None:
     assert desk.rooms.library.trusted == [FINGERPRINT]
 
 
+def test_a_question_goes_with_the_drive_it_is_about(desk: Desk) -> None:
+    desk.rooms.library.problems[FOLDER] = PackNotTrusted(FINGERPRINT)
+    plug_in(desk, on_stick(trust="unknown_key", problem=reason("pack_unknown_key", fingerprint=FINGERPRINT)))
+    desk.until(lambda: "not trusted yet" in texts(desk.window.banners))
+    pull_out(desk)
+    desk.until(lambda: "not trusted yet" not in texts(desk.window.banners))
+    assert in_use(desk) == "made-up-1.2.0"
+
+
 def test_a_no_leaves_everything_as_it_was(desk: Desk) -> None:
     desk.rooms.library.problems[FOLDER] = PackNotTrusted(FINGERPRINT)
     plug_in(desk, on_stick(trust="unknown_key", problem=reason("pack_unknown_key", fingerprint=FINGERPRINT)))

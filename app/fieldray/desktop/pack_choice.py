@@ -50,6 +50,7 @@ class PackChoice(QObject):
         self.source: PackCandidate | None = None
         self.loading: PackCandidate | None = None
         self.point_name: str | None = None
+        self._in_question: PackCandidate | None = None
         self.may_switch: Callable[[], bool] = lambda: True
 
     # ---- what happens
@@ -86,7 +87,7 @@ class PackChoice(QObject):
         library = self._library
         if library is None:
             return
-        self.loading = candidate
+        self.loading, self._in_question = candidate, None
         self._board.withdraw("pack")
         self.listed.emit()
         self._background.run(
@@ -160,6 +161,9 @@ class PackChoice(QObject):
         known = {entry.folder for entry in self.candidates}
         self.candidates = found
         self.listed.emit()
+        if self._in_question is not None and all(entry.folder != self._in_question.folder for entry in found):
+            self._in_question = None
+            self._board.withdraw("pack")  # there is nothing left to say yes to
         new = [entry for entry in found if entry.folder not in known and entry.origin == "drive"]
         if not self.source_is_here and not self.may_switch():
             self._say_finishing()
@@ -198,6 +202,7 @@ class PackChoice(QObject):
         else:
             action = Action(lambda t: t.text("Review…"), lambda: self.asked.emit(question))
             self._board.post_reason("pack", question.reason, level="warning", action=action)
+            self._in_question = candidate
         if not asked_for and self.model is None:
             self._use_builtin()
 
