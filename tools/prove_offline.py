@@ -120,7 +120,10 @@ def works(folder: Path, frozen: Path | None, *, display: str, quick: bool) -> It
     if display:
         window = (str(frozen / "fieldray-window"),) if frozen else (sys.executable, "-c", _WINDOW)
         yield Work(
-            name="window", command=(*window, str(films)), is_window=True, environment={"DISPLAY": display, "LANG": "C"}
+            name="window",
+            command=(*window, str(films)),
+            is_window=True,
+            environment={"DISPLAY": display, "LANG": "C.UTF-8"},
         )
     if not frozen and importlib.util.find_spec("tensorflow"):
         yield Work(name="toolchain: a network", command=(sys.executable, "-c", _TOOLCHAIN))
@@ -194,7 +197,9 @@ def _close_when_done(process: subprocess.Popen[bytes], home: Path) -> None:
     import psutil
 
     deadline = time.monotonic() + 120
-    while _kept(home) < _FILMS and process.poll() is None and time.monotonic() < deadline:
+    while _kept(home) < _FILMS and process.poll() is None:
+        if time.monotonic() > deadline:
+            raise TimeoutError("the window kept no results")
         time.sleep(0.5)
     # the window itself, not what it was started through and not its children
     mine = psutil.Process(process.pid)
@@ -211,8 +216,7 @@ def _kept(home: Path) -> int:
 
 
 def _database(home: Path) -> sqlite3.Connection:
-    path = next(iter(home.glob("*.db")), home / "absent.db")
-    return sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    return sqlite3.connect(f"file:{home / 'results.sqlite'}?mode=ro", uri=True)
 
 
 @contextlib.contextmanager
