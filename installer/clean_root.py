@@ -133,8 +133,14 @@ def mirror_of(name: str) -> str:
     for line in lines:
         code_name, _, address = line.partition(" ")
         if code_name == name:
-            return address
+            return plain_address(address)
     raise OSError(f"apt knows no mirror of {name}")
+
+
+def plain_address(address: str) -> str:
+    """The first of the addresses where apt is told to take them from a file (apt-transport-mirror)."""
+    listed = address.removeprefix("mirror+file:").rstrip("/")
+    return address if listed == address.rstrip("/") else Path(listed).read_text(encoding="utf-8").split()[0]
 
 
 @contextlib.contextmanager

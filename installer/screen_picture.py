@@ -22,16 +22,11 @@ class Picture:
     width: int
     rows: tuple[bytes, ...]
 
-    def count(self, colour: str, *, tolerance: int = 0) -> int:
-        """How many pixels have this colour ("#rrggbb"), each channel within the tolerance."""
+    def count(self, colour: str) -> int:
+        """How many pixels have this colour ("#rrggbb")."""
         wanted = bytes.fromhex(colour.removeprefix("#"))
         pixels = b"".join(self.rows)
-        if not tolerance:
-            return sum(pixels[place : place + 3] == wanted for place in range(0, len(pixels), 3))
-        return sum(
-            all(abs(pixels[place + channel] - wanted[channel]) <= tolerance for channel in range(3))
-            for place in range(0, len(pixels), 3)
-        )
+        return sum(pixels[place : place + 3] == wanted for place in range(0, len(pixels), 3))
 
     def save(self, path: Path) -> None:
         """Write it as PNG (RFC 2083). Raises OSError."""

@@ -22,6 +22,7 @@ WAIT_S: Final = 60.0
 @contextlib.contextmanager
 def screen(root: CleanRoot) -> Iterator[None]:
     """An X screen without a window manager, which programs inside the root reach by its socket."""
+    Path("/tmp/.X11-unix").mkdir(mode=0o1777, exist_ok=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", "/tmp/.X11-unix"], check=True)
     server = subprocess.Popen(
         ["Xvfb", DISPLAY, "-screen", "0", "1366x768x24", "-nolisten", "tcp", "-noreset"],
