@@ -7,6 +7,7 @@ import importlib.util
 import itertools
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -101,8 +102,7 @@ def _contenders(
     no_torch = "" if importlib.util.find_spec("torch") else "torch is not installed"
     yield Contender(name=names.TORCH, service=f"{_ROOM}.torch_script:handle", body=size, why_not=no_torch)
     yield Contender(name=names.FULL_DECODE, service=f"{_ROOM}.limits:decode_in_full")
-    side = {"shortest_side": 2 * max(spec.height, spec.width)}
-    yield Contender(name=names.LEAST_DECODE, service=f"{_ROOM}.least:handle", body=side)
+    yield Contender(name=names.LEAST_DECODE, service=f"{_ROOM}.least:handle", body={"spec": asdict(spec)})
     yield Contender(name=names.BYTES, service=f"{_ROOM}.limits:read_bytes")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -22,9 +23,11 @@ from fieldray.bench.films import Film
 from fieldray.bench.report import Table
 from fieldray.cli import run
 from fieldray.commands.console import Console
+from fieldray.domain.model import InputSpec
 from fieldray.domain.study import ImageRef
 from fieldray.imaging.decode import decode
 from fieldray.imaging.film_files import KINDS
+from fieldray.imaging.reduction import Needed
 from fieldray.wire import Message
 from tiny_models import tiny_inputs, tiny_model_bytes
 from tiny_packs import fingerprint, write_tiny_pack
@@ -75,24 +78,24 @@ def test_real_films_are_enlarged_with_grain(tmp_path: Path) -> None:
 
 
 def test_every_kind_has_a_decoder_and_all_of_them_show_the_film(archive: Archive) -> None:
-    """141 x 141 pixels by 4: 35 whole blocks, or 36 where the last one may be narrower. Some give sums, some means."""
+    """174 x 174 pixels by 4: 43 whole blocks, or 44 where the last one may be narrower. Some give sums, some means."""
     plain = None
     for kind, (file, *_) in archive.files.items():
-        place = locate(str(file.path), 32)
+        place = locate(str(file.path), Needed(20, 20))
         assert place.factor == 4
         data = file.path.read_bytes()[place.offset : place.offset + place.length]
         for name, decode_one in decoders(place).items():
             if name == "imagecodecs spng" and KINDS[kind].bits == 16:
                 continue  # it reads no such files
-            small = decode_one(data, place)[:35, :35].astype(float)
-            assert small.shape == (35, 35), (kind, name)
+            small = decode_one(data, place)[:43, :43].astype(float)
+            assert small.shape == (43, 43), (kind, name)
             plain = small if plain is None else plain
             # wavelets keep every fourth pixel, not the middle of four: the picture lies 3/8 of a block beside
             assert np.corrcoef(small.ravel(), plain.ravel())[0, 1] > 0.9, (kind, name)
 
 
 def test_sums_over_blocks(archive: Archive) -> None:
-    place = locate(str(archive.files["uncompressed"][0].path), 10**6)
+    place = locate(str(archive.files["uncompressed"][0].path), Needed(10**6, 10**6))
     values = np.arange(35, dtype=np.uint16).reshape(5, 7)
     place = type(place)(**{**{name: getattr(place, name) for name in place.__slots__}, "factor": 3})
     # the first block holds 0 1 2 7 8 9 14 15 16, which add up to 72; the next is 9 x 3 more
@@ -102,7 +105,7 @@ def test_sums_over_blocks(archive: Archive) -> None:
 def test_the_least_of_a_file_that_nothing_reads(tmp_path: Path, archive: Archive) -> None:
     service = LeastDecoding()
     first = [str(path) for path in archive.first_folder.iterdir()]
-    service.handle(Message({"ask": "open", "shortest_side": 32, "first": first}))
+    service.handle(Message({"ask": "open", "spec": asdict(InputSpec(height=16, width=16)), "first": first}))
     paths = [str(file.path) for file in archive.mixed]
     answer = service.handle(Message({"ask": "read", "paths": paths})).body
     assert answer["files"] == 6 and 0 < answer["processor_s"] <= answer["seconds"]
@@ -284,4 +287,6 @@ def test_wrong_sizes(size: str) -> None:
 
 def test_file_facts() -> None:
     assert Wanted(files=144, others=6).count("JPEG") == 24 and Wanted(others=6).count("HTJ2K") == 6
+    # of six sizes: one in the middle, two a quarter from each end
+    assert Wanted(others=1).numbers("HTJ2K") == (4,) and Wanted(others=2).numbers("HTJ2K") == (2, 5)
     assert FilmFile(path=Path("a"), kind="PNG", pixels=1).kind == "PNG"

@@ -97,6 +97,13 @@ class Wanted:
         usual = [name for name in USUAL if name in self.kinds or not self.kinds]
         return max(1, self.files // len(usual)) if kind in usual else self.others
 
+    def numbers(self, kind: str) -> tuple[int, ...]:
+        """The films, from 1, of one kind: where they are few, spread over all sizes."""
+        count = self.count(kind)
+        if count >= _SIZES:
+            return tuple(range(1, count + 1))
+        return tuple(round(1 + (_SIZES - 1) * (index + 0.5) / count) for index in range(count))
+
 
 def make_archive(root: Path, wanted: Wanted, *, source: Path | None, notify: Notify) -> Archive:
     """Write the archive; films of `source` are enlarged, without it they are drawn.
@@ -109,12 +116,12 @@ def make_archive(root: Path, wanted: Wanted, *, source: Path | None, notify: Not
     kinds = [kind for kind in asked if not kind.why_not]
     files: dict[str, list[FilmFile]] = {kind.name: [] for kind in kinds}
     films = _films(source)
-    most = max(wanted.count(kind.name) for kind in kinds)
+    most = max(max(wanted.numbers(kind.name)) for kind in kinds)
     with ThreadPoolExecutor(usable_cores()) as threads:
         for number in range(1, most + 1):
             notify(f"writing film {number} of {most}")
             film = next(films)(_megapixels(number, wanted.megapixels), number)
-            due = [kind for kind in kinds if number <= wanted.count(kind.name)]
+            due = [kind for kind in kinds if number in wanted.numbers(kind.name)]
             write = functools.partial(_write, root=root, film=film, number=number)
             for kind, file in zip(due, threads.map(write, due), strict=True):
                 files[kind.name].append(file)

@@ -1,8 +1,8 @@
 """The least processor time in which decoders that are kept up can give a film's reduced picture.
 
 For every file each decoder at hand that reads its format is tried, reduced where it can be, and the quickest counts.
-Where the compressed frame begins is looked up before: what is timed is reading those bytes, decoding, and means over
-blocks of pixels down to at least the side that is asked for.
+Where the compressed frame begins is looked up before: what is timed is reading those bytes, decoding, and sums over
+blocks of pixels, down to the resolution that the program itself would read (`imaging.reduction`).
 """
 
 from __future__ import annotations
@@ -36,10 +36,13 @@ from pydicom.uid import (
     RLELossless,
 )
 
+from fieldray.domain.model import InputSpec
+from fieldray.imaging.reduction import JPEG_STEPS, WAVELET_COVER, Needed, largest_step, pixels_needed
 from fieldray.wire import Message
 
 Values = NDArray[Any]
 Decode = Callable[[bytes, "Place"], Values]
+_WAVELETS: Final = (*JPEG2000TransferSyntaxes, HTJ2K, HTJ2KLossless, HTJ2KLosslessRPCL)
 _HOPELESS: Final = 1.5  # times as slow as the quickest: not tried on every file
 
 
@@ -63,16 +66,16 @@ class LeastDecoding:
     """The child's side: remembers how long each decoder took for each format."""
 
     def __init__(self) -> None:
-        self._shortest_side = 1
+        self._needed = Needed(1, 1)
         self._tried: dict[str, dict[str, float]] = defaultdict(dict)
 
     def handle(self, message: Message) -> Message:
-        """`open` states `shortest_side`; `read` answers as every contender does, `processor_s` of the quickest only."""
+        """`open` states `spec`, the network's input; `read` answers as all do, `processor_s` of the quickest only."""
         if message.body["ask"] == "open":
-            self._shortest_side = message.body["shortest_side"]
-            self._read([locate(path, self._shortest_side) for path in message.body["first"]])
+            self._needed = pixels_needed(InputSpec(**message.body["spec"]))
+            self._read([locate(path, self._needed) for path in message.body["first"]])
             return Message({"detail": "numpy, Pillow, and each decoder by its name"})
-        places = [locate(path, self._shortest_side) for path in message.body["paths"]]
+        places = [locate(path, self._needed) for path in message.body["paths"]]
         began_s = time.perf_counter()
         spent_s, names = self._read(places)
         detail = ", ".join(f"{name} {count}" for name, count in names.most_common())
@@ -109,14 +112,14 @@ def _timed(decode: Decode, place: Place) -> float | None:
     return time.process_time() - began_s
 
 
-def locate(path: str, shortest_side: int) -> Place:
+def locate(path: str, needed: Needed) -> Place:
     """Where a file's compressed frame or bare pixels are. Raises what pydicom and Pillow raise."""
     if path.endswith((".png", ".jpg")):
         with Picture.open(path) as picture:
             columns, rows, form = *picture.size, str(picture.format)
             bits = 16 if picture.mode.startswith("I") else 8
         size = Path(path).stat().st_size
-        factor = max(1, min(rows, columns) // shortest_side)
+        factor = largest_step(rows, columns, needed, steps=JPEG_STEPS if form == "JPEG" else None)
         return Place(path, 0, size, rows, columns, f"<u{bits // 8}", bits, form, "", factor)
     dataset = dcmread(path)
     syntax = dataset.file_meta.TransferSyntaxUID
@@ -130,7 +133,9 @@ def locate(path: str, shortest_side: int) -> Place:
     elif not syntax.is_compressed:
         form = "bare"
     dtype = f"{order}u{dataset.BitsAllocated // 8}"
-    factor = max(1, min(rows, columns) // shortest_side)
+    factor = largest_step(rows, columns, needed, steps=JPEG_STEPS if form == "JPEG" else None)
+    if syntax in _WAVELETS:
+        factor = largest_step(rows, columns, needed, cover=WAVELET_COVER, steps=[2**level for level in range(6)])
     return Place(path, offset, length, rows, columns, dtype, int(dataset.BitsStored), form, str(syntax), factor)
 
 
@@ -138,7 +143,7 @@ def decoders(place: Place) -> Mapping[str, Decode]:
     """Every decoder at hand for a file's format, by name."""
     if place.form in _OF_FORM:
         return _OF_FORM[place.form]()
-    if place.syntax in (*JPEG2000TransferSyntaxes, HTJ2K, HTJ2KLossless, HTJ2KLosslessRPCL):
+    if place.syntax in _WAVELETS:
         return {"Pillow, reduced": _wavelets}
     names = get_decoder(cast("Any", place.syntax)).available_plugins
     plugins = {name: functools.partial(_by_plugin, plugin=name) for name in names}
