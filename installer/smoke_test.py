@@ -35,6 +35,7 @@ def main() -> int:
     parser.add_argument("--cache", type=Path, default=ROOT / "build" / "smoke", help="where the small system is kept")
     parser.add_argument("--upgrade", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    options.cache = options.cache.resolve()
     package = next(iter(sorted(options.dist.glob("fieldray_*.deb"))), None)
     if package is None or os.geteuid() != 0:
         parser.error("needs root and a .deb in the folder")
