@@ -80,9 +80,9 @@ def decisions(options: argparse.Namespace, console: Console) -> Report:
     try:
         backend.start(model)
         with decoders(cores) as readers:
-            compared = compare(
-                options.decisions, model, readers, backend, most=options.films, cores=cores, notify=console.bar
-            )
+            effort = {"most": options.films, "cores": cores}
+            kinds, notify = options.kinds, console.bar
+            compared = compare(options.decisions, model, readers, backend, kinds=kinds, notify=notify, **effort)
     finally:
         backend.close()
     if not compared.pairs:

@@ -85,13 +85,25 @@ class Compared:
 
 
 def compare(
-    folder: Path, model: Model, readers: BothWays, backend: Backend, *, most: int, cores: int, notify: Notify
+    folder: Path,
+    model: Model,
+    readers: BothWays,
+    backend: Backend,
+    *,
+    most: int,
+    cores: int,
+    notify: Notify,
+    kinds: Sequence[str] = (),
 ) -> Compared:
-    """Compare up to `most` films of a folder. Raises BackendProblem, OSError."""
+    """Compare up to `most` films of a folder; those that must be written become `kinds` in turn (empty: all).
+
+    Raises BackendProblem, OSError.
+    """
     compared = Compared()
     refs = itertools.islice((ref for ref in discover([folder]) if ref.problem is None), most)
     with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as place, ThreadPoolExecutor(cores) as threads:
-        read = functools.partial(_read, place=Path(place), spec=model.manifest.input, readers=readers)
+        written = [kind for kind in writable() if kind.name in kinds or not kinds]
+        read = functools.partial(_read, place=Path(place), spec=model.manifest.input, readers=readers, kinds=written)
         for batch in _batches(refs):
             notify(f"film {batch[0][0] + 1} and on")
             for found in threads.map(read, batch):
@@ -108,10 +120,12 @@ class _Found:
     why_not: str = ""
 
 
-def _read(item: tuple[int, ImageRef], *, place: Path, spec: InputSpec, readers: BothWays) -> _Found:
+def _read(
+    item: tuple[int, ImageRef], *, place: Path, spec: InputSpec, readers: BothWays, kinds: Sequence[FilmKind]
+) -> _Found:
     """Read a film both ways; one that had to be written for it is removed again."""
     number, source = item
-    made = _large_enough(source, number, place)
+    made = _large_enough(source, number, place, kinds)
     if made is None:
         return _Found("", [], "source")
     kind, ref = made
@@ -137,7 +151,7 @@ def _batches(refs: Iterator[ImageRef]) -> Iterator[list[tuple[int, ImageRef]]]:
         yield batch
 
 
-def _large_enough(ref: ImageRef, number: int, place: Path) -> tuple[str, ImageRef] | None:
+def _large_enough(ref: ImageRef, number: int, place: Path, kinds: Sequence[FilmKind]) -> tuple[str, ImageRef] | None:
     """The film itself, or a larger one written in the kind whose turn it is; None if it cannot be read."""
     try:
         shown = read_film(ref)
@@ -145,7 +159,6 @@ def _large_enough(ref: ImageRef, number: int, place: Path) -> tuple[str, ImageRe
         return None
     if shown.size >= _LEAST_PIXELS:
         return "as it is", ref
-    kinds = writable()
     kind, megapixels = kinds[number % len(kinds)], _MEGAPIXELS[number // len(kinds) % len(_MEGAPIXELS)]
     film = enlarged(shown, megapixels=megapixels, seed=number)
     return kind.name, ImageRef(path=write_film(place / f"{number:06}", film, kind, number=number))
