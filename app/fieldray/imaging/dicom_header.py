@@ -153,7 +153,7 @@ def _inflate(stream: BinaryIO, limit: int) -> bytes:
     parts: list[bytes] = []
     left = limit
     while left > 0 and not inflater.eof:
-        packed = inflater.unconsumed_tail or stream.read(2**20)
+        packed = inflater.unconsumed_tail or stream.read(2**16)
         if not packed:
             break
         try:

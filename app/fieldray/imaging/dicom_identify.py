@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, BinaryIO, Final
 
 from pydicom.dataset import Dataset
+from pydicom.uid import DeflatedExplicitVRLittleEndian
 
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import FieldrayError, Unreadable, Unusable
@@ -36,6 +37,7 @@ _TEXTS: Final = {
 }
 _NUMBERS: Final = {"rows": "Rows", "columns": "Columns", "bits_stored": "BitsStored"}
 _KEYWORDS: Final = (*_TEXTS.values(), *_NUMBERS.values(), "PatientAge", "NumberOfFrames", "DirectoryRecordSequence")
+_USUAL_HEADER_BYTES: Final = 2**18
 _DAYS: Final = {"D": 1.0, "W": 7.0, "M": 30.4375, "Y": 365.25}
 
 
@@ -48,8 +50,7 @@ def identify_dicom(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | tuple[tu
         # pydicom warns of every departure from the standard; archives are full of them.
         warnings.simplefilter("ignore")
         try:
-            stream.seek(0)
-            header = read_header(stream, _KEYWORDS, inflated_limit=MAX_INFLATED_HEADER_BYTES)
+            header = _header(stream)
             if header.media_class == _INDEX_CLASS:
                 return tuple(_references(header.dataset))
             return _frames(header, ref)
@@ -62,6 +63,16 @@ def identify_dicom(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | tuple[tu
             raise Unreadable(reason("truncated")) from error
         except Exception as error:  # pydicom raises whatever the damaged bytes lead it to
             raise Unreadable(reason("damaged", detail="its header cannot be read")) from error
+
+
+def _header(stream: BinaryIO) -> DicomHeader:
+    """Of a deflated file only as much is inflated as headers usually have, and more where that was not enough."""
+    for limit in (_USUAL_HEADER_BYTES, MAX_INFLATED_HEADER_BYTES):
+        stream.seek(0)
+        header = read_header(stream, _KEYWORDS, inflated_limit=limit)
+        if header.pixels or header.transfer_syntax != DeflatedExplicitVRLittleEndian:
+            break
+    return header
 
 
 def _references(dataset: Dataset) -> Iterator[tuple[str, ...]]:

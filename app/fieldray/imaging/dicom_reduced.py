@@ -26,6 +26,8 @@ from fieldray.imaging.reduction import JPEG_STEPS, WAVELET_COVER, Needed, larges
 _START: Final = b"\xff\x4f\xff\x51"
 _CODING_STYLE: Final = b"\xff\x52"
 _TILE_PART: Final = b"\xff\x90"
+# Beside a sharp white edge a low pass goes a little beyond the highest value.
+_OVERSHOOT: Final = 1.1
 _DAMAGE: Final = (OSError, ValueError, SyntaxError, KeyError, IndexError, TypeError, EOFError)
 
 
@@ -106,11 +108,18 @@ def wavelets_of(source: bytes) -> Wavelets | None:
 
 def _wavelets(source: bytes, bits: int, needed: Needed) -> tuple[NDArray[Any], int] | None:
     stream = wavelets_of(source)
-    if stream is None or stream.bits != bits:
+    if stream is None or stream.bits < bits:
         return None
     steps = [1 << level for level in range(min(stream.levels, 7) + 1)]
     step = largest_step(stream.rows, stream.columns, needed, cover=WAVELET_COVER, steps=steps)
-    return (decode_wavelets(source, step, bits), step) if step > 1 else None
+    if step == 1:
+        return None
+    stored = decode_wavelets(source, step, stream.bits)
+    if stream.bits > bits:  # encoders often state the container's precision; the values are as the header says
+        if int(stored.max()) > _OVERSHOOT * (1 << bits):
+            return None
+        stored = stored.clip(max=(1 << bits) - 1)
+    return stored, step
 
 
 def decode_wavelets(source: bytes, step: int, bits: int) -> NDArray[np.uint16]:

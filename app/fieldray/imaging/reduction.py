@@ -18,7 +18,7 @@ rounded, so they give the same tensor. JPEG and wavelets give one that differs b
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -32,6 +32,7 @@ WAVELET_COVER: Final = 1.25
 JPEG_STEPS: Final = (1, 2, 4, 8)
 # Blocks of 128 x 128 values of 65535 still add up in 32 bits.
 LARGEST_STEP: Final = 128
+_WIDE: Final[Mapping[str, type[np.number[Any]]]] = {"i": np.int32, "u": np.uint32, "f": np.float32}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +73,12 @@ def block_sums(values: NDArray[Any], step: int) -> NDArray[Any]:
     """Sums over step x step values; what is left at the lower and right edge makes smaller blocks.
 
     values  (rows, columns) integers of 8 or 16 bits in this machine's byte order, or averages of such
-    Gives 32-bit integers (ceil(rows / step), ceil(columns / step)), exact for a `step` up to `LARGEST_STEP`; float64
+    Gives 32-bit integers (ceil(rows / step), ceil(columns / step)), exact for a `step` up to `LARGEST_STEP`; float32
     of averages.
     """
     lines = _sums_of_lines(values, step)
-    wide = {"i": np.int32, "u": np.uint32, "f": np.float64}[values.dtype.kind]
-    sums = np.zeros((lines.shape[0], -(-lines.shape[1] // step)), wide)
-    for offset in range(step):
+    sums: NDArray[Any] = lines[:, ::step].astype(_WIDE[values.dtype.kind])
+    for offset in range(1, step):
         part = lines[:, offset::step]
         sums[:, : part.shape[1]] += part
     return sums
@@ -88,15 +88,14 @@ def block_means(values: NDArray[Any], step: int) -> NDArray[Any]:
     """Means over step x step integers, not rounded: float32; `values` themselves for a `step` of 1."""
     if step == 1:
         return values
-    means: NDArray[np.float32] = (block_sums(values, step) / block_counts(values.shape, step)).astype(np.float32)
+    means = block_sums(values, step).astype(np.float32)
+    means *= np.float32(1 / step**2)
+    rows_left, columns_left = (side % step for side in values.shape)
+    if rows_left:
+        means[-1] *= np.float32(step / rows_left)
+    if columns_left:
+        means[:, -1] *= np.float32(step / columns_left)
     return means
-
-
-def block_counts(shape: tuple[int, ...], step: int) -> NDArray[np.float32]:
-    """How many pixels each block of `block_sums` has: float32, same shape."""
-    down, across = (np.diff(np.minimum(np.arange(0, side + step, step), side)) for side in shape)
-    counts: NDArray[np.float32] = np.outer(down, across).astype(np.float32)
-    return counts
 
 
 def _sums_of_lines(values: NDArray[Any], step: int) -> NDArray[Any]:
@@ -106,7 +105,7 @@ def _sums_of_lines(values: NDArray[Any], step: int) -> NDArray[Any]:
     if values.dtype.kind == "u":
         wide = np.uint16 if int(values.max()) * step < 2**16 else np.uint32
     else:
-        wide = np.int32 if values.dtype.kind == "i" else np.float64
+        wide = _WIDE[values.dtype.kind]
     blocks = values[: whole * step].reshape(whole, step, values.shape[1])
     sums: NDArray[Any] = np.add.reduce(blocks, axis=1, dtype=wide)
     if whole * step == values.shape[0]:

@@ -267,6 +267,19 @@ def test_tiles_are_read_in_full(tmp_path: Path) -> None:
     assert _difference(full, reduced) <= 0.01
 
 
+def test_a_stream_may_state_the_containers_precision(tmp_path: Path) -> None:
+    path = _wavelet_file(tmp_path / "film.dcm", FILM)
+    for bits, step in ((12, 8), (10, 5)):
+        dataset = dcmread(path)
+        dataset.BitsStored, dataset.HighBit, dataset.WindowCenter, dataset.WindowWidth = bits, bits - 1, 2048, 4096
+        dataset.save_as(path)
+        full, reduced = _both(path)
+        # values of 12 bits where the header allows 10 are for the whole image to explain
+        assert reduced.step == step
+        assert (reduced.window, reduced.notes) == (full.window, full.notes)
+        assert _difference(full, reduced) <= 1.5
+
+
 def test_a_precision_that_is_not_the_headers_is_read_in_full(tmp_path: Path) -> None:
     path = write_dicom(tmp_path / "film.dcm", FILM, transfer_syntax=WAVELETS)
     dataset = dcmread(path)
