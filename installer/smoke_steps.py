@@ -167,7 +167,10 @@ def plug_in_a_drive(trial: Trial) -> None:
     """Plug in a model drive while the window is open: seen by it and by the command line"""
     user = trial.users["second"]
     wayland = {"XDG_SESSION_TYPE": "wayland", "WAYLAND_DISPLAY": "wayland-0"}  # and X11 beside it, as is usual
-    with opened(trial.root, user, FILMS, more={"LANG": "uk_UA.UTF-8", **wayland}):
+    settings = trial.root.inside(f"{user.home}/.local/share/fieldray/settings.json")
+    settings.write_text('{"language": "uk"}', encoding="utf-8")  # the small system itself knows no Ukrainian
+    shutil.chown(settings, user.number, user.number)
+    with opened(trial.root, user, FILMS, more=wayland):
         until(lambda: trial.picture("5-ukrainian").count(_ABNORMAL) > 500, "abnormal rows in the work list")
         with _drive(trial, trial.root.inside("/opt/fieldray/_internal/fieldray/_data/models")):
             until(lambda: trial.picture("6-drive").count(_BANNER) > 5000, "what the window asks about the drive")
