@@ -73,11 +73,13 @@ def fit(
     checkpoint    where a killed training goes on from: as it would have, but for what a dropout draws
     Raises UsageProblem (training_diverged) if the loss is not finite, StorageProblem.
     """
+    _seed_dropout(seed)  # before the engine: Keras gives a layer its seed when it makes it
     engine = open_engine(specification, weights, settings=settings)
     steps = max(1, round(len(data) * effort.epochs / effort.batch_size))
     key = f"{effort} {seed} {len(data)} {dict(specification.channels)} {settings.precision}"
     losses = checkpoint.restore(engine, key=key) if checkpoint else []
-    _seed_dropout(seed + len(losses))
+    if losses:
+        _seed_dropout(seed + len(losses))
     for step, chosen in enumerate(_drawn(len(data), effort.batch_size, seed, steps)):
         if step < len(losses):
             continue
