@@ -7,8 +7,6 @@ each layer is made as a TensorFlow Lite file of one operator and run on one thre
 from __future__ import annotations
 
 import math
-import statistics
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -19,6 +17,7 @@ import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 from numpy.typing import NDArray
 
+from fieldray.adaptation.prune.timing import median_seconds
 from fieldray.adaptation.specification import Layer, Specification, channel_sets, shapes
 
 _SLICE_S: Final = 0.02
@@ -108,17 +107,7 @@ def layer_milliseconds(shape: LayerShape) -> float:
 
     interpreter = Interpreter(model_content=layer_file(shape), num_threads=1)
     interpreter.allocate_tensors()
-    interpreter.invoke()
-    return min(_slice(interpreter.invoke) for _ in range(_ROUNDS)) * 1e3
-
-
-def _slice(run: Callable[[], object]) -> float:
-    taken: list[float] = []
-    while sum(taken) < _SLICE_S:
-        begun = time.perf_counter()
-        run()
-        taken.append(time.perf_counter() - begun)
-    return statistics.median(taken)
+    return min(median_seconds(interpreter.invoke, slice_s=_SLICE_S) for _ in range(_ROUNDS)) * 1e3
 
 
 def layer_file(shape: LayerShape) -> bytes:

@@ -75,7 +75,7 @@ def time_networks(
     seconds: dict[tuple[str, str], list[float]] = {key: [] for key in runs}
     for _ in range(_ROUNDS):
         for key, (run, count) in runs.items():
-            seconds[key].append(_slice(run) / count)
+            seconds[key].append(median_seconds(run, slice_s=_SLICE_S) / count)
     return {
         name: Timed(
             {kind: statistics.median(rows) * 1e3 for (owner, kind), rows in seconds.items() if owner == name},
@@ -85,11 +85,11 @@ def time_networks(
     }
 
 
-def _slice(run: Callable[[], object]) -> float:
+def median_seconds(run: Callable[[], object], *, slice_s: float) -> float:
     """Median seconds of the runs that fit into a slice of time, at least one, after one to warm up."""
     run()
     taken: list[float] = []
-    while sum(taken) < _SLICE_S:
+    while sum(taken) < slice_s:
         begun = time.perf_counter()
         run()
         taken.append(time.perf_counter() - begun)
