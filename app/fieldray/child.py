@@ -88,6 +88,8 @@ class Child:
         self._last_words.clear()
         self._drain = threading.Thread(target=self._keep_last_words, name="child-stderr", daemon=True)
         self._drain.start()
+        if self._deadline:
+            self._deadline.close()  # of a process that ended by itself
         self._deadline = Deadline(self._expire, name="child-deadline")
 
     def call(self, message: Message, *, timeout_s: float) -> Message:
