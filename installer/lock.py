@@ -20,7 +20,8 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 # Lock file: the extras of pyproject.toml that it covers besides the program's own dependencies, and for which systems.
-# TensorFlow 2.19.1 has no files for Windows.
+# TensorFlow installs on Windows too, but not from one lock for all systems: the resolver goes by the facts of the Linux
+# file, which name a tensorflow-intel 2.19.1 for Windows that does not exist. The Windows file asks for none.
 LOCKS: Final = {
     "installer/requirements.lock": (("desktop", "installer"), "--universal"),
     "installer/development.lock": (("desktop", "adapt", "dev"), "--python-platform=x86_64-manylinux_2_28"),

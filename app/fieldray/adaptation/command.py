@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+from fieldray.adaptation.compare import COMPARE
 from fieldray.adaptation.cross import CROSS
 from fieldray.adaptation.edgetpu_steps import COMPILE, PLACEMENT
 from fieldray.adaptation.judge import EVALUATE
@@ -22,12 +23,13 @@ from fieldray.adaptation.run_lock import locked
 from fieldray.adaptation.steps import QUANTISE, TRAIN
 
 STEPS: Final[tuple[Step, ...]] = (CROSS, TRAIN, PRUNE, QUANTISE, PLACEMENT, COMPILE, EVALUATE, PACK, REPORT)
+_ALONE: Final[Mapping[str, tuple[Step, ...]]] = {known.name: (known,) for known in (PROFILE, COMPARE)}
 
 
 def adapt(step: str, recipe: Path, *, say: Callable[[str], None], progress: Progress) -> None:
     """Perform the steps up to `step` ("run" for all) that are not done; `say` gets a line about each.
 
-    "profile" is a step of its own, which no other needs.
+    "profile" and "compare" are steps of their own, which no other needs.
 
     The recipe of a pruning study has no steps but its own: "report" tests, times and reports what there is so far, all
     others run it to its end. Raises UsageProblem (recipe, data, a training that diverged), PackProblem, StorageProblem.
@@ -43,7 +45,7 @@ def adapt(step: str, recipe: Path, *, say: Callable[[str], None], progress: Prog
         return
     run = Run(recipe=read_recipe(recipe), progress=progress)
     names = [known.name for known in STEPS]
-    wanted = STEPS if step == "run" else (PROFILE,) if step == "profile" else STEPS[: names.index(step) + 1]
+    wanted = STEPS if step == "run" else _ALONE.get(step) or STEPS[: names.index(step) + 1]
     with locked(run.recipe.run):
         run.execute(wanted, say=say)
     for known in wanted:

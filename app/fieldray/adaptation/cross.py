@@ -6,6 +6,7 @@ So every film of a small data set counts once. What is measured is the recipe, n
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Final
@@ -14,10 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.adaptation import measures
+from fieldray.adaptation.cross_report import write_report
 from fieldray.adaptation.engine import EngineSettings, open_engine
 from fieldray.adaptation.evaluate import Judged, by_group, known
 from fieldray.adaptation.files import write_atomically
 from fieldray.adaptation.films import Dataset
+from fieldray.adaptation.recipe import LabelRule, what_is_trained
 from fieldray.adaptation.run import Run, Step
 from fieldray.adaptation.shortcuts import border_pixels, shortcut_scores, thumbnail_pixels
 from fieldray.adaptation.steps import dataset_of, specification_of, train_as_told
@@ -27,7 +30,7 @@ _WANTED: Final = (0.90, 0.95)
 
 
 def cross_step(run: Run) -> Mapping[str, Any]:
-    """Train once for each fold; scores.npz and metrics.json of the films out of fold. Nothing without folds."""
+    """Train once for each fold; scores.npz, metrics.json and what is published. Nothing without folds."""
     folds = run.recipe.split.cross_folds
     if not folds:
         return {}
@@ -42,7 +45,17 @@ def cross_step(run: Run) -> Mapping[str, Any]:
     write_atomically(run.folder("cross") / "scores.npz", buffer.getvalue())
     results = _figures(run, data, scores)
     run.write("cross", "metrics.json", results)
+    _publish(run, data, scores, results)
     return {code: found["auc"] for code, found in results.items()}
+
+
+def _publish(run: Run, data: Dataset, scores: NDArray[np.float64], results: Mapping[str, Any]) -> None:
+    """cross.json and cross.html in the recipe's folder for what is published."""
+    folder, texts = run.recipe.published, run.recipe.pack
+    whole = {"pack": f"{texts.id} {texts.version}", "labels": results, "trained": what_is_trained(run.recipe)}
+    write_atomically(folder / "cross.json", (json.dumps(whole, indent=1) + "\n").encode())
+    parts = {label.code: _judged(run, data, scores, label) for label in run.recipe.kept_labels}
+    write_report(folder / "cross.html", whole, scored={code: (part.scores, part.truth) for code, part in parts.items()})
 
 
 def _judged_in(data: Dataset, run: Run, fold: int) -> NDArray[np.int64]:
@@ -70,11 +83,8 @@ def _out_of_fold(run: Run, data: Dataset, fold: int, judged: NDArray[np.int64]) 
 def _figures(run: Run, data: Dataset, scores: NDArray[np.float64]) -> dict[str, Any]:
     """For each label of the pack: AUC of all films and of each fold, groups, and what the shortcuts score."""
     found: dict[str, Any] = {}
-    chosen = np.flatnonzero(~np.isnan(scores).any(1))
-    rows = [data.films.rows[index] for index in chosen]
     for label in run.recipe.kept_labels:
-        column = run.recipe.labels.index(label)
-        part = known(scores[chosen, column], data.targets[chosen, column], rows)
+        part = _judged(run, data, scores, label)
         found[label.code] = {
             "films": len(part.rows),
             "patients": len(set(part.patients)),
@@ -87,9 +97,16 @@ def _figures(run: Run, data: Dataset, scores: NDArray[np.float64]) -> dict[str, 
                 for wanted in _WANTED
             },
             "by_group": by_group(part),
-            "shortcuts": _shortcuts(run, data, column),
+            "shortcuts": _shortcuts(run, data, run.recipe.labels.index(label)),
         }
     return found
+
+
+def _judged(run: Run, data: Dataset, scores: NDArray[np.float64], label: LabelRule) -> Judged:
+    """The films that were judged and whose answer is known."""
+    chosen, column = np.flatnonzero(~np.isnan(scores).any(1)), run.recipe.labels.index(label)
+    rows = [data.films.rows[index] for index in chosen]
+    return known(scores[chosen, column], data.targets[chosen, column], rows)
 
 
 def _fold_auc(part: Judged, fold: int) -> float:

@@ -69,9 +69,22 @@ def bootstrap(
     patients: Sequence[str],
     seed: int = 0,
 ) -> Estimate:
-    """The measure with its 95 % interval over 1000 draws of patients with replacement (all images of a patient).
+    """A share or an area with its 95 % interval: see `interval`."""
+    return Estimate(*interval(measure, scores, truth, patients=patients, seed=seed))
 
-    Draws without a value (a class is missing) are left out. Raises ValueError if the measure itself has none.
+
+def interval(
+    measure: Callable[[Scores, Truth], float],
+    scores: Scores,
+    truth: Truth,
+    *,
+    patients: Sequence[str],
+    seed: int = 0,
+) -> tuple[float, float, float]:
+    """The measure and the ends of its 95 % interval over 1000 draws of patients with replacement, all films of each.
+
+    scores (n,), or (n, networks) where the measure compares them. Draws without a value (a class is missing) are left
+    out. Raises ValueError if the measure itself has none.
     """
     value = measure(scores, truth)
     if math.isnan(value):
@@ -85,7 +98,7 @@ def bootstrap(
         drawn = np.concatenate([members[i] for i in generator.integers(len(members), size=len(members))])
         found.append(measure(scores[drawn], truth[drawn]))
     low, high = np.nanpercentile(found, (2.5, 97.5))
-    return Estimate(value, min(float(low), value), max(float(high), value))
+    return value, min(float(low), value), max(float(high), value)
 
 
 def logit(scores: Scores) -> Scores:

@@ -40,7 +40,7 @@ _GOLDEN_CANDIDATES: Final = 36
 _GOLDEN_SIDE: Final = 512
 # The kernels of two processors differ by up to 3 steps of the 8-bit scale; a score may move by more where it is steep.
 _GOLDEN_TOLERANCE: Final = 0.06
-_TOOLS: Final = ("numpy", "tensorflow-cpu", "keras", "torch", "ai-edge-litert", "pillow", "fieldray")
+_TOOLS: Final = ("numpy", "tensorflow-cpu", "tensorflow", "keras", "torch", "ai-edge-litert", "pillow", "fieldray")
 
 
 def pack_step(run: Run) -> Mapping[str, Any]:

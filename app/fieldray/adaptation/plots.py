@@ -81,7 +81,8 @@ def _draw_roc(axes: Axes, scores: Scores, truth: Truth, points: Mapping[str, Map
     for name, point in points.items():
         axes.plot(1 - point["specificity"]["value"], point["sensitivity"]["value"], "o", label=name)
     axes.set(xlabel="1 - specificity", ylabel="sensitivity", aspect="equal")
-    axes.legend(frameon=False, loc="lower right")
+    if points:
+        axes.legend(frameon=False, loc="lower right")
 
 
 def _draw_calibration(axes: Axes, scores: Scores, truth: Truth) -> None:

@@ -6,9 +6,9 @@ Paths are relative to the recipe's folder. Every key has its meaning in the data
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from fieldray.adaptation.augmentation import Augmentation
 from fieldray.adaptation.engine import EngineName, Precision
@@ -225,14 +225,27 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """`[comparison]`: the unpruned network that the pack is measured against, trained on the same films.
+
+    network, training    in place of the recipe's own
+    """
+
+    network: NetworkChoice
+    training: Training
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """The whole document.
 
     run           the run folder
+    results       folder for what is published of comparisons and cross-validations; without it, the run folder
     signing_key   private key file for the pack; made there if absent
     calibration_images   how many training films decide the ranges of the integers
     prune                `[prune]`: how the trained network is pruned; without it, it is not
     profile              `[profile]`: what `adapt profile` measures
+    comparison           `[comparison]`: what `adapt compare` measures the pack against
     """
 
     run: Path
@@ -248,13 +261,20 @@ class Recipe:
     packs_folder: Path
     augmentation: Augmentation = field(default_factory=Augmentation)
     calibration_images: int = 200
+    results: Path | None = None
     prune: PruneRecipe | None = None
     profile: ProfileChoice = field(default_factory=ProfileChoice)
+    comparison: Comparison | None = None
 
     def __post_init__(self) -> None:
         codes = [label.code for label in self.labels]
         if len(set(codes)) != len(codes) or not self.data or all(label.auxiliary for label in self.labels):
             raise ValueError("needs data, and labels with different codes that are not all auxiliary")
+
+    @property
+    def published(self) -> Path:
+        """The folder for what is published."""
+        return self.results or self.run
 
     @property
     def kept_labels(self) -> tuple[LabelRule, ...]:
@@ -268,19 +288,40 @@ def read_recipe(path: Path) -> Recipe:
     Raises UsageProblem (recipe_unreadable, recipe_key with the wrong key).
     """
     recipe, base = parse(Recipe, read_toml(path), where="recipe"), path.resolve().parent
-    strangers = recipe.evaluation.strangers
-    weights = recipe.network.weights
-    if weights not in ("none", "imagenet"):
-        weights = str(base / weights)
+    strangers, comparison = recipe.evaluation.strangers, recipe.comparison
     return replace(
         recipe,
         run=base / recipe.run,
         signing_key=base / recipe.signing_key.expanduser(),
         packs_folder=base / recipe.packs_folder,
-        network=replace(recipe.network, weights=weights),
+        network=_with_path(recipe.network, base),
         data=tuple(_rooted(source, base) for source in recipe.data),
         evaluation=replace(recipe.evaluation, strangers=_rooted(strangers, base) if strangers else None),
+        results=base / recipe.results.expanduser() if recipe.results else None,
+        comparison=comparison and replace(comparison, network=_with_path(comparison.network, base)),
     )
+
+
+def what_is_trained(recipe: Recipe) -> dict[str, Any]:
+    """What decides a training, ready to be published as JSON: no paths but the names of what they lead to."""
+    network = {**asdict(recipe.network), "weights": Path(recipe.network.weights).name}
+    sources = [
+        {"name": source.name, "where": dict(source.where), "share": source.share, "judged": source.judged}
+        for source in recipe.data
+    ]
+    return {
+        "input": asdict(recipe.input),
+        "network": network,
+        "labels": {label.code: label.weight for label in recipe.labels},
+        "data": sources,
+        "training": asdict(recipe.training),
+        "augmentation": asdict(recipe.augmentation),
+    }
+
+
+def _with_path(network: NetworkChoice, base: Path) -> NetworkChoice:
+    own = network.weights in ("none", "imagenet")
+    return network if own else replace(network, weights=str(base / network.weights))
 
 
 def _rooted(source: Source, base: Path) -> Source:

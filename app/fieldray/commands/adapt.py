@@ -17,6 +17,7 @@ STEPS: Final = {
     "run": "all steps that are not done yet",
     "cross": "cross-validate the recipe, where it names folds",
     "profile": "time the network's iterations against batch and image size, and propose the batch size",
+    "compare": "train the unpruned network that the recipe names, and measure the pack against it",
     "train": "read the films and train the network",
     "prune": "make the trained network smaller and faster",
     "quantise": "convert the network to int8",

@@ -86,3 +86,7 @@ def test_every_judged_film_is_scored_out_of_its_fold(tmp_path: Path) -> None:
     assert found["films"] == 60 and found["auc"]["value"] > 0.95 and set(found["auc_by_fold"]) == {"0", "1", "2"}
     # the middle tells the class, the border cannot
     assert found["shortcuts"]["thumbnail"] > 0.95 and found["shortcuts"]["border"] < 0.75
+    text = (tmp_path / "run" / "cross.json").read_text(encoding="utf-8")  # no folder for what is published was named
+    assert json.loads(text)["labels"]["bright"] == found and str(tmp_path) not in text
+    page = (tmp_path / "run" / "cross.html").read_text(encoding="utf-8")
+    assert f"{found['auc']['value']:.3f} (" in page and page.count("<svg") == 1 and str(tmp_path) not in page

@@ -243,6 +243,7 @@ class Study:
             files={name: one.files for name, one in found.items()},
             images=images,
             settings=self._settings,
+            rounds=self._recipe.rounds,
         )
         whole = (networks[ORIGINAL], timed[ORIGINAL])
         rows = {name: row_of(networks[name], of=found[name], timed=timed[name], original=whole) for name in networks}

@@ -11,6 +11,7 @@ from fieldray.adaptation.fit import Effort
 from fieldray.adaptation.profile import ProfileChoice
 from fieldray.adaptation.prune.baselines import Baseline
 from fieldray.adaptation.prune.recipe import PruneRecipe
+from fieldray.adaptation.prune.timing import ROUNDS
 from fieldray.adaptation.tables import parse, read_toml
 
 
@@ -82,6 +83,7 @@ class StudyRecipe:
     run               the run folder
     results           where the table is kept beside it; the report goes into the same folder
     threads           on which networks are timed; training_threads: on which they train (0: the framework's choice)
+    rounds            turns that each network gets when they are timed
     representative    training images that decide the ranges of the integers
     float_files       float TensorFlow Lite files are made and timed too
     profile           what `adapt profile` measures of the original
@@ -97,12 +99,15 @@ class StudyRecipe:
     runs: tuple[RunRecipe, ...]
     baselines: tuple[BaselineRecipe, ...] = ()
     threads: int = 1
+    rounds: int = ROUNDS
     training_threads: int = 0
     representative: int = 200
     float_files: bool = True
     profile: ProfileChoice = field(default_factory=ProfileChoice)
 
     def __post_init__(self) -> None:
+        if self.rounds < 1:
+            raise ValueError("rounds must be 1 or more")
         names = [run.name for run in self.runs]
         for index, run in enumerate(self.runs):
             above = {"", *names[:index]}

@@ -12,7 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +23,10 @@ from fieldray.adaptation.specification import Specification
 from fieldray.adaptation.weights import Weights
 
 _BATCH: Final = 100
-_ROUNDS: Final = 7
+ROUNDS: Final = 7
 _SLICE_S: Final = 0.15
 Network = tuple[Specification, Weights]
+Key = TypeVar("Key", str, tuple[str, str])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,10 +61,12 @@ def time_networks(
     files: Mapping[str, Files],
     images: NDArray[np.uint8],
     settings: EngineSettings,
+    rounds: int = ROUNDS,
 ) -> dict[str, Timed]:
     """Time every network in turns, so that what else the machine does falls on all alike.
 
     files    of each network; images    (n, height, width, channels) uint8, timed on in the engine
+    rounds   turns that each network gets, of which the median counts
     """
     runs: dict[tuple[str, str], tuple[Callable[[], object], int]] = {}
     batch = images[:_BATCH].astype(np.float32) / 255
@@ -72,27 +75,40 @@ def time_networks(
         if (whole := files[name].float32) is not None:
             runs[name, "float32"] = (_file_run(whole), 1)
         runs[name, "int8"] = (_file_run(files[name].int8), 1)
-    seconds: dict[tuple[str, str], list[float]] = {key: [] for key in runs}
-    for _ in range(_ROUNDS):
-        for key, (run, count) in runs.items():
-            seconds[key].append(median_seconds(run, slice_s=_SLICE_S) / count)
+    taken = _in_turns(runs, rounds=rounds)
     return {
         name: Timed(
-            {kind: statistics.median(rows) * 1e3 for (owner, kind), rows in seconds.items() if owner == name},
+            {kind: milliseconds for (owner, kind), milliseconds in taken.items() if owner == name},
             len(files[name].int8),
         )
         for name in networks
     }
 
 
+def time_files(files: Mapping[str, bytes], *, rounds: int = ROUNDS) -> dict[str, float]:
+    """Median milliseconds an image of TensorFlow Lite files by name, on one thread and in turns."""
+    return _in_turns({name: (_file_run(data), 1) for name, data in files.items()}, rounds=rounds)
+
+
+def _in_turns(runs: Mapping[Key, tuple[Callable[[], object], int]], *, rounds: int) -> dict[Key, float]:
+    """Median milliseconds an image of each run, given with the number of images it does."""
+    seconds: dict[Key, list[float]] = {key: [] for key in runs}
+    for _ in range(rounds):
+        for key, (run, count) in runs.items():
+            seconds[key].append(median_seconds(run, slice_s=_SLICE_S) / count)
+    return {key: statistics.median(rows) * 1e3 for key, rows in seconds.items()}
+
+
 def median_seconds(run: Callable[[], object], *, slice_s: float) -> float:
     """Median seconds of the runs that fit into a slice of time, at least one, after one to warm up."""
     run()
     taken: list[float] = []
-    while sum(taken) < slice_s:
+    began = ended = time.perf_counter()
+    while not taken or ended - began < slice_s:
         begun = time.perf_counter()
         run()
-        taken.append(time.perf_counter() - begun)
+        ended = time.perf_counter()
+        taken.append(ended - begun)
     return statistics.median(taken)
 
 

@@ -1,0 +1,180 @@
+"""`adapt compare`: what the pack lost and won against the unpruned network, trained on the same films, in int8 too.
+
+The unpruned network has a run of its own inside the recipe's run folder, so that it goes on where it was stopped. Both
+files answer the same films by the code that screens, and are timed in turns in one run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray.adaptation import measures
+from fieldray.adaptation.answers import answer
+from fieldray.adaptation.compare_report import write_report
+from fieldray.adaptation.evaluate import known
+from fieldray.adaptation.files import write_atomically
+from fieldray.adaptation.placement import place
+from fieldray.adaptation.prune.timing import time_files
+from fieldray.adaptation.recipe import Comparison, what_is_trained
+from fieldray.adaptation.run import Run, Step
+from fieldray.adaptation.steps import QUANTISE, TRAIN, converted, dataset_of, load_network
+from fieldray.domain.model import OutputRoles
+from fieldray.errors import UsageProblem
+from fieldray.packs.sealed import read_files, read_sealed
+from fieldray.reasons import reason
+
+_PARTS: Final = ("validation", "test")
+_RATIOS: Final = ("multiply_adds", "file_bytes", "stick_estimate_ms", "milliseconds")
+Scores = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Judged:
+    """A TensorFlow Lite file, what its outputs are, and the codes of its labels in their order."""
+
+    file: bytes
+    outputs: OutputRoles
+    labels: tuple[str, ...]
+
+
+def compare_step(run: Run) -> Mapping[str, Any]:
+    """Train and quantise the unpruned network, then measure both; comparison.json and comparison.html.
+
+    Raises UsageProblem (recipe_key where nothing is to be compared), PackProblem, StorageProblem.
+    """
+    choice = run.recipe.comparison
+    if choice is None:
+        raise UsageProblem(reason("recipe_key", key="comparison", detail="is missing"))
+    pack, whole = _pack(run), _whole_run(run, choice)
+    whole.execute((TRAIN, QUANTISE), say=lambda _: None)
+    networks = {"whole": _judged(whole, "int8"), "pack": pack}
+    results = {
+        "pack": f"{run.recipe.pack.id} {run.recipe.pack.version}",
+        "trained": what_is_trained(whole.recipe),
+        "trained_labels": [label.code for label in run.recipe.labels],
+        "history": whole.read("train", "history.json"),
+        **_speed(networks),
+        "labels": _quality(whole, {**networks, "whole_float": _judged(whole, "float")}),
+    }
+    folder = run.recipe.published
+    write_atomically(folder / "comparison.json", (json.dumps(results, indent=1) + "\n").encode())
+    write_report(folder / "comparison.html", results)
+    return {f"times_{name}": round(ratio, 2) for name, ratio in results["times_less"].items()} | {
+        f"{code}_{part}_auc_difference": round(found[part]["difference"]["value"], 4)
+        for code, found in results["labels"].items()
+        for part in _PARTS
+    }
+
+
+def _pack(run: Run) -> Judged:
+    """The recipe's pack, as it was made. Raises UsageProblem where it is of another input or other labels."""
+    folder: Path = run.recipe.packs_folder / f"{run.recipe.pack.id}-{run.recipe.pack.version}"
+    model = read_files(folder, read_sealed(folder)).model("signed")
+    codes = tuple(label.code for label in model.manifest.labels)
+    if model.manifest.input != run.recipe.input or codes != tuple(label.code for label in run.recipe.kept_labels):
+        raise UsageProblem(
+            reason("recipe_key", key="pack", detail=f"is not the one in {folder}: input or labels differ")
+        )
+    return Judged(file=model.cpu_file, outputs=model.manifest.outputs, labels=codes)
+
+
+def _whole_run(run: Run, choice: Comparison) -> Run:
+    """The run of the unpruned network, within the recipe's."""
+    recipe = replace(
+        run.recipe, run=run.folder("compare"), network=choice.network, training=choice.training, prune=None
+    )
+    return Run(recipe=recipe, progress=run.progress)
+
+
+def _judged(whole: Run, name: str) -> Judged:
+    file, (specification, _) = converted(whole, name), load_network(whole)
+    codes = tuple(label.code for label in whole.recipe.kept_labels)
+    return Judged(file=file.data, outputs=file.roles(specification), labels=codes)
+
+
+def _speed(networks: Mapping[str, Judged]) -> dict[str, Any]:
+    """What each file takes, and how many times less the pack takes than the unpruned network."""
+    milliseconds = time_files({name: network.file for name, network in networks.items()})
+    facts = {name: _facts(network.file) | {"milliseconds": milliseconds[name]} for name, network in networks.items()}
+    ratios = {name: facts["whole"][name] / facts["pack"][name] for name in _RATIOS}
+    return {"networks": facts, "times_less": ratios}
+
+
+def _facts(file: bytes) -> dict[str, Any]:
+    placement = place(file)
+    return {
+        "file_bytes": len(file),
+        "weight_bytes": placement.weight_bytes,
+        "multiply_adds": sum(operator.multiply_adds for operator in placement.operators),
+        "operators": len(placement.operators),
+        "mapped": placement.mapped,
+        "subgraphs": placement.subgraphs,
+        "streamed_bytes": placement.streamed_bytes,
+        "stick_estimate_ms": placement.estimate_ms,
+    }
+
+
+def _quality(whole: Run, networks: Mapping[str, Judged]) -> dict[str, Any]:
+    """For each label and part: AUC of every file, and the pack's less the unpruned network's, on the same films."""
+    data, found = dataset_of(whole), dict[str, Any]()
+    for part in _PARTS:
+        samples = data.samples(part)
+        scores = {
+            name: _scores(whole, network, samples.images, f"{part}, {name}") for name, network in networks.items()
+        }
+        for column, label in enumerate(whole.recipe.kept_labels):
+            targets = samples.targets[:, whole.recipe.labels.index(label)]
+            both = np.column_stack([own[:, column] for own in scores.values()])
+            films = known(both, targets, data.rows(part))
+            found.setdefault(label.code, {})[part] = areas(
+                films.scores, films.truth, names=tuple(scores), patients=films.patients
+            )
+    return found
+
+
+def areas(scores: Scores, truth: NDArray[np.bool_], *, names: tuple[str, ...], patients: list[str]) -> dict[str, Any]:
+    """AUC of each column of scores (films, names), and of "pack" less that of "whole", with intervals over patients."""
+    own, pack = names.index("whole"), names.index("pack")
+
+    def difference(drawn: Scores, answers: NDArray[np.bool_]) -> float:
+        return measures.auc(drawn[:, pack], answers) - measures.auc(drawn[:, own], answers)
+
+    found = {
+        name: asdict(measures.bootstrap(measures.auc, scores[:, column], truth, patients=patients))
+        for column, name in enumerate(names)
+    }
+    value, low, high = measures.interval(difference, scores, truth, patients=patients)
+    return {
+        "films": len(truth),
+        "positive": int(truth.sum()),
+        "auc": found,
+        "difference": {"value": value, "low": low, "high": high},
+    }
+
+
+def _scores(whole: Run, network: Judged, images: NDArray[np.uint8], what: str) -> Scores:
+    return answer(
+        network.file,
+        images,
+        spec=whole.recipe.input,
+        outputs=network.outputs,
+        labels=len(network.labels),
+        progress=lambda done, total: whole.progress(what, done, total),
+    ).scores
+
+
+COMPARE: Final = Step(
+    name="compare",
+    perform=compare_step,
+    reads=(
+        *("input", "labels", "data", "split", "augmentation", "calibration_images"),
+        *("pack", "packs_folder", "results", "comparison"),
+    ),
+)

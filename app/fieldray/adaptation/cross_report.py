@@ -1,0 +1,65 @@
+"""The page of a cross-validation: each judged film's score comes from a network that saw none of its patient's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray.adaptation.files import write_atomically
+from fieldray.adaptation.page import page, table, text
+from fieldray.adaptation.plots import score_plots
+
+_NOTE: Final = """Each fold's films were judged by a network trained on all other folds, so no network saw a film of a
+patient it judges. Intervals are 95 % over patients. The border's pixels alone and a thumbnail were fitted and judged on
+the same films in the same folds: a result near theirs is no result."""
+Scored = tuple[NDArray[np.float64], NDArray[np.bool_]]
+
+
+def write_report(path: Path, results: Mapping[str, Any], *, scored: Mapping[str, Scored]) -> None:
+    """Write the page of a cross-validation's results. Raises StorageProblem.
+
+    scored    by label: scores (n,) in 0..1 and truth (n,) of the films judged
+    """
+    title = f"{results['pack']}: cross-validation"
+    parts = [
+        f"<h1>{text(title)}</h1>",
+        '<p class="note">Research use only. Not for diagnostic use.</p>',
+        f"<p>{_NOTE}</p>",
+        *[_label(code, found, scored[code]) for code, found in results["labels"].items()],
+        "<h2>What was trained</h2><pre>" + text(json.dumps(results["trained"], indent=1)) + "</pre>",
+    ]
+    write_atomically(path, page(title, parts))
+
+
+def _label(code: str, found: Mapping[str, Any], scored: Scored) -> str:
+    rows = [
+        ["films, patients", f"{found['films']}, {found['patients']}"],
+        ["with, without", f"{found['positive']}, {found['negative']}"],
+        ["AUC out of fold", _interval(found["auc"])],
+        *[[f"AUC of fold {fold}", f"{area:.3f}"] for fold, area in found["auc_by_fold"].items()],
+        *[[f"AUC of the {name} alone", f"{area:.3f}"] for name, area in found["shortcuts"].items()],
+        *[
+            [f"specificity at sensitivity {at}", f"{value:.3f}"]
+            for at, value in found["specificity_at_sensitivity"].items()
+        ],
+    ]
+    groups = [
+        [group, name, facts["films"], _interval(facts["auc"])]
+        for group, members in found["by_group"].items()
+        for name, facts in members.items()
+    ]
+    return (
+        f"<h2>{text(code)}</h2>"
+        + score_plots(*scored, points={})
+        + table(["figure", "value"], rows)
+        + (table(["group", "", "films", "AUC"], groups) if groups else "")
+    )
+
+
+def _interval(found: Mapping[str, float]) -> str:
+    return f"{found['value']:.3f} ({found['low']:.3f} to {found['high']:.3f})"

@@ -1,0 +1,54 @@
+"""A comparison's figures on made-up scores, and what is said where there is nothing to compare."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fieldray.adaptation.compare import areas, compare_step
+from fieldray.adaptation.recipe import read_recipe
+from fieldray.adaptation.run import Run
+from fieldray.errors import UsageProblem
+
+RECIPE = Path(__file__).parents[3] / "models" / "recipes" / "pneumonia-paediatric.toml"
+
+
+def test_the_difference_is_the_packs_less_the_unpruned_networks() -> None:
+    truth = np.array([True, True, False, False] * 10)
+    # the pack has one of four pairs of each kind the wrong way round: 3/4; the unpruned network none
+    pack, whole = [0.9, 0.4, 0.5, 0.1] * 10, [0.9, 0.8, 0.2, 0.1] * 10
+    found = areas(
+        np.column_stack([pack, whole]), truth, names=("pack", "whole"), patients=[f"p{n}" for n in range(len(truth))]
+    )
+    assert found["auc"]["pack"]["value"] == 0.75 and found["auc"]["whole"] == {"value": 1.0, "low": 1.0, "high": 1.0}
+    assert found["films"] == 40 and found["positive"] == 20
+    assert (
+        found["difference"]["value"] == -0.25 and found["difference"]["low"] < -0.25 < found["difference"]["high"] < 0
+    )
+
+
+def _run(tmp_path: Path, text: str) -> Run:
+    (tmp_path / "models" / "recipes").mkdir(parents=True)
+    (tmp_path / "models" / "recipes" / "recipe.toml").write_text(text, encoding="utf-8")
+    recipe = read_recipe(tmp_path / "models" / "recipes" / "recipe.toml")
+    return Run(recipe=recipe, progress=lambda *_: None)
+
+
+def test_a_recipe_without_a_comparison_says_so(tmp_path: Path) -> None:
+    before, _, rest = RECIPE.read_text(encoding="utf-8").partition("[comparison]")
+    run = _run(tmp_path, before + rest[rest.index("[evaluation]") :])
+    with pytest.raises(UsageProblem, match="The recipe's comparison is missing"):
+        compare_step(run)
+
+
+def test_a_pack_of_another_input_is_not_compared(tmp_path: Path) -> None:
+    run = _run(tmp_path, RECIPE.read_text(encoding="utf-8").replace("width = 160", "width = 128"))
+    pack = "pneumonia-paediatric-1.0.0"
+    (tmp_path / "models" / pack).mkdir()
+    for path in (RECIPE.parents[1] / pack).iterdir():
+        (tmp_path / "models" / pack / path.name).write_bytes(path.read_bytes())
+    with pytest.raises(UsageProblem, match=r"pack is not the one in .*: input or labels differ"):
+        compare_step(run)
+    assert not run.recipe.run.exists()  # said before anything is trained
