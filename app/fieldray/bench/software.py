@@ -19,6 +19,7 @@ _LIBRARIES: Final = {
     "openjpeg": "pylibjpeg-openjpeg",
     "jpeg_ls": "pyjpegls",
     "gdcm": "python-gdcm",
+    "imagecodecs": "imagecodecs",
     "psutil": "psutil",
     "cryptography": "cryptography",
     "PySide6": "PySide6-Essentials",
