@@ -112,13 +112,13 @@ def grey_image_at(stored: NDArray[Any], dataset: Dataset, *, step: int, rows: in
 
 
 def _modality(stored: NDArray[Any], dataset: Dataset, remarks: list[str], step: int) -> _Modality:
-    if stored.dtype.kind == "f" or stored.dtype.itemsize > 2:
+    unit, base = 1.0, 0.0
+    is_spread = stored.dtype.kind == "f" or stored.dtype.itemsize > 2
+    if is_spread:
         stored, unit, base = _on_16_bits(stored)
         remarks.append("scaled_to_16_bits")
-        low, high = 0, 65535
-    else:
-        unit, base = 1.0, 0.0
-        low, high = _stored_range(stored, dataset)
+    lowest, highest = int(stored.min()), int(stored.max())
+    low, high = (0, 65535) if is_spread else _stored_range(stored.dtype, dataset, lowest, highest)
     no_data = _no_data(stored, dataset, low, high)
     sequence = items(dataset, "ModalityLUTSequence")
     table = _table(sequence[0], dataset, is_signed=low < 0) if sequence else None
@@ -128,11 +128,11 @@ def _modality(stored: NDArray[Any], dataset: Dataset, remarks: list[str], step: 
         whole = _Modality(pixels, 1.0, 0.0, no_data, int(pixels.min()), int(pixels.max()), step)
         return _turned(whole, top) if _low_is_white(dataset) else whole
     slope, intercept = number(dataset, "RescaleSlope") or 1.0, number(dataset, "RescaleIntercept") or 0.0
-    lowest, highest = int(stored.min()) - low, int(stored.max()) - low
     if no_data is None:
-        stored, step = block_means(stored, step), 1
+        stored, step = block_means(stored, step, highest=highest), 1
     scale, offset = slope * unit, slope * (low * unit + base) + intercept
-    shifted = _Modality(_shifted(stored, low, high), scale, offset, no_data, lowest, highest, step)
+    pixels = _shifted(stored, low, high)
+    shifted = _Modality(pixels, scale, offset, no_data, lowest - low, highest - low, step)
     return _turned(shifted, high - low) if _low_is_white(dataset) != (scale < 0) else shifted
 
 
@@ -154,15 +154,14 @@ def _low_is_white(dataset: Dataset) -> bool:
     return text(dataset, "PhotometricInterpretation").upper() == "MONOCHROME1" or inverse_shape
 
 
-def _stored_range(stored: NDArray[Any], dataset: Dataset) -> tuple[int, int]:
-    """Lowest and highest value that Bits Stored allows, widened where the pixels disagree with it."""
-    container = 8 * stored.dtype.itemsize
+def _stored_range(of: np.dtype[Any], dataset: Dataset, lowest: int, highest: int) -> tuple[int, int]:
+    """Lowest and highest value that Bits Stored allows, widened where those found disagree with it."""
+    container = 8 * of.itemsize
     bits = whole_number(dataset, "BitsStored", container)
     bits = bits if 1 <= bits <= container else container
-    lowest, highest = int(stored.min()), int(stored.max())
-    while bits < container and not _holds(bits, lowest, highest, stored.dtype.kind):
+    while bits < container and not _holds(bits, lowest, highest, of.kind):
         bits += 1
-    if stored.dtype.kind == "i":
+    if of.kind == "i":
         return -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
     return 0, 2**bits - 1
 

@@ -189,7 +189,9 @@ def _fits(stored: NDArray[Any], dataset: Dataset, shape: Shape) -> bool:
         return False
     if bits == shape.bits_allocated:
         return True
-    limit = 1 << (bits - 1 if stored.dtype.kind == "i" else bits)
+    if stored.dtype.kind == "u":
+        return int(stored.max()) < 1 << bits
+    limit = 1 << (bits - 1)
     return int(stored.max()) < limit and int(stored.min()) >= -limit
 
 

@@ -69,14 +69,15 @@ def largest_step(
     return max((step for step in steps if step <= most), default=1)
 
 
-def block_sums(values: NDArray[Any], step: int) -> NDArray[Any]:
+def block_sums(values: NDArray[Any], step: int, *, highest: int | None = None) -> NDArray[Any]:
     """Sums over step x step values; what is left at the lower and right edge makes smaller blocks.
 
-    values  (rows, columns) integers of 8 or 16 bits in this machine's byte order, or averages of such
+    values   (rows, columns) integers of 8 or 16 bits in this machine's byte order, or averages of such
+    highest  the highest of them, or more, where somebody has looked already
     Gives 32-bit integers (ceil(rows / step), ceil(columns / step)), exact for a `step` up to `LARGEST_STEP`; float32
     of averages.
     """
-    lines = _sums_of_lines(values, step)
+    lines = _sums_of_lines(values, step, highest)
     sums: NDArray[Any] = lines[:, ::step].astype(_WIDE[values.dtype.kind])
     for offset in range(1, step):
         part = lines[:, offset::step]
@@ -84,11 +85,11 @@ def block_sums(values: NDArray[Any], step: int) -> NDArray[Any]:
     return sums
 
 
-def block_means(values: NDArray[Any], step: int) -> NDArray[Any]:
+def block_means(values: NDArray[Any], step: int, *, highest: int | None = None) -> NDArray[Any]:
     """Means over step x step integers, not rounded: float32; `values` themselves for a `step` of 1."""
     if step == 1:
         return values
-    means = block_sums(values, step).astype(np.float32)
+    means = block_sums(values, step, highest=highest).astype(np.float32)
     means *= np.float32(1 / step**2)
     rows_left, columns_left = (side % step for side in values.shape)
     if rows_left:
@@ -98,12 +99,13 @@ def block_means(values: NDArray[Any], step: int) -> NDArray[Any]:
     return means
 
 
-def _sums_of_lines(values: NDArray[Any], step: int) -> NDArray[Any]:
+def _sums_of_lines(values: NDArray[Any], step: int, highest: int | None) -> NDArray[Any]:
     """Sums of `step` neighbouring rows, in 16 bits where they fit: twice as fast as 32."""
     whole = values.shape[0] // step
     wide: type[np.number[Any]]
     if values.dtype.kind == "u":
-        wide = np.uint16 if int(values.max()) * step < 2**16 else np.uint32
+        highest = int(values.max()) if highest is None else highest
+        wide = np.uint16 if highest * step < 2**16 else np.uint32
     else:
         wide = _WIDE[values.dtype.kind]
     blocks = values[: whole * step].reshape(whole, step, values.shape[1])

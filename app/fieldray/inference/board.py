@@ -90,7 +90,9 @@ class Board:
         self.slots: Final = tuple(Slot(name) for name in names)
         self._publish: Publish | None = publish
         self._publishing = publishing
-        self._condition = threading.Condition()
+        lock = threading.RLock()
+        self._condition = threading.Condition(lock)  # a state has changed
+        self._arrival = threading.Condition(lock)  # that, or an image has come: who runs none is not to be woken
         self._events: deque[BackendChanged] = deque()
         self._jobs: deque[Job] = deque()
         self._running = 0
@@ -106,7 +108,7 @@ class Board:
             why = self._why_nobody()
             if not why:
                 self._jobs.append(job)
-                self._condition.notify_all()
+                self._arrival.notify_all()
         if why:
             job.future.set_exception(BackendProblem(why))
         return job.future
@@ -152,7 +154,7 @@ class Board:
         with self._condition:
             self._is_finishing = True
             self._publish = None
-            self._condition.notify_all()
+            self._wake_all()
 
     def close(self) -> None:
         """End now: what is queued fails."""
@@ -178,15 +180,17 @@ class Board:
                     self._running += len(jobs)
                     if jobs:
                         return jobs
-                    self._condition.notify_all()
-                elif not self._condition.wait(until_s - time.monotonic()) or time.monotonic() > until_s:
+                    self._wake_all()
+                elif not self._arrival.wait(until_s - time.monotonic()) or time.monotonic() > until_s:
                     return []  # woken again and again for others' images, it has to look after its process too
         return None
 
     def done(self, jobs: Sequence[Job]) -> None:
         """These have their answers."""
-        with self._changing():
+        with self._condition:
             self._running -= len(jobs)
+            if self._is_finishing:
+                self._wake_all()
 
     def enter(self, slot: Slot, state: BackendState, *, detail: str = "", image_s: float = 0.0) -> None:
         """The backend is in a new state, and all is well with it."""
@@ -222,6 +226,10 @@ class Board:
             return not self._is_over()
 
     # ---- inside, with the lock held
+
+    def _wake_all(self) -> None:
+        self._condition.notify_all()
+        self._arrival.notify_all()
 
     def _is_over(self) -> bool:
         return self._is_closed or (self._is_finishing and not self._jobs and not self._running)
@@ -278,7 +286,7 @@ class Board:
         with self._condition:
             yield doomed
             self._note_events()
-            self._condition.notify_all()
+            self._wake_all()
         for job, why in doomed:
             if job.begin():
                 job.future.set_exception(BackendProblem(why))
