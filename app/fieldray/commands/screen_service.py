@@ -1,7 +1,8 @@
 """The program itself as a contender of `bench pipeline`: the real batch over a folder, in a process of its own.
 
 Answers as `bench.contest.script` describes. Every run has fresh decoding processes, a fresh engine and database; all
-are ready, and every decoder has read one film of every kind, before the time begins to run.
+are ready, every decoder has read one film of every kind, and the batch has been through them once, before the time
+begins to run: the scripts that it is compared with have done one film of each kind too.
 """
 
 from __future__ import annotations
@@ -49,10 +50,11 @@ class ScreenService:
             rules = {"allow_older": body["allow_older"], "allow_legacy": body["allow_legacy"]}
             self._model = library.load(Path(body["pack"]), **rules)
             self._first = [ImageRef(path=Path(path)) for path in body["first"]]
+            self._screen([ref.path for ref in self._first])
             return Message({"detail": f"{number_of_readers(Settings())} decoders"})
-        return Message(self._screen(Path(body["folder"])))
+        return Message(self._screen([Path(body["folder"])]))
 
-    def _screen(self, folder: Path) -> dict[str, object]:
+    def _screen(self, paths: Sequence[Path]) -> dict[str, object]:
         assert self._model is not None
         settings, heard = Settings({"device": "cpu"}), Heard()
         size = number_of_readers(settings)
@@ -65,7 +67,7 @@ class ScreenService:
             _get_ready(readers, self._first, self._model, size)
             heard.wait_ready()
             before_s, began_s = processor_s(os.getpid()), time.perf_counter()
-            session.start([folder], fresh=True).join()
+            session.start(paths, fresh=True).join()
             seconds, after_s = time.perf_counter() - began_s, processor_s(os.getpid())
         spent_s = None if before_s is None or after_s is None else after_s - before_s
         found = heard.counts

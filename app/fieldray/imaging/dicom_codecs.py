@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import gdcm
+import imagecodecs
 import jpeg_ls
 import numpy as np
-import PIL.Image
 from numpy.typing import NDArray
 from pydicom.uid import (
     HTJ2K,
@@ -49,6 +49,7 @@ PLUGINS: Final[Mapping[UID, str]] = {
 _ITEM: Final = 0xFFFEE000
 _SEQUENCE_END: Final = 0xFFFEE0DD
 _J2K_START: Final = b"\xff\x4f\xff\x51"
+_END_OF_IMAGE: Final = b"\xff\xd9"
 # Names that pydicom's table does not hold.
 _NAMES: Final[Mapping[str, str]] = {
     "1.2.840.10008.1.2.4.110": "JPEG XL lossless",
@@ -68,9 +69,17 @@ def check_fragments(value: memoryview) -> None:
 
     Raises Unreadable `truncated` where a fragment is longer than what is left, `damaged` where there are none.
     """
-    lengths = list(_fragment_lengths(value))
-    if len(lengths) < 2:
+    if len(list(_fragment_lengths(value))) < 2:
         raise Unreadable(reason("damaged", detail="it holds no image data"))
+
+
+def only_fragment(value: memoryview) -> bytes | None:
+    """What follows the offset table, if it is a single fragment: a film's one frame, without pydicom's copies."""
+    table, *lengths = _fragment_lengths(value)
+    if len(lengths) != 1:
+        return None
+    start = 16 + table
+    return bytes(value[start : start + lengths[0]])
 
 
 def _fragment_lengths(value: memoryview) -> Iterator[int]:
@@ -96,30 +105,34 @@ def codestream_size(frame: bytes) -> tuple[int, int] | None:
 
 
 def decode_run_lengths(frame: bytes, rows: int, columns: int, kind: str) -> NDArray[Any] | None:
-    """Decode a grey RLE frame (PS3.5 annex G) of "u1", "i1", "u2" or "i2" by Pillow, which calls it PackBits.
+    """Decode a grey RLE frame (PS3.5 annex G) of "u1", "i1", "u2" or "i2".
 
     None where the frame is not laid out as the standard says, or too short: pydicom then has the word.
     """
-    count, *offsets = struct.unpack("<16I", frame[:64].ljust(64, b"\0"))
-    ends = [*offsets[1:count], len(frame)]
-    if count != int(kind[1]) or sorted((64, *ends)) != [64, *ends] or offsets[0] != 64:
+    count, first = struct.unpack("<2I", frame[:8].ljust(8, b"\0"))
+    if count != int(kind[1]) or first != 64:
         return None
     try:
-        planes = [_plane(frame[start:end], rows, columns) for start, end in zip(offsets, ends, strict=False)]
-    except (OSError, ValueError):
+        values = imagecodecs.dicomrle_decode(frame, np.dtype("<" + kind))
+    except (ValueError, RuntimeError):
         return None
-    if count == 1:
-        return planes[0].view(kind)
-    stored = planes[0].astype(np.uint16)
-    stored <<= 8
-    stored |= planes[1]
-    return stored.view(kind)
+    if len(values) != rows * columns * count:
+        return None
+    return np.frombuffer(values, "<" + kind).reshape(rows, columns)
 
 
-def _plane(packed: bytes, rows: int, columns: int) -> NDArray[np.uint8]:
-    """One byte plane; taken as a single line, because runs may reach over the ends of rows."""
-    line: Any = PIL.Image.frombytes("L", (rows * columns, 1), packed, "packbits", "L")
-    return np.asarray(line).reshape(rows, columns)
+def decode_lossless_jpeg(frame: bytes, rows: int, columns: int, bytes_each: int) -> NDArray[Any] | None:
+    """Decode a grey frame of lossless JPEG (processes 14, ITU-T T.81) by libjpeg-turbo, unsigned values.
+
+    None for what it does not give in as many bytes a value, and where the end is missing, which it would make up.
+    """
+    if not frame.rstrip(b"\0").endswith(_END_OF_IMAGE):
+        return None
+    try:
+        values: NDArray[Any] = imagecodecs.jpeg8_decode(frame)
+    except (ValueError, RuntimeError):
+        return None
+    return values if values.shape == (rows, columns) and values.dtype.itemsize == bytes_each else None
 
 
 def decode_jpeg_ls(frame: bytes, rows: int, columns: int, bits: int) -> NDArray[Any] | None:

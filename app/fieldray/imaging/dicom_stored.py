@@ -21,6 +21,8 @@ from pydicom.uid import (
     UID,
     ExplicitVRBigEndian,
     JPEGExtended12Bit,
+    JPEGLossless,
+    JPEGLosslessSV1,
     JPEGLSLossless,
     JPEGLSNearLossless,
     RLELossless,
@@ -33,7 +35,9 @@ from fieldray.imaging.dicom_codecs import (
     codestream_size,
     decode_extended,
     decode_jpeg_ls,
+    decode_lossless_jpeg,
     decode_run_lengths,
+    only_fragment,
     plain_name,
 )
 from fieldray.imaging.dicom_fields import text, whole_number
@@ -109,7 +113,9 @@ def pixel_value(header: DicomHeader, data: bytes) -> memoryview:
 
 def frame_source(shape: Shape, value: memoryview, frame: int) -> bytes:
     """One frame's codestream. Raises Unreadable if its own size is not what the header says."""
-    source = bytes(get_frame(bytes(value), frame, number_of_frames=shape.frames))
+    source = only_fragment(value) if shape.frames == 1 and frame == 0 else None
+    if source is None:
+        source = bytes(get_frame(bytes(value), frame, number_of_frames=shape.frames))
     size = codestream_size(source)
     if size is not None and size != (shape.rows, shape.columns):
         found, stated = f"{size[0]} x {size[1]}", f"{shape.rows} x {shape.columns}"
@@ -231,13 +237,15 @@ def _decoded(header: DicomHeader, shape: Shape, source: bytes) -> NDArray[Any] |
     if not shape.is_plain_grey:
         return None
     bits = whole_number(header.dataset, "BitsStored", shape.bits_allocated)
+    is_signed = whole_number(header.dataset, "PixelRepresentation") != 0
+    stored = None
     if header.transfer_syntax == RLELossless:
         stored = decode_run_lengths(source, shape.rows, shape.columns, _kind(header.dataset, shape))
-        return stored if stored is not None and _fits(stored, header.dataset, shape) else None
-    is_signed = whole_number(header.dataset, "PixelRepresentation") != 0
-    if header.transfer_syntax in (JPEGLSLossless, JPEGLSNearLossless) and not is_signed:
+    elif header.transfer_syntax in (JPEGLossless, JPEGLosslessSV1) and not is_signed:
+        stored = decode_lossless_jpeg(source, shape.rows, shape.columns, shape.bits_allocated // 8)
+    elif header.transfer_syntax in (JPEGLSLossless, JPEGLSNearLossless) and not is_signed:
         return decode_jpeg_ls(source, shape.rows, shape.columns, bits)
-    return None
+    return stored if stored is not None and _fits(stored, header.dataset, shape) else None
 
 
 def _with_pixels(header: DicomHeader, value: bytes | memoryview) -> Dataset:

@@ -14,6 +14,7 @@ from PIL import ImageOps, UnidentifiedImageError
 from fieldray.domain.image import Image, Window
 from fieldray.errors import Unreadable, Unusable
 from fieldray.imaging.grey import grey_of_colour
+from fieldray.imaging.grey_png import decode_grey_png
 from fieldray.imaging.limits import check_pixel_count
 from fieldray.imaging.reduction import JPEG_STEPS, Needed, block_means, largest_step
 from fieldray.imaging.sniff import jpeg_size, png_size
@@ -32,6 +33,9 @@ def decode_png(data: bytes, *, needed: Needed | None = None) -> Image:
     Eight-bit values are shown as stored. Raises Unreadable; Unusable `colour`.
     """
     size = _checked(png_size(data))
+    plain = decode_grey_png(data)
+    if plain is not None and plain.shape == size:
+        return _film(plain, [], size, needed)
     return _image(_load(data, ("PNG",)), size, needed)
 
 
@@ -60,8 +64,14 @@ def _image(picture: PIL.Image.Image, size: tuple[int, int], needed: Needed | Non
     if picture.mode in ("CMYK", "YCCK", "LAB", "HSV"):
         raise Unusable(reason("colour"))
     pixels, notes = _grey(picture)
+    return _film(pixels, notes, size, needed, step=picture_step)
+
+
+def _film(
+    pixels: NDArray[Any], notes: list[str], size: tuple[int, int], needed: Needed | None, *, step: int = 1
+) -> Image:
+    """`size`: of the file; `step`: at which the pixels were read."""
     window = _AS_STORED if pixels.dtype == np.uint8 else None
-    step = picture_step
     if step == 1 and needed is not None:
         step = largest_step(pixels.shape[0], pixels.shape[1], needed)
         pixels = block_means(pixels, step)

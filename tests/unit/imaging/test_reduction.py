@@ -21,7 +21,7 @@ from fieldray.domain.model import InputSpec
 from fieldray.domain.study import ImageRef
 from fieldray.errors import InputProblem
 from fieldray.imaging.decode import decode
-from fieldray.imaging.dicom_codecs import decode_run_lengths
+from fieldray.imaging.dicom_codecs import decode_lossless_jpeg, decode_run_lengths
 from fieldray.imaging.dicom_reduced import decode_wavelets, wavelets_of
 from fieldray.imaging.preprocess import thumbnail, to_tensor
 from fieldray.imaging.quality import check_pixels
@@ -415,6 +415,26 @@ def test_a_plane_that_is_too_short_is_left_to_pydicom(tmp_path: Path) -> None:
     for kind, frame in (("i2", source), ("u2", source[:5000]), ("u1", source)):
         decoded = decode_run_lengths(frame, *FILM.shape, kind)
         assert (decoded is None) == (kind != "i2")
+
+
+# ---- lossless JPEG
+
+
+@pytest.mark.parametrize("bits", [8, 12, 16])
+@pytest.mark.parametrize("name", ["jpeg-lossless", "jpeg-lossless-sv1"])
+def test_lossless_jpeg_is_what_the_other_decoder_reads(name: str, bits: int, tmp_path: Path) -> None:
+    dataset = dcmread(write_dicom(tmp_path / "film.dcm", scaled(FILM, bits), bits=bits, transfer_syntax=LOSSLESS[name]))
+    frame = get_frame(dataset.PixelData, 0, number_of_frames=1)
+    decoded = decode_lossless_jpeg(frame, *FILM.shape, dataset.BitsAllocated // 8)
+    np.testing.assert_array_equal(decoded, dataset.pixel_array)
+
+
+def test_lossless_jpeg_without_its_end_is_not_made_up(tmp_path: Path) -> None:
+    dataset = dcmread(write_dicom(tmp_path / "film.dcm", FILM, transfer_syntax=LOSSLESS["jpeg-lossless-sv1"]))
+    frame = get_frame(dataset.PixelData, 0, number_of_frames=1)
+    for size, source in ((2, frame[: len(frame) // 2]), (2, frame[:-4]), (2, b""), (1, frame)):
+        assert decode_lossless_jpeg(source, *FILM.shape, size) is None
+    assert decode_lossless_jpeg(frame, FILM.shape[0] + 1, FILM.shape[1], 2) is None
 
 
 def test_grey_of_a_colour_jpeg_in_dicom_is_read_in_full(tmp_path: Path) -> None:
