@@ -227,6 +227,7 @@ def stall_figures(window: Sequence[Stall], machine: Sequence[Stall], *, began_s:
         "window_stalls_s": [round(stall.seconds, 3) for stall in window],
         "window_stalls_beyond_machine_s": sorted((round(stall.beyond(machine), 3) for stall in window), reverse=True),
         "window_stalls_at_s": [round(stall.began_s - began_s, 2) for stall in window],
+        "window_stalls_where": [" < ".join(stall.where) for stall in window],
         "machine_stalls_s": [round(stall.seconds, 3) for stall in machine],
         "machine_stalls_at_s": [round(stall.began_s - began_s, 2) for stall in machine],
     }

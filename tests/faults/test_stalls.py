@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from faults.fault_run import stall_figures
-from faults.stalls import Beats, Stall
+from faults.stalls import Beats, Onlooker, Stall
 
 
 @pytest.mark.parametrize(
@@ -36,3 +38,14 @@ def test_figures_say_when_and_how_much_was_the_windows_own() -> None:
     assert figures["window_stalls_s"] == [0.4, 0.2]
     assert figures["window_stalls_beyond_machine_s"] == [0.2, 0.1]  # 0.2 is the second one's, 0.4 - 0.3 the first's
     assert figures["window_stalls_at_s"] == [1.0, 5.0]
+
+
+def test_an_onlooker_sees_where_somebody_is_who_does_not_come_back() -> None:
+    beats = Beats()
+    beats.begin()
+    onlooker = Onlooker(beats)
+    time.sleep(0.5)
+    beats.beat()
+    onlooker.end()
+    (stall, *_) = map(onlooker.completed, beats.longest)
+    assert stall.where[0].startswith("test_stalls.py:")

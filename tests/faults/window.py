@@ -15,7 +15,7 @@ from PySide6.QtCore import QObject, Qt, QTimer, Signal
 from PySide6.QtWidgets import QApplication
 
 from faults.fault_run import FaultRun
-from faults.stalls import Beats, Stall
+from faults.stalls import Beats, Onlooker, Stall
 from fieldray.desktop.application import Application, favour_the_window
 from fieldray.desktop.services import Services
 from fieldray.domain.events import Drive, DrivesChanged, Publish
@@ -34,6 +34,7 @@ class HeartBeat(QObject):
     def __init__(self) -> None:
         super().__init__()
         self.beats = Beats()
+        self._onlooker: Onlooker | None = None
         self._timer = QTimer(self)
         self._timer.setTimerType(Qt.TimerType.PreciseTimer)
         self._timer.timeout.connect(self.beats.beat)
@@ -42,9 +43,17 @@ class HeartBeat(QObject):
         if not self._timer.isActive():
             self.beats.begin()
             self._timer.start(_BEAT_MS)
+            self._onlooker = Onlooker(self.beats)
 
     def end(self) -> None:
         self._timer.stop()
+        if self._onlooker:
+            self._onlooker.end()
+
+    def stalls(self) -> Sequence[Stall]:
+        """The longest, longest first."""
+        found = self.beats.longest
+        return tuple(map(self._onlooker.completed, found) if self._onlooker else found)
 
 
 class StartingHere:
@@ -108,7 +117,7 @@ class WindowFrontEnd(QObject):
 
     def stalls(self) -> Sequence[Stall]:
         """The longest times the window did nothing at all."""
-        return tuple(self._beat.beats.longest)
+        return self._beat.stalls()
 
     # ---- the window's side
 
