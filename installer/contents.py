@@ -21,6 +21,12 @@ RUNTIME: Final = (
     "ai_edge_litert._pywrap_string_util",
     "ai_edge_litert._pywrap_tensorflow_lite_metrics_wrapper",
     "ai_edge_litert.metrics_portable",
+    # Each codec is loaded when it is first asked for; the first two serve all of them.
+    "imagecodecs._shared",
+    "imagecodecs._shared_cython",
+    "imagecodecs._imcd",
+    "imagecodecs._jpeg8",
+    "imagecodecs._png",
 )
 
 # Never in the installed program: the adaptation toolchain, other window toolkits, tools of development, and all that
@@ -28,7 +34,6 @@ RUNTIME: Final = (
 EXCLUDED: Final = (
     "fieldray.adaptation",
     "tensorflow", "keras", "torch", "jax", "tflite_runtime", "matplotlib", "scipy", "pandas", "h5py", "openvino",
-    "imagecodecs",
     "PIL.ImageQt", "PIL.ImageTk", "PIL._tkinter_finder", "PIL._avif", "PIL._webp", "tkinter", "_tkinter",
     "PySide6.QtNetwork", "PySide6.QtQml", "PySide6.QtQuick", "PySide6.QtOpenGL", "PySide6.QtPdf", "PySide6.QtSql",
     "PySide6.QtTest", "PySide6.QtXml", "PySide6.QtPrintSupport", "PySide6.QtDesigner", "PySide6.QtHelp",
@@ -41,8 +46,8 @@ EXCLUDED: Final = (
 
 # Their version numbers are asked for by `fieldray doctor` and in reports.
 WITH_RECORD: Final = (
-    "fieldray", "numpy", "pillow", "pydicom", "pylibjpeg", "pylibjpeg-openjpeg", "pyjpegls", "python-gdcm", "psutil",
-    "cryptography", "platformdirs", "ai-edge-litert", "PySide6-Essentials", "shiboken6",
+    "fieldray", "numpy", "pillow", "pydicom", "pylibjpeg", "pylibjpeg-openjpeg", "pyjpegls", "python-gdcm",
+    "imagecodecs", "psutil", "cryptography", "platformdirs", "ai-edge-litert", "PySide6-Essentials", "shiboken6",
 )  # fmt: skip
 
 # Files by their place in the collection; a pattern's * crosses folders. What is kept goes before what is left out.
@@ -64,6 +69,9 @@ _KEPT: Final = (
     "ai_edge_litert/_pywrap_string_util.*",
     "ai_edge_litert/_pywrap_tensorflow_lite_metrics_wrapper.*",
     "ai_edge_litert/*pywrap_litert_common.*",
+    *(f"imagecodecs/{codec}.*" for codec in ("_shared", "_shared_cython", "_imcd", "_jpeg8", "_png")),
+    "imagecodecs.libs/libjpeg-*",
+    "imagecodecs.libs/libpng16*",
 )
 _LEFT_OUT: Final = (
     "*/plugins/*",
@@ -71,7 +79,7 @@ _LEFT_OUT: Final = (
     "*Qt6Network.*", "*Qt6Qml*", "*Qt6Quick*", "*Qt6Pdf*", "*Qt6VirtualKeyboard*", "*Qt6OpenGL.*", "*Qt6Wayland*",
     "*Qt6WlShell*", "*Qt6Sql.*", "*Qt6Test.*", "*Qt6EglFS*", "*Qt6EglFs*", "*opengl32sw.dll",
     "PySide6/QtNetwork.*", "PySide6/QtDBus.*",
-    "ai_edge_litert/*",
+    "ai_edge_litert/*", "imagecodecs/*", "imagecodecs.libs/*",
     # Of the system, and it must be the system's: drivers and the stick's runtime are loaded beside it.
     "libstdc++.so.*", "libgcc_s.so.*", "libgomp.so.*", "libglib-2.0.so.*", "libgthread-2.0.so.*", "libdbus-1.so.*",
     "libfontconfig.so.*", "libfreetype.so.*", "libz.so.*", "libexpat.so.*", "libuuid.so.*", "libX11*.so.*",

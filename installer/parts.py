@@ -7,6 +7,7 @@ To be run by the Python of the build environment, which still has every distribu
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import re
 import subprocess
@@ -170,6 +171,8 @@ def _version(row: Mapping[str, Any], files: Sequence[str], known: Mapping[str, P
         return known[row["version_of"]].version
     if "listed_by" in row:
         return _listed_version(*row["listed_by"])
+    if "stated_by" in row:
+        return _stated_version(*row["stated_by"])
     if "debian" in row and sys.platform == "linux":
         command = ["dpkg-query", "--show", "--showformat=${Version}", row["debian"][0]]
         with contextlib.suppress(OSError, subprocess.CalledProcessError):
@@ -185,6 +188,12 @@ def _listed_version(distribution: str, name: str) -> str:
                 if component["name"] == name:
                     return str(component.get("version", ""))
     return ""
+
+
+def _stated_version(module: str, function: str) -> str:
+    """The number in what it says of itself, such as "libpng 1.6.55"."""
+    found = re.search(r"\d+(\.\d+)+", getattr(importlib.import_module(module), function)())
+    return found[0] if found else ""
 
 
 def _system_texts(packages: Iterable[str]) -> Iterator[tuple[str, str]]:

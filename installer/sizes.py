@@ -13,7 +13,7 @@ _PARTS: Final = (
     ("window: Qt and PySide6", ("PySide6/*", "shiboken6/*", "libxcb-*", "libxkb*")),
     ("arrays: NumPy", ("numpy/*", "numpy.libs/*")),
     ("reading: GDCM", ("_gdcm/*", "python_gdcm.libs/*", "gdcm*")),
-    ("reading: other codecs", ("_CharLS*", "_openjpeg*", "openjpeg/*", "jpeg_ls/*")),
+    ("reading: other codecs", ("_CharLS*", "_openjpeg*", "openjpeg/*", "jpeg_ls/*", "imagecodecs*")),
     ("reading: Pillow", ("PIL/*", "pillow.libs/*")),
     ("signatures: cryptography", ("cryptography/*", "_cffi_backend*")),
     ("Fieldray: packs", ("fieldray/_data/models/*",)),

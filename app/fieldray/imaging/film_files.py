@@ -53,7 +53,7 @@ class FilmKind:
     @property
     def why_not(self) -> str:
         """Why no such file can be written here; empty if it can."""
-        return "" if self.syntax is None or can_encode(self.syntax) else "no encoder at hand (package imagecodecs)"
+        return "" if self.syntax is None or can_encode(self.syntax) else "the installed program brings no encoder of it"
 
 
 # The six that an archive of today holds most of come first.

@@ -47,8 +47,8 @@ _JPEG_QUALITY: Final = 95
 
 
 def can_encode(transfer_syntax: UID) -> bool:
-    """Whether `save_dicom` can write it here: High-Throughput JPEG 2000 needs the package imagecodecs."""
-    return transfer_syntax != HTJ2KLossless or importlib.util.find_spec("imagecodecs") is not None
+    """Whether `save_dicom` can write it here: the installed program brings no encoder of High-Throughput JPEG 2000."""
+    return transfer_syntax != HTJ2KLossless or importlib.util.find_spec("imagecodecs._htj2k") is not None
 
 
 def save_dicom(dataset: Dataset, path: Path, transfer_syntax: UID) -> None:

@@ -8,7 +8,6 @@ blocks of pixels, down to the resolution that the program itself would read (`im
 from __future__ import annotations
 
 import functools
-import importlib
 import io
 import time
 import zlib
@@ -151,7 +150,7 @@ def decoders(place: Place) -> Mapping[str, Decode]:
         return {**plugins, **_imagecodecs("dicomrle")}
     if place.syntax in JPEGLSTransferSyntaxes:
         return {**plugins, "CharLS": _charls, **_imagecodecs("jpegls")}
-    return {**plugins, **_imagecodecs("ljpeg")}
+    return {**plugins, **_imagecodecs("ljpeg", "jpeg8")}
 
 
 def reduced(values: Values, place: Place) -> Values:
@@ -223,11 +222,8 @@ def _by_plugin(data: bytes, place: Place, *, plugin: str) -> Values:
 
 
 def _imagecodecs(*names: str) -> Mapping[str, Decode]:
-    """The decoders of that package, where it is installed."""
-    try:
-        codecs = importlib.import_module("imagecodecs")
-    except ImportError:
-        return {}
+    """The decoders of that package; the installed program does not bring all of them."""
+    import imagecodecs as codecs
 
     def decode(data: bytes, place: Place, *, name: str) -> Values:
         more = (np.dtype(place.dtype),) if name == "dicomrle" else ()
@@ -236,7 +232,8 @@ def _imagecodecs(*names: str) -> Mapping[str, Decode]:
             values = np.frombuffer(values, place.dtype)
         return reduced(np.asarray(values).reshape(place.rows, place.columns), place)
 
-    return {f"imagecodecs {name}": functools.partial(decode, name=name) for name in names}
+    there = [name for name in names if getattr(codecs, name.upper()).available]
+    return {f"imagecodecs {name}": functools.partial(decode, name=name) for name in there}
 
 
 _OF_FORM: Final[Mapping[str, Callable[[], Mapping[str, Decode]]]] = {
