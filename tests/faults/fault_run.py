@@ -42,7 +42,7 @@ class FrontEnd(Protocol):
         """The model drive was pulled out or put back."""
 
     def stalls(self) -> Sequence[Stall]:
-        """The longest pauses of its event loop, longest first; empty for one without a loop."""
+        """The longest pauses of its event loop, longest first, which is looked at no more; empty for one without."""
 
 
 class Silence:
@@ -133,8 +133,9 @@ class FaultRun:
             machine_stalls = machine.end()
             session.close()
             self._clinic.close()
+        stalls = front_end.stalls()
         self.figures = self._summary(accidents, time.monotonic() - began_s)
-        self.figures |= stall_figures(front_end.stalls(), machine_stalls, began_s=began_s)
+        self.figures |= stall_figures(stalls, machine_stalls, began_s=began_s)
         self.figures["slow_unplugs"] = [
             {"kind": kind, "beyond_deadline_s": round(seconds, 3), "at_s": round(at_s - began_s, 2)}
             for kind, seconds, at_s in accidents.timings.slow_backs

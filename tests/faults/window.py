@@ -47,13 +47,13 @@ class HeartBeat(QObject):
 
     def end(self) -> None:
         self._timer.stop()
-        if self._onlooker:
-            self._onlooker.end()
 
     def stalls(self) -> Sequence[Stall]:
-        """The longest, longest first."""
-        found = self.beats.longest
-        return tuple(map(self._onlooker.completed, found) if self._onlooker else found)
+        """The longest, longest first; from any thread, at the end."""
+        if self._onlooker is None:
+            return ()
+        self._onlooker.end()
+        return tuple(map(self._onlooker.completed, self.beats.longest))
 
 
 class StartingHere:
@@ -116,7 +116,7 @@ class WindowFrontEnd(QObject):
         self._publish(DrivesChanged(drives=drives))
 
     def stalls(self) -> Sequence[Stall]:
-        """The longest times the window did nothing at all."""
+        """The longest times the window did nothing at all; whoever looked on is gone."""
         return self._beat.stalls()
 
     # ---- the window's side

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 _REBUILD: Final = frozenset({"language", "theme"})
 # The window's thread waits this long for each thread that computes in Python: a fifth of the usual time halved the
 # longest stalls while a folder is searched.
-_SWITCH_S: Final = 0.001
+_SWITCH_S: Final = 0.0003
 _PULSE_MS: Final = 500
 _DEVICES: Final = frozenset({"device", "policy"})
 

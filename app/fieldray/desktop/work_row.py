@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -14,6 +15,7 @@ from fieldray.reasons import Reason
 
 # What needs eyes first comes first; normals are last of what was read, never hidden.
 ORDER: Final[tuple[Category, ...]] = ("abnormal", "not_sure", "not_assessed", "normal", "refused", "failed")
+_states = itertools.count()
 
 
 @dataclass(eq=False, slots=True)
@@ -24,6 +26,7 @@ class WorkRow:
     finding   the one that decides the class, None without a score
     urgency   the default order, smallest first: class, then the higher score, then as they came
     searched  what the search box looks through: name, number, date, file, in lower case
+    state     a number that no other row has, nor this one once it took another outcome
     """
 
     row_id: int
@@ -34,8 +37,10 @@ class WorkRow:
     finding: Finding | None = field(init=False)
     urgency: tuple[int, float, int] = field(init=False)
     searched: str = field(init=False)
+    state: int = field(init=False)
 
     def __post_init__(self) -> None:
+        self.state = next(_states)
         self.category = self.outcome.category
         self.finding = leading_finding(self.outcome)
         self.urgency = (ORDER.index(self.category), -self.score, self.row_id)

@@ -1,11 +1,19 @@
-"""Paints the cells of the work list: thumbnail, patient in two lines, class as shape and word."""
+"""Paints the cells of the work list: thumbnail, patient in two lines, class as shape and word.
+
+While a run goes on the list is painted twelve times a second, mostly as it was. Every call to Qt lets the other threads
+go first, and a cell takes twenty: cells are kept as they were painted, and painted again as one picture.
+"""
 
 from __future__ import annotations
 
+import math
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass
 from typing import Final
 
 from PySide6.QtCore import QRect, QRectF, QSize, Qt
-from PySide6.QtGui import QFont, QFontMetrics, QImage, QPainter
+from PySide6.QtGui import QFont, QFontMetrics, QImage, QPainter, QPixmap
 from PySide6.QtWidgets import QStyle, QStyledItemDelegate, QStyleOptionViewItem, QWidget
 
 from fieldray.desktop.class_shape import draw_class
@@ -19,15 +27,33 @@ ROW_HEIGHT: Final = 54
 _GAP: Final = 8
 _SHAPE: Final = 14
 CLASS_ROOM: Final = 2 * _GAP + _SHAPE + 6 + 4
+_DRAWN: Final = frozenset({"film", "patient", "class"})
+_MOST_KEPT: Final = 400
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Cell:
+    """What is to be painted; `text` of columns that are text and no more."""
+
+    row: WorkRow
+    key: str
+    text: str
+    font: QFont
+    is_selected: bool
+
+    @property
+    def look(self) -> tuple[Hashable, ...]:
+        return self.row.state, self.key, self.text, self.font.key(), self.is_selected
 
 
 class WorkListDelegate(QStyledItemDelegate):
-    """One delegate for the whole table; it reads the row itself and keeps nothing."""
+    """One delegate for the whole table; it reads the row itself."""
 
     def __init__(self, translator: Translator, theme: Theme, parent: QWidget) -> None:
         super().__init__(parent)
         self._translator = translator
         self._theme: Theme = theme
+        self._kept = _Kept()
         self.hide_patient = False
         self.date_below = False
 
@@ -35,27 +61,39 @@ class WorkListDelegate(QStyledItemDelegate):
         row = index.data(ROW_ROLE)
         if row is None:
             return
-        painter.save()
-        self._paint_ground(painter, option)
-        box, key = option.rect.adjusted(_GAP, 0, -_GAP, 0), KEYS[index.column()]
-        if key == "film":
-            self._paint_thumbnail(painter, option.rect, row)
-        elif key == "patient":
-            self._paint_patient(painter, box, row, option.font)
-        elif key == "class":
-            self._paint_class(painter, box, row, option.font)
+        key, rect, ratio = KEYS[index.column()], option.rect, painter.device().devicePixelRatioF()
+        text = "" if key in _DRAWN else str(index.data() or "")
+        is_selected = bool(option.state & QStyle.StateFlag.State_Selected)
+        cell = _Cell(row, key, text, option.font, is_selected)
+        look = (rect.width(), rect.height(), ratio, self.hide_patient, self.date_below)
+        known = self._kept.get((*cell.look, *look))
+        if known is None:
+            known = _blank(rect.size(), ratio)
+            onto = QPainter(known)
+            self._paint_cell(onto, QRect(0, 0, rect.width(), rect.height()), cell)
+            onto.end()
+            self._kept.put((*cell.look, *look), known)
+        painter.drawPixmap(rect.topLeft(), known)
+
+    def _paint_cell(self, painter: QPainter, rect: QRect, cell: _Cell) -> None:
+        self._paint_ground(painter, rect, cell.is_selected)
+        box = rect.adjusted(_GAP, 0, -_GAP, 0)
+        if cell.key == "film":
+            self._paint_thumbnail(painter, rect, cell.row)
+        elif cell.key == "patient":
+            self._paint_patient(painter, box, cell.row, cell.font)
+        elif cell.key == "class":
+            self._paint_class(painter, box, cell.row, cell.font)
         else:
-            self._paint_text(painter, box, str(index.data() or ""), right=key in ("score", "ms"), font=option.font)
-        painter.restore()
+            self._line(painter, box, cell.text, "text", cell.font, right=cell.key in ("score", "ms"))
 
     def sizeHint(self, option: QStyleOptionViewItem, index: Index) -> QSize:
         return QSize(60, ROW_HEIGHT)
 
-    def _paint_ground(self, painter: QPainter, option: QStyleOptionViewItem) -> None:
-        selected = bool(option.state & QStyle.StateFlag.State_Selected)
-        painter.fillRect(option.rect, colour(self._theme, "selection" if selected else "surface"))
+    def _paint_ground(self, painter: QPainter, rect: QRect, is_selected: bool) -> None:
+        painter.fillRect(rect, colour(self._theme, "selection" if is_selected else "surface"))
         painter.setPen(colour(self._theme, "line"))
-        painter.drawLine(option.rect.bottomLeft(), option.rect.bottomRight())
+        painter.drawLine(rect.bottomLeft(), rect.bottomRight())
 
     def _paint_thumbnail(self, painter: QPainter, rect: QRect, row: WorkRow) -> None:
         side = ROW_HEIGHT - 8
@@ -102,15 +140,38 @@ class WorkListDelegate(QStyledItemDelegate):
         words = category_word(self._translator, row.category)
         self._line(painter, box.adjusted(_SHAPE + 6, 0, 0, 0), words, row.category, strong)
 
-    def _paint_text(self, painter: QPainter, box: QRect, text: str, *, right: bool, font: QFont) -> None:
-        self._line(painter, box, text, "text", font, right=right)
-
     def _line(self, painter: QPainter, box: QRect, text: str, shade: str, font: QFont, *, right: bool = False) -> None:
         painter.setFont(font)
         painter.setPen(colour(self._theme, shade))
         side = Qt.AlignmentFlag.AlignRight if right else Qt.AlignmentFlag.AlignLeft
         shown = QFontMetrics(font).elidedText(text, Qt.TextElideMode.ElideRight, box.width())
         painter.drawText(box, side | Qt.AlignmentFlag.AlignVCenter, shown)
+
+
+class _Kept:
+    """Cells as they were painted, those used last."""
+
+    def __init__(self) -> None:
+        self._pictures: OrderedDict[Hashable, QPixmap] = OrderedDict()
+
+    def get(self, look: Hashable) -> QPixmap | None:
+        """What looks like this, if it was painted."""
+        if look in self._pictures:
+            self._pictures.move_to_end(look)
+        return self._pictures.get(look)
+
+    def put(self, look: Hashable, picture: QPixmap) -> None:
+        """Keep it, and let go what was used longest ago."""
+        self._pictures[look] = picture
+        if len(self._pictures) > _MOST_KEPT:
+            self._pictures.popitem(last=False)
+
+
+def _blank(size: QSize, ratio: float) -> QPixmap:
+    """`ratio` pixels of the screen for one of Qt's."""
+    made = QPixmap(math.ceil(size.width() * ratio), math.ceil(size.height() * ratio))
+    made.setDevicePixelRatio(ratio)
+    return made
 
 
 def _smaller(font: QFont) -> QFont:

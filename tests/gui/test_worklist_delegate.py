@@ -1,0 +1,88 @@
+"""Cells that are kept as they were painted never show what is no longer so."""
+
+from __future__ import annotations
+
+import pytest
+from fake_rooms import refused, screened
+from PySide6.QtCore import QRect
+from PySide6.QtGui import QImage, QPainter
+from PySide6.QtWidgets import QStyle, QStyleOptionViewItem, QWidget
+from pytestqt.qtbot import QtBot
+
+from fieldray.desktop.work_row import WorkRow
+from fieldray.desktop.worklist_delegate import WorkListDelegate
+from fieldray.desktop.worklist_model import KEYS, WorkListModel
+from fieldray.translation import Translator
+
+
+class Table:
+    """A delegate with a model behind it, painted on a sheet."""
+
+    def __init__(self, qtbot: QtBot) -> None:
+        self.parent = QWidget()
+        qtbot.addWidget(self.parent)
+        self.model = WorkListModel(Translator("en"), self.parent)
+        self.delegate = WorkListDelegate(Translator("en"), "light", self.parent)
+
+    def add(self, *rows: WorkRow) -> None:
+        for row in rows:
+            self.model.add(row)
+        self.model.flush()
+
+    def painted(self, key: str, *, place: int = 0, is_selected: bool = False, width: int = 160) -> QImage:
+        sheet = QImage(200, 60, QImage.Format.Format_RGB32)
+        sheet.fill(0)
+        option = QStyleOptionViewItem()
+        option.rect = QRect(3, 2, width, 54)
+        if is_selected:
+            option.state |= QStyle.StateFlag.State_Selected
+        painter = QPainter(sheet)
+        self.delegate.paint(painter, option, self.model.index(place, KEYS.index(key)))
+        painter.end()
+        return sheet
+
+
+@pytest.fixture
+def table(qtbot: QtBot) -> Table:
+    return Table(qtbot)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_cell_looks_the_same_again(table: Table, key: str) -> None:
+    table.add(WorkRow(1, screened(1, 0.9)))
+    first = table.painted(key)
+    assert first == table.painted(key)
+    assert first != table.painted(key, is_selected=True)
+    assert first != table.painted(key, width=120)
+    assert first == table.painted(key)
+
+
+@pytest.mark.parametrize("key", ["class", "score", "patient"])
+def test_an_image_done_again_shows_its_new_result(table: Table, key: str) -> None:
+    table.add(WorkRow(1, screened(1, 0.9)))
+    before = table.painted(key)
+    table.add(WorkRow(1, refused(1)))
+    assert table.painted(key) != before
+
+
+def test_a_new_list_shows_nothing_of_the_one_before(table: Table) -> None:
+    table.add(WorkRow(1, screened(1, 0.9)))
+    before = table.painted("class")
+    table.model.clear()
+    table.add(WorkRow(1, screened(1, 0.1)))
+    assert table.painted("class") != before
+
+
+def test_hiding_patients_hides_them_at_once(table: Table) -> None:
+    table.add(WorkRow(1, screened(1, 0.9)))
+    before = table.painted("patient")
+    table.delegate.hide_patient = True
+    assert table.painted("patient") != before
+
+
+def test_thousands_of_cells_are_not_all_kept(table: Table) -> None:
+    table.add(*(WorkRow(number, screened(number, 0.9)) for number in range(1, 600)))
+    for place in range(599):
+        table.painted("score", place=place)
+    assert len(table.delegate._kept._pictures) <= 400
+    assert table.painted("score") == table.painted("score")
