@@ -30,9 +30,9 @@ from fieldray.translation import Language, Translator
 log = logging.getLogger(__name__)
 
 _REBUILD: Final = frozenset({"language", "theme"})
-# The window's thread waits this long for each thread that computes in Python: a fifth of the usual time halved the
-# longest stalls while a folder is searched.
-_SWITCH_S: Final = 0.0003
+# The window's thread waits this long for each thread that computes in Python, and again after every call to Qt: a
+# fiftieth of the usual time, or a list that is painted anew during a fast run would stop it for a tenth of a second.
+_SWITCH_S: Final = 0.0001
 _PULSE_MS: Final = 500
 _DEVICES: Final = frozenset({"device", "policy"})
 
