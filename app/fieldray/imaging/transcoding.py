@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -44,6 +45,8 @@ _GDCM_SYNTAX: Final[Mapping[UID, int]] = {
     JPEGLosslessSV1: gdcm.TransferSyntax.JPEGLosslessProcess14_1,
 }
 _JPEG_QUALITY: Final = 95
+# Two threads that encode JPEG 2000 by pylibjpeg-openjpeg 2.6 at the same time end the process sooner or later.
+_encoding = threading.Lock()
 
 
 def can_encode(transfer_syntax: UID) -> bool:
@@ -61,7 +64,8 @@ def save_dicom(dataset: Dataset, path: Path, transfer_syntax: UID) -> None:
         _save_by_gdcm(dataset, path, _GDCM_SYNTAX[transfer_syntax])
         return
     if transfer_syntax in _COMPRESSION:
-        dataset.compress(transfer_syntax, generate_instance_uid=False, **_COMPRESSION[transfer_syntax])
+        with _encoding:
+            dataset.compress(transfer_syntax, generate_instance_uid=False, **_COMPRESSION[transfer_syntax])
     elif transfer_syntax == JPEGBaseline8Bit:
         encoded = io.BytesIO()
         Picture.fromarray(_stored(dataset)).save(encoded, "JPEG", quality=_JPEG_QUALITY)
