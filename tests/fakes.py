@@ -35,7 +35,7 @@ class FakeReaders:
         self.reading = threading.Event()
         self.read_names: list[str] = []
 
-    def read(self, ref: ImageRef, spec: InputSpec) -> ReadResult:
+    def read(self, ref: ImageRef, spec: InputSpec, *, in_full: bool = False) -> ReadResult:
         if self.closed.is_set():
             raise PoolClosed
         name = ref.path.name

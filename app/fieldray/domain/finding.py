@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.domain.image import PixelMap
-from fieldray.domain.model import Calibration, OperatingPoint
+from fieldray.domain.model import Calibration, OperatingPoint, RefusalGate
 from fieldray.domain.study import ImageRef
 from fieldray.reasons import Reason
 
@@ -20,6 +20,8 @@ Status = Literal["screened", "refused", "failed"]
 Stage = Literal["discover", "decode", "quality", "inference", "store"]
 Category = Literal["abnormal", "not_sure", "normal", "not_assessed", "refused", "failed"]
 
+CLOSE_SCORE: Final = 0.05
+CLOSE_DISTANCE: Final = 0.04  # as a share of the gate's limit
 _EPSILON = 1e-7
 
 
@@ -49,6 +51,22 @@ def decide(score: float, point: OperatingPoint | None) -> Decision:
     if score >= point.unsure_high:
         return "above"
     return "below" if score < point.unsure_low else "unsure"
+
+
+def is_close_call(findings: Iterable[Finding], *, gate: RefusalGate | None, distance: float | None) -> bool:
+    """Whether the small difference that a codec's own lower resolution makes could change what comes of an image.
+
+    distance  from the gate, None where nothing was measured
+    """
+    if gate is not None and distance is not None:
+        if abs(distance - gate.limit) <= CLOSE_DISTANCE * gate.limit:
+            return True
+        if not distance <= gate.limit:
+            return False
+    return any(
+        decide(found.score - CLOSE_SCORE, found.point) != decide(found.score + CLOSE_SCORE, found.point)
+        for found in findings
+    )
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

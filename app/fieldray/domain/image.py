@@ -37,6 +37,7 @@ class Image:
     spacing_mm  (row, column) distance between these pixels' centres, or None
     step        how many of the file's pixels, down and across, one of these stands for; the last row and column stand
                 for what is left. Above 1 when the file was read at a lower resolution on purpose
+    is_approximate  whether a codec made them at that resolution: then they differ a little from averages of all pixels
     full_rows, full_columns  the file's own size, 0 for that of `pixels`
     notes       codes of what was assumed or repaired while reading, for the log and the viewer
     """
@@ -51,6 +52,7 @@ class Image:
     view: str = ""
     is_colour: bool = False
     step: int = 1
+    is_approximate: bool = False
     full_rows: int = 0
     full_columns: int = 0
     notes: tuple[str, ...] = ()

@@ -17,11 +17,15 @@ from fieldray.wire import Message
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class ReadResult:
-    """What reading gave: a tensor, or the reason why there is none; `facts` hold what is known either way."""
+    """What reading gave: a tensor, or the reason why there is none; `facts` hold what is known either way.
+
+    is_approximate  whether reading in full would give a slightly different tensor
+    """
 
     tensor: Tensor | None
     facts: ReadFacts
     view: str = ""
+    is_approximate: bool = False
     problem: Reason | None = None
     problem_is_refusal: bool = False
 
@@ -64,6 +68,7 @@ def read_result(answer: Message) -> ReadResult:
         tensor=None if problem else tensor,
         facts=facts,
         view=body.get("view", ""),
+        is_approximate=body.get("is_approximate", False),
         problem=Reason(problem[0], tuple((key, value) for key, value in problem[1])) if problem else None,
         problem_is_refusal=body["problem_is_refusal"],
     )

@@ -105,7 +105,8 @@ def grey_image(stored: NDArray[Any], dataset: Dataset, notes: tuple[str, ...] = 
 def grey_image_at(stored: NDArray[Any], dataset: Dataset, *, step: int, rows: int, columns: int) -> Image:
     """The same of values that a codec gave at 1 / `step` of a file of `rows` x `columns`."""
     image = grey_image(stored, dataset)
-    return replace(image, step=step, full_rows=rows, full_columns=columns, spacing_mm=_spacing_mm(dataset, step))
+    spacing_mm = _spacing_mm(dataset, step)
+    return replace(image, step=step, is_approximate=True, full_rows=rows, full_columns=columns, spacing_mm=spacing_mm)
 
 
 # ---- stored values to pixels

@@ -72,6 +72,7 @@ def _film(
 ) -> Image:
     """`size`: of the file; `step`: at which the pixels were read."""
     window = _AS_STORED if pixels.dtype == np.uint8 else None
+    is_approximate = step > 1
     if step == 1 and needed is not None:
         step = largest_step(pixels.shape[0], pixels.shape[1], needed)
         pixels = block_means(pixels, step)
@@ -80,6 +81,7 @@ def _film(
         pixels=pixels,
         window=window,
         step=step,
+        is_approximate=is_approximate,
         full_rows=rows,
         full_columns=columns,
         notes=tuple(notes),

@@ -13,7 +13,8 @@ that is tiled, has fewer levels, or is not what its header says, and wavelets wi
 blended with its neighbours'. Where the lower resolution cannot be decoded the whole image decides what is wrong.
 
 The preprocessing averages over blocks of the same size before it maps grey levels, and averages taken here are not
-rounded, so they give the same tensor. JPEG and wavelets give one that differs by a fraction of a grey level.
+rounded, so they give the same tensor. JPEG and wavelets give one that differs by a fraction of a grey level; such an
+image is marked as approximate, and screening reads it again in full where the call is close.
 """
 
 from __future__ import annotations

@@ -69,6 +69,7 @@ def _image_facts(image: Image, tensor: Tensor) -> Mapping[str, Any]:
     return {
         "rows": image.full_rows,
         "columns": image.full_columns,
+        "is_approximate": image.is_approximate,
         "notes": list(image.notes),
         "view": image.view,
         "pixel_map": asdict(tensor.pixel_map),
@@ -82,6 +83,7 @@ _IMAGE_FIELDS = (
     "view",
     "is_colour",
     "step",
+    "is_approximate",
     "full_rows",
     "full_columns",
 )

@@ -9,13 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from fieldray.domain.finding import Finding, calibrate, decide
+from fieldray.domain.finding import Finding, calibrate, decide, is_close_call
 from fieldray.domain.model import Manifest, Model, OperatingPoint
+from fieldray.domain.prediction import Prediction
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 
 # Raised by one when reading, preparing or judging changes so that stored results must not be taken over any more.
-_RULES_VERSION: Final = 2
+_RULES_VERSION: Final = 3
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -34,6 +35,12 @@ class Assessment:
             point = self.points[label.code]
             found.append(Finding(label=label.code, score=score, point=point, decision=decide(score, point)))
         return tuple(found)
+
+    def is_close(self, prediction: Prediction) -> bool:
+        """Whether the outcome could be another one if the image had been read in full and not only as far as needed."""
+        gate, features = self.model.manifest.gate, prediction.features
+        distance = gate.distance(features) if gate and features is not None else None
+        return is_close_call(self.findings(prediction.scores), gate=gate, distance=distance)
 
     @property
     def settings_hash(self) -> str:

@@ -21,15 +21,20 @@ class ReadResult(Protocol):
     @property
     def facts(self) -> ReadFacts: ...
     @property
+    def is_approximate(self) -> bool: ...
+    @property
     def problem(self) -> Reason | None: ...
     @property
     def problem_is_refusal(self) -> bool: ...
 
 
 class Reader(Protocol):
-    """Reads, checks and prepares one image; the pixel checks are done where the pixels are."""
+    """Reads, checks and prepares one image; the pixel checks are done where the pixels are.
 
-    def read(self, ref: ImageRef, spec: InputSpec, /) -> ReadResult: ...
+    Without `in_full` it reads no more than the tensor needs; `is_approximate` if that is not quite the same.
+    """
+
+    def read(self, ref: ImageRef, spec: InputSpec, /, *, in_full: bool = False) -> ReadResult: ...
 
 
 class Engine(Protocol):

@@ -6,6 +6,7 @@ import itertools
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Final
 
 from fieldray.domain.finding import Failed, Outcome, ReadFacts, Refused, Screened, Stage
@@ -38,6 +39,9 @@ def screen_image(
 ) -> Outcome:
     """Header check, read, pixel check, run, gate, calibrate, decide.
 
+    A film is read as far as the network needs. Where that is a little different from all of it, and it is a close call,
+    it is read again in full, and that decides.
+
     Gives an outcome, whatever the image is like; what nobody expected is logged and becomes `Failed`. Raises
     `Cancelled`, and BackendProblem when no image at all can be run any more, which is no image's fault.
     """
@@ -50,16 +54,19 @@ def screen_image(
         stage = "quality"
         if unsuitable := check_header(ref, manifest):
             return Refused(ref=ref, reason=unsuitable)
-        stage = "decode"
-        read = reader.read(ref, manifest.input)
-        facts = read.facts
-        if read.problem or read.tensor is None:
-            why = read.problem or reason("internal", detail="no tensor")
-            return _stopped(ref, why, facts, stage=stage, is_refusal=read.problem_is_refusal)
-        stage = "inference"
-        request = Request(request_id=next(_request_ids), values=read.tensor.values)
-        prediction = _answer(engine.submit(request), is_cancelled)
-        observe(prediction)
+        for in_full in (False, True):
+            stage = "decode"
+            read = reader.read(ref, manifest.input, in_full=in_full)
+            facts = _both(facts, read.facts) if in_full else read.facts
+            if read.problem or read.tensor is None:
+                why = read.problem or reason("internal", detail="no tensor")
+                return _stopped(ref, why, facts, stage=stage, is_refusal=read.problem_is_refusal)
+            stage = "inference"
+            request = Request(request_id=next(_request_ids), values=read.tensor.values)
+            prediction = _answer(engine.submit(request), is_cancelled)
+            observe(prediction)
+            if not (read.is_approximate and assessment.is_close(prediction)):
+                break
         return _judge(ref, facts, prediction, assessment)
     except Cancelled:
         raise
@@ -92,6 +99,12 @@ def _judge(ref: ImageRef, facts: ReadFacts, prediction: Prediction, assessment: 
         inference_ms=prediction.latency_ms,
         extra=extra,
     )
+
+
+def _both(reduced: ReadFacts, in_full: ReadFacts) -> ReadFacts:
+    """Of a film that was read twice."""
+    notes = (*in_full.notes, "read_in_full")
+    return replace(in_full, decode_ms=reduced.decode_ms + in_full.decode_ms, notes=notes)
 
 
 def _stopped(ref: ImageRef, why: Reason, facts: ReadFacts, *, stage: Stage, is_refusal: bool) -> Outcome:

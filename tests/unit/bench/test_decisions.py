@@ -90,6 +90,17 @@ def test_a_decision_of_each_label() -> None:
     assert compared.jumps == 1 and compared.equal_share == 0
 
 
+def test_a_close_call_counts_as_it_is_made_in_screening() -> None:
+    close, clear = [[np.full((64, 64, 1), grey, np.uint8) for grey in pair] for pair in ((150, 170), (130, 170))]
+    for values, is_approximate, expected in (
+        (close, True, (True, ("above", "above"))),
+        (close, False, (False, ("unsure", "above"))),
+        (clear, True, (False, ("unsure", "above"))),
+    ):
+        (found,) = judge_both("JPEG", values, tiny_model(), Brightness(), is_approximate=is_approximate)
+        assert (found.is_close, found.decisions) == expected
+
+
 @pytest.mark.parametrize(
     ("made", "is_equal"),
     [

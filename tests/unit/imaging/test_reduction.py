@@ -23,6 +23,7 @@ from fieldray.errors import InputProblem
 from fieldray.imaging.decode import decode
 from fieldray.imaging.dicom_codecs import decode_lossless_jpeg, decode_run_lengths
 from fieldray.imaging.dicom_reduced import decode_wavelets, wavelets_of
+from fieldray.imaging.pool import ReaderPool
 from fieldray.imaging.preprocess import thumbnail, to_tensor
 from fieldray.imaging.quality import check_pixels
 from fieldray.imaging.reduction import LARGEST_STEP, Needed, block_means, block_sums, largest_step, pixels_needed
@@ -415,6 +416,37 @@ def test_a_plane_that_is_too_short_is_left_to_pydicom(tmp_path: Path) -> None:
     for kind, frame in (("i2", source), ("u2", source[:5000]), ("u1", source)):
         decoded = decode_run_lengths(frame, *FILM.shape, kind)
         assert (decoded is None) == (kind != "i2")
+
+
+# ---- what is not quite the same
+
+
+@pytest.mark.parametrize(
+    ("name", "is_approximate"),
+    [("jpeg-baseline", True), ("jpeg2000-lossless", True), ("explicit-little", False), ("jpegls-lossless", False)],
+)
+def test_only_what_a_codec_makes_itself_is_approximate(name: str, is_approximate: bool, tmp_path: Path) -> None:
+    syntax = {**LOSSLESS, **LOSSY}[name]
+    bits = 8 if name == "jpeg-baseline" else 12
+    path = write_dicom(tmp_path / "film.dcm", scaled(FILM, bits), bits=bits, transfer_syntax=syntax)
+    full, reduced = _both(path)
+    assert reduced.is_reduced
+    assert (full.is_approximate, reduced.is_approximate) == (False, is_approximate)
+
+
+def test_the_other_process_says_so_too(tmp_path: Path) -> None:
+    path = write_dicom(tmp_path / "film.dcm", FILM, transfer_syntax=WAVELETS)
+    with ReaderPool(1, timeout_s=60, memory_limit_mb=2048) as pool:
+        reads = [pool.read(ImageRef(path=path), SPEC, in_full=in_full) for in_full in (False, True)]
+    assert [read.is_approximate for read in reads] == [True, False]
+
+
+def test_a_jpeg_is_approximate_where_it_is_reduced(tmp_path: Path) -> None:
+    picture = Picture.fromarray(scaled(FILM, 8))
+    for size, is_approximate in (((720, 823), True), ((90, 100), False)):
+        path = tmp_path / "film.jpg"
+        picture.resize(size).save(path)
+        assert _both(path)[1].is_approximate is is_approximate
 
 
 # ---- lossless JPEG

@@ -21,8 +21,8 @@ def decision_report(compared: Compared, *, pack: str, films: str) -> Report:
     marks = _marks(compared)
     notes = [
         f"Run on {films} with {pack}. Each film is read twice, at the resolution that screening needs and in full; the "
-        "rest is the same. The decision is the one at each label's first operating point, and a film that the gate "
-        "refuses both times counts as equal.",
+        "rest is the same; a close call is decided by the film in full, as in screening. The decision is the one at "
+        "each label's first operating point, and a film that the gate refuses both times counts as equal.",
         *(f"Not compared: {count} films, {why}." for why, count in sorted(compared.unread.items()) if count),
     ]
     return Report(
@@ -50,7 +50,16 @@ def _marks(compared: Compared) -> tuple[Mark, ...]:
 
 
 def _by_kind(compared: Compared) -> Table:
-    columns = ("kind of file", "films", "input differs", "mean", "99 % within", "largest", "equal decisions")
+    columns = (
+        "kind of file",
+        "films",
+        "input differs",
+        "read twice",
+        "mean",
+        "99 % within",
+        "largest",
+        "equal decisions",
+    )
     rows = [_row(kind, films, compared.changed[kind], compared) for kind, films in compared.films.items()]
     rows.append(_row("all", sum(compared.films.values()), sum(compared.changed.values()), compared))
     return Table("Absolute difference of the calibrated score", columns, tuple(rows))
@@ -59,7 +68,8 @@ def _by_kind(compared: Compared) -> Table:
 def _row(kind: str, films: int, changed: int, compared: Compared) -> tuple[str, ...]:
     part = Compared(pairs=[pair for pair in compared.pairs if kind in (pair.kind, "all")])
     moved = part.differences
-    cells = (f"{moved.mean():.5f}", f"{np.percentile(moved, 99):.4f}", f"{moved.max():.4f}")
+    twice = f"{sum(pair.is_close for pair in part.pairs) / len(part.pairs):.1%}"
+    cells = (twice, f"{moved.mean():.5f}", f"{np.percentile(moved, 99):.4f}", f"{moved.max():.4f}")
     return (kind, str(films), str(changed), *cells, f"{part.equal_share:.2%}")
 
 
@@ -81,5 +91,8 @@ def _data(compared: Compared, marks: tuple[Mark, ...], *, pack: str, films: str)
         "changed": dict(compared.changed),
         "not_compared": dict(compared.unread),
         "marks": [{"name": mark.name, "measured": mark.measured, "is_met": mark.is_met} for mark in marks],
-        "pairs": [[pair.kind, pair.label, *pair.scores, *pair.decisions, *pair.passes] for pair in compared.pairs],
+        "pairs": [
+            [pair.kind, pair.label, *pair.scores, *pair.decisions, *pair.passes, pair.is_close]
+            for pair in compared.pairs
+        ],
     }

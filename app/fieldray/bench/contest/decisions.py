@@ -1,7 +1,7 @@
 """Whether reading at a reduced resolution changes what is decided: every film read both ways, and run.
 
-Films below a megapixel would hardly be reduced; they are enlarged first, given a detector's grain, and written in one
-kind of file after another.
+A close call is decided by the film in full, as in screening. Films below a megapixel would hardly be reduced; they are
+enlarged first, given a detector's grain, and written in one kind of file after another.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.domain.finding import Decision, calibrate, decide
+from fieldray.domain.finding import Decision, Finding, calibrate, decide, is_close_call
 from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.study import ImageRef
 from fieldray.errors import InputProblem
 from fieldray.imaging.answers import ReadResult
 from fieldray.imaging.discover import discover
 from fieldray.imaging.film_files import KINDS, FilmKind, enlarged, read_film, write_film
-from fieldray.inference.backend import Backend
+from fieldray.inference.backend import Answer, Backend
 
 _LEAST_PIXELS: Final = 1_000_000
 _MEGAPIXELS: Final = (1.0, 1.5, 2.0, 3.0)
@@ -43,13 +43,17 @@ class BothWays(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One film read reduced and in full: calibrated scores of one label, decisions, and whether the gate passes it."""
+    """One film read reduced and in full: calibrated scores of one label, decisions, and whether the gate passes it.
+
+    is_close  the reduced film was a close call, so both are of the film in full
+    """
 
     kind: str
     label: str
     scores: tuple[float, float]
     decisions: tuple[Decision, Decision]
     passes: tuple[bool, bool]
+    is_close: bool = False
 
     @property
     def is_equal(self) -> bool:
@@ -117,6 +121,7 @@ class _Found:
 
     kind: str
     values: list[NDArray[np.uint8]]
+    is_approximate: bool = False
     why_not: str = ""
 
 
@@ -127,13 +132,14 @@ def _read(
     number, source = item
     made = _large_enough(source, number, place, kinds)
     if made is None:
-        return _Found("", [], "source")
+        return _Found("", [], why_not="source")
     kind, ref = made
     results = [readers.read(ref, spec, in_full=in_full) for in_full in (False, True)]
     if ref is not source:
         ref.path.unlink()
     codes = sorted({result.problem.code for result in results if result.problem})
-    return _Found(kind, [result.tensor.values[0] for result in results if result.tensor], ", ".join(codes))
+    values = [result.tensor.values[0] for result in results if result.tensor]
+    return _Found(kind, values, is_approximate=results[0].is_approximate, why_not=", ".join(codes))
 
 
 def _add(compared: Compared, found: _Found, model: Model, backend: Backend) -> None:
@@ -142,7 +148,7 @@ def _add(compared: Compared, found: _Found, model: Model, backend: Backend) -> N
         return
     compared.films[found.kind] += 1
     compared.changed[found.kind] += not np.array_equal(found.values[0], found.values[1])
-    compared.pairs += judge_both(found.kind, found.values, model, backend)
+    compared.pairs += judge_both(found.kind, found.values, model, backend, is_approximate=found.is_approximate)
 
 
 def _batches(refs: Iterator[ImageRef]) -> Iterator[list[tuple[int, ImageRef]]]:
@@ -169,16 +175,34 @@ def writable() -> list[FilmKind]:
     return [kind for kind in KINDS.values() if not kind.why_not]
 
 
-def judge_both(kind: str, values: Sequence[NDArray[np.uint8]], model: Model, backend: Backend) -> Iterator[Pair]:
-    """A pair for each label, of the network's inputs (height, width, channels) read reduced and in full."""
-    manifest = model.manifest
-    answers = [backend.run([one])[0] for one in values]
-    gate = manifest.gate
-    passes = [
-        gate is None or answer.features is None or gate.distance(answer.features) <= gate.limit for answer in answers
-    ]
-    for index, label in enumerate(manifest.labels):
-        calibration = manifest.calibration.get(label.code)
-        scores = [calibrate(float(answer.scores[index]), calibration) for answer in answers]
-        made = [decide(score, manifest.point(label.code)) for score in scores]
-        yield Pair(kind, label.code, (scores[0], scores[1]), (made[0], made[1]), (passes[0], passes[1]))
+def judge_both(
+    kind: str, values: Sequence[NDArray[np.uint8]], model: Model, backend: Backend, *, is_approximate: bool = False
+) -> Iterator[Pair]:
+    """A pair for each label, of the network's inputs (height, width, channels) read reduced and in full.
+
+    is_approximate  whether a close call by the first is to be decided by the second
+    """
+    reduced, in_full = (_judged(backend.run([one])[0], model) for one in values)
+    is_close = is_approximate and is_close_call(reduced.findings, gate=model.manifest.gate, distance=reduced.distance)
+    both = [in_full if is_close else reduced, in_full]
+    passes = (both[0].passes, both[1].passes)
+    for first, second in zip(*(one.findings for one in both), strict=True):
+        scores, decisions = (first.score, second.score), (first.decision, second.decision)
+        yield Pair(kind, first.label, scores, decisions, passes, is_close)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Judged:
+    findings: tuple[Finding, ...]
+    distance: float | None
+    passes: bool
+
+
+def _judged(answer: Answer, model: Model) -> _Judged:
+    """By the first operating point of each label."""
+    manifest, gate, found = model.manifest, model.manifest.gate, []
+    for label, raw in zip(manifest.labels, answer.scores, strict=True):
+        score, point = calibrate(float(raw), manifest.calibration.get(label.code)), manifest.point(label.code)
+        found.append(Finding(label=label.code, score=score, point=point, decision=decide(score, point)))
+    distance = gate.distance(answer.features) if gate and answer.features is not None else None
+    return _Judged(tuple(found), distance, gate is None or distance is None or distance <= gate.limit)
