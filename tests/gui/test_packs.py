@@ -178,6 +178,20 @@ def test_the_packs_page_lists_copies_and_chooses_the_operating_point(desk: Desk)
     assert desk.rooms.session.started_with == [((Path("/films"),), "careful", False)]
 
 
+def test_the_packs_page_is_built_when_it_is_seen_and_is_never_stale(desk: Desk) -> None:
+    page = desk.window.packs_page
+    plug_in(desk, on_stick())
+    desk.until(lambda: in_use(desk) == "lungs-2.0.0")
+    assert "Lungs" not in texts(page)
+    desk.window.actions_by_name["packs"].trigger()
+    desk.until(lambda: "2.0.0" in texts(page))
+    desk.window.pages.setCurrentWidget(desk.window.welcome)
+    pull_out(desk)
+    desk.until(lambda: all(found.origin != "drive" for found in desk.application.workbench.packs.candidates))
+    desk.window.actions_by_name["packs"].trigger()
+    desk.until(lambda: "Signed by a key you trust" not in texts(page))
+
+
 def test_an_operating_point_is_never_inherited_by_another_pack(desk: Desk) -> None:
     packs = desk.application.workbench.packs
     packs.choose_point("careful")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import Qt, Signal
+from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import QComboBox, QHBoxLayout, QLabel, QPushButton, QScrollArea, QVBoxLayout, QWidget
 
 from fieldray.desktop.icons import icon
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class PacksPage(QScrollArea):
-    """One card for the pack in use, one for each pack found."""
+    """One card for the pack in use, one for each pack found; built when it is seen, as drives come and go."""
 
     left = Signal()
 
@@ -40,12 +41,25 @@ class PacksPage(QScrollArea):
         self._cards: list[QWidget] = []
         self._column.addStretch(1)
         self.setWidget(page)
-        packs.listed.connect(self.refresh)
-        packs.model_changed.connect(self.refresh)
-        self.refresh()
+        self._is_stale = True
+        packs.listed.connect(self._changed)
+        packs.model_changed.connect(self._changed)
 
-    def refresh(self) -> None:
+    def showEvent(self, event: QShowEvent) -> None:
+        if self._is_stale:
+            self._refresh()
+        super().showEvent(event)
+
+    # ---- building
+
+    def _changed(self) -> None:
+        self._is_stale = True
+        if self.isVisible():
+            self._refresh()
+
+    def _refresh(self) -> None:
         """Build the cards anew."""
+        self._is_stale = False
         for old in self._cards:
             old.hide()
             old.deleteLater()
@@ -54,8 +68,6 @@ class PacksPage(QScrollArea):
             self._cards.append(self._make_none())
         for place, new in enumerate(self._cards):
             self._column.insertWidget(1 + place, new)
-
-    # ---- building
 
     def _make_top(self) -> QHBoxLayout:
         back = push_button(self._translator.text("Back to the films"), picture=icon("back", self._theme))
