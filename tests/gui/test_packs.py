@@ -56,7 +56,7 @@ def test_a_drive_with_a_trusted_pack_is_used_and_may_be_removed(desk: Desk) -> N
     plug_in(desk, on_stick())
     desk.until(lambda: in_use(desk) == "lungs-2.0.0")
     assert "drive may be removed" in desk.window.header.pack_chip.toolTip()
-    assert desk.rooms.session.packs[-1].pack_name == "lungs-2.0.0"
+    desk.until(lambda: desk.rooms.session.packs[-1].pack_name == "lungs-2.0.0")
 
 
 def test_a_drive_removed_during_a_run_lets_it_finish_then_the_builtin_pack_takes_over(desk: Desk) -> None:
