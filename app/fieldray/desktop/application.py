@@ -33,6 +33,7 @@ _REBUILD: Final = frozenset({"language", "theme"})
 # The window's thread waits this long for each thread that computes in Python, and again after every call to Qt: a
 # fiftieth of the usual time, or a list that is painted anew during a fast run would stop it for a tenth of a second.
 _SWITCH_S: Final = 0.0001
+_NEVER: Final = 1_000_000_000
 _PULSE_MS: Final = 500
 _DEVICES: Final = frozenset({"device", "policy"})
 
@@ -162,8 +163,12 @@ class Application(QObject):
 def favour_the_window(application: Application) -> None:
     """For this process from now on: its window waits less for the other threads."""
     sys.setswitchinterval(_SWITCH_S)
-    # A full collection of garbage stops every thread, and most of what it looks at was made by the start, for good.
+    # A full collection of garbage stops every thread. Most of what it looks at was made by the start, for good; and it
+    # is left to moments in which nothing runs.
     application.workbench.ready.connect(gc.freeze)
+    young, middle, _ = gc.get_threshold()
+    gc.set_threshold(young, middle, _NEVER)
+    application.workbench.screening.idle.connect(gc.collect)
 
 
 def run_application(paths: Sequence[Path]) -> int:

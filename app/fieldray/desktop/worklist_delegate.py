@@ -1,6 +1,6 @@
 """Paints the cells of the work list: thumbnail, patient in two lines, class as shape and word.
 
-While a run goes on the list is painted twelve times a second, mostly as it was. Every call to Qt lets the other threads
+While a run goes on the list is painted eight times a second, mostly as it was. Every call to Qt lets the other threads
 go first, and a cell takes twenty: cells are kept as they were painted, and painted again as one picture.
 """
 

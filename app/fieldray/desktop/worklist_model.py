@@ -17,7 +17,7 @@ from fieldray.translation import Translator
 
 Index = QModelIndex | QPersistentModelIndex
 ROW_ROLE: Final = Qt.ItemDataRole.UserRole + 1
-_FLUSH_MS: Final = 80
+_FLUSH_MS: Final = 120
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -150,7 +150,7 @@ def test_what_is_exact_is_read_once_however_close_it_is() -> None:
     assert readers.reads == [False]
 
 
-@pytest.mark.parametrize(("features", "is_close"), [(1.8, False), (1.95, True), (2.05, True), (2.2, False)])
+@pytest.mark.parametrize(("features", "is_close"), [(1.9, False), (1.98, True), (2.02, True), (2.1, False)])
 def test_what_is_close_to_the_gate_is_read_in_full(features: float, is_close: bool) -> None:
     readers = Reduced(255, 255)
     look(readers, gate=gate(2.0), engine=FakeEngine(features=features))
