@@ -20,8 +20,8 @@ Status = Literal["screened", "refused", "failed"]
 Stage = Literal["discover", "decode", "quality", "inference", "store"]
 Category = Literal["abnormal", "not_sure", "normal", "not_assessed", "refused", "failed"]
 
-# Of 300 films as JPEG and as JPEG 2000, read both ways, half of the scores in the middle moved by less than 0.025 and nine
-# in ten by 0.05; half of the distances near the limit by 1.5 %. Wider margins read many films twice to save few decisions.
+# Of 300 films as JPEG and as JPEG 2000, read both ways, half of the scores in the middle moved by less than 0.025, nine
+# in ten by 0.05; half of the distances near the limit by 1.5 %. Wider margins read much twice to save few decisions.
 CLOSE_SCORE: Final = 0.05
 CLOSE_DISTANCE: Final = 0.015  # as a share of the gate's limit
 _EPSILON = 1e-7
