@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 import screen_picture
+import smoke_films
 from clean_root import CleanRoot, Done, User
 from expectation import APT, Unexpected, expect
 from smoke_window import DISPLAY, opened, press, titled, until
@@ -23,6 +24,7 @@ PROGRAM: Final = "/opt/fieldray/fieldray"
 FILMS: Final = "/srv/Знімки грудної клітки"
 SHORT: Final = "/srv/films"  # the same, for typing
 DRIVE: Final = "/media/clinic/МОДЕЛІ"
+_FILM: Final = "study-001.dcm"  # one of them
 COUNT: Final = 24  # studies that `fieldray demo` makes
 _NOTICE: Final = r"Research use only\. Not for diagnostic use\."
 _BANNER: Final = "#fdf0d2"  # behind a question or a warning
@@ -119,6 +121,23 @@ def screen_films(trial: Trial) -> None:
         raise Unexpected(f"{len(results)} results of the kinds {kinds}")
     if {result["backend"] for result in results if result["status"] == "screened"} != {"cpu"}:
         raise Unexpected("not every film was screened on the processor")
+    _require_no_log(trial, user)
+
+
+def screen_other_forms(trial: Trial) -> None:
+    """Screen one film as RLE, lossless JPEG and PNG too: without loss its score is the same"""
+    user, place = trial.users["iryna"], "/srv/forms"
+    plain = trial.root.inside(f"{FILMS}/{_FILM}").read_bytes()
+    folder = trial.root.inside(place)
+    folder.mkdir()
+    for name, film in {_FILM: plain, **smoke_films.other_forms(plain)}.items():
+        (folder / name).write_bytes(film)
+    done = trial.root.run("fieldray", "screen", place, "--fresh", "--json", "-", user=user)
+    expect(done, output=(r"\{.*\}",), errors=(*_summary(), r"\?Pack .*"))
+    scores = {Path(result["path"]).name: result["score"] for result in map(json.loads, done.output)}
+    score, grey = scores.get(_FILM), scores.pop("picture.png", None)
+    if score is None or grey is None or scores != dict.fromkeys((_FILM, "rle.dcm", "lossless.dcm"), score):
+        raise Unexpected(f"scores {scores}, of the picture {grey}")
     _require_no_log(trial, user)
 
 
@@ -259,7 +278,8 @@ def use_portable(trial: Trial) -> None:
 
 
 STEPS: Final[tuple[Step, ...]] = (
-    install, screen_films, say_plainly, open_window, plug_in_a_drive, run_twice, upgrade, remove, use_portable,
+    install, screen_films, screen_other_forms, say_plainly, open_window, plug_in_a_drive, run_twice, upgrade, remove,
+    use_portable,
 )  # fmt: skip
 
 

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import struct
 from pathlib import Path
 
 import numpy as np
+import pydicom
 import pytest
 from PIL import Image
+from pydicom.uid import (
+    DigitalXRayImageStorageForPresentation,
+    ExplicitVRLittleEndian,
+    JPEGLosslessSV1,
+    RLELossless,
+)
 
 import screen_picture
+import smoke_films
 from clean_root import Done, plain_address
 from expectation import APT, Unexpected, expect
+from fieldray.imaging.dicom_codecs import decode_lossless_jpeg, decode_run_lengths
+from fieldray.imaging.grey_png import decode_grey_png
 
 
 def done(code: int = 0, output: str = "", errors: str = "") -> Done:
@@ -84,3 +95,41 @@ def test_another_kind_of_dump_is_refused() -> None:
     data[44:48] = struct.pack(">I", 16)  # bits a pixel
     with pytest.raises(ValueError, match="32 bits a pixel"):
         screen_picture.read_xwd(bytes(data))
+
+
+def plain_film(values: np.ndarray) -> bytes:
+    dataset = pydicom.Dataset()
+    dataset.SOPClassUID = DigitalXRayImageStorageForPresentation
+    dataset.SOPInstanceUID = "2.25.1"
+    dataset.Rows, dataset.Columns = values.shape
+    dataset.SamplesPerPixel, dataset.PhotometricInterpretation = 1, "MONOCHROME2"
+    dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit, dataset.PixelRepresentation = 16, 12, 11, 0
+    dataset.PixelData = values.astype("<u2").tobytes()
+    dataset["PixelData"].VR = "OW"
+    dataset.file_meta = pydicom.dataset.FileMetaDataset()
+    dataset.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+    written = io.BytesIO()
+    pydicom.dcmwrite(written, dataset, enforce_file_format=True)
+    return written.getvalue()
+
+
+def test_a_film_in_other_forms_is_the_same_film() -> None:
+    """As the program's own decoders read it, through pydicom and Pillow."""
+    values = np.random.default_rng(7).integers(0, 4096, (37, 300), dtype=np.uint16)
+    values[5:20] = 4095  # runs for RLE
+    forms = smoke_films.other_forms(plain_film(values))
+    for name, syntax in {"rle.dcm": RLELossless, "lossless.dcm": JPEGLosslessSV1}.items():
+        dataset = pydicom.dcmread(io.BytesIO(forms[name]))
+        assert dataset.file_meta.TransferSyntaxUID == syntax
+        assert np.array_equal(dataset.pixel_array, values), name
+        frame = pydicom.encaps.get_frame(dataset.PixelData, 0)
+        own = decode_run_lengths(frame, 37, 300, "u2") if name == "rle.dcm" else decode_lossless_jpeg(frame, 37, 300, 2)
+        assert own is not None and np.array_equal(own, values), name
+    assert np.array_equal(decode_grey_png(forms["picture.png"]), values << 4)
+    assert np.array_equal(np.asarray(Image.open(io.BytesIO(forms["picture.png"]))), values << 4)
+
+
+def test_only_a_plain_film_of_twelve_bits_is_rewritten() -> None:
+    values = np.zeros((4, 4), np.uint16)
+    with pytest.raises(ValueError, match="not a plain film"):
+        smoke_films.other_forms(plain_film(values).replace(b"US\2\0\x0c\0", b"US\2\0\x0a\0"))
