@@ -39,8 +39,7 @@ def screen_image(
 ) -> Outcome:
     """Header check, read, pixel check, run, gate, calibrate, decide.
 
-    A film is read as far as the network needs. Where that is a little different from all of it, and it is a close call,
-    it is read again in full, and that decides.
+    A film is read as far as the network needs; read so by approximation and a close call, again in full, which decides.
 
     Gives an outcome, whatever the image is like; what nobody expected is logged and becomes `Failed`. Raises
     `Cancelled`, and BackendProblem when no image at all can be run any more, which is no image's fault.
