@@ -10,7 +10,7 @@ from concurrent.futures import Future
 import numpy as np
 
 from fieldray.domain.finding import ReadFacts
-from fieldray.domain.image import Image, PixelMap, Tensor
+from fieldray.domain.image import Detail, Image, PixelMap, Tensor
 from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.prediction import BackendName, DeviceChoice, Policy, Prediction, Request
 from fieldray.domain.study import ImageRef
@@ -35,7 +35,7 @@ class FakeReaders:
         self.reading = threading.Event()
         self.read_names: list[str] = []
 
-    def read(self, ref: ImageRef, spec: InputSpec, *, in_full: bool = False) -> ReadResult:
+    def read(self, ref: ImageRef, spec: InputSpec, *, detail: Detail = "needed") -> ReadResult:
         if self.closed.is_set():
             raise PoolClosed
         name = ref.path.name

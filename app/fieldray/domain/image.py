@@ -11,6 +11,10 @@ from numpy.typing import NDArray
 WindowFunction = Literal["LINEAR", "LINEAR_EXACT", "SIGMOID"]
 
 
+# How much of a file is read for the network: what it needs, a finer picture for a close call, all of it.
+Detail = Literal["needed", "finer", "full"]
+
+
 @dataclass(frozen=True, slots=True)
 class Window:
     """Window centre and width in the units of `Image.pixels` (DICOM PS3.3 C.11.2.1.2 and C.11.2.1.3)."""

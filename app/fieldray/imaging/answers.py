@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from fieldray.domain.finding import ReadFacts
-from fieldray.domain.image import Image, PixelMap, Tensor, Window
+from fieldray.domain.image import Detail, Image, PixelMap, Tensor, Window
 from fieldray.domain.model import InputSpec
 from fieldray.domain.study import ImageRef
 from fieldray.errors import FieldrayError, Unusable
@@ -19,7 +19,7 @@ from fieldray.wire import Message
 class ReadResult:
     """What reading gave: a tensor, or the reason why there is none; `facts` hold what is known either way.
 
-    is_approximate  whether reading in full would give a slightly different tensor
+    is_approximate  whether the file in full would give a slightly different tensor
     """
 
     tensor: Tensor | None
@@ -30,12 +30,12 @@ class ReadResult:
     problem_is_refusal: bool = False
 
 
-def request(ref: ImageRef, spec: InputSpec | None, *, in_full: bool) -> Message:
+def request(ref: ImageRef, spec: InputSpec | None, *, detail: Detail) -> Message:
     """What `imaging.service.handle` is asked; without a spec it gives the image at full resolution."""
     body: dict[str, Any] = {"path": str(ref.path), "member": ref.member, "frame": ref.frame}
     if spec is None:
         return Message({"ask": "image", **body})
-    return Message({"ask": "read", "spec": _values(spec), "in_full": in_full, **body})
+    return Message({"ask": "read", "spec": _values(spec), "detail": detail, **body})
 
 
 def _values(spec: InputSpec) -> dict[str, Any]:

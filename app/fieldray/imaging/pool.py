@@ -16,7 +16,7 @@ from fieldray.reasons import reason
 
 # Everything else is imported where it is used: the children are started first, and import their own meanwhile.
 if TYPE_CHECKING:
-    from fieldray.domain.image import Image
+    from fieldray.domain.image import Detail, Image
     from fieldray.domain.model import InputSpec
     from fieldray.domain.study import ImageRef
     from fieldray.imaging.answers import ReadResult
@@ -66,15 +66,12 @@ class ReaderPool:
         """The process ids of the children that run."""
         return tuple(child.pid for child in self._children if child.is_running and child.pid is not None)
 
-    def read(self, ref: ImageRef, spec: InputSpec, *, in_full: bool = False) -> ReadResult:
-        """Read, check and prepare one image. Never raises for a bad file; raises PoolClosed.
-
-        in_full  at the file's own resolution, to compare with: otherwise only what `spec` needs is read
-        """
+    def read(self, ref: ImageRef, spec: InputSpec, *, detail: Detail = "needed") -> ReadResult:
+        """Read, check and prepare one image, in such detail. Never raises for a bad file; raises PoolClosed."""
         from fieldray.imaging.answers import no_tensor, read_result
 
         try:
-            return read_result(self._ask(ref, spec, in_full=in_full))
+            return read_result(self._ask(ref, spec, detail=detail))
         except (Unreadable, Unusable) as error:
             return no_tensor(error, content_sha256=_hash_if_readable(ref))
 
@@ -106,7 +103,7 @@ class ReaderPool:
     ) -> None:
         self.close()
 
-    def _ask(self, ref: ImageRef, spec: InputSpec | None, *, in_full: bool = False) -> Message:
+    def _ask(self, ref: ImageRef, spec: InputSpec | None, *, detail: Detail = "needed") -> Message:
         """One answer; a child that died or hung is replaced and the file tried once more."""
         from fieldray.imaging.answers import request
 
@@ -114,7 +111,7 @@ class ReaderPool:
         for _ in range(2):
             with self._free_child() as child:
                 try:
-                    return child.call(request(ref, spec, in_full=in_full), timeout_s=self._timeout_s)
+                    return child.call(request(ref, spec, detail=detail), timeout_s=self._timeout_s)
                 except ChildTimeout:
                     why = reason("decoder_timeout", seconds=f"{self._timeout_s:g}")
                 except ChildDied as error:

@@ -14,7 +14,8 @@ blended with its neighbours'. Where the lower resolution cannot be decoded the w
 
 The preprocessing averages over blocks of the same size before it maps grey levels, and averages taken here are not
 rounded, so they give the same tensor. JPEG and wavelets give one that differs by a fraction of a grey level; such an
-image is marked as approximate, and screening reads it again in full where the call is close.
+image is marked as approximate, and where the call is close screening reads it again and finer (`FINER` times what is
+needed, which for JPEG is mostly all of it): what is left of the difference is a seventh.
 """
 
 from __future__ import annotations
@@ -26,10 +27,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from fieldray.domain.image import Detail
 from fieldray.domain.model import InputSpec
 
 COVER: Final = 2.0
 WAVELET_COVER: Final = 1.25
+FINER: Final = 4.0
 JPEG_STEPS: Final = (1, 2, 4, 8)
 # Blocks of 128 x 128 values of 65535 still add up in 32 bits.
 LARGEST_STEP: Final = 128
@@ -53,10 +56,17 @@ class Needed:
         return Needed(self.columns, self.rows, self.of_longer)
 
 
-def pixels_needed(spec: InputSpec) -> Needed:
-    """What `spec` takes, with the margin that it cuts off."""
-    kept = 1 - 2 * spec.margin
+def pixels_needed(spec: InputSpec, *, times: float = 1.0) -> Needed:
+    """What `spec` takes, with the margin that it cuts off; so many `times` as much down and across."""
+    kept = (1 - 2 * spec.margin) / times
     return Needed(spec.height / kept, spec.width / kept, of_longer=spec.fit == "pad")
+
+
+def needed_for(spec: InputSpec, detail: Detail) -> Needed | None:
+    """What is read of a film for a network; None for all of it."""
+    if detail == "full":
+        return None
+    return pixels_needed(spec, times=FINER if detail == "finer" else 1.0)
 
 
 def largest_step(

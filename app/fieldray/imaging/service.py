@@ -9,14 +9,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fieldray.domain.image import Image, Tensor
+from fieldray.domain.image import Detail, Image, Tensor
 from fieldray.domain.model import InputSpec
 from fieldray.domain.study import ImageRef
 from fieldray.errors import InputProblem, Unusable
 from fieldray.imaging.decode import decode
 from fieldray.imaging.preprocess import thumbnail, to_tensor
 from fieldray.imaging.quality import check_pixels
-from fieldray.imaging.reduction import pixels_needed
+from fieldray.imaging.reduction import needed_for
 from fieldray.imaging.source import read_bytes
 from fieldray.reasons import Reason
 from fieldray.serving import step_back
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def handle(message: Message) -> Message:
     """Answer {"ask": "read", "spec": ...} or {"ask": "image"}, both with "path", "member" and "frame".
 
-    A read is at the resolution that the spec needs, or in full if "in_full" is true, which gives the same result later.
+    A read is at the resolution that the spec needs, or as "detail" says (see `domain.image.Detail`).
 
     A file that cannot be used is an answer to "read" (its hash and size are known all the same); for "image" the
     Unreadable or Unusable is raised.
@@ -38,12 +38,12 @@ def handle(message: Message) -> Message:
     ref = ImageRef(path=Path(body["path"]), member=body["member"], frame=body["frame"])
     if body["ask"] == "image":
         return _image_message(decode(read_bytes(ref), ref))
-    answer = _read(ref, InputSpec(**body["spec"]), in_full=body.get("in_full", False))
+    answer = _read(ref, InputSpec(**body["spec"]), detail=body.get("detail", "needed"))
     step_back()  # a run is to leave the screen usable, but its first result is waited for, as is a film to be shown
     return answer
 
 
-def _read(ref: ImageRef, spec: InputSpec, *, in_full: bool) -> Message:
+def _read(ref: ImageRef, spec: InputSpec, *, detail: Detail) -> Message:
     started = time.perf_counter()
     answer: dict[str, Any] = {}
     arrays: dict[str, Array] = {}
@@ -52,7 +52,7 @@ def _read(ref: ImageRef, spec: InputSpec, *, in_full: bool) -> Message:
     try:
         data = read_bytes(ref)
         answer["content_sha256"] = hashlib.sha256(data).hexdigest()
-        image = decode(data, ref, needed=None if in_full else pixels_needed(spec))
+        image = decode(data, ref, needed=needed_for(spec, detail))
         problem = check_pixels(image)
         tensor = to_tensor(image, spec)
         answer |= _image_facts(image, tensor)

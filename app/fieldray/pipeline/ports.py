@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from typing import Protocol
 
 from fieldray.domain.finding import ReadFacts
-from fieldray.domain.image import Image, Tensor
+from fieldray.domain.image import Detail, Image, Tensor
 from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.prediction import BackendName, DeviceChoice, Policy, Prediction, Request
 from fieldray.domain.study import ImageRef
@@ -31,10 +31,10 @@ class ReadResult(Protocol):
 class Reader(Protocol):
     """Reads, checks and prepares one image; the pixel checks are done where the pixels are.
 
-    Without `in_full` it reads no more than the tensor needs; `is_approximate` if that is not quite the same.
+    It reads in the detail asked for; `is_approximate` if the file in full would give a slightly different tensor.
     """
 
-    def read(self, ref: ImageRef, spec: InputSpec, /, *, in_full: bool = False) -> ReadResult: ...
+    def read(self, ref: ImageRef, spec: InputSpec, /, *, detail: Detail = "needed") -> ReadResult: ...
 
 
 class Engine(Protocol):

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from fieldray.domain.finding import Failed, Outcome, ReadFacts, Refused, Screened, Stage
+from fieldray.domain.image import Detail
 from fieldray.domain.prediction import Prediction, Request
 from fieldray.domain.study import ImageRef
 from fieldray.errors import BackendProblem, FieldrayError, Unusable
@@ -21,6 +22,7 @@ from fieldray.reasons import Reason, reason
 log = logging.getLogger(__name__)
 
 _WAIT_S: Final = 0.2
+_DETAILS: Final[tuple[Detail, ...]] = ("needed", "finer")
 _request_ids = itertools.count(1)
 
 
@@ -39,7 +41,7 @@ def screen_image(
 ) -> Outcome:
     """Header check, read, pixel check, run, gate, calibrate, decide.
 
-    A film is read as far as the network needs; read so by approximation and a close call, again in full, which decides.
+    A film is read as far as the network needs; a close call on one that was read approximately is read again and finer.
 
     Gives an outcome, whatever the image is like; what nobody expected is logged and becomes `Failed`. Raises
     `Cancelled`, and BackendProblem when no image at all can be run any more, which is no image's fault.
@@ -53,10 +55,10 @@ def screen_image(
         stage = "quality"
         if unsuitable := check_header(ref, manifest):
             return Refused(ref=ref, reason=unsuitable)
-        for in_full in (False, True):
+        for detail in _DETAILS:
             stage = "decode"
-            read = reader.read(ref, manifest.input, in_full=in_full)
-            facts = _both(facts, read.facts) if in_full else read.facts
+            read = reader.read(ref, manifest.input, detail=detail)
+            facts = read.facts if detail == "needed" else _both(facts, read.facts)
             if read.problem or read.tensor is None:
                 why = read.problem or reason("internal", detail="no tensor")
                 return _stopped(ref, why, facts, stage=stage, is_refusal=read.problem_is_refusal)
@@ -100,10 +102,9 @@ def _judge(ref: ImageRef, facts: ReadFacts, prediction: Prediction, assessment: 
     )
 
 
-def _both(reduced: ReadFacts, in_full: ReadFacts) -> ReadFacts:
+def _both(first: ReadFacts, second: ReadFacts) -> ReadFacts:
     """Of a film that was read twice."""
-    notes = (*in_full.notes, "read_in_full")
-    return replace(in_full, decode_ms=reduced.decode_ms + in_full.decode_ms, notes=notes)
+    return replace(second, decode_ms=first.decode_ms + second.decode_ms, notes=(*second.notes, "read_twice"))
 
 
 def _stopped(ref: ImageRef, why: Reason, facts: ReadFacts, *, stage: Stage, is_refusal: bool) -> Outcome:

@@ -17,7 +17,7 @@ from fieldray.bench.contest.decisions import Compared, Pair, compare, judge_both
 from fieldray.cli import run
 from fieldray.commands.console import Console
 from fieldray.domain.finding import ReadFacts
-from fieldray.domain.image import PixelMap, Tensor
+from fieldray.domain.image import Detail, PixelMap, Tensor
 from fieldray.domain.model import InputSpec
 from fieldray.domain.study import ImageRef
 from fieldray.imaging.answers import ReadResult
@@ -45,11 +45,11 @@ class Darker:
         self._grey = grey
         self.kinds: list[str] = []
 
-    def read(self, ref: ImageRef, spec: InputSpec, *, in_full: bool = False) -> ReadResult:
-        if in_full and "bad" in ref.path.name:
+    def read(self, ref: ImageRef, spec: InputSpec, *, detail: Detail = "needed") -> ReadResult:
+        if detail == "full" and "bad" in ref.path.name:
             return ReadResult(tensor=None, facts=ReadFacts(), problem=reason("truncated"))
         self.kinds.append(ref.path.suffix)
-        values = np.full((1, spec.height, spec.width, 1), self._grey - 10 * in_full, np.uint8)
+        values = np.full((1, spec.height, spec.width, 1), self._grey - 10 * (detail == "full"), np.uint8)
         return ReadResult(tensor=Tensor(values=values, pixel_map=PixelMap(1, 0, 1, 0)), facts=ReadFacts())
 
 
@@ -91,13 +91,14 @@ def test_a_decision_of_each_label() -> None:
 
 
 def test_a_close_call_counts_as_it_is_made_in_screening() -> None:
-    close, clear = [[np.full((64, 64, 1), grey, np.uint8) for grey in pair] for pair in ((150, 170), (130, 170))]
-    for values, is_approximate, expected in (
-        (close, True, (True, ("above", "above"))),
-        (close, False, (False, ("unsure", "above"))),
-        (clear, True, (False, ("unsure", "above"))),
+    # below 0.4 is below, from 0.6 on above; a grey of 255 is a score of 1
+    for greys, expected in (
+        ((150, 170, 160), (True, ("above", "above"))),
+        ((150, 170), (False, ("unsure", "above"))),
+        ((130, 170, 160), (False, ("unsure", "above"))),
     ):
-        (found,) = judge_both("JPEG", values, tiny_model(), Brightness(), is_approximate=is_approximate)
+        values = [np.full((64, 64, 1), grey, np.uint8) for grey in greys]
+        (found,) = judge_both("JPEG", values, tiny_model(), Brightness())
         assert (found.is_close, found.decisions) == expected
 
 

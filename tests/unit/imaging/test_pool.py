@@ -63,7 +63,7 @@ def test_what_comes_back_is_what_the_same_code_gives_here(pool: ReaderPool, tmp_
 
 def test_read_in_full_gives_the_same_tensor(pool: ReaderPool, tmp_path: Path) -> None:
     ref = ImageRef(path=write_dicom(tmp_path / "film.dcm", chest_phantom(500, 400, 7, abnormal=True)))
-    reduced, full = pool.read(ref, SPEC), pool.read(ref, SPEC, in_full=True)
+    reduced, full = pool.read(ref, SPEC), pool.read(ref, SPEC, detail="full")
     assert reduced.tensor is not None
     assert full.tensor is not None
     np.testing.assert_array_equal(reduced.tensor.values, full.tensor.values)

@@ -437,8 +437,8 @@ def test_only_what_a_codec_makes_itself_is_approximate(name: str, is_approximate
 def test_the_other_process_says_so_too(tmp_path: Path) -> None:
     path = write_dicom(tmp_path / "film.dcm", FILM, transfer_syntax=WAVELETS)
     with ReaderPool(1, timeout_s=60, memory_limit_mb=2048) as pool:
-        reads = [pool.read(ImageRef(path=path), SPEC, in_full=in_full) for in_full in (False, True)]
-    assert [read.is_approximate for read in reads] == [True, False]
+        reads = [pool.read(ImageRef(path=path), SPEC, detail=detail) for detail in ("needed", "finer", "full")]
+    assert [read.is_approximate for read in reads] == [True, True, False]
 
 
 def test_a_jpeg_is_approximate_where_it_is_reduced(tmp_path: Path) -> None:

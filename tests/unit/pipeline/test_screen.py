@@ -11,6 +11,7 @@ import pytest
 
 from fakes import FakeEngine, FakeReaders, hash_of
 from fieldray.domain.finding import Failed, Outcome, ReadFacts, Refused, Screened
+from fieldray.domain.image import Detail
 from fieldray.domain.model import Calibration, InputSpec, RefusalGate
 from fieldray.domain.prediction import Prediction
 from fieldray.domain.study import ImageHeader, ImageRef
@@ -101,17 +102,17 @@ def test_what_is_unlike_the_training_films_is_refused() -> None:
 
 
 class Reduced(FakeReaders):
-    """Gives one grey level reduced and another in full, or what is wrong with the file if that is None."""
+    """Gives one grey level as needed and another one finer, or what is wrong with the file if that is None."""
 
-    def __init__(self, reduced: int, in_full: int | None, *, is_approximate: bool = True) -> None:
+    def __init__(self, needed: int, finer: int | None, *, is_approximate: bool = True) -> None:
         super().__init__()
-        self._greys = (reduced, in_full)
+        self._greys = {"needed": needed, "finer": finer}
         self._is_approximate = is_approximate
-        self.reads: list[bool] = []
+        self.reads: list[Detail] = []
 
-    def read(self, ref: ImageRef, spec: InputSpec, *, in_full: bool = False) -> ReadResult:
-        self.reads.append(in_full)
-        grey = self._greys[in_full]
+    def read(self, ref: ImageRef, spec: InputSpec, *, detail: Detail = "needed") -> ReadResult:
+        self.reads.append(detail)
+        grey = self._greys[detail]
         if grey is None:
             return ReadResult(tensor=None, facts=ReadFacts(decode_ms=3.0), problem=reason("truncated"))
         read = super().read(ref, spec)
@@ -120,7 +121,7 @@ class Reduced(FakeReaders):
         return replace(
             read,
             tensor=replace(read.tensor, values=values),
-            is_approximate=self._is_approximate and not in_full,
+            is_approximate=self._is_approximate,
         )
 
 
@@ -134,36 +135,36 @@ def look(readers: Reduced, **changes: Any) -> Outcome:
 @pytest.mark.parametrize(
     ("grey", "is_close"), [(80, False), (95, True), (112, True), (127, False), (150, True), (170, False)]
 )
-def test_a_close_call_is_decided_by_the_film_in_full(grey: int, is_close: bool) -> None:
+def test_a_close_call_is_decided_by_a_finer_picture(grey: int, is_close: bool) -> None:
     readers = Reduced(grey, 255)
     outcome = look(readers)
     assert isinstance(outcome, Screened)
-    assert readers.reads == ([False, True] if is_close else [False])
+    assert readers.reads == (["needed", "finer"] if is_close else ["needed"])
     assert outcome.findings[0].score == pytest.approx(1.0 if is_close else grey / 255)
-    assert outcome.facts.notes == (("read_in_full",) if is_close else ())
+    assert outcome.facts.notes == (("read_twice",) if is_close else ())
     assert outcome.facts.decode_ms == (3.0 if is_close else 1.5)
 
 
 def test_what_is_exact_is_read_once_however_close_it_is() -> None:
     readers = Reduced(150, 255, is_approximate=False)
     assert look(readers).category == "not_sure"
-    assert readers.reads == [False]
+    assert readers.reads == ["needed"]
 
 
 @pytest.mark.parametrize(("features", "is_close"), [(1.9, False), (1.98, True), (2.02, True), (2.1, False)])
-def test_what_is_close_to_the_gate_is_read_in_full(features: float, is_close: bool) -> None:
+def test_what_is_close_to_the_gate_is_read_again(features: float, is_close: bool) -> None:
     readers = Reduced(255, 255)
     look(readers, gate=gate(2.0), engine=FakeEngine(features=features))
-    assert readers.reads == ([False, True] if is_close else [False])
+    assert readers.reads == (["needed", "finer"] if is_close else ["needed"])
 
 
 def test_what_the_gate_refuses_clearly_is_not_read_again_for_its_score() -> None:
     readers = Reduced(150, 150)
     assert isinstance(look(readers, gate=gate(2.0), engine=FakeEngine(features=3.0)), Refused)
-    assert readers.reads == [False]
+    assert readers.reads == ["needed"]
 
 
-def test_damage_that_only_the_film_in_full_shows_is_told() -> None:
+def test_damage_that_only_the_finer_picture_shows_is_told() -> None:
     outcome = look(Reduced(150, None))
     assert isinstance(outcome, Failed)
     assert (outcome.stage, outcome.reason.code, outcome.facts.decode_ms) == ("decode", "truncated", 4.5)
@@ -172,7 +173,7 @@ def test_damage_that_only_the_film_in_full_shows_is_told() -> None:
 def test_without_an_operating_point_no_call_is_close() -> None:
     readers = Reduced(150, 255)
     assert look(readers, operating_points=()).category == "not_assessed"
-    assert readers.reads == [False]
+    assert readers.reads == ["needed"]
 
 
 def test_a_bug_in_one_stage_fails_one_image() -> None:

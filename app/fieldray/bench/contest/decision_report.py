@@ -21,7 +21,7 @@ def decision_report(compared: Compared, *, pack: str, films: str) -> Report:
     marks = _marks(compared)
     notes = [
         f"Run on {films} with {pack}. Each film is read twice, at the resolution that screening needs and in full; the "
-        "rest is the same; a close call is decided by the film in full, as in screening. The decision is the one at "
+        "rest is the same; a close call is decided by a finer picture, as in screening. The decision is the one at "
         "each label's first operating point, and a film that the gate refuses both times counts as equal.",
         *(f"Not compared: {count} films, {why}." for why, count in sorted(compared.unread.items()) if count),
     ]

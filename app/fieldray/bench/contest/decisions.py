@@ -1,6 +1,6 @@
 """Whether reading at a reduced resolution changes what is decided: every film read both ways, and run.
 
-A close call is decided by the film in full, as in screening. Films below a megapixel would hardly be reduced; they are
+A close call is decided by a finer picture, as in screening. Films below a megapixel would hardly be reduced; they are
 enlarged first, given a detector's grain, and written in one kind of file after another.
 """
 
@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.domain.finding import Decision, Finding, calibrate, decide, is_close_call
+from fieldray.domain.image import Detail
 from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.study import ImageRef
 from fieldray.errors import InputProblem
@@ -36,16 +37,16 @@ Notify = Callable[[str], None]
 
 
 class BothWays(Protocol):
-    """Readers that can be told to read in full."""
+    """Readers that can be told how much to read."""
 
-    def read(self, ref: ImageRef, spec: InputSpec, *, in_full: bool = False) -> ReadResult: ...
+    def read(self, ref: ImageRef, spec: InputSpec, *, detail: Detail = "needed") -> ReadResult: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
     """One film read reduced and in full: calibrated scores of one label, decisions, and whether the gate passes it.
 
-    is_close  the reduced film was a close call, so both are of the film in full
+    is_close  the reduced film was a close call, so the first is of a finer picture
     """
 
     kind: str
@@ -117,11 +118,13 @@ def compare(
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Found:
-    """What the network gets of a film read reduced and in full; fewer than two where `why_not` says why."""
+    """What the network gets of a film read reduced, in full, and finer where that may be asked for.
+
+    Empty where `why_not` says why.
+    """
 
     kind: str
     values: list[NDArray[np.uint8]]
-    is_approximate: bool = False
     why_not: str = ""
 
 
@@ -134,21 +137,23 @@ def _read(
     if made is None:
         return _Found("", [], why_not="source")
     kind, ref = made
-    results = [readers.read(ref, spec, in_full=in_full) for in_full in (False, True)]
+    results = [readers.read(ref, spec), readers.read(ref, spec, detail="full")]
+    if results[0].is_approximate:
+        results.append(readers.read(ref, spec, detail="finer"))
     if ref is not source:
         ref.path.unlink()
     codes = sorted({result.problem.code for result in results if result.problem})
     values = [result.tensor.values[0] for result in results if result.tensor]
-    return _Found(kind, values, is_approximate=results[0].is_approximate, why_not=", ".join(codes))
+    return _Found(kind, values if len(values) == len(results) else [], why_not=", ".join(codes))
 
 
 def _add(compared: Compared, found: _Found, model: Model, backend: Backend) -> None:
-    if len(found.values) < 2:
+    if not found.values:
         compared.unread[found.why_not] += 1
         return
     compared.films[found.kind] += 1
     compared.changed[found.kind] += not np.array_equal(found.values[0], found.values[1])
-    compared.pairs += judge_both(found.kind, found.values, model, backend, is_approximate=found.is_approximate)
+    compared.pairs += judge_both(found.kind, found.values, model, backend)
 
 
 def _batches(refs: Iterator[ImageRef]) -> Iterator[list[tuple[int, ImageRef]]]:
@@ -175,16 +180,14 @@ def writable() -> list[FilmKind]:
     return [kind for kind in KINDS.values() if not kind.why_not]
 
 
-def judge_both(
-    kind: str, values: Sequence[NDArray[np.uint8]], model: Model, backend: Backend, *, is_approximate: bool = False
-) -> Iterator[Pair]:
+def judge_both(kind: str, values: Sequence[NDArray[np.uint8]], model: Model, backend: Backend) -> Iterator[Pair]:
     """A pair for each label, of the network's inputs (height, width, channels) read reduced and in full.
 
-    is_approximate  whether a close call by the first is to be decided by the second
+    A third one is of a finer picture and decides what is a close call by the first.
     """
-    reduced, in_full = (_judged(backend.run([one])[0], model) for one in values)
-    is_close = is_approximate and is_close_call(reduced.findings, gate=model.manifest.gate, distance=reduced.distance)
-    both = [in_full if is_close else reduced, in_full]
+    reduced, in_full, *finer = (_judged(backend.run([one])[0], model) for one in values)
+    is_close = bool(finer) and is_close_call(reduced.findings, gate=model.manifest.gate, distance=reduced.distance)
+    both = [finer[0] if is_close else reduced, in_full]
     passes = (both[0].passes, both[1].passes)
     for first, second in zip(*(one.findings for one in both), strict=True):
         scores, decisions = (first.score, second.score), (first.decision, second.decision)
