@@ -33,7 +33,7 @@ _REBUILD: Final = frozenset({"language", "theme"})
 # The window's thread waits this long for each thread that computes in Python, and again after every call to Qt: a
 # fiftieth of the usual time, or a list that is painted anew during a fast run would stop it for a tenth of a second.
 _SWITCH_S: Final = 0.0001
-_NEVER: Final = 1_000_000_000
+_SELDOM: Final = 100
 _PULSE_MS: Final = 500
 _DEVICES: Final = frozenset({"device", "policy"})
 
@@ -164,10 +164,10 @@ def favour_the_window(application: Application) -> None:
     """For this process from now on: its window waits less for the other threads."""
     sys.setswitchinterval(_SWITCH_S)
     # A full collection of garbage stops every thread. Most of what it looks at was made by the start, for good; and it
-    # is left to moments in which nothing runs.
+    # is left to moments in which nothing runs, but for a seldom one in a long run.
     application.workbench.ready.connect(gc.freeze)
     young, middle, _ = gc.get_threshold()
-    gc.set_threshold(young, middle, _NEVER)
+    gc.set_threshold(young, middle, _SELDOM)
     application.workbench.screening.idle.connect(gc.collect)
 
 

@@ -69,6 +69,7 @@ class WorkListDelegate(QStyledItemDelegate):
         known = self._kept.get((*cell.look, *look))
         if known is None:
             known = _blank(rect.size(), ratio)
+            known.fill(colour(self._theme, "surface"))  # the last pixel may be only part of the cell
             onto = QPainter(known)
             self._paint_cell(onto, QRect(0, 0, rect.width(), rect.height()), cell)
             onto.end()

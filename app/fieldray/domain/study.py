@@ -46,7 +46,7 @@ class ImageRef:
     """Where one image is: a file, perhaps a member of a zip, perhaps one frame of several.
 
     `problem` is set when discovery already knows that there is nothing to decode; such a reference still
-    becomes exactly one outcome. `problem_stage` says which: "refused" or "failed".
+    becomes exactly one outcome. `problem_is_refusal` says which: refused or failed.
     """
 
     path: Path

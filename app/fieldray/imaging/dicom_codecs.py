@@ -1,4 +1,4 @@
-"""What is needed around pydicom's decoders: checks before they allocate, one codec they lack, plain names."""
+"""What is needed around pydicom's decoders: checks before they allocate, quicker ones for plain films, plain names."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from fieldray.errors import Unreadable
 from fieldray.imaging.sniff import jpeg_size
 from fieldray.reasons import reason
 
-# One decoder for each: a second one trying a damaged frame has ended the process more than once.
+# One of pydicom's decoders for each: a second one trying a damaged frame has ended the process more than once.
 PLUGINS: Final[Mapping[UID, str]] = {
     JPEGBaseline8Bit: "pillow",
     JPEGExtended12Bit: "pillow",
@@ -122,7 +122,7 @@ def decode_run_lengths(frame: bytes, rows: int, columns: int, kind: str) -> NDAr
 
 
 def decode_lossless_jpeg(frame: bytes, rows: int, columns: int, bytes_each: int) -> NDArray[Any] | None:
-    """Decode a grey frame of lossless JPEG (processes 14, ITU-T T.81) by libjpeg-turbo, unsigned values.
+    """Decode a grey frame of lossless JPEG (process 14, ITU-T T.81) by libjpeg-turbo, unsigned values.
 
     None for what it does not give in as many bytes a value, and where the end is missing, which it would make up.
     """

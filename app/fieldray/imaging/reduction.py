@@ -3,8 +3,8 @@
 **The rule.** A pack's input needs so many pixels down and across the whole image (`pixels_needed`). A file is read at
 the largest step (one pixel for step x step of the file's) that its format offers and that leaves
 
-- `COVER` times what is needed where a lower resolution costs nothing in quality: JPEG by its own smaller transform
-  (steps 1, 2, 4, 8), and everything that must be decoded whole and is then averaged over blocks (any step);
+- `COVER` times what is needed where a lower resolution costs next to nothing in quality: JPEG by its own smaller
+  transform (steps 1, 2, 4, 8), and everything that must be decoded whole and is then averaged over blocks (any step);
 - `WAVELET_COVER` times for JPEG 2000 and HTJ2K (steps 1, 2, 4, ..., as many as the stream has levels), where each
   level more costs four times as much, and the level is a picture made by a low pass and not by skipping.
 

@@ -92,7 +92,7 @@ class Board:
         self._publishing = publishing
         lock = threading.RLock()
         self._condition = threading.Condition(lock)  # a state has changed
-        self._arrival = threading.Condition(lock)  # that, or an image has come: who runs none is not to be woken
+        self._arrival = threading.Condition(lock)  # that, or an image has come: for those who run images
         self._events: deque[BackendChanged] = deque()
         self._jobs: deque[Job] = deque()
         self._running = 0
