@@ -29,8 +29,11 @@ class Table:
             self.model.add(row)
         self.model.flush()
 
-    def painted(self, key: str, *, place: int = 0, is_selected: bool = False, width: int = 160) -> QImage:
-        sheet = QImage(200, 60, QImage.Format.Format_RGB32)
+    def painted(
+        self, key: str, *, place: int = 0, is_selected: bool = False, width: int = 160, ratio: float = 1.0
+    ) -> QImage:
+        sheet = QImage(round(200 * ratio), round(60 * ratio), QImage.Format.Format_RGB32)
+        sheet.setDevicePixelRatio(ratio)
         sheet.fill(0)
         option = QStyleOptionViewItem()
         option.rect = QRect(3, 2, width, 54)
@@ -78,6 +81,19 @@ def test_hiding_patients_hides_them_at_once(table: Table) -> None:
     before = table.painted("patient")
     table.delegate.hide_patient = True
     assert table.painted("patient") != before
+
+
+@pytest.mark.parametrize("ratio", [1.25, 1.5, 1.75])
+def test_a_cell_is_painted_to_its_edge_at_any_scale(table: Table, ratio: float) -> None:
+    table.add(WorkRow(1, screened(1, 0.1)))
+    sheets = []
+    for _ in range(2):  # a picture that is not filled holds whatever memory held
+        kept = table.painted("score", width=101, ratio=ratio)
+        sheets.append(kept)
+        table.delegate._kept._pictures.clear()
+    assert sheets[0] == sheets[1]
+    column = [sheets[0].pixelColor(int((3 + 101) * ratio) - 1, int((2 + row) * ratio)) for row in range(4, 50)]
+    assert all(colour.lightness() > 200 for colour in column)
 
 
 def test_thousands_of_cells_are_not_all_kept(table: Table) -> None:
