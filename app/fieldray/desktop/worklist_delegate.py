@@ -65,15 +65,15 @@ class WorkListDelegate(QStyledItemDelegate):
         text = "" if key in _DRAWN else str(index.data() or "")
         is_selected = bool(option.state & QStyle.StateFlag.State_Selected)
         cell = _Cell(row, key, text, option.font, is_selected)
-        look = (rect.width(), rect.height(), ratio, self.hide_patient, self.date_below)
-        known = self._kept.get((*cell.look, *look))
+        look = (*cell.look, rect.width(), rect.height(), ratio, self.hide_patient, self.date_below)
+        known = self._kept.get(look)
         if known is None:
             known = _blank(rect.size(), ratio)
             known.fill(colour(self._theme, "surface"))  # the last pixel may be only part of the cell
             onto = QPainter(known)
             self._paint_cell(onto, QRect(0, 0, rect.width(), rect.height()), cell)
             onto.end()
-            self._kept.put((*cell.look, *look), known)
+            self._kept.put(look, known)
         painter.drawPixmap(rect.topLeft(), known)
 
     def _paint_cell(self, painter: QPainter, rect: QRect, cell: _Cell) -> None:
