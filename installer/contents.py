@@ -24,6 +24,7 @@ RUNTIME: Final = (
     # Each codec is loaded when it is first asked for; the first two serve all of them.
     "imagecodecs._shared",
     "imagecodecs._shared_cython",
+    "imagecodecs._htj2k",
     "imagecodecs._imcd",
     "imagecodecs._jpeg8",
     "imagecodecs._png",
@@ -69,8 +70,9 @@ _KEPT: Final = (
     "ai_edge_litert/_pywrap_string_util.*",
     "ai_edge_litert/_pywrap_tensorflow_lite_metrics_wrapper.*",
     "ai_edge_litert/*pywrap_litert_common.*",
-    *(f"imagecodecs/{codec}.*" for codec in ("_shared", "_shared_cython", "_imcd", "_jpeg8", "_png")),
+    *(f"imagecodecs/{codec}.*" for codec in ("_shared", "_shared_cython", "_htj2k", "_imcd", "_jpeg8", "_png")),
     "imagecodecs.libs/libjpeg-*",
+    "imagecodecs.libs/libopenjph-*",
     "imagecodecs.libs/libpng16*",
 )
 _LEFT_OUT: Final = (

@@ -26,6 +26,7 @@ from pydicom.uid import (
     DeflatedExplicitVRLittleEndian,
     ExplicitVRBigEndian,
     ExplicitVRLittleEndian,
+    HTJ2KLossless,
     ImplicitVRLittleEndian,
     JPEG2000Lossless,
     JPEGBaseline8Bit,
@@ -51,6 +52,7 @@ LOSSLESS: Mapping[str, UID] = {
     "jpeg-lossless-sv1": JPEGLosslessSV1,
     "jpegls-lossless": JPEGLSLossless,
     "jpeg2000-lossless": JPEG2000Lossless,
+    "htj2k-lossless": HTJ2KLossless,
 }
 LOSSY: Mapping[str, UID] = {
     "jpeg-baseline": JPEGBaseline8Bit,

@@ -46,6 +46,7 @@ PLUGINS: Final[Mapping[UID, str]] = {
     HTJ2K: "pylibjpeg",
     RLELossless: "pydicom",
 }
+HIGH_THROUGHPUT: Final = frozenset({HTJ2KLossless, HTJ2KLosslessRPCL, HTJ2K})
 _ITEM: Final = 0xFFFEE000
 _SEQUENCE_END: Final = 0xFFFEE0DD
 _J2K_START: Final = b"\xff\x4f\xff\x51"

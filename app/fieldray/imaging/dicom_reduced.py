@@ -7,8 +7,6 @@ anything else, and for a stream that turns out to be damaged, the whole image is
 from __future__ import annotations
 
 import io
-import struct
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -18,14 +16,14 @@ from pydicom.uid import JPEG2000TransferSyntaxes, JPEGBaseline8Bit, JPEGExtended
 
 from fieldray.domain.image import Image
 from fieldray.imaging import dicom_grey
+from fieldray.imaging.codestream import wavelets_of
+from fieldray.imaging.dicom_codecs import HIGH_THROUGHPUT
 from fieldray.imaging.dicom_fields import whole_number
 from fieldray.imaging.dicom_header import DicomHeader
 from fieldray.imaging.dicom_stored import Shape, frame_source
+from fieldray.imaging.high_throughput import decode_high_throughput
 from fieldray.imaging.reduction import JPEG_STEPS, WAVELET_COVER, Needed, largest_step
 
-_START: Final = b"\xff\x4f\xff\x51"
-_CODING_STYLE: Final = b"\xff\x52"
-_TILE_PART: Final = b"\xff\x90"
 # Beside a sharp white edge a low pass goes a little beyond the highest value.
 _OVERSHOOT: Final = 1.1
 _DAMAGE: Final = (OSError, ValueError, SyntaxError, KeyError, IndexError, TypeError, EOFError)
@@ -43,7 +41,8 @@ def reduced_image(header: DicomHeader, shape: Shape, value: memoryview, frame: i
         return None
     try:
         if header.transfer_syntax in JPEG2000TransferSyntaxes and "PixelPaddingValue" not in dataset:
-            found = _wavelets(frame_source(shape, value, frame), bits, needed)
+            is_fast = header.transfer_syntax in HIGH_THROUGHPUT
+            found = _wavelets(frame_source(shape, value, frame), bits, needed, is_fast=is_fast)
         elif header.transfer_syntax in (JPEGBaseline8Bit, JPEGExtended12Bit) and bits == 8:
             found = _cosines(frame_source(shape, value, frame), shape, needed)
         else:
@@ -77,36 +76,7 @@ def _cosines(source: bytes, shape: Shape, needed: Needed) -> tuple[NDArray[Any],
 # ---- JPEG 2000
 
 
-@dataclass(frozen=True, slots=True)
-class Wavelets:
-    """What a JPEG 2000 codestream says of itself; `bits` 0 where it is signed or not one component, untiled, at 0."""
-
-    rows: int
-    columns: int
-    bits: int
-    levels: int
-
-
-def wavelets_of(source: bytes) -> Wavelets | None:
-    """By the main header (ITU-T T.800 A.5.1 and A.6.1); None for what is no bare codestream."""
-    if not source.startswith(_START) or len(source) < 44:
-        return None
-    right, bottom, left, top, wide, high, tile_left, tile_top, components = struct.unpack(">8IH", source[8:42])
-    position, levels = 4 + struct.unpack(">H", source[4:6])[0], 0
-    while position + 10 <= len(source) and source[position] == 0xFF:
-        marker = source[position : position + 2]
-        if marker == _CODING_STYLE:
-            levels = source[position + 9]
-        if marker == _TILE_PART:
-            break
-        position += 2 + struct.unpack(">H", source[position + 2 : position + 4])[0]
-    is_at_origin = not (left or top or tile_left or tile_top)
-    is_plain = components == 1 and is_at_origin and wide >= right and high >= bottom and source[43:45] == b"\1\1"
-    bits = source[42] + 1 if is_plain and source[42] < 16 else 0
-    return Wavelets(bottom - top, right - left, bits, levels)
-
-
-def _wavelets(source: bytes, bits: int, needed: Needed) -> tuple[NDArray[Any], int] | None:
+def _wavelets(source: bytes, bits: int, needed: Needed, *, is_fast: bool) -> tuple[NDArray[Any], int] | None:
     stream = wavelets_of(source)
     if stream is None or stream.bits < bits:
         return None
@@ -114,7 +84,8 @@ def _wavelets(source: bytes, bits: int, needed: Needed) -> tuple[NDArray[Any], i
     step = largest_step(stream.rows, stream.columns, needed, cover=WAVELET_COVER, steps=steps)
     if step == 1:
         return None
-    stored = decode_wavelets(source, step, stream.bits)
+    fast = decode_fast_wavelets(source, step) if is_fast and 8 < bits < 16 else None
+    stored = decode_wavelets(source, step, stream.bits) if fast is None else fast
     if stream.bits > bits:  # encoders often state the container's precision; the values are as the header says
         if int(stored.max()) > _OVERSHOOT * (1 << bits):
             return None
@@ -135,6 +106,17 @@ def decode_wavelets(source: bytes, step: int, bits: int) -> NDArray[np.uint16]:
     picture._size = tuple(-(-side // step) * step for side in picture.size)
     # and it moves the values up to fill 8 or 16 bits
     values = np.asarray(picture).astype(np.float32) / (1 << ((8 if bits <= 8 else 16) - bits))
+    return _centred(values, step, bits)
+
+
+def decode_fast_wavelets(source: bytes, step: int) -> NDArray[np.uint16] | None:
+    """The same of an HTJ2K codestream whose values use 9 to 15 bits; None for what its decoder leaves."""
+    stored = decode_high_throughput(source, level=step.bit_length() - 1)
+    # With a bit to spare, what wrapped around at 0 is a negative number.
+    return None if stored is None else _centred(stored.view(np.int16).astype(np.float32), step, 16)
+
+
+def _centred(values: NDArray[np.float32], step: int, bits: int) -> NDArray[np.uint16]:
     # A halving keeps every other sample, not the middle of two: move by what that adds up to (T.800 F.3.1)
     shift = np.float32(0.5 - 0.5 / step)
     for _ in range(2):

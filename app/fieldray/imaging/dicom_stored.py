@@ -30,6 +30,7 @@ from pydicom.uid import (
 
 from fieldray.errors import Unreadable, Unusable
 from fieldray.imaging.dicom_codecs import (
+    HIGH_THROUGHPUT,
     PLUGINS,
     check_fragments,
     codestream_size,
@@ -42,6 +43,7 @@ from fieldray.imaging.dicom_codecs import (
 )
 from fieldray.imaging.dicom_fields import text, whole_number
 from fieldray.imaging.dicom_header import DicomHeader
+from fieldray.imaging.high_throughput import decode_high_throughput
 from fieldray.imaging.limits import check_pixel_count
 from fieldray.reasons import reason
 
@@ -245,6 +247,8 @@ def _decoded(header: DicomHeader, shape: Shape, source: bytes) -> NDArray[Any] |
         stored = decode_lossless_jpeg(source, shape.rows, shape.columns, shape.bits_allocated // 8)
     elif header.transfer_syntax in (JPEGLSLossless, JPEGLSNearLossless) and not is_signed:
         return decode_jpeg_ls(source, shape.rows, shape.columns, bits)
+    elif header.transfer_syntax in HIGH_THROUGHPUT and not is_signed:
+        stored = decode_high_throughput(source)
     return stored if stored is not None and _fits(stored, header.dataset, shape) else None
 
 

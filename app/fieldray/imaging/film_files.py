@@ -31,7 +31,7 @@ from fieldray.imaging.decode import decode
 from fieldray.imaging.preprocess import to_display
 from fieldray.imaging.source import read_bytes
 from fieldray.imaging.synthetic import film_dataset
-from fieldray.imaging.transcoding import can_encode, save_dicom
+from fieldray.imaging.transcoding import save_dicom
 
 _TWELVE_BITS: Final = 4095
 # Noise of quanta: its spread grows as the root of the signal. 12 of 4095 grey levels at half of the range.
@@ -49,11 +49,6 @@ class FilmKind:
     bits: int = 12
     syntax: UID | None = None
     picture: str = ""
-
-    @property
-    def why_not(self) -> str:
-        """Why no such file can be written here; empty if it can."""
-        return "" if self.syntax is None or can_encode(self.syntax) else "the installed program brings no encoder of it"
 
 
 # The six that an archive of today holds most of come first.

@@ -5,7 +5,6 @@ The program itself never changes a film; nothing here is used in screening.
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import threading
 from collections.abc import Mapping
@@ -47,11 +46,6 @@ _GDCM_SYNTAX: Final[Mapping[UID, int]] = {
 _JPEG_QUALITY: Final = 95
 # Two threads that encode JPEG 2000 by pylibjpeg-openjpeg 2.6 at the same time end the process sooner or later.
 _encoding = threading.Lock()
-
-
-def can_encode(transfer_syntax: UID) -> bool:
-    """Whether `save_dicom` can write it here: the installed program brings no encoder of High-Throughput JPEG 2000."""
-    return transfer_syntax != HTJ2KLossless or importlib.util.find_spec("imagecodecs._htj2k") is not None
 
 
 def save_dicom(dataset: Dataset, path: Path, transfer_syntax: UID) -> None:

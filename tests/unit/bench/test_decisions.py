@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fieldray.bench.contest.decision_report import decision_report
-from fieldray.bench.contest.decisions import Compared, Pair, compare, judge_both, writable
+from fieldray.bench.contest.decisions import Compared, Pair, compare, judge_both
 from fieldray.cli import run
 from fieldray.commands.console import Console
 from fieldray.domain.finding import ReadFacts
@@ -21,6 +21,7 @@ from fieldray.domain.image import Detail, PixelMap, Tensor
 from fieldray.domain.model import InputSpec
 from fieldray.domain.study import ImageRef
 from fieldray.imaging.answers import ReadResult
+from fieldray.imaging.film_files import KINDS
 from fieldray.inference.backend import Answer
 from fieldray.reasons import reason
 from program import write_films
@@ -63,7 +64,7 @@ def test_small_films_are_enlarged_and_written_in_turn(tmp_path: Path) -> None:
     compared = compare(
         tmp_path, tiny_model(), readers, Brightness(), most=2, cores=1, notify=lambda _: None
     )  # fmt: skip
-    first, second = writable()[:2]
+    first, second = list(KINDS.values())[:2]
     assert compared.films == {first.name: 1, second.name: 1} == compared.changed
     assert readers.kinds == [".dcm"] * 4
     assert compared.differences == pytest.approx([10 / 255] * 2)

@@ -14,15 +14,17 @@ from PIL import Image as Picture
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 from pydicom.encaps import encapsulate, get_frame
-from pydicom.uid import JPEG2000Lossless, JPEGBaseline8Bit, RLELossless
+from pydicom.uid import HTJ2KLossless, JPEG2000Lossless, JPEGBaseline8Bit, RLELossless
 
 from fieldray.domain.image import Image
 from fieldray.domain.model import InputSpec
 from fieldray.domain.study import ImageRef
 from fieldray.errors import InputProblem
+from fieldray.imaging.codestream import is_whole_codestream, wavelets_of
 from fieldray.imaging.decode import decode
 from fieldray.imaging.dicom_codecs import decode_lossless_jpeg, decode_run_lengths
-from fieldray.imaging.dicom_reduced import decode_wavelets, wavelets_of
+from fieldray.imaging.dicom_reduced import decode_fast_wavelets, decode_wavelets
+from fieldray.imaging.high_throughput import decode_high_throughput
 from fieldray.imaging.pool import ReaderPool
 from fieldray.imaging.preprocess import thumbnail, to_tensor
 from fieldray.imaging.quality import check_pixels
@@ -122,14 +124,15 @@ def test_every_kind_gives_the_same_tensor_reduced(collection: list[Path]) -> Non
     for path in collection:
         full, reduced = _both(path)
         # 360 // 139.1 = 2
-        assert reduced.step == (4 if "jpeg2000" in path.name else 2), path.name
+        is_wavelets = "jpeg2000" in path.name or "htj2k" in path.name
+        assert reduced.step == (4 if is_wavelets else 2), path.name
         assert (reduced.full_rows, reduced.full_columns) == full.pixels.shape
         assert reduced.view == full.view
         assert reduced.notes == full.notes
         if full.spacing_mm:
             assert reduced.spacing_mm == tuple(side * reduced.step for side in full.spacing_mm)
         # wavelets and the smaller cosine transform are another low pass than an average
-        is_near = "jpeg2000" in path.name or ("jp" in path.suffix and "rgb" not in path.name) or "baseline" in path.name
+        is_near = is_wavelets or ("jp" in path.suffix and "rgb" not in path.name) or "baseline" in path.name
         assert _difference(full, reduced) <= (1.5 if is_near else 0.05), path.name
         assert np.abs(thumbnail(full).astype(int) - thumbnail(reduced)).mean() <= 2, path.name
 
@@ -317,7 +320,9 @@ def _outcome(data: bytes, *, needed: Needed | None) -> str:
     return "read" if image.full_rows else "?"
 
 
-@pytest.mark.parametrize("name", ["jpeg2000-lossless", "jpeg2000-lossy", "jpeg-baseline", "rle", "jpegls-lossless"])
+@pytest.mark.parametrize(
+    "name", ["jpeg2000-lossless", "jpeg2000-lossy", "htj2k-lossless", "jpeg-baseline", "rle", "jpegls-lossless"]
+)
 def test_damage_is_never_hidden_by_reading_less(name: str, tmp_path: Path) -> None:
     syntax = {**LOSSLESS, **LOSSY}[name]
     path = write_dicom(tmp_path / "film.dcm", FILM, transfer_syntax=syntax, bits=8 if name == "jpeg-baseline" else 12)
@@ -447,6 +452,32 @@ def test_a_jpeg_is_approximate_where_it_is_reduced(tmp_path: Path) -> None:
         path = tmp_path / "film.jpg"
         picture.resize(size).save(path)
         assert _both(path)[1].is_approximate is is_approximate
+
+
+# ---- High-Throughput JPEG 2000
+
+
+def test_high_throughput_wavelets_are_what_the_other_decoder_reads(tmp_path: Path) -> None:
+    film = chest_phantom(803, 721, 7, abnormal=True)
+    path = write_dicom(tmp_path / "film.dcm", film, transfer_syntax=HTJ2KLossless)
+    frame = get_frame(dcmread(path).PixelData, 0, number_of_frames=1)
+    np.testing.assert_array_equal(decode_high_throughput(frame), film)
+    for step in (2, 4, 8):
+        fast, slow = decode_fast_wavelets(frame, step), decode_wavelets(frame, step, 16)
+        assert fast is not None and fast.shape == slow.shape
+        # what undershoots 0 is cut after the picture is moved, not before
+        assert np.mean(fast != slow) < 0.05
+
+
+def test_high_throughput_wavelets_that_are_cut_or_of_another_kind_are_left_to_the_other_decoder(tmp_path: Path) -> None:
+    path = write_dicom(tmp_path / "film.dcm", FILM, transfer_syntax=HTJ2KLossless)
+    frame = get_frame(dcmread(path).PixelData, 0, number_of_frames=1).rstrip(b"\0")
+    assert is_whole_codestream(frame) and is_whole_codestream(frame + bytes(20))
+    for share in (0.02, 0.5, 0.99):
+        assert decode_high_throughput(frame[: int(len(frame) * share)]) is None
+    assert decode_high_throughput(b"") is None and decode_high_throughput(frame, level=30) is None
+    plain = write_dicom(tmp_path / "plain.dcm", FILM, transfer_syntax=JPEG2000Lossless)
+    assert decode_high_throughput(get_frame(dcmread(plain).PixelData, 0, number_of_frames=1)) is None
 
 
 # ---- lossless JPEG

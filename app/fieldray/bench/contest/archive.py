@@ -14,7 +14,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -52,11 +52,10 @@ class FilmFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Archive:
-    """`files` by kind; `missing` says why a kind is not there."""
+    """`files` by kind."""
 
     root: Path
     files: Mapping[str, tuple[FilmFile, ...]]
-    missing: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def mixed(self) -> tuple[FilmFile, ...]:
@@ -108,12 +107,9 @@ class Wanted:
 def make_archive(root: Path, wanted: Wanted, *, source: Path | None, notify: Notify) -> Archive:
     """Write the archive; films of `source` are enlarged, without it they are drawn.
 
-    Files of kinds that cannot be written here are taken from `source` where it holds them (High-Throughput JPEG 2000).
     Raises OSError; UsageProblem (nothing_to_screen) for a folder that does not exist.
     """
-    asked = [kind for name, kind in KINDS.items() if wanted.count(name)]
-    missing = {kind.name: kind.why_not for kind in asked if kind.why_not}
-    kinds = [kind for kind in asked if not kind.why_not]
+    kinds = [kind for name, kind in KINDS.items() if wanted.count(name)]
     files: dict[str, list[FilmFile]] = {kind.name: [] for kind in kinds}
     films = _films(source)
     most = max(max(wanted.numbers(kind.name)) for kind in kinds)
@@ -127,7 +123,7 @@ def make_archive(root: Path, wanted: Wanted, *, source: Path | None, notify: Not
                 files[kind.name].append(file)
     _link(root, files)
     _write_first(root / "first", kinds, next(films)(_GETTING_READY_MEGAPIXELS, 0))
-    return Archive(root=root, files={name: tuple(found) for name, found in files.items()}, missing=missing)
+    return Archive(root=root, files={name: tuple(found) for name, found in files.items()})
 
 
 def _write(kind: FilmKind, *, root: Path, film: Film, number: int) -> FilmFile:

@@ -254,7 +254,7 @@ def _notes(contest: Contest) -> Iterator[str]:
     failed = {key: runs[0].failed for key, runs in results.runs.items() if runs[0].failed}
     for (name, kind), count in failed.items():
         yield f"{name} cannot do {count} of {results.runs[name, kind][0].files} files of {kind}."
-    for name, why in {**results.absent, **results.archive.missing}.items():
+    for name, why in results.absent.items():
         yield f"Not measured: {name}. {why}."
     if difference := largest_difference(contest.engines):
         yield f"Scores of the engines differ by up to {difference:g} of their own steps; an int8 score has 256."
@@ -308,7 +308,7 @@ def _data(contest: Contest, marks: Sequence[Mark]) -> dict[str, Any]:
         "other_engines": [_engine(entry) for entry in contest.other_engines],
         "first_result_s": list(contest.first_result_s),
         "marks": [{**asdict(mark), "is_met": mark.is_met} for mark in marks],
-        "not_measured": {**results.absent, **results.archive.missing},
+        "not_measured": dict(results.absent),
     }
 
 

@@ -107,7 +107,7 @@ def compare(
     compared = Compared()
     refs = itertools.islice((ref for ref in discover([folder]) if ref.problem is None), most)
     with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as place, ThreadPoolExecutor(cores) as threads:
-        written = [kind for kind in writable() if kind.name in kinds or not kinds]
+        written = [kind for kind in KINDS.values() if kind.name in kinds or not kinds]
         read = functools.partial(_read, place=Path(place), spec=model.manifest.input, readers=readers, kinds=written)
         for batch in _batches(refs):
             notify(f"film {batch[0][0] + 1} and on")
@@ -173,11 +173,6 @@ def _large_enough(ref: ImageRef, number: int, place: Path, kinds: Sequence[FilmK
     kind, megapixels = kinds[number % len(kinds)], _MEGAPIXELS[number // len(kinds) % len(_MEGAPIXELS)]
     film = enlarged(shown, megapixels=megapixels, seed=number)
     return kind.name, ImageRef(path=write_film(place / f"{number:06}", film, kind, number=number))
-
-
-def writable() -> list[FilmKind]:
-    """The kinds of files that can be written here."""
-    return [kind for kind in KINDS.values() if not kind.why_not]
 
 
 def judge_both(kind: str, values: Sequence[NDArray[np.uint8]], model: Model, backend: Backend) -> Iterator[Pair]:

@@ -24,11 +24,8 @@ from pydicom import dcmread
 from pydicom.encaps import get_frame
 from pydicom.pixels import get_decoder
 from pydicom.uid import (
-    HTJ2K,
     DeflatedExplicitVRLittleEndian,
     ExplicitVRBigEndian,
-    HTJ2KLossless,
-    HTJ2KLosslessRPCL,
     JPEG2000TransferSyntaxes,
     JPEGBaseline8Bit,
     JPEGLSTransferSyntaxes,
@@ -36,12 +33,12 @@ from pydicom.uid import (
 )
 
 from fieldray.domain.model import InputSpec
+from fieldray.imaging.dicom_codecs import HIGH_THROUGHPUT
 from fieldray.imaging.reduction import JPEG_STEPS, WAVELET_COVER, Needed, largest_step, pixels_needed
 from fieldray.wire import Message
 
 Values = NDArray[Any]
 Decode = Callable[[bytes, "Place"], Values]
-_WAVELETS: Final = (*JPEG2000TransferSyntaxes, HTJ2K, HTJ2KLossless, HTJ2KLosslessRPCL)
 _HOPELESS: Final = 1.5  # times as slow as the quickest: not tried on every file
 
 
@@ -133,7 +130,7 @@ def locate(path: str, needed: Needed) -> Place:
         form = "bare"
     dtype = f"{order}u{dataset.BitsAllocated // 8}"
     factor = largest_step(rows, columns, needed, steps=JPEG_STEPS if form == "JPEG" else None)
-    if syntax in _WAVELETS:
+    if syntax in JPEG2000TransferSyntaxes:
         factor = largest_step(rows, columns, needed, cover=WAVELET_COVER, steps=[2**level for level in range(6)])
     return Place(path, offset, length, rows, columns, dtype, int(dataset.BitsStored), form, str(syntax), factor)
 
@@ -142,8 +139,9 @@ def decoders(place: Place) -> Mapping[str, Decode]:
     """Every decoder at hand for a file's format, by name."""
     if place.form in _OF_FORM:
         return _OF_FORM[place.form]()
-    if place.syntax in _WAVELETS:
-        return {"Pillow, reduced": _wavelets}
+    if place.syntax in JPEG2000TransferSyntaxes:
+        openjph = {"OpenJPH, reduced": _fast_wavelets} if place.syntax in HIGH_THROUGHPUT else {}
+        return {"Pillow, reduced": _wavelets, **openjph}
     names = get_decoder(cast("Any", place.syntax)).available_plugins
     plugins = {name: functools.partial(_by_plugin, plugin=name) for name in names}
     if place.syntax == RLELossless:
@@ -192,6 +190,13 @@ def _png(data: bytes, place: Place) -> Values:
     if picture.mode != "L":
         return reduced(np.asarray(picture), place)
     return np.asarray(picture.reduce(place.factor))
+
+
+def _fast_wavelets(data: bytes, place: Place) -> Values:
+    import imagecodecs
+
+    values = imagecodecs.htj2k_decode(data, skipres=place.factor.bit_length() - 1)
+    return np.asarray(values.view(f"i{values.itemsize}"))  # what undershoots 0 wraps around
 
 
 def _wavelets(data: bytes, place: Place) -> Values:
