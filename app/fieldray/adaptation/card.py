@@ -15,9 +15,18 @@ _TELLING: Final = 0.65
 
 
 def model_card(
-    recipe: Recipe, *, specification: Specification, size_bytes: int, data: Facts, results: Facts, tools: Facts
+    recipe: Recipe,
+    *,
+    specification: Specification,
+    size_bytes: int,
+    data: Facts,
+    results: Facts,
+    tools: Facts,
+    cross: Facts | None = None,
 ) -> str:
-    """The card's Markdown. `data` are `films.Dataset.facts`, `results` the evaluation's figures."""
+    """The card's Markdown. `data` are `films.Dataset.facts`, `results` the evaluation's figures, `cross` those of a
+    cross-validation, where there was one.
+    """
     texts = recipe.pack
     parts = [
         f"# {texts.names['en']} ({texts.id} {texts.version})",
@@ -28,11 +37,24 @@ def model_card(
         "## The network\n\n" + _network(recipe, specification, size_bytes),
         "## Data\n\n" + _data(recipe, data),
         *[_label(label.code, label.meaning["en"], results["labels"][label.code]) for label in recipe.kept_labels],
+        *[_cross(label.code, label.meaning["en"], cross[label.code]) for label in recipe.kept_labels if cross],
         "## Images that are no chest films\n\n" + _gate(results.get("gate")),
         "## Made with\n\n" + "\n".join(f"- {name}: {value}" for name, value in tools.items()),
         "## Credits and licences\n\n" + texts.credits,
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _cross(code: str, meaning: str, found: Facts) -> str:
+    folds = ", ".join(f"{value:.3f}" for value in found["auc_by_fold"].values())
+    return (
+        f"## {meaning} (`{code}`): cross-validation\n\n"
+        f"{found['films']} films of {found['patients']} patients, {found['positive']} with and {found['negative']} "
+        "without, each judged by a network of the same recipe that saw no film of its fold: AUC "
+        f"{_estimate(found['auc'])}; by fold {folds}. The border's pixels alone score "
+        f"{found['shortcuts']['border']:.3f}, a 16 x 16 thumbnail {found['shortcuts']['thumbnail']:.3f}. That says "
+        "more than the few test films above, but of networks as they were trained, before pruning and int8."
+    )
 
 
 def _network(recipe: Recipe, specification: Specification, size_bytes: int) -> str:

@@ -62,6 +62,7 @@ def pack_step(run: Run) -> Mapping[str, Any]:
         data=results["data"],
         results=results,
         tools=manifest.provenance,
+        cross=_cross_validation(run),
     )
     if not recipe.signing_key.is_file():
         recipe.signing_key.parent.mkdir(parents=True, exist_ok=True)
@@ -75,6 +76,15 @@ def pack_step(run: Run) -> Mapping[str, Any]:
         key=load_private_key(recipe.signing_key),
     )
     return {"pack": str(place), "bytes": sum(path.stat().st_size for path in place.iterdir())}
+
+
+def _cross_validation(run: Run) -> Mapping[str, Any] | None:
+    """The figures of a cross-validation of this recipe, None if there was none."""
+    try:
+        found: Mapping[str, Any] = run.read("cross", "metrics.json")
+    except OSError:
+        return None
+    return found
 
 
 def _manifest(run: Run, outputs: OutputRoles, results: Mapping[str, Any], chosen: Mapping[str, Any]) -> Manifest:

@@ -51,15 +51,21 @@ class NetworkChoice:
     """`[network]`: which network and where its weights come from.
 
     width     share of every hidden channel count; blocks: per stage of a ResNet50, empty for (3, 4, 6, 3)
-    weights   "none", "imagenet" (needs a network connection, and width 1), a weights file of this toolchain, or the
-              folder of a pack with a network of this kind and width
+    channels  counts of channel sets that differ from that, by their names in `networks`
+    weights   "none", "imagenet" (needs a network connection, and width 1), a weights file of this toolchain, the
+              folder of a pack with a network of this kind and width, or an ONNX file of such a network
+    weights_scale, weights_offsets
+              what the network of an ONNX file was fed: x * scale + the channel's offset, of a value x in 0..1
     train     "all", or "head" to leave everything but the head as it is
     """
 
     kind: Literal["resnet50", "mobilenet"] = "resnet50"
     width: float = 1.0
     blocks: tuple[int, ...] = ()
+    channels: Mapping[str, int] = field(default_factory=dict)
     weights: str = "none"
+    weights_scale: float = 255.0
+    weights_offsets: tuple[float, float, float] = (0.0, 0.0, 0.0)
     train: Literal["all", "head"] = "all"
 
     def __post_init__(self) -> None:

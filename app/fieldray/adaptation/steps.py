@@ -15,6 +15,7 @@ from fieldray.adaptation.files import write_atomically
 from fieldray.adaptation.films import Dataset, read_dataset
 from fieldray.adaptation.head import refit_head
 from fieldray.adaptation.networks import LABELS, NETWORKS
+from fieldray.adaptation.onnx_weights import onnx_weights
 from fieldray.adaptation.pack_weights import pack_weights
 from fieldray.adaptation.published import imagenet_weights
 from fieldray.adaptation.quantise import Converted, quantise, to_float_file
@@ -34,6 +35,7 @@ from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 
 _REFIT_IMAGES: Final = 1500
+_STATISTICS_IMAGES: Final = 64
 
 
 def dataset_of(run: Run) -> Dataset:
@@ -87,7 +89,7 @@ def train_as_told(
     frozen = {layer.name for layer in specification.layers} - {specification.outputs["class_maps"]}
     return train(
         specification,
-        starting_weights(recipe, specification),
+        starting_weights(recipe, specification, films=training.images),
         training=training,
         validation=validation,
         schedule=schedule_of(recipe),
@@ -106,32 +108,43 @@ def train_as_told(
 
 
 def specification_of(recipe: Recipe) -> Specification:
-    """The network the recipe asks for, with a head for all its labels."""
+    """The network the recipe asks for, with a head for all its labels. Raises UsageProblem `recipe_key`."""
     choice, spec = recipe.network, recipe.input
     extra = {"blocks": choice.blocks} if choice.blocks else {}
     whole = NETWORKS[choice.kind](
         height=spec.height, width=spec.width, labels=len(recipe.labels), input_channels=spec.channels, **extra
     )
-    return whole.scaled(choice.width) if choice.width != 1 else whole
+    scaled = whole.scaled(choice.width) if choice.width != 1 else whole
+    unknown = set(choice.channels) - set(scaled.channels) | (set(choice.channels) & {scaled.label_set})
+    if unknown or not all(count >= 1 for count in choice.channels.values()):
+        detail = f"names no hidden channel set: {', '.join(sorted(unknown))}" if unknown else "must be 1 or more"
+        raise UsageProblem(reason("recipe_key", key="network.channels", detail=detail))
+    return scaled.with_channels(choice.channels)
 
 
-def starting_weights(recipe: Recipe, specification: Specification) -> Weights:
+def starting_weights(recipe: Recipe, specification: Specification, *, films: NDArray[np.uint8]) -> Weights:
     """Initial weights, with those of another network copied in where name and shape are the same.
 
+    films    those that are trained on
     Raises UsageProblem `weights_unfit` when nothing fits.
     """
     weights, source = initial_weights(specification, seed=recipe.training.seed), recipe.network.weights
     if source == "none":
         return weights
-    found = imagenet_weights(specification) if source == "imagenet" else _other_weights(Path(source), specification)
+    found = imagenet_weights(specification) if source == "imagenet" else _other_weights(recipe, specification, films)
     if not copy_matching({key: array for key, array in found.items() if not key.startswith("class_maps/")}, weights):
         raise UsageProblem(reason("weights_unfit", path=source))
     return weights
 
 
-def _other_weights(path: Path, specification: Specification) -> Weights:
+def _other_weights(recipe: Recipe, specification: Specification, films: NDArray[np.uint8]) -> Weights:
+    path = Path(recipe.network.weights)
     if path.is_dir():
         return pack_weights(path, specification)
+    if path.suffix == ".onnx":
+        few = films[:: max(1, len(films) // _STATISTICS_IMAGES)][:_STATISTICS_IMAGES]
+        scale, offsets = recipe.network.weights_scale, recipe.network.weights_offsets
+        return onnx_weights(path, specification, films=few, scale=scale, offsets=offsets)
     try:
         return load_weights(path)
     except (OSError, ValueError) as problem:
