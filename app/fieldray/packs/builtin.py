@@ -15,6 +15,7 @@ from fieldray.errors import FieldrayError
 from fieldray.packs.sealed import read_files, read_sealed
 
 TABLE: Final[Mapping[str, str]] = {
+    "adult-normal-abnormal-0.1.0": "26822bc22a08c591027b5ca048e8ef739ff0aa822d40bbc4c84e5f440df378f4",
     "pneumonia-paediatric-1.0.0": "b6860593cf4fa6307888105fa1046115156161406cb0c88879a4b9fbdd064d3d",
 }
 
