@@ -22,11 +22,10 @@ _STRIPPED: Final = (
     "python3*/lib-dynload/*.so",
     "_CharLS*.so",
     "_openjpeg*.so",
-    "PIL/_imaging.*.so",
+    "PIL/*.so",
     "ai_edge_litert/libpywrap_litert_common.so",
     "cryptography/hazmat/bindings/_rust.abi3.so",
-    "imagecodecs/_imcd.abi3.so",
-    "imagecodecs/_shared*.abi3.so",
+    "imagecodecs/*.abi3.so",
 )
 # Loaded by the program itself or by name, so nothing else has to ask for them.
 _ROOTS: Final = ("*.cpython-*.so", "*.abi3.so", "*/plugins/*", "libpython3*", "ai_edge_litert/*", "_gdcm/_gdcmswig.so")
