@@ -345,7 +345,7 @@ def _work_list() -> tuple[str, ...]:
     """What a run says to a person."""
     row = r"(ABNORMAL|not sure|normal|refused) +(0\.\d+|-) +(0\.\d+|-)  .*\.dcm"
     return (
-        r"Pack pneumonia-paediatric-.* \(shipped with the program\)",
+        r"Pack pneumonia-paediatric-.* \(shipped with the program\), for patients of 1 to 5 years .*",
         r"result +score +at +file",
         row,
         r"\? {29}The image .*",

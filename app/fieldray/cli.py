@@ -21,6 +21,7 @@ from typing import Final
 from fieldray.commands import adapt, bench, demo, doctor, packs, screen
 from fieldray.commands.console import Console, system_console
 from fieldray.errors import BackendProblem, FieldrayError, PackNotTrusted, PackProblem, UsageProblem
+from fieldray.paths import VERSION
 from fieldray.reasons import reason
 
 log = logging.getLogger(__name__)
@@ -59,6 +60,7 @@ def _parser(open_window: OpenWindow | None) -> argparse.ArgumentParser:
         epilog="Without arguments the window opens.",
         allow_abbrev=False,
     )
+    parser.add_argument("--version", action="version", version=f"fieldray {VERSION}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     screen.add_to(commands)
     packs.add_to(commands)

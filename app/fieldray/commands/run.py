@@ -85,7 +85,9 @@ class RunReport:
         """Say what will be used."""
         signer = {"builtin": "shipped with the program", "legacy": "unsigned legacy model: scores only, not assessed"}
         trust = signer.get(self._model.trust, f"signed by {self._model.fingerprint}")
-        self._console.say(f"Pack {self._model.pack_name} ({trust})")
+        ages = self._model.manifest.accepted_ages_years
+        of = f", for patients of {ages[0]} to {ages[1]} years (PNG and JPEG do not say an age)" if ages else ""
+        self._console.say(f"Pack {self._model.pack_name} ({trust}){of}")
 
     def finish(self, batch: Batch, *, database: Path, out: Path | None, formats: Sequence[str] | None) -> int:
         """Print what came out and write the exports; the exit code. Raises StorageProblem."""
@@ -101,7 +103,7 @@ class RunReport:
             self._console.complain(self._problem.text)
             return 3 if self._problem.code in {**BACKENDS, **PACKS} else 1
         if batch.state == "cancelled":
-            self._console.complain("cancelled; the same command goes on from here")
+            self._console.complain("cancelled; the same command goes on from here, unless it says --fresh")
             return CANCELLED
         return 1 if self._counts["failed"] else 0
 
@@ -142,6 +144,8 @@ class RunReport:
         say, seconds = self._console.say, time.monotonic() - self._began_s
         number = sum(self._counts.values())
         taken_over = f", {self._resumed} taken over from before" if self._resumed else ""
+        if not number:
+            say("There is no image file there.")
         say(f"{number} images in {duration_text(seconds)} ({number / seconds:.1f}/s){taken_over}")
         say("  ".join(f"{text} {self._counts[category]}" for category, text in CATEGORY_TEXTS.items()))
         speed = self._speed

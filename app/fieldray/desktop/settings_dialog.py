@@ -14,6 +14,7 @@ from PySide6.QtWidgets import (
     QLabel,
     QPushButton,
     QSpinBox,
+    QStyledItemDelegate,
     QVBoxLayout,
     QWidget,
 )
@@ -34,7 +35,7 @@ class SettingsDialog(QDialog):
         self._read: dict[str, Callable[[], Value]] = {}
         self.fields: dict[str, QWidget] = {}
         self.setWindowTitle(translator.text("Settings"))
-        self.resize(760, 560)
+        self.resize(760, 576)
         page = QWidget()
         form = QFormLayout(page)
         form.setContentsMargins(0, 0, _MARGIN, 0)
@@ -80,6 +81,7 @@ class SettingsDialog(QDialog):
 
     def _choice(self, row: Row, value: str) -> QComboBox:
         combo = QComboBox()
+        combo.setItemDelegate(QStyledItemDelegate(combo))  # the usual one reckons without the style's height of a line
         for choice in row.choices:
             combo.addItem(choice_words(self._translator, choice), choice)
         combo.setCurrentIndex(row.choices.index(value))

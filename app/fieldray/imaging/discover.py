@@ -121,7 +121,7 @@ class _Search:
     def _missing(self, path: Path) -> Iterator[ImageRef]:
         if str(path) not in self._seen:
             self._seen.add(str(path))
-            yield _failed(ImageRef(path=path), Unreadable(reason("missing")))
+            yield _failed(ImageRef(path=path), Unreadable(reason("missing_listed")))
 
 
 def _inside(folder: Path, components: Sequence[str]) -> Path | None:

@@ -207,15 +207,15 @@ def test_an_index_is_followed_and_its_files_are_given_once(tmp_path: Path) -> No
         tmp_path / "DICOMDIR", [("IMAGES", "TWO"), ("IMAGES", "ONE"), ("IMAGES", "TWO"), ("IMAGES", "GONE")]
     )
     # the index first, in its order; then what it does not list
-    expected = [("TWO", None), ("ONE", None), ("GONE", "missing"), ("THREE", None)]
+    expected = [("TWO", None), ("ONE", None), ("GONE", "missing_listed"), ("THREE", None)]
     assert _found(tmp_path) == expected
     assert _found(index) == expected[:3]
 
 
 def test_an_index_with_names_too_long_for_any_file(tmp_path: Path) -> None:
     assert _found(write_index(tmp_path / "DICOMDIR", [("A" * 300,), ("B", "C" * 300)])) == [
-        ("A" * 300, "missing"),
-        ("C" * 300, "missing"),
+        ("A" * 300, "missing_listed"),
+        ("C" * 300, "missing_listed"),
     ]
 
 
