@@ -186,7 +186,9 @@ class PackLibrary:
         return tuple(self._candidate(path, origin) for path in found)
 
     def _of_root(self, root: Path, origin: Origin) -> tuple[PackCandidate, ...]:
-        return self._listed(root, origin, packs_in) if root.is_dir() else ()
+        """The highest version first: that is the one used where none is asked for."""
+        found = self._listed(root, origin, packs_in) if root.is_dir() else ()
+        return tuple(sorted(found, key=_preference, reverse=True))
 
     def _candidate(self, folder: Path, origin: Origin) -> PackCandidate:
         if self._is_legacy(folder):

@@ -296,3 +296,12 @@ def test_a_legacy_model_cannot_pass_for_a_pack(library: PackLibrary, legacy_driv
     assert _code(library, legacy_drive, allow_legacy=True) == "pack_unsigned"
     with pytest.raises(PackProblem):
         library.install(legacy_drive)
+
+
+def test_of_the_packs_that_ship_the_highest_version_comes_first(tmp_path: Path) -> None:
+    shipped = PackLibrary(tmp_path).builtin()
+    assert [candidate.pack_name for candidate in shipped] == [
+        "pneumonia-paediatric-1.0.0",
+        "adult-normal-abnormal-0.1.0",
+    ]
+    assert all(candidate.problem is None for candidate in shipped)
