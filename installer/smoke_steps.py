@@ -194,7 +194,8 @@ def plug_in_a_drive(trial: Trial) -> None:
         with _drive(trial, trial.root.inside("/opt/fieldray/_internal/fieldray/_data/models")):
             until(lambda: trial.picture("6-drive").count(_BANNER) > 5000, "what the window asks about the drive")
             listed = trial.root.run("fieldray", "packs", "list", user=user)
-            rows = (r"pneumonia-\S+ +builtin .*", r"pneumonia-\S+ +drive .*МОДЕЛІ.*")
+            packs = ("pneumonia-paediatric", "adult-normal-abnormal")
+            rows = tuple(rf"{pack}-\S+ +{place}" for pack in packs for place in ("builtin .*", "drive .*МОДЕЛІ.*"))
             expect(listed, output=(*rows, r" +The pack is signed by a key that is not trusted yet: .*"))
         until(lambda: trial.picture("7-drive-gone").count(_BANNER) == 0, "the end of the question")
     _require_no_log(trial, user)
