@@ -95,6 +95,8 @@ class RunReport:
 
         if self._has_list and batch.run_id:
             self._list(batch.run_id, database)
+        if batch.state != "cancelled" and not self._problem and not self._counts:
+            self._console.say("There is no image file there.")
         self._sum_up()
         if out and batch.run_id:
             for path in export_run(database, batch.run_id, out, formats or FORMATS):
@@ -144,8 +146,6 @@ class RunReport:
         say, seconds = self._console.say, time.monotonic() - self._began_s
         number = sum(self._counts.values())
         taken_over = f", {self._resumed} taken over from before" if self._resumed else ""
-        if not number:
-            say("There is no image file there.")
         say(f"{number} images in {duration_text(seconds)} ({number / seconds:.1f}/s){taken_over}")
         say("  ".join(f"{text} {self._counts[category]}" for category, text in CATEGORY_TEXTS.items()))
         speed = self._speed
