@@ -46,14 +46,19 @@ def model_card(
 
 
 def _cross(code: str, meaning: str, found: Facts) -> str:
-    folds = ", ".join(f"{value:.3f}" for value in found["auc_by_fold"].values())
+    stages = {name: f"{_estimate(stage['auc'])}" for name, stage in found["stages"].items()}
+    folds = ", ".join(f"{value:.3f}" for value in found["stages"]["int8"]["auc_by_fold"].values())
+    pruned = f"; pruned {stages['pruned']}" if "pruned" in stages else ""
+    both, change = found["float_against_int8"], found["after_training"]
     return (
         f"## {meaning} (`{code}`): cross-validation\n\n"
         f"{found['films']} films of {found['patients']} patients, {found['positive']} with and {found['negative']} "
-        "without, each judged by a network of the same recipe that saw no film of its fold: AUC "
-        f"{_estimate(found['auc'])}; by fold {folds}. The border's pixels alone score "
-        f"{found['shortcuts']['border']:.3f}, a 16 x 16 thumbnail {found['shortcuts']['thumbnail']:.3f}. That says "
-        "more than the few test films above, but of networks as they were trained, before pruning and int8."
+        "without, each judged by a network of the same recipe that saw no film of its fold. As the int8 file that a "
+        f"pack holds: AUC {stages['int8']}; by fold {folds}. That says more than the few test films above.\n\n"
+        f"As it was trained, AUC {stages['trained']}{pruned}. All that comes after training changes it by "
+        f"{change['value']:+.3f} ({change['low']:+.3f} to {change['high']:+.3f}); int8 against float, mean score "
+        f"difference {both['mean_absolute_difference']:.4f}. The border's pixels alone score "
+        f"{found['shortcuts']['border']:.3f}, a 16 x 16 thumbnail {found['shortcuts']['thumbnail']:.3f}."
     )
 
 

@@ -16,11 +16,12 @@ from fieldray.adaptation.profile_step import PROFILE, profile_study
 from fieldray.adaptation.prune.films import PRUNE
 from fieldray.adaptation.prune.study import run_study
 from fieldray.adaptation.prune.study_recipe import is_study, read_study
+from fieldray.adaptation.quantise_step import QUANTISE
 from fieldray.adaptation.recipe import read_recipe
 from fieldray.adaptation.report import REPORT
 from fieldray.adaptation.run import Progress, Run, Step
 from fieldray.adaptation.run_lock import locked
-from fieldray.adaptation.steps import QUANTISE, TRAIN
+from fieldray.adaptation.steps import TRAIN
 
 STEPS: Final[tuple[Step, ...]] = (CROSS, TRAIN, PRUNE, QUANTISE, PLACEMENT, COMPILE, EVALUATE, PACK, REPORT)
 _ALONE: Final[Mapping[str, tuple[Step, ...]]] = {known.name: (known,) for known in (PROFILE, COMPARE)}

@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 from fieldray.adaptation import measures
 from fieldray.adaptation.answers import answer
 from fieldray.adaptation.compare_report import write_report
-from fieldray.adaptation.evaluate import known
+from fieldray.adaptation.evaluate import auc_difference, known
 from fieldray.adaptation.files import write_atomically
 from fieldray.adaptation.placement import place
 from fieldray.adaptation.prune.timing import time_files
+from fieldray.adaptation.quantise_step import QUANTISE, converted
 from fieldray.adaptation.recipe import Comparison, what_is_trained
 from fieldray.adaptation.run import Run, Step
-from fieldray.adaptation.steps import QUANTISE, TRAIN, converted, dataset_of, load_network
+from fieldray.adaptation.steps import TRAIN, dataset_of, load_network
 from fieldray.domain.model import OutputRoles
 from fieldray.errors import UsageProblem
 from fieldray.packs.sealed import read_files, read_sealed
@@ -141,21 +142,16 @@ def _quality(whole: Run, networks: Mapping[str, Judged]) -> dict[str, Any]:
 
 def areas(scores: Scores, truth: NDArray[np.bool_], *, names: tuple[str, ...], patients: list[str]) -> dict[str, Any]:
     """AUC of each column of scores (films, names), and of "pack" less that of "whole", with intervals over patients."""
-    own, pack = names.index("whole"), names.index("pack")
-
-    def difference(drawn: Scores, answers: NDArray[np.bool_]) -> float:
-        return measures.auc(drawn[:, pack], answers) - measures.auc(drawn[:, own], answers)
-
+    both = scores[:, [names.index("whole"), names.index("pack")]]
     found = {
         name: asdict(measures.bootstrap(measures.auc, scores[:, column], truth, patients=patients))
         for column, name in enumerate(names)
     }
-    value, low, high = measures.interval(difference, scores, truth, patients=patients)
     return {
         "films": len(truth),
         "positive": int(truth.sum()),
         "auc": found,
-        "difference": {"value": value, "low": low, "high": high},
+        "difference": auc_difference(both, truth, patients=patients),
     }
 
 

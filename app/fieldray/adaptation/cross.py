@@ -1,6 +1,7 @@
 """Cross-validation: each fold's films are judged by a network that saw none of their patients.
 
-So every film of a small data set counts once. What is measured is the recipe, not the one network that ships.
+So every film of a small data set counts once. What is measured is the recipe, not the one network that ships: the
+network as it is trained, then pruned if the recipe prunes, and then as the int8 file that a pack holds.
 """
 
 from __future__ import annotations
@@ -15,46 +16,55 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.adaptation import measures
+from fieldray.adaptation.answers import answer
 from fieldray.adaptation.cross_report import write_report
 from fieldray.adaptation.engine import EngineSettings, open_engine
-from fieldray.adaptation.evaluate import Judged, by_group, known
+from fieldray.adaptation.evaluate import Judged, auc_difference, by_group, compare, known
 from fieldray.adaptation.files import write_atomically
 from fieldray.adaptation.films import Dataset
-from fieldray.adaptation.recipe import LabelRule, what_is_trained
+from fieldray.adaptation.prune.films import prune_as_told
+from fieldray.adaptation.quantise_step import FITTED_FILMS, to_files
+from fieldray.adaptation.recipe import LabelRule, Recipe, what_is_trained
 from fieldray.adaptation.run import Run, Step
 from fieldray.adaptation.shortcuts import border_pixels, shortcut_scores, thumbnail_pixels
+from fieldray.adaptation.specification import Specification
 from fieldray.adaptation.steps import dataset_of, specification_of, train_as_told
 from fieldray.adaptation.train import predict
+from fieldray.adaptation.weights import Weights
 
+TRAINED: Final = "trained"
+PRUNED: Final = "pruned"
+INT8: Final = "int8"
 _WANTED: Final = (0.90, 0.95)
+
+Scores = NDArray[np.float64]
 
 
 def cross_step(run: Run) -> Mapping[str, Any]:
-    """Train once for each fold; scores.npz, metrics.json and what is published. Nothing without folds."""
+    """Make a network for each fold; scores.npz, metrics.json and what is published. Nothing without folds."""
     folds = run.recipe.split.cross_folds
     if not folds:
         return {}
-    data = dataset_of(run)
-    logits = np.full(data.targets.shape, np.nan, np.float64)
+    data, scores = dataset_of(run), dict[str, Scores]()
     for fold in folds:
         judged = _judged_in(data, run, fold)
-        logits[judged] = _out_of_fold(run, data, fold, judged)
-    scores = 1 / (1 + np.exp(-logits))
+        for stage, found in _out_of_fold(run, data, fold, judged).items():
+            scores.setdefault(stage, np.full((len(data.films.rows), found.shape[1]), np.nan))[judged] = found
     buffer = io.BytesIO()
-    np.savez(buffer, scores=scores, targets=data.targets)
+    np.savez(buffer, **scores, targets=data.targets)
     write_atomically(run.folder("cross") / "scores.npz", buffer.getvalue())
     results = _figures(run, data, scores)
     run.write("cross", "metrics.json", results)
     _publish(run, data, scores, results)
-    return {code: found["auc"] for code, found in results.items()}
+    return {code: found["stages"][INT8]["auc"] for code, found in results.items()}
 
 
-def _publish(run: Run, data: Dataset, scores: NDArray[np.float64], results: Mapping[str, Any]) -> None:
+def _publish(run: Run, data: Dataset, scores: Mapping[str, Scores], results: Mapping[str, Any]) -> None:
     """cross.json and cross.html in the recipe's folder for what is published."""
     folder, texts = run.recipe.published, run.recipe.pack
     whole = {"pack": f"{texts.id} {texts.version}", "labels": results, "trained": what_is_trained(run.recipe)}
     write_atomically(folder / "cross.json", (json.dumps(whole, indent=1) + "\n").encode())
-    parts = {label.code: _judged(run, data, scores, label) for label in run.recipe.kept_labels}
+    parts = {label.code: _judged(run, data, scores[INT8], label) for label in run.recipe.kept_labels}
     write_report(folder / "cross.html", whole, scored={code: (part.scores, part.truth) for code, part in parts.items()})
 
 
@@ -65,48 +75,88 @@ def _judged_in(data: Dataset, run: Run, fold: int) -> NDArray[np.int64]:
     return np.array([index for index, row in rows if row.fold == str(fold) and row.source in sources], np.int64)
 
 
-def _out_of_fold(run: Run, data: Dataset, fold: int, judged: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Logits (films, labels) of a fold's films by a network trained on all other folds."""
+def _out_of_fold(run: Run, data: Dataset, fold: int, judged: NDArray[np.int64]) -> dict[str, Scores]:
+    """By stage, the scores (films, labels of the pack) of a fold's films by a network made from all other folds."""
+    recipe, folder = run.recipe, run.folder("cross") / str(fold)
     others = np.array([index for index, row in enumerate(data.films.rows) if row.fold != str(fold)])
+    training = data.samples_of(others)
     weights, _ = train_as_told(
         run,
-        training=data.samples_of(others),
+        training=training,
         validation=data.samples_of(judged[:0]),
-        folder=run.folder("cross") / str(fold),
+        folder=folder,
         what=f"epochs of fold {fold}",
     )
-    settings = EngineSettings(threads=run.recipe.training.threads)
-    engine = open_engine(specification_of(run.recipe), weights, settings=settings, name=run.recipe.training.engine)
-    return predict(engine, data.films.images[judged]).astype(np.float64)
+    network, images = (specification_of(recipe), weights), data.films.images[judged]
+    found = {TRAINED: _float_scores(recipe, *network, images)}
+    if recipe.prune is not None:
+        # Its own quality is asked of films that it learnt from: nothing of the fold may choose how it is made.
+        learnt = [_judged_in(data, run, own) for own in recipe.split.cross_folds if own != fold]
+        _, kept, iterations = prune_as_told(
+            run,
+            lambda: network,
+            training=training,
+            validation=data.samples_of(np.concatenate(learnt)),
+            folder=folder / "prune",
+        )
+        network = iterations.network(kept.number)
+        found[PRUNED] = _float_scores(recipe, *network, images)
+    drawn = np.random.default_rng(recipe.training.seed).permutation(others)
+    files = to_files(recipe, *network, films=data.films.images[drawn[:FITTED_FILMS]])
+    labels, roles = len(recipe.kept_labels), files.integer.roles(files.specification)
+    found[INT8] = answer(files.integer.data, images, spec=recipe.input, outputs=roles, labels=labels).scores
+    return found
 
 
-def _figures(run: Run, data: Dataset, scores: NDArray[np.float64]) -> dict[str, Any]:
-    """For each label of the pack: AUC of all films and of each fold, groups, and what the shortcuts score."""
+def _float_scores(recipe: Recipe, specification: Specification, weights: Weights, images: NDArray[np.uint8]) -> Scores:
+    settings = EngineSettings(threads=recipe.training.threads)
+    engine = open_engine(specification, weights, settings=settings, name=recipe.training.engine)
+    kept = [recipe.labels.index(label) for label in recipe.kept_labels]
+    return 1 / (1 + np.exp(-predict(engine, images)[:, kept].astype(np.float64)))
+
+
+def _figures(run: Run, data: Dataset, scores: Mapping[str, Scores]) -> dict[str, Any]:
+    """For each label of the pack: what each stage scores, groups, and what the shortcuts score."""
     found: dict[str, Any] = {}
     for label in run.recipe.kept_labels:
-        part = _judged(run, data, scores, label)
+        parts = {stage: _judged(run, data, own, label) for stage, own in scores.items()}
+        last = parts[INT8]
         found[label.code] = {
-            "films": len(part.rows),
-            "patients": len(set(part.patients)),
-            "positive": int(part.truth.sum()),
-            "negative": int((~part.truth).sum()),
-            "auc": asdict(measures.bootstrap(measures.auc, part.scores, part.truth, patients=part.patients)),
-            "auc_by_fold": {str(fold): _fold_auc(part, fold) for fold in run.recipe.split.cross_folds},
+            "films": len(last.rows),
+            "patients": len(set(last.patients)),
+            "positive": int(last.truth.sum()),
+            "negative": int((~last.truth).sum()),
+            "stages": {stage: _stage(run, part) for stage, part in parts.items()},
+            "after_training": _after_training(parts),
+            "float_against_int8": compare(parts.get(PRUNED, parts[TRAINED]), last),
             "specificity_at_sensitivity": {
-                f"{wanted:.2f}": measures.specificity_at_sensitivity(part.scores, part.truth, wanted=wanted)
+                f"{wanted:.2f}": measures.specificity_at_sensitivity(last.scores, last.truth, wanted=wanted)
                 for wanted in _WANTED
             },
-            "by_group": by_group(part),
+            "by_group": by_group(last),
             "shortcuts": _shortcuts(run, data, run.recipe.labels.index(label)),
         }
     return found
 
 
-def _judged(run: Run, data: Dataset, scores: NDArray[np.float64], label: LabelRule) -> Judged:
+def _stage(run: Run, part: Judged) -> dict[str, Any]:
+    return {
+        "auc": asdict(measures.bootstrap(measures.auc, part.scores, part.truth, patients=part.patients)),
+        "auc_by_fold": {str(fold): _fold_auc(part, fold) for fold in run.recipe.split.cross_folds},
+    }
+
+
+def _after_training(parts: Mapping[str, Judged]) -> dict[str, Any]:
+    """The AUC of the int8 file less that of the network as it was trained, on the same films."""
+    both = np.column_stack([parts[TRAINED].scores, parts[INT8].scores])
+    return auc_difference(both, parts[INT8].truth, patients=parts[INT8].patients)
+
+
+def _judged(run: Run, data: Dataset, scores: Scores, label: LabelRule) -> Judged:
     """The films that were judged and whose answer is known."""
-    chosen, column = np.flatnonzero(~np.isnan(scores).any(1)), run.recipe.labels.index(label)
+    chosen, column = np.flatnonzero(~np.isnan(scores).any(1)), run.recipe.kept_labels.index(label)
     rows = [data.films.rows[index] for index in chosen]
-    return known(scores[chosen, column], data.targets[chosen, column], rows)
+    return known(scores[chosen, column], data.targets[chosen, run.recipe.labels.index(label)], rows)
 
 
 def _fold_auc(part: Judged, fold: int) -> float:
@@ -135,5 +185,5 @@ def _shortcuts(run: Run, data: Dataset, column: int) -> dict[str, float]:
 CROSS: Final = Step(
     name="cross",
     perform=cross_step,
-    reads=("input", "network", "labels", "data", "split", "training", "augmentation"),
+    reads=("input", "network", "labels", "data", "split", "training", "augmentation", "prune", "calibration_images"),
 )

@@ -10,8 +10,8 @@ from typing import Any, Final, Literal
 from fieldray.adaptation.compile import compile_for_edgetpu
 from fieldray.adaptation.files import write_atomically
 from fieldray.adaptation.placement import MIB, Placement, describe, place
+from fieldray.adaptation.quantise_step import converted
 from fieldray.adaptation.run import Run, Step
-from fieldray.adaptation.steps import converted
 from fieldray.errors import EnvironmentProblem
 
 COMPILED_NAME: Final = "edgetpu.tflite"

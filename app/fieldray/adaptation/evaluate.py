@@ -153,6 +153,16 @@ def compare(whole: Judged, integer: Judged) -> dict[str, float]:
     }
 
 
+def auc_difference(scores: Scores, truth: Truth, *, patients: list[str]) -> dict[str, float]:
+    """The AUC of the second column of scores (films, 2) less the first's: value, and an interval over patients."""
+
+    def difference(drawn: Scores, answers: Truth) -> float:
+        return measures.auc(drawn[:, 1], answers) - measures.auc(drawn[:, 0], answers)
+
+    value, low, high = measures.interval(difference, scores, truth, patients=patients)
+    return {"value": value, "low": low, "high": high}
+
+
 def _estimate(part: Judged, measure: Callable[[Scores, Truth], float]) -> Estimate:
     return measures.bootstrap(measure, part.scores, part.truth, patients=part.patients)
 

@@ -17,10 +17,11 @@ from fieldray.adaptation.files import write_atomically
 from fieldray.adaptation.films import Dataset, read_films
 from fieldray.adaptation.gate import distances, fit_gate
 from fieldray.adaptation.layouts import read_source
+from fieldray.adaptation.quantise_step import converted
 from fieldray.adaptation.recipe import LabelRule
 from fieldray.adaptation.run import Run, Step
 from fieldray.adaptation.shortcuts import border_pixels, shortcut_scores, thumbnail_pixels
-from fieldray.adaptation.steps import converted, dataset_of, load_network
+from fieldray.adaptation.steps import dataset_of, load_network
 from fieldray.domain.model import RefusalGate
 
 _GATE_FILMS: Final = 3000

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from fieldray.adaptation.answers import answer
 from fieldray.adaptation.card import model_card
 from fieldray.adaptation.edgetpu_steps import edgetpu_file
+from fieldray.adaptation.quantise_step import converted
 from fieldray.adaptation.run import Run, Step
-from fieldray.adaptation.steps import converted, load_network
+from fieldray.adaptation.steps import load_network
 from fieldray.domain.image import Image
 from fieldray.domain.model import (
     Calibration,

@@ -15,9 +15,10 @@ from fieldray.adaptation.page import page, table, text
 from fieldray.adaptation.plots import class_map_plots, score_plots, training_curves
 from fieldray.adaptation.profile_step import PROFILE_NAME, profile_section
 from fieldray.adaptation.pruning_plots import Curve, pruning_plots
+from fieldray.adaptation.quantise_step import converted
 from fieldray.adaptation.recipe import LabelRule
 from fieldray.adaptation.run import Run, Step
-from fieldray.adaptation.steps import converted, dataset_of, load_network
+from fieldray.adaptation.steps import dataset_of, load_network
 from fieldray.domain.model import Calibration
 
 

@@ -1,24 +1,22 @@
-"""The steps of a recipe: train, quantise, evaluate, pack. Each reads what the steps before left in the run folder."""
+"""The first step of a recipe, train, and what all share: the films, and the network as the last step left it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.adaptation.answers import answer
 from fieldray.adaptation.engine import EngineSettings
 from fieldray.adaptation.files import write_atomically
 from fieldray.adaptation.films import Dataset, read_dataset
-from fieldray.adaptation.head import refit_head
-from fieldray.adaptation.networks import LABELS, NETWORKS
+from fieldray.adaptation.networks import NETWORKS
 from fieldray.adaptation.onnx_weights import onnx_weights
 from fieldray.adaptation.pack_weights import pack_weights
 from fieldray.adaptation.published import imagenet_weights
-from fieldray.adaptation.quantise import Converted, quantise, to_float_file
 from fieldray.adaptation.recipe import Recipe
 from fieldray.adaptation.run import Run, Step
 from fieldray.adaptation.specification import Specification, multiply_adds, parameters, specification_from_json
@@ -27,14 +25,12 @@ from fieldray.adaptation.weights import (
     Weights,
     copy_matching,
     initial_weights,
-    keep_channels,
     load_weights,
     save_weights,
 )
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 
-_REFIT_IMAGES: Final = 1500
 _STATISTICS_IMAGES: Final = 64
 
 
@@ -94,16 +90,23 @@ def train_as_told(
         validation=validation,
         schedule=schedule_of(recipe),
         augmentation=recipe.augmentation,
-        settings=EngineSettings(
-            weight_decay=recipe.training.weight_decay,
-            frozen=frozenset(frozen) if recipe.network.train == "head" else frozenset(),
-            precision=recipe.training.precision,
-            threads=recipe.training.threads,
-            label_weights=tuple(label.weight for label in recipe.labels),
+        settings=replace(
+            settings_of(recipe), frozen=frozenset(frozen) if recipe.network.train == "head" else frozenset()
         ),
         folder=folder,
         engine=recipe.training.engine,
         progress=lambda row: run.progress(what, row["epoch"], row["epochs"]),
+    )
+
+
+def settings_of(recipe: Recipe) -> EngineSettings:
+    """How the recipe's engine trains every layer."""
+    training = recipe.training
+    return EngineSettings(
+        weight_decay=training.weight_decay,
+        precision=training.precision,
+        threads=training.threads,
+        label_weights=tuple(label.weight for label in recipe.labels),
     )
 
 
@@ -161,55 +164,6 @@ def schedule_of(recipe: Recipe) -> Schedule:
     return Schedule(**values, shares=tuple((source.name, source.share) for source in recipe.data))
 
 
-def quantise_step(run: Run) -> Mapping[str, Any]:
-    """Cut the head down to the labels of the pack, fit it to the integers, write the int8 and the float file."""
-    recipe, data = run.recipe, dataset_of(run)
-    specification, weights = load_network(run)
-    kept = [index for index, label in enumerate(recipe.labels) if not label.auxiliary]
-    specification, weights = keep_channels(specification, weights, keep={LABELS: np.array(kept)})
-    films = data.indices("training")
-    chosen = np.random.default_rng(recipe.training.seed).permutation(films)
-    representative = data.films.images[np.sort(chosen[: recipe.calibration_images])]
-    whole = to_float_file(specification, weights)
-    integer = quantise(specification, weights, representative=representative)
-    seen = data.films.images[np.sort(chosen[:_REFIT_IMAGES])]
-    refitted = _refitted(specification, weights, recipe, whole=whole, integer=integer, images=seen)
-    integer = quantise(specification, refitted, representative=representative)
-    folder = run.folder("quantise")
-    for name, file in (("float", whole), ("int8", integer)):
-        write_atomically(folder / f"{name}.tflite", file.data)
-    run.write("quantise", "outputs.json", {"float": whole.outputs, "int8": integer.outputs})
-    save_network(folder, specification, weights)
-    return {"int8_bytes": len(integer.data), "float_bytes": len(whole.data)}
-
-
-def _refitted(
-    specification: Specification,
-    weights: Weights,
-    recipe: Recipe,
-    *,
-    whole: Converted,
-    integer: Converted,
-    images: NDArray[np.uint8],
-) -> Weights:
-    """The weights with the head fitted to the int8 features of these training films."""
-    labels = len(recipe.kept_labels)
-    float_answers, integer_answers = (
-        answer(file.data, images, spec=recipe.input, outputs=file.roles(specification), labels=labels)
-        for file in (whole, integer)
-    )
-    return refit_head(weights, whole=float_answers, integer=integer_answers)
-
-
-def converted(run: Run, name: str) -> Converted:
-    """What the quantise step left: "int8" or "float". Raises UsageProblem `step_missing`."""
-    path = run.folder("quantise") / f"{name}.tflite"
-    if not path.is_file():
-        raise UsageProblem(reason("step_missing", step="quantise"))
-    return Converted(path.read_bytes(), run.read("quantise", "outputs.json")[name])
-
-
 TRAIN: Final = Step(
     name="train", perform=train_step, reads=("input", "network", "labels", "data", "split", "training", "augmentation")
 )
-QUANTISE: Final = Step(name="quantise", perform=quantise_step, reads=("calibration_images",))

@@ -44,6 +44,15 @@ learning_rate = 3e-3
 average_epochs = 0.5
 images_per_epoch = 128
 threads = 1
+[prune]
+batch_size = { start = 16 }
+epochs = { start = 1.0 }
+learning_rate = { start = 3e-3 }
+cut_kind = "level"
+cut_off = { start = 0.9 }
+minimum_channels = { start = 4 }
+calibration = 16
+stop = { iterations = 1 }
 [evaluation]
 points = [{ name = "balanced", rule = "balance", titles = { en = "Balanced", uk = "Збалансована" } }]
 [[data]]
@@ -80,13 +89,19 @@ def test_every_judged_film_is_scored_out_of_its_fold(tmp_path: Path) -> None:
     run = Run(recipe=read_recipe(tmp_path / "recipe.toml"), progress=lambda *_: None)
     run.execute((CROSS,), say=lambda _: None)
     with np.load(tmp_path / "run" / "cross" / "scores.npz") as arrays:
-        scores = arrays["scores"][:, 0]
-    assert not np.isnan(scores[:60]).any() and np.isnan(scores[60:]).all()
+        stages = {name: arrays[name][:, 0] for name in ("trained", "pruned", "int8")}
+    assert all(not np.isnan(own[:60]).any() and np.isnan(own[60:]).all() for own in stages.values())
     found = json.loads((tmp_path / "run" / "cross" / "metrics.json").read_text())["bright"]
-    assert found["films"] == 60 and found["auc"]["value"] > 0.95 and set(found["auc_by_fold"]) == {"0", "1", "2"}
+    assert found["films"] == 60 and min(own["auc"]["value"] for own in found["stages"].values()) > 0.95
+    assert set(found["stages"]["int8"]["auc_by_fold"]) == {"0", "1", "2"}
+    assert found["float_against_int8"]["mean_absolute_difference"] < 0.05 and found["after_training"]["low"] <= 0
     # the middle tells the class, the border cannot
     assert found["shortcuts"]["thumbnail"] > 0.95 and found["shortcuts"]["border"] < 0.75
     text = (tmp_path / "run" / "cross.json").read_text(encoding="utf-8")  # no folder for what is published was named
     assert json.loads(text)["labels"]["bright"] == found and str(tmp_path) not in text
     page = (tmp_path / "run" / "cross.html").read_text(encoding="utf-8")
-    assert f"{found['auc']['value']:.3f} (" in page and page.count("<svg") == 1 and str(tmp_path) not in page
+    assert (
+        f"{found['stages']['int8']['auc']['value']:.3f} (" in page
+        and page.count("<svg") == 1
+        and str(tmp_path) not in page
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +22,7 @@ from fieldray.adaptation.prune.selection import Keep
 from fieldray.adaptation.prune.statistics import Scores, zero_shares
 from fieldray.adaptation.run import Progress, Run, Step
 from fieldray.adaptation.specification import Specification
-from fieldray.adaptation.steps import dataset_of, load_trained, save_network, schedule_of
+from fieldray.adaptation.steps import dataset_of, load_trained, save_network, schedule_of, settings_of
 from fieldray.adaptation.train import Samples, Schedule, predict, train
 from fieldray.adaptation.weights import Weights, keep_channels
 
@@ -114,40 +114,56 @@ class FilmTask:
 
 def prune_step(run: Run) -> Mapping[str, Any]:
     """Prune what the train step left; the smallest network that kept the quality asked for goes on."""
-    chosen = run.recipe.prune
-    if chosen is None:
+    if run.recipe.prune is None:
         return {}
-    folder = RunFolder(
-        run.folder("prune"), fingerprint=f"{chosen.fingerprint} {run.recipe.training} {run.recipe.network}"
+    data, home = dataset_of(run), run.folder("prune")
+    why, kept, folder = prune_as_told(
+        run,
+        lambda: load_trained(run),
+        training=data.samples("training"),
+        validation=data.samples("validation"),
+        folder=home,
     )
-    why = prune(
-        _task(run, chosen),
-        chosen.plan(run.recipe.training.seed),
-        folder=folder,
-        original=lambda: load_trained(run),
-        progress=lambda row: run.progress("iterations", row.number, chosen.stop.iterations),
-    )
-    kept = best(folder.iterations(), stop=chosen.stop)
-    save_network(run.folder("prune"), *folder.network(kept.number))
+    save_network(home, *folder.network(kept.number))
     run.write("prune", "table.json", [_row(row, folder.iterations()[0]) for row in folder.iterations()])
     return {"stopped_by": why, **_row(kept, folder.iterations()[0])}
 
 
-def _task(run: Run, chosen: PruneRecipe) -> FilmTask:
-    training, data = run.recipe.training, dataset_of(run)
+def prune_as_told(
+    run: Run,
+    original: Callable[[], tuple[Specification, Weights]],
+    *,
+    training: Samples,
+    validation: Samples,
+    folder: Path,
+) -> tuple[str, Iteration, RunFolder]:
+    """Prune a network as the recipe says: the rule that stopped it, the iteration that goes on, and all of them.
+
+    original    the trained network; asked for only where the pruning has not begun in this folder
+    """
+    chosen = run.recipe.prune
+    if chosen is None:
+        raise ValueError("the recipe does not prune")
+    kept = RunFolder(folder, fingerprint=f"{chosen.fingerprint} {run.recipe.training} {run.recipe.network}")
+    why = prune(
+        _task(run, chosen, training=training, validation=validation, folder=folder),
+        chosen.plan(run.recipe.training.seed),
+        folder=kept,
+        original=original,
+        progress=lambda row: run.progress("iterations", row.number, chosen.stop.iterations),
+    )
+    return why, best(kept.iterations(), stop=chosen.stop), kept
+
+
+def _task(run: Run, chosen: PruneRecipe, *, training: Samples, validation: Samples, folder: Path) -> FilmTask:
     return FilmTask(
-        training=data.samples("training"),
-        validation=data.samples("validation"),
+        training=training,
+        validation=validation,
         schedule=schedule_of(run.recipe),
         augmentation=run.recipe.augmentation,
-        settings=EngineSettings(
-            weight_decay=training.weight_decay,
-            precision=training.precision,
-            threads=training.threads,
-            label_weights=tuple(label.weight for label in run.recipe.labels),
-        ),
-        engine=training.engine,
-        folder=run.folder("prune"),
+        settings=settings_of(run.recipe),
+        engine=run.recipe.training.engine,
+        folder=folder,
         calibration=chosen.calibration,
         batch_sizes=chosen.batch_sizes,
         progress=run.progress,
