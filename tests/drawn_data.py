@@ -13,8 +13,8 @@ import numpy as np
 from PIL import Image
 
 from fieldray.imaging.synthetic import chest_phantom
+from shipped_packs import CHILDREN, MODELS
 
-MODELS = Path(__file__).parents[1] / "models"
 _HEAD = "path,set,part,label,finding,patient_id,view,age,sex,fold,split,licence"
 _SIDE = 96
 
@@ -23,8 +23,7 @@ def project(folder: Path, recipe: str) -> Path:
     """The recipe of that name, copied to where its relative paths lead to drawn data."""
     recipes = folder / "project" / "models" / "recipes"
     recipes.mkdir(parents=True)
-    pack = recipes.parent / "pneumonia-paediatric-1.0.0"
-    shutil.copytree(MODELS / pack.name, pack)
+    shutil.copytree(CHILDREN, recipes.parent / CHILDREN.name)
     return Path(shutil.copy(MODELS / "recipes" / f"{recipe}.toml", recipes))
 
 

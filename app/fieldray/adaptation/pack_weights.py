@@ -11,7 +11,7 @@ from ai_edge_litert import schema_py_generated as schema
 from numpy.typing import NDArray
 
 from fieldray.adaptation.specification import Specification
-from fieldray.adaptation.unfold import unfold
+from fieldray.adaptation.unfold import Folded, unfold
 from fieldray.adaptation.weights import Weights
 from fieldray.errors import UsageProblem
 from fieldray.packs.sealed import read_files, read_sealed
@@ -27,16 +27,31 @@ def pack_weights(folder: Path, specification: Specification) -> Weights:
     specification    the network to start; of another side it may be, and with other labels
     Raises UsageProblem `weights_unfit` where the pack has no golden films or another network, PackProblem.
     """
+    folded, films = _read(folder, specification)
+    if films is None:
+        raise UsageProblem(reason("weights_unfit", path=folder))
+    return unfold(specification, folded, films)
+
+
+def pack_channels(folder: Path, specification: Specification) -> dict[str, int]:
+    """How many channels each hidden channel set of a network has in a pack. Raises as `pack_weights`."""
+    folded, _ = _read(folder, specification)
+    counts = {specification.layer(name).channels: len(bias) for name, (_, bias) in folded.items()}
+    return {name: count for name, count in counts.items() if name != specification.label_set}
+
+
+def _read(folder: Path, specification: Specification) -> tuple[Folded, NDArray[np.uint8] | None]:
+    """Kernel and bias of each convolution by the name it has here, and the pack's golden films."""
     model = read_files(folder, read_sealed(folder)).model("signed")
     layers = [layer for layer in specification.layers if layer.kind == "conv"]
     operators = list(convolutions(model.cpu_file))
     fits = len(layers) == len(operators) and all(
         layer.name in name or not layer.batch_norm for layer, (name, _, _) in zip(layers, operators, strict=False)
     )
-    if not fits or model.golden is None:
+    if not fits:
         raise UsageProblem(reason("weights_unfit", path=folder))
     folded = {layer.name: (kernel, bias) for layer, (_, kernel, bias) in zip(layers, operators, strict=True)}
-    return unfold(specification, folded, model.golden.inputs)
+    return folded, None if model.golden is None else model.golden.inputs
 
 
 def convolutions(data: bytes) -> Iterator[tuple[str, NDArray[np.float32], NDArray[np.float32]]]:

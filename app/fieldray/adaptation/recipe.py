@@ -53,7 +53,8 @@ class NetworkChoice:
     width     share of every hidden channel count; blocks: per stage of a ResNet50, empty for (3, 4, 6, 3)
     channels  counts of channel sets that differ from that, by their names in `networks`
     weights   "none", "imagenet" (needs a network connection, and width 1), a weights file of this toolchain, the
-              folder of a pack with a network of this kind and width, or an ONNX file of such a network
+              folder of a pack with a network of this kind, whose widths it then has, or an ONNX file of a network of
+              this kind and width
     weights_scale, weights_offsets
               what the network of an ONNX file was fed: x * scale + the channel's offset, of a value x in 0..1
     train     "all", or "head" to leave everything but the head as it is

@@ -15,9 +15,9 @@ from fieldray.adaptation.files import write_atomically
 from fieldray.adaptation.films import Dataset, read_dataset
 from fieldray.adaptation.networks import NETWORKS
 from fieldray.adaptation.onnx_weights import onnx_weights
-from fieldray.adaptation.pack_weights import pack_weights
+from fieldray.adaptation.pack_weights import pack_channels, pack_weights
 from fieldray.adaptation.published import imagenet_weights
-from fieldray.adaptation.recipe import Recipe
+from fieldray.adaptation.recipe import NetworkChoice, Recipe
 from fieldray.adaptation.run import Run, Step
 from fieldray.adaptation.specification import Specification, multiply_adds, parameters, specification_from_json
 from fieldray.adaptation.train import Samples, Schedule, train
@@ -117,12 +117,22 @@ def specification_of(recipe: Recipe) -> Specification:
     whole = NETWORKS[choice.kind](
         height=spec.height, width=spec.width, labels=len(recipe.labels), input_channels=spec.channels, **extra
     )
+    if (pack := Path(choice.weights)).is_dir():
+        return whole.with_channels(_channels_of_pack(pack, whole, choice))
     scaled = whole.scaled(choice.width) if choice.width != 1 else whole
     unknown = set(choice.channels) - set(scaled.channels) | (set(choice.channels) & {scaled.label_set})
     if unknown or not all(count >= 1 for count in choice.channels.values()):
         detail = f"names no hidden channel set: {', '.join(sorted(unknown))}" if unknown else "must be 1 or more"
         raise UsageProblem(reason("recipe_key", key="network.channels", detail=detail))
     return scaled.with_channels(choice.channels)
+
+
+def _channels_of_pack(pack: Path, whole: Specification, choice: NetworkChoice) -> dict[str, int]:
+    """A network that starts from a pack's has its widths. Raises UsageProblem where the recipe asks for others."""
+    if choice.width != 1 or choice.channels:
+        detail = "cannot be chosen for a network that starts from a pack: it has the pack's"
+        raise UsageProblem(reason("recipe_key", key="network.width", detail=detail))
+    return pack_channels(pack, whole)
 
 
 def starting_weights(recipe: Recipe, specification: Specification, *, films: NDArray[np.uint8]) -> Weights:

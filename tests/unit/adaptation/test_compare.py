@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from fieldray.adaptation.compare import areas, compare_step
 from fieldray.adaptation.recipe import read_recipe
 from fieldray.adaptation.run import Run
 from fieldray.errors import UsageProblem
+from shipped_packs import CHILDREN
 
 RECIPE = Path(__file__).parents[3] / "models" / "recipes" / "pneumonia-paediatric.toml"
 
@@ -45,10 +47,7 @@ def test_a_recipe_without_a_comparison_says_so(tmp_path: Path) -> None:
 
 def test_a_pack_of_another_input_is_not_compared(tmp_path: Path) -> None:
     run = _run(tmp_path, RECIPE.read_text(encoding="utf-8").replace("width = 160", "width = 128"))
-    pack = "pneumonia-paediatric-1.0.0"
-    (tmp_path / "models" / pack).mkdir()
-    for path in (RECIPE.parents[1] / pack).iterdir():
-        (tmp_path / "models" / pack / path.name).write_bytes(path.read_bytes())
+    shutil.copytree(CHILDREN, tmp_path / "models" / CHILDREN.name)
     with pytest.raises(UsageProblem, match=r"pack is not the one in .*: input or labels differ"):
         compare_step(run)
     assert not run.recipe.run.exists()  # said before anything is trained

@@ -11,21 +11,22 @@ import pytest
 from fieldray.adaptation.keras_network import build_network, set_weights
 from fieldray.adaptation.layouts import Row
 from fieldray.adaptation.networks import mobilenet, resnet50
-from fieldray.adaptation.pack_weights import convolutions, pack_weights
+from fieldray.adaptation.pack_weights import convolutions, pack_channels, pack_weights
 from fieldray.adaptation.recipe import LabelRule
 from fieldray.adaptation.split import targets_of
 from fieldray.adaptation.weights import initial_weights
 from fieldray.errors import UsageProblem
 from fieldray.packs.sealed import read_files, read_sealed
+from shipped_packs import CHILDREN
 
-PACK = Path(__file__).parents[3] / "models" / "pneumonia-paediatric-1.0.0"
+WHOLE = resnet50(height=160, width=160, labels=1)
 
 
 @pytest.mark.adapt
 def test_the_network_of_a_pack_goes_on_as_it_was() -> None:
-    network = resnet50(height=160, width=160, labels=1).scaled(0.25)
-    weights = {**initial_weights(network, seed=0), **pack_weights(PACK, network)}
-    model = read_files(PACK, read_sealed(PACK)).model("signed")
+    network = WHOLE.with_channels(pack_channels(CHILDREN, WHOLE))
+    weights = {**initial_weights(network, seed=0), **pack_weights(CHILDREN, network)}
+    model = read_files(CHILDREN, read_sealed(CHILDREN)).model("signed")
     assert model.golden is not None
     films = model.golden.inputs.astype(np.float32) / 255
     _, weights["class_maps/kernel"], weights["class_maps/bias"] = list(convolutions(model.cpu_file))[-1]
@@ -33,7 +34,7 @@ def test_the_network_of_a_pack_goes_on_as_it_was() -> None:
     set_weights(scores, weights)
     # What is left is the rounding of the values between the layers, which the pack's own network carries.
     assert np.asarray(scores.predict_on_batch(films)) == pytest.approx(model.golden.scores, abs=0.04)
-    assert not any(key.startswith("class_maps/") for key in pack_weights(PACK, network))
+    assert not any(key.startswith("class_maps/") for key in pack_weights(CHILDREN, network))
 
 
 @pytest.mark.adapt
@@ -41,12 +42,12 @@ def test_the_network_of_a_pack_goes_on_as_it_was() -> None:
     "network",
     [
         mobilenet(height=160, width=160, labels=1),
-        resnet50(height=160, width=160, labels=1).scaled(0.5),
+        WHOLE,
     ],
 )
 def test_a_pack_of_another_network_is_refused(network) -> None:
     with pytest.raises(UsageProblem, match="No layer of the weights in"):
-        pack_weights(PACK, network)
+        pack_weights(CHILDREN, network)
 
 
 def _rule(**changes: object) -> LabelRule:

@@ -100,7 +100,7 @@ def test_adults_are_cross_validated_from_the_pack_of_children(tmp_path: Path) ->
     found = json.loads((run / "cross" / "metrics.json").read_text())
     assert list(found) == ["abnormal"]
     # of 64 films every second eight are of the clean part, the only one that is judged: 8 in each of two folds
-    assert found["abnormal"]["films"] == 16 and set(found["abnormal"]["auc_by_fold"]) == {"0", "1"}
+    assert found["abnormal"]["films"] == 16 and set(found["abnormal"]["stages"]) == {"trained", "int8"}
     assert set(found["abnormal"]["shortcuts"]) == {"border", "thumbnail"}
     with np.load(run / "cross" / "scores.npz") as arrays:
         targets = arrays["targets"]

@@ -1,0 +1,9 @@
+"""The packs that ship with the program, whatever their version."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+MODELS = Path(__file__).parents[1] / "models"
+(CHILDREN,) = MODELS.glob("pneumonia-paediatric-*")
+(ADULTS,) = MODELS.glob("adult-normal-abnormal-*")
