@@ -14,8 +14,8 @@ from phantoms import write_bad_inputs, write_collection
 from program import Fieldray, command, lines_of, write_films
 
 KEYS = {
-    "path", "study", "image", "status", "label", "score", "threshold", "decision", "reason", "reason_code", "stage",
-    "backend", "pack", "model_sha256", "decode_ms", "inference_ms",
+    "path", "study", "image", "status", "label", "score", "operating_point", "threshold", "unsure_low", "unsure_high",
+    "decision", "reason", "reason_code", "stage", "backend", "pack", "model_sha256", "decode_ms", "inference_ms",
 }  # fmt: skip
 
 
@@ -58,10 +58,22 @@ def test_a_person_gets_a_list_counts_and_the_notice(
     done = fieldray("screen", tmp_path / "films", *pack_options)
     assert done.returncode == 0
     assert "film-001.png" in done.stdout
+    assert "Operating point screening (opacity): threshold 0.500" in done.stdout
     assert "This file is not a DICOM, PNG or JPEG image." in done.stdout
     assert "refused 1  failed 0" in done.stdout
     assert done.stdout.rstrip().endswith(NOTICE)
     assert done.stderr == ""
+
+
+def test_a_folder_without_images_says_so(tmp_path: Path, fieldray: Fieldray, pack_options: list[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    done = fieldray("screen", tmp_path / "empty", *pack_options)
+    assert done.returncode == 0 and "There is no image file there." in done.stdout
+
+
+def test_formats_without_a_folder_are_wrong_usage(tmp_path: Path, fieldray: Fieldray, pack_options: list[str]) -> None:
+    done = fieldray("screen", tmp_path, *pack_options, "--formats", "csv")
+    assert done.returncode == 2 and "--out" in done.stderr
 
 
 def test_results_are_exported(tmp_path: Path, fieldray: Fieldray, pack_options: list[str]) -> None:

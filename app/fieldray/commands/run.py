@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from fieldray.commands.console import Console, duration_text, progress_text
 from fieldray.domain.events import BackendChanged, Event, OutcomeReady, Progress, RunChanged, Speed
 from fieldray.domain.finding import Category
-from fieldray.domain.model import Model
+from fieldray.domain.model import Model, OperatingPoint
 from fieldray.errors import StorageProblem
 from fieldray.reasons import BACKENDS, PACKS, Reason, reason
 from fieldray.reports.content import CATEGORY_TEXTS, NOTICE, image_line
@@ -81,13 +81,17 @@ class RunReport:
                 case _:
                     pass
 
-    def begin(self) -> None:
-        """Say what will be used."""
+    def begin(self, points: Sequence[OperatingPoint]) -> None:
+        """Say what will be used: the pack, and the operating points in force."""
         signer = {"builtin": "shipped with the program", "legacy": "unsigned legacy model: scores only, not assessed"}
         trust = signer.get(self._model.trust, f"signed by {self._model.fingerprint}")
         ages = self._model.manifest.accepted_ages_years
         of = f", for patients of {ages[0]} to {ages[1]} years (PNG and JPEG do not say an age)" if ages else ""
         self._console.say(f"Pack {self._model.pack_name} ({trust}){of}")
+        for point in points:
+            has_band = point.unsure_low < point.unsure_high
+            band = f", not sure from {point.unsure_low:.3f} up to {point.unsure_high:.3f}" if has_band else ""
+            self._console.say(f"Operating point {point.name} ({point.label}): threshold {point.threshold:.3f}{band}")
 
     def finish(self, batch: Batch, *, database: Path, out: Path | None, formats: Sequence[str] | None) -> int:
         """Print what came out and write the exports; the exit code. Raises StorageProblem."""

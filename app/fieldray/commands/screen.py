@@ -54,6 +54,9 @@ def run(options: argparse.Namespace, console: Console) -> int:
     from fieldray.pipeline.readers import number_of_readers, open_readers, start_network
 
     console.machine_reads = options.json == "-"
+    if options.formats and not options.out:
+        console.complain("--formats says how --out is written: name a folder with --out, too")
+        return 2
     settings = _settings(options)
     # The other processes get ready while this one imports its own parts and loads the pack: half a second sooner.
     with (
@@ -76,7 +79,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
             with Session(settings, report.publish, engines=engines, warm=warm) as session:
                 session.use_pack(model)
                 batch = session.start(options.paths, operating_point=options.operating_point, fresh=options.fresh)
-                report.begin()
+                report.begin(batch.spec.operating_points)
                 _wait(batch, console)
                 return report.finish(batch, database=session.database, out=options.out, formats=options.formats)
 

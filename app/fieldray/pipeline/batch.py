@@ -95,6 +95,11 @@ class Batch:
         self._thread = threading.Thread(target=self._run, name="batch")
 
     @property
+    def spec(self) -> RunSpec:
+        """What the run was asked for."""
+        return self._work.spec
+
+    @property
     def run_id(self) -> int:
         """The run's id in the store, 0 until the batch thread has opened it."""
         return self._run_id

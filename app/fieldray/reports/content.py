@@ -59,7 +59,7 @@ def image_line(outcome: Outcome, *, pack: str, model_sha256: str) -> dict[str, o
         "status": outcome.status,
         "label": finding.label if finding else None,
         "score": round(finding.score, 6) if finding else None,
-        "threshold": finding.point.threshold if finding and finding.point else None,
+        **_point_values(finding),
         "decision": finding.decision if finding else None,
         "reason": why.text if why else None,
         "reason_code": why.code if why else None,
@@ -69,6 +69,17 @@ def image_line(outcome: Outcome, *, pack: str, model_sha256: str) -> dict[str, o
         "model_sha256": model_sha256,
         "decode_ms": round(outcome.facts.decode_ms, 2),
         "inference_ms": round(outcome.inference_ms, 3) if isinstance(outcome, Screened) else None,
+    }
+
+
+def _point_values(finding: Finding | None) -> dict[str, Value]:
+    """The operating point a finding was decided at, nothing but None without one."""
+    point = finding.point if finding else None
+    return {
+        "operating_point": point.name if point else None,
+        "threshold": point.threshold if point else None,
+        "unsure_low": point.unsure_low if point else None,
+        "unsure_high": point.unsure_high if point else None,
     }
 
 
@@ -116,7 +127,6 @@ def export_rows(result: StoredResult, *, spec: RunSpec) -> list[dict[str, Value]
 def _export_row(result: StoredResult, finding: Finding | None, spec: RunSpec) -> dict[str, Value]:
     outcome, verdict = result.outcome, result.verdict
     line = image_line(outcome, pack=spec.pack_name, model_sha256=spec.model_sha256)
-    point = finding.point if finding else None
     values = {
         **line,
         "study_date": outcome.ref.header.study_date,
@@ -127,10 +137,7 @@ def _export_row(result: StoredResult, finding: Finding | None, spec: RunSpec) ->
         "label": finding.label if finding else None,
         "score": round(finding.score, 6) if finding else None,
         "decision": finding.decision if finding else None,
-        "operating_point": point.name if point else None,
-        "threshold": point.threshold if point else None,
-        "unsure_low": point.unsure_low if point else None,
-        "unsure_high": point.unsure_high if point else None,
+        **_point_values(finding),
         "content_sha256": outcome.facts.content_sha256,
         "reader_verdict": verdict.choice if verdict else None,
         "reader_note": verdict.note if verdict else None,
