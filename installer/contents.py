@@ -47,7 +47,7 @@ EXCLUDED: Final = (
 
 # Their version numbers are asked for by `fieldray doctor` and in reports.
 WITH_RECORD: Final = (
-    "fieldray", "numpy", "pillow", "pydicom", "pylibjpeg", "pylibjpeg-openjpeg", "pyjpegls", "python-gdcm",
+    "fieldray", "numpy", "pillow", "pydicom", "pylibjpeg", "pylibjpeg-openjpeg", "pyjpegls",
     "imagecodecs", "psutil", "cryptography", "platformdirs", "ai-edge-litert", "PySide6-Essentials", "shiboken6",
 )  # fmt: skip
 

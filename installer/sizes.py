@@ -12,7 +12,6 @@ _PARTS: Final = (
     ("inference: LiteRT", ("ai_edge_litert/*",)),
     ("window: Qt and PySide6", ("PySide6/*", "shiboken6/*", "libxcb-*", "libxkb*")),
     ("arrays: NumPy", ("numpy/*", "numpy.libs/*")),
-    ("reading: GDCM", ("_gdcm/*", "python_gdcm.libs/*", "gdcm*")),
     ("reading: other codecs", ("_CharLS*", "_openjpeg*", "openjpeg/*", "jpeg_ls/*", "imagecodecs*")),
     ("reading: Pillow", ("PIL/*", "pillow.libs/*")),
     ("signatures: cryptography", ("cryptography/*", "_cffi_backend*")),

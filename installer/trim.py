@@ -28,7 +28,7 @@ _STRIPPED: Final = (
     "imagecodecs/*.abi3.so",
 )
 # Loaded by the program itself or by name, so nothing else has to ask for them.
-_ROOTS: Final = ("*.cpython-*.so", "*.abi3.so", "*/plugins/*", "libpython3*", "ai_edge_litert/*", "_gdcm/_gdcmswig.so")
+_ROOTS: Final = ("*.cpython-*.so", "*.abi3.so", "*/plugins/*", "libpython3*", "ai_edge_litert/*")
 
 
 def trim(frozen: Path) -> None:

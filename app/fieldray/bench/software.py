@@ -18,7 +18,6 @@ _LIBRARIES: Final = {
     "pydicom": "pydicom",
     "openjpeg": "pylibjpeg-openjpeg",
     "jpeg_ls": "pyjpegls",
-    "gdcm": "python-gdcm",
     "imagecodecs": "imagecodecs",
     "psutil": "psutil",
     "cryptography": "cryptography",

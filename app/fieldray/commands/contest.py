@@ -28,6 +28,7 @@ from fieldray.commands.pack_options import find_pack, load_pack
 from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.study import ImageRef
 from fieldray.errors import UsageProblem
+from fieldray.imaging.film_files import KINDS
 from fieldray.inference.cores import usable_cores
 from fieldray.inference.cpu import cpu_kind
 from fieldray.packs.library import PackLibrary
@@ -49,6 +50,9 @@ def pipeline(options: argparse.Namespace, console: Console) -> Report:
     with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as place:
         wanted = Wanted(files=options.files, others=options.others, megapixels=options.megapixels, kinds=options.kinds)
         archive = make_archive(Path(place), wanted, source=options.folder, notify=console.bar)
+        for kind in KINDS.values():
+            if wanted.count(kind.name) and kind.name not in archive.files:
+                console.say(f"{kind.name} is left out: the usual scripts cannot read it here without python-gdcm")
         refs, stages = [ImageRef(path=file.path) for file in archive.mixed], Stages()
         contenders = _contenders(model, options, float_file, why_not)
         results = hold(

@@ -6,7 +6,6 @@ import struct
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-import gdcm
 import imagecodecs
 import jpeg_ls
 import numpy as np
@@ -28,6 +27,7 @@ from pydicom.uid import (
 )
 
 from fieldray.errors import Unreadable
+from fieldray.imaging import turbo
 from fieldray.imaging.sniff import jpeg_size
 from fieldray.reasons import reason
 
@@ -35,8 +35,8 @@ from fieldray.reasons import reason
 PLUGINS: Final[Mapping[UID, str]] = {
     JPEGBaseline8Bit: "pillow",
     JPEGExtended12Bit: "pillow",
-    JPEGLossless: "gdcm",
-    JPEGLosslessSV1: "gdcm",
+    JPEGLossless: turbo.PLUGIN,
+    JPEGLosslessSV1: turbo.PLUGIN,
     JPEGLSLossless: "pyjpegls",
     JPEGLSNearLossless: "pyjpegls",
     JPEG2000Lossless: "pylibjpeg",
@@ -50,7 +50,6 @@ HIGH_THROUGHPUT: Final = frozenset({HTJ2KLossless, HTJ2KLosslessRPCL, HTJ2K})
 _ITEM: Final = 0xFFFEE000
 _SEQUENCE_END: Final = 0xFFFEE0DD
 _J2K_START: Final = b"\xff\x4f\xff\x51"
-_END_OF_IMAGE: Final = b"\xff\xd9"
 # Names that pydicom's table does not hold.
 _NAMES: Final[Mapping[str, str]] = {
     "1.2.840.10008.1.2.4.110": "JPEG XL lossless",
@@ -123,16 +122,11 @@ def decode_run_lengths(frame: bytes, rows: int, columns: int, kind: str) -> NDAr
 
 
 def decode_lossless_jpeg(frame: bytes, rows: int, columns: int, bytes_each: int) -> NDArray[Any] | None:
-    """Decode a grey frame of lossless JPEG (process 14, ITU-T T.81) by libjpeg-turbo, unsigned values.
+    """Decode a grey frame of lossless JPEG (process 14, ITU-T T.81), unsigned values; None for another kind of values.
 
-    None for what it does not give in as many bytes a value, and where the end is missing, which it would make up.
+    Raises as `turbo.decode_jpeg`.
     """
-    if not frame.rstrip(b"\0").endswith(_END_OF_IMAGE):
-        return None
-    try:
-        values: NDArray[Any] = imagecodecs.jpeg8_decode(frame)
-    except (ValueError, RuntimeError):
-        return None
+    values = turbo.decode_jpeg(frame)
     return values if values.shape == (rows, columns) and values.dtype.itemsize == bytes_each else None
 
 
@@ -148,21 +142,9 @@ def decode_jpeg_ls(frame: bytes, rows: int, columns: int, bits: int) -> NDArray[
 def decode_extended(frame: bytes, rows: int, columns: int) -> NDArray[np.uint16]:
     """Decode one grey frame of 12-bit JPEG (process 4, ITU-T T.81), which none of pydicom's plug-ins takes on.
 
-    The codestream's own size must have been compared with `rows` and `columns` before. Raises ValueError.
+    The codestream's own size must have been compared with `rows` and `columns` before. Raises as `turbo.decode_jpeg`.
     """
-    fragment = gdcm.Fragment()
-    fragment.SetByteStringValue(frame)
-    fragments = gdcm.SequenceOfFragments.New()
-    fragments.AddFragment(fragment)
-    element = gdcm.DataElement(gdcm.Tag(0x7FE0, 0x0010))
-    element.SetValue(fragments.__ref__())
-    image: Any = gdcm.Image()
-    image.SetNumberOfDimensions(2)
-    image.SetDimensions((columns, rows, 1))
-    image.SetDataElement(element)
-    image.SetPhotometricInterpretation(gdcm.PhotometricInterpretation(gdcm.PhotometricInterpretation.MONOCHROME2))
-    image.SetTransferSyntax(gdcm.TransferSyntax(gdcm.TransferSyntax.JPEGExtendedProcess2_4))
-    image.SetPixelFormat(gdcm.PixelFormat(1, 16, 12, 11, 0))
-    # gdcm hands out its buffer as text with every byte that is not UTF-8 escaped.
-    values = image.GetBuffer().encode("utf-8", "surrogateescape")
-    return np.frombuffer(values, "<u2").reshape(rows, columns)
+    values = turbo.decode_jpeg(frame)
+    if values.shape != (rows, columns):
+        raise ValueError(f"a frame of shape {values.shape} where {(rows, columns)} was expected")
+    return values.astype(np.uint16, copy=False)

@@ -29,6 +29,7 @@ from pydicom.uid import (
 )
 
 from fieldray.errors import Unreadable, Unusable
+from fieldray.imaging import turbo
 from fieldray.imaging.dicom_codecs import (
     HIGH_THROUGHPUT,
     PLUGINS,
@@ -46,6 +47,9 @@ from fieldray.imaging.dicom_header import DicomHeader
 from fieldray.imaging.high_throughput import decode_high_throughput
 from fieldray.imaging.limits import check_pixel_count
 from fieldray.reasons import reason
+
+for _syntax in (JPEGLossless, JPEGLosslessSV1):
+    get_decoder(_syntax).add_plugin(turbo.PLUGIN, (turbo.__name__, turbo.decode_frame.__name__))
 
 _FLOAT_TAGS: Final = {0x7FE00008: "f4", 0x7FE00009: "f8"}
 _PIXEL_DATA: Final = 0x7FE00010

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import gdcm
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image as Picture
@@ -39,10 +38,8 @@ _COMPRESSION: Final[Mapping[UID, Mapping[str, Any]]] = {
     JPEG2000Lossless: {"encoding_plugin": "pylibjpeg"},
     JPEG2000: {"encoding_plugin": "pylibjpeg", "j2k_cr": [6]},
 }
-_GDCM_SYNTAX: Final[Mapping[UID, int]] = {
-    JPEGLossless: gdcm.TransferSyntax.JPEGLosslessProcess14,
-    JPEGLosslessSV1: gdcm.TransferSyntax.JPEGLosslessProcess14_1,
-}
+# Any of the seven predictors may stand in the first, only the first in the second (ITU-T T.81, table H.1).
+_PREDICTORS: Final[Mapping[UID, int]] = {JPEGLossless: 4, JPEGLosslessSV1: 1}
 _JPEG_QUALITY: Final = 95
 # Two threads that encode JPEG 2000 by pylibjpeg-openjpeg 2.6 at the same time end the process sooner or later.
 _encoding = threading.Lock()
@@ -54,9 +51,6 @@ def save_dicom(dataset: Dataset, path: Path, transfer_syntax: UID) -> None:
     JPEG baseline takes 8-bit pixels only. Raises OSError, ValueError for what an encoder refuses, and ImportError
     where none is at hand.
     """
-    if transfer_syntax in _GDCM_SYNTAX:
-        _save_by_gdcm(dataset, path, _GDCM_SYNTAX[transfer_syntax])
-        return
     if transfer_syntax in _COMPRESSION:
         with _encoding:
             dataset.compress(transfer_syntax, generate_instance_uid=False, **_COMPRESSION[transfer_syntax])
@@ -64,6 +58,8 @@ def save_dicom(dataset: Dataset, path: Path, transfer_syntax: UID) -> None:
         encoded = io.BytesIO()
         Picture.fromarray(_stored(dataset)).save(encoded, "JPEG", quality=_JPEG_QUALITY)
         put_frame(dataset, encoded.getvalue())
+    elif transfer_syntax in _PREDICTORS:
+        put_frame(dataset, _lossless_jpeg(dataset, _PREDICTORS[transfer_syntax]))
     elif transfer_syntax == HTJ2KLossless:
         import imagecodecs
 
@@ -87,21 +83,12 @@ def _stored(dataset: Dataset) -> NDArray[Any]:
     return np.frombuffer(dataset.PixelData, kind)[: int(np.prod(shape))].reshape(shape)
 
 
-def _save_by_gdcm(dataset: Dataset, path: Path, syntax: int) -> None:
-    """By GDCM, which reads and writes files only."""
-    dcmwrite(path, dataset, enforce_file_format=True)
-    reader = gdcm.ImageReader()
-    reader.SetFileName(str(path))
-    change = gdcm.ImageChangeTransferSyntax()
-    change.SetTransferSyntax(gdcm.TransferSyntax(syntax))
-    if not reader.Read():
-        raise ValueError(f"GDCM cannot read {path.name}")
-    change.SetInput(reader.GetImage())
-    if not change.Change():
-        raise ValueError(f"GDCM cannot compress {path.name}")
-    writer = gdcm.ImageWriter()
-    writer.SetFileName(str(path))  # empties the file: not before it was read
-    writer.SetFile(reader.GetFile())
-    writer.SetImage(change.GetOutput())
-    if not writer.Write():
-        raise OSError(f"GDCM cannot write {path.name}")
+def _lossless_jpeg(dataset: Dataset, predictor: int) -> bytes:
+    import imagecodecs
+
+    # A negative value has its sign in the bits above those stored.
+    bits = dataset.BitsAllocated if dataset.PixelRepresentation else dataset.BitsStored
+    options = {"lossless": True, "predictor": predictor, "bitspersample": bits}
+    if dataset.SamplesPerPixel == 3:
+        options |= {"colorspace": "RGB", "outcolorspace": "RGB"}
+    return bytes(imagecodecs.jpeg8_encode(_stored(dataset), **options))

@@ -39,7 +39,7 @@ SOFTWARE = SoftwareFacts(
     program="1.0.0",
     python="3.11.7",
     versions=dict.fromkeys(
-        ("numpy", "PIL", "pydicom", "openjpeg", "jpeg_ls", "gdcm", "imagecodecs", "psutil", "cryptography"), "1"
+        ("numpy", "PIL", "pydicom", "openjpeg", "jpeg_ls", "imagecodecs", "psutil", "cryptography"), "1"
     ),
     runtimes=("ai_edge_litert",),
 )
@@ -78,7 +78,7 @@ def test_a_good_computer_has_nothing_to_change() -> None:
     ("changes", "code"),
     [
         ({"software": replace(SOFTWARE, runtimes=())}, "no_runtime"),
-        ({"software": replace(SOFTWARE, versions={**SOFTWARE.versions, "gdcm": ""})}, "host_library_missing"),
+        ({"software": replace(SOFTWARE, versions={**SOFTWARE.versions, "imagecodecs": ""})}, "host_library_missing"),
         ({"places": replace(PLACES, problem=reason("not_writable", path="/x", detail="read-only"))}, "not_writable"),
         ({"places": replace(PLACES, trust_problem=reason("trust_damaged", path="/x", detail="y"))}, "trust_damaged"),
         ({"trial": TrialFacts(problem=reason("no_pack"))}, "no_pack"),

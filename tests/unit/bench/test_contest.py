@@ -6,11 +6,13 @@ import io
 import json
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from fieldray.bench.contest import archive as archives
 from fieldray.bench.contest import contest_report as names
 from fieldray.bench.contest.archive import OTHERS, USUAL, Archive, FilmFile, Wanted, make_archive
 from fieldray.bench.contest.contender import Contender, ContenderFailed, Run
@@ -289,3 +291,11 @@ def test_file_facts() -> None:
     # of six sizes: one in the middle, two a quarter from each end
     assert Wanted(others=1).numbers("HTJ2K") == (4,) and Wanted(others=2).numbers("HTJ2K") == (2, 5)
     assert FilmFile(path=Path("a"), kind="PNG", pixels=1).kind == "PNG"
+
+
+def test_what_the_usual_scripts_cannot_read_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = SimpleNamespace(available_plugins=("libjpeg-turbo",))
+    monkeypatch.setattr(archives, "get_decoder", lambda _: own)
+    wanted = Wanted(files=2, others=1, megapixels=(0.02, 0.02), kinds=("PNG", "lossless JPEG"))
+    made = make_archive(tmp_path / "made", wanted, source=None, notify=lambda _: None)
+    assert set(made.files) == {"PNG"} and len(list(made.first_folder.iterdir())) == 1

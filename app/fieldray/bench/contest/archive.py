@@ -20,9 +20,11 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+from pydicom.pixels import get_decoder
 
 from fieldray.domain.study import ImageRef
 from fieldray.errors import InputProblem
+from fieldray.imaging import turbo
 from fieldray.imaging.discover import discover
 from fieldray.imaging.film_files import KINDS, Film, FilmKind, enlarged, read_film, write_film
 from fieldray.imaging.synthetic import chest_phantom
@@ -105,11 +107,11 @@ class Wanted:
 
 
 def make_archive(root: Path, wanted: Wanted, *, source: Path | None, notify: Notify) -> Archive:
-    """Write the archive; films of `source` are enlarged, without it they are drawn.
+    """Write the archive; films of `source` are enlarged, without it they are drawn. See `is_read_by_scripts`, too.
 
     Raises OSError; UsageProblem (nothing_to_screen) for a folder that does not exist.
     """
-    kinds = [kind for name, kind in KINDS.items() if wanted.count(name)]
+    kinds = [kind for name, kind in KINDS.items() if wanted.count(name) and is_read_by_scripts(kind)]
     files: dict[str, list[FilmFile]] = {kind.name: [] for kind in kinds}
     films = _films(source)
     most = max(max(wanted.numbers(kind.name)) for kind in kinds)
@@ -124,6 +126,13 @@ def make_archive(root: Path, wanted: Wanted, *, source: Path | None, notify: Not
     _link(root, files)
     _write_first(root / "first", kinds, next(films)(_GETTING_READY_MEGAPIXELS, 0))
     return Archive(root=root, files={name: tuple(found) for name, found in files.items()})
+
+
+def is_read_by_scripts(kind: FilmKind) -> bool:
+    """Whether pydicom alone, by which the usual scripts read, has a decoder for it on this computer."""
+    if kind.syntax is None or not kind.syntax.is_encapsulated:
+        return True
+    return set(get_decoder(kind.syntax).available_plugins) - {turbo.PLUGIN} != set()
 
 
 def _write(kind: FilmKind, *, root: Path, film: Film, number: int) -> FilmFile:
