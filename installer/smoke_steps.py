@@ -114,7 +114,7 @@ def screen_films(trial: Trial) -> None:
     made = trial.root.run(PROGRAM, "demo", "--no-window", "--folder", FILMS, user=user)
     expect(made, output=(r"Making synthetic studies in .*", r"They are drawings, not X-rays: .*", *_work_list()))
     again = trial.root.run("fieldray", "screen", FILMS, "--fresh", "--json", "-", user=user)
-    expect(again, output=(r"\{.*\}",), errors=(*_summary(), r"\?Pack .*"))
+    expect(again, output=(r"\{.*\}",), errors=(*_summary(), r"\?Pack .*", r"\?Operating point .*"))
     results = [json.loads(line) for line in again.output]
     kinds = {result["status"] for result in results}
     if len(results) != COUNT or not kinds <= {"screened", "refused"} or "screened" not in kinds:
@@ -133,7 +133,7 @@ def screen_other_forms(trial: Trial) -> None:
     for name, film in {_FILM: plain, **smoke_films.other_forms(plain)}.items():
         (folder / name).write_bytes(film)
     done = trial.root.run("fieldray", "screen", place, "--fresh", "--json", "-", user=user)
-    expect(done, output=(r"\{.*\}",), errors=(*_summary(), r"\?Pack .*"))
+    expect(done, output=(r"\{.*\}",), errors=(*_summary(), r"\?Pack .*", r"\?Operating point .*"))
     scores = {Path(result["path"]).name: result["score"] for result in map(json.loads, done.output)}
     score, grey = scores.get(_FILM), scores.pop("picture.png", None)
     if score is None or grey is None or scores != dict.fromkeys((_FILM, "rle.dcm", "lossless.dcm"), score):
@@ -207,7 +207,7 @@ def run_twice(trial: Trial) -> None:
     root = trial.root
     with opened(root, first, FILMS), opened(root, first), opened(root, second, FILMS):
         done = root.run("fieldray", "screen", FILMS, "--fresh", "--json", "-", user=first)
-        expect(done, output=(r"\{.*\}",), errors=(*_summary(), r"\?Pack .*"))
+        expect(done, output=(r"\{.*\}",), errors=(*_summary(), r"\?Pack .*", r"\?Operating point .*"))
         if len(done.output) != COUNT:
             raise Unexpected(f"{len(done.output)} results beside two windows")
     for user in (first, second):
@@ -235,7 +235,7 @@ def upgrade(trial: Trial) -> None:
     shown = trial.root.run("dpkg-query", "--show", "--showformat", "${Version} ${Status}", "fieldray")
     expect(shown, output=(r".*\+1 install ok installed",))
     done = trial.root.run("fieldray", "screen", FILMS, "--json", "-", user=user)
-    expect(done, output=(r"\{.*\}",), errors=(*_summary(), r"\?Pack .*"))
+    expect(done, output=(r"\{.*\}",), errors=(*_summary(), r"\?Pack .*", r"\?Operating point .*"))
 
 
 def remove(trial: Trial) -> None:
@@ -266,7 +266,7 @@ def use_portable(trial: Trial) -> None:
     subprocess.run(["chown", "-R", f"{user.number}:{user.number}", str(trial.root.inside(user.home))], check=True)
     folder = f"{place}/{trial.archive.name.removesuffix('.tar.xz')}"
     done = trial.root.run(f"{folder}/fieldray", "screen", FILMS, "--fresh", "--json", "-", user=user)
-    expect(done, output=(r"\{.*\}",), errors=(*_summary(), r"\?Pack .*"))
+    expect(done, output=(r"\{.*\}",), errors=(*_summary(), r"\?Pack .*", r"\?Operating point .*"))
     expect(trial.root.run("sh", f"{folder}/add-to-menu", user=user), output=(r"Fieldray is in the menu now\. .*",))
     entry = trial.root.inside(f"{user.home}/.local/share/applications/fieldray.desktop")
     if f'Exec="{folder}/fieldray-window" %F' not in entry.read_text(encoding="utf-8").splitlines():
@@ -347,6 +347,7 @@ def _work_list() -> tuple[str, ...]:
     row = r"(ABNORMAL|not sure|normal|refused) +(0\.\d+|-) +(0\.\d+|-)  .*\.dcm"
     return (
         r"Pack pneumonia-paediatric-.* \(shipped with the program\), for patients of 1 to 5 years .*",
+        r"Operating point standard \(pneumonia\): threshold 0\.\d+.*",
         r"result +score +at +file",
         row,
         r"\? {29}The image .*",
