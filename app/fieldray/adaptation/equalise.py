@@ -18,8 +18,6 @@ from fieldray.adaptation.keras_network import build_network, set_weights
 from fieldray.adaptation.specification import Layer, Specification, channel_sets, weight_axes
 from fieldray.adaptation.weights import Weights
 
-_STRENGTH: Final = 0.75
-"""0 leaves the ranges as they are, 1 makes them equal, at the cost of the ranges of the weights that read them."""
 _LARGEST_FACTOR: Final = 16.0
 _TINY: Final = 1e-6
 _BATCH: Final = 16
@@ -30,13 +28,13 @@ Factors = dict[str, NDArray[np.float32]]
 def equalise(
     specification: Specification, weights: Mapping[str, NDArray[np.float32]], *, representative: NDArray[np.uint8]
 ) -> Weights:
-    """Weights of a network that computes the same, with channels of more equal range.
+    """Weights of a network that computes the same, with channels of like range.
 
     representative  (n, height, width, channels) training images, whose ranges count
     Channel sets that are written by anything but rectified and linear layers stay as they are, and so do the labels.
     """
     factors = {
-        name: np.clip(share**-_STRENGTH, 1, _LARGEST_FACTOR).astype(np.float32)
+        name: np.clip(1 / share, 1, _LARGEST_FACTOR).astype(np.float32)
         for name, share in _shares(specification, weights, representative).items()
     }
     return scale_channels(specification, weights, factors)
