@@ -16,7 +16,7 @@ from fieldray.packs.sealed import read_files, read_sealed
 
 TABLE: Final[Mapping[str, str]] = {
     "adult-normal-abnormal-0.1.0": "26822bc22a08c591027b5ca048e8ef739ff0aa822d40bbc4c84e5f440df378f4",
-    "pneumonia-paediatric-1.1.0": "ffe4521ca3ab3e326bdee4b36ec93c4a15ca052f2a36fb5652e0c80a64b68572",
+    "pneumonia-paediatric-1.1.0": "e8d54d0c006eab8ae7549213ec8a8885f7f93c95701cf31bc6b5cea805155065",
 }
 
 
