@@ -37,7 +37,7 @@ def model_card(
         "## The network\n\n" + _network(recipe, specification, size_bytes),
         "## Data\n\n" + _data(recipe, data),
         *[_label(label.code, label.meaning["en"], results["labels"][label.code]) for label in recipe.kept_labels],
-        *[_cross(label.code, label.meaning["en"], cross[label.code]) for label in recipe.kept_labels if cross],
+        *[cross_text(label.code, label.meaning["en"], cross[label.code]) for label in recipe.kept_labels if cross],
         "## Images that are no chest films\n\n" + _gate(results.get("gate")),
         "## Made with\n\n" + "\n".join(f"- {name}: {value}" for name, value in tools.items()),
         "## Credits and licences\n\n" + texts.credits,
@@ -45,20 +45,31 @@ def model_card(
     return "\n\n".join(parts) + "\n"
 
 
-def _cross(code: str, meaning: str, found: Facts) -> str:
-    stages = {name: f"{_estimate(stage['auc'])}" for name, stage in found["stages"].items()}
-    folds = ", ".join(f"{value:.3f}" for value in found["stages"]["int8"]["auc_by_fold"].values())
-    pruned = f"; pruned {stages['pruned']}" if "pruned" in stages else ""
-    both, change = found["float_against_int8"], found["after_training"]
+def cross_text(code: str, meaning: str, found: Facts) -> str:
+    """What the card says of one label's cross-validation."""
     return (
         f"## {meaning} (`{code}`): cross-validation\n\n"
         f"{found['films']} films of {found['patients']} patients, {found['positive']} with and {found['negative']} "
-        "without, each judged by a network of the same recipe that saw no film of its fold. As the int8 file that a "
-        f"pack holds: AUC {stages['int8']}; by fold {folds}. That says more than the few test films above.\n\n"
-        f"As it was trained, AUC {stages['trained']}{pruned}. All that comes after training changes it by "
-        f"{change['value']:+.3f} ({change['low']:+.3f} to {change['high']:+.3f}); int8 against float, mean score "
-        f"difference {both['mean_absolute_difference']:.4f}. The border's pixels alone score "
-        f"{found['shortcuts']['border']:.3f}, a 16 x 16 thumbnail {found['shortcuts']['thumbnail']:.3f}."
+        f"without, each judged by a network of the same recipe that saw no film of its fold. {_stages(found)} The "
+        f"border's pixels alone score {found['shortcuts']['border']:.3f}, a 16 x 16 thumbnail "
+        f"{found['shortcuts']['thumbnail']:.3f}. That says more than the few test films above."
+    )
+
+
+def _stages(found: Facts) -> str:
+    """What each stage that was judged scored: the network as trained, pruned, and the int8 file."""
+    stages = found["stages"]
+    last = stages["int8" if "int8" in stages else "trained"]
+    folds = ", ".join(f"{value:.3f}" for value in last["auc_by_fold"].values())
+    trained = _estimate(stages["trained"]["auc"])
+    if "int8" not in stages:
+        return f"As it was trained, before pruning and int8: AUC {trained}; by fold {folds}."
+    pruned = f", pruned {_estimate(stages['pruned']['auc'])}" if "pruned" in stages else ""
+    both, change = found["float_against_int8"], found["after_training"]
+    return (
+        f"As the int8 file that a pack holds: AUC {_estimate(last['auc'])}; by fold {folds}. As it was trained "
+        f"{trained}{pruned}: what comes after training changes it by {change['value']:+.3f} ({change['low']:+.3f} to "
+        f"{change['high']:+.3f}). int8 against float, mean score difference {both['mean_absolute_difference']:.4f}."
     )
 
 

@@ -23,14 +23,14 @@ from fieldray.adaptation.run import Progress, Run, Step
 from fieldray.adaptation.run_lock import locked
 from fieldray.adaptation.steps import TRAIN
 
-STEPS: Final[tuple[Step, ...]] = (CROSS, TRAIN, PRUNE, QUANTISE, PLACEMENT, COMPILE, EVALUATE, PACK, REPORT)
-_ALONE: Final[Mapping[str, tuple[Step, ...]]] = {known.name: (known,) for known in (PROFILE, COMPARE)}
+STEPS: Final[tuple[Step, ...]] = (TRAIN, PRUNE, QUANTISE, PLACEMENT, COMPILE, EVALUATE, PACK, REPORT)
+_ALONE: Final[Mapping[str, tuple[Step, ...]]] = {known.name: (known,) for known in (PROFILE, COMPARE, CROSS)}
 
 
 def adapt(step: str, recipe: Path, *, say: Callable[[str], None], progress: Progress) -> None:
     """Perform the steps up to `step` ("run" for all) that are not done; `say` gets a line about each.
 
-    "profile" and "compare" are steps of their own, which no other needs.
+    "profile", "compare" and "cross" are steps of their own, which no other needs.
 
     The recipe of a pruning study has no steps but its own: "report" tests, times and reports what there is so far, all
     others run it to its end. Raises UsageProblem (recipe, data, a training that diverged), PackProblem, StorageProblem.

@@ -24,7 +24,7 @@ from fieldray.adaptation.files import write_atomically
 from fieldray.adaptation.films import Dataset
 from fieldray.adaptation.prune.films import prune_as_told
 from fieldray.adaptation.quantise_step import FITTED_FILMS, to_files
-from fieldray.adaptation.recipe import LabelRule, Recipe, what_is_trained
+from fieldray.adaptation.recipe import LabelRule, Recipe, what_is_made, what_is_trained
 from fieldray.adaptation.run import Run, Step
 from fieldray.adaptation.shortcuts import border_pixels, shortcut_scores, thumbnail_pixels
 from fieldray.adaptation.specification import Specification
@@ -32,6 +32,7 @@ from fieldray.adaptation.steps import dataset_of, specification_of, train_as_tol
 from fieldray.adaptation.train import predict
 from fieldray.adaptation.weights import Weights
 
+CROSS_RESULTS: Final = "cross.json"
 TRAINED: Final = "trained"
 PRUNED: Final = "pruned"
 INT8: Final = "int8"
@@ -60,10 +61,11 @@ def cross_step(run: Run) -> Mapping[str, Any]:
 
 
 def _publish(run: Run, data: Dataset, scores: Mapping[str, Scores], results: Mapping[str, Any]) -> None:
-    """cross.json and cross.html in the recipe's folder for what is published."""
+    """The results and their page in the recipe's folder for what is published."""
     folder, texts = run.recipe.published, run.recipe.pack
-    whole = {"pack": f"{texts.id} {texts.version}", "labels": results, "trained": what_is_trained(run.recipe)}
-    write_atomically(folder / "cross.json", (json.dumps(whole, indent=1) + "\n").encode())
+    how = {"trained": what_is_trained(run.recipe), "made": what_is_made(run.recipe)}
+    whole = {"pack": f"{texts.id} {texts.version}", "labels": results, **how}
+    write_atomically(folder / CROSS_RESULTS, (json.dumps(whole, indent=1) + "\n").encode())
     parts = {label.code: _judged(run, data, scores[INT8], label) for label in run.recipe.kept_labels}
     write_report(folder / "cross.html", whole, scored={code: (part.scores, part.truth) for code, part in parts.items()})
 

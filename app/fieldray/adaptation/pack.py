@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import platform
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -13,8 +14,10 @@ from numpy.typing import NDArray
 
 from fieldray.adaptation.answers import answer
 from fieldray.adaptation.card import model_card
+from fieldray.adaptation.cross import CROSS_RESULTS
 from fieldray.adaptation.edgetpu_steps import edgetpu_file
 from fieldray.adaptation.quantise_step import converted
+from fieldray.adaptation.recipe import what_is_made, what_is_trained
 from fieldray.adaptation.run import Run, Step
 from fieldray.adaptation.steps import load_network
 from fieldray.domain.image import Image
@@ -63,7 +66,7 @@ def pack_step(run: Run) -> Mapping[str, Any]:
         data=results["data"],
         results=results,
         tools=manifest.provenance,
-        cross=_cross_validation(run),
+        cross=cross_validation_of(run),
     )
     if not recipe.signing_key.is_file():
         recipe.signing_key.parent.mkdir(parents=True, exist_ok=True)
@@ -79,13 +82,16 @@ def pack_step(run: Run) -> Mapping[str, Any]:
     return {"pack": str(place), "bytes": sum(path.stat().st_size for path in place.iterdir())}
 
 
-def _cross_validation(run: Run) -> Mapping[str, Any] | None:
-    """The figures of a cross-validation of this recipe, None if there was none."""
+def cross_validation_of(run: Run) -> Mapping[str, Any] | None:
+    """The figures of the published cross-validation; None if there is none, or one of another recipe."""
     try:
-        found: Mapping[str, Any] = run.read("cross", "metrics.json")
+        found = json.loads((run.recipe.published / CROSS_RESULTS).read_text(encoding="utf-8"))
     except OSError:
         return None
-    return found
+    figures: Mapping[str, Any] = found["labels"]
+    wanted = json.loads(json.dumps({"trained": what_is_trained(run.recipe), "made": what_is_made(run.recipe)}))
+    is_of_this = found["trained"] == wanted["trained"] and found.get("made", wanted["made"]) == wanted["made"]
+    return figures if is_of_this else None
 
 
 def _manifest(run: Run, outputs: OutputRoles, results: Mapping[str, Any], chosen: Mapping[str, Any]) -> Manifest:

@@ -326,6 +326,11 @@ def what_is_trained(recipe: Recipe) -> dict[str, Any]:
     }
 
 
+def what_is_made(recipe: Recipe) -> dict[str, Any]:
+    """What decides how a trained network becomes the int8 file of a pack, ready to be published as JSON."""
+    return {"prune": asdict(recipe.prune) if recipe.prune else None, "calibration_images": recipe.calibration_images}
+
+
 def _with_path(network: NetworkChoice, base: Path) -> NetworkChoice:
     own = network.weights in ("none", "imagenet")
     return network if own else replace(network, weights=str(base / network.weights))

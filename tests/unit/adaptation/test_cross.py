@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from fieldray.adaptation.card import cross_text
 from fieldray.adaptation.cross import CROSS
+from fieldray.adaptation.pack import cross_validation_of
 from fieldray.adaptation.recipe import read_recipe
 from fieldray.adaptation.run import Run
 
@@ -105,3 +109,15 @@ def test_every_judged_film_is_scored_out_of_its_fold(tmp_path: Path) -> None:
         and page.count("<svg") == 1
         and str(tmp_path) not in page
     )
+    _check_what_the_card_says(run, found)
+
+
+def _check_what_the_card_says(run: Run, found: dict[str, Any]) -> None:
+    assert cross_validation_of(run) == {"bright": found}
+    said = cross_text("bright", "Bright", found)
+    assert f"As the int8 file that a pack holds: AUC {found['stages']['int8']['auc']['value']:.3f} (" in said
+    only_trained = {**found, "stages": {"trained": found["stages"]["trained"]}}
+    assert "before pruning and int8: AUC" in cross_text("bright", "Bright", only_trained)
+    other = replace(run.recipe, training=replace(run.recipe.training, epochs=5))
+    assert cross_validation_of(replace(run, recipe=other)) is None
+    assert cross_validation_of(replace(run, recipe=replace(run.recipe, calibration_images=7))) is None

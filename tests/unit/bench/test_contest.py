@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fieldray.bench.contest import archive as archives
 from fieldray.bench.contest import contest_report as names
 from fieldray.bench.contest.archive import OTHERS, USUAL, Archive, FilmFile, Wanted, make_archive
 from fieldray.bench.contest.contender import Contender, ContenderFailed, Run
@@ -27,6 +26,7 @@ from fieldray.cli import run
 from fieldray.commands.console import Console
 from fieldray.domain.model import InputSpec
 from fieldray.domain.study import ImageRef
+from fieldray.imaging import turbo
 from fieldray.imaging.decode import decode
 from fieldray.imaging.film_files import KINDS
 from fieldray.imaging.reduction import Needed
@@ -295,7 +295,7 @@ def test_file_facts() -> None:
 
 def test_what_the_usual_scripts_cannot_read_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = SimpleNamespace(available_plugins=("libjpeg-turbo",))
-    monkeypatch.setattr(archives, "get_decoder", lambda _: own)
+    monkeypatch.setattr(turbo, "get_decoder", lambda _: own)
     wanted = Wanted(files=2, others=1, megapixels=(0.02, 0.02), kinds=("PNG", "lossless JPEG"))
     made = make_archive(tmp_path / "made", wanted, source=None, notify=lambda _: None)
     assert set(made.files) == {"PNG"} and len(list(made.first_folder.iterdir())) == 1

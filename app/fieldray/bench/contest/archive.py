@@ -20,7 +20,6 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from pydicom.pixels import get_decoder
 
 from fieldray.domain.study import ImageRef
 from fieldray.errors import InputProblem
@@ -132,7 +131,7 @@ def is_read_by_scripts(kind: FilmKind) -> bool:
     """Whether pydicom alone, by which the usual scripts read, has a decoder for it on this computer."""
     if kind.syntax is None or not kind.syntax.is_encapsulated:
         return True
-    return set(get_decoder(kind.syntax).available_plugins) - {turbo.PLUGIN} != set()
+    return turbo.has_other_decoder(kind.syntax)
 
 
 def _write(kind: FilmKind, *, root: Path, film: Film, number: int) -> FilmFile:
