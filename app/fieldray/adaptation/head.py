@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fieldray.adaptation.answers import Answers
 from fieldray.adaptation.weights import Weights
 
-PENALTY_SHARE: Final = 0.1
+PENALTY_SHARE: Final = 0.3
 _KERNEL: Final = "class_maps/kernel"
 _BIAS: Final = "class_maps/bias"
 
