@@ -15,7 +15,7 @@ from fieldray.errors import FieldrayError
 from fieldray.packs.sealed import read_files, read_sealed
 
 TABLE: Final[Mapping[str, str]] = {
-    "adult-normal-abnormal-0.1.0": "26822bc22a08c591027b5ca048e8ef739ff0aa822d40bbc4c84e5f440df378f4",
+    "adult-normal-abnormal-0.2.0": "d5b3de23a29153bf90cd94786699501c55ed5de13807734c5cfb5228d5e129c5",
     "pneumonia-paediatric-1.1.0": "e8d54d0c006eab8ae7549213ec8a8885f7f93c95701cf31bc6b5cea805155065",
 }
 
