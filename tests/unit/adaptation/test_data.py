@@ -199,7 +199,7 @@ RECIPE = Path(__file__).parents[3] / "models" / "recipes" / "pneumonia-paediatri
         (("epochs = 6", ""), "training.epochs is missing"),
         (("height = 160", "height = 4"), "input height and width must be 8..2048"),
         (('layout = "index"', 'layout = "excel"'), "layout must be one of index, csv, folders, chexpert, nih"),
-        (("width = 0.25", 'width = "half"'), "network.width must be a number"),
+        (("width = 0.5", 'width = "half"'), "network.width must be a number"),
         (('uk = "Пневмонія"', ""), "needs positive classes and a meaning in en and uk"),
         (("[input]", "[input"), "cannot be read"),
     ],
