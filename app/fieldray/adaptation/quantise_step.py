@@ -52,8 +52,8 @@ def quantise_step(run: Run) -> Mapping[str, Any]:
 def to_files(recipe: Recipe, specification: Specification, weights: Weights, *, films: NDArray[np.uint8]) -> Files:
     """The network's files, with the labels of the pack alone.
 
-    films    (n, height, width, channels) training films, drawn by chance: the recipe's `calibration_images` first of
-             them give the ranges, up to `FITTED_FILMS` fit the head to the integers
+    films    (n, height, width, channels) training films, drawn by chance, `FITTED_FILMS` are enough: the recipe's
+             `calibration_images` first of them give the ranges, all fit the head to the integers
     """
     kept = [index for index, label in enumerate(recipe.labels) if not label.auxiliary]
     specification, weights = keep_channels(specification, weights, keep={LABELS: np.array(kept)})
@@ -62,7 +62,7 @@ def to_files(recipe: Recipe, specification: Specification, weights: Weights, *, 
     whole = to_float_file(specification, weights)
     integer = quantise(specification, weights, representative=representative)
     float_answers, integer_answers = (
-        answer(file.data, films[:FITTED_FILMS], spec=recipe.input, outputs=file.roles(specification), labels=len(kept))
+        answer(file.data, films, spec=recipe.input, outputs=file.roles(specification), labels=len(kept))
         for file in (whole, integer)
     )
     refitted = refit_head(weights, whole=float_answers, integer=integer_answers)
