@@ -27,6 +27,7 @@ BUILD: Final = ROOT / "build"
 ENVIRONMENT: Final = BUILD / "installer-venv"
 FROZEN: Final = BUILD / "frozen" / "fieldray"
 OUTPUT: Final = BUILD / "dist"
+_PROGRAMS: Final = ("objdump", "strip", "patchelf")  # binutils and patchelf, on Linux
 TARGETS: Final = ("frozen", "deb", "portable", "setup")
 
 
@@ -35,6 +36,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Build the installers that this machine can build.")
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"out of {', '.join(TARGETS)} (default: all)")
     chosen = parser.parse_args().targets or TARGETS
+    if missing := [name for name in _PROGRAMS if sys.platform == "linux" and not shutil.which(name)]:
+        parser.error(f"needs programs that are not installed here: {', '.join(missing)}")
     if unknown := set(chosen) - set(TARGETS):
         parser.error(f"no target {', '.join(sorted(unknown))}")
     os.environ.update(reproducible(os.environ))

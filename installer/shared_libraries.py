@@ -41,6 +41,8 @@ PACKAGES: Final[Mapping[str, str]] = {
     "libzstd.so.1": "libzstd1",
 }
 _NEEDED: Final = re.compile(r"^\s+NEEDED\s+(\S+)$", re.MULTILINE)
+_SEARCHED: Final = re.compile(r"^\s+(?:RPATH|RUNPATH)\s+(.*)$", re.MULTILINE)
+_ORIGIN: Final = ("$ORIGIN", "${ORIGIN}")  # the folder of the file itself (ld.so(8))
 _VERSION: Final = re.compile(r"\b(GLIBC|GLIBCXX)_(\d+(?:\.\d+)+)\b")
 _VERSIONED: Final = {"GLIBC": "libc6", "GLIBCXX": "libstdc++6"}
 # The first release of GCC with each version of its C++ library (gcc.gnu.org, "ABI Policy and Guidelines").
@@ -68,6 +70,26 @@ def elf_files(folder: Path) -> list[Path]:
 def needed_by(file: Path) -> frozenset[str]:
     """The names of the libraries that one file asks for."""
     return frozenset(_NEEDED.findall(_listing([file])))
+
+
+def search_paths(file: Path) -> list[str]:
+    """The folders in which a file has the loader look for its libraries before the system's (ld.so(8), RUNPATH)."""
+    return [folder for line in _SEARCHED.findall(_listing([file])) for folder in line.split(":") if folder]
+
+
+def forget_build_folders(file: Path) -> bool:
+    """Take out of `search_paths` all that is not relative to the file itself; whether there was any.
+
+    Whoever can make a folder of that name on the computer the program is installed on would have his libraries loaded.
+    Raises CalledProcessError; FileNotFoundError where patchelf is not installed.
+    """
+    found = search_paths(file)
+    kept = [folder for folder in found if folder.startswith(_ORIGIN)]
+    if kept == found:
+        return False
+    change = ["--set-rpath", ":".join(kept)] if kept else ["--remove-rpath"]
+    subprocess.run(["patchelf", *change, str(file)], check=True)
+    return True
 
 
 def needs_from(listing: str, *, held: Iterable[str]) -> Needs:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 import screen_picture
+import shared_libraries
 import smoke_films
 from clean_root import CleanRoot, Done, User
 from expectation import APT, Unexpected, expect
@@ -24,7 +25,6 @@ PROGRAM: Final = "/opt/fieldray/fieldray"
 FILMS: Final = "/srv/Знімки грудної клітки"
 SHORT: Final = "/srv/films"  # the same, for typing
 DRIVE: Final = "/media/clinic/МОДЕЛІ"
-_FILM: Final = "study-001.dcm"  # one of them
 COUNT: Final = 24  # studies that `fieldray demo` makes
 _NOTICE: Final = r"Research use only\. Not for diagnostic use\."
 _BANNER: Final = "#fdf0d2"  # behind a question or a warning
@@ -48,6 +48,7 @@ class Trial:
     pictures: Path | None = None
     users: dict[str, User] = field(default_factory=dict)
     before: set[str] = field(default_factory=set)
+    screened: list[str] = field(default_factory=list)
 
     def brought(self, file: Path) -> str:
         """The place inside at which a file from outside can be read."""
@@ -93,6 +94,9 @@ def install(trial: Trial) -> None:
         runtime = trial.root.inside(f"/run/user/{number}")
         runtime.mkdir(parents=True, mode=0o700)
         shutil.chown(runtime, number, number)
+    for file in shared_libraries.elf_files(trial.root.inside("/opt/fieldray")):
+        if outside := [folder for folder in shared_libraries.search_paths(file) if not folder.startswith("$ORIGIN")]:
+            raise Unexpected(f"{file.name} looks for libraries in {outside}")
     for subject in ("/opt/fieldray/fieldray", "/usr/share/applications/fieldray.desktop"):
         if not trial.root.inside(subject).exists():
             raise Unexpected(f"{subject} was not installed")
@@ -121,23 +125,27 @@ def screen_films(trial: Trial) -> None:
         raise Unexpected(f"{len(results)} results of the kinds {kinds}")
     if {result["backend"] for result in results if result["status"] == "screened"} != {"cpu"}:
         raise Unexpected("not every film was screened on the processor")
+    trial.screened.extend(sorted(Path(result["path"]).name for result in results if result["status"] == "screened"))
     _require_no_log(trial, user)
 
 
 def screen_other_forms(trial: Trial) -> None:
-    """Screen one film as RLE, lossless JPEG and PNG too: without loss its score is the same"""
+    """Screen one image as RLE, lossless JPEG and PNG too: without loss its score is the same"""
     user, place = trial.users["iryna"], "/srv/forms"
-    plain = trial.root.inside(f"{FILMS}/{_FILM}").read_bytes()
+    if not trial.screened:
+        raise Unexpected("the pack that ships gave no score to any of the synthetic studies")
+    name = trial.screened[0]  # whichever pack ships, an image that it accepts
+    plain = trial.root.inside(f"{FILMS}/{name}").read_bytes()
     folder = trial.root.inside(place)
     folder.mkdir()
-    for name, film in {_FILM: plain, **smoke_films.other_forms(plain)}.items():
-        (folder / name).write_bytes(film)
+    for form, content in {name: plain, **smoke_films.other_forms(plain)}.items():
+        (folder / form).write_bytes(content)
     done = trial.root.run("fieldray", "screen", place, "--fresh", "--json", "-", user=user)
     expect(done, output=(r"\{.*\}",), errors=(*_summary(), r"\?Pack .*", r"\?Operating point .*"))
     scores = {Path(result["path"]).name: result["score"] for result in map(json.loads, done.output)}
-    score, grey = scores.get(_FILM), scores.pop("picture.png", None)
-    if score is None or grey is None or scores != dict.fromkeys((_FILM, "rle.dcm", "lossless.dcm"), score):
-        raise Unexpected(f"scores {scores}, of the picture {grey}")
+    score, grey = scores.get(name), scores.pop("picture.png", None)
+    if score is None or grey is None or scores != dict.fromkeys((name, "rle.dcm", "lossless.dcm"), score):
+        raise Unexpected(f"scores {scores}, of the PNG {grey}")
     _require_no_log(trial, user)
 
 

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import clean_root
@@ -25,6 +27,17 @@ from expectation import Unexpected
 ROOT = Path(__file__).resolve().parent.parent
 _ROOM_MB = 2000
 _FULL_MB = 130
+# What it calls, and the Debian package of each.
+_PROGRAMS = {
+    "debootstrap": "debootstrap",
+    "dpkg-deb": "dpkg",
+    "unshare": "util-linux",
+    "objdump": "binutils",
+    "Xvfb": "xvfb",
+    "xwd": "x11-apps",
+    "xdotool": "xdotool",
+    "desktop-file-validate": "desktop-file-utils",
+}
 
 
 def main() -> int:
@@ -39,6 +52,8 @@ def main() -> int:
     package = next(iter(sorted(options.dist.glob("fieldray_*.deb"))), None)
     if package is None or os.geteuid() != 0:
         parser.error("needs root and a .deb in the folder")
+    if missing := missing_packages(_PROGRAMS):
+        parser.error(f"needs programs that are not installed here: apt-get install {' '.join(missing)}")
     if "FIELDRAY_ALONE" in os.environ:
         return _inside(options, package)
     base = clean_root.prepared_base(options.cache, package)
@@ -46,6 +61,11 @@ def main() -> int:
         newer = next_version(package, Path(scratch))
         sys.stdout.write(f"{package.name} in {base.name}\n")
         return clean_root.alone([sys.executable, *sys.argv, "--upgrade", str(newer)])
+
+
+def missing_packages(programs: Mapping[str, str]) -> list[str]:
+    """The packages (values) whose programs (keys) are not on the PATH, sorted."""
+    return sorted({package for program, package in programs.items() if not shutil.which(program)})
 
 
 def next_version(package: Path, scratch: Path) -> Path:

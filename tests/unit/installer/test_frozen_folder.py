@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -56,6 +58,28 @@ def test_libraries_nothing_leads_to_are_not_needed() -> None:
         "libfour.so": frozenset({"libthree.so"}),
     }
     assert trim.unneeded(needed, frozenset({"a.cpython-311.so"})) == {"libthree.so", "libfour.so"}
+
+
+@pytest.mark.skipif(not all(map(shutil.which, ("gcc", "patchelf", "objdump"))), reason="needs gcc, patchelf, binutils")
+@pytest.mark.parametrize(
+    ("written", "left"),
+    [
+        ("/opt/python/lib", []),
+        ("$ORIGIN/../x.libs:/home/builder/lib", ["$ORIGIN/../x.libs"]),
+        ("$ORIGIN", ["$ORIGIN"]),
+        ("lib:$ORIGIN", ["$ORIGIN"]),  # relative to wherever the program is started
+    ],
+)
+def test_libraries_are_not_looked_for_in_folders_of_the_build_machine(
+    tmp_path: Path, written: str, left: list[str]
+) -> None:
+    library = tmp_path / "libone.so"
+    source = tmp_path / "one.c"
+    source.write_text("int one(void) { return 1; }\n")
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source, f"-Wl,-rpath,{written}"], check=True)
+    assert shared_libraries.search_paths(library) == written.split(":")
+    assert shared_libraries.forget_build_folders(library) == (left != written.split(":"))
+    assert shared_libraries.search_paths(library) == left
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="modes of files")

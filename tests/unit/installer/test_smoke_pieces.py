@@ -23,6 +23,7 @@ from clean_root import Done, plain_address
 from expectation import APT, Unexpected, expect
 from fieldray.imaging.dicom_codecs import decode_lossless_jpeg, decode_run_lengths
 from fieldray.imaging.grey_png import decode_grey_png
+from smoke_test import missing_packages
 
 
 def done(code: int = 0, output: str = "", errors: str = "") -> Done:
@@ -54,6 +55,11 @@ def test_the_package_systems_usual_words_are_known_and_no_others() -> None:
     for word in ("W: something odd", "dpkg: warning: x", "E: broken"):
         with pytest.raises(Unexpected):
             expect(done(output=word), output=APT)
+
+
+def test_programs_that_are_missing_are_named_by_their_packages() -> None:
+    programs = {"sh": "dash", "no-such-program": "b-package", "nor-this": "a-package", "nor-that": "a-package"}
+    assert missing_packages(programs) == ["a-package", "b-package"]
 
 
 def test_a_mirror_may_be_named_in_a_file(tmp_path: Path) -> None:
