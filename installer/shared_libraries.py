@@ -77,19 +77,33 @@ def search_paths(file: Path) -> list[str]:
     return [folder for line in _SEARCHED.findall(_listing([file])) for folder in line.split(":") if folder]
 
 
-def forget_build_folders(file: Path) -> bool:
-    """Take out of `search_paths` all that is not relative to the file itself; whether there was any.
+def outside_paths(file: Path, program: Path) -> list[str]:
+    """Those of `search_paths` that are no folder inside the program's own."""
+    return [folder for folder in search_paths(file) if not _is_inside(folder, file, program)]
 
-    Whoever can make a folder of that name on the computer the program is installed on would have his libraries loaded.
-    Raises CalledProcessError; FileNotFoundError where patchelf is not installed.
+
+def forget_outside_paths(file: Path, program: Path) -> bool:
+    """Take `outside_paths` out of a file; whether there were any.
+
+    They are folders of the machine it was built on, or lie beside the installed program: whoever can make a folder of
+    that name would have his libraries loaded. Raises CalledProcessError; FileNotFoundError where patchelf is missing.
     """
     found = search_paths(file)
-    kept = [folder for folder in found if folder.startswith(_ORIGIN)]
+    kept = [folder for folder in found if _is_inside(folder, file, program)]
     if kept == found:
         return False
     change = ["--set-rpath", ":".join(kept)] if kept else ["--remove-rpath"]
     subprocess.run(["patchelf", *change, str(file)], check=True)
     return True
+
+
+def _is_inside(folder: str, file: Path, program: Path) -> bool:
+    if not folder.startswith(_ORIGIN):
+        return False
+    for origin in _ORIGIN:
+        folder = folder.replace(origin, str(file.parent))
+    found = Path(folder).resolve()
+    return found.is_dir() and found.is_relative_to(program.resolve())
 
 
 def needs_from(listing: str, *, held: Iterable[str]) -> Needs:

@@ -94,8 +94,9 @@ def install(trial: Trial) -> None:
         runtime = trial.root.inside(f"/run/user/{number}")
         runtime.mkdir(parents=True, mode=0o700)
         shutil.chown(runtime, number, number)
-    for file in shared_libraries.elf_files(trial.root.inside("/opt/fieldray")):
-        if outside := [folder for folder in shared_libraries.search_paths(file) if not folder.startswith("$ORIGIN")]:
+    program = trial.root.inside("/opt/fieldray")
+    for file in shared_libraries.elf_files(program):
+        if outside := shared_libraries.outside_paths(file, program):
             raise Unexpected(f"{file.name} looks for libraries in {outside}")
     for subject in ("/opt/fieldray/fieldray", "/usr/share/applications/fieldray.desktop"):
         if not trial.root.inside(subject).exists():

@@ -32,7 +32,7 @@ _ROOTS: Final = ("*.cpython-*.so", "*.abi3.so", "*/plugins/*", "libpython3*", "a
 
 
 def trim(frozen: Path) -> None:
-    """On Linux remove symbols, libraries that nothing loads and folders of the build machine; remove empty folders."""
+    """On Linux remove symbols, libraries that nothing loads, and search paths that lead outside; then empty folders."""
     inside = frozen / "_internal"
     if sys.platform == "linux":
         for path in sorted({path for pattern in _STRIPPED for path in inside.glob(pattern)}):
@@ -41,7 +41,7 @@ def trim(frozen: Path) -> None:
         for path in _unneeded(inside):
             path.unlink()
         for path in shared_libraries.elf_files(frozen):
-            shared_libraries.forget_build_folders(path)
+            shared_libraries.forget_outside_paths(path, frozen)
         for path in inside.rglob("*"):
             if path.is_symlink() and not path.exists():
                 path.unlink()

@@ -66,20 +66,25 @@ def test_libraries_nothing_leads_to_are_not_needed() -> None:
     [
         ("/opt/python/lib", []),
         ("$ORIGIN/../x.libs:/home/builder/lib", ["$ORIGIN/../x.libs"]),
+        ("$ORIGIN/../absent:$ORIGIN/../../beside:$ORIGIN", ["$ORIGIN"]),
         ("$ORIGIN", ["$ORIGIN"]),
         ("lib:$ORIGIN", ["$ORIGIN"]),  # relative to wherever the program is started
     ],
 )
-def test_libraries_are_not_looked_for_in_folders_of_the_build_machine(
+def test_libraries_are_looked_for_in_the_programs_own_folders_alone(
     tmp_path: Path, written: str, left: list[str]
 ) -> None:
-    library = tmp_path / "libone.so"
+    program = tmp_path / "program"
+    for folder in ("program/inside", "program/x.libs", "beside"):
+        (tmp_path / folder).mkdir(parents=True)
+    library = program / "inside" / "libone.so"
     source = tmp_path / "one.c"
     source.write_text("int one(void) { return 1; }\n")
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source, f"-Wl,-rpath,{written}"], check=True)
     assert shared_libraries.search_paths(library) == written.split(":")
-    assert shared_libraries.forget_build_folders(library) == (left != written.split(":"))
+    assert shared_libraries.forget_outside_paths(library, program) == (left != written.split(":"))
     assert shared_libraries.search_paths(library) == left
+    assert not shared_libraries.outside_paths(library, program)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="modes of files")
