@@ -16,18 +16,26 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import Final, NoReturn
 
 from fieldray.commands import adapt, bench, demo, doctor, packs, screen
 from fieldray.commands.console import Console, system_console
 from fieldray.errors import BackendProblem, FieldrayError, PackNotTrusted, PackProblem, UsageProblem
 from fieldray.paths import VERSION
+from fieldray.plain_text import visible
 from fieldray.reasons import reason
 
 log = logging.getLogger(__name__)
 
 OpenWindow = Callable[[Sequence[Path]], int]
 CANCELLED: Final = 130
+
+
+class _Parser(argparse.ArgumentParser):
+    """What is wrong with the arguments is told with them in it, as everything on the console: in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(visible(message))
 
 
 def run(arguments: Sequence[str], *, open_window: OpenWindow | None = None, console: Console | None = None) -> int:
@@ -54,7 +62,7 @@ def run(arguments: Sequence[str], *, open_window: OpenWindow | None = None, cons
 
 
 def _parser(open_window: OpenWindow | None) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="fieldray",
         description="Screen chest X-rays offline. Research use only. Not for diagnostic use.",
         epilog="Without arguments the window opens.",

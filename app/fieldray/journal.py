@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from fieldray.paths import user_data
+from fieldray.plain_text import visible
 
 FILE_NAME: Final = "fieldray.log"
 _LARGEST_BYTES: Final = 1_000_000
@@ -30,6 +31,13 @@ class _QuietHandler(logging.FileHandler):
             super().close()
 
 
+class _RecordFormatter(logging.Formatter):
+    """A record begins a line, and nothing else does: the lines of a traceback are set in, whatever names they hold."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n    ".join(map(visible, super().format(record).split("\n")))
+
+
 @contextlib.contextmanager
 def journal_kept(folder: Path | None = None) -> Iterator[Path]:
     """Write warnings and errors of the program to `fieldray.log` in `folder` (the user's data) while inside.
@@ -41,7 +49,7 @@ def journal_kept(folder: Path | None = None) -> Iterator[Path]:
         if path.stat().st_size > _LARGEST_BYTES:
             path.replace(path.with_name(FILE_NAME + ".1"))
     handler = _QuietHandler(path, encoding="utf-8", errors="backslashreplace", delay=True)
-    handler.setFormatter(logging.Formatter(_FORMAT))
+    handler.setFormatter(_RecordFormatter(_FORMAT))
     handler.setLevel(logging.WARNING)
     logger = logging.getLogger("fieldray")
     propagated, logger.propagate = logger.propagate, False

@@ -32,3 +32,20 @@ def test_a_place_that_cannot_be_written_disturbs_nobody(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     with journal_kept(tmp_path / "file"):
         logging.getLogger("fieldray").error("lost")
+
+
+def test_no_name_can_forge_a_record(tmp_path: Path) -> None:
+    forged = "x.png\n2026-01-01 00:00:00,000 ERROR 1 MainThread fieldray: forged\x1b[2J\u202e"
+    log = logging.getLogger("fieldray.imaging")
+    with journal_kept(tmp_path) as path:
+        log.warning("cannot read %s", forged)
+        try:
+            raise ValueError(forged)
+        except ValueError:
+            log.exception("failed")
+    lines = path.read_text(encoding="utf-8").split("\n")
+    records = [line for line in lines if line and not line.startswith("    ")]
+    assert [record.partition("imaging: ")[2] for record in records] == ["cannot read x.png", "failed"]
+    assert "    Traceback (most recent call last):" in lines
+    assert any("forged\\x1b[2J\\u202e" in line for line in lines)
+    assert "\x1b" not in path.read_text(encoding="utf-8")

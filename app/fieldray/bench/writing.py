@@ -15,6 +15,7 @@ from fieldray.bench.page import page
 from fieldray.bench.picture import can_draw, write_png
 from fieldray.bench.report import Chart, Points, Report, Table
 from fieldray.errors import StorageProblem
+from fieldray.plain_text import visible
 from fieldray.reasons import reason
 from fieldray.reports.files import text_written_beside
 
@@ -62,7 +63,7 @@ def _when_and_where() -> dict[str, Any]:
 
 
 def _columns(table: Table) -> Iterator[str]:
-    cells = (table.columns, *table.rows)
+    cells = [[visible(cell) for cell in row] for row in (table.columns, *table.rows)]
     wide = [max(len(row[index]) for row in cells) for index in range(len(table.columns))]
     for row in cells:
         others = (cell.rjust(width) for cell, width in zip(row[1:], wide[1:], strict=True))

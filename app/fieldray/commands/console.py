@@ -6,6 +6,7 @@ import contextlib
 import sys
 from typing import Final, TextIO
 
+from fieldray.plain_text import visible
 from fieldray.reasons import reason
 
 _BAR: Final = 20
@@ -14,8 +15,9 @@ _BAR: Final = 20
 class Console:
     """Two text streams. With `machine_reads` standard output carries only what a program reads.
 
-    No name of a file can stop it: what a stream cannot show is written with backslash escapes. A stream that takes
-    nothing any more (`| head`, a full disk) is noted in `is_broken`; it does not raise.
+    Every text for a person is one line, whatever names are in it: what would end the line, reorder it or steer the
+    terminal, and what a stream cannot show, is written with backslash escapes. A stream that takes nothing any more
+    (`| head`, a full disk) is noted in `is_broken`; it does not raise.
     """
 
     def __init__(self, out: TextIO, error: TextIO, *, machine_reads: bool = False) -> None:
@@ -28,12 +30,12 @@ class Console:
     def say(self, text: str = "") -> None:
         """A line for a person."""
         self.clear_bar()
-        self._write(self._error if self.machine_reads else self._out, text + "\n")
+        self._write(self._error if self.machine_reads else self._out, visible(text) + "\n")
 
     def complain(self, text: str) -> None:
         """A line about something wrong."""
         self.clear_bar()
-        self._write(self._error, f"fieldray: {text}\n")
+        self._write(self._error, f"fieldray: {visible(text)}\n")
 
     def emit(self, line: str) -> None:
         """A line for a program, out at once."""
@@ -42,8 +44,9 @@ class Console:
     def bar(self, text: str) -> None:
         """Show `text` in place of the bar before; only where somebody can see it."""
         if self._error.isatty():
-            self._write(self._error, "\r" + text.ljust(self._bar_width))
-            self._bar_width = len(text)
+            shown = visible(text)
+            self._write(self._error, "\r" + shown.ljust(self._bar_width))
+            self._bar_width = len(shown)
 
     def clear_bar(self) -> None:
         """Make room for a line."""

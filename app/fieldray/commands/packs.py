@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fieldray.commands.console import Console
 from fieldray.commands.pack_options import add_trust_options, drives_with_packs, find_pack, give_trust
 from fieldray.errors import PackNotTrusted
+from fieldray.plain_text import as_cell
 
 if TYPE_CHECKING:
     from fieldray.packs.library import PackCandidate, PackLibrary
@@ -42,6 +43,8 @@ def run_list(options: argparse.Namespace, console: Console) -> int:
     found = library.candidates(options.folder) if options.folder else library.available(drives_with_packs())
     for candidate in found:
         console.say(_candidate_line(candidate))
+        if candidate.problem:
+            console.say(f"    {candidate.problem.text}")
     if not found:
         console.say("No packs found.")
     return 0
@@ -105,5 +108,5 @@ def _candidate_line(candidate: PackCandidate) -> str:
         "legacy": "unsigned legacy",
         "broken": "broken",
     }[candidate.trust]
-    line = f"{candidate.pack_name:<32} {candidate.origin:<10} {trust:<16} {candidate.folder}"
-    return line + (f"\n    {candidate.problem.text}" if candidate.problem else "")
+    name, folder = as_cell(candidate.pack_name), as_cell(str(candidate.folder))
+    return f"{name:<32} {candidate.origin:<10} {trust:<16} {folder}"

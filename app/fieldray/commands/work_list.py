@@ -7,19 +7,22 @@ from typing import Final
 
 from fieldray.domain.finding import Screened
 from fieldray.domain.run import StoredResult
+from fieldray.plain_text import as_cell
 from fieldray.reports.content import CATEGORY_TEXTS, leading_finding, place
 
 _HEADER: Final = f"{'result':<13} {'score':>6} {'at':>6}  file"
 
 
 def work_list_lines(results: Iterable[StoredResult]) -> Iterator[str]:
-    """A header, then a line an image: result, score, threshold, file, and the reason where there is one."""
+    """A header, then a line an image: result, score, threshold, file; below it the reason where there is one."""
     is_first = True
     for result in results:
         if is_first:
             yield _HEADER
             is_first = False
         yield _line(result)
+        if not isinstance(result.outcome, Screened):
+            yield f"{'':<29}{result.outcome.reason.text}"
 
 
 def _line(result: StoredResult) -> str:
@@ -29,5 +32,5 @@ def _line(result: StoredResult) -> str:
     threshold = f"{finding.point.threshold:.3f}" if finding and finding.point else "-"
     name = CATEGORY_TEXTS[outcome.category]
     frame = f"#{outcome.ref.frame}" if outcome.ref.header.number_of_frames > 1 else ""
-    line = f"{name.upper() if name == 'abnormal' else name:<13} {score:>6} {threshold:>6}  {place(outcome.ref)}{frame}"
-    return line if isinstance(outcome, Screened) else f"{line}\n{'':<29}{outcome.reason.text}"
+    shown = name.upper() if name == "abnormal" else name
+    return f"{shown:<13} {score:>6} {threshold:>6}  {as_cell(place(outcome.ref))}{frame}"

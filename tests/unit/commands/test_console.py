@@ -6,6 +6,7 @@ import os
 import pytest
 
 from fieldray.commands.console import Console, duration_text, progress_text
+from hostile import ALL, forbidden_in
 
 
 class Terminal(io.StringIO):
@@ -94,3 +95,21 @@ def test_a_full_disk_behind_standard_output_is_said_once() -> None:
         console.emit("{}")
         assert console.is_broken
     assert error.getvalue() == "fieldray: Cannot write to standard output: No space left on device.\n"
+
+
+@pytest.mark.parametrize("text", ALL)
+def test_every_text_for_a_person_is_one_line_whatever_it_says(text: str) -> None:
+    out, error = io.StringIO(), Terminal()
+    console = Console(out, error)
+    console.say(text)
+    console.complain(text)
+    console.bar(text)
+    console.clear_bar()
+    said, complained = out.getvalue(), error.getvalue()
+    assert said.count("\n") == 1 and said.endswith("\n")
+    complaint, bar = complained.split("\n")
+    assert complaint.startswith("fieldray: ")
+    assert forbidden_in(said[:-1] + complaint + bar.replace("\r", "")) == set()
+    # the bar is shown, then blanks as wide as it was shown
+    shown = bar.split("\r")[1]
+    assert bar == f"\r{shown}\r{' ' * len(shown)}\r"

@@ -1,0 +1,47 @@
+"""Text from outside as what it is: one line, in the order of its letters, with nothing in it that cannot be seen.
+
+Names of files, fields of images and the words of packs may hold anything. Where such a text is shown, in the window
+and on the console alike, characters that end a line, reorder it, steer a terminal or have no width are shown by their
+escapes: `\\n`, `\\x1b`, `\\u202e`. A text that is clean already comes out unchanged, so it may pass through twice.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import Final
+
+# Letters and marks by their category, yet without a width or a shape: Unicode's Default_Ignorable_Code_Point that are
+# not of category Cf, and the empty braille pattern.
+_WITHOUT_SHAPE: Final = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+_BLANKS: Final = re.compile("(?<=\\s)\\s")
+
+
+def visible(text: str) -> str:
+    """The text on one line, all of it to be seen; what cannot be seen as an escape, as Python writes it."""
+    if text.isprintable() and not _WITHOUT_SHAPE.search(text):
+        return text
+    return "".join(map(_shown, text))
+
+
+def as_cell(text: str) -> str:
+    """As `visible`, for a table on a console: blanks that follow a blank are escaped, too.
+
+    With enough of them a name fills its row of the screen, and its end looks like the next row.
+    """
+    return _BLANKS.sub(lambda blank: _escape(blank[0]), visible(text))
+
+
+def _shown(letter: str) -> str:
+    if letter.isprintable() and not _WITHOUT_SHAPE.match(letter):
+        return letter
+    return letter if unicodedata.category(letter) == "Zs" else _escape(letter)
+
+
+def _escape(letter: str) -> str:
+    """`\\x20`, `\\u2003`, `\\U000e0001`; `\\t`, `\\n` and `\\r` by their names."""
+    if letter == " ":
+        return "\\x20"
+    return letter.encode("unicode_escape").decode("ascii")

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import sys
+import unicodedata
+
+import pytest
+
+from fieldray.plain_text import as_cell, visible
+from hostile import ALL, forbidden_in
+
+CLEAN = ("film-001.png", "Знімок грудної клітки №1", "Müller^Jürgen", "胸部Ｘ線", "שלום", "a  b", "5 мг", "胸 部", "")
+
+
+@pytest.mark.parametrize("text", CLEAN)
+def test_a_clean_text_stays_as_it_is(text: str) -> None:
+    assert visible(text) == text
+
+
+@pytest.mark.parametrize("text", ALL)
+def test_nothing_that_hides_reorders_or_steers_is_left(text: str) -> None:
+    shown = visible(text)
+    assert forbidden_in(shown) == set()
+    assert len(shown.splitlines()) == 1
+    assert visible(shown) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\nb", "a\\nb"),
+        ("\x1b[2J", "\\x1b[2J"),
+        ("\x85", "\\x85"),
+        ("x\u202egnp.exe", "x\\u202egnp.exe"),
+        ("\udcff", "\\udcff"),
+        ("\U000e0041", "\\U000e0041"),
+    ],
+)
+def test_what_cannot_be_seen_is_written_as_python_writes_it(text: str, shown: str) -> None:
+    assert visible(text) == shown
+
+
+def test_every_character_without_a_shape_is_escaped() -> None:
+    """Controls, formatting, surrogates, private use, unassigned, and line and paragraph separators."""
+    hidden = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+    left = [
+        code
+        for code in range(sys.maxunicode + 1)
+        if unicodedata.category(chr(code)) in hidden and visible(chr(code)) == chr(code)
+    ]
+    assert left == []
+
+
+def test_a_cell_cannot_fill_its_row_with_blanks() -> None:
+    assert as_cell("a b") == "a b"
+    assert as_cell("a    normal 0.01") == "a \\x20\\x20\\x20normal 0.01"
+    assert as_cell("a\u3000\u2003 b") == "a\u3000\\u2003\\x20b"
