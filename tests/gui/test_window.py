@@ -20,9 +20,9 @@ from fieldray.desktop.keys import KEYS, cyrillic_twins
 from fieldray.desktop.settings_dialog import SettingsDialog, choice_words
 from fieldray.desktop.style import colours
 from fieldray.domain.run import Verdict
-from fieldray.settings import TABLE, Settings
+from fieldray.settings import ROWS, TABLE, Settings
 from fieldray.settings import load as load_settings
-from fieldray.translation import Translator
+from fieldray.translation import Language, Translator
 
 
 def open_dialog(desk: Desk, command: str) -> QDialog:
@@ -69,6 +69,17 @@ def test_every_choice_of_the_settings_has_a_word_of_its_own() -> None:
     for row in TABLE:
         for choice in row.choices:
             assert choice_words(translator, choice) != choice
+
+
+@pytest.mark.parametrize(("language", "fast"), [("en", "fast"), ("uk", "швид")])
+def test_only_the_policy_speaks_of_speed(language: Language, fast: str) -> None:
+    """Which device is used while the device is left to the program is the policy's choice: "The stick alone" may be it.
+
+    So what is said of the device must hold with every policy.
+    """
+    translator = Translator(language)
+    words = {choice: choice_words(translator, choice) for choice in (*ROWS["device"].choices, *ROWS["policy"].choices)}
+    assert [choice for choice, said in words.items() if fast in said.lower()] == ["fastest"]
 
 
 @pytest.mark.parametrize(("setting", "language"), [("uk", "uk"), ("en", "en")])

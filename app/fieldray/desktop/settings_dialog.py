@@ -106,7 +106,7 @@ def choice_words(translator: Translator, choice: str) -> str:
         "system": translator.text("As the computer"),
         "light": translator.text("Light"),
         "dark": translator.text("Dark"),
-        "auto": translator.text("The fastest that is ready"),
+        "auto": translator.text("Automatic: whatever is ready"),
         "cpu": translator.text("Processor"),
         "edgetpu": "Edge TPU",
         "accelerator": translator.text("The stick alone"),

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.domain.image import PixelMap
+from fieldray.domain.logistic import sigmoid
 from fieldray.domain.model import Calibration, OperatingPoint, RefusalGate
 from fieldray.domain.study import ImageRef
 from fieldray.reasons import Reason
@@ -44,7 +45,7 @@ def calibrate(score: float, calibration: Calibration | None) -> float:
         return score
     clipped = min(max(score, _EPSILON), 1 - _EPSILON)
     logit = math.log(clipped / (1 - clipped))
-    return 1 / (1 + math.exp(-(calibration.slope * logit + calibration.intercept)))
+    return float(sigmoid(calibration.slope * logit + calibration.intercept))
 
 
 def decide(score: float, point: OperatingPoint | None) -> Decision:

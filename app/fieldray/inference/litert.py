@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from fieldray.domain.logistic import sigmoid
 from fieldray.domain.model import InputSpec, OutputRoles
 from fieldray.errors import BackendProblem
 from fieldray.inference.backend import Answer
@@ -190,4 +191,4 @@ def _activate(logits: NDArray[np.float64], activation: str) -> NDArray[np.float6
     if activation == "softmax":
         shifted = np.exp(logits - logits.max())
         return np.asarray(shifted / shifted.sum())
-    return np.asarray(1 / (1 + np.exp(-logits)))
+    return sigmoid(logits)
