@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from PySide6.QtWidgets import QDialog, QDialogButtonBox, QPushButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QDialog, QDialogButtonBox, QVBoxLayout, QWidget
 
 from fieldray.desktop.licences_dialog import LicencesDialog
-from fieldray.desktop.parts import words
+from fieldray.desktop.parts import push_button, words
 from fieldray.desktop.words import research_only
 from fieldray.licences import licensed_parts
 from fieldray.paths import user_data
@@ -40,11 +40,11 @@ class AboutDialog(QDialog):
             )
         )
         column.addWidget(words(translator.text("Results are kept in {folder}", folder=user_data()), role="muted"))
-        close = QPushButton(translator.text("Close"))
+        close = push_button(translator.text("Close"))
         box = QDialogButtonBox()
         parts = licensed_parts(licences)
         if parts:
-            self.licences_button = QPushButton(translator.text("Licences…"))
+            self.licences_button = push_button(translator.text("Licences…"))
             self.licences_button.clicked.connect(lambda: LicencesDialog(parts, translator, self).open())
             box.addButton(self.licences_button, QDialogButtonBox.ButtonRole.ActionRole)
         else:

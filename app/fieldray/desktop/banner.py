@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QPushButton, QToolButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QToolButton, QVBoxLayout, QWidget
 
 from fieldray.desktop.icons import icon
 from fieldray.desktop.notices import Notice, NoticeBoard
-from fieldray.desktop.parts import picture_label, words
+from fieldray.desktop.parts import picture_label, push_button, set_tip, words
 from fieldray.desktop.style import Theme
 from fieldray.translation import Translator
 
@@ -27,13 +27,13 @@ class Banner(QFrame):
         layout.addWidget(self.words, 1)
         if notice.action is not None:
             action = notice.action
-            self.button = QPushButton(action.say(translator))
+            self.button = push_button(action.say(translator))
             self.button.clicked.connect(lambda: _answer(board, notice))
             layout.addWidget(self.button)
         cross = QToolButton()
         cross.setIcon(icon("close", theme))
         cross.setAutoRaise(True)
-        cross.setToolTip(translator.text("Dismiss"))
+        set_tip(cross, translator.text("Dismiss"))
         cross.setAccessibleName(translator.text("Dismiss"))
         cross.clicked.connect(lambda: board.withdraw(notice.key))
         layout.addWidget(cross)

@@ -7,11 +7,11 @@ from typing import Final
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction, QResizeEvent
-from PySide6.QtWidgets import QHBoxLayout, QLabel, QMenu, QProgressBar, QPushButton, QSizePolicy, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QMenu, QProgressBar, QSizePolicy, QVBoxLayout, QWidget
 
 from fieldray.desktop.icons import icon
 from fieldray.desktop.pack_choice import PackChoice
-from fieldray.desktop.parts import name_surface, push_button
+from fieldray.desktop.parts import PlainButton, PlainLabel, name_surface, plain, push_button, set_tip
 from fieldray.desktop.screening import Screening
 from fieldray.desktop.style import Theme
 from fieldray.desktop.words import backend_name, duration, number
@@ -46,7 +46,7 @@ class Header(QWidget):
         self.bar.setTextVisible(False)
         self.bar.setMaximum(1000)
         self.bar.setAccessibleName(translator.text("Progress"))
-        self.progress_text = QLabel()
+        self.progress_text = PlainLabel()
         self.pack_chip = self._button("drive", "", actions["packs"])
         self.backend_chip = self._button("processor", "", actions["settings"])
         self.menu_button = self._menu_button(actions)
@@ -84,18 +84,17 @@ class Header(QWidget):
         packs = self._workbench.packs
         first, second = pack_words(self._translator, packs)
         room = _NARROW_CHIP if self._is_narrow else _WIDE_CHIP
-        shown = (self._elided(line, room) for line in (first, second))
-        self.pack_chip.setText("\n".join(shown))
-        self.pack_chip.setToolTip(f"{first}\n{second}")
+        self.pack_chip.setText(*(self._elided(line, room) for line in (first, second)))
+        set_tip(self.pack_chip, first, second)
 
     def refresh_backend(self) -> None:
         """The backend chip."""
         first, second = backend_words(self._translator, self._workbench.backends, self._workbench.stick)
-        self.backend_chip.setText(f"{first}\n{second}")
-        self.backend_chip.setToolTip(f"{first}\n{second}")
+        self.backend_chip.setText(first, second)
+        set_tip(self.backend_chip, first, second)
 
     def _elided(self, text: str, room: int) -> str:
-        return self.fontMetrics().elidedText(text, Qt.TextElideMode.ElideRight, room)
+        return self.fontMetrics().elidedText(plain(text), Qt.TextElideMode.ElideRight, room)
 
     # ---- building
 
@@ -129,15 +128,15 @@ class Header(QWidget):
         self.refresh_run()
         self.refresh_pack()
 
-    def _button(self, picture: str, text: str, action: QAction) -> QPushButton:
+    def _button(self, picture: str, text: str, action: QAction) -> PlainButton:
         button = push_button(text, picture=icon(picture, self._theme))
         button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
-        button.setToolTip(action.toolTip())
+        set_tip(button, action.toolTip())
         button.setAccessibleName(action.iconText())
         button.clicked.connect(action.trigger)
         return button
 
-    def _menu_button(self, actions: Mapping[str, QAction]) -> QPushButton:
+    def _menu_button(self, actions: Mapping[str, QAction]) -> PlainButton:
         menu = QMenu(self)
         for command in ("open_folder", "open_files", "", "packs", "export", "hide_patient", "", "settings", "keys"):
             if command:
@@ -148,7 +147,7 @@ class Header(QWidget):
         button = push_button("", picture=icon("menu", self._theme))
         button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
         button.setAccessibleName(self._translator.text("Menu"))
-        button.setToolTip(self._translator.text("Menu"))
+        set_tip(button, self._translator.text("Menu"))
         button.setMenu(menu)
         return button
 

@@ -7,13 +7,12 @@ from PySide6.QtWidgets import (
     QDialogButtonBox,
     QGridLayout,
     QHBoxLayout,
-    QPushButton,
     QVBoxLayout,
     QWidget,
 )
 
 from fieldray.desktop.keys import KEYS, Group, group_title, key_name
-from fieldray.desktop.parts import card, name_surface, scrolled, words
+from fieldray.desktop.parts import card, name_surface, push_button, scrolled, words
 from fieldray.translation import Translator
 
 _COLUMNS: tuple[tuple[Group, ...], ...] = (("list", "tools"), ("view",), ("program",))
@@ -35,7 +34,7 @@ class KeySheet(QDialog):
                 column.addWidget(_group_card(translator, group))
             column.addStretch(1)
             columns.addLayout(column, 1)
-        close = QPushButton(translator.text("Close"))
+        close = push_button(translator.text("Close"))
         box = QDialogButtonBox()
         box.addButton(close, QDialogButtonBox.ButtonRole.RejectRole)
         box.rejected.connect(self.reject)

@@ -14,6 +14,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction, QKeySequence, QShortcut
 from PySide6.QtWidgets import QWidget
 
+from fieldray.desktop.parts import set_tip
 from fieldray.translation import Translator
 
 Group = Literal["list", "view", "tools", "program"]
@@ -112,7 +113,7 @@ def make_actions(
         words, written = key.say(translator), key_name(key.keys[0])
         action = QAction(f"{words}\t{written}", window)
         action.setIconText(words)
-        action.setToolTip(f"{words} ({written})")
+        set_tip(action, f"{words} ({written})")
         action.triggered.connect(lambda _=False, run=commands[key.command]: run())
         for widget in reading if key.reading else (window,):
             _listen(widget, key, action)

@@ -11,13 +11,12 @@ from PySide6.QtWidgets import (
     QDialogButtonBox,
     QListWidget,
     QPlainTextEdit,
-    QPushButton,
     QSplitter,
     QVBoxLayout,
     QWidget,
 )
 
-from fieldray.desktop.parts import words
+from fieldray.desktop.parts import plain, push_button, words
 from fieldray.licences import LicensedPart
 from fieldray.paths import program_folder
 from fieldray.translation import Translator
@@ -41,7 +40,7 @@ class LicencesDialog(QDialog):
         self.list.setWordWrap(True)
         self.list.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.list.setAccessibleName(translator.text("Licences"))
-        self.list.addItems([f"{part.name} {part.version}".strip() + f"\n{part.licence}" for part in parts])
+        self.list.addItems([plain(f"{part.name} {part.version}".strip(), part.licence) for part in parts])
         self.text = QPlainTextEdit()
         self.text.setReadOnly(True)
         self.text.setFont(QFontDatabase.systemFont(QFontDatabase.SystemFont.FixedFont))
@@ -50,7 +49,7 @@ class LicencesDialog(QDialog):
         split.addWidget(self.text)
         split.setSizes([300, 600])
         column.addWidget(split, 1)
-        close = QPushButton(translator.text("Close"))
+        close = push_button(translator.text("Close"))
         box = QDialogButtonBox()
         box.addButton(close, QDialogButtonBox.ButtonRole.RejectRole)
         box.rejected.connect(self.reject)

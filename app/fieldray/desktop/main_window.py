@@ -27,6 +27,7 @@ from fieldray.desktop.keys import make_actions
 from fieldray.desktop.pack_choice import PackQuestion
 from fieldray.desktop.pack_dialog import PackDialog
 from fieldray.desktop.packs_page import PacksPage
+from fieldray.desktop.parts import question_box
 from fieldray.desktop.result_panel import ResultPanel
 from fieldray.desktop.settings_dialog import SettingsDialog
 from fieldray.desktop.status import Status
@@ -270,10 +271,8 @@ class MainWindow(QMainWindow):
 
     def _ask_to_close(self) -> None:
         translator = self._translator
-        box = QMessageBox(
-            QMessageBox.Icon.Question, "Fieldray", translator.text("Screening is under way."), parent=self
-        )
-        box.setInformativeText(translator.text("Results so far are kept; the next start goes on from there."))
+        more = translator.text("Results so far are kept; the next start goes on from there.")
+        box = question_box(self, translator.text("Screening is under way."), more=more)
         stop = box.addButton(translator.text("Stop and close"), QMessageBox.ButtonRole.AcceptRole)
         stay = box.addButton(translator.text("Go on screening"), QMessageBox.ButtonRole.RejectRole)
         box.setDefaultButton(stay)

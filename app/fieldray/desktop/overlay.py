@@ -10,6 +10,7 @@ from PySide6.QtCore import QRect, QRectF, Qt
 from PySide6.QtGui import QColor, QFont, QFontMetrics, QImage, QPainter
 
 from fieldray.desktop import heat_map
+from fieldray.desktop.parts import plain
 from fieldray.desktop.picture import Picture
 from fieldray.desktop.view_state import ViewState
 from fieldray.desktop.words import date, number, person
@@ -65,7 +66,7 @@ def draw_corners(painter: QPainter, area: QRect, corners: Corners, font: QFont) 
         (left, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignBottom, corners.bottom_left),
         (right, Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignBottom, corners.bottom_right),
     ):
-        _edged_text(painter, place, side, "\n".join(lines))
+        _edged_text(painter, place, side, plain(*lines))
 
 
 def legend_strip(view: QRect, translator: Translator, font: QFont, *, is_blank: bool) -> QRect:

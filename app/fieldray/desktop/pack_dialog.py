@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QFontDatabase
-from PySide6.QtWidgets import QDialog, QDialogButtonBox, QPushButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QDialog, QDialogButtonBox, QVBoxLayout, QWidget
 
 from fieldray.desktop.pack_choice import PackQuestion
-from fieldray.desktop.parts import words
+from fieldray.desktop.parts import push_button, words
 from fieldray.translation import Translator
 
 
@@ -28,13 +28,13 @@ class PackDialog(QDialog):
         if question.kind == "older":
             column.addWidget(words(translator.reason(question.reason)))
         if question.fingerprint:
-            fingerprint = words(fingerprint_lines(question.fingerprint))
+            fingerprint = words(*fingerprint_lines(question.fingerprint))
             fingerprint.setFont(QFontDatabase.systemFont(QFontDatabase.SystemFont.FixedFont))
             fingerprint.setAlignment(Qt.AlignmentFlag.AlignCenter)
             column.addWidget(fingerprint)
         column.addWidget(words(advice))
-        self.yes_button = QPushButton(yes)
-        self.no_button = QPushButton(translator.text("Do not use"))
+        self.yes_button = push_button(yes)
+        self.no_button = push_button(translator.text("Do not use"))
         box = QDialogButtonBox()
         box.addButton(self.yes_button, QDialogButtonBox.ButtonRole.AcceptRole)
         box.addButton(self.no_button, QDialogButtonBox.ButtonRole.RejectRole)
@@ -45,10 +45,10 @@ class PackDialog(QDialog):
         self.no_button.setFocus()
 
 
-def fingerprint_lines(fingerprint: str) -> str:
+def fingerprint_lines(fingerprint: str) -> tuple[str, ...]:
     """A fingerprint in four lines of four groups, as it is read aloud over the telephone."""
     groups = fingerprint.split("-")
-    return "\n".join("  ".join(groups[start : start + 4]) for start in range(0, len(groups), 4))
+    return tuple("  ".join(groups[start : start + 4]) for start in range(0, len(groups), 4))
 
 
 def _texts(translator: Translator, question: PackQuestion) -> tuple[str, str, str]:

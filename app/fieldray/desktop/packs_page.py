@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QShowEvent
-from PySide6.QtWidgets import QComboBox, QHBoxLayout, QLabel, QPushButton, QScrollArea, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QScrollArea, QVBoxLayout, QWidget
 
 from fieldray.desktop.icons import icon
 from fieldray.desktop.pack_choice import PackChoice
-from fieldray.desktop.parts import card, name_surface, picture_label, push_button, words
+from fieldray.desktop.parts import (
+    PlainButton,
+    PlainLabel,
+    card,
+    choice_box,
+    name_surface,
+    paragraphs,
+    path_words,
+    picture_label,
+    push_button,
+    words,
+)
 from fieldray.desktop.style import Theme
 from fieldray.desktop.words import label_meaning, number, percent
 from fieldray.domain.model import Manifest, OperatingPoint
@@ -89,7 +98,7 @@ class PacksPage(QScrollArea):
             return frame
         manifest = model.manifest
         column.addWidget(words(f"{translator.pick(manifest.names)}  {manifest.version}", role="title"))
-        column.addWidget(words(translator.pick(manifest.descriptions)))
+        column.addWidget(words(*paragraphs(translator.pick(manifest.descriptions))))
         meanings = ", ".join(label_meaning(translator, label.code, manifest) for label in manifest.labels)
         column.addWidget(words(translator.text("It looks for: {meaning}", meaning=meanings)))
         self._add_points(column, manifest)
@@ -105,15 +114,13 @@ class PacksPage(QScrollArea):
         if not titles:
             column.addWidget(words(translator.text("No operating point: films get a score, but are not assessed.")))
             return
-        choice = QComboBox()
-        for name, title in titles.items():
-            choice.addItem(title, name)
+        choice = choice_box((title, name) for name, title in titles.items())
         point = self._packs.point
         choice.setCurrentIndex(choice.findData(point.name) if point else 0)
         choice.setAccessibleName(translator.text("Operating point of the next run"))
         choice.activated.connect(lambda index: self._packs.choose_point(choice.itemData(index)))
         row = QHBoxLayout()
-        row.addWidget(QLabel(translator.text("Operating point of the next run")))
+        row.addWidget(PlainLabel(translator.text("Operating point of the next run")))
         row.addWidget(choice)
         row.addStretch(1)
         column.addLayout(row)
@@ -133,19 +140,19 @@ class PacksPage(QScrollArea):
         column_of_words.addWidget(words(standing))
         if candidate.problem is not None and candidate.trust != "legacy":
             column_of_words.addWidget(words(translator.reason(candidate.problem), role="muted"))
-        column_of_words.addWidget(words(_breakable(candidate.folder), role="muted"))
+        column_of_words.addWidget(path_words(candidate.folder, role="muted"))
         row.addLayout(column_of_words, 1)
         for button in self._buttons(candidate):
             row.addWidget(button, 0, Qt.AlignmentFlag.AlignVCenter)
         column.addLayout(row)
         return frame
 
-    def _buttons(self, candidate: PackCandidate) -> list[QPushButton]:
+    def _buttons(self, candidate: PackCandidate) -> list[PlainButton]:
         translator, buttons = self._translator, []
         if candidate.trust == "broken":
             return []
         if candidate.origin == "drive" and candidate.problem is None:
-            copy = QPushButton(translator.text("Copy to this computer"))
+            copy = push_button(translator.text("Copy to this computer"))
             copy.clicked.connect(lambda: self._packs.install(candidate))
             buttons.append(copy)
         source = self._packs.source
@@ -153,7 +160,7 @@ class PacksPage(QScrollArea):
             used = push_button(translator.text("In use"), picture=icon("check", self._theme, "disabled"))
             used.setEnabled(False)
             return [*buttons, used]
-        use = QPushButton(translator.text("Review…") if candidate.problem else translator.text("Use"))
+        use = push_button(translator.text("Review…") if candidate.problem else translator.text("Use"))
         use.clicked.connect(lambda: self._packs.use(candidate))
         return [*buttons, use]
 
@@ -197,8 +204,3 @@ def standing_words(translator: Translator, candidate: PackCandidate) -> str:
         "broken": translator.text("Cannot be used"),
     }
     return known[candidate.trust]
-
-
-def _breakable(path: Path) -> str:
-    """A path that may go on in the next line after each folder."""
-    return str(path).replace(os.sep, os.sep + "\u200b")

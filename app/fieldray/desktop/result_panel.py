@@ -6,7 +6,6 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import (
     QCheckBox,
     QHBoxLayout,
-    QLabel,
     QScrollArea,
     QSlider,
     QVBoxLayout,
@@ -15,7 +14,7 @@ from PySide6.QtWidgets import (
 
 from fieldray.desktop.class_shape import ClassMark
 from fieldray.desktop.open_film import OpenFilm
-from fieldray.desktop.parts import card, name_surface, words
+from fieldray.desktop.parts import PlainLabel, card, name_surface, paragraphs, words
 from fieldray.desktop.score_scale import ScoreScale
 from fieldray.desktop.style import Theme, colours
 from fieldray.desktop.verdict_bar import VerdictBar
@@ -98,7 +97,7 @@ class ResultPanel(QScrollArea):
         row.setContentsMargins(0, 0, 0, 0)
         row.setSpacing(10)
         self._mark = ClassMark(self._theme, side=30)
-        self._word = QLabel()
+        self._word = PlainLabel()
         row.addWidget(self._mark)
         row.addWidget(self._word, 1)
         return head
@@ -184,9 +183,9 @@ class ResultPanel(QScrollArea):
         manifest = row.manifest
         if manifest is not None:
             translator = self._translator
-            use = words(translator.pick(manifest.intended_use))
+            use = words(*paragraphs(translator.pick(manifest.intended_use)))
             column.addWidget(self._card(translator.text("What this pack is for"), use))
-            limits = words(translator.pick(manifest.limits))
+            limits = words(*paragraphs(translator.pick(manifest.limits)))
             column.addWidget(self._card(translator.text("What it cannot do"), limits))
         return box
 

@@ -11,15 +11,12 @@ from PySide6.QtWidgets import (
     QDialog,
     QDialogButtonBox,
     QFormLayout,
-    QLabel,
-    QPushButton,
     QSpinBox,
-    QStyledItemDelegate,
     QVBoxLayout,
     QWidget,
 )
 
-from fieldray.desktop.parts import scrolled, words
+from fieldray.desktop.parts import PlainLabel, choice_box, push_button, scrolled, words
 from fieldray.settings import TABLE, Row, Settings, Value
 from fieldray.translation import LANGUAGES, Translator
 
@@ -45,7 +42,7 @@ class SettingsDialog(QDialog):
             if row.in_dialog:
                 self.fields[row.key] = self._field(row)
                 self.fields[row.key].setAccessibleName(translator.text(row.label))
-                form.addRow(QLabel(translator.text(row.label)), self.fields[row.key])
+                form.addRow(PlainLabel(translator.text(row.label)), self.fields[row.key])
         column = QVBoxLayout(self)
         column.setContentsMargins(24, 20, 24, 16)
         column.setSpacing(14)
@@ -80,20 +77,16 @@ class SettingsDialog(QDialog):
         return number
 
     def _choice(self, row: Row, value: str) -> QComboBox:
-        combo = QComboBox()
-        combo.setItemDelegate(QStyledItemDelegate(combo))  # the usual one reckons without the style's height of a line
-        for choice in row.choices:
-            combo.addItem(choice_words(self._translator, choice), choice)
+        combo = choice_box((choice_words(self._translator, choice), choice) for choice in row.choices)
         combo.setCurrentIndex(row.choices.index(value))
         self._read[row.key] = lambda: str(combo.currentData())
         return combo
 
     def _buttons(self) -> QDialogButtonBox:
         box = QDialogButtonBox()
-        save = QPushButton(self._translator.text("Save"))
-        save.setProperty("role", "primary")
+        save = push_button(self._translator.text("Save"), role="primary")
         box.addButton(save, QDialogButtonBox.ButtonRole.AcceptRole)
-        box.addButton(QPushButton(self._translator.text("Cancel")), QDialogButtonBox.ButtonRole.RejectRole)
+        box.addButton(push_button(self._translator.text("Cancel")), QDialogButtonBox.ButtonRole.RejectRole)
         box.accepted.connect(self.accept)
         box.rejected.connect(self.reject)
         save.setDefault(True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from PySide6.QtWidgets import QLabel, QStatusBar
+from PySide6.QtWidgets import QStatusBar
 
+from fieldray.desktop.parts import PlainLabel, set_tip
 from fieldray.desktop.words import number, research_only
 from fieldray.desktop.workbench import Workbench
 from fieldray.domain.events import Speed
@@ -17,9 +18,9 @@ class Status(QStatusBar):
         super().__init__()
         self.setSizeGripEnabled(False)
         self._translator = translator
-        self.speed, self.load, self.research = QLabel(), QLabel(), QLabel(research_only(translator))
-        self.speed.setToolTip(translator.text("Films the network runs in a second: now; lowest / mean / highest"))
-        self.load.setToolTip(translator.text("Load of the whole computer; memory of all parts of this program"))
+        self.speed, self.load, self.research = PlainLabel(), PlainLabel(), PlainLabel(research_only(translator))
+        set_tip(self.speed, translator.text("Films the network runs in a second: now; lowest / mean / highest"))
+        set_tip(self.load, translator.text("Load of the whole computer; memory of all parts of this program"))
         self.research.setProperty("role", "research")
         self.speed.setContentsMargins(8, 0, 8, 0)
         self.load.setContentsMargins(8, 0, 8, 0)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final, get_args
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtWidgets import QHBoxLayout, QLineEdit, QPushButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QLineEdit, QVBoxLayout, QWidget
 
-from fieldray.desktop.parts import push_button, words
+from fieldray.desktop.parts import PlainButton, push_button, words
 from fieldray.domain.run import Verdict, VerdictChoice
 from fieldray.translation import Translator
 
@@ -30,7 +30,7 @@ class VerdictBar(QWidget):
         }
         row = QHBoxLayout()
         row.setSpacing(6)
-        self.buttons: dict[VerdictChoice, QPushButton] = {}
+        self.buttons: dict[VerdictChoice, PlainButton] = {}
         for choice in _CHOICES:
             button = push_button(names[choice], role="choice")
             button.setCheckable(True)

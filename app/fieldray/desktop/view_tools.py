@@ -10,7 +10,7 @@ from PySide6.QtGui import QAction, QResizeEvent
 from PySide6.QtWidgets import QHBoxLayout, QSizePolicy, QToolButton, QWidget
 
 from fieldray.desktop.icons import icon
-from fieldray.desktop.parts import name_surface
+from fieldray.desktop.parts import name_surface, set_tip
 from fieldray.desktop.style import Theme
 from fieldray.desktop.viewer import Viewer
 
@@ -93,7 +93,7 @@ class ViewTools(QWidget):
         button.setIconSize(QSize(18, 18))
         button.setAutoRaise(True)
         button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
-        button.setToolTip(action.toolTip())
+        set_tip(button, action.toolTip())
         button.setAccessibleName(action.iconText())
         button.clicked.connect(action.trigger)
         return button

@@ -20,6 +20,7 @@ from PySide6.QtWidgets import QSizePolicy, QWidget
 from fieldray.desktop.film_painting import HeatMap, draw_film, draw_heat_map, heat_map_of
 from fieldray.desktop.open_film import OpenFilm
 from fieldray.desktop.overlay import corner_texts, draw_corners, draw_legend, legend_strip
+from fieldray.desktop.parts import plain
 from fieldray.desktop.picture import Picture
 from fieldray.desktop.style import Theme, colour
 from fieldray.desktop.view_state import Size, ViewState, dragged_window
@@ -203,7 +204,7 @@ class Viewer(QWidget):
     def _draw_words(self, painter: QPainter, words: str) -> None:
         painter.setPen(colour(self._theme, "on_film"))
         box = self.rect().adjusted(24, 24, -24, -24)
-        painter.drawText(box, Qt.AlignmentFlag.AlignCenter | Qt.TextFlag.TextWordWrap, words)
+        painter.drawText(box, Qt.AlignmentFlag.AlignCenter | Qt.TextFlag.TextWordWrap, plain(words))
 
     def _draw_title(self, painter: QPainter, words: str) -> None:
         painter.setPen(colour(self._theme, "on_film"))

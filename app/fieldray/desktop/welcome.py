@@ -8,7 +8,7 @@ from PySide6.QtWidgets import QHBoxLayout, QLabel, QVBoxLayout, QWidget
 
 from fieldray.desktop.header import pack_words
 from fieldray.desktop.icons import icon
-from fieldray.desktop.parts import card, name_surface, picture_label, push_button, words
+from fieldray.desktop.parts import card, name_surface, paragraphs, picture_label, push_button, words
 from fieldray.desktop.style import Theme
 from fieldray.desktop.workbench import Workbench
 from fieldray.translation import Translator
@@ -64,7 +64,7 @@ class Welcome(QWidget):
             return
         first, second = pack_words(translator, self._packs)
         self._pack_title.setText(translator.text("Ready: {pack}", pack=f"{first} ({second})"))
-        self._pack_text.setText(translator.pick(model.manifest.descriptions))
+        self._pack_text.setText(*paragraphs(translator.pick(model.manifest.descriptions)))
 
     def _step(self, picture: str, theme: Theme, title: QLabel, text: QLabel) -> QHBoxLayout:
         row = QHBoxLayout()

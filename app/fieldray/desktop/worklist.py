@@ -13,14 +13,13 @@ from PySide6.QtWidgets import (
     QHeaderView,
     QLineEdit,
     QMenu,
-    QPushButton,
     QTableView,
     QVBoxLayout,
     QWidget,
 )
 
 from fieldray.desktop.class_shape import class_icon
-from fieldray.desktop.parts import name_surface, push_button
+from fieldray.desktop.parts import PlainButton, name_surface, push_button
 from fieldray.desktop.style import Theme
 from fieldray.desktop.words import category_word
 from fieldray.desktop.work_row import ORDER, WorkRow
@@ -41,7 +40,7 @@ class FilterBar(QWidget):
     def __init__(self, model: WorkListModel, translator: Translator, theme: Theme) -> None:
         super().__init__()
         self._model, self._translator = model, translator
-        self._buttons: dict[Category | None, QPushButton] = {}
+        self._buttons: dict[Category | None, PlainButton] = {}
         group = QButtonGroup(self)
         layout = QGridLayout(self)
         layout.setContentsMargins(8, 8, 8, 8)

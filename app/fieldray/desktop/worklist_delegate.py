@@ -17,6 +17,7 @@ from PySide6.QtGui import QFont, QFontMetrics, QImage, QPainter, QPixmap
 from PySide6.QtWidgets import QStyle, QStyledItemDelegate, QStyleOptionViewItem, QWidget
 
 from fieldray.desktop.class_shape import draw_class
+from fieldray.desktop.parts import plain
 from fieldray.desktop.style import Theme, colour
 from fieldray.desktop.words import category_word, date, file_name, person
 from fieldray.desktop.work_row import WorkRow
@@ -145,7 +146,7 @@ class WorkListDelegate(QStyledItemDelegate):
         painter.setFont(font)
         painter.setPen(colour(self._theme, shade))
         side = Qt.AlignmentFlag.AlignRight if right else Qt.AlignmentFlag.AlignLeft
-        shown = QFontMetrics(font).elidedText(text, Qt.TextElideMode.ElideRight, box.width())
+        shown = QFontMetrics(font).elidedText(plain(text), Qt.TextElideMode.ElideRight, box.width())
         painter.drawText(box, side | Qt.AlignmentFlag.AlignVCenter, shown)
 
 

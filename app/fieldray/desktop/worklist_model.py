@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersistentModelIndex, Qt, QTimer, Signal
 
+from fieldray.desktop.parts import plain, plain_tip
 from fieldray.desktop.words import backend_name, category_word, date, file_name, number, person, view_words
 from fieldray.desktop.work_row import ORDER, WorkRow
 from fieldray.domain.finding import Category
@@ -190,13 +191,12 @@ class WorkListModel(QAbstractTableModel):
         if role == ROW_ROLE:
             return row
         if role == Qt.ItemDataRole.DisplayRole:
-            return COLUMNS[index.column()].text(self._translator, row)
+            return plain(COLUMNS[index.column()].text(self._translator, row))
         if role == Qt.ItemDataRole.ToolTipRole and row.reason:
-            return self._translator.reason(row.reason)
+            return plain_tip(self._translator.reason(row.reason))
         if role == Qt.ItemDataRole.AccessibleTextRole:
-            return COLUMNS[index.column()].text(self._translator, row) or COLUMNS[index.column()].title(
-                self._translator
-            )
+            column = COLUMNS[index.column()]
+            return plain(column.text(self._translator, row) or column.title(self._translator))
         return None
 
     def headerData(self, section: int, orientation: Qt.Orientation, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
