@@ -64,7 +64,9 @@ def plain(*lines: str) -> str:
 def plain_tip(*lines: str) -> str:
     """Lines as a tool tip, which Qt takes for markup if it looks like it: then as markup that shows the lines."""
     text = plain(*lines)
-    return Rich.convertFromPlainText(text) if Rich.mightBeRichText(text) else text
+    if not Rich.mightBeRichText(text):
+        return text
+    return Rich.convertFromPlainText(text, Qt.WhiteSpaceMode.WhiteSpaceNormal)
 
 
 def set_tip(target: QWidget | QAction, *lines: str) -> None:

@@ -1,0 +1,311 @@
+"""Texts from outside in every corner of the window: none of them is markup, opens a file, or passes for our own."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fake_rooms import FINGERPRINT, POINT, FakeRooms, candidate, film_ref, model, screened
+from PIL import Image
+from PySide6.QtCore import QAbstractTableModel, QEvent, QPoint, Qt
+from PySide6.QtGui import QAction, QHelpEvent
+from PySide6.QtGui import Qt as Rich
+from PySide6.QtWidgets import (
+    QAbstractButton,
+    QAbstractItemView,
+    QApplication,
+    QComboBox,
+    QLabel,
+    QMessageBox,
+    QPlainTextEdit,
+    QToolTip,
+    QWidget,
+)
+
+import fieldray.desktop
+from conftest import Desk
+from fieldray.desktop.about_dialog import AboutDialog
+from fieldray.desktop.licences_dialog import LicencesDialog
+from fieldray.desktop.pack_choice import PackQuestion
+from fieldray.desktop.pack_dialog import PackDialog
+from fieldray.desktop.parts import PlainButton, plain_tip
+from fieldray.domain.events import BackendChanged, Drive, DrivesChanged, RunChanged, StickChanged
+from fieldray.domain.finding import Failed, Outcome, Refused
+from fieldray.domain.model import Label, OperatingPoint
+from fieldray.domain.run import Verdict
+from fieldray.domain.study import ImageHeader, ImageRef
+from fieldray.licences import LicensedPart
+from fieldray.reasons import Reason
+from fieldray.settings import Settings
+from fieldray.translation import Translator
+from file_opens import FileOpens
+from hostile import BREAKS, FORGED_LINE, REORDERS, STEERS, UNSEEN, forbidden_in, markup
+
+DESKTOP = Path(fieldray.desktop.__path__[0])
+FORGED = FORGED_LINE.split("\n")[1]
+HEADER_TEXTS = (
+    "modality", "body_part_examined", "view_position", "image_laterality", "photometric_interpretation",
+    "transfer_syntax_uid", "sop_class_uid", "sop_instance_uid", "series_instance_uid", "study_instance_uid",
+    "study_date", "study_description", "patient_name", "patient_id", "patient_sex", "manufacturer",
+)  # fmt: skip
+
+
+@pytest.fixture
+def picture(tmp_path: Path) -> Path:
+    """What markup would draw."""
+    path = tmp_path / "drawn.png"
+    Image.new("L", (20, 20), 255).save(path)
+    return path
+
+
+@pytest.fixture
+def text(picture: Path) -> str:
+    """One text with all that is hostile in it; its first line is markup."""
+    return markup(picture) + REORDERS + STEERS + UNSEEN + BREAKS + "\n" + FORGED
+
+
+def hostile_reason(text: str) -> Reason:
+    """As it would come from another process or a store: `reasons.reason` would have cleaned it."""
+    return Reason("modality", (("modality", text),))
+
+
+def hostile_ref(number: int, text: str) -> ImageRef:
+    header = replace(film_ref(number).header, **dict.fromkeys(HEADER_TEXTS, text))
+    return film_ref(number, header=header, path=Path(f"/films/{text.replace('/', ' ')}-{number}.dcm"))
+
+
+def hostile_outcomes(text: str) -> list[Outcome]:
+    ref, why = hostile_ref(1, text), hostile_reason(text)
+    point = hostile_point(text)
+    finding = replace(screened(1, 0.9).findings[0], label=text, point=point)
+    seen = replace(screened(1, 0.9), ref=ref, pack_name=text, class_maps=None, backend=text, findings=(finding,))
+    nameless = replace(ref, header=ImageHeader(), problem=why, kind="unknown", member=text)
+    return [seen, Refused(ref=ref, reason=why), Failed(ref=nameless, stage="decode", reason=why)]
+
+
+def hostile_point(text: str) -> OperatingPoint:
+    return replace(POINT, name=text, label=text, titles={"en": text, "uk": text}, measured_on={"en": text, "uk": text})
+
+
+def hostile_manifest(text: str) -> dict[str, object]:
+    texts = {"en": text, "uk": text}
+    long = dict.fromkeys(texts, text.partition("\n")[0])  # a long text may have lines
+    return {
+        "pack_id": text,
+        "version": text,
+        "names": texts,
+        "descriptions": long,
+        "intended_use": long,
+        "limits": long,
+        "labels": (Label(code=text, scheme=text, meaning=texts),),
+        "operating_points": (hostile_point(text), replace(hostile_point(text), name="other")),
+    }
+
+
+@pytest.fixture
+def rooms(text: str) -> FakeRooms:
+    """Rooms in which every text is hostile."""
+    made, texts = FakeRooms(), {"en": text, "uk": text}
+    made.outcomes = hostile_outcomes(text)
+    made.stored = {1: Verdict(choice="agree", note=text)}
+    for place, trust in (("/a", "builtin"), ("/b", "broken"), ("/c", "unknown_key")):
+        folder = f"{place}/{text}"
+        why = None if trust == "builtin" else hostile_reason(text)
+        entry = candidate(folder, pack_id=text, version=text, names=texts, trust=trust, problem=why)
+        made.library.models[Path(folder)] = model("signed", **hostile_manifest(text))
+        made.library.always = [*made.library.always[:0], *made.library.always, entry]
+    made.library.always = made.library.always[1:]
+    return made
+
+
+@pytest.fixture(params=["en", "uk"])
+def settings(request: pytest.FixtureRequest) -> Settings:
+    return Settings({"language": request.param, "theme": "light"})
+
+
+def spoken() -> Iterator[tuple[str, str]]:
+    """Every text on every widget, seen or not, but what a person edits; with where it is."""
+    for widget in QApplication.allWidgets():
+        name = f"{type(widget).__name__} in {type(widget.window()).__name__}"
+        for kind in ("toolTip", "whatsThis", "statusTip", "accessibleName", "windowTitle"):
+            yield f"{kind} of {name}", getattr(widget, kind)()
+        yield from ((f"{kind} of a command of {name}", said) for kind, said in commands(widget))
+        if isinstance(widget, QLabel | QAbstractButton):
+            yield name, widget.text()
+        elif isinstance(widget, QComboBox):
+            yield from ((f"choice of {name}", widget.itemText(place)) for place in range(widget.count()))
+        elif isinstance(widget, QAbstractItemView):
+            yield from ((f"{kind} of a cell of {name}", said) for kind, said in cells(widget))
+
+
+def commands(widget: QWidget) -> Iterator[tuple[str, str]]:
+    for action in widget.actions() + widget.findChildren(QAction):
+        for kind in ("text", "iconText", "toolTip", "whatsThis", "statusTip"):
+            yield kind, getattr(action, kind)()
+
+
+def cells(view: QAbstractItemView) -> Iterator[tuple[str, str]]:
+    roles = Qt.ItemDataRole
+    kinds = {
+        "text": roles.DisplayRole,
+        "toolTip": roles.ToolTipRole,
+        "statusTip": roles.StatusTipRole,
+        "whatsThis": roles.WhatsThisRole,
+        "accessible text": roles.AccessibleTextRole,
+        "accessible description": roles.AccessibleDescriptionRole,
+    }
+    rows = view.model()
+    for row in range(rows.rowCount() if rows else 0):
+        for column in range(rows.columnCount() if isinstance(rows, QAbstractTableModel) else 1):
+            said = ((kind, rows.index(row, column).data(role)) for kind, role in kinds.items())
+            yield from ((kind, text) for kind, text in said if isinstance(text, str))
+
+
+def assert_plain(text: str) -> int:
+    """Look at every widget there is; how many of their texts hold the hostile one."""
+    met = 0
+    for where, said in spoken():
+        own = said.replace(os.sep + "\u200b", os.sep)  # a path may be broken there
+        own = own.replace("\t", " ", int(where.startswith("text of a command")))  # the command's key stands behind it
+        assert forbidden_in(own.replace("\n", "")) == set(), where
+        assert not any(line.startswith(FORGED[:20]) for line in own.split("\n")), where
+        if where.startswith(("toolTip", "whatsThis", "statusTip")) and Rich.mightBeRichText(own):
+            assert set(re.findall(r"<\s*/?\s*(\w+)", own)) <= {"p", "br"}, where
+        met += "img src" in own
+    for widget in QApplication.allWidgets():
+        if isinstance(widget, QLabel) and widget.text() and widget.objectName() != "qtooltip_label":
+            assert widget.textFormat() == Qt.TextFormat.PlainText, widget.text()
+        if isinstance(widget, QAbstractButton):
+            assert widget.shortcut().isEmpty(), widget.text()
+        assert not isinstance(widget, QMessageBox) or widget.textFormat() == Qt.TextFormat.PlainText
+    return met
+
+
+def show_tips(desk: Desk) -> None:
+    """Rest the pointer on every cell of the list and on every widget that has a tool tip."""
+    table = desk.window.work_list.table
+    for row in range(table.model().rowCount()):
+        for column in range(table.model().columnCount()):
+            at = table.visualRect(table.model().index(row, column)).center()
+            rest(table.viewport(), at)
+    for widget in desk.window.findChildren(QWidget):
+        if widget.isVisible() and widget.toolTip():
+            rest(widget, widget.rect().center())
+    QToolTip.hideText()
+
+
+def rest(widget: QWidget, at: QPoint) -> None:
+    QApplication.sendEvent(widget, QHelpEvent(QEvent.Type.ToolTip, at, widget.mapToGlobal(at)))
+    for tip in QApplication.topLevelWidgets():
+        if tip.objectName() == "qtooltip_label" and tip.isVisible():
+            tip.grab()
+
+
+def dialogs(desk: Desk, text: str) -> Iterator[QWidget]:
+    """Each dialog, shown."""
+    window, translator = desk.window, Translator("uk")
+    for command in ("settings", "keys", "about"):
+        window.actions_by_name[command].trigger()
+        yield next(found for found in reversed(QApplication.topLevelWidgets()) if found.isModal() and found.isVisible())
+    asked = candidate(f"/d/{text}", names={"en": text}, version=text, pack_id=text)
+    for kind in ("unknown_key", "legacy", "older"):
+        fingerprint = FINGERPRINT if kind == "unknown_key" else ""
+        question = PackQuestion(kind=kind, candidate=asked, reason=hostile_reason(text), fingerprint=fingerprint)
+        yield PackDialog(question, translator, window)
+    part = LicensedPart(name=text, version=text, licence=text, replaceable=(text,), texts={text: text})
+    yield LicencesDialog([part], translator, window)
+    yield AboutDialog(translator, window)
+    desk.rooms.publish(RunChanged(run_id=1, state="running"))
+    desk.until(lambda: desk.application.workbench.screening.is_busy)
+    window.close()
+    yield next(found for found in QApplication.topLevelWidgets() if isinstance(found, QMessageBox))
+    desk.rooms.publish(RunChanged(run_id=1, state="finished"))
+
+
+def post_notices(desk: Desk, text: str) -> None:
+    """Everything the window can be told at once."""
+    why, bench = hostile_reason(text), desk.application.workbench
+    desk.rooms.publish(BackendChanged(backend="cpu", state="ready", in_use=True, detail=text))
+    desk.rooms.publish(BackendChanged(backend="edgetpu", state="ready", in_use=False, detail=text))
+    desk.rooms.publish(BackendChanged(backend="edgetpu", state="gone", in_use=False, detail=text, reason=why))
+    desk.rooms.publish(StickChanged(state="unusable", reason=why, notes=(why,)))
+    desk.rooms.publish(DrivesChanged(drives=(Drive(mount_point=f"/media/{text}", name=text, pack_folders=(text,)),)))
+    desk.rooms.publish(RunChanged(run_id=1, state="failed", reason=why))
+    bench.export(Path("/out") / text)
+    desk.until(lambda: {"run", "stick", "backend", "export"} <= {notice.key for notice in bench.board.notices})
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="hears of opened files by inotify")
+def test_no_text_from_outside_is_markup_anywhere(desk: Desk, text: str, picture: Path) -> None:
+    opens = FileOpens(picture)
+    try:
+        assert assert_plain(text) >= 3  # the welcome's title and text, the pack's chip
+        desk.window.grab()
+        desk.screen(f"/films/{text}")
+        post_notices(desk, text)
+        for row_id in (1, 2, 3):
+            desk.open_row(row_id)
+            assert assert_plain(text) > 10
+            desk.window.grab()
+        show_tips(desk)
+        desk.window.actions_by_name["packs"].trigger()
+        desk.window.grab()
+        assert assert_plain(text) > 20
+        show_tips(desk)
+        for dialog in dialogs(desk, text):
+            dialog.grab()
+            assert_plain(text)
+            dialog.close()
+        assert not opens.any()
+        picture.read_bytes()
+        assert opens.any()  # it would have been heard
+    finally:
+        opens.close()
+
+
+def test_names_keep_their_ampersands_and_make_no_shortcut(qapp: QApplication) -> None:
+    button = PlainButton("Smith & Sons &Start", "a\nb")
+    assert button.text() == "Smith && Sons &&Start\na\\nb"
+    assert button.shortcut().isEmpty()
+
+
+def test_a_tip_shows_markup_as_it_was_written(qapp: QApplication) -> None:
+    assert plain_tip("Film 1", "<b>x</b>") == "Film 1\n<b>x</b>"  # Qt looks for markup in the first line alone
+    assert plain_tip("<b>1 & 2</b>", "x\ny") == "<p>&lt;b&gt;1 &amp; 2&lt;/b&gt;<br>\nx\\ny</p>"
+
+
+def test_texts_are_set_through_one_door() -> None:
+    """Whatever can take a text for markup or mnemonics is made in `parts` alone."""
+    made_there = {
+        "QLabel", "QPushButton", "QComboBox", "QMessageBox", "QTextBrowser", "QTextEdit", "QTextDocument", "QToolTip",
+        "QErrorMessage", "QWhatsThis", "QStaticText", "setToolTip", "setWhatsThis", "setStatusTip", "setHtml",
+        "setMarkdown", "setTextFormat", "QInputDialog", "QGroupBox", "QTabWidget", "QRadioButton", "showMessage",
+    }  # fmt: skip
+    calls = [
+        f"{path.name}:{node.lineno} {name}"
+        for path in sorted(DESKTOP.glob("*.py"))
+        if path.name != "parts.py"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        and (name := getattr(node.func, "attr", None) or getattr(node.func, "id", "")) in made_there
+    ]
+    assert calls == []
+
+
+def test_a_note_is_edited_as_it_was_written(desk: Desk, text: str) -> None:
+    """What goes back into the store is not escaped; fields to edit know no markup."""
+    desk.screen()
+    desk.open_row(1)
+    note = desk.window.result.verdict.note
+    desk.until(lambda: "img src" in note.text())
+    desk.window.result.verdict.choose("disagree")
+    desk.until(lambda: desk.rooms.session.verdicts != {})
+    assert desk.rooms.session.verdicts[1].note.startswith(text.partition("\n")[0][:80])
+    editors = [found for found in QApplication.allWidgets() if hasattr(found, "document")]
+    assert all(isinstance(found, QPlainTextEdit) for found in editors)
