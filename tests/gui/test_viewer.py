@@ -5,12 +5,15 @@ from __future__ import annotations
 import pytest
 from fake_rooms import screened
 from PySide6.QtCore import QEvent, QPoint, QPointF, Qt
-from PySide6.QtGui import QColor, QMouseEvent, QWheelEvent
+from PySide6.QtGui import QColor, QFont, QImage, QMouseEvent, QPainter, QWheelEvent
 from PySide6.QtWidgets import QMenu
 
 from conftest import Desk
+from fieldray.desktop.overlay import Corners, draw_corners
 from fieldray.desktop.view_state import ViewState
 from fieldray.desktop.viewer import Viewer
+from fieldray.plain_text import visible
+from hostile import BREAKS, FORGED_LINE, REORDERS, STEERS
 
 
 @pytest.fixture
@@ -183,3 +186,16 @@ def _colourful(viewer: Viewer) -> int:
     points = ((x, y) for x in range(20, viewer.width() - 20, 8) for y in range(20, viewer.height() * 3 // 4, 8))
     colours = (QColor(shot.pixel(x, y)) for x, y in points)
     return sum(max(c.red(), c.green(), c.blue()) - min(c.red(), c.green(), c.blue()) > 12 for c in colours)
+
+
+@pytest.mark.parametrize("text", [FORGED_LINE, STEERS, REORDERS, BREAKS])
+def test_a_corner_has_no_line_that_a_file_began(qapp: object, text: str) -> None:
+    def painted(said: str) -> QImage:
+        sheet = QImage(1400, 300, QImage.Format.Format_RGB32)
+        sheet.fill(0)
+        painter = QPainter(sheet)
+        draw_corners(painter, sheet.rect(), Corners(top_left=(said, "PX-1"), bottom_right=("DX", said)), QFont())
+        painter.end()
+        return sheet
+
+    assert painted(text) == painted(visible(text))

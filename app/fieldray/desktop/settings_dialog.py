@@ -99,7 +99,7 @@ def choice_words(translator: Translator, choice: str) -> str:
         "system": translator.text("As the computer"),
         "light": translator.text("Light"),
         "dark": translator.text("Dark"),
-        "auto": translator.text("Automatic: whatever is ready"),
+        "auto": translator.text("Automatic"),
         "cpu": translator.text("Processor"),
         "edgetpu": "Edge TPU",
         "accelerator": translator.text("The stick alone"),
