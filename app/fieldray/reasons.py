@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from fieldray.plain_text import visible
+
 # fmt: off
 REFUSED: Final[Mapping[str, str]] = {
     "not_an_image": "This file is not a DICOM, PNG or JPEG image.",
@@ -222,10 +224,10 @@ class Reason:
 
 
 def reason(code: str, **parameters: object) -> Reason:
-    """Make a `Reason`; parameter values are turned into text without control characters, at most 200 long."""
+    """Make a `Reason`; parameter values are turned into texts of one line, all of it to be seen, at most 200 long."""
     return Reason(code, tuple((key, _plain(value)) for key, value in sorted(parameters.items())))
 
 
 def _plain(value: object) -> str:
-    text = "".join(letter if letter.isprintable() else " " for letter in str(value)).strip()
+    text = visible(str(value).strip())
     return text if len(text) <= 200 else text[:197] + "..."
