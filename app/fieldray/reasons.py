@@ -76,6 +76,9 @@ PACKS: Final[Mapping[str, str]] = {
     "trust_damaged": "The record of trusted keys and versions cannot be read: {path} ({detail}). No signed pack is "
                      "used until this file is repaired. If you delete it, keys have to be trusted again, and an "
                      "older version is no longer noticed.",
+    "trust_in_use": "The record of trusted keys and versions is held by another window of this program ({holder}): "
+                    "{path}. Wait until it is done, or close it, then try again.",
+    "pack_passed_over": "The pack in {folder} cannot be used, so another one is: {detail}",
     "drive_gone": "The drive was removed while it was read. Nothing was loaded.",
     "fingerprint": "This is not a key's fingerprint: {text}. It has 64 digits from 0-9 and a-f.",
     "signing_key": "The signing key {path} cannot be used: {detail}.",

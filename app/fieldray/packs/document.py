@@ -1,7 +1,7 @@
 """Strict reading of a JSON document: every value is asked for by name and type, and a complaint names its place.
 
-Stricter than `json.loads`: UTF-8 only, no doubled keys, no NaN or infinity, no unknown keys, no control or
-formatting characters in texts (they can hide or reorder what a person reads).
+Stricter than `json.loads`: UTF-8 only, no doubled keys, no NaN or infinity, no unknown keys, no deep nesting, no
+control or formatting characters in texts (they can hide or reorder what a person reads).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import unicodedata
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -20,6 +20,7 @@ _Choice = TypeVar("_Choice", bound=str)
 _Made = TypeVar("_Made")
 _LONGEST_KEY: Final = 100
 _LINE_BREAKS: Final = frozenset("\n\t")
+_DEEPEST: Final = 32  # far more than any description needs, far less than any stack bears
 
 
 def complaint(detail: str) -> PackProblem:
@@ -53,7 +54,7 @@ class Node:
         """The members of an object with any keys."""
         if not isinstance(self.value, dict):
             raise self.fail("an object is needed")
-        if not all(len(name) <= _LONGEST_KEY and is_plain(name) for name in self.value):
+        if not all(len(name) <= _LONGEST_KEY and is_line(name) for name in self.value):
             raise self.fail("a key is too long or holds control characters")
         prefix = f"{self.place}." if self.place else ""
         return {name: Node(value, prefix + name) for name, value in self.value.items()}
@@ -65,11 +66,22 @@ class Node:
         return tuple(Node(value, f"{self.place}[{index}]") for index, value in enumerate(self.value))
 
     def text(self, *, longest: int = 200) -> str:
-        """A text of 1 to `longest` characters, without control or formatting characters but line breaks and tabs."""
+        """A line of 1 to `longest` characters, without control or formatting characters (`is_line`)."""
+        text = self._text(longest)
+        if not is_line(text):
+            raise self.fail("the text holds line breaks or control characters")
+        return text
+
+    def paragraphs(self, *, longest: int) -> str:
+        """As `text`, but it may have line breaks and tabs (`is_plain`)."""
+        text = self._text(longest)
+        if not is_plain(text):
+            raise self.fail("the text holds control characters")
+        return text
+
+    def _text(self, longest: int) -> str:
         if not isinstance(self.value, str) or not 0 < len(self.value) <= longest:
             raise self.fail(f"a text of 1 to {longest} characters is needed")
-        if not is_plain(self.value):
-            raise self.fail("the text holds control characters")
         return self.value
 
     def choice(self, options: tuple[_Choice, ...]) -> _Choice:
@@ -99,9 +111,18 @@ class Node:
             raise self.fail(str(error)) from error
 
 
+def is_line(text: str) -> bool:
+    """Whether a text is one line, and nothing in it can hide, reorder or forge what a person reads.
+
+    No control (C0, C1, line breaks, tabs), formatting (bidirectional, zero-width, tags), private, surrogate or
+    unassigned characters, no line or paragraph separator (Unicode categories C*, Zl and Zp).
+    """
+    return not any((kind := unicodedata.category(letter))[0] == "C" or kind in ("Zl", "Zp") for letter in text)
+
+
 def is_plain(text: str) -> bool:
-    """Whether a text is free of control, formatting, private and unassigned characters (line breaks and tabs pass)."""
-    return all(letter in _LINE_BREAKS or unicodedata.category(letter)[0] != "C" for letter in text)
+    """As `is_line`, but line feeds and tabs pass."""
+    return is_line("".join(letter for letter in text if letter not in _LINE_BREAKS))
 
 
 def read_document(data: bytes) -> Node:
@@ -109,6 +130,7 @@ def read_document(data: bytes) -> Node:
     try:
         text = data.decode()
         value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite)
+        _check_depth(value)
     except (ValueError, RecursionError) as error:
         raise complaint(f"not valid JSON: {error}") from error
     return Node(value, "")
@@ -127,6 +149,20 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(members) != len(pairs):
         raise ValueError("a key stands twice in one object")
     return members
+
+
+def _check_depth(value: object) -> None:
+    """So that whoever walks through the document may do so by recursion. Raises ValueError."""
+    level = [value]
+    for _ in range(_DEEPEST):
+        level = [inner for outer in level if isinstance(outer, list | dict) for inner in _inside(outer)]
+        if not level:
+            return
+    raise ValueError(f"lists and objects are nested more than {_DEEPEST - 1} deep")
+
+
+def _inside(outer: list[Any] | dict[str, Any]) -> Iterable[Any]:
+    return outer.values() if isinstance(outer, dict) else outer
 
 
 def _refuse(constant: str) -> float:

@@ -15,7 +15,7 @@ from typing import Final
 from fieldray.domain.model import InputSpec, Label, Manifest, Model, OutputRoles
 from fieldray.packs.description import ROLE_LIMITS
 from fieldray.packs.listing import LEGACY_CPU_NAME, LEGACY_EDGETPU_NAME
-from fieldray.packs.reading import read_file, read_optional_file
+from fieldray.packs.reading import guarded, read_file, read_optional_file
 
 _ASSUMED_EN: Final = (
     "Unsigned: nobody vouches for these files. Scores only, nothing is assessed. Assumed, since the files do not say: "
@@ -45,6 +45,7 @@ MANIFEST: Final = Manifest(
 )
 
 
+@guarded
 def load_legacy(folder: Path) -> Model:
     """The bare model in a drive's root, copied into memory. Raises PackProblem."""
     cpu_file = read_file(folder, name=LEGACY_CPU_NAME, limit_bytes=ROLE_LIMITS["cpu"])

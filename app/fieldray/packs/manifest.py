@@ -121,9 +121,9 @@ def _manifest(root: Node, fields: Mapping[str, Node]) -> Manifest:
         pack_id=_checked(fields["id"], is_pack_id(fields["id"].text()), "not a pack id (a-z, 0-9, hyphen)"),
         version=_checked(fields["version"], is_version(fields["version"].text()), "not a version such as 1.0.0"),
         names=_texts(fields["names"], longest=100),
-        descriptions=_texts(fields["descriptions"]),
-        intended_use=_texts(fields["intended_use"]),
-        limits=_texts(fields["limits"]),
+        descriptions=_long_texts(fields["descriptions"]),
+        intended_use=_long_texts(fields["intended_use"]),
+        limits=_long_texts(fields["limits"]),
         input=_input(fields["input"]),
         labels=tuple(_label(item) for item in fields["labels"].items(most=100)),
         outputs=_outputs(fields["outputs"]),
@@ -134,7 +134,7 @@ def _manifest(root: Node, fields: Mapping[str, Node]) -> Manifest:
         accepted_views=_words(accepted["views"]),
         accepted_ages_years=_ages(accepted["ages_years"]) if "ages_years" in accepted else None,
         minimum_edgetpu_runtime=runtime.integer(low=0, high=10**6) if runtime else None,
-        provenance={name: node.text(longest=10_000) for name, node in fields["provenance"].members().items()},
+        provenance={name: node.paragraphs(longest=10_000) for name, node in fields["provenance"].members().items()},
         metrics={name: _free(node) for name, node in fields["metrics"].members().items()},
     )
 
@@ -152,8 +152,12 @@ def _ages(node: Node) -> tuple[int, int]:
     return ages[0], ages[1]
 
 
-def _texts(node: Node, *, longest: int = 5_000) -> Mapping[str, str]:
+def _texts(node: Node, *, longest: int) -> Mapping[str, str]:
     return {language: text.text(longest=longest) for language, text in node.fields(LANGUAGES).items()}
+
+
+def _long_texts(node: Node) -> Mapping[str, str]:
+    return {language: text.paragraphs(longest=5_000) for language, text in node.fields(LANGUAGES).items()}
 
 
 def _words(node: Node) -> tuple[str, ...]:

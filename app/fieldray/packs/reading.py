@@ -1,20 +1,28 @@
-"""Reading one file of a pack from a medium that may be hostile or may be pulled out while it is read.
+"""Reading a pack from a medium that may be hostile or may be pulled out while it is read.
 
-Never through a link, never from anything but a regular file, never more than a limit, and always into memory: a
-model mapped from a stick would kill the process when the stick goes.
+A file is never read through a link, never from anything but a regular file, never more than a limit, and always into
+memory: a model mapped from a stick would kill the process when the stick goes. Everything that makes sense of what
+was read stands behind `guarded`: whatever a pack does to it is a problem of that one pack.
 """
 
 from __future__ import annotations
 
 import errno
+import functools
+import logging
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Concatenate, Final, ParamSpec, TypeVar
 
-from fieldray.errors import PackProblem
+from fieldray.errors import FieldrayError, PackProblem
 from fieldray.reasons import reason
 
+log = logging.getLogger(__name__)
+
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
 _MEGABYTE: Final = 2**20
 # A FIFO must not block the opening; a link must not be followed; Windows must not translate line ends.
 _FLAGS: Final = os.O_RDONLY | sum(
@@ -24,6 +32,30 @@ _GONE_ERRNO: Final = frozenset({errno.EIO, errno.ENODEV, errno.ENXIO, errno.ENOT
 # ERROR_NOT_READY, ERROR_GEN_FAILURE, ERROR_DEV_NOT_EXIST, ERROR_NO_SUCH_DEVICE, ERROR_FILE_INVALID (the volume was
 # altered), ERROR_IO_DEVICE, ERROR_DEVICE_NOT_CONNECTED (winerror.h)
 _GONE_WINDOWS: Final = frozenset({21, 31, 55, 433, 1006, 1117, 1167})
+
+
+def guarded(
+    read: Callable[Concatenate[Path, _Parameters], _Result],
+) -> Callable[Concatenate[Path, _Parameters], _Result]:
+    """The one door to a pack: `read(folder, ...)`, from which nothing but a reason comes out.
+
+    A PackProblem (and a StorageProblem of our own records) passes; the system's errors become one; so does all that
+    a maker can provoke and nobody thought of: too deep, too long, too much memory, a bug of ours or of a library.
+    """
+
+    @functools.wraps(read)
+    def door(folder: Path, /, *arguments: _Parameters.args, **options: _Parameters.kwargs) -> _Result:
+        try:
+            return read(folder, *arguments, **options)
+        except FieldrayError:
+            raise
+        except OSError as error:
+            raise problem_of(error, folder=folder) from error
+        except Exception as error:
+            log.warning("a pack was refused in a way nobody thought of: %a", str(folder), exc_info=True)
+            raise PackProblem(reason("pack_unreadable", detail=f"{type(error).__name__}: {error}")) from error
+
+    return door
 
 
 def read_file(folder: Path, *, name: str, limit_bytes: int) -> bytes:

@@ -20,7 +20,7 @@ from fieldray.packs.description import Description, PackFile, Role
 from fieldray.packs.document import complaint
 from fieldray.packs.manifest import parse
 from fieldray.packs.naming import MANIFEST_NAME, SIGNATURE_NAME
-from fieldray.packs.reading import read_file
+from fieldray.packs.reading import guarded, read_file
 from fieldray.reasons import reason
 
 _MANIFEST_LIMIT: Final = 2**20
@@ -44,25 +44,40 @@ class Sealed:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class WholePack:
-    """Every byte of a pack, each file proven to be the one that was signed. `contents` is by file name."""
+    """Every byte of a pack, each file proven to be the one that was signed. `contents` is by file name.
+
+    signed_model    what these bytes mean: the model in memory, as one whose key is trusted
+    """
+
+    sealed: Sealed
+    contents: Mapping[str, bytes]
+    signed_model: Model
+
+    def model(self, trust: Trust) -> Model:
+        """The model in memory."""
+        return replace(self.signed_model, trust=trust)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Parts:
+    """What the files of a pack mean."""
 
     sealed: Sealed
     contents: Mapping[str, bytes]
 
-    def model(self, trust: Trust) -> Model:
-        """The model in memory. Raises PackProblem("pack_manifest") when arrays do not fit the description."""
+    def model(self) -> Model:
+        """Raises PackProblem("pack_manifest") when arrays or card do not fit the description."""
         description = self.sealed.description
-        gate, golden = self._gate(), self._golden()
         cpu = description.file("cpu")
         assert cpu is not None  # the description was refused without it
         return Model(
-            manifest=replace(description.manifest, gate=gate),
-            trust=trust,
+            manifest=replace(description.manifest, gate=self._gate()),
+            trust="signed",
             fingerprint=self.sealed.fingerprint,
             model_sha256=cpu.sha256,
             cpu_file=self.contents[cpu.name],
             edgetpu_file=self._content("edgetpu"),
-            golden=golden,
+            golden=self._golden(),
             card=self._card(),
         )
 
@@ -107,6 +122,7 @@ class WholePack:
         return golden
 
 
+@guarded
 def read_sealed(folder: Path) -> Sealed:
     """Read description and signature, verify, and only then parse. Raises PackProblem."""
     manifest_bytes = read_file(folder, name=MANIFEST_NAME, limit_bytes=_MANIFEST_LIMIT)
@@ -120,12 +136,14 @@ def read_sealed(folder: Path) -> Sealed:
     )
 
 
+@guarded
 def read_files(folder: Path, sealed: Sealed) -> WholePack:
-    """Copy every listed file into memory and check the copy. Raises PackProblem. Files not listed are never read."""
-    return WholePack(
-        sealed=sealed,
-        contents={file.name: _read_listed(folder, file) for file in sealed.description.files},
-    )
+    """Copy every listed file into memory, check the copy and make the model. Files not listed are never read.
+
+    Raises PackProblem.
+    """
+    contents = {file.name: _read_listed(folder, file) for file in sealed.description.files}
+    return WholePack(sealed=sealed, contents=contents, signed_model=_Parts(sealed, contents).model())
 
 
 def _read_signature(folder: Path) -> bytes:

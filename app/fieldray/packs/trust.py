@@ -1,28 +1,33 @@
-"""Which signing keys a person trusts, and the highest version of each pack seen under each key.
+"""Which signing keys a person trusts, and the highest version of each pack that ran here under each key.
 
 One JSON file, `pack_trust.json`, in the user's data folder, written beside and renamed. A file that is not there is
 a first start. A file that cannot be understood is never taken for an empty one, since that would let an older pack
 pass for new: everything that needs it is refused, with the file's path, until a person repairs or deletes it.
+Every change is made under a lock that holds across processes (`pack_trust.lock`), so that two programs at work do
+not lose each other's entries.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
-import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from fieldray.errors import PackProblem, StorageProblem, UsageProblem
+from fieldray.file_lock import FileLock, HeldError
 from fieldray.packs.document import Node, read_document, write_document
 from fieldray.packs.naming import is_pack_id, version_key
 from fieldray.packs.signing import read_fingerprint
 from fieldray.reasons import reason
 
 _FILE_NAME: Final = "pack_trust.json"
+_LOCK_NAME: Final = "pack_trust.lock"
+_LOCK_WAIT_S: Final = 10.0  # a change takes milliseconds, on a slow disk a second
 _FORMAT: Final = 1
 _LIMIT_BYTES: Final = 2**24
 
@@ -37,21 +42,22 @@ class TrustedKey:
 
 @dataclass(frozen=True, slots=True)
 class _Records:
-    """The file's content: day by fingerprint, and highest version by pack id by fingerprint."""
+    """The file's content: day by fingerprint, and highest version that ran by pack id by fingerprint."""
 
     keys: Mapping[str, str] = field(default_factory=dict)
     seen: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 class TrustStore:
-    """The records of one user. May be used by several threads; every question reads the file anew.
+    """The records of one user. May be used by several threads and processes; every question reads the file again.
 
-    Every method raises StorageProblem("trust_damaged") for a damaged file, those that write "not_writable" too.
+    Every method raises StorageProblem("trust_damaged") for a damaged file; those that write raise "not_writable" and
+    "trust_in_use" too.
     """
 
     def __init__(self, home: Path) -> None:
         self._path = home / _FILE_NAME
-        self._lock = threading.Lock()
+        self._lock_path = home / _LOCK_NAME
 
     def trusted(self) -> tuple[TrustedKey, ...]:
         """The trusted keys, ordered by fingerprint."""
@@ -64,7 +70,7 @@ class TrustStore:
     def trust(self, fingerprint: str) -> None:
         """Trust a key from now on. Raises UsageProblem when it is not a fingerprint."""
         known = read_fingerprint(fingerprint)
-        with self._lock:
+        with self._locked():
             records = self._read()
             day = datetime.now(UTC).date().isoformat()
             self._write(replace(records, keys={known: day, **records.keys}))
@@ -72,22 +78,34 @@ class TrustStore:
     def forget(self, fingerprint: str) -> None:
         """Trust a key no longer; the versions seen under it are kept. Raises UsageProblem, not for an unknown key."""
         known = read_fingerprint(fingerprint)
-        with self._lock:
+        with self._locked():
             records = self._read()
             self._write(replace(records, keys={key: day for key, day in records.keys.items() if key != known}))
 
     def highest_seen(self, fingerprint: str, *, pack_id: str) -> str | None:
-        """The highest version of this pack that was loaded from under this key, None for none."""
+        """The highest version of this pack that ran here under this key, None for none."""
         return self._read().seen.get(fingerprint, {}).get(pack_id)
 
     def record(self, fingerprint: str, *, pack_id: str, version: str) -> None:
-        """Remember that a version was loaded; writes only when it is the highest so far."""
-        with self._lock:
+        """Remember that a version ran here; writes only when it is the highest so far."""
+        if not _is_higher(version, than=self.highest_seen(fingerprint, pack_id=pack_id)):
+            return  # the highest one never sinks, so this needs no lock
+        with self._locked():
             records = self._read()
             packs = records.seen.get(fingerprint, {})
-            if pack_id in packs and version_key(packs[pack_id]) >= version_key(version):
-                return
-            self._write(replace(records, seen={**records.seen, fingerprint: {**packs, pack_id: version}}))
+            if _is_higher(version, than=packs.get(pack_id)):
+                self._write(replace(records, seen={**records.seen, fingerprint: {**packs, pack_id: version}}))
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        try:
+            lock = FileLock(self._lock_path, holder=f"process {os.getpid()}", wait_s=_LOCK_WAIT_S)
+        except HeldError as held:
+            raise StorageProblem(reason("trust_in_use", path=self._path, holder=held.holder)) from held
+        except OSError as error:
+            raise self._not_writable(error) from error
+        with lock:
+            yield
 
     def _read(self) -> _Records:
         try:
@@ -103,6 +121,9 @@ class TrustStore:
     def _damaged(self, detail: str) -> StorageProblem:
         return StorageProblem(reason("trust_damaged", path=self._path, detail=detail))
 
+    def _not_writable(self, error: OSError) -> StorageProblem:
+        return StorageProblem(reason("not_writable", path=self._path, detail=error.strerror or type(error).__name__))
+
     def _write(self, records: _Records) -> None:
         content = {"format": _FORMAT, "keys": records.keys, "seen": records.seen}
         try:
@@ -113,10 +134,26 @@ class TrustStore:
                     file.flush()
                     os.fsync(file.fileno())  # a file cut short by a power failure would lock every pack out
                 Path(beside).replace(self._path)
+                _keep_name(self._path)
             finally:
                 Path(beside).unlink(missing_ok=True)
         except OSError as error:
-            raise StorageProblem(reason("not_writable", path=self._path, detail=error.strerror)) from error
+            raise self._not_writable(error) from error
+
+
+def _is_higher(version: str, *, than: str | None) -> bool:
+    return than is None or version_key(version) > version_key(than)
+
+
+def _keep_name(path: Path) -> None:
+    """Have a renamed file's new name on the disk, too; Windows does that by itself."""
+    if os.name == "posix":
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            with contextlib.suppress(OSError):  # not every file system can
+                os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def _records(root: Node) -> _Records:
