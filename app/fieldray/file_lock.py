@@ -63,7 +63,6 @@ class FileLock:
             os.close(self._handle)
             self._handle = -1
 
-
     def _take(self, *, until_s: float) -> None:
         """The systems' own waiting knows no end, so the lock is asked for again and again."""
         while True:

@@ -87,6 +87,7 @@ class Clinic:
                 find=self.stick.find,
                 stick_timeout_s=STICK_TIMEOUT_S,
                 stick_start_timeout_s=_START_TIMEOUT_S,
+                passed=self.packs.record_run,
             )
             self._engines.append(RecordingEngine(engine, self.record))
             return self._engines[-1]

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from fieldray.errors import PackNotTrusted, PackProblem
-from fieldray.reasons import reason
+from fieldray.reasons import Reason, reason
 
 if TYPE_CHECKING:
     from fieldray.domain.model import Model
     from fieldray.packs.library import PackLibrary
+
+Complain = Callable[[str], None]
+_LACKS_A_YES: Final = ("pack_older", "pack_legacy")
+
+
+def _keep_quiet(_: str) -> None:
+    """Where nobody is listening; the log has it in any case."""
 
 
 def add_trust_options(parser: argparse.ArgumentParser) -> None:
@@ -34,18 +42,37 @@ def add_pack_rules(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--allow-legacy", action="store_true", help="use an unsigned legacy model: scores only")
 
 
-def load_model(library: PackLibrary, options: argparse.Namespace) -> Model:
+def load_model(library: PackLibrary, options: argparse.Namespace, *, complain: Complain = _keep_quiet) -> Model:
     """The pack asked for, else that of a drive, else the newest that ships with the program, verified and in memory.
 
-    Raises PackProblem, PackNotTrusted, StorageProblem.
+    `complain` hears of broken packs that were passed over. Raises PackProblem, PackNotTrusted, StorageProblem.
     """
-    return load_pack(library, options.pack, options)
+    return load_pack(library, options.pack, options, complain=complain)
 
 
-def load_pack(library: PackLibrary, name: str | None, options: argparse.Namespace) -> Model:
-    """As `load_model`, for a pack by name or place; `options` say what is allowed."""
-    folder = find_pack(library, name)
+def load_pack(
+    library: PackLibrary, name: str | None, options: argparse.Namespace, *, complain: Complain = _keep_quiet
+) -> Model:
+    """As `load_model`, for a pack by name or place; `options` say what is allowed.
 
+    A pack may turn out to be broken only when it is read whole: it is then passed over like one that looks so.
+    """
+    broken: dict[Path, Reason] = {}
+    while True:
+        folder = find_pack(library, name, broken=broken)
+        try:
+            model = _load(library, folder, options)
+        except PackProblem as problem:
+            if isinstance(problem, PackNotTrusted) or problem.reason.code in _LACKS_A_YES or folder in broken:
+                raise
+            broken[folder] = problem.reason
+        else:
+            for place, why in broken.items():
+                complain(reason("pack_passed_over", folder=place, detail=why.text).text)
+            return model
+
+
+def _load(library: PackLibrary, folder: Path, options: argparse.Namespace) -> Model:
     def load() -> Model:
         return library.load(folder, allow_older=options.allow_older, allow_legacy=options.allow_legacy)
 
@@ -65,12 +92,39 @@ def give_trust(library: PackLibrary, problem: PackNotTrusted, fingerprint: str |
     library.trust(problem.fingerprint)
 
 
-def find_pack(library: PackLibrary, name: str | None) -> Path:
-    """The folder of a pack by name or place; without a name the default one. Raises PackProblem."""
+def find_pack(library: PackLibrary, name: str | None, *, broken: dict[Path, Reason] | None = None) -> Path:
+    """The folder of a pack by name or place; without a name the default one. Raises PackProblem.
+
+    Folders of `broken` are passed over; those on drives that are seen to be broken are added.
+    """
+    broken = {} if broken is None else broken
     drives = drives_with_packs()
-    if name is not None:
-        return library.find(name, drives=drives)
-    return library.find(drives[0]) if drives else newest_kept(library)
+    try:
+        if name is None:
+            return default_pack(library, drives, broken=broken)
+        return library.find(name, drives=drives, without=broken)
+    except PackProblem as problem:
+        if broken and problem.reason.code in ("no_pack", "pack_not_found"):
+            raise PackProblem(next(iter(broken.values()))) from problem
+        raise
+
+
+def default_pack(library: PackLibrary, drives: Sequence[Path], *, broken: dict[Path, Reason]) -> Path:
+    """The pack of the first drive with one that would load, else of the first with one that only lacks a yes, else
+    the newest kept here: a broken pack hides no other. `broken` as for `find_pack`. Raises PackProblem.
+    """
+    from fieldray.packs.library import choose
+
+    seen = []
+    for drive in drives:
+        found = [candidate for candidate in library.on_drive(drive) if candidate.folder not in broken]
+        broken |= {entry.folder: entry.problem for entry in found if entry.trust == "broken" and entry.problem}
+        seen.append((drive, [candidate for candidate in found if candidate.trust != "broken"]))
+    whole = [(drive, found) for drive, found in seen if found]
+    if not whole:
+        return newest_kept(library)
+    drive, found = min(whole, key=lambda entry: min(candidate.hindrance for candidate in entry[1]))
+    return choose(found, place=drive).folder
 
 
 def drives_with_packs() -> list[Path]:

@@ -66,7 +66,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
         from fieldray.packs.library import PackLibrary
         from fieldray.paths import user_data
 
-        model = load_model(PackLibrary(user_data()), options)
+        model = load_model(PackLibrary(user_data()), options, complain=console.complain)
         from fieldray.commands.run import RunReport, json_lines
         from fieldray.pipeline.session import Session, system_engine
         from fieldray.reports.files import require_writable

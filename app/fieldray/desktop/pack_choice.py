@@ -51,6 +51,7 @@ class PackChoice(QObject):
         self.loading: PackCandidate | None = None
         self.point_name: str | None = None
         self._in_question: PackCandidate | None = None
+        self._unfit: set[Path] = set()  # seen to be broken only when they were loaded
         self.may_switch: Callable[[], bool] = lambda: True
 
     # ---- what happens
@@ -147,7 +148,7 @@ class PackChoice(QObject):
         """Nothing runs: if the drive of the pack in use is gone, go over to the first pack that needs no question."""
         if self.loading is not None or (self.model is not None and self.source_is_here):
             return
-        ready = next((entry for entry in self.candidates if entry.problem is None), None)
+        ready = self._ready()
         if ready is not None:
             self.use(ready, asked_for=False)
         elif self.model is not None:
@@ -160,6 +161,7 @@ class PackChoice(QObject):
     def _listed(self, found: tuple[PackCandidate, ...]) -> None:
         known = {entry.folder for entry in self.candidates}
         self.candidates = found
+        self._unfit.clear()
         self.listed.emit()
         if self._in_question is not None and all(entry.folder != self._in_question.folder for entry in found):
             self._in_question = None
@@ -170,10 +172,11 @@ class PackChoice(QObject):
         elif self.source is not None and any(entry.folder == self.source.folder for entry in new):
             self._board.withdraw("drive")  # it was put back: the pack in use is this one
             new = [entry for entry in new if entry.folder != self.source.folder]
-        if new and self.may_switch():
-            self.use(new[0], asked_for=False)
-        elif new:
-            self._offer(new[0])
+        best = min(new, key=lambda entry: entry.hindrance, default=None)  # a broken pack hides no other
+        if best and self.may_switch():
+            self.use(best, asked_for=False)
+        elif best:
+            self._offer(best)
         elif self.may_switch():
             self.settle()
 
@@ -196,6 +199,7 @@ class PackChoice(QObject):
             raise error
         question = _question(error, candidate) if candidate else None
         if question is None:
+            self._unfit |= {candidate.folder} if candidate else set()
             self._board.post_reason("pack", error.reason, action=Action(lambda t: t.text("Look again"), self.look))
         elif asked_for:
             self.asked.emit(question)
@@ -203,20 +207,33 @@ class PackChoice(QObject):
             action = Action(lambda t: t.text("Review…"), lambda: self.asked.emit(question))
             self._board.post_reason("pack", question.reason, level="warning", action=action)
             self._in_question = candidate
-        if not asked_for and self.model is None:
-            self._use_builtin()
+        if not asked_for:
+            self._use_ready(is_broken=question is None)
 
-    def _use_builtin(self) -> None:
-        """The pack of a drive waits for an answer: meanwhile a pack that needs none is used."""
-        ready = next((entry for entry in self.candidates if entry.problem is None), None)
+    def _ready(self) -> PackCandidate | None:
+        """The first pack that needs no question, and was not found broken since the packs were listed."""
+        entries = (entry for entry in self.candidates if entry.problem is None and entry.folder not in self._unfit)
+        return next(entries, None)
+
+    def _use_ready(self, *, is_broken: bool) -> None:
+        """The pack of a drive is broken or waits for an answer: meanwhile a pack that needs none is used.
+
+        Beside a broken pack it may be the one that the drive was plugged in for.
+        """
+        ready = self._ready()
         library = self._library
         if ready is None or library is None:
+            return
+        if is_broken and ready.origin == "drive" and (self.source is None or ready.folder != self.source.folder):
+            self.use(ready, asked_for=False)
+            return
+        if self.model is not None:
             return
         self._background.run(
             lambda: library.load(ready.folder),
             channel="packs",
             done=lambda model: self._loaded_meanwhile(ready, model),
-            failed=lambda error: self._problem(error, None),
+            failed=lambda error: self._problem(error, ready, asked_for=False),
         )
 
     def _loaded_meanwhile(self, candidate: PackCandidate, model: Model) -> None:

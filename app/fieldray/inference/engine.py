@@ -41,6 +41,8 @@ class Engine:
     kinds            the devices there are, preferred ones first; the CPU alone if not given
     policy           which of the backends that are ready run images; see `domain.prediction.Policy`
     watch            makes what tells the engine, by `reconsider` and `lost`, that a device came or went
+    passed           hears of a model whose self-test passed on a backend, from that backend's thread and before it runs
+                     an image; a FieldrayError raised keeps it from running any
     restart_delay_s  before the first restart of a backend that died; four times as long before each further one
     """
 
@@ -52,6 +54,7 @@ class Engine:
         kinds: Sequence[BackendKind] | None = None,
         policy: Policy = "accelerator",
         watch: Callable[[Engine], Watch] | None = None,
+        passed: Callable[[Model], None] = lambda _: None,
         restart_delay_s: float = 0.05,
     ) -> None:
         self._kinds = (cpu_kind(),) if kinds is None else tuple(kinds)
@@ -60,6 +63,7 @@ class Engine:
         self._publish = publish
         self._watch = watch
         self._watch_started: Watch | None = None
+        self._passed = passed
         self._restart_delay_s = restart_delay_s
         self._lock = threading.Lock()
         self._publishing = threading.RLock()
@@ -83,7 +87,9 @@ class Engine:
                 self._retiring.append(self._current)
             board = Board([kind.name for kind in self._kinds], self._publish, publishing=self._publishing)
             board.choose(self._chosen, self._policy)
-            self._current = _Deployment(model, self._kinds, board, restart_delay_s=self._restart_delay_s)
+            self._current = _Deployment(
+                model, self._kinds, board, restart_delay_s=self._restart_delay_s, passed=self._passed
+            )
             self._look_out()
 
     def wait_ready(self, *, timeout_s: float = 60.0) -> None:
@@ -177,11 +183,19 @@ class Engine:
 class _Deployment:
     """One model, its board and its lanes."""
 
-    def __init__(self, model: Model, kinds: Sequence[BackendKind], board: Board, *, restart_delay_s: float) -> None:
+    def __init__(
+        self,
+        model: Model,
+        kinds: Sequence[BackendKind],
+        board: Board,
+        *,
+        restart_delay_s: float,
+        passed: Callable[[Model], None],
+    ) -> None:
         self.model: Final = model
         self.board: Final = board
         self.lanes: Final = tuple(
-            Lane(kind, slot, board, model, restart_delay_s=restart_delay_s)
+            Lane(kind, slot, board, model, restart_delay_s=restart_delay_s, passed=passed)
             for kind, slot in zip(kinds, board.slots, strict=True)
         )
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from fieldray.domain.model import Model
 from fieldray.domain.prediction import BackendName, Prediction
-from fieldray.errors import BackendProblem
+from fieldray.errors import BackendProblem, FieldrayError
 from fieldray.inference.backend import Answer, Backend, BackendKind
 from fieldray.inference.board import Board, Job, Slot
 from fieldray.inference.self_test import check_golden, time_image
@@ -43,12 +43,22 @@ _LASTING: Final = frozenset(
 class Lane:
     """Serves a board's queue with one kind of backend until the board is over."""
 
-    def __init__(self, kind: BackendKind, slot: Slot, board: Board, model: Model, *, restart_delay_s: float) -> None:
+    def __init__(
+        self,
+        kind: BackendKind,
+        slot: Slot,
+        board: Board,
+        model: Model,
+        *,
+        restart_delay_s: float,
+        passed: Callable[[Model], None],
+    ) -> None:
         self._kind = kind
         self._slot = slot
         self._board = board
         self._model = model
         self._restart_delay_s = restart_delay_s
+        self._passed = passed
         self._backend: Backend | None = None
         self._jobs: Sequence[Job] = ()
         self._failures = 0
@@ -85,7 +95,7 @@ class Lane:
             try:
                 self._start()
                 self._run_images()
-            except BackendProblem as problem:
+            except FieldrayError as problem:
                 delay_s = self._lose(problem.reason)
             except Exception as error:
                 log.exception("a backend failed in a way nobody thought of")
@@ -104,6 +114,7 @@ class Lane:
         if self._model.golden:
             check_golden(self._backend, self._model.golden)
         image_s = time_image(self._backend, self._model.manifest.input)
+        self._passed(self._model)
         self._sequence = 0
         self._ready_since_s = time.monotonic()
         self._board.enter(self._slot, "ready", detail=self._backend.detail, image_s=image_s)

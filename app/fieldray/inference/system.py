@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from fieldray.child import Child
 from fieldray.domain.events import Publish
+from fieldray.domain.model import Model
 from fieldray.domain.prediction import DeviceChoice, Policy
 from fieldray.inference import coral
 from fieldray.inference.coral_usb import FindSticks
@@ -29,12 +30,13 @@ def system_engine(
     stick_timeout_s: float = 3.0,
     stick_start_timeout_s: float = 20.0,
     started: Child | None = None,
+    passed: Callable[[Model], None] = lambda _: None,
 ) -> Engine:
     """An engine that moves to the stick when it is plugged in, and back when it is gone.
 
     `libraries` and `find` as for `edgetpu.edgetpu_kind`. The stick may take `stick_timeout_s` for an image, and
     `stick_start_timeout_s` until it is open, which includes its firmware and its first image. `started` as for
-    `cpu.cpu_kind`.
+    `cpu.cpu_kind`, `passed` as for `Engine`.
     """
 
     spare = Spare(RUNTIMES)
@@ -65,4 +67,5 @@ def system_engine(
         kinds=(stick, cpu_kind(priority="raised", started=started)),
         policy=policy,
         watch=watch,
+        passed=passed,
     )

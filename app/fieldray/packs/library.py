@@ -1,12 +1,16 @@
 """The packs within reach: on drives, installed for this user, shipped with the program; and the only way to one.
 
 `load` is the gate: a pack is read whole into memory and checked, then its key must be trusted, then it must not be
-older than what was used before. Packs of the program's own folder are trusted by a hash built in and need no store.
+older than what ran here before. Packs of the program's own folder are trusted by a hash built in and need no store.
+What a model's backend answers is known later, so whoever runs it says by `record_run` that it passed its self-test:
+a pack that cannot be run leaves no trace, and shuts no older one out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import itertools
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -19,11 +23,13 @@ from fieldray.packs.legacy import MANIFEST as LEGACY_MANIFEST
 from fieldray.packs.legacy import load_legacy
 from fieldray.packs.listing import is_legacy, is_pack, pack_folders, packs_in
 from fieldray.packs.naming import MANIFEST_NAME, SIGNATURE_NAME, version_key
-from fieldray.packs.reading import problem_of
+from fieldray.packs.reading import guarded
 from fieldray.packs.sealed import Sealed, WholePack, read_files, read_sealed
 from fieldray.packs.trust import TrustedKey, TrustStore
 from fieldray.packs.write import write_folder
 from fieldray.reasons import Reason, reason
+
+log = logging.getLogger(__name__)
 
 Origin = Literal["builtin", "installed", "drive"]
 CandidateTrust = Literal["builtin", "trusted", "unknown_key", "legacy", "broken"]
@@ -50,6 +56,11 @@ class PackCandidate:
     def pack_name(self) -> str:
         """`id-version`, the folder's name for a broken pack."""
         return f"{self.pack_id}-{self.version}" if self.pack_id else self.folder.name
+
+    @property
+    def hindrance(self) -> int:
+        """What stands between it and its use: 0 nothing, 1 a person's yes, 2 a yes to an unsigned one, 3 all."""
+        return {"legacy": 2, "broken": 3}.get(self.trust, 0 if self.problem is None else 1)
 
 
 class PackLibrary:
@@ -79,29 +90,31 @@ class PackLibrary:
 
     def available(self, drives: Iterable[Path] = ()) -> tuple[PackCandidate, ...]:
         """Every pack within reach, those of the drives first, then installed, then shipped ones."""
-        found: list[PackCandidate] = []
-        for drive in drives:
-            try:
-                found.extend(self.candidates(drive))
-            except PackProblem:
-                continue  # this drive is going; the others stay
-        return (*found, *self.installed(), *self.builtin())
+        on_drives = itertools.chain.from_iterable(map(self.on_drive, drives))
+        return (*on_drives, *self.installed(), *self.builtin())
 
-    def find(self, name_or_path: str | Path, *, drives: Iterable[Path] = ()) -> Path:
+    def on_drive(self, drive: Path) -> tuple[PackCandidate, ...]:
+        """As `candidates`, but none where the drive is going: the others stay."""
+        try:
+            return self.candidates(drive)
+        except PackProblem:
+            return ()
+
+    def find(self, name_or_path: str | Path, *, drives: Iterable[Path] = (), without: Collection[Path] = ()) -> Path:
         """The folder of a pack given as a folder (itself, a drive, or one that holds it), `id-version`, or `id`.
 
-        Of several versions of one pack the highest that would load is taken.
+        Of several packs those that would load come first, and of several versions of one pack the highest. Folders of
+        `without` are not looked at.
 
         Raises PackProblem: pack_not_found, pack_several.
         """
         path = Path(name_or_path)
         if path.is_dir():
-            return _choice(path, self._listed(path, "drive", lambda place: pack_folders(place) or packs_in(place)))
-        name = str(name_or_path)
-        matches = [found for found in self.available(drives) if name in (found.pack_id, found.pack_name)]
-        if not matches:
-            raise PackProblem(reason("pack_not_found", name=name))
-        return max(matches, key=_preference).folder
+            matches = self._listed(path, "drive", _packs_near)
+        else:
+            name = str(name_or_path)
+            matches = tuple(found for found in self.available(drives) if name in (found.pack_id, found.pack_name))
+        return choose([found for found in matches if found.folder not in without], place=name_or_path).folder
 
     # ---- loading
 
@@ -111,7 +124,7 @@ class PackLibrary:
         Raises PackNotTrusted when only the yes to its key is missing, PackProblem, and StorageProblem when the
         records of trust cannot be read or written.
         """
-        if self._is_legacy(folder):
+        if _is_legacy(folder):
             if not allow_legacy:
                 raise PackProblem(reason("pack_legacy"))
             return load_legacy(folder)
@@ -127,6 +140,15 @@ class PackLibrary:
         return write_folder(self._installed_root / name, contents={**pack.contents, **own})
 
     # ---- trusting
+
+    def record_run(self, model: Model) -> None:
+        """The model ran here and passed its self-test: from now on an older version is asked about.
+
+        Raises StorageProblem when that cannot be kept, and the model is then not to be used.
+        """
+        if model.trust == "signed":
+            pack_id, version = model.manifest.pack_id, model.manifest.version
+            self._store.record(model.fingerprint, pack_id=pack_id, version=version)
 
     def trust(self, fingerprint: str) -> None:
         """Trust a key from now on, in any way of writing it. Raises UsageProblem, StorageProblem."""
@@ -145,12 +167,7 @@ class PackLibrary:
     def _admitted(self, folder: Path, *, allow_older: bool) -> tuple[WholePack, Trust]:
         sealed = read_sealed(folder)
         pack = read_files(folder, sealed)
-        trust = self._admit(folder, sealed, allow_older=allow_older)
-        if trust == "signed":
-            manifest = sealed.description.manifest
-            pack.model(trust)  # a pack that cannot be used leaves no trace
-            self._store.record(sealed.fingerprint, pack_id=manifest.pack_id, version=manifest.version)
-        return pack, trust
+        return pack, self._admit(folder, sealed, allow_older=allow_older)
 
     def _admit(self, folder: Path, sealed: Sealed, *, allow_older: bool) -> Trust:
         """Whether a pack with a right signature may be used here: whose it is, and whether it is older."""
@@ -170,20 +187,10 @@ class PackLibrary:
         is_inside = place.parent == self._builtin_root.resolve()
         return is_inside and self._builtin_table.get(place.name) == sealed.manifest_sha256
 
-    def _is_legacy(self, folder: Path) -> bool:
-        try:
-            return is_legacy(folder) and not is_pack(folder)
-        except OSError as error:
-            raise problem_of(error, folder=folder) from error
-
     def _listed(
         self, folder: Path, origin: Origin, look: Callable[[Path], tuple[Path, ...]]
     ) -> tuple[PackCandidate, ...]:
-        try:
-            found = look(folder)
-        except OSError as error:
-            raise problem_of(error, folder=folder) from error
-        return tuple(self._candidate(path, origin) for path in found)
+        return tuple(self._candidate(path, origin) for path in guarded(look)(folder))
 
     def _of_root(self, root: Path, origin: Origin) -> tuple[PackCandidate, ...]:
         """The highest version first: that is the one used where none is asked for."""
@@ -191,12 +198,17 @@ class PackLibrary:
         return tuple(sorted(found, key=_preference, reverse=True))
 
     def _candidate(self, folder: Path, origin: Origin) -> PackCandidate:
-        if self._is_legacy(folder):
-            return _legacy_candidate(folder, origin)
+        """One pack, whatever it is made of: a broken one never hides the others."""
         try:
-            sealed = read_sealed(folder)
+            return guarded(self._described)(folder, origin)
         except PackProblem as problem:
+            log.warning("a pack is broken: %a (%s)", str(folder), problem.reason.text)
             return PackCandidate(folder=folder, origin=origin, trust="broken", problem=problem.reason)
+
+    def _described(self, folder: Path, origin: Origin) -> PackCandidate:
+        if _is_legacy(folder):
+            return _legacy_candidate(folder, origin)
+        sealed = read_sealed(folder)
         trust, why_not = self._standing(folder, sealed)
         manifest = sealed.description.manifest
         return PackCandidate(
@@ -220,6 +232,15 @@ class PackLibrary:
         return ("builtin" if trust == "builtin" else "trusted"), None
 
 
+@guarded
+def _is_legacy(folder: Path) -> bool:
+    return is_legacy(folder) and not is_pack(folder)
+
+
+def _packs_near(folder: Path) -> tuple[Path, ...]:
+    return pack_folders(folder) or packs_in(folder)
+
+
 def _legacy_candidate(folder: Path, origin: Origin) -> PackCandidate:
     return PackCandidate(
         folder=folder,
@@ -232,14 +253,18 @@ def _legacy_candidate(folder: Path, origin: Origin) -> PackCandidate:
     )
 
 
-def _choice(place: Path, found: Sequence[PackCandidate]) -> Path:
-    """The one pack meant by a place: a signed one before a legacy one, the highest version of one id."""
-    packs = [candidate for candidate in found if candidate.trust != "legacy"] or list(found)
-    if not packs:
+def choose(found: Sequence[PackCandidate], *, place: Path | str) -> PackCandidate:
+    """The one pack meant by a place or name: of those that would load, else of those a yes is missing to, else of all.
+
+    Of several versions of one pack the highest. Raises PackProblem: pack_not_found, pack_several.
+    """
+    if not found:
         raise PackProblem(reason("pack_not_found", name=place))
+    least = min(candidate.hindrance for candidate in found)
+    packs = [candidate for candidate in found if candidate.hindrance == least]
     if len({candidate.pack_id for candidate in packs}) > 1:
         raise PackProblem(reason("pack_several", names=", ".join(candidate.pack_name for candidate in packs)))
-    return max(packs, key=_preference).folder
+    return max(packs, key=_preference)
 
 
 def _preference(candidate: PackCandidate) -> tuple[bool, tuple[int, ...]]:

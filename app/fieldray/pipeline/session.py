@@ -37,10 +37,20 @@ _AWAITING_NETWORK: Final = 2  # so many more images are under way than are being
 
 
 def system_engine(publish: Publish, settings: Settings, *, started: Child | None = None) -> OpenEngine:
-    """The engine on this machine's devices; `started` is a process for the processor, started ahead."""
+    """The engine on this machine's devices; `started` is a process for the processor, started ahead.
+
+    Every run of a person's images comes through here, so this is where it is known that a pack ran.
+    """
     device, policy = device_choice(settings)
     clock = cast("Clock", settings["stick_clock"])
-    return devices.system_engine(publish, device=device, policy=policy, clock=clock, started=started)
+    return devices.system_engine(publish, device=device, policy=policy, clock=clock, started=started, passed=record_run)
+
+
+def record_run(model: Model) -> None:
+    """A model passed its self-test here: keep its version, so that an older one is noticed. Raises StorageProblem."""
+    from fieldray.packs.library import PackLibrary  # here already, where there is a version to keep
+
+    PackLibrary(user_data()).record_run(model)
 
 
 def device_choice(settings: Settings) -> tuple[DeviceChoice, Policy]:

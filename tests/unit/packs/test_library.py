@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -78,27 +79,41 @@ def test_a_tampered_pack_is_called_so_even_by_an_unknown_key(library: PackLibrar
 def test_an_older_version_is_refused_unless_told_so(library: PackLibrary, drive: Path, home: Path) -> None:
     older, newer = _make(drive, version="1.9.0"), _make(drive, version="1.10.0")
     library.trust(FINGERPRINT)
-    library.load(older)
-    library.load(newer)
+    library.record_run(library.load(older))
+    library.record_run(library.load(newer))
     again = PackLibrary(home, builtin_root=drive)
     assert _code(again, older) == "pack_older"
-    assert again.load(older, allow_older=True).manifest.version == "1.9.0"
+    told = again.load(older, allow_older=True)
+    assert told.manifest.version == "1.9.0"
+    again.record_run(told)
     assert _code(again, older) == "pack_older"
     assert again.load(newer).manifest.version == "1.10.0"
 
 
-def test_a_pack_that_was_refused_leaves_no_trace(library: PackLibrary, drive: Path) -> None:
-    older, newer = _make(drive, version="1.0.0"), _make(drive, version="2.0.0")
+def test_a_pack_that_was_refused_or_never_ran_leaves_no_trace(library: PackLibrary, drive: Path) -> None:
+    older, newer, newest = (_make(drive, version=version) for version in ("1.0.0", "2.0.0", "999999.0.0"))
     library.trust(FINGERPRINT)
     (newer / "model.tflite").write_bytes(b"broken")
     assert _code(library, newer) == "pack_tampered"
+    assert library.load(newest).manifest.version == "999999.0.0"
+    library.install(newest)
     assert library.load(older).manifest.version == "1.0.0"
+
+
+def test_packs_that_ship_and_legacy_models_are_not_recorded(home: Path, tmp_path: Path) -> None:
+    folder = make_pack(tmp_path / "models")
+    table = {folder.name: read_sealed(folder).manifest_sha256}
+    library = PackLibrary(home, builtin_root=tmp_path / "models", builtin_table=table)
+    shipped = library.load(folder)
+    library.record_run(shipped)
+    library.record_run(replace(shipped, trust="legacy", fingerprint=""))
+    assert not (home / "pack_trust.json").exists()
 
 
 def test_versions_are_kept_apart_by_pack_and_key(library: PackLibrary, drive: Path) -> None:
     library.trust(FINGERPRINT)
     library.trust(fingerprint_of(key(2).public_key().public_bytes_raw()))
-    library.load(_make(drive, version="5.0.0"))
+    library.record_run(library.load(_make(drive, version="5.0.0")))
     library.load(_make(drive / "a", pack_id="other", version="0.0.1"))
     library.load(_make(drive / "b", key_number=2, version="0.0.1"))
 
@@ -134,7 +149,7 @@ def test_a_drive_is_listed_without_reading_models(library: PackLibrary, drive: P
 def test_an_older_version_is_marked_in_the_listing(library: PackLibrary, drive: Path) -> None:
     _make(drive, version="1.0.0")
     library.trust(FINGERPRINT)
-    library.load(_make(drive, version="2.0.0"))
+    library.record_run(library.load(_make(drive, version="2.0.0")))
     found = {candidate.version: candidate.problem for candidate in library.candidates(drive)}
     assert found["2.0.0"] is None
     assert found["1.0.0"] is not None and found["1.0.0"].code == "pack_older"
