@@ -85,6 +85,19 @@ def tiny_model_bytes(dtype: TinyType = "uint8", *, side: int = SIDE, labels: int
     return network.pack([image], outputs)
 
 
+def with_custom_operator(name: bytes) -> bytes:
+    """The network as int8, but its first operator is one that no runtime knows by itself."""
+    model = schema.ModelT.InitFromPackedBuf(tiny_model_bytes("int8"), 0)
+    custom = model.operatorCodes[model.subgraphs[0].operators[0].opcodeIndex]
+    custom.builtinCode = custom.deprecatedBuiltinCode = schema.BuiltinOperator.CUSTOM
+    custom.customCode, custom.version = name, 1
+    first = model.subgraphs[0].operators[0]
+    first.builtinOptionsType, first.builtinOptions = 0, None
+    builder = flatbuffers.Builder(4096)
+    builder.Finish(model.Pack(builder), b"TFL3")
+    return bytes(builder.Output())
+
+
 def tiny_manifest(*, side: int = SIDE, labels: int = 1, **changes: Any) -> Manifest:
     """A manifest that fits `tiny_model_bytes`: label `opacity` (then `label1`, ...), operating point `screening`."""
     codes = ["opacity", *(f"label{index}" for index in range(1, labels))]

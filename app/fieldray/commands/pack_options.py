@@ -51,15 +51,21 @@ def load_model(library: PackLibrary, options: argparse.Namespace, *, complain: C
 
 
 def load_pack(
-    library: PackLibrary, name: str | None, options: argparse.Namespace, *, complain: Complain = _keep_quiet
+    library: PackLibrary,
+    name: str | None,
+    options: argparse.Namespace,
+    *,
+    complain: Complain = _keep_quiet,
+    drives: Sequence[Path] | None = None,
 ) -> Model:
-    """As `load_model`, for a pack by name or place; `options` say what is allowed.
+    """As `load_model`, for a pack by name or place; `options` say what is allowed, `drives` are as for `find_pack`.
 
     A pack may turn out to be broken only when it is read whole: it is then passed over like one that looks so.
     """
+    drives = drives_with_packs() if drives is None else drives
     broken: dict[Path, Reason] = {}
     while True:
-        folder = find_pack(library, name, broken=broken)
+        folder = find_pack(library, name, drives=drives, broken=broken)
         try:
             model = _load(library, folder, options)
         except PackProblem as problem:
@@ -92,13 +98,20 @@ def give_trust(library: PackLibrary, problem: PackNotTrusted, fingerprint: str |
     library.trust(problem.fingerprint)
 
 
-def find_pack(library: PackLibrary, name: str | None, *, broken: dict[Path, Reason] | None = None) -> Path:
+def find_pack(
+    library: PackLibrary,
+    name: str | None,
+    *,
+    drives: Sequence[Path] | None = None,
+    broken: dict[Path, Reason] | None = None,
+) -> Path:
     """The folder of a pack by name or place; without a name the default one. Raises PackProblem.
 
-    Folders of `broken` are passed over; those on drives that are seen to be broken are added.
+    drives    where to look, in this order; those plugged in with packs on them if not given
+    broken    folders that are passed over; those on drives that are seen to be broken are added
     """
     broken = {} if broken is None else broken
-    drives = drives_with_packs()
+    drives = drives_with_packs() if drives is None else drives
     try:
         if name is None:
             return default_pack(library, drives, broken=broken)

@@ -76,15 +76,13 @@ class Network:
     def __init__(
         self, file: bytes, spec: NetworkSpec, *, runtime: Runtime, threads: int, delegate: object | None = None
     ) -> None:
-        self._interpreter = _interpreter(file, runtime, threads, delegate)
+        self._interpreter = _interpreter(file, runtime, threads, delegate, wanted=spec.input)
         self._failure = "coral_run_failed" if delegate else "inference"
         self._roles = spec.outputs
         self._labels = spec.labels
-        inputs = [_TensorInfo.of(details) for details in self._interpreter.get_input_details()]
+        (self._input,) = _inputs(self._interpreter)
         self._outputs = [_TensorInfo.of(details) for details in self._interpreter.get_output_details()]
-        _check_input(inputs, spec.input)
         _check_outputs(self._outputs, spec)
-        self._input = inputs[0]
         self._table = _input_table(self._input)
 
     def run(self, image: NDArray[np.uint8]) -> Answer:
@@ -131,16 +129,22 @@ class Network:
         return info, self._interpreter.get_tensor(info.index)  # a copy, never a view
 
 
-def _interpreter(file: bytes, runtime: Runtime, threads: int, delegate: object | None) -> Any:
+def _interpreter(file: bytes, runtime: Runtime, threads: int, delegate: object | None, *, wanted: InputSpec) -> Any:
+    """Its memory is laid out only once its input is known to be `wanted`: a file may claim 30,000 pixels a side."""
     delegates = [delegate] if delegate else None
     try:
         interpreter = runtime.interpreter(model_content=file, num_threads=threads, experimental_delegates=delegates)
+        _check_input(_inputs(interpreter), wanted)
         interpreter.allocate_tensors()
     except (ValueError, RuntimeError) as error:
         is_compiled = _EDGETPU_OPERATOR in str(error)
         detail = "it is compiled for the Edge TPU" if is_compiled else str(error)
         raise BackendProblem(reason("bad_model", detail=detail)) from error
     return interpreter
+
+
+def _inputs(interpreter: Any) -> list[_TensorInfo]:
+    return [_TensorInfo.of(details) for details in interpreter.get_input_details()]
 
 
 def _check_input(inputs: list[_TensorInfo], wanted: InputSpec) -> None:

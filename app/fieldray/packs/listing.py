@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import stat
 from pathlib import Path
@@ -13,6 +14,7 @@ DRIVE_FOLDER: Final = "fieldray"
 LEGACY_CPU_NAME: Final = "chest_resnet50_grayscale_fp32.tflite"
 LEGACY_EDGETPU_NAME: Final = "chest_resnet50_grayscale_uint8_edgetpu.tflite"
 _MOST: Final = 200
+_MOST_ENTRIES: Final = 10_000  # a folder is looked through again and again; a drive may be made to make that long
 
 
 def pack_folders(folder: Path) -> tuple[Path, ...]:
@@ -28,11 +30,12 @@ def pack_folders(folder: Path) -> tuple[Path, ...]:
 
 
 def packs_in(folder: Path) -> tuple[Path, ...]:
-    """The packs that lie directly in a folder, sorted by name, at most 200. Raises OSError."""
+    """The packs that lie directly in a folder, sorted by name, at most 200 of 10,000 entries. Raises OSError."""
     with os.scandir(folder) as entries:
-        names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
-    visible = (folder / name for name in names[:_MOST] if not name.startswith("."))
-    return tuple(path for path in visible if is_pack(path))
+        seen = itertools.islice(entries, _MOST_ENTRIES)
+        names = sorted(entry.name for entry in seen if not entry.name.startswith(".") and _is_folder(entry))
+    packs = (folder / name for name in names if is_pack(folder / name))
+    return tuple(itertools.islice(packs, _MOST))
 
 
 def is_pack(folder: Path) -> bool:
@@ -43,6 +46,10 @@ def is_pack(folder: Path) -> bool:
 def is_legacy(folder: Path) -> bool:
     """Whether a bare model of the dissertation lies in a folder. Raises OSError."""
     return _is_file(folder / LEGACY_CPU_NAME)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    return entry.is_dir(follow_symlinks=False)
 
 
 def _is_file(path: Path) -> bool:

@@ -51,12 +51,15 @@ class _Records:
 class TrustStore:
     """The records of one user. May be used by several threads and processes; every question reads the file again.
 
+    wait_s    how long a change waits for another program's at most
+
     Every method raises StorageProblem("trust_damaged") for a damaged file; those that write raise "not_writable" and
     "trust_in_use" too.
     """
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, *, wait_s: float = _LOCK_WAIT_S) -> None:
         self._path = home / _FILE_NAME
+        self._wait_s = wait_s
         self._lock_path = home / _LOCK_NAME
 
     def trusted(self) -> tuple[TrustedKey, ...]:
@@ -99,7 +102,7 @@ class TrustStore:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         try:
-            lock = FileLock(self._lock_path, holder=f"process {os.getpid()}", wait_s=_LOCK_WAIT_S)
+            lock = FileLock(self._lock_path, holder=f"process {os.getpid()}", wait_s=self._wait_s)
         except HeldError as held:
             raise StorageProblem(reason("trust_in_use", path=self._path, holder=held.holder)) from held
         except OSError as error:

@@ -1,15 +1,22 @@
-"""Which pack is taken when nobody names one."""
+"""Which pack is taken when nobody names one, and what a broken one costs."""
 
 from __future__ import annotations
 
+import argparse
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from fieldray.commands.pack_options import newest_kept
-from fieldray.errors import PackProblem
+from fieldray.commands.pack_options import load_pack, newest_kept
+from fieldray.errors import PackNotTrusted, PackProblem
 from fieldray.packs.library import PackLibrary
-from packs_factory import make_pack
+from fieldray.packs.sealed import read_sealed
+from fieldray.packs.signing import fingerprint_of
+from packs_factory import key, make_pack
+
+FINGERPRINT = fingerprint_of(key().public_key().public_bytes_raw())
 
 
 def _code(library: PackLibrary) -> str:
@@ -26,3 +33,110 @@ def test_a_pack_that_cannot_be_used_is_not_passed_over_in_silence(tmp_path: Path
     make_pack(tmp_path / "models")
     library = PackLibrary(tmp_path / "home", builtin_root=tmp_path / "models", builtin_table={})
     assert _code(library) == "pack_unknown_key"
+
+
+# ---- drives
+
+
+class Clinic:
+    """A library that knows one key, a pack that ships, two drives, and what is complained about."""
+
+    def __init__(self, folder: Path) -> None:
+        self.shipped = make_pack(folder / "models", pack_id="shipped")
+        table = {self.shipped.name: read_sealed(self.shipped).manifest_sha256}
+        self.library = PackLibrary(folder / "home", builtin_root=folder / "models", builtin_table=table)
+        (folder / "home").mkdir()
+        self.library.trust(FINGERPRINT)
+        self.drives = [folder / "first", folder / "second"]
+        self.complaints: list[str] = []
+
+    def pack(self, drive: int = 0, **changes: object) -> Path:
+        """A pack on a drive, as a copy: its maker would not write it beside a newer version."""
+        with tempfile.TemporaryDirectory() as made_in:
+            made = make_pack(Path(made_in), **changes)  # type: ignore[arg-type]
+            return shutil.copytree(made, self.drives[drive] / "fieldray" / made.name, dirs_exist_ok=True)
+
+    def taken(self, name: str | None = None) -> str:
+        options = argparse.Namespace(trust=None, allow_older=False, allow_legacy=False)
+        model = load_pack(self.library, name, options, complain=self.complaints.append, drives=self.drives)
+        return model.pack_name
+
+    def refused(self, name: str | None = None) -> str:
+        with pytest.raises(PackProblem) as caught:
+            self.taken(name)
+        return caught.value.reason.code
+
+
+@pytest.fixture
+def clinic(tmp_path: Path) -> Clinic:
+    return Clinic(tmp_path)
+
+
+def _spoil_listing(pack: Path) -> None:
+    (pack / "manifest.sig").write_bytes(b"[" * 1_000)
+
+
+def _spoil_model(pack: Path) -> None:
+    """What anybody can make of a pack that is signed by a trusted key: a listing does not notice."""
+    (pack / "model.tflite").write_bytes(b"nothing of the kind")
+
+
+SPOILS = pytest.mark.parametrize("spoil", [_spoil_listing, _spoil_model])
+
+
+def test_a_drives_pack_comes_before_those_kept_here(clinic: Clinic) -> None:
+    assert clinic.taken() == "shipped-1.2.3"
+    clinic.pack(1)
+    assert clinic.taken() == "test-chest-1.2.3"
+    assert clinic.complaints == []
+
+
+@SPOILS
+def test_a_broken_pack_is_passed_over_and_told(clinic: Clinic, spoil: object) -> None:
+    broken = clinic.pack(version="9.0.0")
+    spoil(broken)  # type: ignore[operator]
+    assert clinic.taken() == "shipped-1.2.3"
+    (complaint,) = clinic.complaints
+    assert str(broken) in complaint
+    clinic.pack(0, version="1.0.0")
+    assert clinic.taken() == clinic.taken("test-chest") == clinic.taken(str(clinic.drives[0])) == "test-chest-1.0.0"
+
+
+@SPOILS
+def test_a_broken_pack_on_one_drive_does_not_hide_another_drive(clinic: Clinic, spoil: object) -> None:
+    spoil(clinic.pack(0, version="9.0.0"))  # type: ignore[operator]
+    clinic.pack(1)
+    assert clinic.taken() == "test-chest-1.2.3"
+
+
+@SPOILS
+def test_a_broken_pack_that_was_named_is_refused_with_its_own_reason(clinic: Clinic, spoil: object) -> None:
+    broken = clinic.pack(version="9.0.0")
+    spoil(broken)  # type: ignore[operator]
+    clinic.pack(version="1.0.0")
+    assert clinic.refused(str(broken)) in ("pack_bad_signature", "pack_tampered")
+    assert clinic.refused(broken.name) in ("pack_bad_signature", "pack_tampered")
+    assert clinic.complaints == []
+
+
+def test_a_pack_by_a_strange_key_hides_no_good_one_and_is_asked_about_alone(clinic: Clinic) -> None:
+    clinic.pack(0, pack_id="strange", version="99.0.0", key_number=66)
+    with pytest.raises(PackNotTrusted):  # silence would screen with another pack than the one that was plugged in
+        clinic.taken()
+    clinic.pack(1)
+    assert clinic.taken() == "test-chest-1.2.3"
+    clinic.pack(0, pack_id="test-chest", version="99.0.0", key_number=66)
+    assert clinic.taken() == clinic.taken("test-chest") == "test-chest-1.2.3"
+
+
+def test_an_older_pack_is_asked_about(clinic: Clinic) -> None:
+    clinic.library.record_run(clinic.library.load(clinic.pack(1, version="2.0.0")))
+    clinic.drives = clinic.drives[:1]
+    clinic.pack(0, version="1.0.0")
+    assert clinic.refused() == "pack_older"
+
+
+def test_a_drive_that_goes_is_passed_over(clinic: Clinic) -> None:
+    clinic.drives.insert(0, Path("/no/such/drive"))
+    clinic.pack(1)
+    assert clinic.taken() == "test-chest-1.2.3"

@@ -12,7 +12,7 @@ import pytest
 from backend_fakes import WAIT_S, Behaviour, Events, grey, grey_score
 
 from fieldray.domain.prediction import Prediction, Request
-from fieldray.errors import BackendProblem
+from fieldray.errors import BackendProblem, StorageProblem
 from fieldray.inference.board import TRIES_PER_IMAGE
 from fieldray.inference.engine import Engine
 from fieldray.reasons import reason
@@ -108,6 +108,44 @@ def test_a_backend_that_fails_its_self_test_runs_no_image() -> None:
     assert gone.reason is not None and gone.reason.code == "self_test"
     assert [77] not in stick.runs
     assert stick.starts == stick.closes == 1  # it is not tried again
+
+
+def test_a_model_is_known_to_run_once_its_self_test_passed_and_before_an_image_is_run() -> None:
+    cpu, runs_before = Behaviour(), []
+
+    def passed(model: Any) -> None:
+        assert model is MODEL
+        runs_before.append([levels for levels in cpu.runs if levels == [77]])
+
+    with engine_of(cpu.kind(), passed=passed) as engine:
+        engine.open(MODEL)
+        assert answer(engine.submit(grey(77))).request_id == 77
+    assert runs_before == [[]]
+
+
+@pytest.mark.parametrize(
+    "behaviour",
+    [Behaviour(score_shift=0.05), Behaviour(start_problem=reason("bad_model", detail="it is a poem"))],
+    ids=["other scores", "no network"],
+)
+def test_a_model_that_cannot_be_run_leaves_no_trace(behaviour: Behaviour) -> None:
+    known: list[Any] = []
+    with engine_of(behaviour.kind(), passed=known.append) as engine:
+        engine.open(MODEL)
+        with pytest.raises(BackendProblem):
+            engine.wait_ready(timeout_s=WAIT_S)
+    assert known == []
+
+
+def test_a_model_runs_no_image_where_it_cannot_be_kept_that_it_ran() -> None:
+    def passed(model: Any) -> None:
+        raise StorageProblem(reason("trust_damaged", path="pack_trust.json", detail="it is a poem"))
+
+    cpu = Behaviour()
+    with engine_of(cpu.kind(), passed=passed) as engine:
+        engine.open(MODEL)
+        assert problem(engine.submit(grey(77))) == "trust_damaged"
+    assert [77] not in cpu.runs
 
 
 def test_a_device_that_was_never_there_is_not_spoken_of() -> None:

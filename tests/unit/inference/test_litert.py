@@ -6,16 +6,23 @@ import importlib.util
 from dataclasses import replace
 from typing import Any
 
-import flatbuffers
 import numpy as np
 import pytest
-from ai_edge_litert import schema_py_generated as schema
 
 from fieldray.domain.model import OutputRoles
 from fieldray.errors import BackendProblem
 from fieldray.inference.litert import Network, NetworkSpec
 from fieldray.inference.runtime import RUNTIMES, Runtime, load_runtime
-from tiny_models import BLOCK, SIDE, tiny_gains, tiny_inputs, tiny_manifest, tiny_model_bytes, tiny_scores
+from tiny_models import (
+    BLOCK,
+    SIDE,
+    tiny_gains,
+    tiny_inputs,
+    tiny_manifest,
+    tiny_model_bytes,
+    tiny_scores,
+    with_custom_operator,
+)
 
 INSTALLED = [name for name in RUNTIMES if importlib.util.find_spec(name)]
 ROLES = OutputRoles(scores=0, class_maps=1, features=2)
@@ -118,17 +125,23 @@ def test_a_file_that_is_no_network_is_refused(runtime: Runtime) -> None:
     assert caught.value.reason.code == "bad_model"
 
 
+def test_a_file_of_30_000_pixels_a_side_is_refused_before_memory_is_laid_out(runtime: Runtime) -> None:
+    # its tensors would take 900 MB for the image, as much for the image as int8, and more
+    with pytest.raises(BackendProblem, match=r"its input is \[\(1, 30000, 30000, 1\)\]") as caught:
+        network(runtime, tiny_model_bytes(side=30_000))
+    assert caught.value.reason.code == "bad_model"
+
+
+@pytest.mark.parametrize("name", [b"Exec", b"FlexMatMul", b"Exec; rm"])
+def test_a_file_with_an_operator_of_its_own_is_refused(runtime: Runtime, name: bytes) -> None:
+    with pytest.raises(BackendProblem) as caught:
+        network(runtime, with_custom_operator(name))
+    assert caught.value.reason.code == "bad_model"
+
+
 def test_a_file_for_the_edge_tpu_is_told_apart(runtime: Runtime) -> None:
-    model = schema.ModelT.InitFromPackedBuf(tiny_model_bytes("int8"), 0)
-    compiled = model.operatorCodes[model.subgraphs[0].operators[0].opcodeIndex]
-    compiled.builtinCode = compiled.deprecatedBuiltinCode = schema.BuiltinOperator.CUSTOM
-    compiled.customCode, compiled.version = b"edgetpu-custom-op", 1
-    first = model.subgraphs[0].operators[0]
-    first.builtinOptionsType, first.builtinOptions = 0, None
-    builder = flatbuffers.Builder(4096)
-    builder.Finish(model.Pack(builder), b"TFL3")
     with pytest.raises(BackendProblem, match="compiled for the Edge TPU"):
-        network(runtime, bytes(builder.Output()))
+        network(runtime, with_custom_operator(b"edgetpu-custom-op"))
 
 
 def test_a_runtime_says_what_it_is(runtime: Runtime) -> None:

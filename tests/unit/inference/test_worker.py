@@ -19,7 +19,7 @@ from fieldray.domain.model import Model
 from fieldray.errors import BackendProblem
 from fieldray.inference.runtime import RUNTIMES
 from fieldray.inference.worker import WorkerBackend
-from tiny_models import tiny_inputs, tiny_model, tiny_scores
+from tiny_models import tiny_inputs, tiny_model, tiny_scores, with_custom_operator
 
 INSTALLED = [name for name in RUNTIMES if importlib.util.find_spec(name)]
 posix_only = pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="signals of POSIX")
@@ -82,6 +82,19 @@ def test_a_file_cut_short_costs_the_child_at_most(runtime: str, share: float) ->
     whole = tiny_model()
     cut = replace(whole, cpu_file=whole.cpu_file[: int(share * len(whole.cpu_file))])
     with pytest.raises(BackendProblem) as caught, started(cut, runtimes=(runtime,)):
+        pass
+    assert caught.value.reason.code in ("bad_model", "worker_died")
+
+
+@pytest.mark.parametrize("runtime", INSTALLED)
+@pytest.mark.parametrize(
+    "file",
+    [with_custom_operator(b"Exec"), with_custom_operator(b""), with_custom_operator(b"\xff\xfe"), b"", b"\0" * 5_000],
+    ids=["custom operator", "operator without a name", "operator named in no letters", "nothing", "zeros"],
+)
+def test_a_hostile_file_costs_the_child_at_most(runtime: str, file: bytes) -> None:
+    # a name in no letters is an error that the runtime itself does not survive
+    with pytest.raises(BackendProblem) as caught, started(replace(tiny_model(), cpu_file=file), runtimes=(runtime,)):
         pass
     assert caught.value.reason.code in ("bad_model", "worker_died")
 

@@ -47,3 +47,85 @@ def _saved(array: np.ndarray, *, allow_pickle: bool = False) -> bytes:
 def test_what_is_not_the_array_asked_for_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError):
         unpack_array(data, dtype="float32", dimensions=2)
+
+
+def _with_header(text: str, *, values: bytes = b"\0" * 16) -> bytes:
+    """A file of version 1.0 with this header, padded as NumPy pads it."""
+    header = text.encode() + b" " * (-(len(text) + 11) % 64) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + values
+
+
+def _with_shape(shape: str) -> bytes:
+    return _with_header(f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}")
+
+
+def test_a_header_written_here_is_one_that_numpy_writes() -> None:
+    zeros = np.zeros((2, 2), np.float32)
+    assert _with_shape("(2, 2)") == _saved(zeros) == pack_array(zeros)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        "(True, 4)",
+        "(-2, -2)",
+        "(" + "-" * 9_000 + "2, 2)",
+        "(" + "+" * 9_000 + "2, 2)",
+        "(" * 200 + "2, 2" + ")" * 200,
+        "(" * 5_000 + "2, 2" + ")" * 5_000,
+        "(" + "9" * 4_000 + ", 2)",
+        "(" + "9" * 9_000 + ", 2)",
+        "(99999999999, 2)",
+        "(0x2, 2)",
+        "(2.0, 2)",
+        "(1e3, 2)",
+        "(2j, 2)",
+        "(2, 2) + (2,)",
+        "[2, 2]",
+        "(2, 2,)",
+        "(2_0, 2)",
+        "(2 , 2)",
+        "(\u0662, 2)",
+        "(" + "2, " * 3_000 + "2)",
+        "(2)",
+        "()",
+        "(None, 2)",
+        "(*[2], 2)",
+    ],
+)
+def test_a_shape_is_two_plain_numbers_and_never_evaluated(shape: str) -> None:
+    with pytest.raises(ValueError):
+        unpack_array(_with_shape(shape), dtype="float32", dimensions=2)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "",
+        "{}",
+        "{'shape': (2, 2), 'fortran_order': False, 'descr': '<f4'}",
+        "{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (2, 2), }",
+        "{'descr': '>f4', 'fortran_order': False, 'shape': (2, 2), }",
+        "{'descr': '<f4,<f4', 'fortran_order': False, 'shape': (2, 2), }",
+        "{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2, 2), }",
+        "{'descr': '|O', 'fortran_order': False, 'shape': (2, 2), }",
+        "{'descr': '<M8', 'fortran_order': False, 'shape': (2, 2), }",
+        "{'descr': '<f4', 'fortran_order': 0, 'shape': (2, 2), }",
+        "{'descr': '<f4', 'fortran_order': True, 'shape': (2, 2), }",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 2), }" + " " * 300,
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 2), }\0",
+        "{" * 9_000,
+    ],
+)
+def test_a_header_that_numpy_would_not_write_is_refused(header: str) -> None:
+    with pytest.raises(ValueError):
+        unpack_array(_with_header(header), dtype="float32", dimensions=2)
+
+
+def test_a_header_longer_than_its_file_is_refused() -> None:
+    data = pack_array(np.zeros((2, 2), np.float32))
+    for length in range(128):  # the header ends at 128, and its values after that
+        with pytest.raises(ValueError):
+            unpack_array(data[:length], dtype="float32", dimensions=2)
+    with pytest.raises(ValueError, match="header"):
+        unpack_array(data[:8] + b"\xff\xff" + data[10:], dtype="float32", dimensions=2)

@@ -84,6 +84,27 @@ def _set(path: str, value: object) -> Change:
         ("names.en", "screen\u202egnp", "names.en"),
         ("names.en", "escape \x1b[2J", "names.en"),
         ("names.en", "half \ud800", "names.en"),
+        ("names.en", "two\nlines", "names.en"),
+        ("names.uk", "carriage\rreturn", "names.uk"),
+        ("names.en", "tab\tstop", "names.en"),
+        ("names.en", "next\u0085line", "names.en"),
+        ("names.en", "C1 \u009b31m", "names.en"),
+        ("names.en", "line\u2028separator", "names.en"),
+        ("names.en", "paragraph\u2029separator", "names.en"),
+        ("names.en", "isolate \u2066x\u2069", "names.en"),
+        ("names.en", "mark \u061cx", "names.en"),
+        ("labels.0.meaning.en", "normal\nabnormal", "labels[0].meaning.en"),
+        ("labels.0.code", "a\nb", "labels[0].code"),
+        ("labels.0.scheme", "a\nb", "labels[0].scheme"),
+        ("operating_points.0.name", "a\nb", "operating_points[0].name"),
+        ("operating_points.0.titles.uk", "a\nb", "operating_points[0].titles.uk"),
+        ("operating_points.0.measured_on.en", "a\nb", "operating_points[0].measured_on.en"),
+        ("accepted.views", ["PA\nAP"], "accepted.views[0]"),
+        ("provenance", {"da\nta": "x"}, "provenance"),
+        ("metrics", {"a": {"b\u2028": 1}}, "metrics.a"),
+        ("descriptions.en", "line\u2028separator", "descriptions.en"),
+        ("descriptions.en", "carriage\rreturn", "descriptions.en"),
+        ("descriptions.en", "C1 \u009b31m", "descriptions.en"),
         ("input.height", 16.0, "input.height"),
         ("input.height", True, "input.height"),
         ("input.height", 4, "input.height"),
@@ -196,6 +217,34 @@ def test_metrics_may_be_of_any_shape_but_are_never_text_that_misleads(data: byte
     assert parse(_changed(data, _set("metrics", shaped))).manifest.metrics == shaped
     for bad in ([["\x1b"]], {"a": {"\u202e": 1}}):
         assert _refusal(_changed(data, _set("metrics.deep", bad))).reason.code == "pack_manifest"
+
+
+def test_long_texts_may_have_paragraphs(data: bytes) -> None:
+    for name in ("descriptions", "intended_use", "limits"):
+        assert parse(_changed(data, _set(f"{name}.en", "one\n\n\ttwo")))
+    assert parse(_changed(data, _set("provenance.data", "one\ntwo"))).manifest.provenance["data"] == "one\ntwo"
+
+
+def _nested(depth: int, *, of: str = "[]") -> bytes:
+    opening, closing = {"[]": (b"[", b"]"), "{}": (b'{"a":', b"}")}[of]
+    return opening * depth + b"1" + closing * depth
+
+
+@pytest.mark.parametrize("of", ["[]", "{}"])
+@pytest.mark.parametrize("place", ["metrics", "provenance", "labels", "files", "names", "schema_version", "surprise"])
+def test_deep_nesting_is_refused_wherever_it_is(data: bytes, place: str, of: str) -> None:
+    for depth in (32, 600, 900, 5_000, 100_000):
+        content = json.loads(data)
+        content[place] = {"deep": "here"} if place == "metrics" else "here"
+        deep = json.dumps(content).encode().replace(b'"here"', _nested(depth, of=of))
+        assert _refusal(deep).reason.code == "pack_manifest"
+
+
+def test_the_nesting_of_any_real_description_passes(data: bytes) -> None:
+    # the document, metrics and deep are three levels of the 31 allowed
+    changed = _changed(data, _set("metrics.deep", json.loads(_nested(28))))
+    assert parse(changed)
+    assert "nested" in _refusal(_changed(data, _set("metrics.deep", json.loads(_nested(30))))).reason.text
 
 
 def test_numbers_json_cannot_hold_are_not_written(data: bytes) -> None:

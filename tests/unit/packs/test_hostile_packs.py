@@ -1,0 +1,238 @@
+"""One pack made to do harm, beside a good one: it is called broken, and the good one is there as before."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fieldray.errors import PackNotTrusted, PackProblem, StorageProblem
+from fieldray.packs import signing
+from fieldray.packs.drive_contents import look_at
+from fieldray.packs.library import PackLibrary
+from fieldray.packs.listing import packs_in
+from fieldray.packs.reading import guarded, read_file
+from fieldray.packs.sealed import read_files, read_sealed
+from fieldray.packs.signing import fingerprint_of
+from fieldray.reasons import reason
+from packs_factory import MODEL_BYTES, key, make_pack
+
+FINGERPRINT = fingerprint_of(key().public_key().public_bytes_raw())
+needs_posix = pytest.mark.skipif(sys.platform == "win32", reason="pipes and renaming of POSIX")
+
+Harm = Callable[[Path], object]
+
+
+def _signed_anew(pack: Path, manifest: bytes) -> None:
+    """By a key nobody trusts: anybody can do that."""
+    (pack / "manifest.json").write_bytes(manifest)
+    (pack / "manifest.sig").write_bytes(signing.sign(manifest, key=key(66)))
+
+
+def _changed(change: Callable[[bytes], bytes]) -> Harm:
+    return lambda pack: _signed_anew(pack, change((pack / "manifest.json").read_bytes()))
+
+
+def _metrics(text: bytes) -> Harm:
+    """`text` as the metrics."""
+
+    def change(manifest: bytes) -> bytes:
+        content = json.loads(manifest)
+        content["metrics"] = "here"
+        return json.dumps(content).encode().replace(b'"here"', text)
+
+    return _changed(change)
+
+
+def _sparse(name: str, size_bytes: int) -> Harm:
+    def harm(pack: Path) -> None:
+        with (pack / name).open("r+b") as file:
+            file.truncate(size_bytes)
+
+    return harm
+
+
+def _array(header: bytes) -> Harm:
+    """The gate's mean with this header, listed and signed as it should be."""
+
+    def harm(pack: Path) -> None:
+        data = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + b"\0" * 16
+        (pack / "gate_mean.npy").write_bytes(data)
+        content = json.loads((pack / "manifest.json").read_bytes())
+        for file in content["files"]:
+            if file["role"] == "gate_mean":
+                file.update(size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+        _signed_anew(pack, json.dumps(content).encode())
+
+    return harm
+
+
+SEEN_IN_A_LISTING: dict[str, Harm] = {
+    "600 lists": _metrics(b'{"a":' + b"[" * 600 + b"]" * 600 + b"}"),
+    "900 objects": _metrics(b'{"a":' * 900 + b"1" + b"}" * 900),
+    "100,000 lists": _metrics(b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
+    "lists without an end": _metrics(b"[" * 500_000),
+    "a number of 5,000 digits": _metrics(b'{"a": ' + b"9" * 5_000 + b"}"),
+    "not a number": _metrics(b'{"a": NaN}'),
+    "a doubled key": _metrics(b'{"a": 1, "a": 2}'),
+    "a version of a million digits": _changed(lambda data: data.replace(b'"1.2.3"', b'"' + b"9" * 900_000 + b'.0.0"')),
+    "half a letter": _metrics(b'{"a": "\\ud800"}'),
+    "no JSON": _changed(lambda data: b"\x93NUMPY"),
+    "a huge description": _sparse("manifest.json", 2**38),
+    "a huge signature": _sparse("manifest.sig", 2**38),
+    "a padded signature": lambda pack: (pack / "manifest.sig").write_bytes(
+        (pack / "manifest.sig").read_bytes() + b"\n" * 100
+    ),
+    "a nested signature": lambda pack: (pack / "manifest.sig").write_bytes(b"[" * 1_000),
+}
+SEEN_WHEN_READ: dict[str, Harm] = {
+    "a sparse model of 256 GB": _sparse("model.tflite", 2**38),
+    "an array of shape True": _array(b"{'descr': '<f4', 'fortran_order': False, 'shape': (True,), }\n"),
+    "an array of 9,000 signs": _array(
+        b"{'descr': '<f4', 'fortran_order': False, 'shape': (" + b"-" * 9_000 + b"4,), }\n"
+    ),
+    "an array in 5,000 brackets": _array(b"(" * 5_000 + b")" * 5_000),
+}
+HARMS = SEEN_IN_A_LISTING | SEEN_WHEN_READ
+
+
+@pytest.fixture
+def drive(tmp_path: Path) -> Path:
+    return tmp_path / "drive"
+
+
+@pytest.fixture
+def library(home: Path, tmp_path: Path) -> PackLibrary:
+    made = PackLibrary(home, builtin_root=tmp_path / "no-models")
+    made.trust(FINGERPRINT)
+    return made
+
+
+@pytest.fixture
+def good(drive: Path) -> Path:
+    return make_pack(drive / "fieldray", pack_id="good")
+
+
+@pytest.fixture
+def bad(drive: Path) -> Path:
+    return make_pack(drive / "fieldray", pack_id="aaa")
+
+
+@pytest.mark.parametrize("name", SEEN_IN_A_LISTING)
+def test_a_broken_pack_hides_no_other(library: PackLibrary, drive: Path, good: Path, bad: Path, name: str) -> None:
+    SEEN_IN_A_LISTING[name](bad)
+    assert [(found.folder, found.trust) for found in library.available([drive])] == [(bad, "broken"), (good, "trusted")]
+    assert library.find("good", drives=[drive]) == library.find(drive) == library.find(drive / "fieldray") == good
+    assert library.load(good).manifest.pack_id == "good"
+    seen = look_at(drive, name="STICK")
+    assert seen is not None and seen.pack_folders == (str(bad), str(good))
+
+
+@pytest.mark.parametrize("name", HARMS)
+def test_a_broken_pack_is_refused_with_its_reason(library: PackLibrary, bad: Path, name: str) -> None:
+    HARMS[name](bad)
+    for use in (library.load, library.install, lambda folder: read_files(folder, read_sealed(folder))):
+        with pytest.raises(PackProblem) as caught:
+            use(bad)
+        assert not isinstance(caught.value, PackNotTrusted)
+        assert caught.value.reason.text
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RecursionError("too deep"),
+        MemoryError(),
+        ValueError("bad"),
+        OverflowError("too large"),
+        TypeError("not that"),
+        KeyError("missing"),
+        UnicodeError("half a letter"),
+        ZeroDivisionError(),
+        SystemError("a library's own"),
+        AssertionError(),
+    ],
+)
+def test_whatever_goes_wrong_inside_comes_out_as_a_reason(tmp_path: Path, error: Exception) -> None:
+    @guarded
+    def read(_: Path) -> None:
+        raise error
+
+    with pytest.raises(PackProblem) as caught:
+        read(tmp_path)
+    assert caught.value.reason.code == "pack_unreadable"
+    assert type(error).__name__ in caught.value.reason.text
+
+
+def test_the_systems_errors_and_our_own_reasons_pass_the_door(tmp_path: Path) -> None:
+    @guarded
+    def read(_: Path, error: BaseException) -> None:
+        raise error
+
+    for own in (PackNotTrusted(FINGERPRINT), StorageProblem(reason("disk_full", path="x"))):
+        with pytest.raises(type(own)):
+            read(tmp_path, own)
+    with pytest.raises(PackProblem, match="Too many open files"):
+        read(tmp_path, OSError(24, "Too many open files"))
+    with pytest.raises(PackProblem) as caught:
+        read(tmp_path / "pulled", OSError(24, "Too many open files"))
+    assert caught.value.reason.code == "drive_gone"
+    with pytest.raises(KeyboardInterrupt):
+        read(tmp_path, KeyboardInterrupt())
+
+
+@needs_posix
+def test_a_device_and_a_pipe_are_never_read(tmp_path: Path, bad: Path, library: PackLibrary) -> None:
+    with pytest.raises(PackProblem) as caught:
+        read_file(Path("/dev"), name="zero", limit_bytes=10)
+    assert caught.value.reason.code == "pack_bad_name"
+    for name in ("manifest.sig", "gate_mean.npy"):
+        (bad / name).unlink()
+        os.mkfifo(bad / name)
+        with pytest.raises(PackProblem) as caught:
+            library.load(bad)
+        assert caught.value.reason.code == "pack_bad_name"
+
+
+def test_a_folder_of_many_others_hides_no_pack(drive: Path, good: Path) -> None:
+    for number in range(300):
+        (drive / "fieldray" / f"a{number:03}").mkdir()
+    assert packs_in(drive / "fieldray") == (good,)
+
+
+@needs_posix
+def test_files_swapped_during_installs_are_never_installed(library: PackLibrary, good: Path, home: Path) -> None:
+    """Every byte is copied once, and the copy is what is checked and written."""
+    evil, model = b"EVIL" * (len(MODEL_BYTES) // 4), good / "model.tflite"
+    beside = good.parent / "beside"
+    is_over = threading.Event()
+
+    def swap() -> None:
+        while not is_over.is_set():
+            for content in (evil, MODEL_BYTES):
+                beside.write_bytes(content)
+                beside.replace(model)
+
+    swapping = threading.Thread(target=swap)
+    swapping.start()
+    try:
+        for _ in range(40):
+            try:
+                place = library.install(good)
+            except PackProblem as problem:
+                assert problem.reason.code == "pack_tampered"
+            else:
+                assert (place / "model.tflite").read_bytes() == MODEL_BYTES
+                shutil.rmtree(place)
+    finally:
+        is_over.set()
+        swapping.join()
+    left = home / "packs"
+    assert not left.exists() or list(left.iterdir()) == []

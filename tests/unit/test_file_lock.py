@@ -1,0 +1,92 @@
+"""A lock that somebody else holds, that nobody can write into, that is waited for."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fieldray.file_lock import FileLock, HeldError
+
+_FULL = Path("/dev/full")
+_HOLD = """
+import sys
+from pathlib import Path
+from fieldray.file_lock import FileLock
+lock = FileLock(Path(sys.argv[1]), holder="the other one")
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "some.lock"
+
+
+def _open_files() -> int:
+    return psutil.Process().num_fds()
+
+
+def test_who_holds_it_is_told_and_it_can_be_had_again(path: Path) -> None:
+    with FileLock(path, holder="process 1"), pytest.raises(HeldError) as caught:
+        FileLock(path, holder="process 2")
+    assert caught.value.holder == "process 1"
+    with FileLock(path, holder="process 3") as lock:
+        lock.release()
+        lock.release()
+        FileLock(path, holder="process 4").release()
+
+
+def test_a_process_that_ends_leaves_no_lock_behind(path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout and other.stdout.readline() == "held\n"
+        with pytest.raises(HeldError, match="the other one"):
+            FileLock(path, holder="this one", wait_s=0.05)
+        other.kill()
+    FileLock(path, holder="this one").release()
+
+
+def test_it_is_waited_for(path: Path) -> None:
+    first = FileLock(path, holder="first")
+    got: list[str] = []
+
+    def wait() -> None:
+        with FileLock(path, holder="second", wait_s=60.0):
+            got.append("second")
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    got.append("first")
+    first.release()
+    waiting.join()
+    assert got == ["first", "second"]
+
+
+@pytest.mark.skipif(not _FULL.exists(), reason="a device of Linux")
+def test_no_file_stays_open_where_nothing_can_be_written() -> None:
+    before = _open_files()
+    FileLock(_FULL, holder="nobody will read this").release()  # no room for a name is no reason not to lock
+    assert _open_files() == before
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="descriptors of POSIX")
+def test_a_lock_that_is_held_leaves_no_file_open(path: Path) -> None:
+    with FileLock(path, holder="first"):
+        before = _open_files()
+        with pytest.raises(HeldError):
+            FileLock(path, holder="second")
+        assert _open_files() == before
+
+
+def test_a_place_that_is_not_there_is_an_error_of_the_system(path: Path) -> None:
+    with pytest.raises(OSError) as caught:
+        FileLock(path / "below", holder="nobody")
+    assert caught.value.errno in (errno.ENOENT, errno.ENOTDIR)
