@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import json
 import shutil
+import subprocess
 from pathlib import Path
 
+from fieldray.packs import signing
 from fieldray.reports.content import NOTICE
-from program import Fieldray, lines_of
+from packs_factory import key
+from program import Fieldray, lines_of, write_films
 from tiny_packs import fingerprint, write_tiny_pack
 
 
@@ -29,10 +33,50 @@ def test_a_pack_is_listed_verified_trusted_installed_and_used(
     assert {line["status"] for line in lines_of(demo.stdout)} == {"screened"}
 
 
+def test_a_pack_that_cannot_be_run_shuts_none_out_and_one_that_ran_does(
+    tmp_path: Path, fieldray: Fieldray, home: Path
+) -> None:
+    write_films(tmp_path / "films", 1)
+
+    def screen(pack: Path) -> subprocess.CompletedProcess[str]:
+        return fieldray("screen", tmp_path / "films", "--pack", pack, "--trust", fingerprint(pack), "--json", "-")
+
+    def seen() -> object:
+        return json.loads((home / "pack_trust.json").read_bytes())["seen"]
+
+    garbage = write_tiny_pack(tmp_path / "garbage", version="999999.0.0", cpu_file=b"TFL3 of nothing" * 100)
+    done = screen(garbage)
+    assert (done.returncode, seen()) == (3, {}), done.stderr
+    newer, older = (write_tiny_pack(tmp_path / version, version=version) for version in ("2.0.0", "1.0.0"))
+    done = screen(newer)
+    assert (done.returncode, seen()) == (0, {fingerprint(newer): {"tiny": "2.0.0"}}), done.stderr
+    done = screen(older)
+    assert (done.returncode, "older than 2.0.0" in done.stderr) == (3, True)
+
+
+def test_a_pack_made_to_do_harm_is_broken_and_the_one_beside_it_is_used(tmp_path: Path, fieldray: Fieldray) -> None:
+    drive = tmp_path / "drive"
+    good = write_tiny_pack(drive / "fieldray")
+    bad = write_tiny_pack(drive / "fieldray", pack_id="aaa", key_number=66)
+    deep = b'"metrics": {"a":' + b"[" * 600 + b"]" * 600 + b"}"
+    nested = (bad / "manifest.json").read_bytes().replace(b'"metrics": {}', deep)
+    assert deep in nested
+    (bad / "manifest.json").write_bytes(nested)
+    (bad / "manifest.sig").write_bytes(signing.sign(nested, key=key(66)))
+    listed = fieldray("packs", "list", drive)
+    assert listed.returncode == 0
+    assert "nested more than" in listed.stdout and "tiny-1.0.0" in listed.stdout
+    assert fieldray("packs", "verify", bad).returncode == 3
+    write_films(tmp_path / "films", 1)
+    done = fieldray("screen", tmp_path / "films", "--pack", drive, "--trust", fingerprint(good), "--json", "-")
+    assert done.returncode == 0, done.stderr
+    assert [line["pack"] for line in lines_of(done.stdout)] == ["tiny-1.0.0"]
+
+
 def test_trust_can_be_given_and_taken_back(fieldray: Fieldray, pack: Path) -> None:
-    key = fingerprint(pack)
-    assert key in fieldray("packs", "trust", key).stdout
-    assert fieldray("packs", "trust", key, "--forget").stdout == ""
+    signer = fingerprint(pack)
+    assert signer in fieldray("packs", "trust", signer).stdout
+    assert fieldray("packs", "trust", signer, "--forget").stdout == ""
     wrong = fieldray("packs", "trust", "not a fingerprint")
     assert (wrong.returncode, "Traceback" in wrong.stderr) == (2, False)
 

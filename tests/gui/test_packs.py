@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -156,6 +157,32 @@ def test_a_tampered_pack_is_refused_with_its_reason(desk: Desk) -> None:
     desk.rooms.library.problems[FOLDER] = PackProblem(why)
     plug_in(desk, on_stick())
     desk.until(lambda: "is not the one that was signed" in texts(desk.window.banners))
+    assert in_use(desk) == "made-up-1.2.0"
+
+
+def broken(folder: str = "aaa") -> PackCandidate:
+    why = reason("pack_manifest", detail="nested")
+    return candidate(str(STICK / "fieldray" / folder), origin="drive", trust="broken", pack_id="", problem=why)
+
+
+def test_a_broken_pack_hides_none_beside_it(desk: Desk) -> None:
+    plug_in(desk, broken(), on_stick())
+    desk.until(lambda: in_use(desk) == "lungs-2.0.0")
+    desk.window.actions_by_name["packs"].trigger()
+    desk.until(lambda: "nested" in texts(desk.window.packs_page) and "2.0.0" in texts(desk.window.packs_page))
+
+
+def test_a_pack_that_turns_out_broken_hides_none_beside_it(desk: Desk) -> None:
+    replayed = replace(on_stick(version="9.0.0"), folder=STICK / "fieldray" / "aaa")
+    desk.rooms.library.problems[replayed.folder] = PackProblem(reason("pack_tampered", name="model.tflite"))
+    plug_in(desk, replayed, on_stick())
+    desk.until(lambda: in_use(desk) == "lungs-2.0.0")
+
+
+def test_a_drive_of_broken_packs_leaves_the_pack_in_use(desk: Desk) -> None:
+    desk.rooms.library.problems[broken().folder] = PackProblem(reason("pack_manifest", detail="nested"))
+    plug_in(desk, broken(), broken("bbb"))
+    desk.until(lambda: "nested" in texts(desk.window.banners))
     assert in_use(desk) == "made-up-1.2.0"
 
 
