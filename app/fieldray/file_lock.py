@@ -15,6 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+# Not through a link: what it leads to would be emptied.
+_FLAGS: Final = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
 _LOCKED_BYTE: Final = 1024  # beyond the text: Windows lets nobody read a locked byte
 _LONGEST: Final = 200
 _ASK_AGAIN_S: Final = 0.01
@@ -39,7 +41,7 @@ class FileLock:
     """
 
     def __init__(self, path: Path, *, holder: str, wait_s: float = 0.0) -> None:
-        self._handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
+        self._handle = os.open(path, _FLAGS, 0o600)
         try:
             self._take(until_s=time.monotonic() + wait_s)
             with contextlib.suppress(OSError):

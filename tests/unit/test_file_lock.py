@@ -86,6 +86,15 @@ def test_a_lock_that_is_held_leaves_no_file_open(path: Path) -> None:
         assert _open_files() == before
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="links need a privilege on Windows")
+def test_a_link_is_not_followed(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "precious").write_bytes(b"work of years")
+    path.symlink_to(tmp_path / "precious")
+    with pytest.raises(OSError):
+        FileLock(path, holder="nobody")
+    assert (tmp_path / "precious").read_bytes() == b"work of years"
+
+
 def test_a_place_that_is_not_there_is_an_error_of_the_system(path: Path) -> None:
     with pytest.raises(OSError) as caught:
         FileLock(path / "below", holder="nobody")

@@ -13,14 +13,14 @@ from fieldray.packs.naming import MANIFEST_NAME
 DRIVE_FOLDER: Final = "fieldray"
 LEGACY_CPU_NAME: Final = "chest_resnet50_grayscale_fp32.tflite"
 LEGACY_EDGETPU_NAME: Final = "chest_resnet50_grayscale_uint8_edgetpu.tflite"
-_MOST: Final = 200
+_MOST: Final = 100
 _MOST_ENTRIES: Final = 10_000  # a folder is looked through again and again; a drive may be made to make that long
 
 
 def pack_folders(folder: Path) -> tuple[Path, ...]:
     """The folder itself if it is a pack, else the packs in its `fieldray` folder, then a legacy model in its root.
 
-    At most 200, sorted by name. Raises OSError, as a drive does that is being pulled out.
+    At most 100, sorted by name. Raises OSError, as a drive does that is being pulled out.
     """
     if is_pack(folder):
         return (folder,)
@@ -30,7 +30,7 @@ def pack_folders(folder: Path) -> tuple[Path, ...]:
 
 
 def packs_in(folder: Path) -> tuple[Path, ...]:
-    """The packs that lie directly in a folder, sorted by name, at most 200 of 10,000 entries. Raises OSError."""
+    """The packs that lie directly in a folder, sorted by name, at most 100 of 10,000 entries. Raises OSError."""
     with os.scandir(folder) as entries:
         seen = itertools.islice(entries, _MOST_ENTRIES)
         names = sorted(entry.name for entry in seen if not entry.name.startswith(".") and _is_folder(entry))

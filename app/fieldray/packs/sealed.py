@@ -23,7 +23,7 @@ from fieldray.packs.naming import MANIFEST_NAME, SIGNATURE_NAME
 from fieldray.packs.reading import guarded, read_file
 from fieldray.reasons import reason
 
-_MANIFEST_LIMIT: Final = 2**20
+_MANIFEST_LIMIT: Final = 2**17  # twenty times what one needs; every listing parses it
 _SIGNATURE_LIMIT: Final = 1024
 
 

@@ -78,6 +78,7 @@ SEEN_IN_A_LISTING: dict[str, Harm] = {
     "600 lists": _metrics(b'{"a":' + b"[" * 600 + b"]" * 600 + b"}"),
     "900 objects": _metrics(b'{"a":' * 900 + b"1" + b"}" * 900),
     "100,000 lists": _metrics(b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
+    "a description of 200 kB": _metrics(b'{"a": [' + b"0," * 100_000 + b"0]}"),
     "lists without an end": _metrics(b"[" * 500_000),
     "a number of 5,000 digits": _metrics(b'{"a": ' + b"9" * 5_000 + b"}"),
     "not a number": _metrics(b'{"a": NaN}'),
@@ -205,6 +206,13 @@ def test_a_folder_of_many_others_hides_no_pack(drive: Path, good: Path) -> None:
     for number in range(300):
         (drive / "fieldray" / f"a{number:03}").mkdir()
     assert packs_in(drive / "fieldray") == (good,)
+
+
+def test_a_folder_of_too_many_packs_is_looked_through_in_part(tmp_path: Path) -> None:
+    for number in range(150):
+        (tmp_path / f"a{number:03}").mkdir()
+        (tmp_path / f"a{number:03}" / "manifest.json").touch()
+    assert [path.name for path in packs_in(tmp_path)] == [f"a{number:03}" for number in range(100)]
 
 
 @needs_posix
