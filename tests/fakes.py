@@ -11,12 +11,13 @@ import numpy as np
 
 from fieldray.domain.finding import ReadFacts
 from fieldray.domain.image import Detail, Image, PixelMap, Tensor
-from fieldray.domain.model import InputSpec, Model
+from fieldray.domain.model import HeaderRules, InputSpec, Model
 from fieldray.domain.prediction import BackendName, DeviceChoice, Policy, Prediction, Request
 from fieldray.domain.study import ImageRef
 from fieldray.errors import BackendProblem, Unreadable
 from fieldray.imaging.answers import ReadResult
 from fieldray.imaging.pool import PoolClosed
+from fieldray.imaging.quality import check_header
 from fieldray.reasons import Reason, reason
 
 PIXEL_MAP = PixelMap(1.0, 0.0, 1.0, 0.0)
@@ -35,7 +36,9 @@ class FakeReaders:
         self.reading = threading.Event()
         self.read_names: list[str] = []
 
-    def read(self, ref: ImageRef, spec: InputSpec, *, detail: Detail = "needed") -> ReadResult:
+    def read(
+        self, ref: ImageRef, spec: InputSpec, *, rules: HeaderRules | None = None, detail: Detail = "needed"
+    ) -> ReadResult:
         if self.closed.is_set():
             raise PoolClosed
         name = ref.path.name
@@ -46,6 +49,9 @@ class FakeReaders:
             raise PoolClosed
         if "bug" in name:
             raise ZeroDivisionError
+        if rules and (unsuitable := check_header(ref.header, rules)):
+            facts = ReadFacts(content_sha256=hash_of(ref))
+            return ReadResult(tensor=None, facts=facts, problem=unsuitable, problem_is_refusal=True)
         facts = ReadFacts(content_sha256=hash_of(ref), rows=spec.height, columns=spec.width, decode_ms=1.5)
         if "blank" in name:
             return ReadResult(tensor=None, facts=facts, problem=reason("blank"), problem_is_refusal=True)

@@ -165,6 +165,20 @@ class GoldenVectors:
         _require(0 < self.tolerance < 0.5, "golden vectors: tolerance must be in (0, 0.5)")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeaderRules:
+    """What the header of an image may say for a pack to judge it; a field that says nothing passes.
+
+    modalities  codes, as in DICOM; body_parts: parts of the text; views: words of the text; all in upper case
+    ages_years  youngest and oldest age, whole years, both included; None for any age
+    """
+
+    modalities: tuple[str, ...]
+    body_parts: tuple[str, ...]
+    views: tuple[str, ...]
+    ages_years: tuple[int, int] | None = None
+
+
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Manifest:
     """All a pack says. `names`, `descriptions`, `intended_use` and `limits` are texts by language code.
@@ -200,6 +214,16 @@ class Manifest:
         _require(ages is None or 0 <= ages[0] <= ages[1], "accepted ages must be 0 or more, the youngest first")
         for point in self.operating_points:
             _require(point.label in codes, f"operating point {point.name} is for unknown label {point.label}")
+
+    @property
+    def header_rules(self) -> HeaderRules:
+        """Which images the pack is for, by their headers."""
+        return HeaderRules(
+            modalities=self.accepted_modalities,
+            body_parts=self.accepted_body_parts,
+            views=self.accepted_views,
+            ages_years=self.accepted_ages_years,
+        )
 
     def point(self, label: str, name: str | None = None) -> OperatingPoint | None:
         """The operating point `name` of a label (the first one if no name is given), or None."""

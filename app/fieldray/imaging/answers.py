@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from fieldray.domain.finding import ReadFacts
 from fieldray.domain.image import Detail, Image, PixelMap, Tensor, Window
-from fieldray.domain.model import InputSpec
-from fieldray.domain.study import ImageRef
+from fieldray.domain.model import HeaderRules, InputSpec
+from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import FieldrayError, Unusable
 from fieldray.reasons import Reason
 from fieldray.wire import Message
@@ -19,23 +19,26 @@ from fieldray.wire import Message
 class ReadResult:
     """What reading gave: a tensor, or the reason why there is none; `facts` hold what is known either way.
 
+    ref             with the kind and the header of the bytes that were read; None where none were, or nobody asked
     is_approximate  whether the file in full would give a slightly different tensor
     """
 
     tensor: Tensor | None
     facts: ReadFacts
+    ref: ImageRef | None = None
     view: str = ""
     is_approximate: bool = False
     problem: Reason | None = None
     problem_is_refusal: bool = False
 
 
-def request(ref: ImageRef, spec: InputSpec | None, *, detail: Detail) -> Message:
+def request(ref: ImageRef, spec: InputSpec | None, *, rules: HeaderRules | None, detail: Detail) -> Message:
     """What `imaging.service.handle` is asked; without a spec it gives the image at full resolution."""
     body: dict[str, Any] = {"path": str(ref.path), "member": ref.member, "frame": ref.frame}
     if spec is None:
         return Message({"ask": "image", **body})
-    return Message({"ask": "read", "spec": _values(spec), "detail": detail, **body})
+    body |= {"spec": _values(spec), "detail": detail, "frames": ref.header.number_of_frames}
+    return Message({"ask": "read", "rules": asdict(rules) if rules else None, **body})
 
 
 def _values(spec: InputSpec) -> dict[str, Any]:
@@ -48,9 +51,10 @@ def no_tensor(error: FieldrayError, *, content_sha256: str) -> ReadResult:
     return ReadResult(tensor=None, facts=facts, problem=error.reason, problem_is_refusal=isinstance(error, Unusable))
 
 
-def read_result(answer: Message) -> ReadResult:
-    """What the child answered to a read."""
+def read_result(answer: Message, ref: ImageRef) -> ReadResult:
+    """What the child answered to a read of `ref`."""
     body = answer.body
+    header = ImageHeader(**body["header"]) if "header" in body else None
     problem = body["problem"]
     values = answer.arrays.get("tensor")
     pixel_map = PixelMap(**body["pixel_map"]) if "pixel_map" in body else None
@@ -67,6 +71,7 @@ def read_result(answer: Message) -> ReadResult:
     return ReadResult(
         tensor=None if problem else tensor,
         facts=facts,
+        ref=replace(ref, kind=body["kind"], header=header) if header else None,
         view=body.get("view", ""),
         is_approximate=body.get("is_approximate", False),
         problem=Reason(problem[0], tuple((key, value) for key, value in problem[1])) if problem else None,

@@ -60,6 +60,22 @@ def identify_bytes(head: bytes, ref: ImageRef) -> list[ImageRef] | IndexFound | 
     return identify(io.BytesIO(head), ref)
 
 
+def identify_again(data: bytes, ref: ImageRef) -> ImageRef:
+    """`ref` with the kind and the header of `data`, the bytes that are judged: discovery may have seen others.
+
+    `ref.header` needs to state only how many frames discovery found: with another number, or an index or a zip file in
+    the place of the image, the images of the file are not the ones that were listed. Raises Unreadable (`changed` for
+    that), Unusable.
+    """
+    found = identify_bytes(data, ImageRef(path=ref.path, member=ref.member))
+    if not isinstance(found, list) or len(found) != ref.header.number_of_frames:
+        raise Unreadable(reason("changed"))
+    (again,) = (one for one in found if one.frame == ref.frame)
+    if again.problem:
+        raise Unusable(again.problem)
+    return again
+
+
 def _raster(ref: ImageRef, kind: FileKind, size: tuple[int, int] | None) -> ImageRef:
     rows, columns = size or (0, 0)
     return replace(ref, kind=kind, header=ImageHeader(rows=rows, columns=columns))

@@ -17,7 +17,7 @@ from fieldray.reasons import reason
 # Everything else is imported where it is used: the children are started first, and import their own meanwhile.
 if TYPE_CHECKING:
     from fieldray.domain.image import Detail, Image
-    from fieldray.domain.model import InputSpec
+    from fieldray.domain.model import HeaderRules, InputSpec
     from fieldray.domain.study import ImageRef
     from fieldray.imaging.answers import ReadResult
     from fieldray.wire import Message
@@ -66,20 +66,25 @@ class ReaderPool:
         """The process ids of the children that run."""
         return tuple(child.pid for child in self._children if child.is_running and child.pid is not None)
 
-    def read(self, ref: ImageRef, spec: InputSpec, *, detail: Detail = "needed") -> ReadResult:
-        """Read, check and prepare one image, in such detail. Never raises for a bad file; raises PoolClosed."""
-        from fieldray.imaging.answers import no_tensor, read_result
+    def read(
+        self, ref: ImageRef, spec: InputSpec, *, rules: HeaderRules | None = None, detail: Detail = "needed"
+    ) -> ReadResult:
+        """Read, check and prepare one image, in such detail. Never raises for a bad file; raises PoolClosed.
+
+        With `rules` the header is read again from the bytes that are hashed and decoded, and held against them.
+        """
+        from fieldray.imaging.answers import no_tensor, read_result, request
 
         try:
-            return read_result(self._ask(ref, spec, detail=detail))
+            return read_result(self._ask(request(ref, spec, rules=rules, detail=detail)), ref)
         except (Unreadable, Unusable) as error:
             return no_tensor(error, content_sha256=_hash_if_readable(ref))
 
     def read_image(self, ref: ImageRef) -> Image:
         """The image at full resolution. Raises Unreadable, Unusable, PoolClosed."""
-        from fieldray.imaging.answers import image_of
+        from fieldray.imaging.answers import image_of, request
 
-        return image_of(self._ask(ref, None))
+        return image_of(self._ask(request(ref, None, rules=None, detail="full")))
 
     def content_hash(self, ref: ImageRef) -> str:
         """SHA-256 (hex) of the file's bytes, taken in this process. Raises Unreadable."""
@@ -103,15 +108,13 @@ class ReaderPool:
     ) -> None:
         self.close()
 
-    def _ask(self, ref: ImageRef, spec: InputSpec | None, *, detail: Detail = "needed") -> Message:
+    def _ask(self, question: Message) -> Message:
         """One answer; a child that died or hung is replaced and the file tried once more."""
-        from fieldray.imaging.answers import request
-
         why = reason("decoder_crashed")
         for _ in range(2):
             with self._free_child() as child:
                 try:
-                    return child.call(request(ref, spec, detail=detail), timeout_s=self._timeout_s)
+                    return child.call(question, timeout_s=self._timeout_s)
                 except ChildTimeout:
                     why = reason("decoder_timeout", seconds=f"{self._timeout_s:g}")
                 except ChildDied as error:

@@ -12,8 +12,8 @@ from typing import Final
 import numpy as np
 
 from fieldray.domain.image import Image
-from fieldray.domain.model import Manifest
-from fieldray.domain.study import ImageHeader, ImageRef
+from fieldray.domain.model import HeaderRules
+from fieldray.domain.study import ImageHeader
 from fieldray.imaging.preprocess import coarse_means
 from fieldray.reasons import Reason, reason
 
@@ -24,20 +24,19 @@ _LEAST_LEVELS: Final = 4
 _SAYS_NOTHING: Final = frozenset({"", "NONE", "UNKNOWN", "UNK", "OTHER", "UNSPECIFIED", "NA"})
 
 
-def check_header(ref: ImageRef, manifest: Manifest) -> Reason | None:
-    """Why this image is refused by its header, or None. Fields that say nothing pass."""
-    header: ImageHeader = ref.header
+def check_header(header: ImageHeader, rules: HeaderRules) -> Reason | None:
+    """Why an image with this header is refused, or None. Fields that say nothing pass."""
     modality = header.modality.upper()
-    if modality and modality not in manifest.accepted_modalities:
+    if modality and modality not in rules.modalities:
         return reason("modality", modality=header.modality)
     body_part = header.body_part_examined.upper()
-    if _letters(body_part) not in _SAYS_NOTHING and not any(part in body_part for part in manifest.accepted_body_parts):
+    if _letters(body_part) not in _SAYS_NOTHING and not any(part in body_part for part in rules.body_parts):
         return reason("body_part", body_part=header.body_part_examined)
     view = header.view_position.upper()
     words = set(re.split(r"[^A-Z0-9]+", view))
-    if _letters(view) not in _SAYS_NOTHING and not words & set(manifest.accepted_views):
+    if _letters(view) not in _SAYS_NOTHING and not words & set(rules.views):
         return reason("view", view=header.view_position)
-    return _check_age(header.patient_age_years, manifest.accepted_ages_years)
+    return _check_age(header.patient_age_years, rules.ages_years)
 
 
 def _check_age(age_years: float | None, accepted: tuple[int, int] | None) -> Reason | None:

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fieldray.domain.image import Detail, Image, Tensor
-from fieldray.domain.model import InputSpec
-from fieldray.domain.study import ImageRef
+from fieldray.domain.model import HeaderRules, InputSpec
+from fieldray.domain.study import FileKind, ImageHeader, ImageRef
 from fieldray.errors import InputProblem, Unusable
 from fieldray.imaging.decode import decode
+from fieldray.imaging.identify import identify_again
 from fieldray.imaging.preprocess import thumbnail, to_tensor
-from fieldray.imaging.quality import check_pixels
+from fieldray.imaging.quality import check_header, check_pixels
 from fieldray.imaging.reduction import needed_for
 from fieldray.imaging.source import read_bytes
 from fieldray.reasons import Reason
@@ -29,40 +30,58 @@ if TYPE_CHECKING:
 def handle(message: Message) -> Message:
     """Answer {"ask": "read", "spec": ...} or {"ask": "image"}, both with "path", "member" and "frame".
 
-    A read is at the resolution that the spec needs, or as "detail" says (see `domain.image.Detail`).
+    A read is at the resolution that the spec needs, or as "detail" says (see `domain.image.Detail`). With "rules" the
+    header is read from the same bytes as the pixels and held against them; "frames" is how many discovery found.
 
     A file that cannot be used is an answer to "read" (its hash and size are known all the same); for "image" the
     Unreadable or Unusable is raised.
     """
     body = message.body
-    ref = ImageRef(path=Path(body["path"]), member=body["member"], frame=body["frame"])
+    found = ImageHeader(number_of_frames=body.get("frames", 1))
+    ref = ImageRef(path=Path(body["path"]), member=body["member"], frame=body["frame"], header=found)
     if body["ask"] == "image":
         return _image_message(decode(read_bytes(ref), ref))
-    answer = _read(ref, InputSpec(**body["spec"]), detail=body.get("detail", "needed"))
+    rules = _rules(body["rules"]) if body.get("rules") else None
+    answer = _read(ref, InputSpec(**body["spec"]), rules=rules, detail=body.get("detail", "needed"))
     step_back()  # a run is to leave the screen usable, but its first result is waited for, as is a film to be shown
     return answer
 
 
-def _read(ref: ImageRef, spec: InputSpec, *, detail: Detail) -> Message:
+def _rules(values: Mapping[str, Any]) -> HeaderRules:
+    tuples: dict[str, Any] = {name: value and tuple(value) for name, value in values.items()}
+    return HeaderRules(**tuples)
+
+
+def _read(ref: ImageRef, spec: InputSpec, *, rules: HeaderRules | None, detail: Detail) -> Message:
     started = time.perf_counter()
     answer: dict[str, Any] = {}
     arrays: dict[str, Array] = {}
-    problem: Reason | None
+    problem: Reason | None = None
     is_refusal = True
     try:
         data = read_bytes(ref)
         answer["content_sha256"] = hashlib.sha256(data).hexdigest()
-        image = decode(data, ref, needed=needed_for(spec, detail))
-        problem = check_pixels(image)
-        tensor = to_tensor(image, spec)
-        answer |= _image_facts(image, tensor)
-        arrays = {"tensor": tensor.values, "thumbnail": thumbnail(image)}
+        if rules is not None:
+            answer |= _identity(ref.header, "unknown")  # of bytes that are no image any more nothing else is known
+            again = identify_again(data, ref)
+            answer |= _identity(again.header, again.kind)
+            problem = check_header(again.header, rules)
+        if problem is None:
+            image = decode(data, ref, needed=needed_for(spec, detail))
+            problem = check_pixels(image)
+            tensor = to_tensor(image, spec)
+            answer |= _image_facts(image, tensor)
+            arrays = {"tensor": tensor.values, "thumbnail": thumbnail(image)}
     except InputProblem as error:
         problem, is_refusal = error.reason, isinstance(error, Unusable)
     answer["decode_ms"] = 1000 * (time.perf_counter() - started)
     answer["problem"] = [problem.code, [list(pair) for pair in problem.parameters]] if problem else None
     answer["problem_is_refusal"] = problem is not None and is_refusal
     return Message(answer, arrays)
+
+
+def _identity(header: ImageHeader, kind: FileKind) -> Mapping[str, Any]:
+    return {"header": asdict(header), "kind": kind}
 
 
 def _image_facts(image: Image, tensor: Tensor) -> Mapping[str, Any]:

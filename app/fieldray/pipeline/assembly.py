@@ -17,6 +17,7 @@ from fieldray.domain.run import RunSpec
 from fieldray.domain.study import ImageRef
 from fieldray.errors import UsageProblem
 from fieldray.imaging.discover import discover
+from fieldray.imaging.quality import check_header
 from fieldray.paths import VERSION
 from fieldray.pipeline.assessment import Assessment
 from fieldray.pipeline.batch import Batch, Work
@@ -60,6 +61,7 @@ def assemble(
         discover=lambda: discover(paths),
         count=lambda gives_up: count_files(paths, gives_up=gives_up),
         content_hash=readers.content_hash,
+        check_header=lambda header: check_header(header, assessment.model.manifest.header_rules),
         screen=screen,
         release=release,
     )

@@ -16,7 +16,7 @@ from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 
 # Raised by one when reading, preparing or judging changes so that stored results must not be taken over any more.
-_RULES_VERSION: Final = 3
+_RULES_VERSION: Final = 4
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -56,8 +56,7 @@ class Assessment:
             "points": [dataclasses.asdict(point) for point in self.points.values() if point],
             "calibration": {code: dataclasses.asdict(value) for code, value in manifest.calibration.items()},
             "gate": [gate.mean.tobytes().hex(), gate.projection.tobytes().hex(), gate.limit] if gate else None,
-            "accepted": [manifest.accepted_modalities, manifest.accepted_body_parts, manifest.accepted_views],
-            "ages": manifest.accepted_ages_years,
+            "accepted": dataclasses.asdict(manifest.header_rules),
         }
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 

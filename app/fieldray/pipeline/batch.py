@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Final
 
 from fieldray.domain.events import OutcomeReady, Progress, Publish, RunChanged, RunState
-from fieldray.domain.finding import Outcome
+from fieldray.domain.finding import Outcome, Screened
 from fieldray.domain.run import RunSpec
-from fieldray.domain.study import ImageRef
+from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import FieldrayError, StorageProblem
 from fieldray.pipeline.channel import Channel, ChannelEnded
 from fieldray.pipeline.screen import Cancelled
@@ -41,6 +41,7 @@ class Work:
     discover      gives every image once, lazily
     count         a quick guess of the number of images, for the time left; gives up when the function passed says so
     content_hash  SHA-256 (hex) of an image's bytes; raises OSError or FieldrayError
+    check_header  why an image with this header is refused, None if it is not
     screen        an image's outcome; raises Cancelled, or a FieldrayError that ends the run
     release       ends what `screen` uses, at once, also while it is used; may be called twice
     """
@@ -49,6 +50,7 @@ class Work:
     discover: Callable[[], Iterator[ImageRef]]
     count: Callable[[Callable[[], bool]], int]
     content_hash: Callable[[ImageRef], str]
+    check_header: Callable[[ImageHeader], Reason | None]
     screen: Callable[[ImageRef], Outcome]
     release: Callable[[], None]
 
@@ -303,7 +305,11 @@ class Batch:
         return _Done(self._work.screen(ref), False)
 
     def _known(self, ref: ImageRef, earlier: ResultReader) -> Outcome | None:
-        """What an earlier start found in the same bytes, if anything."""
+        """What an earlier start found in the same bytes, if anything.
+
+        The bytes that are hashed here may be others than discovery saw. So only what was found with the very header
+        that discovery saw is taken over, and no score of an image whose header is refused.
+        """
         if ref.problem:
             return None
         try:
@@ -313,7 +319,11 @@ class Batch:
         except (OSError, FieldrayError):
             return None  # the reader will say what is wrong with the file
         spec, last = self._work.spec, self._last_earlier_row
-        return earlier.earlier(spec, content_sha256=content_sha256, frame=ref.frame, up_to_row_id=last)
+        known = earlier.earlier(spec, content_sha256=content_sha256, frame=ref.frame, up_to_row_id=last)
+        if known is None or known.ref.header != ref.header:
+            return None
+        is_refused = self._work.check_header(ref.header) is not None
+        return None if is_refused and isinstance(known, Screened) else known
 
 
 class _Every:

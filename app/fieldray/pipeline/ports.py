@@ -7,7 +7,7 @@ from typing import Protocol
 
 from fieldray.domain.finding import ReadFacts
 from fieldray.domain.image import Detail, Image, Tensor
-from fieldray.domain.model import InputSpec, Model
+from fieldray.domain.model import HeaderRules, InputSpec, Model
 from fieldray.domain.prediction import BackendName, DeviceChoice, Policy, Prediction, Request
 from fieldray.domain.study import ImageRef
 from fieldray.reasons import Reason
@@ -21,6 +21,8 @@ class ReadResult(Protocol):
     @property
     def facts(self) -> ReadFacts: ...
     @property
+    def ref(self) -> ImageRef | None: ...
+    @property
     def is_approximate(self) -> bool: ...
     @property
     def problem(self) -> Reason | None: ...
@@ -29,12 +31,16 @@ class ReadResult(Protocol):
 
 
 class Reader(Protocol):
-    """Reads, checks and prepares one image; the pixel checks are done where the pixels are.
+    """Reads, checks and prepares one image; header and pixels are checked where the bytes are.
 
+    `ref` of the result has the header of the very bytes whose hash and pixels it gives: the file may be another one
+    than discovery saw. Rules for the header are held against that one.
     It reads in the detail asked for; `is_approximate` if the file in full would give a slightly different tensor.
     """
 
-    def read(self, ref: ImageRef, spec: InputSpec, /, *, detail: Detail = "needed") -> ReadResult: ...
+    def read(
+        self, ref: ImageRef, spec: InputSpec, /, *, rules: HeaderRules | None = None, detail: Detail = "needed"
+    ) -> ReadResult: ...
 
 
 class Engine(Protocol):

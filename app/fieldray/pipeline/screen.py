@@ -14,7 +14,6 @@ from fieldray.domain.image import Detail
 from fieldray.domain.prediction import Prediction, Request
 from fieldray.domain.study import ImageRef
 from fieldray.errors import BackendProblem, FieldrayError, Unusable
-from fieldray.imaging.quality import check_header
 from fieldray.pipeline.assessment import Assessment
 from fieldray.pipeline.ports import Engine, Reader
 from fieldray.reasons import Reason, reason
@@ -39,7 +38,7 @@ def screen_image(
     observe: Callable[[Prediction], None] = lambda _: None,
     is_cancelled: Callable[[], bool] = lambda: False,
 ) -> Outcome:
-    """Header check, read, pixel check, run, gate, calibrate, decide.
+    """Read with header and pixel checks, run, gate, calibrate, decide.
 
     A film is read as far as the network needs; a close call on one that was read approximately is read again and finer.
 
@@ -52,12 +51,10 @@ def screen_image(
     try:
         if ref.problem:
             return _stopped(ref, ref.problem, facts, stage=stage, is_refusal=ref.problem_is_refusal)
-        stage = "quality"
-        if unsuitable := check_header(ref, manifest):
-            return Refused(ref=ref, reason=unsuitable)
         for detail in _DETAILS:
             stage = "decode"
-            read = reader.read(ref, manifest.input, detail=detail)
+            read = reader.read(ref, manifest.input, rules=manifest.header_rules, detail=detail)
+            ref = read.ref or ref  # what is judged and stored is the header of these bytes, not what discovery saw
             facts = read.facts if detail == "needed" else _both(facts, read.facts)
             if read.problem or read.tensor is None:
                 why = read.problem or reason("internal", detail="no tensor")

@@ -13,6 +13,7 @@ from fieldray.domain.events import Event, OutcomeReady, Progress, RunChanged, Sp
 from fieldray.domain.finding import Outcome
 from fieldray.domain.study import ImageRef
 from fieldray.errors import UsageProblem
+from fieldray.imaging.quality import check_header
 from fieldray.pipeline.assessment import choose
 from fieldray.pipeline.batch import Batch, Work
 from fieldray.pipeline.screen import screen_image
@@ -65,6 +66,7 @@ class Run:
             discover=discover or (lambda: iter(refs(names))),
             count=lambda gives_up: len(names),
             content_hash=self.readers.content_hash,
+            check_header=lambda header: check_header(header, assessment.model.manifest.header_rules),
             screen=screen,
             release=release,
         )

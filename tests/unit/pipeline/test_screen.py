@@ -12,7 +12,7 @@ import pytest
 from fakes import FakeEngine, FakeReaders, hash_of
 from fieldray.domain.finding import Failed, Outcome, ReadFacts, Refused, Screened
 from fieldray.domain.image import Detail
-from fieldray.domain.model import Calibration, InputSpec, RefusalGate
+from fieldray.domain.model import Calibration, HeaderRules, InputSpec, RefusalGate
 from fieldray.domain.prediction import Prediction
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import BackendProblem
@@ -110,7 +110,9 @@ class Reduced(FakeReaders):
         self._is_approximate = is_approximate
         self.reads: list[Detail] = []
 
-    def read(self, ref: ImageRef, spec: InputSpec, *, detail: Detail = "needed") -> ReadResult:
+    def read(
+        self, ref: ImageRef, spec: InputSpec, *, rules: HeaderRules | None = None, detail: Detail = "needed"
+    ) -> ReadResult:
         self.reads.append(detail)
         grey = self._greys[detail]
         if grey is None:
