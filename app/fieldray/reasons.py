@@ -138,6 +138,10 @@ PROGRAM: Final[Mapping[str, str]] = {
     "database_newer": "The results in {path} were made by a newer version of the program.",
     "database_damaged": "The results in {path} cannot be read: {detail}.",
     "nothing_to_screen": "There is nothing to screen: {path} does not exist.",
+    "run_elsewhere": "Another window or command (process {process}) is screening the same with the same pack. "
+                     "It is left alone; this is a run of its own.",
+    "not_present": "Images of this run that are not there any more: {count}. Their results are kept, but no longer "
+                   "listed.",
     "operating_point": "The pack has no operating point named {name}. It has: {known}.",
     "no_screen": "There is no screen here to open a window on. The command line works without one.",
     "setting": "The setting {key} cannot be {value}: {detail}.",

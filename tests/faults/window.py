@@ -19,6 +19,7 @@ from faults.stalls import Beats, Onlooker, Stall
 from fieldray.desktop.application import Application, favour_the_window
 from fieldray.desktop.services import Services
 from fieldray.domain.events import Drive, DrivesChanged, Publish
+from fieldray.domain.finding import Outcome
 from fieldray.domain.run import Verdict
 from fieldray.pipeline.batch import Batch
 from fieldray.pipeline.session import Session
@@ -149,7 +150,7 @@ class WindowFrontEnd(QObject):
         self.application.workbench.close()
 
 
-def _no_verdict(_: int) -> Verdict | None:
+def _no_verdict(_: int, __: Outcome) -> Verdict | None:
     return None
 
 

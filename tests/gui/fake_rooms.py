@@ -225,7 +225,7 @@ class FakeSession:
             raise FieldrayError(ref.problem)
         return film_image(int(ref.path.stem.rpartition("-")[2]) % 10)
 
-    def set_verdict(self, row_id: int, verdict: Verdict | None) -> None:
+    def set_verdict(self, row_id: int, verdict: Verdict | None, *, judged: Outcome) -> None:
         self.verdicts[row_id] = verdict
 
     def close(self) -> None:
@@ -298,7 +298,7 @@ class FakeRooms:
             session=self.session,
             library=self.library,
             drives=self.drives,
-            read_verdict=self.stored.get,
+            read_verdict=lambda row_id, outcome: self.stored.get(row_id),
             export=self._export,
         )
 

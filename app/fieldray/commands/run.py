@@ -78,6 +78,8 @@ class RunReport:
                     self._tell(event)
                 case RunChanged():
                     self._problem = event.reason
+                    for note in event.notes:
+                        self._console.say(note.text)
                 case _:
                     pass
 

@@ -11,12 +11,15 @@ from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.picture import Picture, picture_of
 from fieldray.desktop.services import SessionPort
 from fieldray.desktop.work_row import WorkRow
+from fieldray.domain.finding import Outcome
 from fieldray.domain.image import Image
 from fieldray.domain.model import InputSpec
 from fieldray.domain.run import Verdict
 from fieldray.errors import FieldrayError
 from fieldray.imaging.preprocess import to_tensor
 from fieldray.reasons import Reason
+
+ReadVerdict = Callable[[int, Outcome], Verdict | None]
 
 
 class OpenFilm(QObject):
@@ -30,14 +33,14 @@ class OpenFilm(QObject):
         super().__init__()
         self._background, self._board = background, board
         self._session: SessionPort | None = None
-        self._read_verdict: Callable[[int], Verdict | None] | None = None
+        self._read_verdict: ReadVerdict | None = None
         self.row: WorkRow | None = None
         self.picture: Picture | None = None
         self.network_picture: Picture | None = None
         self.problem: Reason | None = None
         self.is_loading = False
 
-    def attach(self, session: SessionPort, read_verdict: Callable[[int], Verdict | None]) -> None:
+    def attach(self, session: SessionPort, read_verdict: ReadVerdict) -> None:
         """The session is open."""
         self._session, self._read_verdict = session, read_verdict
         self.show(self.row)
@@ -70,10 +73,10 @@ class OpenFilm(QObject):
         row, session = self.row, self._session
         if row is None or session is None:
             return
-        row.verdict = verdict
+        row.verdict, judged = verdict, row.outcome
         self.verdict_changed.emit(row.row_id, verdict)
         self._background.run(
-            lambda: session.set_verdict(row.row_id, verdict),
+            lambda: session.set_verdict(row.row_id, verdict, judged=judged),
             channel="verdict",
             failed=lambda error: self._board.post_error("verdict", error),
         )
@@ -82,8 +85,9 @@ class OpenFilm(QObject):
         read = self._read_verdict
         if read is None or row.verdict is not None:
             return
+        outcome = row.outcome
         self._background.run(
-            lambda: read(row.row_id),
+            lambda: read(row.row_id, outcome),
             channel="verdict",
             done=lambda verdict: self._found_verdict(row, verdict),
             failed=lambda error: self._board.post_error("verdict", error),

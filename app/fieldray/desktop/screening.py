@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from PySide6.QtCore import QObject, Signal
 
@@ -16,6 +16,7 @@ from fieldray.domain.model import Manifest, Model
 from fieldray.domain.prediction import BackendName
 
 State = Literal["empty", "waiting", "starting", "running", "paused", "stopping", "finished", "cancelled", "failed"]
+_RUN_NOTES: Final = ("run_elsewhere", "not_present")  # what a run says of itself, by code
 _BUSY: tuple[State, ...] = ("starting", "running", "paused", "stopping")
 
 
@@ -87,7 +88,8 @@ class Screening(QObject):
         if not self.can_start or session is None or model is None:
             return
         self._starts_when_ready = False
-        self._board.withdraw("run")
+        for key in ("run", *_RUN_NOTES):
+            self._board.withdraw(key)
         self.manifest, self.progress, self.run_id = model.manifest, None, None
         self._enter("starting")
         self.started.emit()
@@ -150,6 +152,8 @@ class Screening(QObject):
         self._enter(event.state)
         if event.reason is not None:
             self._board.post_reason("run", event.reason)
+        for note in event.notes:
+            self._board.post_reason(note.code, note, level="info")
         if not self.is_busy:
             self._batch = None
             self._after_run()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from fieldray.domain.events import Publish
+from fieldray.domain.finding import Outcome
 from fieldray.domain.image import Image
 from fieldray.domain.model import Model
 from fieldray.domain.prediction import BackendName
@@ -39,7 +40,7 @@ class SessionPort(Protocol):
     def reconsider(self, name: BackendName) -> None: ...
     def start(self, paths: Sequence[Path], *, operating_point: str | None = None, fresh: bool = False) -> BatchPort: ...
     def read_image(self, ref: ImageRef) -> Image: ...
-    def set_verdict(self, row_id: int, verdict: Verdict | None) -> None: ...
+    def set_verdict(self, row_id: int, verdict: Verdict | None, *, judged: Outcome) -> None: ...
     def close(self) -> None: ...
 
 
@@ -65,7 +66,7 @@ class Services:
     session: SessionPort
     library: LibraryPort
     drives: DrivesPort
-    read_verdict: Callable[[int], Verdict | None]
+    read_verdict: Callable[[int, Outcome], Verdict | None]
     export: Callable[[int, Path], tuple[Path, ...]]
 
 
@@ -86,9 +87,9 @@ def open_services(settings: Settings, publish: Publish) -> Services:
     drives = DriveWatch(publish)
     drives.start()
 
-    def read_verdict(row_id: int) -> Verdict | None:
+    def read_verdict(row_id: int, outcome: Outcome) -> Verdict | None:
         with ResultReader(session.database) as reader:
-            return reader.row(row_id).verdict
+            return reader.verdict(row_id, outcome)
 
     return Services(
         session=session,

@@ -49,8 +49,8 @@ class WorkRow:
         self.searched = " ".join(parts).casefold()
 
     def take(self, newer: WorkRow) -> None:
-        """The image was done again: the row stays, its outcome is the newer one."""
-        self.outcome, self.manifest = newer.outcome, newer.manifest
+        """The image was done again: the row stays, its outcome is the newer one, with no verdict of its own yet."""
+        self.outcome, self.manifest, self.verdict = newer.outcome, newer.manifest, newer.verdict
         self.__post_init__()
 
     @property

@@ -46,11 +46,12 @@ class StickChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunChanged:
-    """A batch started, paused, went on or ended (`reason` if it failed)."""
+    """A batch started, paused, went on or ended (`reason` if it failed); `notes` are what a person should know."""
 
     run_id: int
     state: RunState
     reason: Reason | None = None
+    notes: tuple[Reason, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fieldray.domain.events import RunState
-from fieldray.domain.finding import Outcome
+from fieldray.domain.finding import Category, Outcome
 from fieldray.domain.model import OperatingPoint, Trust
 from fieldray.reasons import Reason
 
@@ -46,7 +46,10 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What the reader thinks of a result: stored beside the program's own, never over it."""
+    """What the reader thinks of a result: stored beside the program's own, never over it.
+
+    It belongs to the content, the model and the score that were judged, and does not pass to another result.
+    """
 
     choice: VerdictChoice
     note: str = ""
@@ -54,6 +57,24 @@ class Verdict:
     def __post_init__(self) -> None:
         if self.choice not in ("agree", "disagree", "unsure"):
             raise ValueError(f"a verdict is agree, disagree or unsure, not {self.choice}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlierVerdict:
+    """A verdict on something that its place in a run does not hold any more: other bytes, another score, or nothing.
+
+    image           the key of the image (`ImageRef.key`)
+    content_sha256  of the bytes that were judged, empty if they could not be read
+    score           the highest one, None if there was none
+    given_s         seconds since 1970 (UTC)
+    """
+
+    image: str
+    content_sha256: str
+    category: Category
+    score: float | None
+    verdict: Verdict
+    given_s: float
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

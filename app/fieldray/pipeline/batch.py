@@ -88,6 +88,7 @@ class Batch:
         self._ended = threading.Event()
         self._lock = threading.Lock()
         self._problem: Reason | None = None
+        self._notes: tuple[Reason, ...] = ()
         self._found = 0
         self._guess = 0
         self._is_found = False
@@ -179,7 +180,11 @@ class Batch:
             self._fail(reason("internal", detail=type(error).__name__))
         finally:
             self._work.release()
-        self._enter("failed" if self._problem else "cancelled" if self.is_cancelled else "finished")
+        self._enter(self._end_state, *self._notes)
+
+    @property
+    def _end_state(self) -> RunState:
+        return "failed" if self._problem else "cancelled" if self.is_cancelled else "finished"
 
     def _can_take_over(self, store: ResultReader) -> bool:
         return not self._fresh and store.has_results(self._work.spec)
@@ -204,7 +209,7 @@ class Batch:
 
     def _collect(self, store: ResultStore) -> None:
         """Save and publish every outcome as it comes."""
-        self._enter("running")
+        self._enter("running", *([reason("run_elsewhere", process=store.rival)] if store.rival else []))
         done, pace = 0, Pace(clock=time.monotonic)
         pace.restart(0)
         progress, speed = _Every(_PROGRESS_EVERY_S), _Every(_SPEED_EVERY_S)
@@ -250,12 +255,14 @@ class Batch:
         )
 
     def _end(self, store: ResultStore) -> None:
-        state: RunState = "failed" if self._problem else "cancelled" if self.is_cancelled else "finished"
-        store.set_state(self._run_id, state, reason=self._problem)
+        if self._end_state != "finished":
+            store.set_state(self._run_id, self._end_state, reason=self._problem)
+        elif count := store.finish(self._run_id):
+            self._notes = (reason("not_present", count=count),)
 
-    def _enter(self, state: RunState) -> None:
+    def _enter(self, state: RunState, *notes: Reason) -> None:
         self._state = state
-        self._publish(RunChanged(run_id=self._run_id, state=state, reason=self._problem))
+        self._publish(RunChanged(run_id=self._run_id, state=state, reason=self._problem, notes=notes))
 
     def _fail(self, why: Reason) -> None:
         """End the run for a reason; the first one counts."""

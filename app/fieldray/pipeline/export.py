@@ -27,7 +27,12 @@ def export_run(database: Path, run_id: int, folder: Path, formats: Sequence[str]
             if name == "csv":
                 write_csv(path, reader.work_list(run_id), spec=run.spec)
             elif name == "json":
-                about = about_run(run, counts=reader.counts(run_id))
+                about = about_run(
+                    run,
+                    counts=reader.counts(run_id),
+                    not_present=reader.not_present(run_id),
+                    earlier_verdicts=reader.earlier_verdicts(run_id),
+                )
                 write_json(path, reader.work_list(run_id), spec=run.spec, about=about)
             else:
                 raise ValueError(f"no export format {name}")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Self, cast
 
 from fieldray.child import Child
 from fieldray.domain.events import Publish
+from fieldray.domain.finding import Outcome
 from fieldray.domain.image import Image
 from fieldray.domain.model import Model
 from fieldray.domain.prediction import BackendName, DeviceChoice, Policy
@@ -160,12 +161,15 @@ class Session:
             viewer = self._viewer
         return viewer.read_image(ref)
 
-    def set_verdict(self, row_id: int, verdict: Verdict | None) -> None:
-        """Keep the reader's verdict on a result, None to take it back; waits for the disk. Raises StorageProblem."""
+    def set_verdict(self, row_id: int, verdict: Verdict | None, *, judged: Outcome) -> None:
+        """Keep the reader's verdict on the outcome that was seen in a row, None to take it back; waits for the disk.
+
+        Raises StorageProblem.
+        """
         from fieldray.store.results import ResultStore
 
         with ResultStore(self.database) as store:
-            store.set_verdict(row_id, verdict)
+            store.set_verdict(row_id, verdict, judged=judged)
 
     def close(self) -> None:
         """Cancel what runs and end every thread and process; waits for them."""

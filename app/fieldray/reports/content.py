@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from fieldray.domain.finding import Category, Decision, Failed, Finding, Outcome, Screened
-from fieldray.domain.run import Run, RunSpec, StoredResult
+from fieldray.domain.run import EarlierVerdict, Run, RunSpec, StoredResult
 from fieldray.domain.study import ImageRef
 
 NOTICE: Final = "Research use only. Not for diagnostic use."
@@ -146,8 +146,17 @@ def _export_row(result: StoredResult, finding: Finding | None, spec: RunSpec) ->
     return {name: values[name] for name in COLUMNS}  # type: ignore[misc]
 
 
-def about_run(run: Run, *, counts: Mapping[Category, int]) -> dict[str, object]:
-    """How the results of a run came to be: pack, operating points, versions, counts, and the notice."""
+def about_run(
+    run: Run,
+    *,
+    counts: Mapping[Category, int],
+    not_present: Sequence[str] = (),
+    earlier_verdicts: Sequence[EarlierVerdict] = (),
+) -> dict[str, object]:
+    """How the results of a run came to be: pack, operating points, versions, counts, and the notice.
+
+    Then what is not among the results: images that were there once, and the reader's verdicts on what changed since.
+    """
     spec = run.spec
     return {
         "notice": NOTICE,
@@ -166,6 +175,20 @@ def about_run(run: Run, *, counts: Mapping[Category, int]) -> dict[str, object]:
         "settings_hash": spec.settings_hash,
         "operating_points": [dataclasses.asdict(point) for point in spec.operating_points],
         "counts": {category: counts.get(category, 0) for category in CATEGORY_TEXTS},
+        "not_present": list(not_present),
+        "earlier_verdicts": [_earlier_verdict(given) for given in earlier_verdicts],
+    }
+
+
+def _earlier_verdict(given: EarlierVerdict) -> dict[str, Value]:
+    return {
+        "image": given.image,
+        "content_sha256": given.content_sha256,
+        "category": CATEGORY_TEXTS[given.category],
+        "score": None if given.score is None else round(given.score, 6),
+        "reader_verdict": given.verdict.choice,
+        "reader_note": given.verdict.note,
+        "given": _time(given.given_s),
     }
 
 

@@ -1,13 +1,18 @@
-"""Results of runs: one committed row an image.
+"""Results of runs: one committed row per image.
 
 The batch thread is the only one that writes results (`ResultStore`); every other thread reads through a
 `ResultReader` of its own. A reader's verdict is a row of its own, so it is never in the way of a result.
+
+A run that was interrupted is continued in a further pass. What a whole pass did not see is not present any more: its
+rows are kept and marked, and are in no list, count or export of results.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -17,13 +22,23 @@ from typing import Self
 
 from fieldray.domain.events import RunState
 from fieldray.domain.finding import Category, Outcome
-from fieldray.domain.run import Run, RunSpec, StoredResult, Verdict
+from fieldray.domain.run import EarlierVerdict, Run, RunSpec, StoredResult, Verdict
 from fieldray.reasons import Reason
-from fieldray.store.rows import outcome_columns, outcome_of, reason_text, run_of, spec_text
-from fieldray.store.schema import open_database, storage_problems
+from fieldray.store.rows import (
+    outcome_columns,
+    outcome_of,
+    reason_text,
+    result_hash,
+    run_of,
+    spec_text,
+    verdict_columns,
+)
+from fieldray.store.run_lock import RunLocks
+from fieldray.store.schema import open_database, storage_problems, transaction
 
 _SELECT = """SELECT results.*, verdicts.choice, verdicts.note FROM results
-             LEFT JOIN verdicts ON verdicts.result_id = results.id """
+             LEFT JOIN verdicts ON verdicts.result_id = results.id
+                                AND verdicts.result_hash = results.result_hash """
 _BATCH_ROWS = 256
 
 
@@ -59,11 +74,11 @@ class ResultReader:
         return run_of(rows[0])
 
     def rows(self, run_id: int, *, after: int = 0, limit: int | None = None) -> Iterator[StoredResult]:
-        """The results of a run whose row id is above `after`, in the order they were first saved."""
+        """The results of a run that are present and above the row id `after`, in the order they were first saved."""
         left = -1 if limit is None else limit
         while left:
             count = _BATCH_ROWS if left < 0 else min(left, _BATCH_ROWS)
-            query = _SELECT + "WHERE run_id = ? AND results.id > ? ORDER BY results.id LIMIT ?"
+            query = _SELECT + "WHERE run_id = ? AND absent_s IS NULL AND results.id > ? ORDER BY results.id LIMIT ?"
             found = self._all(query, run_id, after, count)
             yield from (_stored(row) for row in found)
             if len(found) < count:
@@ -73,8 +88,13 @@ class ResultReader:
 
     def work_list(self, run_id: int) -> Iterator[StoredResult]:
         """The results of a run, what needs eyes first on top: abnormal, not sure, ..., the highest score first."""
-        for row in self._all("SELECT id FROM results WHERE run_id = ? ORDER BY rank, score DESC, id", run_id):
-            yield self.row(row["id"])
+        query = "SELECT id FROM results WHERE run_id = ? AND absent_s IS NULL ORDER BY rank, score DESC, id"
+        ids = [row["id"] for row in self._all(query, run_id)]
+        for start in range(0, len(ids), _BATCH_ROWS):
+            wanted = ids[start : start + _BATCH_ROWS]
+            found = self._all(_SELECT + f"WHERE results.id IN ({', '.join('?' * len(wanted))})", *wanted)
+            stored = {row["id"]: row for row in found}
+            yield from (_stored(stored[row_id]) for row_id in wanted)
 
     def row(self, row_id: int) -> StoredResult:
         """One result. Raises KeyError if there is none."""
@@ -85,8 +105,26 @@ class ResultReader:
 
     def counts(self, run_id: int) -> dict[Category, int]:
         """The number of images by category."""
-        query = "SELECT category, COUNT(*) AS number FROM results WHERE run_id = ? GROUP BY category"
+        query = """SELECT category, COUNT(*) AS number FROM results
+                   WHERE run_id = ? AND absent_s IS NULL GROUP BY category"""
         return {row["category"]: row["number"] for row in self._all(query, run_id)}
+
+    def not_present(self, run_id: int) -> tuple[str, ...]:
+        """The keys of the images that the run once saw and its last whole pass did not."""
+        query = "SELECT image_key FROM results WHERE run_id = ? AND absent_s IS NOT NULL ORDER BY id"
+        return tuple(os.fsdecode(row["image_key"]) for row in self._all(query, run_id))
+
+    def verdict(self, row_id: int, outcome: Outcome) -> Verdict | None:
+        """The verdict on this outcome in this row, whatever the row holds by now."""
+        query = "SELECT choice, note FROM verdicts WHERE result_id = ? AND result_hash = ?"
+        rows = self._all(query, row_id, result_hash(outcome))
+        return Verdict(choice=rows[0]["choice"], note=rows[0]["note"]) if rows else None
+
+    def earlier_verdicts(self, run_id: int) -> tuple[EarlierVerdict, ...]:
+        """The verdicts of a run that are on no result that is present in it, the oldest first."""
+        query = """SELECT verdicts.*, image_key FROM verdicts JOIN results ON results.id = result_id WHERE run_id = ?
+                   AND (verdicts.result_hash != results.result_hash OR absent_s IS NOT NULL) ORDER BY verdicts.id"""
+        return tuple(_earlier_verdict(row) for row in self._all(query, run_id))
 
     def last_row_id(self) -> int:
         """The highest row id given out so far, 0 in an empty file."""
@@ -112,16 +150,67 @@ class ResultReader:
 class ResultStore(ResultReader):
     """Reads and writes results; one at a time in a program. Methods raise StorageProblem (disk_full, ...)."""
 
+    def __init__(self, path: Path, *, connect: Callable[[Path], sqlite3.Connection] = open_database) -> None:
+        super().__init__(path, connect=connect)
+        self._locks = RunLocks(path)
+
+    @property
+    def rival(self) -> str | None:
+        """The process that works on the run which `open_run` would have continued, None if there is none."""
+        return self._locks.rival
+
+    def close(self) -> None:
+        """Close the connection and let others continue the run."""
+        super().close()
+        self._locks.release()
+
     def open_run(self, spec: RunSpec, *, fresh: bool = False) -> int:
-        """Begin a run, or go on with the newest of the same request if it is not finished; its id."""
+        """Begin a run, or continue the newest of the same request if it is not finished; its id.
+
+        A run that another program works on is left to it: a second program gets a run of its own, with all images in
+        it, and takes over what the first one has done already. So each gives its whole list and its own end, and
+        neither can spoil the other's; to refuse would fail a script because of a window that somebody left open.
+        """
         key = _request_key(spec)
-        newest = self._all("SELECT id, state FROM runs WHERE request_key = ? ORDER BY id DESC LIMIT 1", key)
-        if newest and newest[0]["state"] != "finished" and not fresh:
-            run_id = int(newest[0]["id"])
-            self.set_state(run_id, "running")
+        with self._transaction():
+            newest = self._all("SELECT id, state FROM runs WHERE request_key = ? ORDER BY id DESC LIMIT 1", key)
+            is_open = newest and newest[0]["state"] != "finished" and not fresh
+            if is_open and self._locks.hold(newest[0]["id"]):
+                return self._continue(int(newest[0]["id"]))
+            query = "INSERT INTO runs (request_key, spec, state, started_s) VALUES (?, ?, 'running', ?) RETURNING id"
+            run_id = int(self._all(query, key, spec_text(spec), time.time())[0]["id"])
+            self._locks.hold(run_id)
             return run_id
-        query = "INSERT INTO runs (request_key, spec, state, started_s) VALUES (?, ?, 'running', ?) RETURNING id"
-        return int(self._all(query, key, spec_text(spec), time.time())[0]["id"])
+
+    def _continue(self, run_id: int) -> int:
+        self.set_state(run_id, "running")
+        self._all("UPDATE runs SET pass_number = pass_number + 1 WHERE id = ?", run_id)
+        return run_id
+
+    def finish(self, run_id: int) -> int:
+        """The run went through all there is: it is finished. The number of images that are no longer present.
+
+        What lies in a folder that could not be read is neither there nor gone: it stays as it was. A verdict on bytes
+        that are present under another name is given to them, too.
+        """
+        with self._transaction():
+            unseen = self._unseen(run_id)
+            for row_id in unseen:
+                self._all("UPDATE results SET absent_s = ? WHERE id = ?", time.time(), row_id)
+            self._all(_COPY_VERDICTS, run_id)
+            self.set_state(run_id, "finished")
+        self._locks.finish(run_id)
+        return len(unseen)
+
+    def _unseen(self, run_id: int) -> list[int]:
+        """The rows that this pass did not see, but for those in folders that it could not read."""
+        query = """SELECT results.id, image_key, stage, results.pass_number = runs.pass_number AS is_seen
+                   FROM results JOIN runs ON runs.id = run_id WHERE run_id = ? AND absent_s IS NULL"""
+        rows = self._all(query, run_id)
+        unread = tuple(
+            row["image_key"] + os.fsencode(os.sep) for row in rows if row["is_seen"] and row["stage"] == "discover"
+        )
+        return [row["id"] for row in rows if not row["is_seen"] and not row["image_key"].startswith(unread)]
 
     def set_state(self, run_id: int, state: RunState, *, reason: Reason | None = None) -> None:
         """Note how a run stands."""
@@ -139,25 +228,72 @@ class ResultStore(ResultReader):
             "settings_hash": spec.settings_hash,
             "is_resumed": int(is_resumed),
             "saved_s": time.time(),
+            "absent_s": None,
         }
         changes = ", ".join(f"{name} = excluded.{name}" for name in columns if name not in ("run_id", "image_key"))
-        query = f"""INSERT INTO results ({", ".join(columns)}) VALUES ({", ".join("?" * len(columns))})
+        changes += ", pass_number = excluded.pass_number"
+        query = f"""INSERT INTO results ({", ".join(columns)}, pass_number)
+                    VALUES ({", ".join("?" * len(columns))}, (SELECT pass_number FROM runs WHERE id = ?))
                     ON CONFLICT (run_id, image_key) DO UPDATE SET {changes} RETURNING id"""
-        return int(self._all(query, *columns.values())[0]["id"])
+        return int(self._all(query, *columns.values(), run_id)[0]["id"])
 
-    def set_verdict(self, row_id: int, verdict: Verdict | None) -> None:
-        """Keep the reader's verdict on a result, or take it back (None). Raises KeyError if there is no such row."""
+    def set_verdict(self, row_id: int, verdict: Verdict | None, *, judged: Outcome) -> None:
+        """Keep the reader's verdict on a result, or take it back (None). Raises KeyError if there is no such row.
+
+        judged  the outcome that the reader saw. The row may hold another one by now: then the verdict is kept, but not
+                shown as one on that.
+        A verdict outlives a power cut once this returns; a result can be worked out again, a verdict cannot.
+        """
         self.row(row_id)
-        if verdict is None:
-            self._all("DELETE FROM verdicts WHERE result_id = ?", row_id)
-            return
-        query = "INSERT OR REPLACE INTO verdicts (result_id, choice, note, given_s) VALUES (?, ?, ?, ?)"
-        self._all(query, row_id, verdict.choice, verdict.note, time.time())
+        with self._durably():
+            if verdict is None:
+                query = "DELETE FROM verdicts WHERE result_id = ? AND result_hash = ?"
+                self._all(query, row_id, result_hash(judged))
+            else:
+                columns = {"result_id": row_id, **verdict_columns(verdict, judged), "given_s": time.time()}
+                places = ", ".join("?" * len(columns))
+                query = f"INSERT OR REPLACE INTO verdicts ({', '.join(columns)}) VALUES ({places})"
+                self._all(query, *columns.values())
+
+    @contextlib.contextmanager
+    def _durably(self) -> Iterator[None]:
+        """What is committed inside is on the disk, and not only on its way there (sqlite.org/pragma.html)."""
+        self._all("PRAGMA synchronous = FULL")
+        try:
+            yield
+        finally:
+            self._all("PRAGMA synchronous = NORMAL")
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with storage_problems(self.path), transaction(self._connection):
+            yield
+
+
+# Only one that is on the same bytes with the same outcome, and on a row that has none of its own.
+_COPY_VERDICTS = """
+    INSERT OR IGNORE INTO verdicts (result_id, result_hash, choice, note, given_s, content_sha256, category, score)
+    SELECT moved.id, given.result_hash, choice, note, given_s, given.content_sha256, given.category, given.score
+    FROM results AS gone JOIN verdicts AS given ON given.result_id = gone.id AND given.result_hash = gone.result_hash
+    JOIN results AS moved ON moved.run_id = gone.run_id AND moved.result_hash = gone.result_hash
+    WHERE gone.run_id = ? AND gone.absent_s IS NOT NULL AND moved.absent_s IS NULL AND moved.content_sha256 != ''
+"""
 
 
 def _request_key(spec: RunSpec) -> str:
     request = json.dumps([sorted(spec.paths), spec.pack_name, spec.model_sha256, spec.settings_hash])
     return hashlib.sha256(request.encode()).hexdigest()
+
+
+def _earlier_verdict(row: sqlite3.Row) -> EarlierVerdict:
+    return EarlierVerdict(
+        image=os.fsdecode(row["image_key"]),
+        content_sha256=row["content_sha256"],
+        category=row["category"],
+        score=row["score"],
+        verdict=Verdict(choice=row["choice"], note=row["note"]),
+        given_s=row["given_s"],
+    )
 
 
 def _stored(row: sqlite3.Row) -> StoredResult:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 import sqlite3
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from fieldray.domain.finding import Category, Failed, Finding, Outcome, ReadFacts, Refused, Screened
 from fieldray.domain.image import PixelMap
 from fieldray.domain.model import Estimate, OperatingPoint
-from fieldray.domain.run import Run, RunSpec
+from fieldray.domain.run import Run, RunSpec, Verdict
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.reasons import Reason, reason
 
@@ -45,6 +46,7 @@ def outcome_columns(outcome: Outcome) -> dict[str, Any]:
         "reason": None if isinstance(outcome, Screened) else reason_text(outcome.reason),
         "ref": _ref_text(outcome.ref),
         "content_sha256": facts.content_sha256,
+        "result_hash": result_hash(outcome),
         "frame": outcome.ref.frame,
         "decode_ms": facts.decode_ms,
         "backend": None,
@@ -74,6 +76,25 @@ def _add_screened(outcome: Screened, columns: dict[str, Any], details: dict[str,
     columns["class_maps"] = None if maps is None else maps.astype(np.float32).tobytes()
     details["class_maps_shape"] = None if maps is None else maps.shape
     details["extra"] = dict(outcome.extra)
+
+
+def result_hash(outcome: Outcome) -> str:
+    """SHA-256 (hex) of what a verdict is on: the content, the model, and what came out with which score."""
+    judged: list[Any] = [outcome.facts.content_sha256, outcome.ref.frame, outcome.status]
+    if isinstance(outcome, Screened):
+        points = [found.point.threshold if found.point else None for found in outcome.findings]
+        scores = [[found.label, found.score, found.decision] for found in outcome.findings]
+        judged += [outcome.model_sha256, scores, points]
+    else:
+        judged += [outcome.reason.code, outcome.reason.parameters]
+    return hashlib.sha256(json.dumps(judged).encode()).hexdigest()
+
+
+def verdict_columns(verdict: Verdict, judged: Outcome) -> dict[str, Any]:
+    """The columns of `verdicts` that say what was thought of what."""
+    about = outcome_columns(judged)
+    kept = {name: about[name] for name in ("result_hash", "content_sha256", "category", "score")}
+    return {**kept, "choice": verdict.choice, "note": verdict.note}
 
 
 def outcome_of(row: sqlite3.Row) -> Outcome:

@@ -70,6 +70,33 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
             given_s REAL NOT NULL
         )""",
     ),
+    # A run is gone through in passes: what the last one did not see is absent. A verdict is on what was seen when it
+    # was given (`result_hash`): it is shown while its row holds that result, and kept when the row holds another one.
+    (
+        "ALTER TABLE runs ADD COLUMN pass_number INTEGER NOT NULL DEFAULT 1",
+        "ALTER TABLE results ADD COLUMN pass_number INTEGER NOT NULL DEFAULT 1",
+        "ALTER TABLE results ADD COLUMN absent_s REAL",
+        "ALTER TABLE results ADD COLUMN result_hash TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE verdicts RENAME TO old_verdicts",
+        """CREATE TABLE verdicts (
+            id INTEGER PRIMARY KEY AUTOINCREMENT,
+            result_id INTEGER NOT NULL REFERENCES results (id),
+            result_hash TEXT NOT NULL,
+            choice TEXT NOT NULL,
+            note TEXT NOT NULL,
+            given_s REAL NOT NULL,
+            content_sha256 TEXT NOT NULL,
+            category TEXT NOT NULL,
+            score REAL,
+            UNIQUE (result_id, result_hash)
+        )""",
+        """INSERT INTO verdicts (result_id, result_hash, choice, note, given_s, content_sha256, category, score)
+           SELECT result_id, result_hash, choice, note, given_s, content_sha256, category, score
+           FROM old_verdicts JOIN results ON results.id = result_id""",
+        "DROP TABLE old_verdicts",
+        "DROP INDEX results_by_content",
+        "CREATE INDEX results_by_content ON results (model_sha256, settings_hash, content_sha256, frame)",
+    ),
 )
 
 
@@ -129,10 +156,11 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
+        connection.execute("COMMIT")
     except BaseException:
-        connection.execute("ROLLBACK")
+        if connection.in_transaction:  # SQLite itself takes everything back where the disk is full
+            connection.execute("ROLLBACK")
         raise
-    connection.execute("COMMIT")
 
 
 @contextlib.contextmanager

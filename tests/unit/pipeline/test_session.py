@@ -151,8 +151,8 @@ def test_a_verdict_and_an_export_go_through_the_store(opened: Opened, films: Pat
     opened.session.use_pack(tiny_model())
     batch = opened.session.start([films])
     assert batch.join(20)
-    row_id = next(event.row_id for event in opened.events if isinstance(event, OutcomeReady))
-    opened.session.set_verdict(row_id, Verdict(choice="disagree", note="rotated"))
+    ready = next(event for event in opened.events if isinstance(event, OutcomeReady))
+    opened.session.set_verdict(ready.row_id, Verdict(choice="disagree", note="rotated"), judged=ready.outcome)
     paths = export_run(opened.session.database, batch.run_id, tmp_path / "out")
     assert [path.name for path in paths] == ["fieldray-run-1.csv", "fieldray-run-1.json"]
     assert "disagree,rotated" in paths[0].read_text(encoding="utf-8-sig")

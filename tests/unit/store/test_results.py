@@ -19,6 +19,7 @@ from fieldray.store.schema import open_database
 from outcomes import failed, image_ref, read_facts, refused, run_spec, screened
 
 SPEC = run_spec()
+AGREE = Verdict(choice="agree", note="seen")
 
 
 @pytest.fixture
@@ -64,25 +65,25 @@ def test_an_outcome_comes_back_as_it_was(store: ResultStore, outcome: Outcome) -
 
 def test_an_image_saved_twice_in_a_run_is_one_row_and_keeps_its_verdict(store: ResultStore) -> None:
     run_id = store.open_run(SPEC)
-    row_id = store.save(run_id, failed(image_ref()), spec=SPEC)
-    store.set_verdict(row_id, Verdict(choice="unsure", note="cut off"))
-    assert store.save(run_id, screened(image_ref()), spec=SPEC, is_resumed=True) == row_id
+    row_id = store.save(run_id, screened(), spec=SPEC)
+    store.set_verdict(row_id, AGREE, judged=screened())
+    assert store.save(run_id, store.row(row_id).outcome, spec=SPEC, is_resumed=True) == row_id
     (result,) = store.rows(run_id)
-    assert result.outcome.status == "screened"
     assert result.is_resumed
-    assert result.verdict == Verdict(choice="unsure", note="cut off")
+    assert result.verdict == AGREE
+    assert store.earlier_verdicts(run_id) == ()
 
 
 def test_a_verdict_lies_beside_the_result_and_can_be_taken_back(store: ResultStore) -> None:
     row_id = store.save(store.open_run(SPEC), screened(), spec=SPEC)
     for choice in ("agree", "disagree"):
-        store.set_verdict(row_id, Verdict(choice=choice))
+        store.set_verdict(row_id, Verdict(choice=choice), judged=screened())
         assert store.row(row_id).verdict == Verdict(choice=choice)
     assert as_values(store.row(row_id).outcome) == as_values(screened())
-    store.set_verdict(row_id, None)
+    store.set_verdict(row_id, None, judged=screened())
     assert store.row(row_id).verdict is None
     with pytest.raises(KeyError):
-        store.set_verdict(row_id + 1, Verdict(choice="agree"))
+        store.set_verdict(row_id + 1, AGREE, judged=screened())
 
 
 def test_an_unfinished_run_of_the_same_request_is_continued(store: ResultStore) -> None:

@@ -1,0 +1,276 @@
+"""Runs that are continued while files change: what is listed, what a verdict is on, and who may continue them."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from fieldray.domain.finding import Finding, Outcome, Screened
+from fieldray.domain.run import EarlierVerdict, Verdict
+from fieldray.reasons import reason
+from fieldray.store.results import ResultReader, ResultStore
+from fieldray.store.schema import MIGRATIONS, open_database
+from outcomes import POINT, failed, image_ref, read_facts, refused, run_spec, screened
+
+SPEC = run_spec()
+AGREE, DISAGREE = Verdict(choice="agree", note="seen"), Verdict(choice="disagree")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[ResultStore]:
+    with ResultStore(tmp_path / "results.sqlite") as opened:
+        yield opened
+
+
+def film(name: str, content: str = "c") -> Screened:
+    """A film with these bytes."""
+    return dataclasses.replace(screened(image_ref(name)), facts=read_facts(content * 64))
+
+
+def go_through(store: ResultStore, *outcomes: Outcome) -> int:
+    """One more pass of the run, from its beginning; its id. The pass is not ended."""
+    run_id = store.open_run(SPEC)
+    for outcome in outcomes:
+        store.save(run_id, outcome, spec=SPEC)
+    return run_id
+
+
+def names(store: ResultReader, run_id: int) -> set[str]:
+    listed = {result.outcome.ref.path.name for result in store.work_list(run_id)}
+    assert listed == {result.outcome.ref.path.name for result in store.rows(run_id)}
+    assert sum(store.counts(run_id).values()) == len(listed)
+    return listed
+
+
+# ---- what is not there any more
+
+
+def test_what_a_whole_pass_did_not_see_is_marked_and_no_longer_listed(store: ResultStore) -> None:
+    go_through(store, film("kept.dcm", "a"), film("renamed.dcm", "b"), film("deleted.dcm", "d"))
+    run_id = go_through(store, film("kept.dcm", "a"), film("new name.dcm", "b"))
+    assert names(store, run_id) == {"kept.dcm", "renamed.dcm", "deleted.dcm", "new name.dcm"}  # it may still come
+    assert store.finish(run_id) == 2
+    assert names(store, run_id) == {"kept.dcm", "new name.dcm"}
+    assert store.not_present(run_id) == tuple(str(Path("/films") / name) for name in ("renamed.dcm", "deleted.dcm"))
+    assert store.run(run_id).state == "finished"
+
+
+def test_a_pass_that_was_broken_off_takes_nothing_away(store: ResultStore) -> None:
+    go_through(store, film("a.dcm", "a"), film("b.dcm", "b"))
+    run_id = go_through(store, film("a.dcm", "a"))
+    store.set_state(run_id, "cancelled")
+    assert names(store, run_id) == {"a.dcm", "b.dcm"}
+    assert go_through(store, film("b.dcm", "b")) == run_id
+    assert store.finish(run_id) == 1
+    assert names(store, run_id) == {"b.dcm"}
+
+
+def test_what_is_in_a_folder_that_could_not_be_read_stays(store: ResultStore) -> None:
+    go_through(store, film("a/1.dcm"), film("a/b/2.dcm"), film("ab/3.dcm"), film("4.dcm"))
+    unread = dataclasses.replace(failed(image_ref("a")), stage="discover", reason=reason("no_permission"))
+    run_id = go_through(store, unread, film("4.dcm"))
+    assert store.finish(run_id) == 1
+    assert names(store, run_id) == {"a", "1.dcm", "2.dcm", "4.dcm"}
+
+
+def test_a_result_that_is_gone_is_still_found_by_its_content(store: ResultStore) -> None:
+    go_through(store, film("a.dcm", "a"))
+    run_id = go_through(store)
+    assert store.finish(run_id) == 1
+    last = store.last_row_id()
+    assert store.earlier(SPEC, content_sha256="a" * 64, frame=0, up_to_row_id=last) is not None
+
+
+# ---- verdicts
+
+OTHER_SCORE = dataclasses.replace(
+    screened(), findings=(Finding(label="opacity", score=0.81, point=POINT, decision="above"),)
+)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        film("a.dcm", "d"),
+        OTHER_SCORE,
+        dataclasses.replace(screened(), model_sha256="n" * 64),
+        dataclasses.replace(refused(image_ref()), facts=read_facts()),
+        failed(image_ref()),
+    ],
+    ids=["content", "score", "model", "refused", "failed"],
+)
+def test_a_verdict_does_not_pass_to_another_result(store: ResultStore, other: Outcome) -> None:
+    run_id = go_through(store, screened())
+    (row,) = store.rows(run_id)
+    store.set_verdict(row.row_id, AGREE, judged=row.outcome)
+    go_through(store, other)
+    (result,) = store.work_list(run_id)
+    assert result.row_id == row.row_id
+    assert result.verdict is None
+    assert store.row(row.row_id).verdict is None
+    (earlier,) = store.earlier_verdicts(run_id)
+    assert earlier == EarlierVerdict(
+        image=image_ref().key,
+        content_sha256="c" * 64,
+        category="abnormal",
+        score=0.8,
+        verdict=AGREE,
+        given_s=earlier.given_s,
+    )
+    # one on the new result takes nothing from the old one, and the old one is there again with the old content
+    store.set_verdict(row.row_id, DISAGREE, judged=other)
+    assert store.row(row.row_id).verdict == DISAGREE
+    assert store.earlier_verdicts(run_id) == (earlier,)
+    go_through(store, screened())
+    assert store.row(row.row_id).verdict == AGREE
+    assert [given.verdict for given in store.earlier_verdicts(run_id)] == [DISAGREE]
+
+
+def test_a_verdict_on_what_the_row_holds_no_longer_is_kept_but_not_shown(store: ResultStore) -> None:
+    """A window shows a result while another program goes on with the run and finds other bytes in the file."""
+    run_id = go_through(store, film("a.dcm", "a"))
+    (row,) = store.rows(run_id)
+    go_through(store, film("a.dcm", "b"))
+    store.set_verdict(row.row_id, AGREE, judged=row.outcome)
+    assert store.row(row.row_id).verdict is None
+    assert store.verdict(row.row_id, row.outcome) == AGREE
+    assert [given.content_sha256 for given in store.earlier_verdicts(run_id)] == ["a" * 64]
+    store.set_verdict(row.row_id, None, judged=row.outcome)
+    assert store.earlier_verdicts(run_id) == ()
+
+
+def test_the_verdict_on_a_deleted_image_is_kept(store: ResultStore) -> None:
+    run_id = go_through(store, film("a.dcm", "a"), film("b.dcm", "b"))
+    row, _ = store.rows(run_id)
+    store.set_verdict(row.row_id, AGREE, judged=row.outcome)
+    go_through(store, film("b.dcm", "b"))
+    store.finish(run_id)
+    (earlier,) = store.earlier_verdicts(run_id)
+    assert (earlier.image, earlier.verdict) == (image_ref("a.dcm").key, AGREE)
+    assert store.row(row.row_id).verdict == AGREE
+
+
+def test_the_verdict_on_a_renamed_image_goes_with_it(store: ResultStore) -> None:
+    run_id = go_through(store, film("old.dcm", "a"), film("b.dcm", "b"))
+    for row in store.rows(run_id):
+        store.set_verdict(row.row_id, AGREE, judged=row.outcome)
+    go_through(store, film("new.dcm", "a"), film("b.dcm", "d"))
+    store.finish(run_id)
+    verdicts = {result.outcome.ref.path.name: result.verdict for result in store.rows(run_id)}
+    assert verdicts == {"new.dcm": AGREE, "b.dcm": None}
+
+
+def test_a_verdict_is_on_the_disk_before_it_is_said_to_be_kept(tmp_path: Path) -> None:
+    """In WAL mode a commit outlives a power cut only with synchronous = FULL (https://sqlite.org/pragma.html)."""
+    said: list[str] = []
+
+    def traced(path: Path) -> sqlite3.Connection:
+        connection = open_database(path)
+        connection.set_trace_callback(said.append)
+        return connection
+
+    with ResultStore(tmp_path / "results.sqlite", connect=traced) as store:
+        run_id = go_through(store, screened())
+        (row,) = store.rows(run_id)
+        for verdict in (AGREE, None):
+            said.clear()
+            store.set_verdict(row.row_id, verdict, judged=row.outcome)
+            words = ["FULL" if "FULL" in text else text.split()[0] for text in said if "SELECT" not in text[:6]]
+            assert words == ["FULL", "INSERT" if verdict else "DELETE", "PRAGMA"]
+        with pytest.raises(KeyError):
+            store.set_verdict(row.row_id + 1, AGREE, judged=row.outcome)
+        assert store._all("PRAGMA synchronous")[0][0] == 1  # results may be worked out again
+
+
+def test_a_file_of_the_first_version_keeps_its_verdicts(tmp_path: Path) -> None:
+    path = tmp_path / "results.sqlite"
+    values = {
+        "run_id": 1, "image_key": b"/films/a.dcm", "status": "refused", "category": "refused", "rank": 4,
+        "reason": '["blank", []]', "ref": '{"path": "/films/a.dcm", "member": null, "frame": 0, "kind": "dicom", '
+        '"header": {}, "problem": null, "problem_is_refusal": false}', "content_sha256": "c" * 64, "frame": 0,
+        "model_sha256": "m", "settings_hash": "s", "pack_name": "p", "decode_ms": 1.0, "findings": "[]",
+        "details": '{"rows": 1, "columns": 1, "notes": [], "thumbnail_shape": null, "pixel_map": null}',
+        "is_resumed": 0, "saved_s": 1.0,
+    }  # fmt: skip
+    with closing(open_database(path, migrations=MIGRATIONS[:1])) as old:
+        old.execute("INSERT INTO runs (request_key, spec, state, started_s) VALUES ('k', '{}', 'finished', 1)")
+        marks = ", ".join("?" * len(values))
+        old.execute(f"INSERT INTO results ({', '.join(values)}) VALUES ({marks})", tuple(values.values()))
+        old.execute("INSERT INTO verdicts VALUES (1, 'agree', 'seen', 2.0)")
+    with ResultReader(path) as reader:
+        assert reader.row(1).verdict == AGREE
+        assert reader.earlier_verdicts(1) == ()
+        assert reader.counts(1) == {"refused": 1}
+
+
+# ---- two programs
+
+
+def test_a_run_that_another_program_works_on_is_left_to_it(store: ResultStore) -> None:
+    first = go_through(store, film("a.dcm"))
+    with ResultStore(store.path) as second:
+        other = second.open_run(SPEC)
+        assert other != first
+        assert second.rival == str(os.getpid())
+        assert second.open_run(SPEC) == other
+        second.set_state(other, "cancelled")
+    assert (store.run(first).state, store.rival) == ("running", None)
+    store.finish(first)
+    assert store.run(first).state == "finished"
+    with ResultStore(store.path) as third:  # the newest one that nobody works on is continued
+        assert third.open_run(SPEC) == other
+        assert third.rival is None
+
+
+def test_the_lock_of_a_finished_run_is_deleted_and_that_of_a_broken_off_one_lets_go(store: ResultStore) -> None:
+    first = store.open_run(SPEC)
+    store.finish(first)
+    assert list(store.path.parent.glob("*.lock")) == []
+    second = store.open_run(SPEC)
+    store.set_state(second, "cancelled")
+    store.close()
+    with ResultStore(store.path) as again:
+        assert again.open_run(SPEC) == second
+
+
+def test_a_new_run_of_the_same_request_does_not_touch_the_one_under_way(store: ResultStore) -> None:
+    first = store.open_run(SPEC)
+    with ResultStore(store.path) as second:
+        assert second.open_run(SPEC, fresh=True) != first
+        assert second.rival is None
+
+
+_HOLD = """
+import sys
+from pathlib import Path
+sys.path[:0] = [sys.argv[2]]
+from fieldray.store.results import ResultStore
+from outcomes import run_spec
+store = ResultStore(Path(sys.argv[1]))
+print(store.open_run(run_spec()), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_the_lock_ends_with_the_process_that_held_it(store: ResultStore) -> None:
+    tests = str(Path(__file__).parents[2])
+    command = [sys.executable, "-c", _HOLD, str(store.path), tests]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        held = int(process.stdout.readline())
+        with ResultStore(store.path) as second:
+            assert second.open_run(SPEC, fresh=False) != held
+            assert second.rival == str(process.pid)
+            second.set_state(held + 1, "cancelled")
+        process.kill()
+        process.wait()
+    store._all("DELETE FROM runs WHERE id > ?", held)
+    assert store.open_run(SPEC) == held
