@@ -1,25 +1,34 @@
 from __future__ import annotations
 
+import csv
+import json
+import os
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fakes import FakeEngine, FakeReaders
 from fieldray.domain.events import Event, OutcomeReady, Progress, RunChanged, Speed
 from fieldray.domain.finding import Outcome
+from fieldray.domain.model import InputSpec
+from fieldray.domain.run import Verdict
 from fieldray.domain.study import ImageRef
 from fieldray.errors import UsageProblem
+from fieldray.imaging.answers import ReadResult
 from fieldray.imaging.quality import check_header
 from fieldray.pipeline.assessment import choose
 from fieldray.pipeline.batch import Batch, Work
+from fieldray.pipeline.export import export_run
 from fieldray.pipeline.screen import screen_image
 from fieldray.pipeline.statistics import Statistics
 from fieldray.reasons import reason
-from fieldray.store.results import ResultReader
+from fieldray.store.results import ResultReader, ResultStore
 from outcomes import run_spec
 from tiny_models import tiny_model
 
@@ -44,9 +53,10 @@ class Run:
         discover: Callable[[], Iterator[ImageRef]] | None = None,
         listener: Callable[[Event], None] = lambda event: None,
         database: Path | None = None,
+        readers: FakeReaders | None = None,
     ) -> None:
         self.events: list[Event] = []
-        self.readers = FakeReaders()
+        self.readers = readers or FakeReaders()
         self.listener = listener
         cancelled = threading.Event()
         assessment = choose(tiny_model())
@@ -337,3 +347,84 @@ def test_progress_tells_pace_and_time_left(tmp_path: Path) -> None:
     assert all(event.total == 20 for event in middle)
     assert any(event.remaining_s is not None and 0 < event.images_per_s < 25 for event in middle)
     assert run.of(Progress)[-1].remaining_s == 0
+
+
+def test_what_is_gone_when_a_run_goes_on_is_told_and_in_no_export(tmp_path: Path) -> None:
+    """59 images, two of them once under another name or deleted: 59 rows, as many in every count."""
+    names = [f"dark{number}.png" for number in range(60)]
+    first = Run(tmp_path, names)
+    first.listener = lambda event: first.batch.cancel() if len(first.names) == 30 else None
+    first.finish()
+    assert first.states[-1] == "cancelled"
+    seen = sorted(first.names)
+    left = [name for name in names if name not in seen[:2]] + ["renamed dark.png"]
+    second = Run(tmp_path, left).finish()
+    assert second.batch.run_id == first.batch.run_id
+    assert second.of(RunChanged)[-1].notes == (reason("not_present", count=2),)
+    paths = export_run(second.database, second.batch.run_id, tmp_path / "out")
+    with paths[0].open(encoding="utf-8-sig", newline="") as stream:
+        listed = [Path(row["path"]).name for row in csv.DictReader(stream)]
+    assert Counter(listed) == Counter(left)
+    document = json.loads(paths[1].read_text(encoding="utf-8"))
+    assert Counter(Path(row["path"]).name for row in document["results"]) == Counter(left)
+    assert document["about"]["counts"]["normal"] == len(left) == 59
+    assert sorted(Path(path).name for path in document["about"]["not_present"]) == seen[:2]
+
+
+def test_a_run_that_goes_on_without_a_loss_says_nothing(tmp_path: Path) -> None:
+    names = [f"dark{number}.png" for number in range(10)]
+    first = Run(tmp_path, names)
+    first.listener = lambda event: first.batch.cancel() if len(first.names) == 3 else None
+    first.finish()
+    assert all(event.notes == () for event in Run(tmp_path, names).finish().of(RunChanged))
+
+
+def test_a_second_program_on_the_same_request_has_a_run_of_its_own_and_says_so(tmp_path: Path) -> None:
+    names = [f"dark{number}.png" for number in range(5)]
+    first = Run(tmp_path, [*names, "slow.png"])
+    done = threading.Event()
+    first.listener = lambda event: done.set() if len(first.names) == 5 else None
+    first.batch.start()
+    assert done.wait(20)
+    second = Run(tmp_path, names).finish()
+    assert second.of(RunChanged)[0].notes == (reason("run_elsewhere", process=os.getpid()),)
+    assert {event.outcome.ref.path.name for event in second.of(OutcomeReady) if event.is_resumed} == set(names)
+    first.batch.cancel()
+    assert first.batch.join(20)
+    with ResultReader(first.database) as reader:
+        assert [(run.run_id, run.state) for run in reader.runs()] == [
+            (second.batch.run_id, "finished"), (first.batch.run_id, "cancelled")
+        ]  # fmt: skip
+        assert reader.counts(second.batch.run_id) == reader.counts(first.batch.run_id) == {"normal": 5}
+
+
+def test_the_export_has_the_verdict_on_what_it_shows_and_keeps_the_one_on_what_was_there(tmp_path: Path) -> None:
+    swapped = {"bright.png": "bright.png"}
+
+    class Swapped(FakeReaders):
+        """The file keeps its name and gets other bytes."""
+
+        def read(self, ref: ImageRef, spec: InputSpec, **options: Any) -> ReadResult:
+            return super().read(replace(ref, path=Path("/films") / swapped[ref.path.name]), spec, **options)
+
+        def content_hash(self, ref: ImageRef) -> str:
+            return super().content_hash(replace(ref, path=Path("/films") / swapped[ref.path.name]))
+
+    first = Run(tmp_path, ["bright.png"], readers=Swapped())
+    first.listener = lambda event: first.batch.cancel() if isinstance(event, OutcomeReady) else None
+    first.finish()
+    (ready,) = first.of(OutcomeReady)
+    with ResultStore(first.database) as store:
+        store.set_verdict(ready.row_id, Verdict(choice="agree", note="scar"), judged=ready.outcome)
+    swapped["bright.png"] = "dark.png"
+    second = Run(tmp_path, ["bright.png"], readers=Swapped()).finish()
+    assert second.batch.run_id == first.batch.run_id
+    _, path = export_run(second.database, second.batch.run_id, tmp_path / "out")
+    document = json.loads(path.read_text(encoding="utf-8"))
+    (row,) = document["results"]
+    assert (row["category"], row["reader_verdict"], row["reader_note"]) == ("normal", None, None)
+    (earlier,) = document["about"]["earlier_verdicts"]
+    assert (earlier["category"], earlier["score"], earlier["reader_verdict"], earlier["reader_note"]) == (
+        "abnormal", 1.0, "agree", "scar"
+    )  # fmt: skip
+    assert earlier["content_sha256"] == ready.outcome.facts.content_sha256 != row["content_sha256"]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -160,6 +160,38 @@ def test_the_work_list_has_what_needs_eyes_first_on_top(store: ResultStore) -> N
     names = [row.outcome.ref.path.name for row in store.work_list(run_id)]
     assert names == ["abnormal high", "abnormal low", "unsure", "normal", "refused", "failed"]
     assert store.counts(run_id) == {"abnormal": 2, "not_sure": 1, "normal": 1, "refused": 1, "failed": 1}
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda store: store.has_results(SPEC),
+        lambda store: store.earlier(SPEC, content_sha256="c" * 64, frame=0, up_to_row_id=9),
+        lambda store: list(store.work_list(1)),
+        lambda store: store.counts(1),
+    ],
+)
+def test_no_question_on_a_run_looks_through_the_whole_store(
+    tmp_path: Path, ask: Callable[[ResultReader], object]
+) -> None:
+    said: list[str] = []
+
+    def traced(path: Path) -> sqlite3.Connection:
+        connection = open_database(path)
+        connection.set_trace_callback(said.append)
+        return connection
+
+    with ResultStore(tmp_path / "results.sqlite", connect=traced) as store:
+        run_id = store.open_run(SPEC)
+        for number in range(300):
+            store.save(run_id, refused(image_ref(f"{number}.dcm")), spec=SPEC)
+        said.clear()
+        ask(store)
+    assert len(said) <= 3  # the work list: the order, and the rows in pages of 256
+    with closing(sqlite3.connect(tmp_path / "results.sqlite")) as connection:
+        for query in said:
+            plan = [row[3] for row in connection.execute("EXPLAIN QUERY PLAN " + query)]
+            assert not any(step.startswith("SCAN") for step in plan), plan
 
 
 def test_an_empty_store_has_nothing(store: ResultStore) -> None:

@@ -1,0 +1,96 @@
+"""Two programs on one home and one folder: each has its whole list, and neither spoils the other's run."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fieldray.store.results import ResultReader
+from program import Fieldray, command, lines_of, write_films
+
+COUNT = 250  # of each program's lines no more than the 64 KiB of a pipe are written before they are read here
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """A test run may have been started with Ctrl-C ignored, which its children inherit."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def start(*arguments: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def end(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """What it still writes. (`communicate` does not know what `readline` has taken from the pipe already.)"""
+    assert process.stdout
+    assert process.stderr
+    rest = process.stdout.read(), process.stderr.read()
+    process.wait(60)
+    return rest
+
+
+def runs(home: Path) -> dict[int, tuple[str, int]]:
+    """State and number of images, by run."""
+    with ResultReader(home / "results.sqlite") as reader:
+        return {run.run_id: (run.state, sum(reader.counts(run.run_id).values())) for run in reader.runs()}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize("interrupted", ["the first", "the second"])
+def test_the_end_of_one_is_not_the_end_of_the_other(
+    tmp_path: Path, home: Path, pack_options: list[str], interrupted: str
+) -> None:
+    names = {path.name for path in write_films(tmp_path / "films", COUNT)}
+    arguments = ("screen", tmp_path / "films", *pack_options, "--json", "-")
+    with start(*arguments) as first:
+        assert first.stdout
+        told = first.stdout.readline()
+        with start(*arguments) as second:
+            assert second.stdout
+            begun = second.stdout.readline()
+            broken_off, other = (first, second) if interrupted == "the first" else (second, first)
+            broken_off.send_signal(signal.SIGINT)
+            end(broken_off)
+            rest, words = end(other)
+    assert (broken_off.returncode, other.returncode) == (130, 0), words
+    lines = lines_of((told if other is first else begun) + rest)
+    assert Counter(Path(line["path"]).name for line in lines) == Counter(names)
+    states = runs(home)
+    whole, cut = (2, 1) if interrupted == "the first" else (1, 2)
+    assert states[whole] == ("finished", COUNT)
+    assert states[cut][0] == "cancelled"
+    assert states[cut][1] < COUNT
+    if other is second:
+        assert f"process {first.pid}" in words
+
+
+def test_what_was_renamed_and_deleted_between_two_starts_is_told_and_not_listed(
+    tmp_path: Path, home: Path, fieldray: Fieldray, pack_options: list[str]
+) -> None:
+    paths = write_films(tmp_path / "films", COUNT)
+    arguments = ("screen", tmp_path / "films", *pack_options)
+    with start(*arguments, "--json", "-") as killed:
+        assert killed.stdout
+        done = [Path(line["path"]) for line in lines_of("".join(killed.stdout.readline() for _ in range(5)))]
+        killed.kill()
+    done[0].rename(done[0].with_name("renamed.png"))
+    done[1].unlink()
+    finished = fieldray(*arguments, "--out", tmp_path / "out")
+    assert finished.returncode == 0, finished.stderr
+    assert "not there any more: 2" in finished.stdout
+    assert f"{COUNT - 1} images" in finished.stdout
+    assert runs(home) == {1: ("finished", COUNT - 1)}
+    listed = (tmp_path / "out" / "fieldray-run-1.csv").read_text(encoding="utf-8-sig").splitlines()[1:]
+    assert len(listed) == COUNT - 1
+    assert not any(done[0].name in line or done[1].name in line for line in listed)
+    assert len(paths) == COUNT
