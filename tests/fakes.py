@@ -61,7 +61,7 @@ class FakeReaders:
         values = np.full((1, spec.height, spec.width, spec.channels), grey, np.uint8)
         return ReadResult(tensor=Tensor(values=values, pixel_map=PIXEL_MAP), facts=facts)
 
-    def read_image(self, ref: ImageRef) -> Image:
+    def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image:
         return Image(pixels=np.zeros((4, 4), np.uint8))
 
     def content_hash(self, ref: ImageRef) -> str:

@@ -33,7 +33,7 @@ REFUSED: Final[Mapping[str, str]] = {
 FAILED: Final[Mapping[str, str]] = {
     "unreadable": "The file cannot be opened: {detail}.",
     "missing": "The file is not there any more.",
-    "changed": "The file was changed while it was screened. Screen it again.",
+    "changed": "The file has changed meanwhile. Screen it again.",
     "missing_listed": "The DICOMDIR beside it lists this file, but it is not there. Was the medium copied completely?",
     "no_permission": "You have no permission to read this file.",
     "empty": "The file is empty.",

@@ -192,6 +192,8 @@ class FakeSession:
     start_problem: FieldrayError | None = None
     may_read: threading.Event = field(default_factory=threading.Event)
     device_choices: int = 0
+    replaced: set[str] = field(default_factory=set)
+    judged: list[Outcome] = field(default_factory=list)
     is_closed: bool = False
 
     def __post_init__(self) -> None:
@@ -218,14 +220,17 @@ class FakeSession:
             self.publish(OutcomeReady(run_id=batch.run_id, row_id=number, outcome=outcome))
         return batch
 
-    def read_image(self, ref: ImageRef) -> Image:
+    def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image:
         self.may_read.wait(10)
         self.read.append(ref)
         if ref.problem is not None:
             raise FieldrayError(ref.problem)
+        if content_sha256 in self.replaced:
+            raise FieldrayError(reason("changed"))
         return film_image(int(ref.path.stem.rpartition("-")[2]) % 10)
 
     def set_verdict(self, row_id: int, verdict: Verdict | None, *, judged: Outcome) -> None:
+        self.judged.append(judged)
         self.verdicts[row_id] = verdict
 
     def close(self) -> None:

@@ -147,6 +147,26 @@ def test_the_readers_verdict_is_kept_beside_the_result(desk: Desk) -> None:
     assert "Score 0.90" in texts(desk.window.result)
     bar.buttons["disagree"].click()
     desk.until(lambda: session.verdicts == {1: None})
+    assert {judged.facts.content_sha256 for judged in session.judged} == {desk.rooms.outcomes[0].facts.content_sha256}
+
+
+def test_a_film_that_was_replaced_since_is_not_shown_under_the_score_of_the_old_one(desk: Desk) -> None:
+    desk.screen()
+    desk.rooms.session.replaced.add(desk.rooms.outcomes[0].facts.content_sha256)
+    desk.open_row(1)
+    film = desk.application.workbench.film
+    desk.until(lambda: film.problem == reason("changed"))
+    assert film.picture is None
+
+
+def test_what_a_run_says_of_itself_is_a_notice_until_the_next_one(desk: Desk) -> None:
+    desk.screen()
+    for note in (reason("run_elsewhere", process=7), reason("not_present", count=2)):
+        desk.rooms.publish(RunChanged(run_id=1, state="finished", notes=(note,)))
+    desk.until(lambda: "process 7" in texts(desk.window.banners))
+    desk.until(lambda: "not there any more: 2" in texts(desk.window.banners))
+    desk.application.workbench.screening.start()
+    desk.until(lambda: "any more" not in texts(desk.window.banners))
 
 
 def test_a_stored_verdict_is_shown_again(desk: Desk) -> None:

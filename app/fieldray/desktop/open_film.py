@@ -54,13 +54,13 @@ class OpenFilm(QObject):
         self.changed.emit()
         if row is None or session is None:
             return
-        ref = row.outcome.ref
+        ref, content = row.outcome.ref, row.outcome.facts.content_sha256
         if ref.problem is not None and not ref.problem_is_refusal:
             self._not_read(row, ref.problem)
             return
         spec = row.manifest.input if row.manifest else None
         self._background.run(
-            lambda: _pictures(session.read_image(ref), spec),
+            lambda: _pictures(session.read_image(ref, content_sha256=content), spec),
             channel="film",
             newest_only=True,
             done=lambda pictures: self._has_read(row, *pictures),

@@ -32,13 +32,19 @@ class ReadResult:
     problem_is_refusal: bool = False
 
 
-def request(ref: ImageRef, spec: InputSpec | None, *, rules: HeaderRules | None, detail: Detail) -> Message:
-    """What `imaging.service.handle` is asked; without a spec it gives the image at full resolution."""
-    body: dict[str, Any] = {"path": str(ref.path), "member": ref.member, "frame": ref.frame}
-    if spec is None:
-        return Message({"ask": "image", **body})
-    body |= {"spec": _values(spec), "detail": detail, "frames": ref.header.number_of_frames}
+def image_request(ref: ImageRef, *, content_sha256: str) -> Message:
+    """How `imaging.service.handle` is asked for an image at full resolution."""
+    return Message({"ask": "image", "content_sha256": content_sha256, **_place(ref)})
+
+
+def read_request(ref: ImageRef, spec: InputSpec, *, rules: HeaderRules | None, detail: Detail) -> Message:
+    """How it is asked to read, check and prepare an image."""
+    body = {"spec": _values(spec), "detail": detail, "frames": ref.header.number_of_frames, **_place(ref)}
     return Message({"ask": "read", "rules": asdict(rules) if rules else None, **body})
+
+
+def _place(ref: ImageRef) -> dict[str, Any]:
+    return {"path": str(ref.path), "member": ref.member, "frame": ref.frame}
 
 
 def _values(spec: InputSpec) -> dict[str, Any]:

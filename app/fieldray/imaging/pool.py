@@ -73,18 +73,21 @@ class ReaderPool:
 
         With `rules` the header is read again from the bytes that are hashed and decoded, and held against them.
         """
-        from fieldray.imaging.answers import no_tensor, read_result, request
+        from fieldray.imaging.answers import no_tensor, read_request, read_result
 
         try:
-            return read_result(self._ask(request(ref, spec, rules=rules, detail=detail)), ref)
+            return read_result(self._ask(read_request(ref, spec, rules=rules, detail=detail)), ref)
         except (Unreadable, Unusable) as error:
             return no_tensor(error, content_sha256=_hash_if_readable(ref))
 
-    def read_image(self, ref: ImageRef) -> Image:
-        """The image at full resolution. Raises Unreadable, Unusable, PoolClosed."""
-        from fieldray.imaging.answers import image_of, request
+    def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image:
+        """The image at full resolution, with a hash only of the file with that content.
 
-        return image_of(self._ask(request(ref, None, rules=None, detail="full")))
+        Raises Unreadable (`changed` for another content), Unusable, PoolClosed.
+        """
+        from fieldray.imaging.answers import image_of, image_request
+
+        return image_of(self._ask(image_request(ref, content_sha256=content_sha256)))
 
     def content_hash(self, ref: ImageRef) -> str:
         """SHA-256 (hex) of the file's bytes, taken in this process. Raises Unreadable."""

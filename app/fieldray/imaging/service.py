@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 from fieldray.domain.image import Detail, Image, Tensor
 from fieldray.domain.model import HeaderRules, InputSpec
 from fieldray.domain.study import FileKind, ImageHeader, ImageRef
-from fieldray.errors import InputProblem, Unusable
+from fieldray.errors import InputProblem, Unreadable, Unusable
 from fieldray.imaging.decode import decode
 from fieldray.imaging.identify import identify_again
 from fieldray.imaging.preprocess import thumbnail, to_tensor
 from fieldray.imaging.quality import check_header, check_pixels
 from fieldray.imaging.reduction import needed_for
 from fieldray.imaging.source import read_bytes
-from fieldray.reasons import Reason
+from fieldray.reasons import Reason, reason
 from fieldray.serving import step_back
 from fieldray.wire import Message
 
@@ -40,11 +40,19 @@ def handle(message: Message) -> Message:
     found = ImageHeader(number_of_frames=body.get("frames", 1))
     ref = ImageRef(path=Path(body["path"]), member=body["member"], frame=body["frame"], header=found)
     if body["ask"] == "image":
-        return _image_message(decode(read_bytes(ref), ref))
+        return _image_message(_image(ref, body["content_sha256"]))
     rules = _rules(body["rules"]) if body.get("rules") else None
     answer = _read(ref, InputSpec(**body["spec"]), rules=rules, detail=body.get("detail", "needed"))
     step_back()  # a run is to leave the screen usable, but its first result is waited for, as is a film to be shown
     return answer
+
+
+def _image(ref: ImageRef, content_sha256: str) -> Image:
+    """Nobody is shown other pixels than those that were judged. Raises Unreadable, Unusable."""
+    data = read_bytes(ref)
+    if content_sha256 and hashlib.sha256(data).hexdigest() != content_sha256:
+        raise Unreadable(reason("changed"))
+    return decode(data, ref)
 
 
 def _rules(values: Mapping[str, Any]) -> HeaderRules:

@@ -154,12 +154,12 @@ class Session:
             if self._engine:
                 self._engine.choose(*device_choice(self._settings))
 
-    def read_image(self, ref: ImageRef) -> Image:
+    def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image:
         """The film in full resolution, for the viewer; waits for it. Raises Unusable, Unreadable."""
         with self._lock:
             self._viewer = self._viewer or self._readers(self._settings, 1)
             viewer = self._viewer
-        return viewer.read_image(ref)
+        return viewer.read_image(ref, content_sha256=content_sha256)
 
     def set_verdict(self, row_id: int, verdict: Verdict | None, *, judged: Outcome) -> None:
         """Keep the reader's verdict on the outcome that was seen in a row, None to take it back; waits for the disk.

@@ -209,6 +209,16 @@ def test_read_image_raises_the_reason(strange_pool: ReaderPool, tmp_path: Path) 
         assert caught.value.reason.code == code
 
 
+def test_only_the_content_asked_for_is_shown(pool: ReaderPool, tmp_path: Path) -> None:
+    ref = _film(tmp_path, "film.dcm")
+    judged = pool.read(ref, SPEC).facts.content_sha256
+    assert pool.read_image(ref, content_sha256=judged).pixels.shape == FILM.shape
+    write_dicom(ref.path, FILM, number=2)
+    with pytest.raises(Unreadable) as caught:
+        pool.read_image(ref, content_sha256=judged)
+    assert caught.value.reason.code == "changed"
+
+
 def test_closing_ends_calls_under_way_and_those_that_wait(tmp_path: Path) -> None:
     pool = ReaderPool(1, timeout_s=60, memory_limit_mb=1024, command=reader_command)
     pids = pool.pids

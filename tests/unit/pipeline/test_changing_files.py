@@ -54,8 +54,8 @@ class Meanwhile:
         self._change(ref)
         return self._pool.content_hash(ref)
 
-    def read_image(self, ref: ImageRef) -> Image:
-        return self._pool.read_image(ref)
+    def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image:
+        return self._pool.read_image(ref, content_sha256=content_sha256)
 
     def close(self) -> None:
         """The pool is the module's."""
