@@ -25,6 +25,7 @@ from fieldray.domain.finding import Category, Outcome
 from fieldray.domain.run import EarlierVerdict, Run, RunSpec, StoredResult, Verdict
 from fieldray.reasons import Reason
 from fieldray.store.rows import (
+    image_text,
     outcome_columns,
     outcome_of,
     reason_text,
@@ -112,7 +113,7 @@ class ResultReader:
     def not_present(self, run_id: int) -> tuple[str, ...]:
         """The keys of the images that the run once saw and its last whole pass did not."""
         query = "SELECT image_key FROM results WHERE run_id = ? AND absent_s IS NOT NULL ORDER BY id"
-        return tuple(os.fsdecode(row["image_key"]) for row in self._all(query, run_id))
+        return tuple(image_text(row["image_key"]) for row in self._all(query, run_id))
 
     def verdict(self, row_id: int, outcome: Outcome) -> Verdict | None:
         """The verdict on this outcome in this row, whatever the row holds by now."""
@@ -190,27 +191,24 @@ class ResultStore(ResultReader):
     def finish(self, run_id: int) -> int:
         """The run went through all there is: it is finished. The number of images that are no longer present.
 
-        What lies in a folder that could not be read is neither there nor gone: it stays as it was. A verdict on bytes
-        that are present under another name is given to them, too.
+        What lies in a folder that could not be read is neither there nor gone: it stays as it was. So does all of a run
+        that found nothing where there once was something, most likely on a drive that is not plugged in: that run is
+        not finished and can be continued. A verdict on bytes that are present under another name goes with them.
         """
         with self._transaction():
-            unseen = self._unseen(run_id)
-            for row_id in unseen:
+            query = """SELECT results.id, image_key, stage, results.pass_number = runs.pass_number AS is_seen
+                       FROM results JOIN runs ON runs.id = run_id WHERE run_id = ? AND absent_s IS NULL"""
+            rows = self._all(query, run_id)
+            if rows and not any(row["is_seen"] for row in rows):
+                self.set_state(run_id, "cancelled")
+                return 0
+            gone = _gone(rows)
+            for row_id in gone:
                 self._all("UPDATE results SET absent_s = ? WHERE id = ?", time.time(), row_id)
             self._all(_COPY_VERDICTS, run_id)
             self.set_state(run_id, "finished")
         self._locks.finish(run_id)
-        return len(unseen)
-
-    def _unseen(self, run_id: int) -> list[int]:
-        """The rows that this pass did not see, but for those in folders that it could not read."""
-        query = """SELECT results.id, image_key, stage, results.pass_number = runs.pass_number AS is_seen
-                   FROM results JOIN runs ON runs.id = run_id WHERE run_id = ? AND absent_s IS NULL"""
-        rows = self._all(query, run_id)
-        unread = tuple(
-            row["image_key"] + os.fsencode(os.sep) for row in rows if row["is_seen"] and row["stage"] == "discover"
-        )
-        return [row["id"] for row in rows if not row["is_seen"] and not row["image_key"].startswith(unread)]
+        return len(gone)
 
     def set_state(self, run_id: int, state: RunState, *, reason: Reason | None = None) -> None:
         """Note how a run stands."""
@@ -280,6 +278,13 @@ _COPY_VERDICTS = """
 """
 
 
+def _gone(rows: list[sqlite3.Row]) -> list[int]:
+    """The rows that a pass did not see, but for those in folders that it could not read."""
+    unread = [row["image_key"] for row in rows if row["is_seen"] and row["stage"] == "discover"]
+    inside = tuple(key + os.fsencode(os.sep) for key in unread)
+    return [row["id"] for row in rows if not row["is_seen"] and not row["image_key"].startswith(inside)]
+
+
 def _request_key(spec: RunSpec) -> str:
     request = json.dumps([sorted(spec.paths), spec.pack_name, spec.model_sha256, spec.settings_hash])
     return hashlib.sha256(request.encode()).hexdigest()
@@ -287,7 +292,7 @@ def _request_key(spec: RunSpec) -> str:
 
 def _earlier_verdict(row: sqlite3.Row) -> EarlierVerdict:
     return EarlierVerdict(
-        image=os.fsdecode(row["image_key"]),
+        image=image_text(row["image_key"]),
         content_sha256=row["content_sha256"],
         category=row["category"],
         score=row["score"],

@@ -37,7 +37,7 @@ def outcome_columns(outcome: Outcome) -> dict[str, Any]:
     """The columns of `results` that say what came out; the run's own columns are the caller's."""
     facts = outcome.facts
     columns: dict[str, Any] = {
-        "image_key": os.fsencode(outcome.ref.key),
+        "image_key": image_key(outcome.ref),
         "status": outcome.status,
         "category": outcome.category,
         "rank": RANK[outcome.category],
@@ -76,6 +76,22 @@ def _add_screened(outcome: Screened, columns: dict[str, Any], details: dict[str,
     columns["class_maps"] = None if maps is None else maps.astype(np.float32).tobytes()
     details["class_maps_shape"] = None if maps is None else maps.shape
     details["extra"] = dict(outcome.extra)
+
+
+def image_key(ref: ImageRef) -> bytes:
+    """What tells an image from every other of one run, for whatever names: none of a file or a member has a zero byte.
+
+    (`ImageRef.key` is for people: a file may be called `a.zip!b.dcm`, and lie beside a zip file with that member.)
+    """
+    frame = str(ref.frame) if ref.header.number_of_frames > 1 else ""
+    parts = [str(ref.path), ref.member or "", frame] if ref.member is not None or frame else [str(ref.path)]
+    return b"\0".join(map(os.fsencode, parts))
+
+
+def image_text(key: bytes) -> str:
+    """An image's key for a person: `path`, `path!member`, `...#frame`."""
+    path, member, frame = ([*os.fsdecode(key).split("\0"), "", ""])[:3]
+    return path + (f"!{member}" if member else "") + (f"#{frame}" if frame else "")
 
 
 def result_hash(outcome: Outcome) -> str:

@@ -15,6 +15,7 @@ import pytest
 
 from fieldray.domain.finding import Finding, Outcome, Screened
 from fieldray.domain.run import EarlierVerdict, Verdict
+from fieldray.domain.study import ImageHeader
 from fieldray.reasons import reason
 from fieldray.store.results import ResultReader, ResultStore
 from fieldray.store.schema import MIGRATIONS, open_database
@@ -83,10 +84,41 @@ def test_what_is_in_a_folder_that_could_not_be_read_stays(store: ResultStore) ->
 
 def test_a_result_that_is_gone_is_still_found_by_its_content(store: ResultStore) -> None:
     go_through(store, film("a.dcm", "a"))
-    run_id = go_through(store)
+    run_id = go_through(store, film("b.dcm", "b"))
     assert store.finish(run_id) == 1
     last = store.last_row_id()
     assert store.earlier(SPEC, content_sha256="a" * 64, frame=0, up_to_row_id=last) is not None
+
+
+def test_a_pass_that_found_nothing_at_all_ends_nothing(store: ResultStore) -> None:
+    """The folder is where the drive was plugged in."""
+    go_through(store, film("a.dcm", "a"))
+    run_id = go_through(store)
+    assert store.finish(run_id) == 0
+    assert store.run(run_id).state == "cancelled"
+    assert names(store, run_id) == {"a.dcm"}
+    assert go_through(store, film("a.dcm", "a")) == run_id
+    assert store.finish(run_id) == 0
+    assert store.run(run_id).state == "finished"
+
+
+def test_no_name_of_a_file_takes_the_row_of_another_image(store: ResultStore) -> None:
+    several = ImageHeader(number_of_frames=3)
+    refs = [
+        image_ref("a.zip!b.dcm"),
+        image_ref("a.zip", member="b.dcm"),
+        image_ref("a.zip!b.dcm#1"),
+        image_ref("a.zip", member="b.dcm", frame=1, header=several),
+        image_ref("a.zip", member="b.dcm#1"),
+        image_ref("c.dcm#2"),
+        image_ref("c.dcm", frame=2, header=several),
+    ]
+    outcomes = [screened(ref) for ref in refs]
+    run_id = go_through(store, *outcomes, film("not-unicode-\udcff.dcm"))
+    assert len(list(store.rows(run_id))) == len(refs) + 1
+    go_through(store, film("new.dcm"))
+    store.finish(run_id)
+    assert store.not_present(run_id) == (*(ref.key for ref in refs), image_ref("not-unicode-\udcff.dcm").key)
 
 
 # ---- verdicts
