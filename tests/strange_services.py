@@ -16,7 +16,7 @@ _MODULE = "fieldray.strange_services"
 
 def command(service: str) -> list[str]:
     """The command that serves `service`, which may be a function of this file."""
-    return [sys.executable, str(Path(__file__)), service]
+    return [sys.executable, "-P", str(Path(__file__)), service]
 
 
 def strange(function: str) -> str:

@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fieldray.bench.process_tree import MemoryWatch
-
-_PROGRAM = (sys.executable, "-m", "fieldray")
+from fieldray.paths import program_command
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ def measure(folder: Path, options: list[str]) -> Measured:
         environment = {**os.environ, "FIELDRAY_HOME": home}
         began = time.monotonic()
         process = subprocess.Popen(
-            [*_PROGRAM, "screen", str(folder), "--json", "-", "--fresh", *options],
+            program_command("screen", str(folder), "--json", "-", "--fresh", *options),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=environment,

@@ -92,7 +92,9 @@ def read_trace(text: str) -> Seen:
 
 def program(frozen: Path | None) -> list[str]:
     """The command line's command, from the installed folder or from this checkout."""
-    return [str(frozen / "fieldray")] if frozen else [sys.executable, "-m", "fieldray"]
+    from fieldray.paths import program_command
+
+    return [str(frozen / "fieldray")] if frozen else program_command()
 
 
 def works(folder: Path, frozen: Path | None, *, display: str, quick: bool) -> Iterator[Work]:
@@ -118,7 +120,7 @@ def works(folder: Path, frozen: Path | None, *, display: str, quick: bool) -> It
         command=(*_with_drive(folder / "drive", pack), *call, "screen", str(films), *on_drive),
     )
     if display:
-        window = (str(frozen / "fieldray-window"),) if frozen else (sys.executable, "-c", _WINDOW)
+        window = (str(frozen / "fieldray-window"),) if frozen else (sys.executable, "-P", "-c", _WINDOW)
         yield Work(
             name="window",
             command=(*window, str(films)),
@@ -126,7 +128,7 @@ def works(folder: Path, frozen: Path | None, *, display: str, quick: bool) -> It
             environment={"DISPLAY": display, "LANG": "C.UTF-8"},
         )
     if not frozen and importlib.util.find_spec("tensorflow"):
-        yield Work(name="toolchain: a network", command=(sys.executable, "-c", _TOOLCHAIN))
+        yield Work(name="toolchain: a network", command=(sys.executable, "-P", "-c", _TOOLCHAIN))
     if not frozen and not quick:
         double = ("--events", "8", "--films", "30", "--seed", "3", "--window", "--out", str(folder / "faults.json"))
         yield Work(
@@ -252,7 +254,7 @@ def telling_files(frozen: Path) -> list[str]:
 def calls_home(folder: Path) -> Seen:
     """What is seen of a program that does try to connect: else the proof would prove nothing."""
     code = "import socket\ntry: socket.create_connection(('127.0.0.1', 9), 1)\nexcept OSError: pass"
-    return watched(Work(name="a program that calls home", command=(sys.executable, "-c", code)), folder / "control")[1]
+    return watched(Work(name="a program that calls home", command=(sys.executable, "-I", "-c", code)), folder / "control")[1]
 
 
 def _row(name: str, seen: Seen, codes: Sequence[int | str]) -> str:

@@ -2,18 +2,21 @@
 
 Decoders and inference run in children: native code that crashes, hangs or takes all memory costs one image, never
 the program. The child is `fieldray.child_main MODULE:FUNCTION`; the function takes a `Message` and returns one. A
-child ends when its standard input closes or its parent is gone. Its side is `serving`.
+child ends when its standard input closes or its parent is gone. Its side is `serving`. Before it is asked anything it
+says that it is ready: what ends it sooner is a problem of this computer, and of no image and no model.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import subprocess
 import threading
 from collections import deque
 from collections.abc import Callable
+from queue import SimpleQueue
 from typing import BinaryIO, Final, cast
 
 from fieldray import errors
@@ -21,7 +24,7 @@ from fieldray.deadline import Deadline
 from fieldray.errors import FieldrayError
 from fieldray.paths import child_command
 from fieldray.reasons import Reason
-from fieldray.serving import MEMORY_VARIABLE
+from fieldray.serving import MEMORY_VARIABLE, PARENT_VARIABLE, READY
 from fieldray.wire import Message, read_message, write_message
 
 log = logging.getLogger(__name__)
@@ -32,17 +35,29 @@ _ONE_THREAD: Final = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_
 _KEPT_MEMORY: Final = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**27)}
 
 
-class ChildDied(Exception):
+class ChildLost(Exception):
+    """The child is gone without an answer. If it never `was_ready`, what it was asked had no part in that."""
+
+    was_ready: bool
+
+
+class ChildDied(ChildLost):
     """The child ended while it was asked something; `exit_code` as from `subprocess` (negative: a signal)."""
 
-    def __init__(self, exit_code: int | None, last_words: str) -> None:
-        super().__init__(f"child process ended with {exit_code}")
+    def __init__(self, exit_code: int | None, last_words: str, *, was_ready: bool = True) -> None:
+        last = last_words.strip().splitlines()[-1:]
+        super().__init__(": ".join([f"child process ended with {exit_code}", *last]))
         self.exit_code = exit_code
         self.last_words = last_words
+        self.was_ready = was_ready
 
 
-class ChildTimeout(Exception):
+class ChildTimeout(ChildLost):
     """The child gave no answer in time and was killed."""
+
+    def __init__(self, words: str, *, was_ready: bool = True) -> None:
+        super().__init__(words)
+        self.was_ready = was_ready
 
 
 class Child:
@@ -56,9 +71,10 @@ class Child:
         self._memory_limit_mb = memory_limit_mb
         self._process: subprocess.Popen[bytes] | None = None
         self._last_words: deque[str] = deque(maxlen=20)
-        self._drain: threading.Thread | None = None
+        self._keeper: threading.Thread | None = None
         self._deadline: Deadline | None = None
         self._timed_out = False
+        self._is_ready = False
 
     @property
     def is_running(self) -> bool:
@@ -72,24 +88,22 @@ class Child:
 
     def start(self) -> None:
         """Start the process; it answers its first call once its imports are done. Raises OSError."""
-        environment = {**os.environ, **_ONE_THREAD, **_KEPT_MEMORY}
-        if self._memory_limit_mb:
-            environment[MEMORY_VARIABLE] = str(self._memory_limit_mb)
-        flags = getattr(subprocess, "CREATE_NO_WINDOW", 0)
-        self._process = subprocess.Popen(
-            self._command(self._service),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment,
-            creationflags=flags,
-        )
-        self._timed_out = False
+        if self._process and self._process.poll() is not None:
+            self._reap(self._process)  # it ended by itself
+        self._timed_out = self._is_ready = False
         self._last_words.clear()
-        self._drain = threading.Thread(target=self._keep_last_words, name="child-stderr", daemon=True)
-        self._drain.start()
-        if self._deadline:
-            self._deadline.close()  # of a process that ended by itself
+        born: SimpleQueue[subprocess.Popen[bytes] | Exception] = SimpleQueue()
+        self._keeper = threading.Thread(target=self._keep, args=(born,), name="child-keeper", daemon=True)
+        try:
+            self._keeper.start()
+        except RuntimeError as error:  # no thread is to be had
+            self._keeper = None
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from error
+        process = born.get()
+        if isinstance(process, Exception):
+            self._keeper.join()
+            raise process
+        self._process = process
         self._deadline = Deadline(self._expire, name="child-deadline")
 
     def call(self, message: Message, *, timeout_s: float) -> Message:
@@ -99,8 +113,7 @@ class Child:
             raise ChildDied(None, "not started")
         deadline.begin(timeout_s)
         try:
-            write_message(cast("BinaryIO", process.stdin), message)
-            answer = read_message(cast("BinaryIO", process.stdout))
+            answer = self._exchange(process, message)
         except (OSError, ValueError) as error:
             log.debug("child %s: %s", self._service, error)
             answer = None
@@ -109,14 +122,24 @@ class Child:
         if answer is None:
             self.kill()
             if self._timed_out:
-                raise ChildTimeout(f"no answer in {timeout_s:g} s")
-            raise ChildDied(process.returncode, "\n".join(self._last_words))
+                raise ChildTimeout(f"no answer in {timeout_s:g} s", was_ready=self._is_ready)
+            raise ChildDied(process.returncode, "\n".join(self._last_words), was_ready=self._is_ready)
         try:
             _raise_remote(answer)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             self.kill()
             raise ChildDied(None, "an answer that makes no sense") from error
         return answer
+
+    def _exchange(self, process: subprocess.Popen[bytes], message: Message) -> Message | None:
+        """The answer, None if the child ended; before the first one it says that it is ready to be asked."""
+        answers = cast("BinaryIO", process.stdout)
+        if not self._is_ready:
+            self._is_ready = (hello := read_message(answers)) is not None and hello.body == READY.body
+        if not self._is_ready:
+            return None
+        write_message(cast("BinaryIO", process.stdin), message)
+        return read_message(answers)
 
     def close(self, *, grace_s: float = 2.0) -> None:
         """Close its input, wait for an orderly end, kill it if that takes longer."""
@@ -142,8 +165,8 @@ class Child:
         process.wait()
         if self._deadline:
             self._deadline.close()
-        if self._drain and self._drain is not threading.current_thread():
-            self._drain.join()
+        if self._keeper:
+            self._keeper.join()
         for stream in (process.stdin, process.stdout, process.stderr):
             with contextlib.suppress(OSError):
                 cast("BinaryIO", stream).close()
@@ -153,11 +176,35 @@ class Child:
         if self._process:
             self._process.kill()
 
-    def _keep_last_words(self) -> None:
-        process = self._process
-        assert process and process.stderr
-        for line in process.stderr:
+    def _keep(self, born: SimpleQueue[subprocess.Popen[bytes] | Exception]) -> None:
+        """Start the process and stay until it has ended.
+
+        It has a thread of its own for this: on Linux a child is killed when the thread that started it ends
+        (`child_linux`), and those who call `start` may end long before it.
+        """
+        try:
+            process = self._born()
+        except Exception as error:
+            born.put(error)
+            return
+        born.put(process)
+        for line in cast("BinaryIO", process.stderr):
             self._last_words.append(line.decode(errors="replace").rstrip()[:500])
+        process.wait()
+
+    def _born(self) -> subprocess.Popen[bytes]:
+        environment = {**os.environ, **_ONE_THREAD, **_KEPT_MEMORY, PARENT_VARIABLE: str(os.getpid())}
+        environment.pop(MEMORY_VARIABLE, None)
+        if self._memory_limit_mb:
+            environment[MEMORY_VARIABLE] = str(self._memory_limit_mb)
+        return subprocess.Popen(
+            self._command(self._service),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+        )
 
 
 def _raise_remote(answer: Message) -> None:

@@ -11,6 +11,11 @@ APP_NAME: Final = "fieldray"
 # The installed package knows it too, but asking takes longer than anything else a run begins with.
 VERSION: Final = "0.1.0"
 _PACKAGE: Final = Path(__file__).resolve().parent
+# Importing the package fixes where its modules come from.
+_BEGIN: Final = (
+    "import sys; sys.path.insert(0, sys.argv.pop(1)); import fieldray; sys.path.append(sys.path.pop(0)); "
+    "from importlib import import_module; sys.exit(import_module(sys.argv.pop(1)).main())"
+)
 
 
 def _data_root() -> Path:
@@ -63,4 +68,23 @@ def _system_folder() -> Path:
 def child_command(service: str) -> list[str]:
     """The command that starts a child process serving `service` ("module:function" of this package)."""
     worker = installed_program("fieldray-worker")
-    return [str(worker), service] if worker else [sys.executable, "-m", "fieldray.child_main", service]
+    return [str(worker), service] if worker else python_command("fieldray.child_main", service)
+
+
+def program_command(*arguments: str) -> list[str]:
+    """The command line of this program, installed, frozen or run from a checkout."""
+    frozen = getattr(sys, "frozen", False)
+    return [sys.executable, *arguments] if frozen else python_command("fieldray.__main__", *arguments)
+
+
+def python_command(module: str, *arguments: str) -> list[str]:
+    """The command that runs `main()` of a module of this very package in a Python of its own: the only way to one.
+
+    That Python is isolated (-I): neither the current directory, where images and pack folders of others lie, nor
+    PYTHONPATH, whose empty entry means the same, nor any other variable names code for it. It takes `fieldray` from
+    where this process has it, whatever else is installed under that name; that folder comes last for everything else,
+    so that dependencies beside the package are found (`pip install --user` and `--target`, which -I knows nothing
+    of), and nothing there can take the place of a module of the standard library.
+    """
+    utf8 = ["-X", "utf8"] if sys.flags.utf8_mode else []  # file names have to mean the same bytes there
+    return [sys.executable, "-I", *utf8, "-c", _BEGIN, str(_PACKAGE.parent), module, *arguments]

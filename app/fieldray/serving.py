@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 
 Handler = Callable[[Message], Message]
 MEMORY_VARIABLE: Final = "FIELDRAY_CHILD_MEMORY_MB"
+PARENT_VARIABLE: Final = "FIELDRAY_CHILD_PARENT"
+READY: Final = Message({"ready": True})
 _STEP_BACK: Final = 5  # beside a busy program at the usual 0 that is about a quarter of a core
 
 
@@ -29,11 +31,12 @@ def serve(service: str) -> int:
     module_name, _, function_name = service.partition(":")
     if not module_name.startswith("fieldray."):
         raise SystemExit(2)
+    _end_with_parent()
     requests, answers = _private_streams()
     _limit_memory()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, args=(os.getppid(),), name="parent-watch", daemon=True).start()
     handle: Handler = getattr(importlib.import_module(module_name), function_name)
+    write_message(answers, READY)
     while (message := read_message(requests)) is not None:
         write_message(answers, _answer(handle, message))
     return 0
@@ -56,8 +59,7 @@ def _answer(handle: Handler, message: Message) -> Message:
     except FieldrayError as error:
         return _raised(type(error).__name__, error.reason)
     except MemoryError:
-        limit = os.environ.get(MEMORY_VARIABLE, "?")
-        return _raised(Unreadable.__name__, reason("memory", limit_mb=limit))
+        return _raised(Unreadable.__name__, reason("memory", limit_mb=memory_limit_mb()))
     except Exception as error:
         logging.basicConfig(level=logging.INFO)
         log.exception("child service failed")
@@ -74,28 +76,61 @@ def _private_streams() -> tuple[BinaryIO, BinaryIO]:
     return requests, answers
 
 
+def memory_limit_mb() -> int | None:
+    """Megabytes of address space this process may have, None for no limit: its own, or a smaller one it was born to."""
+    own = int(os.environ.get(MEMORY_VARIABLE, 0)) or None
+    if sys.platform == "win32":
+        return own
+    import resource
+
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    inherited = [limit // 2**20 for limit in limits if limit != resource.RLIM_INFINITY]
+    return min([*inherited, own] if own else inherited, default=None)
+
+
 def _limit_memory() -> None:
-    limit_mb = os.environ.get(MEMORY_VARIABLE)
-    if not limit_mb:
+    """Put the limit in force that the parent states; a smaller one of the system or the user's shell stays."""
+    if not os.environ.get(MEMORY_VARIABLE):
         return
+    limit_mb = memory_limit_mb()
+    assert limit_mb is not None
     if sys.platform == "win32":
         from fieldray.child_windows import limit_memory
 
-        limit_memory(int(limit_mb))
+        limit_memory(limit_mb)
     else:
         import resource
 
-        limit = int(limit_mb) * 2**20
+        limit = limit_mb * 2**20
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def _end_with_parent(parent: int) -> None:
-    """A killed parent cannot close anything in order: leave as soon as another process has adopted us."""
+def _end_with_parent() -> None:
+    """A killed parent cannot close anything in order: see to it that this process does not outlive it.
+
+    The parent says who it is: one that was gone before this began is not taken for whoever adopted this process.
+    """
+    if sys.platform == "win32":  # the end of its input has to do there
+        return
+    parent = int(os.environ.get(PARENT_VARIABLE, 0)) or os.getppid()
+    if sys.platform == "linux":
+        from fieldray.child_linux import die_with_parent
+
+        die_with_parent()
+    _leave_an_adopter(parent)
+    threading.Thread(target=_watch, args=(parent,), name="parent-watch", daemon=True).start()
+
+
+def _watch(parent: int) -> None:
     while True:
         time.sleep(1.0)
-        if sys.platform != "win32" and os.getppid() != parent:
-            os._exit(1)
+        _leave_an_adopter(parent)
+
+
+def _leave_an_adopter(parent: int) -> None:
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def _raised(kind: str, why: Reason) -> Message:

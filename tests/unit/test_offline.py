@@ -20,7 +20,7 @@ import pytest
 import fieldray
 from fieldray.child import Child
 from fieldray.offline_linux import filter_code
-from fieldray.paths import child_command
+from fieldray.paths import child_command, program_command
 from fieldray.wire import Message
 
 PACKAGE = Path(fieldray.__file__).parent
@@ -54,7 +54,8 @@ def entries() -> list[str]:
 
 def test_the_processes_of_the_program_begin_where_they_are_known_to() -> None:
     assert entries() == ["fieldray.__main__", "fieldray.child_main"]
-    assert child_command("fieldray.bench.burner:handle")[1:3] == ["-m", "fieldray.child_main"]
+    assert child_command("fieldray.bench.burner:handle")[-2:] == ["fieldray.child_main", "fieldray.bench.burner:handle"]
+    assert program_command("screen")[-2:] == ["fieldray.__main__", "screen"]
     project = PACKAGE.parent.parent / "pyproject.toml"
     if project.is_file():
         scripts = tomllib.loads(project.read_text(encoding="utf-8"))["project"]["scripts"]

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a shell script 
 
 def test_from_a_checkout_nothing_is_installed_beside() -> None:
     assert installed_program("fieldray-window") is None
-    assert child_command("fieldray.imaging.service:handle")[:3] == [sys.executable, "-m", "fieldray.child_main"]
+    assert child_command("fieldray.imaging.service:handle")[:2] == [sys.executable, "-I"]
 
 
 def test_a_screen_is_one_of_three_things() -> None:

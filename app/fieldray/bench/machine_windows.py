@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Final
 
 # processthreadsapi.h, IsProcessorFeaturePresent
@@ -32,9 +34,10 @@ def vectors() -> tuple[str, ...] | None:
 def power_plan() -> tuple[str, bool]:
     """(name, whether it saves power); an empty name if the system does not tell."""
     try:
-        command = ["powercfg", "/getactivescheme"]
+        # by its full name: Windows looks for a bare one in the current directory, too
+        command = [str(Path(os.environ["SYSTEMROOT"]) / "System32" / "powercfg.exe"), "/getactivescheme"]
         answer = subprocess.run(command, capture_output=True, check=True, timeout=_TIMEOUT_S)
-    except (OSError, subprocess.SubprocessError):
+    except (KeyError, OSError, subprocess.SubprocessError):
         return "", False
     return parse_plan(answer.stdout.decode(errors="replace"))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -12,14 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from fieldray.domain.model import InputSpec
+from fieldray.paths import program_command
 
 _MAKING_S: Final = 600.0
-
-
-def program(*arguments: str) -> list[str]:
-    """The command line of this program, installed, frozen or run from a checkout."""
-    start = [sys.executable] if getattr(sys, "frozen", False) else [sys.executable, "-m", "fieldray"]
-    return [*start, *arguments]
 
 
 def time_first_result(arguments: Sequence[str], folder: Path) -> float | None:
@@ -30,7 +24,7 @@ def time_first_result(arguments: Sequence[str], folder: Path) -> float | None:
     with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as home:
         began_s = time.perf_counter()
         with subprocess.Popen(
-            program(*arguments, str(folder)),
+            program_command(*arguments, str(folder)),
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env={**os.environ, "FIELDRAY_HOME": home},
@@ -46,7 +40,7 @@ def make_float_file(spec: InputSpec) -> bytes | str:
     """A ResNet50 of full width in float32, with drawn weights, or why it could not be made. TensorFlow makes it."""
     size = f"{spec.height}x{spec.width}x{spec.channels}"
     with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as folder:
-        arguments = program("adapt", "full-width", folder, "--size", size)
+        arguments = program_command("adapt", "full-width", folder, "--size", size)
         try:
             done = subprocess.run(arguments, capture_output=True, text=True, timeout=_MAKING_S, check=False)
         except subprocess.TimeoutExpired:
