@@ -63,8 +63,11 @@ def tiny_inputs() -> NDArray[np.uint8]:
     return np.stack([*even, np.tile(ramp[:, None], SIDE), np.tile(ramp // 2, (SIDE, 1))])[..., None]
 
 
-def tiny_model_bytes(dtype: TinyType = "uint8", *, side: int = SIDE, labels: int = 1) -> bytes:
-    """The file. uint8 has int8 inside, as converters make it; int8 and float32 have one type throughout."""
+def tiny_model_bytes(dtype: TinyType = "uint8", *, side: int = SIDE, labels: int = 1, fills_mb: int = 0) -> bytes:
+    """The file. uint8 has int8 inside, as converters make it; int8 and float32 have one type throughout.
+
+    fills_mb   megabytes that an operator more fills when the file is opened or run, whatever the image
+    """
     network = _Network(dtype)
     maps_side = side // BLOCK
     image = network.tensor("image", (1, side, side, 1), dtype, _outer(_UNIT, dtype))
@@ -77,6 +80,8 @@ def tiny_model_bytes(dtype: TinyType = "uint8", *, side: int = SIDE, labels: int
     scores = network.tensor("scores", (1, labels), network.inside, _SCORE)
     network.operator(schema.BuiltinOperator.LOGISTIC, [logits], [scores])
     pooled = network.global_average(stem, "pooled", maps_side, _FEATURES, _UNIT)
+    if fills_mb:
+        network.fill(fills_mb)
     outputs = [
         network.as_outside(scores, "scores_out", (1, labels), _SCORE),
         network.as_outside(maps, "maps_out", maps_shape, _MAP),
@@ -256,6 +261,15 @@ class _Network:
             (schema.BuiltinOptions.ReshapeOptions, reshape),
         )
         return result
+
+    def fill(self, megabytes: int) -> None:
+        """A tensor of float32 of that size, of which the file holds the shape and one value."""
+        shape = self.tensor("fill/shape", (1,), "int32", (0.0, 0), np.array([megabytes * 2**18]))
+        self._tensors[shape].quantization = None
+        value = self.tensor("fill/value", (), "float32", (0.0, 0), np.zeros(()))
+        filled = self.tensor("fill", (megabytes * 2**18,), "float32", (0.0, 0))
+        options = (schema.BuiltinOptions.FillOptions, schema.FillOptionsT())
+        self.operator(schema.BuiltinOperator.FILL, [shape, value], [filled], options)
 
     def as_inside(self, source: int, name: str, shape: tuple[int, ...], quantisation: Quantisation) -> int:
         return self._quantise(source, name, shape, "int8", quantisation) if self.dtype == "uint8" else source

@@ -254,7 +254,8 @@ def telling_files(frozen: Path) -> list[str]:
 def calls_home(folder: Path) -> Seen:
     """What is seen of a program that does try to connect: else the proof would prove nothing."""
     code = "import socket\ntry: socket.create_connection(('127.0.0.1', 9), 1)\nexcept OSError: pass"
-    return watched(Work(name="a program that calls home", command=(sys.executable, "-I", "-c", code)), folder / "control")[1]
+    work = Work(name="a program that calls home", command=(sys.executable, "-I", "-c", code))
+    return watched(work, folder / "control")[1]
 
 
 def _row(name: str, seen: Seen, codes: Sequence[int | str]) -> str:

@@ -20,10 +20,9 @@ from typing import Final, NoReturn
 
 from fieldray.commands import adapt, bench, demo, doctor, packs, screen
 from fieldray.commands.console import Console, system_console
-from fieldray.errors import BackendProblem, FieldrayError, PackNotTrusted, PackProblem, UsageProblem
+from fieldray.errors import BackendProblem, FieldrayError, PackNotTrusted, PackProblem, UsageProblem, unexpected
 from fieldray.paths import VERSION
 from fieldray.plain_text import visible
-from fieldray.reasons import reason
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +56,7 @@ def run(arguments: Sequence[str], *, open_window: OpenWindow | None = None, cons
             return _explain(error, console)
         except Exception as error:
             log.exception("command failed")
-            console.complain(f"{reason('internal', detail=type(error).__name__).text} {journal}")
+            console.complain(f"{unexpected(error).text} {journal}")
             return 1
 
 

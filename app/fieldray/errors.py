@@ -4,6 +4,7 @@ FieldrayError                  carries a `Reason`; its text is fit to be shown
     EnvironmentProblem         the machine: disk, driver, missing library; the same input may work elsewhere
         StorageProblem         results, settings or exports cannot be read or written
         BackendProblem         no backend can run the model now
+        ReaderProblem          no image can be read now
     InputProblem               what we were given; trying again gives the same
         Unusable               read well, but not something to assess (ends as *refused*)
         Unreadable             could not be read (ends as *failed*)
@@ -16,6 +17,9 @@ Low-level code raises ValueError and TypeError; the file boundary wraps once, `f
 """
 
 from __future__ import annotations
+
+import errno
+from typing import Final
 
 from fieldray.reasons import Reason, reason
 
@@ -32,12 +36,37 @@ class EnvironmentProblem(FieldrayError):
     """The machine lacks or refuses something."""
 
 
+_SHORTAGES: Final = frozenset({errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN})
+_NO_THREAD: Final = "can't start new thread"  # Python says so in a RuntimeError of no class of its own
+
+
+def shortage(error: BaseException) -> EnvironmentProblem | None:
+    """The problem if the system refused this process memory, threads or open files: no input's fault; else None."""
+    if isinstance(error, MemoryError):
+        return EnvironmentProblem(reason("system_short", detail="memory"))
+    if isinstance(error, OSError) and error.errno in _SHORTAGES:
+        return EnvironmentProblem(reason("system_short", detail=error.strerror or str(error)))
+    if isinstance(error, RuntimeError) and _NO_THREAD in str(error):
+        return EnvironmentProblem(reason("system_short", detail="threads"))
+    return None
+
+
+def unexpected(error: Exception) -> Reason:
+    """What to tell of an exception that reached the top: our bug, unless the system refused us something."""
+    problem = shortage(error)
+    return problem.reason if problem else reason("internal", detail=type(error).__name__)
+
+
 class StorageProblem(EnvironmentProblem):
     """Results, settings or exports cannot be read or written."""
 
 
 class BackendProblem(EnvironmentProblem):
     """A backend cannot start or stopped."""
+
+
+class ReaderProblem(EnvironmentProblem):
+    """The processes that read images cannot be started."""
 
 
 class InputProblem(FieldrayError):

@@ -78,7 +78,7 @@ def _private_streams() -> tuple[BinaryIO, BinaryIO]:
 
 def memory_limit_mb() -> int | None:
     """Megabytes of address space this process may have, None for no limit: its own, or a smaller one it was born to."""
-    own = int(os.environ.get(MEMORY_VARIABLE, 0)) or None
+    own = int(os.environ.get(MEMORY_VARIABLE) or 0) or None
     if sys.platform == "win32":
         return own
     import resource
@@ -113,7 +113,7 @@ def _end_with_parent() -> None:
     """
     if sys.platform == "win32":  # the end of its input has to do there
         return
-    parent = int(os.environ.get(PARENT_VARIABLE, 0)) or os.getppid()
+    parent = int(os.environ.get(PARENT_VARIABLE) or 0) or os.getppid()
     if sys.platform == "linux":
         from fieldray.child_linux import die_with_parent
 

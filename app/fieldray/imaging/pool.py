@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from fieldray.child import Child, ChildDied, ChildTimeout
-from fieldray.errors import FieldrayError, Unreadable, Unusable
+from fieldray.child import Child, ChildLost, ChildTimeout
+from fieldray.errors import FieldrayError, ReaderProblem, Unreadable, Unusable
 from fieldray.paths import child_command
-from fieldray.reasons import reason
+from fieldray.reasons import Reason, reason
 
 # Everything else is imported where it is used: the children are started first, and import their own meanwhile.
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 
 _SERVICE: Final = "fieldray.imaging.service:handle"
 _HEAD_START_S: Final = 0.5
+_TRIES: Final = 2
 
 
 class PoolClosed(Exception):
@@ -59,7 +60,8 @@ class ReaderPool:
         self._held_back = self._children[1:]
         self._condition = threading.Condition()
         self._is_closed = False
-        self._children[0].start()
+        with contextlib.suppress(OSError):  # whoever needs it tries again, and says why
+            self._children[0].start()
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -69,9 +71,10 @@ class ReaderPool:
     def read(
         self, ref: ImageRef, spec: InputSpec, *, rules: HeaderRules | None = None, detail: Detail = "needed"
     ) -> ReadResult:
-        """Read, check and prepare one image, in such detail. Never raises for a bad file; raises PoolClosed.
+        """Read, check and prepare one image, in such detail. Never raises for a bad file.
 
         With `rules` the header is read again from the bytes that are hashed and decoded, and held against them.
+        Raises PoolClosed, and ReaderProblem when no child can be started: no file has any part in that.
         """
         from fieldray.imaging.answers import no_tensor, read_request, read_result
 
@@ -83,7 +86,7 @@ class ReaderPool:
     def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image:
         """The image at full resolution, with a hash only of the file with that content.
 
-        Raises Unreadable (`changed` for another content), Unusable, PoolClosed.
+        Raises Unreadable (`changed` for another content), Unusable, ReaderProblem, PoolClosed.
         """
         from fieldray.imaging.answers import image_of, image_request
 
@@ -112,25 +115,33 @@ class ReaderPool:
         self.close()
 
     def _ask(self, question: Message) -> Message:
-        """One answer; a child that died or hung is replaced and the file tried once more."""
-        why = reason("decoder_crashed")
-        for _ in range(2):
-            with self._free_child() as child:
-                try:
+        """One answer; a child that died or hung is replaced and the file tried once more.
+
+        What happens to a child before it is asked anything is not the file's doing, and counts apart.
+        """
+        losses: list[ChildLost] = []
+        failed_starts: list[OSError | ChildLost] = []
+        while len(losses) < _TRIES and len(failed_starts) < _TRIES:
+            try:
+                with self._free_child() as child:
                     return child.call(question, timeout_s=self._timeout_s)
-                except ChildTimeout:
-                    why = reason("decoder_timeout", seconds=f"{self._timeout_s:g}")
-                except ChildDied as error:
-                    why = reason("decoder_crashed")
-                    if not self._is_closed:
-                        log.warning("reader ended with %s", error.exit_code)
-        if self._is_closed:
-            raise PoolClosed
-        raise Unreadable(why)
+            except (OSError, ChildLost) as error:
+                if self._is_closed:
+                    raise PoolClosed from error
+                log.warning("reader: %s", error)
+                if isinstance(error, ChildLost) and error.was_ready:
+                    losses.append(error)
+                else:
+                    failed_starts.append(error)
+        if len(failed_starts) == _TRIES:
+            raise ReaderProblem(_not_started(failed_starts[-1]))
+        if isinstance(losses[-1], ChildTimeout):
+            raise Unreadable(reason("decoder_timeout", seconds=f"{self._timeout_s:g}"))
+        raise Unreadable(reason("decoder_crashed"))
 
     @contextlib.contextmanager
     def _free_child(self) -> Iterator[Child]:
-        """The child used last, which has its codecs loaded; started anew if it is gone."""
+        """The child used last, which has its codecs loaded; started again if it is gone. Raises OSError, PoolClosed."""
         with self._condition:
             if self._held_back and not self._condition.wait_for(self._can_go_on, _HEAD_START_S):
                 self._hold_none_back()
@@ -138,9 +149,8 @@ class ReaderPool:
             if self._is_closed:
                 raise PoolClosed
             child = self._idle.pop()
-            if not child.is_running:
-                child.start()
         try:
+            self._start_if_gone(child)
             yield child
         finally:
             with self._condition:
@@ -148,12 +158,24 @@ class ReaderPool:
                 self._idle.append(child)
                 self._condition.notify_all()
 
+    def _start_if_gone(self, child: Child) -> None:
+        with self._condition:
+            if self._is_closed:
+                raise PoolClosed
+            if not child.is_running:
+                child.start()
+
     def _can_go_on(self) -> bool:
         return self._is_closed or bool(self._idle)
 
     def _hold_none_back(self) -> None:
         self._idle += self._held_back
         self._held_back = []
+
+
+def _not_started(error: OSError | ChildLost) -> Reason:
+    detail = error.strerror if isinstance(error, OSError) else None
+    return reason("readers_not_started", detail=detail or error)
 
 
 def _hash_if_readable(ref: ImageRef) -> str:

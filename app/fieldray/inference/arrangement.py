@@ -6,6 +6,7 @@ network's width, the cores and their vector units. Each arrangement is timed for
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from fieldray.errors import BackendProblem
 from fieldray.inference.litert import Network
 
 _SPELL_S: Final = 0.02
@@ -49,11 +51,12 @@ def arrange(load: LoadNetwork, image: NDArray[np.uint8], *, cores: int, budget_s
     tried = [lean]
     if cores == 1 or lean.images_per_s > _FAST_IMAGES_PER_S:
         return lean
-    if time.perf_counter() - began < budget_s:
-        more = tuple(load(1) for _ in range(cores - 1))
-        tried.append(_timed(lean.networks + more, 1, image))
-    if time.perf_counter() - began < budget_s:
-        tried.append(_timed((load(cores),), cores, image))
+    with contextlib.suppress(BackendProblem, MemoryError):  # what does not fit into memory is not worth having
+        if time.perf_counter() - began < budget_s:
+            more = tuple(load(1) for _ in range(cores - 1))
+            tried.append(_timed(lean.networks + more, 1, image))
+        if time.perf_counter() - began < budget_s:
+            tried.append(_timed((load(cores),), cores, image))
     best = max(tried, key=lambda arrangement: arrangement.images_per_s)
     return best if best.images_per_s > _WORTH * lean.images_per_s else lean
 

@@ -18,6 +18,7 @@ from fieldray.errors import BackendProblem, FieldrayError
 from fieldray.inference import coral_linux, coral_macos, coral_windows
 from fieldray.inference.coral_library import Device
 from fieldray.inference.coral_usb import USB3_MBIT, FindSticks, UsbStick
+from fieldray.inference.process import MEMORY_LIMIT_MB
 from fieldray.reasons import Reason, reason
 from fieldray.wire import Message
 
@@ -85,7 +86,7 @@ def find_usb_sticks() -> tuple[UsbStick, ...]:
 
 def ask_library(libraries: Sequence[str] = (), *, timeout_s: float = _TIMEOUT_S) -> LibraryAnswer:
     """Ask the Edge TPU runtime, in a child process of its own. Raises BackendProblem."""
-    child = Child(_SERVICE)
+    child = Child(_SERVICE, memory_limit_mb=MEMORY_LIMIT_MB)
     try:
         child.start()
         body = child.call(Message({"libraries": list(libraries)}), timeout_s=timeout_s).body

@@ -6,7 +6,8 @@ from fieldray.child import Child
 from fieldray.domain.model import Model
 from fieldray.inference.backend import BackendKind
 from fieldray.inference.priority import Priority
-from fieldray.inference.runtime import RUNTIMES, SERVICE
+from fieldray.inference.process import model_process
+from fieldray.inference.runtime import RUNTIMES
 from fieldray.inference.worker import BUDGET_S, WorkerBackend
 from fieldray.reasons import Reason
 
@@ -32,7 +33,7 @@ def cpu_kind(
             cores=cores,
             budget_s=budget_s,
             priority=priority,
-            child=lambda: waiting.pop() if waiting else Child(SERVICE),
+            child=lambda: waiting.pop() if waiting else model_process(),
         )
 
     return BackendKind(name="cpu", make=make, why_not=_why_not)

@@ -19,9 +19,11 @@ from fieldray.errors import BackendProblem
 from fieldray.inference.backend import Answer
 from fieldray.inference.runtime import Runtime
 from fieldray.reasons import reason
+from fieldray.serving import memory_limit_mb
 
 _TYPES: Final = (np.uint8, np.int8, np.float32)
 _EDGETPU_OPERATOR: Final = "edgetpu-custom-op"
+_NO_XNNPACK: Final = "failed to create XNNPACK runtime"
 
 Array = NDArray[Any]
 
@@ -92,8 +94,7 @@ class Network:
         try:
             self._interpreter.invoke()
         except RuntimeError as error:
-            words = str(error).split("Node number")[0]  # the rest names operators
-            raise BackendProblem(reason(self._failure, detail=words)) from error
+            raise _problem(error, self._failure) from error
         latency_ms = (time.perf_counter() - began) * 1000
         maps, means = self._class_maps()
         scores = self._scores() if means is None else _activate(means, self._roles.activation)
@@ -137,14 +138,28 @@ def _interpreter(file: bytes, runtime: Runtime, threads: int, delegate: object |
         _check_input(_inputs(interpreter), wanted)
         interpreter.allocate_tensors()
     except (ValueError, RuntimeError) as error:
-        is_compiled = _EDGETPU_OPERATOR in str(error)
-        detail = "it is compiled for the Edge TPU" if is_compiled else str(error)
-        raise BackendProblem(reason("bad_model", detail=detail)) from error
+        if _EDGETPU_OPERATOR in str(error):
+            raise BackendProblem(reason("bad_model", detail="it is compiled for the Edge TPU")) from error
+        raise _problem(error, "bad_model") from error
     return interpreter
 
 
 def _inputs(interpreter: Any) -> list[_TensorInfo]:
     return [_TensorInfo.of(details) for details in interpreter.get_input_details()]
+
+
+def _problem(error: Exception, code: str) -> BackendProblem:
+    """What the runtime complains of; when memory is refused to it, it gives no words, or only those of XNNPACK."""
+    words = str(error).split("Node number")[0]  # the rest names operators
+    if words in ("", _NO_XNNPACK) and (problem := memory_problem()):
+        return problem
+    return BackendProblem(reason(code, detail=words))
+
+
+def memory_problem() -> BackendProblem | None:
+    """The model needs more memory than this process may have; None where it may have any."""
+    limit_mb = memory_limit_mb()
+    return BackendProblem(reason("model_memory", limit_mb=limit_mb)) if limit_mb else None
 
 
 def _check_input(inputs: list[_TensorInfo], wanted: InputSpec) -> None:

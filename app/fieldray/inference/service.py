@@ -10,7 +10,7 @@ import numpy as np
 from fieldray.errors import BackendProblem
 from fieldray.inference.arrangement import arrange
 from fieldray.inference.delegate import OpenStick
-from fieldray.inference.litert import Network
+from fieldray.inference.litert import Network, memory_problem
 from fieldray.inference.messages import OpenRequest, answer_message
 from fieldray.inference.runtime import load_runtime
 from fieldray.wire import Message
@@ -26,6 +26,12 @@ class Service:
 
     def handle(self, message: Message) -> Message:
         """Answer one message. Raises BackendProblem, or ValueError for a message out of order."""
+        try:
+            return self._answer(message)
+        except MemoryError as error:
+            raise (memory_problem() or error) from error
+
+    def _answer(self, message: Message) -> Message:
         operation = message.body["operation"]
         if operation == "open":
             return self._open(OpenRequest.of(message))

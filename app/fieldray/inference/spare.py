@@ -9,7 +9,7 @@ from typing import Final
 from fieldray.child import Child, ChildDied, ChildTimeout
 from fieldray.errors import FieldrayError
 from fieldray.inference.messages import warm_message
-from fieldray.inference.runtime import SERVICE
+from fieldray.inference.process import model_process
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class Spare:
         with self._lock:
             if self._is_closed or (self._child and self._child.is_running):
                 return
-            child = self._starting = Child(SERVICE)
+            child = self._starting = model_process()
             try:
                 child.start()
                 child.call(warm_message(self._runtimes), timeout_s=_TIMEOUT_S)
@@ -50,7 +50,7 @@ class Spare:
         if child and not child.is_running:
             child.close()
             child = None
-        return child or Child(SERVICE)
+        return child or model_process()
 
     def close(self) -> None:
         """End the one in waiting, also one that is just starting; there will be no other."""

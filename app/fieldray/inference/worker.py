@@ -18,13 +18,15 @@ from fieldray.inference.delegate import DelegateSpec
 from fieldray.inference.litert import NetworkSpec
 from fieldray.inference.messages import OpenRequest, answers_of, run_message
 from fieldray.inference.priority import Priority, give_priority
-from fieldray.inference.runtime import RUNTIMES, SERVICE
+from fieldray.inference.process import MEMORY_LIMIT_MB, model_process
+from fieldray.inference.runtime import RUNTIMES
 from fieldray.reasons import Reason, reason
 from fieldray.wire import Message
 
 log = logging.getLogger(__name__)
 
 BUDGET_S: Final = 0.25
+_OUT_OF_MEMORY: Final = "std::bad_alloc"  # what C++ says when nobody catches that
 
 
 class Explain(Protocol):
@@ -37,6 +39,8 @@ def explain_end(error: ChildDied | ChildTimeout, *, is_open: bool, timeout_s: fl
     """Where nothing more is known."""
     if isinstance(error, ChildTimeout):
         return reason("worker_timeout", seconds=f"{timeout_s:g}")
+    if _OUT_OF_MEMORY in error.last_words:
+        return reason("model_memory", limit_mb=MEMORY_LIMIT_MB)
     return reason("worker_died")
 
 
@@ -64,7 +68,7 @@ class WorkerBackend:
         run_timeout_s: float = 20.0,
         delegate: DelegateSpec | None = None,
         explain: Explain = explain_end,
-        child: Callable[[], Child] = lambda: Child(SERVICE),
+        child: Callable[[], Child] = model_process,
         priority: Priority = "normal",
     ) -> None:
         self._file = file
@@ -148,6 +152,8 @@ class WorkerBackend:
         except (ChildDied, ChildTimeout) as error:
             if isinstance(error, ChildDied):
                 log.warning("the model's process ended with %s: %s", error.exit_code, error.last_words)
+            if not error.was_ready:
+                raise BackendProblem(reason("start_failed", detail=str(error))) from error
             raise BackendProblem(self._explain(error, is_open=self._is_open, timeout_s=timeout_s)) from error
         except BackendProblem:
             raise

@@ -20,7 +20,7 @@ from fieldray.domain.events import OutcomeReady, Progress, Publish, RunChanged, 
 from fieldray.domain.finding import Outcome, Screened
 from fieldray.domain.run import RunSpec
 from fieldray.domain.study import ImageHeader, ImageRef
-from fieldray.errors import FieldrayError, StorageProblem
+from fieldray.errors import FieldrayError, StorageProblem, unexpected
 from fieldray.pipeline.channel import Channel, ChannelEnded
 from fieldray.pipeline.screen import Cancelled
 from fieldray.pipeline.statistics import Pace, Statistics
@@ -177,7 +177,7 @@ class Batch:
             self._fail(problem.reason)
         except Exception as error:
             log.exception("batch thread")
-            self._fail(reason("internal", detail=type(error).__name__))
+            self._fail(unexpected(error))
         finally:
             self._work.release()
         self._enter(self._end_state, *self._notes)
@@ -282,7 +282,7 @@ class Batch:
             self._fail(problem.reason)
         except Exception as error:
             log.exception("thread of the batch")
-            self._fail(reason("internal", detail=type(error).__name__))
+            self._fail(unexpected(error))
 
     def _count(self) -> None:
         self._guess = self._work.count(lambda: self.is_cancelled or self._is_found)

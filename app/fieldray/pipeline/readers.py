@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from typing import Final
 
 from fieldray.child import Child
+from fieldray.errors import EnvironmentProblem
 from fieldray.imaging.pool import ReaderPool
 from fieldray.inference.cores import usable_cores
-from fieldray.inference.runtime import SERVICE
+from fieldray.inference.process import model_process
+from fieldray.reasons import reason
 from fieldray.settings import Settings
 
 _MOST_READERS: Final = 8
+# Pipes of a process, and the results as its two threads read them; what everything else has open, with some to spare.
+_FILES_PER_READER: Final = 6
+_OTHER_FILES: Final = 32
 
 
 def number_of_readers(settings: Settings) -> int:
@@ -25,7 +31,7 @@ def number_of_readers(settings: Settings) -> int:
 
 def start_network(settings: Settings) -> Child:
     """A process that will run the model on the processor; not started where only the stick may."""
-    child = Child(SERVICE)
+    child = model_process()
     if settings["device"] != "edgetpu":
         with contextlib.suppress(OSError):  # whoever is to use it tries again, and says why
             child.start()
@@ -33,9 +39,24 @@ def start_network(settings: Settings) -> Child:
 
 
 def open_readers(settings: Settings, size: int) -> ReaderPool:
-    """`size` processes with the limits of the settings; they start at once."""
+    """`size` processes with the limits of the settings; they start at once. Raises EnvironmentProblem (open_files)."""
+    _require_open_files(size)
     return ReaderPool(
         size,
         timeout_s=settings.integer("decode_timeout_s"),
         memory_limit_mb=settings.integer("decode_memory_mb"),
     )
+
+
+def _require_open_files(size: int) -> None:
+    """As many files as a run keeps open: said here once, or it would end somewhere in the middle of an image."""
+    if sys.platform == "win32":  # it sets no such limit
+        return
+    import resource
+
+    needed = _OTHER_FILES + _FILES_PER_READER * size
+    limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit != resource.RLIM_INFINITY and limit < needed:
+        if most != resource.RLIM_INFINITY and most < needed:
+            raise EnvironmentProblem(reason("open_files", limit=limit, needed=needed))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, most))

@@ -13,7 +13,7 @@ from fieldray.domain.finding import Failed, Outcome, ReadFacts, Refused, Screene
 from fieldray.domain.image import Detail
 from fieldray.domain.prediction import Prediction, Request
 from fieldray.domain.study import ImageRef
-from fieldray.errors import BackendProblem, FieldrayError, Unusable
+from fieldray.errors import BackendProblem, FieldrayError, ReaderProblem, Unusable, shortage
 from fieldray.pipeline.assessment import Assessment
 from fieldray.pipeline.ports import Engine, Reader
 from fieldray.reasons import Reason, reason
@@ -43,7 +43,7 @@ def screen_image(
     A film is read as far as the network needs; a close call on one that was read approximately is read again and finer.
 
     Gives an outcome, whatever the image is like; what nobody expected is logged and becomes `Failed`. Raises
-    `Cancelled`, and BackendProblem when no image at all can be run any more, which is no image's fault.
+    `Cancelled`, and an EnvironmentProblem when no image at all can be run or read any more, which is no image's fault.
     """
     stage: Stage = "discover"
     facts = ReadFacts()
@@ -66,7 +66,7 @@ def screen_image(
             if not (read.is_approximate and assessment.is_close(prediction)):
                 break
         return _judge(ref, facts, prediction, assessment)
-    except Cancelled:
+    except (Cancelled, ReaderProblem):
         raise
     except FieldrayError as error:
         if isinstance(error, BackendProblem) and engine.why_unable:
@@ -75,6 +75,8 @@ def screen_image(
     except Exception as error:
         if is_cancelled():
             raise Cancelled from error
+        if problem := shortage(error):
+            raise problem from error
         log.exception("image failed at stage %s", stage)
         return Failed(ref=ref, stage=stage, reason=reason("internal", detail=type(error).__name__), facts=facts)
 
