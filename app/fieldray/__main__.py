@@ -6,13 +6,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fieldray.offline import stay_offline
+from fieldray.offline import opens_window, stay_offline
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run Fieldray; returns the exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    stay_offline(is_toolchain=arguments[:1] == ["adapt"], shows_window=arguments[:1] in ([], ["demo"]))
+    stay_offline(is_toolchain=arguments[:1] == ["adapt"], shows_window=opens_window(arguments))
     if arguments:
         from fieldray.cli import run
 

@@ -7,12 +7,24 @@
   a browser, and finding these functions by ctypes;
 - on Linux the kernel refuses such a socket to native code too, and to every program started (`offline_linux`);
 - modules that exist to reach the network cannot be imported.
+
+One process may make one connection: the window of a user who works on another machine (`ssh -X`). Qt's native code
+connects to its screen, so that in this process, and only if DISPLAY names such a screen, the kernel's filter waits
+until the screen is connected (`screen_connected`). Python code is refused sockets meanwhile, too, and so is native
+code in the child processes, which begin with a filter of their own.
+
+What this does not hold: another program of the same user that is not offline can pass an open connection over a
+socket inside this computer to a process that takes it, or carry on what it is told there. Fieldray talks to the
+screen, the desktop and the list of devices only and takes no connection from anybody, but a codec that was taken over
+by a malicious file could look for such a helper. Whoever has to rule that out starts Fieldray as a user of its own.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Final, cast
 
@@ -55,7 +67,15 @@ _FUNCTIONS: Final = frozenset(
 )
 _WATCHED: Final = _ALWAYS | _WITH_SOCKET | {"socket.__new__", "urllib.Request", "ctypes.dlopen", "ctypes.dlsym"}
 
+# X(7), DISPLAY NAMES: host:number[.screen], an IPv6 address in brackets or not; localhost:10.0 is that of ssh -X.
+_REMOTE_SCREEN: Final = re.compile(
+    r"(?:tcp/|inet6?/)?(?!unix:)(?:[a-z0-9_](?:[a-z0-9._-]{0,252}[a-z0-9])?|\[?[0-9a-f:.]*:[0-9a-f:.]*\]?)"
+    r":[0-9]{1,5}(?:\.[0-9]{1,3})?",
+    re.IGNORECASE,
+)
+
 _is_installed = False
+_awaits_screen = False
 
 
 class InternetRefused(PermissionError):
@@ -67,9 +87,10 @@ def stay_offline(*, is_toolchain: bool = False, shows_window: bool = False) -> N
 
     is_toolchain    the adaptation half: TensorFlow insists on `requests`, and a compiler that is called may be the
                     user's own script that reaches another machine. Only this process's Python is held offline.
-    shows_window    the window itself reaches a screen that the user put on another machine (`ssh -X`)
+    shows_window    the window itself may reach a screen that the user put on another machine (`ssh -X`); it calls
+                    `screen_connected` when it has
     """
-    global _is_installed
+    global _is_installed, _awaits_screen
     if _is_installed:
         return
     _is_installed = True
@@ -78,16 +99,39 @@ def stay_offline(*, is_toolchain: bool = False, shows_window: bool = False) -> N
         return
     for name in _ABSENT:
         sys.modules[name] = cast("ModuleType", None)
-    is_screen_remote = shows_window and _is_remote(os.environ.get("DISPLAY", ""))
-    if sys.platform == "linux" and not is_screen_remote:
+    _awaits_screen = shows_window and is_screen_remote(os.environ)
+    if not _awaits_screen:
+        _forbid_in_kernel()
+
+
+def screen_connected() -> None:
+    """The window's screen is there: from now on the kernel refuses any other connection to this process, too."""
+    global _awaits_screen
+    if _awaits_screen:
+        _awaits_screen = False
+        _forbid_in_kernel()
+
+
+def opens_window(arguments: Sequence[str]) -> bool:
+    """Whether the command line shows a window in its own process."""
+    return not arguments or (arguments[0] == "demo" and "--no-window" not in arguments)
+
+
+def is_screen_remote(environment: Mapping[str, str]) -> bool:
+    """Whether Qt will reach its screen through a connection: by X11, and DISPLAY says where in the usual form.
+
+    localhost:10.0 is such a screen; :0 and unix:0 are inside this computer, and `x:` is none. Other platforms of Qt
+    (vnc is one) have no business with a connection.
+    """
+    platform = environment.get("QT_QPA_PLATFORM", "").partition(":")[0]
+    return platform in ("", "xcb") and _REMOTE_SCREEN.fullmatch(environment.get("DISPLAY", "")) is not None
+
+
+def _forbid_in_kernel() -> None:
+    if sys.platform == "linux":
         from fieldray.offline_linux import forbid_internet_sockets
 
         forbid_internet_sockets()
-
-
-def _is_remote(display: str) -> bool:
-    """Whether the X display is reached through a connection: localhost:10.0 is, :0 and unix:0 are not."""
-    return display.partition(":")[0] not in ("", "unix")
 
 
 def _refuse_internet(event: str, arguments: tuple[object, ...]) -> None:

@@ -16,6 +16,7 @@ from typing import Final
 
 _PR_SET_NO_NEW_PRIVS: Final = 38
 _SET_MODE_FILTER: Final = 1
+_FLAG_ALL_THREADS: Final = 1
 _FLAG_SPEC_ALLOW: Final = 4  # else older kernels slow the whole process down against a danger that is not ours
 _ALLOW: Final = 0x7FFF_0000
 _ERRNO: Final = 0x0005_0000
@@ -54,7 +55,7 @@ def filter_code(architecture: int, socket_call: int) -> bytes:
 
 
 def forbid_internet_sockets() -> bool:
-    """Install the filter for this thread and all threads and programs it starts; False where the kernel has none."""
+    """Install the filter for all threads of this process and all it starts; False where the kernel has none."""
     machine = _MACHINES.get(os.uname().machine)
     if machine is None or ctypes.sizeof(ctypes.c_void_p) != 8:
         return False
@@ -69,5 +70,5 @@ def forbid_internet_sockets() -> bool:
             ctypes.c_long(seccomp_call), ctypes.c_ulong(_SET_MODE_FILTER), ctypes.c_ulong(flags), ctypes.byref(program)
         )
         == 0
-        for flags in (_FLAG_SPEC_ALLOW, 0)
+        for flags in (_FLAG_ALL_THREADS | _FLAG_SPEC_ALLOW, _FLAG_ALL_THREADS, 0)
     )

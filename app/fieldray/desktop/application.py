@@ -23,6 +23,7 @@ from fieldray.desktop.main_window import MainWindow
 from fieldray.desktop.services import OpenServices, open_services
 from fieldray.desktop.workbench import Workbench
 from fieldray.journal import journal_kept
+from fieldray.offline import screen_connected
 from fieldray.reasons import Reason
 from fieldray.settings import Settings, Value, load
 from fieldray.translation import Language, Translator
@@ -176,6 +177,7 @@ def run_application(paths: Sequence[Path]) -> int:
     QCoreApplication.setApplicationName("fieldray")
     QGuiApplication.setDesktopFileName("fieldray")
     qt = cast("QApplication", QApplication.instance() or QApplication(sys.argv[:1]))
+    screen_connected()
     qt.setQuitOnLastWindowClosed(False)
     qt.setWindowIcon(program_icon())
     with journal_kept():

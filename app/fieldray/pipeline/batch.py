@@ -194,9 +194,11 @@ class Batch:
         guarded = [(self._discover, "discovery"), (self._count, "counting")]
         guarded += [(self._work_off, f"screening-{number}") for number in range(self._workers)]
         threads = [threading.Thread(target=self._guard, args=(body,), name=name) for body, name in guarded]
-        for thread in threads:
-            thread.start()
+        started: list[threading.Thread] = []
         try:
+            for thread in threads:
+                thread.start()
+                started.append(thread)
             collect()
         except BaseException:
             self.cancel()
@@ -204,7 +206,7 @@ class Batch:
         finally:
             if self.is_cancelled:
                 self._work.release()
-            for thread in threads:
+            for thread in started:
                 thread.join()
 
     def _collect(self, store: ResultStore) -> None:

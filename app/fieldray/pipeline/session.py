@@ -129,7 +129,7 @@ class Session:
             engine = self._open(self._model)
             size = number_of_readers(self._settings)
             readers, self._warm = self._warm or self._readers(self._settings, size), None
-            self._batch = assemble(
+            batch = assemble(
                 places,
                 assessment,
                 engine=engine,
@@ -139,8 +139,13 @@ class Session:
                 publish=self._publish,
                 fresh=fresh,
             )
-            self._batch.start()
-            return self._batch
+            try:
+                batch.start()
+            except RuntimeError:  # no thread is to be had: there is no run that anybody could wait for
+                readers.close()
+                raise
+            self._batch = batch
+            return batch
 
     def reconsider(self, name: BackendName) -> None:
         """Try a backend again that was given up."""
