@@ -16,6 +16,8 @@ import pytest
 
 from fieldray.child import Child, ChildDied, ChildTimeout
 from fieldray.errors import FieldrayError, Unreadable
+from fieldray.paths import child_command
+from fieldray.serving import PARENT_VARIABLE
 from fieldray.wire import Message
 from strange_services import command, strange
 
@@ -158,3 +160,99 @@ def test_a_busy_child_ends_when_its_parent_is_killed() -> None:
     parent.wait()
     parent.stdout.close()
     assert orphan.wait(10) is None or not orphan.is_running()
+
+
+# ---- what a child is born into
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's signal at a parent's death is Linux's")
+posix_only = pytest.mark.skipif(sys.platform == "win32", reason="limits and signals of POSIX")
+LEARNS = """
+from fieldray.child import Child
+from fieldray.wire import Message
+from strange_services import command, strange
+"""
+
+
+def own_process(script: str) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.Popen([sys.executable, "-c", LEARNS + script], stdout=subprocess.PIPE, env=environment)
+
+
+@on_linux
+def test_a_stopped_child_ends_when_its_parent_is_killed() -> None:
+    """It can run no code of its own then."""
+    parent = own_process(
+        "child = Child(strange('act'), command=command)\n"
+        "child.start()\n"
+        "child.call(Message({'what': 'answer'}), timeout_s=60)\n"
+        "print(child.pid, flush=True)\n"
+        "input()\n"
+    )
+    assert parent.stdout is not None
+    orphan = psutil.Process(int(parent.stdout.readline()))
+    orphan.suspend()
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    orphan.wait(30)
+    assert not orphan.is_running()
+
+
+def test_a_child_outlives_the_thread_that_asked_for_it() -> None:
+    """The kernel's signal comes with the end of the thread that forked: that must not be the caller's."""
+    child = Child(strange("act"), command=command)
+    starter = threading.Thread(target=child.start)
+    starter.start()
+    starter.join()
+    asked: list[int] = []
+    asker = threading.Thread(
+        target=lambda: asked.append(child.call(Message({"what": "answer"}), timeout_s=60).body["pid"])
+    )
+    asker.start()
+    asker.join()
+    assert child.call(Message({"what": "answer"}), timeout_s=60).body["pid"] == child.pid == asked[0]
+    child.close()
+
+
+@posix_only
+def test_a_child_whose_parent_is_gone_already_does_not_begin() -> None:
+    environment = {**os.environ, PARENT_VARIABLE: "1"}
+    command = child_command("fieldray.bench.burner:handle")
+    process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin and process.stdout
+    with process:
+        assert process.stdout.read() == b""  # not even that it is ready
+        assert process.wait() == 1
+
+
+@posix_only
+@pytest.mark.parametrize("limits", ["(2**30, 2**30)", "(2**30, resource.RLIM_INFINITY)"])
+def test_a_limit_that_the_child_inherits_is_never_raised(limits: str) -> None:
+    parent = own_process(
+        "import resource\n"
+        f"resource.setrlimit(resource.RLIMIT_AS, {limits})\n"
+        "child = Child(strange('act'), memory_limit_mb=3000, command=command)\n"
+        "child.start()\n"
+        "try: child.call(Message({'what': 'balloon', 'megabytes': 1500}), timeout_s=60)\n"
+        "except Exception as error: print(error.reason.code, dict(error.reason.parameters), flush=True)\n"
+        "child.close()\n"
+    )
+    said, _ = parent.communicate(timeout=100)
+    assert said.decode() == "memory {'limit_mb': '1024'}\n"
+
+
+def test_a_child_that_never_was_ready_says_so() -> None:
+    child = Child("any", command=lambda _: [sys.executable, "-I", "-c", "raise SystemExit('no memory for that')"])
+    child.start()
+    with pytest.raises(ChildDied) as caught:
+        child.call(Message({}), timeout_s=60)
+    assert not caught.value.was_ready
+    assert str(caught.value) == "child process ended with 1: no memory for that"
+
+
+def test_a_program_that_is_not_there_is_an_oserror_and_leaves_nothing() -> None:
+    child = Child("any", command=lambda _: ["/nowhere/fieldray-worker"])
+    with pytest.raises(FileNotFoundError):
+        child.start()
+    assert not child.is_running
+    child.close()

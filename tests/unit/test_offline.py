@@ -19,6 +19,7 @@ import pytest
 
 import fieldray
 from fieldray.child import Child
+from fieldray.offline import is_screen_remote, opens_window
 from fieldray.offline_linux import filter_code
 from fieldray.paths import child_command, program_command
 from fieldray.wire import Message
@@ -235,8 +236,57 @@ def test_native_code_and_other_programs_are_held_too() -> None:
 
 @on_linux
 def test_a_screen_reached_by_ssh_stays_reachable_and_only_for_the_window() -> None:
-    assert json.loads(run(NATIVE, "window", DISPLAY="localhost:10.0"))["families"][2] == 0
-    assert json.loads(run(NATIVE, "window", DISPLAY=":0"))["families"][2] == errno.EACCES
+    far, xcb = "localhost:10.0", ""
+    assert json.loads(run(NATIVE, "window", DISPLAY=far, QT_QPA_PLATFORM=xcb))["families"][2] == 0
+    for display, platform in ((":0", xcb), ("x:", xcb), (far, "vnc"), (far, "offscreen")):
+        seen = json.loads(run(NATIVE, "window", DISPLAY=display, QT_QPA_PLATFORM=platform))
+        assert seen["families"][2:] == [errno.EACCES] * 3
+
+
+# A thread that ran before the screen was there asks as well as the one that connected it; so does a child process.
+CONNECTED = (
+    NATIVE.partition("shell = ")[0]
+    + """
+import threading
+from fieldray.offline import screen_connected
+from fieldray.child import Child
+from fieldray.wire import Message
+child = Child("fieldray.bench.burner:handle")
+child.start()
+child.call(Message({"share": 0.01, "is_irregular": False, "seed": 1}), timeout_s=60)
+child_is_held = "Seccomp:\t2" in open(f"/proc/{child.pid}/status").read()
+child.close()
+is_there, others = threading.Event(), []
+def work(): is_there.wait(); others.append([attempt(family) for family in (1, 2, 10)])
+thread = threading.Thread(target=work); thread.start()
+before = attempt(2)
+try: socket.socket()
+except PermissionError: python_is_held = True
+screen_connected()
+is_there.set(); thread.join()
+print(json.dumps([before, python_is_held, child_is_held, others[0], [attempt(family) for family in (1, 2, 10)]]))
+"""
+)
+
+
+@on_linux
+def test_once_the_screen_is_connected_nothing_else_is() -> None:
+    held = [0, errno.EACCES, errno.EACCES]
+    seen = json.loads(run(CONNECTED, "window", DISPLAY="localhost:10.0", QT_QPA_PLATFORM="xcb"))
+    assert seen == [0, True, True, held, held]
+
+
+def test_only_a_display_in_the_usual_form_is_a_screen_elsewhere() -> None:
+    far = ("localhost:10.0", "LOCALHOST:10", "far.example:0", "tcp/far.example:0.1", "192.0.2.7:0", "[2001:db8::7]:1.0")
+    near = ("", ":0", ":0.0", "unix:0", "x:", "x", "x:y", "x:0.y", "x:0;y:1", "x y:0", "/tmp/x:0", "far..:", "-x:0")
+    assert [display for display in far if not is_screen_remote({"DISPLAY": display})] == []
+    assert [display for display in near if is_screen_remote({"DISPLAY": display})] == []
+
+
+def test_commands_without_a_window_never_wait_for_a_screen() -> None:
+    assert opens_window([]) and opens_window(["demo"]) and opens_window(["demo", "--fresh"])
+    for command in (["screen", "films"], ["packs", "list"], ["demo", "--no-window"], ["bench"], ["doctor"], ["--help"]):
+        assert not opens_window(command)
 
 
 @on_linux

@@ -16,12 +16,13 @@ import pytest
 
 from fieldray.domain.model import InputSpec
 from fieldray.domain.study import ImageRef
-from fieldray.errors import Unreadable
+from fieldray.errors import ReaderProblem, Unreadable
 from fieldray.imaging.decode import decode
 from fieldray.imaging.discover import discover
 from fieldray.imaging.pool import PoolClosed, ReaderPool
 from fieldray.imaging.preprocess import thumbnail, to_tensor
 from fieldray.imaging.synthetic import chest_phantom
+from fieldray.paths import child_command
 from phantoms import write_bad_inputs, write_collection, write_dicom
 from strange_services import reader_command
 
@@ -244,3 +245,34 @@ def test_closing_ends_calls_under_way_and_those_that_wait(tmp_path: Path) -> Non
     assert not any(psutil.pid_exists(pid) for pid in pids)
     with pytest.raises(PoolClosed):
         pool.read(hanging, SPEC)
+
+
+@pytest.mark.parametrize(
+    ("command", "detail"),
+    [
+        ([sys.executable, "-I", "-c", "raise SystemExit('no memory')"], "child process ended with 1: no memory"),
+        ([sys.executable, "-I", "-c", "import os; os.abort()"], "child process ended with -6"),
+        (["/nowhere/fieldray-worker"], "No such file or directory"),
+    ],
+)
+@pytest.mark.skipif(sys.platform == "win32", reason="signals and messages of POSIX")
+def test_a_child_that_cannot_start_is_no_fault_of_the_image(tmp_path: Path, command: list[str], detail: str) -> None:
+    film = _film(tmp_path, "film.dcm")
+    with ReaderPool(2, timeout_s=60, memory_limit_mb=1024, command=lambda _: command) as pool:
+        for _ in range(3):  # none of its two children is lost by it
+            with pytest.raises(ReaderProblem) as caught:
+                pool.read(film, SPEC)
+            assert dict(caught.value.reason.parameters)["detail"] == detail
+        with pytest.raises(ReaderProblem):
+            pool.read_image(film)
+
+
+def test_a_child_that_starts_at_the_second_try_reads(tmp_path: Path) -> None:
+    commands = [[sys.executable, "-I", "-c", "raise SystemExit(3)"]]
+    film = _film(tmp_path, "film.dcm")
+
+    def command(service: str) -> list[str]:
+        return commands.pop() if commands else child_command(service)
+
+    with ReaderPool(1, timeout_s=60, memory_limit_mb=1024, command=command) as pool:
+        assert pool.read(film, SPEC).problem is None

@@ -15,11 +15,14 @@ from typing import Any
 import psutil
 import pytest
 
+from fieldray.child import Child
 from fieldray.domain.model import Model
 from fieldray.errors import BackendProblem
+from fieldray.inference.process import MEMORY_LIMIT_MB
 from fieldray.inference.runtime import RUNTIMES
 from fieldray.inference.worker import WorkerBackend
-from tiny_models import tiny_inputs, tiny_model, tiny_scores, with_custom_operator
+from fieldray.reasons import reason
+from tiny_models import tiny_inputs, tiny_model, tiny_model_bytes, tiny_scores, with_custom_operator
 
 INSTALLED = [name for name in RUNTIMES if importlib.util.find_spec(name)]
 posix_only = pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="signals of POSIX")
@@ -116,3 +119,27 @@ def test_the_child_starts_lean() -> None:
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     heavy = {"pydicom", "PIL", "PySide6", "tensorflow", "keras", "torch", "cryptography", "psutil", "sqlite3"}
     assert heavy.isdisjoint(loaded)
+
+
+@pytest.mark.parametrize("runtime", INSTALLED)
+def test_a_model_that_wants_more_memory_than_it_may_have_is_a_plain_reason(runtime: str) -> None:
+    greedy = replace(tiny_model(), cpu_file=tiny_model_bytes(fills_mb=3000))
+    with pytest.raises(BackendProblem) as caught, started(greedy, runtimes=(runtime,)) as backend:
+        backend.run([tiny_inputs()[0]])
+    assert caught.value.reason == reason("model_memory", limit_mb=MEMORY_LIMIT_MB)
+
+
+@pytest.mark.parametrize("runtime", INSTALLED)
+def test_what_fits_only_once_runs_once(runtime: str) -> None:
+    """Four networks side by side would take 4 x 1000 MB."""
+    large = replace(tiny_model(), cpu_file=tiny_model_bytes(fills_mb=1000))
+    with started(large, runtimes=(runtime,), cores=4, budget_s=60.0) as backend:
+        assert backend.capacity == 1
+        assert len(backend.run([tiny_inputs()[0]])) == 1
+
+
+def test_a_process_that_never_was_ready_is_told_apart_from_a_bad_model() -> None:
+    command = [sys.executable, "-I", "-c", "raise SystemExit('no memory')"]
+    with pytest.raises(BackendProblem) as caught, started(child=lambda: Child("any", command=lambda _: command)):
+        pass
+    assert caught.value.reason == reason("start_failed", detail="child process ended with 1: no memory")

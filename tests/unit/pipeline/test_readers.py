@@ -6,6 +6,8 @@ import contextlib
 import subprocess
 import sys
 
+import pytest
+
 from fieldray.pipeline.readers import number_of_readers, start_network
 from fieldray.settings import Settings
 
@@ -35,3 +37,28 @@ def test_a_run_imports_neither_qt_nor_tensorflow_nor_codecs() -> None:
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     heavy = {"PySide6", "tensorflow", "keras", "torch", "ai_edge_litert", "gdcm", "zipfile", "importlib.metadata"}
     assert heavy.isdisjoint(loaded)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX limits open files")
+@pytest.mark.parametrize(
+    ("limits", "says"),
+    [
+        ("(20, 20)", "Only 20 files may be open at the same time here; 44 are needed. "),  # 32 and 6 for each of two
+        ("(20, 44)", "(44, 44)"),
+        ("(44, 44)", "(44, 44)"),
+        ("(300, 300)", "(300, 300)"),
+    ],
+)
+def test_too_few_open_files_are_said_before_any_image(limits: str, says: str) -> None:
+    script = (
+        "import resource\n"
+        "from fieldray.errors import EnvironmentProblem\n"
+        "from fieldray.pipeline.readers import open_readers\n"
+        "from fieldray.settings import Settings\n"
+        f"resource.setrlimit(resource.RLIMIT_NOFILE, {limits})\n"
+        "try: open_readers(Settings(), 2).close()\n"
+        "except EnvironmentProblem as problem: print(problem)\n"
+        "else: print(resource.getrlimit(resource.RLIMIT_NOFILE))\n"
+    )
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert said.startswith(says)

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from fieldray.domain.image import Detail
 from fieldray.domain.model import Calibration, HeaderRules, InputSpec, RefusalGate
 from fieldray.domain.prediction import Prediction
 from fieldray.domain.study import ImageHeader, ImageRef
-from fieldray.errors import BackendProblem
+from fieldray.errors import BackendProblem, EnvironmentProblem, ReaderProblem
 from fieldray.imaging.answers import ReadResult
 from fieldray.pipeline.assessment import choose
 from fieldray.pipeline.screen import Cancelled, screen_image
@@ -206,6 +207,25 @@ def test_when_nothing_can_be_run_it_is_no_fault_of_the_image() -> None:
     with pytest.raises(BackendProblem) as problem:
         screen(engine=engine)
     assert problem.value.reason == reason("self_test", detail="0.5")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ReaderProblem(reason("readers_not_started", detail="no memory")), "readers_not_started"),
+        (MemoryError(), "system_short"),
+        (OSError(errno.EMFILE, "Too many open files"), "system_short"),
+        (RuntimeError("can't start new thread"), "system_short"),
+    ],
+)
+def test_what_the_system_refuses_is_no_fault_of_the_image(error: Exception, code: str) -> None:
+    class NoReaders:
+        def read(self, *_: object, **__: object) -> NoReturn:
+            raise error
+
+    with pytest.raises(EnvironmentProblem) as caught:
+        look(NoReaders())
+    assert caught.value.reason.code == code
 
 
 def never(_: Future[Prediction]) -> None:

@@ -1,0 +1,92 @@
+"""Code that lies in the current directory, beside the images of others, is nobody's business."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import fieldray
+from fieldray.child import Child
+from fieldray.errors import FieldrayError
+from fieldray.paths import program_command
+from fieldray.wire import Message
+
+PACKAGE = Path(fieldray.__file__).parent
+ROOT = PACKAGE.parent.parent
+NAMES = ("json", "struct", "numpy", "pydicom", "PIL", "ai_edge_litert", "pycoral", "sitecustomize", "usercustomize")
+
+
+@pytest.fixture
+def strange_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The current directory, with modules that say so when they run; PYTHONPATH names it in every way it can."""
+    folder = tmp_path / "films"
+    package = folder / "fieldray"
+    package.mkdir(parents=True)
+    files = [*(folder / f"{name}.py" for name in NAMES)]
+    files += [package / name for name in ("__init__.py", "__main__.py", "child_main.py", "serving.py", "offline.py")]
+    for file in files:
+        file.write_text(f"import os\nos.mkdir({str(tmp_path / 'ran')!r})\nos._exit(77)\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["", ".", str(folder)]))
+    monkeypatch.setenv("PYTHONSTARTUP", str(folder / "json.py"))
+    with contextlib.chdir(folder):
+        yield folder
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("service", "body"),
+    [
+        ("fieldray.imaging.service:handle", {"ask": "image", "path": "json.py", "member": "", "frame": 0}),
+        ("fieldray.inference.service:handle", {"operation": "warm", "runtimes": ["ai_edge_litert"]}),
+        ("fieldray.inference.coral_probe:handle", {"libraries": []}),
+        ("fieldray.bench.burner:handle", {"share": 0.0, "is_irregular": False, "seed": 1}),
+    ],
+)
+def test_no_child_runs_code_from_the_current_directory(
+    strange_folder: Path, service: str, body: dict[str, object]
+) -> None:
+    child = Child(service)
+    child.start()
+    with contextlib.suppress(FieldrayError):  # an answer all the same: no image, no stick
+        child.call(Message(body), timeout_s=60)
+    assert child.is_running
+    child.close()
+
+
+def test_the_program_started_by_itself_runs_none_either(strange_folder: Path) -> None:
+    done = subprocess.run(program_command("packs", "list"), capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def starts(path: Path) -> Iterator[tuple[int, ast.expr | None]]:
+    """Where a file mentions this Python in a command: the line, and what comes next in the command."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        parts = node.args if isinstance(node, ast.Call) else node.elts if isinstance(node, ast.List | ast.Tuple) else []
+        for part, after in zip(parts, [*parts[1:], None], strict=False):
+            if ast.unparse(part) in ("sys.executable", "executable"):
+                yield part.lineno, after
+
+
+def test_one_function_of_the_program_starts_a_python() -> None:
+    mentions = {path.stem: list(starts(path)) for path in PACKAGE.rglob("*.py")}
+    assert {name for name, found in mentions.items() if found} - {"paths"} == set()
+    isolated = [after for _, after in mentions["paths"] if isinstance(after, ast.Constant)]
+    assert [constant.value for constant in isolated] == ["-I"]
+
+
+def test_the_tools_start_a_python_isolated_or_with_a_script_of_their_own() -> None:
+    """-m and -c put the current directory first; a script is looked for where it is."""
+    careless = [
+        f"{path.name}:{line}"
+        for folder in ("tools", "installer")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for line, after in starts(path)
+        if isinstance(after, ast.Constant) and after.value not in ("-I", "-P")
+    ]
+    assert careless == []
