@@ -89,8 +89,8 @@ BACKENDS: Final[Mapping[str, str]] = {
     "no_runtime": "No TensorFlow Lite runtime is installed. Install ai-edge-litert.",
     "bad_model": "The model file cannot be run here: {detail}.",
     "self_test": "The model gives other results here than its maker measured ({detail}). It is not used.",
-    "model_memory": "The model needs more memory than it is allowed here ({limit_mb} MB). Use another pack. If memory is "
-                    "limited on this computer (ulimit -v), raise the limit.",
+    "model_memory": "The model needs more memory than it is allowed here ({limit_mb} MB). Use another pack, or "
+                    "raise the limit if this computer sets one.",
     "worker_died": "The process that runs the model stopped unexpectedly.",
     "worker_timeout": "The process that runs the model gave no answer within {seconds} s.",
     "wrong_answer": "The process that runs the model gave an answer that makes no sense.",
@@ -139,13 +139,13 @@ PROGRAM: Final[Mapping[str, str]] = {
     "not_writable": "Cannot write to {path}: {detail}.",
     "database_newer": "The results in {path} were made by a newer version of the program.",
     "database_damaged": "The results in {path} cannot be read: {detail}.",
-    "open_files": "Only {limit} files may be open at the same time here; {needed} are needed. Raise the limit "
-                  "(ulimit -n {needed}), or read fewer files at the same time (--jobs 1).",
-    "system_short": "The system refuses this program what it needs ({detail}). Close other programs. If memory, threads "
-                    "or open files are limited here (ulimit), raise the limits. Then start again.",
+    "open_files": "Only {limit} files may be open at the same time here; {needed} are needed. Raise that "
+                  "limit of this computer, or read fewer files at the same time.",
+    "system_short": "The system refuses this program what it needs ({detail}). Close other programs. If this computer "
+                    "limits memory, threads or open files, raise the limits. Then start again.",
     "readers_not_started": "A process that reads images could not be started, so no image can be read: {detail}. Nothing "
-                           "is wrong with the images. If memory or open files are limited here (ulimit), raise the "
-                           "limits; else close other programs or reinstall this one. Then start again.",
+                           "is wrong with the images. Close other programs; if this computer limits memory or open "
+                           "files, raise the limits; else reinstall this program. Then start again.",
     "nothing_to_screen": "There is nothing to screen: {path} does not exist.",
     "run_elsewhere": "Another window or command (process {process}) is screening the same with the same pack. "
                      "It is left alone; this is a run of its own.",

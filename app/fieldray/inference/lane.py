@@ -13,7 +13,7 @@ from typing import Final
 
 from fieldray.domain.model import Model
 from fieldray.domain.prediction import BackendName, Prediction
-from fieldray.errors import BackendProblem, FieldrayError, unexpected
+from fieldray.errors import BackendProblem, FieldrayError, shortage
 from fieldray.inference.backend import Answer, Backend, BackendKind
 from fieldray.inference.board import Board, Job, Slot
 from fieldray.inference.self_test import check_golden, time_image
@@ -100,7 +100,9 @@ class Lane:
                 delay_s = self._lose(problem.reason)
             except Exception as error:
                 log.exception("a backend failed in a way nobody thought of")
-                delay_s = self._lose(unexpected(error))
+                problem = shortage(error)
+                why = problem.reason if problem else reason("internal", detail=f"{type(error).__name__}: {error}")
+                delay_s = self._lose(why)
             finally:
                 self._end_backend()
         self._board.enter(self._slot, "stopped")

@@ -94,7 +94,8 @@ class Network:
         try:
             self._interpreter.invoke()
         except RuntimeError as error:
-            raise _problem(error, self._failure) from error
+            words = str(error).split("Node number")[0]  # the rest names operators
+            raise _problem(words, self._failure) from error
         latency_ms = (time.perf_counter() - began) * 1000
         maps, means = self._class_maps()
         scores = self._scores() if means is None else _activate(means, self._roles.activation)
@@ -138,9 +139,9 @@ def _interpreter(file: bytes, runtime: Runtime, threads: int, delegate: object |
         _check_input(_inputs(interpreter), wanted)
         interpreter.allocate_tensors()
     except (ValueError, RuntimeError) as error:
-        if _EDGETPU_OPERATOR in str(error):
-            raise BackendProblem(reason("bad_model", detail="it is compiled for the Edge TPU")) from error
-        raise _problem(error, "bad_model") from error
+        is_compiled = _EDGETPU_OPERATOR in str(error)
+        words = "it is compiled for the Edge TPU" if is_compiled else str(error)
+        raise _problem(words, "bad_model") from error
     return interpreter
 
 
@@ -148,10 +149,9 @@ def _inputs(interpreter: Any) -> list[_TensorInfo]:
     return [_TensorInfo.of(details) for details in interpreter.get_input_details()]
 
 
-def _problem(error: Exception, code: str) -> BackendProblem:
+def _problem(words: str, code: str) -> BackendProblem:
     """What the runtime complains of; when memory is refused to it, it gives no words, or only those of XNNPACK."""
-    words = str(error).split("Node number")[0]  # the rest names operators
-    if words in ("", _NO_XNNPACK) and (problem := memory_problem()):
+    if (not words or words.startswith(_NO_XNNPACK)) and (problem := memory_problem()):
         return problem
     return BackendProblem(reason(code, detail=words))
 

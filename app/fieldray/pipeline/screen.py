@@ -75,10 +75,14 @@ def screen_image(
     except Exception as error:
         if is_cancelled():
             raise Cancelled from error
-        if problem := shortage(error):
-            raise problem from error
-        log.exception("image failed at stage %s", stage)
-        return Failed(ref=ref, stage=stage, reason=reason("internal", detail=type(error).__name__), facts=facts)
+        return _unforeseen(ref, error, facts, stage=stage)
+
+
+def _unforeseen(ref: ImageRef, error: Exception, facts: ReadFacts, *, stage: Stage) -> Outcome:
+    if problem := shortage(error):
+        raise problem from error
+    log.exception("image failed at stage %s", stage)
+    return Failed(ref=ref, stage=stage, reason=reason("internal", detail=type(error).__name__), facts=facts)
 
 
 def _judge(ref: ImageRef, facts: ReadFacts, prediction: Prediction, assessment: Assessment) -> Outcome:
