@@ -100,8 +100,8 @@ class Lane:
                 delay_s = self._lose(problem.reason)
             except Exception as error:
                 log.exception("a backend failed in a way nobody thought of")
-                problem = shortage(error)
-                why = problem.reason if problem else reason("internal", detail=f"{type(error).__name__}: {error}")
+                refused = shortage(error)
+                why = refused.reason if refused else reason("internal", detail=f"{type(error).__name__}: {error}")
                 delay_s = self._lose(why)
             finally:
                 self._end_backend()
