@@ -33,6 +33,9 @@ def test_one_that_died_in_waiting_is_not_handed_over() -> None:
     (waiting,) = psutil.Process().children()
     waiting.kill()
     waiting.wait(10)
+    for thread in threading.enumerate():
+        if thread.name == "child-keeper":
+            thread.join(10)  # it hears of the end a moment later
     assert not spare.take().is_running
     spare.close()
 
