@@ -205,6 +205,8 @@ ADAPTATION: Final[Mapping[str, str]] = {
     "data_patient": "No patient can be found in the file name {name} with the pattern {pattern}.",
     "data_leak": "The patient {patient} is on two sides of the split: {first} and {second}. "
                  "Nothing was trained: results would look better than they are.",
+    "data_changed": "{path} does not belong to the images and tables as they are now: they have changed. "
+                    "Give the command again: whatever depends on them is done again.",
     "data_split": "No row is for training: the split column has the values {values}, "
                   "and the recipe's key splits must say which of them are for training.",
     "data_none_readable": "Not one image of the data set can be read; the first is {path}: {detail}",

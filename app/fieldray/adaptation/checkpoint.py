@@ -5,21 +5,37 @@ from __future__ import annotations
 import io
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fieldray.adaptation.engine import Engine
 from fieldray.adaptation.files import write_atomically
+
+CHECKPOINT: Final = "checkpoint.npz"
+"""The name of every checkpoint: a run removes those of a step that is done."""
+
+_ENGINE_PARTS: Final = ("weights", "optimiser")
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Kept:
+    """What a checkpoint keeps besides the engine's own state."""
+
+    facts: Mapping[str, Any]
+    arrays: Mapping[str, NDArray[Any]]
 
 
 @dataclass(slots=True)
 class Checkpoint:
     """Where a training keeps its state, and how often.
 
-    Only what was written with the same key is taken up again: the key says what is trained, on what and how.
+    Only what was written with the same key, by an engine of the same kind, is taken up again. The key is the digest of
+    everything that goes into the training (see `digest.digest`): network, weights, data, schedule, settings.
     """
 
     path: Path
@@ -30,32 +46,45 @@ class Checkpoint:
     def __post_init__(self) -> None:
         self._last_s = self.clock()
 
-    def restore(self, engine: Engine, *, key: str) -> list[float]:
-        """Set the engine to the state kept; the losses of the steps done, none if there is no such state."""
+    def restore(self, engine: Engine, *, key: str) -> Kept | None:
+        """Set the engine to the state kept; None, and the engine as it was, if there is no such state."""
         if not self.path.is_file():
-            return []
+            return None
         with np.load(self.path, allow_pickle=False) as arrays:
             facts = json.loads(arrays["facts"].tobytes())
-            if facts["key"] != key:
-                return []
-            parts = {name: arrays[name] for name in arrays.files if name != "facts"}
-        engine.set_weights({n.removeprefix("weights/"): a for n, a in parts.items() if n.startswith("weights/")})
-        state = {n.removeprefix("optimiser/"): a for n, a in parts.items() if n.startswith("optimiser/")}
-        engine.set_optimiser_state(state)
-        return list(facts["losses"])
+            if facts.pop("key", None) != _whole_key(engine, key):
+                return None
+            parts: dict[str, dict[str, NDArray[Any]]] = {"weights": {}, "optimiser": {}, "more": {}}
+            for name in set(arrays.files) - {"facts"}:
+                part, _, rest = name.partition("/")
+                parts[part][rest] = arrays[name]
+        engine.set_weights(parts["weights"])
+        engine.set_optimiser_state(parts["optimiser"])
+        return Kept(facts=facts, arrays=parts["more"])
 
-    def save_if_due(self, engine: Engine, losses: list[float], *, key: str) -> None:
+    def save_if_due(self, engine: Engine, kept: Kept, *, key: str) -> None:
         """Write the state when `every_s` have passed since the last time. Raises StorageProblem."""
         if self.clock() - self._last_s < self.every_s:
             return
-        arrays = {f"weights/{name}": array for name, array in engine.weights().items()}
-        arrays |= {f"optimiser/{name}": array for name, array in engine.optimiser_state().items()}
-        facts = json.dumps({"key": key, "losses": losses})
+        found = dict(zip(_ENGINE_PARTS, (engine.weights(), engine.optimiser_state()), strict=True))
+        found["more"] = dict(kept.arrays)
+        arrays = {f"{part}/{name}": array for part, own in found.items() for name, array in own.items()}
+        facts = json.dumps({**kept.facts, "key": _whole_key(engine, key)})
         buffer = io.BytesIO()
         np.savez(buffer, facts=np.frombuffer(facts.encode(), np.uint8), **arrays)
         write_atomically(self.path, buffer.getvalue())
         self._last_s = self.clock()
 
     def remove(self) -> None:
-        """The training is over."""
+        """What the training led to is kept: its state is of no more use."""
         self.path.unlink(missing_ok=True)
+
+
+def remove_checkpoints(folder: Path) -> None:
+    """Remove every checkpoint in a folder and below: what they led to is kept."""
+    for path in folder.rglob(CHECKPOINT):
+        path.unlink()
+
+
+def _whole_key(engine: Engine, key: str) -> str:
+    return f"{type(engine).__name__} {key}"

@@ -9,6 +9,7 @@ from typing import Final
 
 from fieldray.adaptation.compare import COMPARE
 from fieldray.adaptation.cross import CROSS
+from fieldray.adaptation.dataset import DATA
 from fieldray.adaptation.edgetpu_steps import COMPILE, PLACEMENT
 from fieldray.adaptation.judge import EVALUATE
 from fieldray.adaptation.pack import PACK
@@ -23,14 +24,18 @@ from fieldray.adaptation.run import Progress, Run, Step
 from fieldray.adaptation.run_lock import locked
 from fieldray.adaptation.steps import TRAIN
 
-STEPS: Final[tuple[Step, ...]] = (TRAIN, PRUNE, QUANTISE, PLACEMENT, COMPILE, EVALUATE, PACK, REPORT)
-_ALONE: Final[Mapping[str, tuple[Step, ...]]] = {known.name: (known,) for known in (PROFILE, COMPARE, CROSS)}
+STEPS: Final[tuple[Step, ...]] = (DATA, TRAIN, PRUNE, QUANTISE, PLACEMENT, COMPILE, EVALUATE, PACK, REPORT)
+_ALONE: Final[Mapping[str, tuple[Step, ...]]] = {
+    "profile": (PROFILE,),
+    "compare": (DATA, COMPARE),
+    "cross": (DATA, CROSS),
+}
 
 
 def adapt(step: str, recipe: Path, *, say: Callable[[str], None], progress: Progress) -> None:
     """Perform the steps up to `step` ("run" for all) that are not done; `say` gets a line about each.
 
-    "profile", "compare" and "cross" are steps of their own, which no other needs.
+    "profile", "compare" and "cross" are steps of their own, which no other needs; the last two need the data alone.
 
     The recipe of a pruning study has no steps but its own: "report" tests, times and reports what there is so far, all
     others run it to its end. Raises UsageProblem (recipe, data, a training that diverged), PackProblem, StorageProblem.
@@ -54,5 +59,5 @@ def adapt(step: str, recipe: Path, *, say: Callable[[str], None], progress: Prog
 
 
 def _line(name: str, entry: Mapping[str, object]) -> str:
-    facts = {key: value for key, value in entry.items() if key not in ("state", "key")}
+    facts = {key: value for key, value in entry.items() if key not in ("state", "key", "made")}
     return f"{name}: " + ", ".join(f"{key} {value}" for key, value in facts.items())

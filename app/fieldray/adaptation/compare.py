@@ -18,16 +18,20 @@ from numpy.typing import NDArray
 from fieldray.adaptation import measures
 from fieldray.adaptation.answers import answer
 from fieldray.adaptation.compare_report import write_report
+from fieldray.adaptation.dataset import DATA, dataset_of, refuse_seen
+from fieldray.adaptation.digest import digest
 from fieldray.adaptation.evaluate import auc_difference, known
+from fieldray.adaptation.file_digests import content_digest
 from fieldray.adaptation.files import write_atomically
 from fieldray.adaptation.placement import place
 from fieldray.adaptation.prune.timing import time_files
 from fieldray.adaptation.quantise_step import QUANTISE, converted
 from fieldray.adaptation.recipe import Comparison, what_is_trained
 from fieldray.adaptation.run import Run, Step
-from fieldray.adaptation.steps import TRAIN, dataset_of, load_network
+from fieldray.adaptation.steps import TRAIN, load_network, starting_digest
 from fieldray.domain.model import OutputRoles
 from fieldray.errors import UsageProblem
+from fieldray.packs.naming import MANIFEST_NAME
 from fieldray.packs.sealed import read_files, read_sealed
 from fieldray.reasons import reason
 
@@ -38,23 +42,28 @@ Scores = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Judged:
-    """A TensorFlow Lite file, what its outputs are, and the codes of its labels in their order."""
+    """A TensorFlow Lite file, what its outputs are, the codes of its labels in their order, and the split behind it."""
 
     file: bytes
     outputs: OutputRoles
     labels: tuple[str, ...]
+    split_sha256: str
 
 
 def compare_step(run: Run) -> Mapping[str, Any]:
     """Train and quantise the unpruned network, then measure both; comparison.json and comparison.html.
 
-    Raises UsageProblem (recipe_key where nothing is to be compared), PackProblem, StorageProblem.
+    Raises UsageProblem (recipe_key where nothing is to be compared, data_changed where the pack is not of this split:
+    it may have learnt from the images it would be measured on), PackProblem, StorageProblem.
     """
     choice = run.recipe.comparison
     if choice is None:
         raise UsageProblem(reason("recipe_key", key="comparison", detail="is missing"))
     pack, whole = _pack(run), _whole_run(run, choice)
-    whole.execute((TRAIN, QUANTISE), say=lambda _: None)
+    whole.execute((DATA,), say=lambda _: None)
+    if pack.split_sha256 != whole.read("data", "facts.json")["split_sha256"]:
+        raise UsageProblem(reason("data_changed", path=_pack_folder(run)))
+    whole.execute((DATA, TRAIN, QUANTISE), say=lambda _: None)
     networks = {"whole": _judged(whole, "int8"), "pack": pack}
     results = {
         "pack": f"{run.recipe.pack.id} {run.recipe.pack.version}",
@@ -76,14 +85,26 @@ def compare_step(run: Run) -> Mapping[str, Any]:
 
 def _pack(run: Run) -> Judged:
     """The recipe's pack, as it was made. Raises UsageProblem where it is of another input or other labels."""
-    folder: Path = run.recipe.packs_folder / f"{run.recipe.pack.id}-{run.recipe.pack.version}"
+    folder = _pack_folder(run)
     model = read_files(folder, read_sealed(folder)).model("signed")
     codes = tuple(label.code for label in model.manifest.labels)
     if model.manifest.input != run.recipe.input or codes != tuple(label.code for label in run.recipe.kept_labels):
         raise UsageProblem(
             reason("recipe_key", key="pack", detail=f"is not the one in {folder}: input or labels differ")
         )
-    return Judged(file=model.cpu_file, outputs=model.manifest.outputs, labels=codes)
+    split = model.manifest.provenance.get("split_sha256", "")
+    return Judged(file=model.cpu_file, outputs=model.manifest.outputs, labels=codes, split_sha256=split)
+
+
+def _pack_folder(run: Run) -> Path:
+    folder: Path = run.recipe.packs_folder / f"{run.recipe.pack.id}-{run.recipe.pack.version}"
+    return folder
+
+
+def _outside(run: Run) -> str:
+    """The pack as it lies there, and the weights that the unpruned network starts from."""
+    choice = run.recipe.comparison
+    return digest(content_digest(_pack_folder(run) / MANIFEST_NAME), starting_digest(choice.network) if choice else "")
 
 
 def _whole_run(run: Run, choice: Comparison) -> Run:
@@ -97,7 +118,8 @@ def _whole_run(run: Run, choice: Comparison) -> Run:
 def _judged(whole: Run, name: str) -> Judged:
     file, (specification, _) = converted(whole, name), load_network(whole)
     codes = tuple(label.code for label in whole.recipe.kept_labels)
-    return Judged(file=file.data, outputs=file.roles(specification), labels=codes)
+    split = whole.read("data", "facts.json")["split_sha256"]
+    return Judged(file=file.data, outputs=file.roles(specification), labels=codes, split_sha256=split)
 
 
 def _speed(networks: Mapping[str, Judged]) -> dict[str, Any]:
@@ -125,6 +147,7 @@ def _facts(file: bytes) -> dict[str, Any]:
 def _quality(whole: Run, networks: Mapping[str, Judged]) -> dict[str, Any]:
     """For each label and part: AUC of every file, and the pack's less the unpruned network's, on the same films."""
     data, found = dataset_of(whole), dict[str, Any]()
+    refuse_seen(whole, data, step="train")
     for part in _PARTS:
         samples = data.samples(part)
         scores = {
@@ -173,4 +196,5 @@ COMPARE: Final = Step(
         *("input", "labels", "data", "split", "augmentation", "calibration_images"),
         *("pack", "packs_folder", "results", "comparison"),
     ),
+    outside=_outside,
 )

@@ -18,17 +18,18 @@ from numpy.typing import NDArray
 from fieldray.adaptation import measures
 from fieldray.adaptation.answers import answer
 from fieldray.adaptation.cross_report import write_report
+from fieldray.adaptation.dataset import Dataset, dataset_of
 from fieldray.adaptation.engine import EngineSettings, open_engine
 from fieldray.adaptation.evaluate import Judged, auc_difference, by_group, compare, known
 from fieldray.adaptation.files import write_atomically
-from fieldray.adaptation.films import Dataset
 from fieldray.adaptation.prune.films import prune_as_told
 from fieldray.adaptation.quantise_step import FITTED_FILMS, to_files
 from fieldray.adaptation.recipe import LabelRule, Recipe, what_is_made, what_is_trained
 from fieldray.adaptation.run import Run, Step
 from fieldray.adaptation.shortcuts import border_pixels, shortcut_scores, thumbnail_pixels
 from fieldray.adaptation.specification import Specification
-from fieldray.adaptation.steps import dataset_of, specification_of, train_as_told
+from fieldray.adaptation.split import refuse_leak
+from fieldray.adaptation.steps import specification_of, starting_digest, train_as_told
 from fieldray.adaptation.train import predict
 from fieldray.adaptation.weights import Weights
 
@@ -48,6 +49,8 @@ def cross_step(run: Run) -> Mapping[str, Any]:
         return {}
     data, scores = dataset_of(run), dict[str, Scores]()
     for fold in folds:
+        rows = data.films.rows
+        refuse_leak(rows, [f"fold {fold}" if row.fold == str(fold) else "the other folds" for row in rows])
         judged = _judged_in(data, run, fold)
         for stage, found in _out_of_fold(run, data, fold, judged).items():
             scores.setdefault(stage, np.full((len(data.films.rows), found.shape[1]), np.nan))[judged] = found
@@ -64,7 +67,7 @@ def _publish(run: Run, data: Dataset, scores: Mapping[str, Scores], results: Map
     """The results and their page in the recipe's folder for what is published."""
     folder, texts = run.recipe.published, run.recipe.pack
     how = {"trained": what_is_trained(run.recipe), "made": what_is_made(run.recipe)}
-    whole = {"pack": f"{texts.id} {texts.version}", "labels": results, **how}
+    whole = {"pack": f"{texts.id} {texts.version}", "data_sha256": data.facts["data_sha256"], "labels": results, **how}
     write_atomically(folder / CROSS_RESULTS, (json.dumps(whole, indent=1) + "\n").encode())
     parts = {label.code: _judged(run, data, scores[INT8], label) for label in run.recipe.kept_labels}
     write_report(folder / "cross.html", whole, scored={code: (part.scores, part.truth) for code, part in parts.items()})
@@ -96,7 +99,7 @@ def _out_of_fold(run: Run, data: Dataset, fold: int, judged: NDArray[np.int64]) 
         learnt = [_judged_in(data, run, own) for own in recipe.split.cross_folds if own != fold]
         _, kept, iterations = prune_as_told(
             run,
-            lambda: network,
+            network,
             training=training,
             validation=data.samples_of(np.concatenate(learnt)),
             folder=folder / "prune",
@@ -188,4 +191,5 @@ CROSS: Final = Step(
     name="cross",
     perform=cross_step,
     reads=("input", "network", "labels", "data", "split", "training", "augmentation", "prune", "calibration_images"),
+    outside=lambda run: starting_digest(run.recipe.network),
 )

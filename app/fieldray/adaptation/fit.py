@@ -11,7 +11,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.adaptation.checkpoint import Checkpoint
+from fieldray.adaptation.checkpoint import Checkpoint, Kept
+from fieldray.adaptation.digest import digest
 from fieldray.adaptation.engine import EngineSettings, open_engine
 from fieldray.adaptation.specification import Specification
 from fieldray.adaptation.weights import Weights
@@ -70,14 +71,16 @@ def fit(
     """Train with a short warm-up and cosine decay; returns the weights and the mean loss of the last tenth.
 
     progress      is told, after each step, how many of how many are done, and the step's loss
-    checkpoint    where a killed training goes on from: as it would have, but for what a dropout draws
+    checkpoint    where a killed training resumes from: as it would have gone on, but for what a dropout draws; it stays
+                  until the caller has kept what came of it
     Raises UsageProblem (training_diverged) if the loss is not finite, StorageProblem.
     """
     _seed_dropout(seed)  # before the engine: Keras gives a layer its seed when it makes it
     engine = open_engine(specification, weights, settings=settings)
     steps = max(1, round(len(data) * effort.epochs / effort.batch_size))
-    key = f"{effort} {seed} {len(data)} {dict(specification.channels)} {settings.precision}"
-    losses = checkpoint.restore(engine, key=key) if checkpoint else []
+    key = digest(specification, weights, data, effort, seed, settings) if checkpoint else ""
+    kept = checkpoint.restore(engine, key=key) if checkpoint else None
+    losses: list[float] = list(kept.facts["losses"]) if kept else []
     if losses:
         _seed_dropout(seed + len(losses))
     for step, chosen in enumerate(_drawn(len(data), effort.batch_size, seed, steps)):
@@ -89,10 +92,8 @@ def fit(
             epoch = 1 + step * effort.batch_size // len(data)
             raise UsageProblem(reason("training_diverged", epoch=epoch, step=step + 1))
         if checkpoint:
-            checkpoint.save_if_due(engine, losses, key=key)
+            checkpoint.save_if_due(engine, Kept(facts={"losses": losses}, arrays={}), key=key)
         progress(step + 1, steps, losses[-1])
-    if checkpoint:
-        checkpoint.remove()
     return engine.weights(), float(np.mean(losses[-max(1, steps // 10) :]))
 
 

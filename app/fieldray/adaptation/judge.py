@@ -12,16 +12,18 @@ from numpy.typing import NDArray
 
 from fieldray.adaptation import measures
 from fieldray.adaptation.answers import Answers, answer
+from fieldray.adaptation.dataset import Dataset, dataset_of, refuse_seen
 from fieldray.adaptation.evaluate import Judged, by_group, choose_point, compare, figures, known
+from fieldray.adaptation.file_digests import read_rows, rows_digest
 from fieldray.adaptation.files import write_atomically
-from fieldray.adaptation.films import Dataset, read_films
+from fieldray.adaptation.films import read_films
 from fieldray.adaptation.gate import distances, fit_gate
-from fieldray.adaptation.layouts import read_source
+from fieldray.adaptation.layouts import Row
 from fieldray.adaptation.quantise_step import converted
 from fieldray.adaptation.recipe import LabelRule
 from fieldray.adaptation.run import Run, Step
 from fieldray.adaptation.shortcuts import border_pixels, shortcut_scores, thumbnail_pixels
-from fieldray.adaptation.steps import dataset_of, load_network
+from fieldray.adaptation.steps import load_network
 from fieldray.domain.model import RefusalGate
 
 _GATE_FILMS: Final = 3000
@@ -31,6 +33,7 @@ _PARTS: Final = ("validation", "test")
 def evaluate_step(run: Run) -> Mapping[str, Any]:
     """Judge the int8 file, choose operating points, fit the gate; metrics.json, scores.npz, gate.npz."""
     data = dataset_of(run)
+    refuse_seen(run, data, step="train")
     integer = {part: _answers(run, "int8", data.samples(part).images, part) for part in _PARTS}
     whole = _answers(run, "float", data.samples("test").images, "test, float")
     results: dict[str, Any] = {"labels": {}, "data": data.facts}
@@ -111,7 +114,7 @@ def _judge_gate(run: Run, data: Dataset, integer: Mapping[str, Answers]) -> tupl
     if choice.strangers is None:
         return gate, facts
     strangers = read_films(
-        read_source(choice.strangers),
+        _strangers(run),
         run.recipe.input,
         cache=run.folder("data") / "strangers.npz",
         progress=run.progress,
@@ -131,6 +134,12 @@ def _judge_gate(run: Run, data: Dataset, integer: Mapping[str, Answers]) -> tupl
     }
 
 
+def _strangers(run: Run) -> list[Row]:
+    """The images that the gate must refuse; none where the recipe names none."""
+    chosen = run.recipe.evaluation.strangers
+    return read_rows([chosen], folder=run.folder("data")) if chosen else []
+
+
 def _refused(gate: RefusalGate, answers: Answers) -> float:
     return float((distances(gate, answers.features) > gate.limit).mean())
 
@@ -141,4 +150,9 @@ def _write_arrays(run: Run, name: str, arrays: Mapping[str, NDArray[Any]]) -> No
     write_atomically(run.folder("evaluate") / name, buffer.getvalue())
 
 
-EVALUATE: Final = Step(name="evaluate", perform=evaluate_step, reads=("evaluation",))
+EVALUATE: Final = Step(
+    name="evaluate",
+    perform=evaluate_step,
+    reads=("evaluation",),
+    outside=lambda run: rows_digest(_strangers(run)),
+)

@@ -25,6 +25,7 @@ class Row:
 
     classes     what is known to be there; unknown: classes of which nothing is known
     origin      file and line, for messages
+    sha256      of the file's content, as hexadecimal text; "" as long as nobody looked, and where it cannot be read
     """
 
     path: Path
@@ -38,6 +39,7 @@ class Row:
     view: str = ""
     age_years: float | None = None
     sex: str = ""
+    sha256: str = ""
 
 
 def read_source(source: Source) -> list[Row]:

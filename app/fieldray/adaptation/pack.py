@@ -16,6 +16,7 @@ from fieldray.adaptation.answers import answer
 from fieldray.adaptation.card import model_card
 from fieldray.adaptation.cross import CROSS_RESULTS
 from fieldray.adaptation.edgetpu_steps import edgetpu_file
+from fieldray.adaptation.file_digests import content_digest
 from fieldray.adaptation.quantise_step import converted
 from fieldray.adaptation.recipe import what_is_made, what_is_trained
 from fieldray.adaptation.run import Run, Step
@@ -83,15 +84,16 @@ def pack_step(run: Run) -> Mapping[str, Any]:
 
 
 def cross_validation_of(run: Run) -> Mapping[str, Any] | None:
-    """The figures of the published cross-validation; None if there is none, or one of another recipe."""
+    """The figures of the published cross-validation; None if there is none, or one of another recipe or other data."""
     try:
+        facts = run.read("data", "facts.json")
         found = json.loads((run.recipe.published / CROSS_RESULTS).read_text(encoding="utf-8"))
     except OSError:
         return None
     figures: Mapping[str, Any] = found["labels"]
     wanted = json.loads(json.dumps({"trained": what_is_trained(run.recipe), "made": what_is_made(run.recipe)}))
     is_of_this = found["trained"] == wanted["trained"] and found.get("made", wanted["made"]) == wanted["made"]
-    return figures if is_of_this else None
+    return figures if is_of_this and found.get("data_sha256") == facts["data_sha256"] else None
 
 
 def _manifest(run: Run, outputs: OutputRoles, results: Mapping[str, Any], chosen: Mapping[str, Any]) -> Manifest:
@@ -142,12 +144,13 @@ def _gate(run: Run) -> RefusalGate:
 
 
 def _provenance(run: Run) -> dict[str, str]:
-    recipe = (run.recipe.run / "recipe.json").read_bytes()
+    recipe, facts = (run.recipe.run / "recipe.json").read_bytes(), run.read("data", "facts.json")
     return {
         "data": ", ".join(source.name for source in run.recipe.data),
         "split": f"by patient, {run.recipe.split.by}",
         "seed": str(run.recipe.training.seed),
         "recipe_sha256": hashlib.sha256(recipe).hexdigest(),
+        **{name: facts[name] for name in ("data_sha256", "split_sha256")},
         "python": platform.python_version(),
         **{name: found for name in _TOOLS if (found := _version(name))},
     }
@@ -177,4 +180,9 @@ def _phantom(seed: int, spec: InputSpec) -> NDArray[np.uint8]:
     return values
 
 
-PACK: Final = Step(name="pack", perform=pack_step, reads=("pack", "packs_folder", "signing_key"))
+PACK: Final = Step(
+    name="pack",
+    perform=pack_step,
+    reads=("pack", "packs_folder", "results", "signing_key"),
+    outside=lambda run: content_digest(run.recipe.published / CROSS_RESULTS),
+)

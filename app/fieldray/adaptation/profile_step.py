@@ -15,7 +15,7 @@ from fieldray.adaptation.profile import ProfileChoice, ProfileRow, profile, prop
 from fieldray.adaptation.prune.study_recipe import StudyRecipe
 from fieldray.adaptation.run import Progress, Run, Step
 from fieldray.adaptation.specification import Specification
-from fieldray.adaptation.steps import specification_of
+from fieldray.adaptation.steps import specification_of, starting_digest
 from fieldray.adaptation.weights import initial_weights
 
 PROFILE_NAME: Final = "profile.json"
@@ -87,4 +87,9 @@ def profile_section(found: Mapping[str, Any]) -> str:
     return table(head, lines) + f"<p>Batch size proposed for training: {chosen}.</p>"
 
 
-PROFILE: Final = Step(name="profile", perform=profile_step, reads=("input", "network", "labels", "training", "profile"))
+PROFILE: Final = Step(
+    name="profile",
+    perform=profile_step,
+    reads=("input", "network", "labels", "training", "profile"),
+    outside=lambda run: starting_digest(run.recipe.network),  # whose widths the network has where they are a pack's
+)

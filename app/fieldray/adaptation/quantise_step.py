@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.adaptation.answers import answer
+from fieldray.adaptation.dataset import dataset_of
 from fieldray.adaptation.equalise import equalise
 from fieldray.adaptation.files import write_atomically
 from fieldray.adaptation.head import refit_head
@@ -18,7 +19,7 @@ from fieldray.adaptation.quantise import Converted, quantise, to_float_file
 from fieldray.adaptation.recipe import Recipe
 from fieldray.adaptation.run import Run, Step
 from fieldray.adaptation.specification import Specification
-from fieldray.adaptation.steps import dataset_of, load_network, save_network
+from fieldray.adaptation.steps import load_network, save_network
 from fieldray.adaptation.weights import Weights, keep_channels
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason

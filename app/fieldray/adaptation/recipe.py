@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from fieldray.adaptation.augmentation import Augmentation
 from fieldray.adaptation.engine import EngineName, Precision
@@ -21,6 +21,9 @@ Texts = Mapping[str, str]
 Layout = Literal["index", "csv", "folders", "chexpert", "nih"]
 UncertainRule = Literal["positive", "negative", "unknown", "drop"]
 SplitName = Literal["training", "validation", "test", "none"]
+
+NAMED_WEIGHTS: Final = ("none", "imagenet")
+"""Beginnings of a network that are no path."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,8 +153,9 @@ class Source:
 class Split:
     """`[split]`: who is trained on and who is judged on, always by patient.
 
-    by       "column": the source's own split column; "fold": the fold column, with the folds below; "random": by
-             patient with the shares below
+    by       "column": the source's own split column; "fold": the fold column, with the folds below; "random": each
+             patient by a hash with the seed, so that parts have about the shares below and nobody moves when others
+             are added
     cross_folds   folds for a cross-validation besides: each is judged by a network trained on all the others
     """
 
@@ -332,8 +336,7 @@ def what_is_made(recipe: Recipe) -> dict[str, Any]:
 
 
 def _with_path(network: NetworkChoice, base: Path) -> NetworkChoice:
-    own = network.weights in ("none", "imagenet")
-    return network if own else replace(network, weights=str(base / network.weights))
+    return network if network.weights in NAMED_WEIGHTS else replace(network, weights=str(base / network.weights))
 
 
 def _rooted(source: Source, base: Path) -> Source:

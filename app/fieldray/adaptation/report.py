@@ -10,6 +10,8 @@ import numpy as np
 
 from fieldray.adaptation import measures
 from fieldray.adaptation.answers import answer
+from fieldray.adaptation.dataset import dataset_of
+from fieldray.adaptation.file_digests import content_digest
 from fieldray.adaptation.files import write_atomically
 from fieldray.adaptation.page import page, table, text
 from fieldray.adaptation.plots import class_map_plots, score_plots, training_curves
@@ -18,7 +20,7 @@ from fieldray.adaptation.pruning_plots import Curve, pruning_plots
 from fieldray.adaptation.quantise_step import converted
 from fieldray.adaptation.recipe import LabelRule
 from fieldray.adaptation.run import Run, Step
-from fieldray.adaptation.steps import dataset_of, load_network
+from fieldray.adaptation.steps import load_network
 from fieldray.domain.model import Calibration
 
 
@@ -134,4 +136,9 @@ def _estimate(found: Mapping[str, float]) -> str:
     return f"{found['value']:.3f} ({found['low']:.3f} to {found['high']:.3f})"
 
 
-REPORT: Final = Step(name="report", perform=report_step, reads=())
+REPORT: Final = Step(
+    name="report",
+    perform=report_step,
+    reads=(),
+    outside=lambda run: content_digest(run.folder("profile") / PROFILE_NAME),
+)

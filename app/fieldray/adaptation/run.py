@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
+import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from fieldray.adaptation.checkpoint import remove_checkpoints
+from fieldray.adaptation.digest import digest
 from fieldray.adaptation.files import write_atomically
 from fieldray.adaptation.recipe import Recipe
 from fieldray.errors import FieldrayError
@@ -20,13 +22,23 @@ Progress = Callable[[str, int, int], None]
 """What is being done, how many are done, of how many."""
 
 
+def _nothing(_run: Run) -> str:
+    return ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One step: what it does with the run (returning a few facts for the status), and the recipe's keys it reads."""
+    """One step of a run.
+
+    perform    does it, and returns a few facts for the status
+    reads      the recipe's keys it reads
+    outside    a digest of what it reads that neither the recipe nor a step before it holds: data, weights, a pack
+    """
 
     name: str
     perform: Callable[[Run], Mapping[str, Any]]
     reads: tuple[str, ...]
+    outside: Callable[[Run], str] = field(default=_nothing)
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -50,28 +62,30 @@ class Run:
 
     @property
     def status(self) -> dict[str, Any]:
-        """What each step came to: state (running, done, failed), key, seconds, facts or problem."""
+        """What each step came to: state (running, done, failed), key, made, seconds, facts or problem."""
         path = self.recipe.run / STATUS
         return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
 
     def execute(self, steps: tuple[Step, ...], *, say: Callable[[str], None]) -> None:
-        """Perform the steps that are not done yet with these parts of the recipe and the same steps before them.
+        """Perform the steps that are not done, as they are to be done now, and all that follow one that is performed.
 
-        A step that was stopped is begun again and goes on from what it left; `say` hears of each. Raises what a step
-        raises; the status says why.
+        A step is done if its key is: it holds the parts of the recipe that the step reads, what it reads from outside,
+        and which performance of the step before it left what it begins with. A step that was stopped is begun again
+        and resumes what it left; `say` hears of each. Raises what a step raises; the status says why.
         """
         document = json.loads(json.dumps(asdict(self.recipe), default=str))
         write_atomically(self.recipe.run / "recipe.json", json.dumps(document, indent=1).encode())
-        key = ""
+        before = ""
         for step in steps:
             parts = {name: document[name] for name in step.reads}
-            key = hashlib.sha256((key + step.name + json.dumps(parts, sort_keys=True)).encode()).hexdigest()
-            done = self.status.get(step.name, {})
-            if done.get("state") == "done" and done.get("key") == key:
+            key = digest(before, step.name, parts, step.outside(self))
+            entry = self.status.get(step.name, {})
+            if entry.get("state") == "done" and entry.get("key") == key:
                 say(f"{step.name}: done before")
             else:
                 say(f"{step.name} ...")
                 self._perform(step, key)
+            before = self.status[step.name]["made"]
 
     def _perform(self, step: Step, key: str) -> None:
         began = time.monotonic()
@@ -81,7 +95,10 @@ class Run:
         except FieldrayError as problem:
             self._note(step, {"state": "failed", "key": key, "problem": problem.reason.text})
             raise
-        self._note(step, {"state": "done", "key": key, "seconds": round(time.monotonic() - began, 1), **facts})
+        # By chance, so that no two performances are taken for one: what follows is done again after each.
+        made, seconds = secrets.token_hex(8), round(time.monotonic() - began, 1)
+        self._note(step, {**facts, "state": "done", "key": key, "made": made, "seconds": seconds})
+        remove_checkpoints(self.folder(step.name))
 
     def _note(self, step: Step, entry: Mapping[str, Any]) -> None:
         content = json.dumps({**self.status, step.name: entry}, indent=1, default=str)

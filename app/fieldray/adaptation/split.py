@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -45,7 +46,7 @@ def split_rows(rows: Sequence[Row], split: Split, sources: Sequence[Source]) -> 
         parts = _by_random(rows, split)
     else:
         parts = _by_column(rows, sources) if split.by == "column" else _by_fold(rows, split)
-    _refuse_leak(rows, parts)
+    refuse_leak(rows, parts)
     training_only = {source.name for source in sources if not source.judged}
     return [
         "none" if row.source in training_only and part != "training" else part
@@ -89,24 +90,32 @@ def _by_fold(rows: Sequence[Row], split: Split) -> list[str]:
 
 
 def _by_random(rows: Sequence[Row], split: Split) -> list[str]:
-    patients = sorted({_patient(row) for row in rows})
-    order = np.random.default_rng(split.seed).permutation(len(patients))
-    test = round(len(patients) * split.test_share)
-    validation = test + round(len(patients) * split.validation_share)
-    place = {patients[index]: rank for rank, index in enumerate(order)}
+    """Each patient by a number of their own, so that one who is added or removed moves nobody else."""
 
-    def part(rank: int) -> str:
-        return "test" if rank < test else "validation" if rank < validation else "training"
+    def part(row: Row) -> str:
+        share = _share_of(_patient(row), seed=split.seed)
+        if share < split.test_share:
+            return "test"
+        return "validation" if share < split.test_share + split.validation_share else "training"
 
-    return [part(place[_patient(row)]) for row in rows]
+    return [part(row) for row in rows]
+
+
+def _share_of(patient: str, *, seed: int) -> float:
+    """A number in 0..1 that this patient always has with this seed, as even as chance over many patients."""
+    return int.from_bytes(hashlib.sha256(f"{seed} {patient}".encode()).digest()[:8], "big") / 2**64
 
 
 def _patient(row: Row) -> str:
-    """A patient number means the same person in all sources; a film without one is of a person of its own."""
-    return row.patient or row.origin
+    """A patient number means the same person in all sources; an image without one is of a person of its own.
+
+    Such an image is known by its content: its line in the table moves when another line is added above it.
+    """
+    return row.patient or row.sha256 or row.origin
 
 
-def _refuse_leak(rows: Sequence[Row], parts: Sequence[str]) -> None:
+def refuse_leak(rows: Sequence[Row], parts: Sequence[str]) -> None:
+    """Raises UsageProblem `data_leak` where images of one patient are in two parts ("none" is no part)."""
     seen: dict[str, tuple[str, Row]] = {}
     for row, part in zip(rows, parts, strict=True):
         if part == "none" or not row.patient:

@@ -1,4 +1,4 @@
-"""The first step of a recipe, train, and what all share: the films, and the network as the last step left it."""
+"""The train step of a recipe, and what others share of it: the network as the last step left it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from fieldray.adaptation.dataset import dataset_of, keep_split
 from fieldray.adaptation.engine import EngineSettings
+from fieldray.adaptation.file_digests import content_digest
 from fieldray.adaptation.files import write_atomically
-from fieldray.adaptation.films import Dataset, read_dataset
 from fieldray.adaptation.networks import NETWORKS
 from fieldray.adaptation.onnx_weights import onnx_weights
 from fieldray.adaptation.pack_weights import pack_channels, pack_weights
 from fieldray.adaptation.published import imagenet_weights
-from fieldray.adaptation.recipe import NetworkChoice, Recipe
+from fieldray.adaptation.recipe import NAMED_WEIGHTS, NetworkChoice, Recipe
 from fieldray.adaptation.run import Run, Step
 from fieldray.adaptation.specification import Specification, multiply_adds, parameters, specification_from_json
 from fieldray.adaptation.train import Samples, Schedule, train
@@ -32,11 +33,6 @@ from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 
 _STATISTICS_IMAGES: Final = 64
-
-
-def dataset_of(run: Run) -> Dataset:
-    """The recipe's films, read once for all steps."""
-    return read_dataset(run.recipe, folder=run.folder("data"), progress=run.progress)
 
 
 def save_network(folder: Path, specification: Specification, weights: Weights) -> None:
@@ -64,14 +60,14 @@ def _load(run: Run, step: str) -> tuple[Specification, Weights]:
 
 
 def train_step(run: Run) -> Mapping[str, Any]:
-    """Read the films, train the network from the weights the recipe names."""
+    """Train the network from the weights the recipe names; what it was trained on is kept beside it."""
     recipe, folder, data = run.recipe, run.folder("train"), dataset_of(run)
-    run.write("data", "facts.json", data.facts)
     specification = specification_of(recipe)
     weights, history = train_as_told(
         run, training=data.samples("training"), validation=data.samples("validation"), folder=folder
     )
     save_network(folder, specification, weights)
+    keep_split(run, "train")
     run.write("train", "history.json", history)
     return {"parameters": parameters(specification), "multiply_adds": multiply_adds(specification), **history[-1]}
 
@@ -164,6 +160,12 @@ def _other_weights(recipe: Recipe, specification: Specification, films: NDArray[
         raise UsageProblem(reason("data_unreadable", path=path, detail=problem)) from problem
 
 
+def starting_digest(choice: NetworkChoice) -> str:
+    """SHA-256 of the weights file that a network starts from; of a pack its manifest, which has its files' digests."""
+    path = Path(choice.weights)
+    return "" if choice.weights in NAMED_WEIGHTS else content_digest(path / "manifest.json" if path.is_dir() else path)
+
+
 def schedule_of(recipe: Recipe) -> Schedule:
     """How long and how fast the recipe trains."""
     names = (
@@ -175,5 +177,8 @@ def schedule_of(recipe: Recipe) -> Schedule:
 
 
 TRAIN: Final = Step(
-    name="train", perform=train_step, reads=("input", "network", "labels", "data", "split", "training", "augmentation")
+    name="train",
+    perform=train_step,
+    reads=("input", "network", "labels", "data", "split", "training", "augmentation"),
+    outside=lambda run: starting_digest(run.recipe.network),
 )

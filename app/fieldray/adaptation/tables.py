@@ -66,14 +66,7 @@ def _plain(kind: type, value: object, where: str) -> object:
     if kind is Path and isinstance(value, str):
         return Path(value)
     if type(value) is not kind:
-        names = {
-            int: "a whole number",
-            float: "a number",
-            str: "a text in quotes",
-            bool: "true or false",
-            Path: "a path",
-        }
-        raise _problem(where, f"must be {names.get(kind, kind.__name__)}, not {value}")
+        raise _problem(where, f"must be {_NAMES.get(kind, kind.__name__)}, not {value}")
     return value
 
 

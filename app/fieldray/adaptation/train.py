@@ -1,12 +1,11 @@
 """Training: epochs of balanced draws, a cosine rate, a running mean of the weights, a checkpoint after each epoch.
 
-Everything random comes from (seed, epoch), so a run that was killed goes on exactly as it would have.
+Everything random comes from (seed, epoch), so a training that was killed resumes exactly as it would have gone on. Only
+the very same training resumes: anything that goes into it, changed, begins it again.
 """
 
 from __future__ import annotations
 
-import io
-import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.adaptation.augmentation import Augmentation, augment
+from fieldray.adaptation.checkpoint import CHECKPOINT, Checkpoint, Kept
+from fieldray.adaptation.digest import digest
 from fieldray.adaptation.drawing import balanced_draw
 from fieldray.adaptation.engine import Engine, EngineName, EngineSettings, open_engine
-from fieldray.adaptation.files import write_atomically
 from fieldray.adaptation.measures import auc
 from fieldray.adaptation.specification import Specification
 from fieldray.adaptation.weights import Weights
@@ -28,7 +28,6 @@ from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 
 _PREDICT_BATCH: Final = 64
-CHECKPOINT: Final = "checkpoint.npz"
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -112,22 +111,24 @@ def train(
     engine: EngineName = "auto",
     progress: Progress = lambda _: None,
 ) -> tuple[Weights, list[dict[str, Any]]]:
-    """Train (or go on from the folder's checkpoint); the averaged weights and one row of figures an epoch.
+    """Train, or resume this very training from the folder's checkpoint; the averaged weights, and figures by epoch.
 
-    Raises UsageProblem `training_diverged` when a loss is not a number (the checkpoint of the epoch before stays),
-    StorageProblem when a checkpoint cannot be written.
+    The checkpoint stays until the caller has kept what came of it. Raises UsageProblem `training_diverged` when a loss
+    is not a number (the checkpoint of the epoch before stays), StorageProblem when a checkpoint cannot be written.
     """
     state = _State(open_engine(specification, weights, settings=settings, name=engine), _copied(weights), [])
-    path = folder / CHECKPOINT
-    if path.is_file():
-        _restore(state, path)
+    checkpoint = Checkpoint(folder / CHECKPOINT, every_s=0)
+    key = digest(specification, weights, training, validation, schedule, augmentation, settings)
+    if kept := checkpoint.restore(state.engine, key=key):
+        state.average, state.history, state.steps = dict(kept.arrays), kept.facts["history"], kept.facts["steps"]
     for epoch in range(len(state.history), schedule.epochs):
         started = time.monotonic()
         loss = _run_epoch(state, epoch, training, schedule, augmentation)
         row = {"epoch": epoch + 1, "epochs": schedule.epochs, "loss": loss}
         row |= validate(state.engine, state.average, validation) | {"seconds": time.monotonic() - started}
         state.history.append(row)
-        _save(state, path)
+        facts = {"history": state.history, "steps": state.steps}
+        checkpoint.save_if_due(state.engine, Kept(facts=facts, arrays=state.average), key=key)
         progress(row)
     return state.average, state.history
 
@@ -204,26 +205,3 @@ def _average(state: _State, *, horizon: float) -> None:
     current = state.engine.weights()
     for key, mean in state.average.items():
         np.add(mean, np.float32(share) * (current[key] - mean), out=mean)
-
-
-def _save(state: _State, path: Path) -> None:
-    arrays: dict[str, NDArray[Any]] = {f"weights/{key}": array for key, array in state.engine.weights().items()}
-    arrays |= {f"average/{key}": array for key, array in state.average.items()}
-    arrays |= {f"optimiser/{key}": array for key, array in state.engine.optimiser_state().items()}
-    facts = {"history": state.history, "steps": state.steps}
-    arrays["facts"] = np.frombuffer(json.dumps(facts).encode(), np.uint8)
-    buffer = io.BytesIO()
-    np.savez(buffer, **arrays)
-    write_atomically(path, buffer.getvalue())
-
-
-def _restore(state: _State, path: Path) -> None:
-    with np.load(path, allow_pickle=False) as arrays:
-        parts: dict[str, dict[str, NDArray[Any]]] = {}
-        for name in arrays.files:
-            part, _, key = name.partition("/")
-            parts.setdefault(part, {})[key] = arrays[name]
-    facts = json.loads(parts["facts"][""].tobytes())
-    state.engine.set_weights(parts["weights"])
-    state.engine.set_optimiser_state(parts["optimiser"])
-    state.average, state.history, state.steps = parts["average"], facts["history"], facts["steps"]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from fieldray.adaptation.file_digests import CACHE, content_digest, read_rows
 from fieldray.adaptation.films import read_films
 from fieldray.adaptation.layouts import Row, read_source
 from fieldray.adaptation.recipe import LabelRule, Source, Split, read_recipe
@@ -130,8 +133,21 @@ def test_folds_and_random_splits_go_by_patient() -> None:
     assert by_fold == ["test", "validation", "training", "training"] * 2
     rows = [_row(number, patient=f"p{number // 3}") for number in range(300)]
     parts = split_rows(rows, Split(by="random", validation_share=0.2, test_share=0.1, seed=3), [])
-    assert (parts.count("test"), parts.count("validation")) == (30, 60)
     assert all(len({parts[3 * patient + film] for film in range(3)}) == 1 for patient in range(100))
+
+
+def test_a_random_split_has_about_its_shares_and_nobody_moves_when_another_is_added() -> None:
+    split = Split(by="random", validation_share=0.2, test_share=0.1, seed=3)
+    rows = [_row(number) for number in range(2000)]
+    parts = split_rows(rows, split, [])
+    # of 2000 patients 200 and 400, give or take four standard deviations: sqrt(2000 x 0.1 x 0.9) = 13 and 18
+    assert abs(parts.count("test") - 200) < 54 and abs(parts.count("validation") - 400) < 72
+    assert split_rows([_row(3000), *rows], split, [])[1:] == parts
+    assert split_rows(rows[:900] + rows[901:], split, []) == parts[:900] + parts[901:]
+    assert split_rows(rows, replace(split, seed=4), []) != parts
+    # a larger test part takes its patients from the others, and gives none of its own back
+    larger = split_rows(rows, replace(split, test_share=0.2), [])
+    assert {part for part, before in zip(larger, parts, strict=True) if before == "test"} == {"test"}
 
 
 def test_films_of_a_source_that_is_not_judged_are_for_training_only() -> None:
@@ -158,13 +174,18 @@ def _films(folder: Path, count: int) -> list[Row]:
     return rows
 
 
+def _known(rows: list[Row]) -> list[Row]:
+    """With the content of their files as it is now."""
+    return [replace(row, sha256=content_digest(row.path)) for row in rows]
+
+
 def test_films_are_read_once_and_bad_ones_left_out_with_a_reason(tmp_path: Path) -> None:
     rows, spec = _films(tmp_path, 4), InputSpec(height=32, width=32)
     rows[1].path.write_bytes(b"not an image")
     rows[2].path.unlink()
     seen: list[int] = []
     films = read_films(
-        rows, spec, cache=tmp_path / "run" / "films.npz", progress=lambda what, done, all: seen.append(done)
+        _known(rows), spec, cache=tmp_path / "run" / "films.npz", progress=lambda what, done, all: seen.append(done)
     )
     assert seen == [1, 2, 3, 4] and len(films.rows) == len(films.images) == 2
     assert films.left_out == (
@@ -173,14 +194,44 @@ def test_films_are_read_once_and_bad_ones_left_out_with_a_reason(tmp_path: Path)
     )
     seen.clear()
     again = read_films(
-        rows, spec, cache=tmp_path / "run" / "films.npz", progress=lambda what, done, all: seen.append(done)
+        _known(rows), spec, cache=tmp_path / "run" / "films.npz", progress=lambda what, done, all: seen.append(done)
     )
     assert not seen and np.array_equal(again.images, films.images)
     Image.fromarray(np.zeros((80, 70), np.uint8) + np.arange(70, dtype=np.uint8)).save(rows[0].path)
     changed = read_films(
-        rows, spec, cache=tmp_path / "run" / "films.npz", progress=lambda what, done, all: seen.append(done)
+        _known(rows), spec, cache=tmp_path / "run" / "films.npz", progress=lambda what, done, all: seen.append(done)
     )
     assert seen and not np.array_equal(changed.images[0], films.images[0])
+    rows[3].path.unlink()
+    rows[3].path.write_bytes(b"changed since")
+    with pytest.raises(UsageProblem, match=r"3\.png does not belong to the images and tables as they are now"):
+        read_films(
+            [*_known(rows[:3]), replace(rows[3], sha256="as it was")],
+            spec,
+            cache=tmp_path / "films.npz",
+            progress=lambda *_: None,
+        )
+
+
+def test_the_content_of_a_file_is_read_again_only_when_the_file_has_changed(tmp_path: Path) -> None:
+    rows = _films(tmp_path, 2)
+    source = _source(tmp_path / "set.csv", "path,label,patient\n0.png,x,a\n1.png,x,b\n", layout="csv")
+    folder, expected = tmp_path / "run", [content_digest(row.path) for row in rows]
+    changed_ns = max(row.path.stat().st_ctime_ns for row in rows)
+
+    def found(later_s: int) -> list[str]:
+        return [row.sha256 for row in read_rows([source], folder=folder, now_ns=lambda: changed_ns + later_s * 10**9)]
+
+    # a file changed a moment ago may change once more within one tick of a clock: nothing is kept of it
+    assert found(1) == expected and not (folder / CACHE).exists()
+    assert found(3) == expected and len(json.loads((folder / CACHE).read_text())) == 2
+    kept = json.loads((folder / CACHE).read_text(encoding="utf-8"))
+    kept[str(rows[0].path)][-1] = "kept"
+    (folder / CACHE).write_text(json.dumps(kept), encoding="utf-8")
+    assert found(3) == ["kept", expected[1]]
+    rows[0].path.write_bytes(rows[1].path.read_bytes())
+    rows[1].path.unlink()
+    assert found(3) == [expected[1], ""]
 
 
 def test_not_one_readable_film_is_a_sentence(tmp_path: Path) -> None:

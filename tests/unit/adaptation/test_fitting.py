@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fieldray.adaptation.checkpoint import Checkpoint
+from fieldray.adaptation.checkpoint import Checkpoint, Kept
 from fieldray.adaptation.distil import taught
 from fieldray.adaptation.engine import EngineSettings, open_engine
 from fieldray.adaptation.fit import Effort, Labelled, fit
@@ -59,6 +59,8 @@ def test_a_killed_training_goes_on_to_the_same_weights(tmp_path: Path) -> None:
     # two epochs of 16 images in eights are four steps, of which three were done
     assert steps == [4]
     assert all(np.array_equal(whole[key], resumed[key]) for key in whole)
+    assert kept.path.exists()  # until what came of it is kept
+    kept.remove()
     assert not kept.path.exists()
 
 
@@ -66,18 +68,29 @@ def test_another_training_does_not_go_on_from_it(tmp_path: Path) -> None:
     engine = open_engine(NETWORK, initial_weights(NETWORK, seed=0), settings=SETTINGS)
     kept = Checkpoint(tmp_path / "checkpoint.npz", every_s=0)
     engine.step(DATA.images[:8], DATA.targets[:8], learning_rate=1e-3)
-    kept.save_if_due(engine, [0.5], key="a")
-    assert kept.restore(engine, key="a") == [0.5]
-    assert kept.restore(engine, key="b") == []
+    kept.save_if_due(engine, Kept(facts={"losses": [0.5]}, arrays={"mean": np.ones(2)}), key="a")
+    found = kept.restore(engine, key="a")
+    assert found is not None and found.facts == {"losses": [0.5]} and found.arrays["mean"].tolist() == [1, 1]
+    assert kept.restore(engine, key="b") is None
+
+
+def test_other_data_are_not_fitted_from_it(tmp_path: Path) -> None:
+    weights, kept = initial_weights(NETWORK, seed=0), Checkpoint(tmp_path / "checkpoint.npz", every_s=0)
+    told = {"effort": EFFORT, "seed": 5, "settings": SETTINGS, "checkpoint": kept}
+    other = Labelled(1 - DATA.images, DATA.targets)
+    fit(NETWORK, weights, data=DATA, **told)  # type: ignore[arg-type]
+    steps = list[int]()
+    fit(NETWORK, weights, data=other, progress=lambda step, of, loss: steps.append(step), **told)  # type: ignore[arg-type]
+    assert steps == [1, 2, 3, 4]
 
 
 def test_the_state_is_written_only_when_time_has_passed(tmp_path: Path) -> None:
     engine = open_engine(NETWORK, initial_weights(NETWORK, seed=0), settings=SETTINGS)
     times = iter([0.0, 59.0, 60.0, 60.0])
     kept = Checkpoint(tmp_path / "checkpoint.npz", every_s=60, clock=lambda: next(times))
-    kept.save_if_due(engine, [], key="a")
+    kept.save_if_due(engine, Kept(facts={}, arrays={}), key="a")
     assert not kept.path.exists()
-    kept.save_if_due(engine, [], key="a")
+    kept.save_if_due(engine, Kept(facts={}, arrays={}), key="a")
     assert kept.path.exists()
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fieldray.adaptation.augmentation import Augmentation, augment
+from fieldray.adaptation.checkpoint import CHECKPOINT
 from fieldray.adaptation.drawing import balanced_draw
 from fieldray.adaptation.engine import EngineSettings
 from fieldray.adaptation.networks import resnet50
-from fieldray.adaptation.train import CHECKPOINT, Samples, Schedule, train
+from fieldray.adaptation.train import Samples, Schedule, train
 from fieldray.adaptation.weights import initial_weights
 from fieldray.errors import StorageProblem, UsageProblem
 
@@ -65,23 +68,25 @@ class _Killed(Exception):
     pass
 
 
-def _train(folder, *, stop_after: int = 99, learning_rate: float = 3e-3):
+SCHEDULE = Schedule(epochs=4, batch_size=16, learning_rate=3e-3, average_epochs=0.5, seed=5)
+
+
+def _train(folder, *, stop_after: int = 99, seen: list[int] | None = None, **changed: object):
     def progress(row) -> None:
+        if seen is not None:
+            seen.append(row["epoch"])
         if row["epoch"] == stop_after:
             raise _Killed
 
-    return train(
-        NETWORK,
-        initial_weights(NETWORK, seed=1),
-        training=_samples(64),
-        validation=_samples(20),
-        schedule=Schedule(epochs=4, batch_size=16, learning_rate=learning_rate, average_epochs=0.5, seed=5),
-        augmentation=Augmentation(shift=0.05, gamma=0.2),
-        settings=EngineSettings(threads=1),
-        folder=folder,
-        engine=ENGINE,
-        progress=progress,
-    )
+    told = {
+        "weights": initial_weights(NETWORK, seed=1),
+        "training": _samples(64),
+        "validation": _samples(20),
+        "schedule": SCHEDULE,
+        "augmentation": Augmentation(shift=0.05, gamma=0.2),
+        "settings": EngineSettings(threads=1),
+    }
+    return train(NETWORK, **{**told, **changed}, folder=folder, engine=ENGINE, progress=progress)
 
 
 @pytest.mark.adapt
@@ -98,10 +103,51 @@ def test_a_killed_training_goes_on_as_if_nothing_happened(tmp_path) -> None:
     assert apart < 0.01 * moved
 
 
+def _one_image_other(samples: Samples) -> Samples:
+    images = samples.images.copy()
+    images[7, 0, 0, 0] ^= 1
+    return replace(samples, images=images)
+
+
+def _one_label_other(samples: Samples) -> Samples:
+    targets = samples.targets.copy()
+    targets[7] = np.nan
+    return replace(samples, targets=targets)
+
+
+@pytest.mark.adapt
+def test_a_training_that_differs_in_anything_does_not_resume_another(tmp_path) -> None:
+    samples = _samples(64)
+    changes: dict[str, dict[str, object]] = {
+        "seed": {"schedule": replace(SCHEDULE, seed=6)},
+        "rate": {"schedule": replace(SCHEDULE, learning_rate=1e-3)},
+        "an image replaced": {"training": _one_image_other(samples)},
+        "a label": {"training": _one_label_other(samples)},
+        "a patient added": {"training": _samples(66)},
+        "split": {"validation": _samples(22)},
+        "augmentation": {"augmentation": Augmentation(shift=0.05, gamma=0.3)},
+        "weights": {"weights": initial_weights(NETWORK, seed=2)},
+        "weight decay": {"settings": EngineSettings(threads=1, weight_decay=0.01)},
+    }
+    with pytest.raises(_Killed):
+        _train(tmp_path / "killed", stop_after=1)
+    for name, changed in changes.items():
+        folder, seen = tmp_path / name, list[int]()
+        folder.mkdir()
+        shutil.copy(tmp_path / "killed" / CHECKPOINT, folder)
+        with pytest.raises(_Killed):
+            _train(folder, stop_after=1, seen=seen, **changed)
+        assert seen == [1], name  # from its first epoch
+    seen = []
+    with pytest.raises(_Killed):
+        _train(tmp_path / "killed", stop_after=2, seen=seen)
+    assert seen == [2]
+
+
 @pytest.mark.adapt
 def test_a_loss_that_is_no_number_stops_with_a_sentence(tmp_path) -> None:
     with pytest.raises(UsageProblem, match="Lower learning_rate"):
-        _train(tmp_path, learning_rate=1e30)
+        _train(tmp_path, schedule=replace(SCHEDULE, learning_rate=1e30))
     assert not (tmp_path / CHECKPOINT).exists()
 
 

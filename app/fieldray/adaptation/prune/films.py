@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -11,6 +11,8 @@ from typing import Any, Final
 import numpy as np
 
 from fieldray.adaptation.augmentation import Augmentation
+from fieldray.adaptation.dataset import dataset_of
+from fieldray.adaptation.digest import digest
 from fieldray.adaptation.engine import EngineName, EngineSettings, open_engine
 from fieldray.adaptation.fit import Effort
 from fieldray.adaptation.measures import auc
@@ -22,7 +24,7 @@ from fieldray.adaptation.prune.selection import Keep
 from fieldray.adaptation.prune.statistics import Scores, zero_shares
 from fieldray.adaptation.run import Progress, Run, Step
 from fieldray.adaptation.specification import Specification
-from fieldray.adaptation.steps import dataset_of, load_trained, save_network, schedule_of, settings_of
+from fieldray.adaptation.steps import load_trained, save_network, schedule_of, settings_of
 from fieldray.adaptation.train import Samples, Schedule, predict, train
 from fieldray.adaptation.weights import Weights, keep_channels
 
@@ -119,7 +121,7 @@ def prune_step(run: Run) -> Mapping[str, Any]:
     data, home = dataset_of(run), run.folder("prune")
     why, kept, folder = prune_as_told(
         run,
-        lambda: load_trained(run),
+        load_trained(run),
         training=data.samples("training"),
         validation=data.samples("validation"),
         folder=home,
@@ -131,7 +133,7 @@ def prune_step(run: Run) -> Mapping[str, Any]:
 
 def prune_as_told(
     run: Run,
-    original: Callable[[], tuple[Specification, Weights]],
+    original: tuple[Specification, Weights],
     *,
     training: Samples,
     validation: Samples,
@@ -139,17 +141,21 @@ def prune_as_told(
 ) -> tuple[str, Iteration, RunFolder]:
     """Prune a network as the recipe says: the rule that stopped it, the iteration that goes on, and all of them.
 
-    original    the trained network; asked for only where the pruning has not begun in this folder
+    original    the trained network
+    folder      iterations of this very pruning are resumed there, those of another begun again: only its stop rules
+                may change
     """
     chosen = run.recipe.prune
     if chosen is None:
         raise ValueError("the recipe does not prune")
-    kept = RunFolder(folder, fingerprint=f"{chosen.fingerprint} {run.recipe.training} {run.recipe.network}")
+    task = _task(run, chosen, training=training, validation=validation, folder=folder)
+    decisive = (task.training, task.validation, task.schedule, task.augmentation, task.settings, task.engine)
+    kept = RunFolder(folder, fingerprint=digest(chosen.fingerprint, *original, *decisive), begins_again=True)
     why = prune(
-        _task(run, chosen, training=training, validation=validation, folder=folder),
+        task,
         chosen.plan(run.recipe.training.seed),
         folder=kept,
-        original=original,
+        original=lambda: original,
         progress=lambda row: run.progress("iterations", row.number, chosen.stop.iterations),
     )
     return why, best(kept.iterations(), stop=chosen.stop), kept

@@ -61,11 +61,22 @@ class RunFolder:
     An iteration counts from the moment its line is in `iterations.jsonl`, which is written last and as a whole.
     """
 
-    def __init__(self, folder: Path, *, fingerprint: str) -> None:
-        """Open a run, or one that its first iteration begins. Raises UsageProblem (run_differs) if others began it."""
+    def __init__(self, folder: Path, *, fingerprint: str, begins_again: bool = False) -> None:
+        """Open a run, or one that its first iteration begins.
+
+        begins_again    what another fingerprint left is removed; else it raises UsageProblem (run_differs)
+        """
         self.folder, self._fingerprint, self._marker = folder, fingerprint, folder / "settings.json"
         if self._marker.exists() and self._marker.read_text() != fingerprint:
-            raise UsageProblem(reason("run_differs", path=folder))
+            if not begins_again:
+                raise UsageProblem(reason("run_differs", path=folder))
+            self._clear()
+
+    def _clear(self) -> None:
+        """The list first, by which iterations count, and the marker last: a kill in between ends in the same."""
+        paths = [self.folder / "iterations.jsonl", *self.folder.glob("iteration-*"), self._marker]
+        for path in paths:
+            path.unlink(missing_ok=True)
 
     def iterations(self) -> tuple[Iteration, ...]:
         """Those that are complete, in order. Raises StorageProblem (run_damaged)."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.adaptation.checkpoint import Checkpoint
+from fieldray.adaptation.checkpoint import CHECKPOINT, Checkpoint
+from fieldray.adaptation.digest import digest
 from fieldray.adaptation.distil import taught
 from fieldray.adaptation.engine import EngineSettings
 from fieldray.adaptation.files import write_atomically
@@ -31,6 +33,7 @@ from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 
 ORIGINAL: Final = "original"
+_KEY_LENGTH: Final = 12  # of the digest in a file's name: what was made otherwise has another name
 
 Bar = Callable[[str, int, int], None]
 """What is being done, how many are done, of how many."""
@@ -86,6 +89,7 @@ class Study:
         self._recipe, self._folder, self._say, self._timer = recipe, recipe.run, say, timer
         self._progress, self._tester = progress, tester
         self._parts = _read_parts(recipe.data, seed=recipe.seed)
+        self._key = digest(self._parts, recipe.original, recipe.seed)
         self._settings = EngineSettings(weight_decay=0.0, loss="categorical", threads=recipe.threads)
         self._training_settings = replace(self._settings, threads=recipe.training_threads)
 
@@ -105,7 +109,7 @@ class Study:
             for iteration in folder.iterations()[1:]:
                 networks[f"{run.name}/{iteration.number}"] = folder.network(iteration.number)
         for row in self._recipe.baselines:
-            if (self._folder / f"{row.name}.npz").is_file():
+            if self._baseline_path(row).is_file():
                 networks[row.name] = self.run_baseline(row)
         results = self._results(networks)
         profiled = self._folder / "profile" / PROFILE_NAME
@@ -116,12 +120,13 @@ class Study:
         return results
 
     def original(self) -> Network:
-        """The trained original; trained once, then kept."""
+        """The trained original; trained once for each data, seed and way of training, then kept."""
         recipe = self._recipe.original
         specification = vgg16(dropout=recipe.dropout).scaled(recipe.width)
-        path = self._folder / "original.npz"
+        path = self._folder / f"original-{self._key[:_KEY_LENGTH]}.npz"
         if not path.is_file():
             self._say("training the original")
+            checkpoint = Checkpoint(self._folder / CHECKPOINT)
             trained, _ = fit(
                 specification,
                 initial_weights(specification, seed=self._recipe.seed),
@@ -130,9 +135,10 @@ class Study:
                 seed=self._recipe.seed,
                 settings=replace(self._training_settings, precision=recipe.precision),
                 progress=self._telling(ORIGINAL),
-                checkpoint=Checkpoint(self._folder / "original-checkpoint.npz"),
+                checkpoint=checkpoint,
             )
             save_weights(path, trained)
+            checkpoint.remove()
         return specification, load_weights(path)
 
     def _telling(self, what: str) -> Progress:
@@ -217,22 +223,26 @@ class Study:
         return folder.network(found[-1].number), found[-1]
 
     def _run_folder(self, run: RunRecipe) -> RunFolder:
-        return RunFolder(self._folder / run.name, fingerprint=f"{run.fingerprint} {self._recipe.original}")
+        return RunFolder(self._folder / run.name, fingerprint=f"{run.fingerprint} {self._key}")
 
     def run_baseline(self, row: BaselineRecipe) -> Network:
         """Cut once, train once; kept."""
-        folder, name = self._folder, row.name
-        if not (folder / f"{name}.npz").is_file():
+        path = self._baseline_path(row)
+        if not path.is_file():
             self._say(f"one-shot pruning: {row.kind}, {row.share:g} of each layer's channels kept")
             whole = self.original()
             keep = one_shot(*whole, kind=row.kind, share=row.share, seed=self._recipe.seed)
-            task = self._task(name, run=row)
+            task = self._task(row.name, run=row)
             specification, weights = task.cut(*whole, keep=keep)
             weights = task.retrain(specification, weights, effort=row.training, seed=self._recipe.seed)
-            write_atomically(folder / f"{name}.json", specification.to_json().encode())
-            save_weights(folder / f"{name}.npz", weights)
-        text = (folder / f"{name}.json").read_text(encoding="utf-8")
-        return specification_from_json(text), load_weights(folder / f"{name}.npz")
+            write_atomically(path.with_suffix(".json"), specification.to_json().encode())
+            save_weights(path, weights)
+        text = path.with_suffix(".json").read_text(encoding="utf-8")
+        return specification_from_json(text), load_weights(path)
+
+    def _baseline_path(self, row: BaselineRecipe) -> Path:
+        key = digest(self._key, row)[:_KEY_LENGTH]
+        return self._folder / f"{row.name.replace('.', '-')}-{key}.npz"
 
     def _results(self, networks: Mapping[str, Network]) -> dict[str, Any]:
         images = np.rint(self._parts.training.images[: self._recipe.representative] * 255).astype(np.uint8)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fieldray.adaptation.digest import digest
 from fieldray.adaptation.engine import EngineSettings
 from fieldray.adaptation.files import write_atomically
 from fieldray.adaptation.fit import Labelled, quality
@@ -44,7 +44,7 @@ def convert_and_test(
     images        training images (n, height, width, channels) uint8 that decide the ranges of the integers
     with_float    make a float32 file too
     """
-    key = f"{_digest(network)} {with_float}"
+    key = digest(*network, images, test, with_float)
     found = _stored(folder, key)
     if found is None:
         say()
@@ -57,13 +57,6 @@ def convert_and_test(
         facts = {"key": key, "accuracy": found.accuracy, "accuracy_int8": found.accuracy_int8}
         write_atomically(folder / "tested.json", json.dumps(facts).encode())
     return found
-
-
-def _digest(network: Network) -> str:
-    digest = hashlib.sha256(network[0].to_json().encode())
-    for key in sorted(network[1]):
-        digest.update(key.encode() + np.ascontiguousarray(network[1][key]).tobytes())
-    return digest.hexdigest()
 
 
 def _stored(folder: Path, key: str) -> Conversion | None:

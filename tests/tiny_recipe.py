@@ -1,0 +1,76 @@
+"""A whole recipe so small that it trains within seconds, and the images it asks for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+RECIPE = """
+run = "run"
+signing_key = "key.pem"
+packs_folder = "packs"
+labels = [{ code = "bright", meaning = { en = "Bright", uk = "Світле" }, positive = ["1"], negative = ["0"] }]
+[pack]
+id = "quick"
+version = "0.1.0"
+credits = "Drawn by code."
+names = { en = "Quick", uk = "Швидкий" }
+descriptions = { en = "A trial.", uk = "Спроба." }
+intended_use = { en = "Tests.", uk = "Тести." }
+limits = { en = "All.", uk = "Усі." }
+[input]
+height = 32
+width = 32
+[network]
+blocks = [1]
+width = 0.125
+[split]
+by = "fold"
+validation_folds = [0]
+test_folds = [1]
+cross_folds = [0, 1, 2]
+[training]
+epochs = 4
+batch_size = 16
+learning_rate = 3e-3
+average_epochs = 0.5
+images_per_epoch = 128
+threads = 1
+[prune]
+batch_size = { start = 16 }
+epochs = { start = 1.0 }
+learning_rate = { start = 3e-3 }
+cut_kind = "level"
+cut_off = { start = 0.9 }
+minimum_channels = { start = 4 }
+calibration = 16
+stop = { iterations = 1 }
+[evaluation]
+points = [{ name = "balanced", rule = "balance", titles = { en = "Balanced", uk = "Збалансована" } }]
+[[data]]
+name = "clean"
+layout = "csv"
+path = "clean.csv"
+columns = { fold = "fold" }
+[[data]]
+name = "confounded"
+layout = "csv"
+path = "confounded.csv"
+columns = { fold = "fold" }
+judged = false
+"""
+
+
+def draw(folder: Path, name: str, *, films: int, first: int) -> None:
+    """name.csv and its images: odd numbers have a bright middle."""
+    lines, generator = ["path,label,patient,fold"], np.random.default_rng(first)
+    for number in range(first, first + films):
+        pixels = generator.integers(60, 120, (80, 80), np.uint8)
+        pixels[:8] = 250  # so that stretching the grey levels leaves the middle's brightness as it is
+        pixels[-8:] = 0
+        pixels[20:60, 20:60] += 70 * (number % 2)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+        lines.append(f"{number}.png,{number % 2},p{number},{number // 2 % 3}")
+    (folder / f"{name}.csv").write_text("\n".join(lines))
