@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from fieldray.adaptation.intervals import told
 from fieldray.adaptation.recipe import Recipe
 from fieldray.adaptation.specification import Specification, multiply_adds, parameters
 
@@ -61,13 +62,13 @@ def _stages(found: Facts) -> str:
     stages = found["stages"]
     last = stages["int8" if "int8" in stages else "trained"]
     folds = ", ".join(f"{value:.3f}" for value in last["auc_by_fold"].values())
-    trained = _estimate(stages["trained"]["auc"])
+    trained = told(stages["trained"]["auc"])
     if "int8" not in stages:
         return f"As it was trained, before pruning and int8: AUC {trained}; by fold {folds}."
-    pruned = f", pruned {_estimate(stages['pruned']['auc'])}" if "pruned" in stages else ""
+    pruned = f", pruned {told(stages['pruned']['auc'])}" if "pruned" in stages else ""
     both, change = found["float_against_int8"], found["after_training"]
     return (
-        f"As the int8 file that a pack holds: AUC {_estimate(last['auc'])}; by fold {folds}. As it was trained "
+        f"As the int8 file that a pack holds: AUC {told(last['auc'])}; by fold {folds}. As it was trained "
         f"{trained}{pruned}: what comes after training changes it by {change['value']:+.3f} ({change['low']:+.3f} to "
         f"{change['high']:+.3f}). int8 against float, mean score difference {both['mean_absolute_difference']:.4f}."
     )
@@ -111,9 +112,10 @@ def _label(code: str, meaning: str, results: Facts) -> str:
         f"## {meaning} (`{code}`): measured on the test films",
         "",
         f"{test['films']} films of {test['patients']} patients, {test['positive']} with and {test['negative']} "
-        "without. Intervals are 95 %, by patient. Thresholds and calibration come from the validation films.",
+        "without. Intervals are 95 %, and count patients, not films. Thresholds and calibration come from the "
+        "validation films.",
         "",
-        f"- AUC {_estimate(test['auc'])} (validation {_estimate(results['validation']['auc'])})",
+        f"- AUC {told(test['auc'])} (validation {told(results['validation']['auc'])})",
         f"- For comparison, on the same films: the border's pixels alone {shortcuts['border']:.3f}, "
         f"a 16 x 16 thumbnail {shortcuts['thumbnail']:.3f}. {_verdict(test['auc']['value'], shortcuts)}",
         f"- Calibration error {test['calibration_error']:.3f}",
@@ -125,12 +127,12 @@ def _label(code: str, meaning: str, results: Facts) -> str:
         *[_point(name, point) for name, point in test["points"].items()],
         "",
         "With *not sure* counted as caught, the sensitivity is "
-        + ", ".join(f"{_estimate(point['sensitivity_with_band'])} ({name})" for name, point in test["points"].items())
+        + ", ".join(f"{told(point['sensitivity_with_band'])} ({name})" for name, point in test["points"].items())
         + ".",
         "",
         "| sensitivity at least | specificity there |",
         "|---|---|",
-        *[f"| {wanted} | {_estimate(found)} |" for wanted, found in test["specificity_at_sensitivity"].items()],
+        *[f"| {wanted} | {told(found)} |" for wanted, found in test["specificity_at_sensitivity"].items()],
     ]
     return "\n".join([*lines, *_groups(results["by_group"])])
 
@@ -151,18 +153,18 @@ def _verdict(area: float, shortcuts: Facts) -> str:
 def _point(name: str, point: Facts) -> str:
     return (
         f"| {name} | {point['threshold']:.3f} | {point['unsure_low']:.3f} to {point['unsure_high']:.3f} | "
-        f"{_estimate(point['sensitivity'])} | {_estimate(point['specificity'])} | {_estimate(point['accuracy'])} | "
-        f"{point['unsure_share']:.1%} |"
+        f"{told(point['sensitivity'])} | {told(point['specificity'])} | {told(point['accuracy'])} | "
+        f"{told(point['unsure_share'])} |"
     )
 
 
 def _groups(groups: Mapping[str, Mapping[str, Facts]]) -> Sequence[str]:
     rows = [
-        f"| {name} | {value} | {facts['films']} | {_estimate(facts['auc'])} |"
+        f"| {name} | {value} | {facts['positive']} / {facts['films'] - facts['positive']} | {told(facts['auc'])} |"
         for name, values in groups.items()
         for value, facts in values.items()
     ]
-    return ["", "| group | | films | AUC |", "|---|---|---|---|", *rows] if rows else []
+    return ["", "| group | | with / without | AUC |", "|---|---|---|---|", *rows] if rows else []
 
 
 def _gate(gate: Facts | None) -> str:
@@ -170,16 +172,12 @@ def _gate(gate: Facts | None) -> str:
         return "This pack has no gate."
     text = (
         "The gate refuses what lies too far from the training films, judged by the network's pooled features. "
-        f"It refuses {gate['films_refused']:.1%} of the test films."
+        f"Refused of the test films: {told(gate['films_refused'])}."
     )
     if "strangers_refused" not in gate:
         return text
     side = f", where films are shrunk to {gate['side']} pixels first" if gate["side"] else ""
     return (
-        f"{text} Of {gate['strangers']} images that are no chest films it refuses {gate['strangers_refused']:.1%}; "
-        f"at equal resolution{side} it refuses {gate['films_refused_at_equal_resolution']:.1%} of the test films."
+        f"{text} Of images that are no chest films: {told(gate['strangers_refused'])}. Of the test films at equal "
+        f"resolution{side}: {told(gate['films_refused_at_equal_resolution'])}."
     )
-
-
-def _estimate(found: Facts) -> str:
-    return f"{found['value']:.3f} ({found['low']:.3f} to {found['high']:.3f})"

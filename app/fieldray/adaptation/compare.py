@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.adaptation import measures
+from fieldray.adaptation import intervals
 from fieldray.adaptation.answers import answer
 from fieldray.adaptation.compare_report import write_report
 from fieldray.adaptation.dataset import DATA, dataset_of, refuse_seen
@@ -167,8 +167,7 @@ def areas(scores: Scores, truth: NDArray[np.bool_], *, names: tuple[str, ...], p
     """AUC of each column of scores (films, names), and of "pack" less that of "whole", with intervals over patients."""
     both = scores[:, [names.index("whole"), names.index("pack")]]
     found = {
-        name: asdict(measures.bootstrap(measures.auc, scores[:, column], truth, patients=patients))
-        for column, name in enumerate(names)
+        name: asdict(intervals.area(scores[:, column], truth, patients=patients)) for column, name in enumerate(names)
     }
     return {
         "films": len(truth),

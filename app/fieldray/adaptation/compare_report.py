@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fieldray.adaptation.files import write_atomically
+from fieldray.adaptation.intervals import told
 from fieldray.adaptation.page import page, table, text
 from fieldray.adaptation.plots import training_curves
 
@@ -57,13 +58,9 @@ def _quality(found: Mapping[str, Any]) -> str:
             part,
             row["films"],
             row["positive"],
-            *(_interval(row["auc"][name], ".3f") for name in ("whole_float", "whole", "pack")),
-            _interval(row["difference"], "+.4f"),
+            *(told(row["auc"][name], ".3f") for name in ("whole_float", "whole", "pack")),
+            told(row["difference"], "+.4f"),
         ]
         for part, row in found.items()
     ]
     return table(head, rows)
-
-
-def _interval(found: Mapping[str, float], digits: str) -> str:
-    return f"{found['value']:{digits}} ({found['low']:{digits}} to {found['high']:{digits}})"

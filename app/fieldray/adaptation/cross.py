@@ -32,6 +32,7 @@ from fieldray.adaptation.split import refuse_leak
 from fieldray.adaptation.steps import specification_of, starting_digest, train_as_told
 from fieldray.adaptation.train import predict
 from fieldray.adaptation.weights import Weights
+from fieldray.domain.logistic import sigmoid
 
 CROSS_RESULTS: Final = "cross.json"
 TRAINED: Final = "trained"
@@ -117,7 +118,7 @@ def _float_scores(recipe: Recipe, specification: Specification, weights: Weights
     settings = EngineSettings(threads=recipe.training.threads)
     engine = open_engine(specification, weights, settings=settings, name=recipe.training.engine)
     kept = [recipe.labels.index(label) for label in recipe.kept_labels]
-    return 1 / (1 + np.exp(-predict(engine, images)[:, kept].astype(np.float64)))
+    return sigmoid(predict(engine, images)[:, kept])
 
 
 def _figures(run: Run, data: Dataset, scores: Mapping[str, Scores]) -> dict[str, Any]:
@@ -134,10 +135,7 @@ def _figures(run: Run, data: Dataset, scores: Mapping[str, Scores]) -> dict[str,
             "stages": {stage: _stage(run, part) for stage, part in parts.items()},
             "after_training": _after_training(parts),
             "float_against_int8": compare(parts.get(PRUNED, parts[TRAINED]), last),
-            "specificity_at_sensitivity": {
-                f"{wanted:.2f}": measures.specificity_at_sensitivity(last.scores, last.truth, wanted=wanted)
-                for wanted in _WANTED
-            },
+            "specificity_at_sensitivity": {f"{wanted:.2f}": asdict(last.specificity_at(wanted)) for wanted in _WANTED},
             "by_group": by_group(last),
             "shortcuts": _shortcuts(run, data, run.recipe.labels.index(label)),
         }
@@ -146,7 +144,7 @@ def _figures(run: Run, data: Dataset, scores: Mapping[str, Scores]) -> dict[str,
 
 def _stage(run: Run, part: Judged) -> dict[str, Any]:
     return {
-        "auc": asdict(measures.bootstrap(measures.auc, part.scores, part.truth, patients=part.patients)),
+        "auc": asdict(part.area),
         "auc_by_fold": {str(fold): _fold_auc(part, fold) for fold in run.recipe.split.cross_folds},
     }
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.adaptation.files import write_atomically
+from fieldray.adaptation.intervals import told
 from fieldray.adaptation.page import page, table, text
 from fieldray.adaptation.plots import score_plots
 
@@ -43,18 +44,18 @@ def _label(code: str, found: Mapping[str, Any], scored: Scored) -> str:
     rows = [
         ["films, patients", f"{found['films']}, {found['patients']}"],
         ["with, without", f"{found['positive']}, {found['negative']}"],
-        *[[f"AUC, {_STAGES[stage]}", _interval(made["auc"])] for stage, made in stages.items()],
-        ["int8 file less as trained", _interval(found["after_training"], "+.3f")],
+        *[[f"AUC, {_STAGES[stage]}", told(made["auc"])] for stage, made in stages.items()],
+        ["int8 file less as trained", told(found["after_training"], "+.3f")],
         ["int8 against float, mean score difference", f"{float_against['mean_absolute_difference']:.4f}"],
         *[[f"AUC of fold {fold}, int8 file", f"{area:.3f}"] for fold, area in stages["int8"]["auc_by_fold"].items()],
         *[[f"AUC of the {name} alone", f"{area:.3f}"] for name, area in found["shortcuts"].items()],
         *[
-            [f"specificity at sensitivity {at}", f"{value:.3f}"]
+            [f"specificity at sensitivity {at}", told(value)]
             for at, value in found["specificity_at_sensitivity"].items()
         ],
     ]
     groups = [
-        [group, name, facts["films"], _interval(facts["auc"])]
+        [group, name, facts["films"], facts["positive"], told(facts["auc"])]
         for group, members in found["by_group"].items()
         for name, facts in members.items()
     ]
@@ -62,9 +63,5 @@ def _label(code: str, found: Mapping[str, Any], scored: Scored) -> str:
         f"<h2>{text(code)}</h2>"
         + score_plots(*scored, points={})
         + table(["figure", "value"], rows)
-        + (table(["group", "", "films", "AUC"], groups) if groups else "")
+        + (table(["group", "", "films", "with the finding", "AUC"], groups) if groups else "")
     )
-
-
-def _interval(found: Mapping[str, float], form: str = ".3f") -> str:
-    return f"{found['value']:{form}} ({found['low']:{form}} to {found['high']:{form}})"

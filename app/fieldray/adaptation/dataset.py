@@ -60,7 +60,7 @@ class Dataset:
             images=self.films.images[chosen],
             targets=self.targets[chosen],
             sources=tuple(row.source for row in rows),
-            patients=tuple(row.patient for row in rows),
+            patients=tuple(row.person for row in rows),
         )
 
 
@@ -147,8 +147,7 @@ def _facts(films: Films, parts: Sequence[str], found: Duplicates) -> dict[str, A
     return {
         "films": {part: parts.count(part) for part in (*PARTS, "none")},
         "patients": {
-            part: len({row.patient for row, own in zip(films.rows, parts, strict=True) if own == part})
-            for part in PARTS
+            part: len({row.person for row, own in zip(films.rows, parts, strict=True) if own == part}) for part in PARTS
         },
         "left_out": len(films.left_out),
         "left_out_examples": films.left_out[:_REPORTED],

@@ -1,18 +1,20 @@
 """What a pack is worth: operating points chosen on the validation films, figures measured on the test films.
 
-All shares and areas carry a 95 % interval over patients. Nothing is chosen on the test films.
+All shares carry their counts, shares and areas a 95 % interval over patients (`intervals`). Nothing is chosen on the
+test films.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.adaptation import measures
+from fieldray.adaptation import intervals, measures
+from fieldray.adaptation.intervals import Share, share
 from fieldray.adaptation.layouts import Row
 from fieldray.adaptation.measures import Scores, Truth
 from fieldray.adaptation.recipe import Point
@@ -34,7 +36,24 @@ class Judged:
     @property
     def patients(self) -> list[str]:
         """Who each film is of."""
-        return [row.patient for row in self.rows]
+        return [row.person for row in self.rows]
+
+    @property
+    def area(self) -> Estimate:
+        """The AUC."""
+        return intervals.area(self.scores, self.truth, patients=self.patients)
+
+    def sensitivity(self, threshold: float) -> Share:
+        """At a threshold chosen on other films."""
+        return intervals.sensitivity(self.scores, self.truth, threshold=threshold, patients=self.patients)
+
+    def specificity(self, threshold: float) -> Share:
+        """At a threshold chosen on other films."""
+        return intervals.specificity(self.scores, self.truth, threshold=threshold, patients=self.patients)
+
+    def specificity_at(self, wanted: float) -> Share:
+        """Where the sensitivity on these films is at least `wanted`."""
+        return intervals.specificity_at_sensitivity(self.scores, self.truth, wanted=wanted, patients=self.patients)
 
     def where(self, keep: NDArray[np.bool_]) -> Judged:
         """Those that `keep` marks."""
@@ -71,8 +90,8 @@ def choose_point(point: Point, *, label: str, validation: Judged, test: Judged) 
         threshold=threshold,
         unsure_low=min(low, threshold),
         unsure_high=max(high, threshold),
-        sensitivity=_estimate(test, lambda s, t: measures.sensitivity(s, t, threshold=threshold)),
-        specificity=_estimate(test, lambda s, t: measures.specificity(s, t, threshold=threshold)),
+        sensitivity=test.sensitivity(threshold).estimate,
+        specificity=test.specificity(threshold).estimate,
         measured_on=_measured_on(len(test.rows), len(set(test.patients))),
     )
 
@@ -91,9 +110,9 @@ def figures(test: Judged, *, points: Sequence[OperatingPoint]) -> dict[str, Any]
         "patients": len(set(test.patients)),
         "positive": int(test.truth.sum()),
         "negative": int((~test.truth).sum()),
-        "auc": asdict(_estimate(test, measures.auc)),
+        "auc": asdict(test.area),
         "specificity_at_sensitivity": {
-            f"{wanted:.2f}": asdict(_estimate(test, _at_sensitivity(wanted))) for wanted in WANTED_SENSITIVITIES
+            f"{wanted:.2f}": asdict(test.specificity_at(wanted)) for wanted in WANTED_SENSITIVITIES
         },
         "calibration_error": measures.calibration_error(test.scores, test.truth),
         "points": {point.name: point_figures(test, point) for point in points},
@@ -108,19 +127,19 @@ def point_figures(test: Judged, point: OperatingPoint) -> dict[str, Any]:
     """
     threshold, low, high = point.threshold, point.unsure_low, point.unsure_high
     unsure = (test.scores >= low) & (test.scores < high)
-    decided = test.where(~unsure)
+    right = (test.scores >= threshold) == test.truth
     return {
         "threshold": threshold,
         "unsure_low": low,
         "unsure_high": high,
-        "sensitivity": asdict(_estimate(test, lambda s, t: measures.sensitivity(s, t, threshold=threshold))),
-        "specificity": asdict(_estimate(test, lambda s, t: measures.specificity(s, t, threshold=threshold))),
-        "accuracy": asdict(_estimate(test, lambda s, t: float(((s >= threshold) == t).mean()))),
-        "sensitivity_with_band": asdict(_estimate(test, lambda s, t: measures.sensitivity(s, t, threshold=low))),
-        "specificity_with_band": asdict(_estimate(test, lambda s, t: measures.specificity(s, t, threshold=high))),
-        "unsure_share": float(unsure.mean()),
-        "decided_accuracy": float(((decided.scores >= threshold) == decided.truth).mean())
-        if len(decided.rows)
+        "sensitivity": asdict(test.sensitivity(threshold)),
+        "specificity": asdict(test.specificity(threshold)),
+        "accuracy": asdict(share(right, patients=test.patients)),
+        "sensitivity_with_band": asdict(test.sensitivity(low)),
+        "specificity_with_band": asdict(test.specificity(high)),
+        "unsure_share": asdict(share(unsure, patients=test.patients)),
+        "decided_accuracy": asdict(share(right[~unsure], patients=test.where(~unsure).patients))
+        if not unsure.all()
         else None,
     }
 
@@ -138,7 +157,7 @@ def by_group(test: Judged) -> dict[str, dict[str, Any]]:
         for value in sorted(set(values) - {""}):
             part = test.where(np.array([own == value for own in values]))
             if min(part.truth.sum(), (~part.truth).sum()) >= _SMALLEST_GROUP:
-                facts = {"films": len(part.rows), "auc": asdict(_estimate(part, measures.auc))}
+                facts = {"films": len(part.rows), "positive": int(part.truth.sum()), "auc": asdict(part.area)}
                 found.setdefault(name, {})[value] = facts
     return found
 
@@ -155,25 +174,7 @@ def compare(whole: Judged, integer: Judged) -> dict[str, float]:
 
 def auc_difference(scores: Scores, truth: Truth, *, patients: list[str]) -> dict[str, float]:
     """The AUC of the second column of scores (films, 2) less the first's: value, and an interval over patients."""
-
-    def difference(drawn: Scores, answers: Truth) -> float:
-        return measures.auc(drawn[:, 1], answers) - measures.auc(drawn[:, 0], answers)
-
-    value, low, high = measures.interval(difference, scores, truth, patients=patients)
-    return {"value": value, "low": low, "high": high}
-
-
-def _estimate(part: Judged, measure: Callable[[Scores, Truth], float]) -> Estimate:
-    return measures.bootstrap(measure, part.scores, part.truth, patients=part.patients)
-
-
-def _at_sensitivity(wanted: float) -> Callable[[Scores, Truth], float]:
-    def measure(scores: Scores, truth: Truth) -> float:
-        if not truth.any():
-            return float("nan")
-        return measures.specificity_at_sensitivity(scores, truth, wanted=wanted)
-
-    return measure
+    return dict(zip(("value", "low", "high"), intervals.area_difference(scores, truth, patients=patients), strict=True))
 
 
 def _age_group(years: float | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from fieldray.adaptation.file_digests import read_rows, rows_digest
 from fieldray.adaptation.files import write_atomically
 from fieldray.adaptation.films import read_films
 from fieldray.adaptation.gate import distances, fit_gate
+from fieldray.adaptation.intervals import share
 from fieldray.adaptation.layouts import Row
 from fieldray.adaptation.quantise_step import converted
 from fieldray.adaptation.recipe import LabelRule
@@ -110,7 +111,7 @@ def _judge_gate(run: Run, data: Dataset, integer: Mapping[str, Answers]) -> tupl
     gate = fit_gate(
         training, integer["validation"].features, components=choice.gate_components, keeps=choice.gate_keeps
     )
-    facts: dict[str, Any] = {"limit": gate.limit, "films_refused": _refused(gate, integer["test"])}
+    facts: dict[str, Any] = {"limit": gate.limit, "films_refused": _refused(gate, integer["test"], data.rows("test"))}
     if choice.strangers is None:
         return gate, facts
     strangers = read_films(
@@ -129,8 +130,10 @@ def _judge_gate(run: Run, data: Dataset, integer: Mapping[str, Answers]) -> tupl
     return gate, facts | {
         "side": choice.strangers_side,
         "strangers": len(strangers.rows),
-        "strangers_refused": _refused(gate, _answers(run, "int8", strangers.images, "strangers")),
-        "films_refused_at_equal_resolution": _refused(gate, _answers(run, "int8", small.images, "small films")),
+        "strangers_refused": _refused(gate, _answers(run, "int8", strangers.images, "strangers"), strangers.rows),
+        "films_refused_at_equal_resolution": _refused(
+            gate, _answers(run, "int8", small.images, "small films"), small.rows
+        ),
     }
 
 
@@ -140,8 +143,8 @@ def _strangers(run: Run) -> list[Row]:
     return read_rows([chosen], folder=run.folder("data")) if chosen else []
 
 
-def _refused(gate: RefusalGate, answers: Answers) -> float:
-    return float((distances(gate, answers.features) > gate.limit).mean())
+def _refused(gate: RefusalGate, answers: Answers, rows: Sequence[Row]) -> dict[str, Any]:
+    return asdict(share(distances(gate, answers.features) > gate.limit, patients=[row.person for row in rows]))
 
 
 def _write_arrays(run: Run, name: str, arrays: Mapping[str, NDArray[Any]]) -> None:

@@ -41,6 +41,14 @@ class Row:
     sex: str = ""
     sha256: str = ""
 
+    @property
+    def person(self) -> str:
+        """Who it is of: a patient number means the same person in all sources, an image without one is its own person.
+
+        Such an image is known by its content: its line in the table moves when another line is added above it.
+        """
+        return self.patient or self.sha256 or self.origin
+
 
 def read_source(source: Source) -> list[Row]:
     """The rows of one source, in the file's order, less what `where` and `drop` leave out.

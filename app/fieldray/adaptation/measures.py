@@ -1,20 +1,19 @@
-"""Figures of a test: AUC, sensitivity, specificity, their confidence intervals, calibration. Numpy only."""
+"""Figures of a test: AUC, sensitivity, specificity, thresholds, calibration. Their intervals are in `intervals`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.domain.model import Calibration, Estimate
+from fieldray.domain.logistic import sigmoid
+from fieldray.domain.model import Calibration
 
 Scores = NDArray[np.float64]
 Truth = NDArray[np.bool_]
 
-_ROUNDS: Final = 1000
 _SMALLEST: Final = 1e-7
 
 
@@ -61,46 +60,6 @@ def specificity_at_sensitivity(scores: Scores, truth: Truth, *, wanted: float) -
     return specificity(scores, truth, threshold=threshold_for_sensitivity(scores, truth, wanted=wanted))
 
 
-def bootstrap(
-    measure: Callable[[Scores, Truth], float],
-    scores: Scores,
-    truth: Truth,
-    *,
-    patients: Sequence[str],
-    seed: int = 0,
-) -> Estimate:
-    """A share or an area with its 95 % interval: see `interval`."""
-    return Estimate(*interval(measure, scores, truth, patients=patients, seed=seed))
-
-
-def interval(
-    measure: Callable[[Scores, Truth], float],
-    scores: Scores,
-    truth: Truth,
-    *,
-    patients: Sequence[str],
-    seed: int = 0,
-) -> tuple[float, float, float]:
-    """The measure and the ends of its 95 % interval over 1000 draws of patients with replacement, all films of each.
-
-    scores (n,), or (n, networks) where the measure compares them. Draws without a value (a class is missing) are left
-    out. Raises ValueError if the measure itself has none.
-    """
-    value = measure(scores, truth)
-    if math.isnan(value):
-        raise ValueError("the measure has no value: a class has no images")
-    generator = np.random.default_rng(seed)
-    _, owner = np.unique(np.asarray(patients), return_inverse=True)
-    order = np.argsort(owner, kind="stable")
-    members = np.split(order, np.cumsum(np.bincount(owner))[:-1])
-    found = []
-    for _ in range(_ROUNDS):
-        drawn = np.concatenate([members[i] for i in generator.integers(len(members), size=len(members))])
-        found.append(measure(scores[drawn], truth[drawn]))
-    low, high = np.nanpercentile(found, (2.5, 97.5))
-    return value, min(float(low), value), max(float(high), value)
-
-
 def logit(scores: Scores) -> Scores:
     """log(s / (1 - s)), with scores kept a hair inside 0..1."""
     clipped = np.clip(scores, _SMALLEST, 1 - _SMALLEST)
@@ -115,7 +74,7 @@ def fit_logistic(features: NDArray[np.float64], truth: Truth, *, ridge: float) -
     penalty[-1] = 1e-9
     weights = np.zeros(design.shape[1])
     for _ in range(50):
-        chance = 1 / (1 + np.exp(-np.clip(design @ weights, -30, 30)))
+        chance = sigmoid(np.clip(design @ weights, -30, 30))  # so that the curvature is never 0
         gradient = design.T @ (chance - truth) + penalty * weights
         curvature = (design.T * (chance * (1 - chance))) @ design + np.diag(penalty)
         change = np.linalg.solve(curvature, gradient)
@@ -133,8 +92,7 @@ def fit_calibration(scores: Scores, truth: Truth) -> Calibration:
 
 def calibrated(scores: Scores, calibration: Calibration) -> Scores:
     """What `domain.finding.calibrate` gives, for an array."""
-    chances: Scores = 1 / (1 + np.exp(-(calibration.slope * logit(scores) + calibration.intercept)))
-    return chances
+    return sigmoid(calibration.slope * logit(scores) + calibration.intercept)
 
 
 def calibration_error(scores: Scores, truth: Truth, *, bins: int = 10) -> float:

@@ -13,6 +13,7 @@ from fieldray.adaptation.answers import answer
 from fieldray.adaptation.dataset import dataset_of
 from fieldray.adaptation.file_digests import content_digest
 from fieldray.adaptation.files import write_atomically
+from fieldray.adaptation.intervals import told
 from fieldray.adaptation.page import page, table, text
 from fieldray.adaptation.plots import class_map_plots, score_plots, training_curves
 from fieldray.adaptation.profile_step import PROFILE_NAME, profile_section
@@ -86,15 +87,15 @@ def _label(run: Run, label: LabelRule, results: Mapping[str, Any], chosen: Mappi
     scores = measures.calibrated(raw[known], Calibration(**chosen["calibration"][label.code]))
     test = found["test"]
     points = [
-        [name, *(_estimate(point[key]) for key in ("sensitivity", "specificity", "accuracy", "sensitivity_with_band"))]
+        [name, *(told(point[key]) for key in ("sensitivity", "specificity", "accuracy", "sensitivity_with_band"))]
         for name, point in test["points"].items()
     ]
-    rows = [["AUC", _estimate(test["auc"])], ["AUC on validation", _estimate(found["validation"]["auc"])]]
+    rows = [["AUC", told(test["auc"])], ["AUC on validation", told(found["validation"]["auc"])]]
     rows += [[f"AUC of the {name} alone", f"{area:.3f}"] for name, area in found["shortcuts"].items()]
-    rows += [[f"specificity at sensitivity {at}", _estimate(e)] for at, e in test["specificity_at_sensitivity"].items()]
+    rows += [[f"specificity at sensitivity {at}", told(e)] for at, e in test["specificity_at_sensitivity"].items()]
     rows += [[name.replace("_", " "), f"{value:.4f}"] for name, value in found["float_against_int8"].items()]
     groups = [
-        [group, name, facts["films"], _estimate(facts["auc"])]
+        [group, name, facts["films"], facts["positive"], told(facts["auc"])]
         for group, members in found["by_group"].items()
         for name, facts in members.items()
     ]
@@ -103,7 +104,7 @@ def _label(run: Run, label: LabelRule, results: Mapping[str, Any], chosen: Mappi
         + score_plots(scores, targets[known] >= 0.5, points=test["points"])
         + table(["operating point", "sensitivity", "specificity", "accuracy", "sensitivity with band"], points)
         + table(["figure", "value (95 %)"], rows)
-        + (table(["group", "", "films", "AUC"], groups) if groups else "")
+        + (table(["group", "", "films", "with the finding", "AUC"], groups) if groups else "")
     )
 
 
@@ -129,11 +130,11 @@ def _examples(run: Run) -> str:
 
 
 def _facts(facts: Mapping[str, Any]) -> str:
-    return table(["", ""], [[key.replace("_", " "), value] for key, value in facts.items()])
+    return table(["", ""], [[key.replace("_", " "), _fact(value)] for key, value in facts.items()])
 
 
-def _estimate(found: Mapping[str, float]) -> str:
-    return f"{found['value']:.3f} ({found['low']:.3f} to {found['high']:.3f})"
+def _fact(value: object) -> object:
+    return told(value) if isinstance(value, Mapping) and "low" in value else value
 
 
 REPORT: Final = Step(

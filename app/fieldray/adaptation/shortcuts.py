@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fieldray.adaptation.duplicates import thumbnails
 from fieldray.adaptation.measures import fit_logistic
+from fieldray.domain.logistic import sigmoid
 
 _THUMBNAIL_SIDE: Final = 16
 _BORDER_SHARE: Final = 0.06
@@ -46,6 +47,4 @@ def shortcut_scores(
     chosen = np.random.default_rng(seed).permutation(len(training))[:_MOST_FILMS]
     mean, spread = training[chosen].mean(0), training[chosen].std(0) + 1e-6
     weights = fit_logistic((training[chosen] - mean) / spread, truth[chosen], ridge=_RIDGE)
-    logits = ((judged - mean) / spread) @ weights[:-1] + weights[-1]
-    scores: NDArray[np.float64] = 1 / (1 + np.exp(-np.clip(logits, -30, 30)))
-    return scores
+    return sigmoid(((judged - mean) / spread) @ weights[:-1] + weights[-1])

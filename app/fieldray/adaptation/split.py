@@ -93,7 +93,7 @@ def _by_random(rows: Sequence[Row], split: Split) -> list[str]:
     """Each patient by a number of their own, so that one who is added or removed moves nobody else."""
 
     def part(row: Row) -> str:
-        share = _share_of(_patient(row), seed=split.seed)
+        share = _share_of(row.person, seed=split.seed)
         if share < split.test_share:
             return "test"
         return "validation" if share < split.test_share + split.validation_share else "training"
@@ -104,14 +104,6 @@ def _by_random(rows: Sequence[Row], split: Split) -> list[str]:
 def _share_of(patient: str, *, seed: int) -> float:
     """A number in 0..1 that this patient always has with this seed, as even as chance over many patients."""
     return int.from_bytes(hashlib.sha256(f"{seed} {patient}".encode()).digest()[:8], "big") / 2**64
-
-
-def _patient(row: Row) -> str:
-    """A patient number means the same person in all sources; an image without one is of a person of its own.
-
-    Such an image is known by its content: its line in the table moves when another line is added above it.
-    """
-    return row.patient or row.sha256 or row.origin
 
 
 def refuse_leak(rows: Sequence[Row], parts: Sequence[str]) -> None:

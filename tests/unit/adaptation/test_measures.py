@@ -6,6 +6,8 @@ import math
 
 import numpy as np
 import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import confusion_matrix, roc_auc_score, roc_curve
 
 from fieldray.adaptation import measures
 from fieldray.domain.finding import calibrate
@@ -36,21 +38,6 @@ def test_thresholds_reach_what_is_asked() -> None:
     assert measures.threshold_for_balance(SCORES, TRUTH) == pytest.approx(0.65)
 
 
-def test_the_interval_holds_the_value_and_counts_patients_not_images() -> None:
-    generator = np.random.default_rng(1)
-    truth = np.arange(400) % 2 == 0
-    scores = np.clip(0.5 + 0.2 * (truth - 0.5) + 0.2 * generator.standard_normal(400), 0, 1)
-    single = measures.bootstrap(measures.auc, scores, truth, patients=[str(i) for i in range(400)])
-    assert single.low < single.value < single.high < single.low + 0.15
-    # The same films, each four times: four times as many images tell no more when drawn by patient.
-    again = measures.bootstrap(
-        measures.auc, np.tile(scores, 4), np.tile(truth, 4), patients=[str(i) for i in range(400)] * 4
-    )
-    assert again.high - again.low == pytest.approx(single.high - single.low, rel=0.25)
-    with pytest.raises(ValueError, match="no value"):
-        measures.bootstrap(measures.auc, scores, truth | True, patients=["a"] * 400)
-
-
 def test_calibration_recovers_the_chance() -> None:
     generator = np.random.default_rng(2)
     true_logit = generator.normal(-0.5, 1.5, 6000)
@@ -66,6 +53,41 @@ def test_arrays_are_calibrated_as_single_scores_are() -> None:
     calibration = Calibration(slope=1.7, intercept=-0.3)
     expected = [calibrate(score, calibration) for score in (0.0, 0.3, 1.0)]
     np.testing.assert_allclose(measures.calibrated(np.array([0.0, 0.3, 1.0]), calibration), expected)
+
+
+@pytest.mark.parametrize("slope", [0.3, 1.0, 500.0])
+def test_a_steep_calibration_overflows_nowhere(slope: float) -> None:
+    found = measures.calibrated(np.array([0.0, 0.5, 1.0]), Calibration(slope=slope, intercept=0.0))
+    assert found[1] == 0.5 and 0 <= found[0] < 0.5 < found[2] <= 1
+
+
+def test_figures_are_those_of_scikit_learn() -> None:
+    generator = np.random.default_rng(4)
+    for count in (12, 50, 400):
+        truth = generator.random(count) < 0.4
+        scores = np.round(np.clip(generator.normal(0.4 + 0.2 * truth, 0.2), 0.001, 0.999), 2)  # with ties
+        assert measures.auc(scores, truth) == pytest.approx(roc_auc_score(truth, scores))
+        matrix = confusion_matrix(truth, scores >= 0.5)
+        assert measures.sensitivity(scores, truth, threshold=0.5) == pytest.approx(matrix[1, 1] / matrix[1].sum())
+        assert measures.specificity(scores, truth, threshold=0.5) == pytest.approx(matrix[0, 0] / matrix[0].sum())
+        false_positive, true_positive, _ = roc_curve(truth, scores, drop_intermediate=False)
+        for wanted in (0.8, 0.9, 1.0):
+            expected = 1 - false_positive[true_positive >= wanted - 1e-9].min()
+            assert measures.specificity_at_sensitivity(scores, truth, wanted=wanted) == pytest.approx(expected)
+        best = measures.threshold_for_balance(scores, truth)
+        gained = measures.sensitivity(scores, truth, threshold=best) + measures.specificity(
+            scores, truth, threshold=best
+        )
+        assert gained == pytest.approx(1 + (true_positive - false_positive).max())
+
+
+def test_a_logistic_regression_is_that_of_scikit_learn() -> None:
+    generator = np.random.default_rng(5)
+    features = generator.normal(size=(200, 3))
+    truth = generator.random(200) < measures.sigmoid(features @ [1.0, -2.0, 0.0] + 0.5)
+    theirs = LogisticRegression(C=1 / 30.0, tol=1e-10, max_iter=1000).fit(features, truth)
+    found = measures.fit_logistic(features, truth, ridge=30.0)
+    np.testing.assert_allclose(found, [*theirs.coef_[0], theirs.intercept_[0]], atol=1e-5)
 
 
 def test_a_perfect_separation_stays_finite() -> None:
