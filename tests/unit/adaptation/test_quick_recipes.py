@@ -36,7 +36,7 @@ def test_from_films_to_a_pack(tmp_path: Path) -> None:
     recipe = project(tmp_path, "pneumonia-paediatric-quick")
     run = tmp_path / "project" / "runs" / "pneumonia-paediatric-quick"
 
-    with pytest.raises(UsageProblem, match="The step train has to be run first"):
+    with pytest.raises(UsageProblem, match="The step data has to be run first"):
         _only(recipe, "quantise")
     said = _adapt("profile", recipe)
     assert said[0] == "profile ..." and ", 64 " in said[1]
@@ -54,6 +54,10 @@ def test_from_films_to_a_pack(tmp_path: Path) -> None:
     assert metrics["gate"]["strangers"] == 10 and metrics["data"]["films"]["training"] == 48
     assert f"AUC {pneumonia['test']['auc']['value']:.3f}" in model.card
     assert "no patient is on two sides" in model.card
+    caught = pneumonia["test"]["points"]["balanced"]["sensitivity"]
+    assert f"{caught['count']} of {caught['of']}: {caught['value']:.3f} (" in model.card and caught["low"] < 1
+    split = json.loads((run / "data" / "facts.json").read_text())["split_sha256"]
+    assert f"split_sha256: {split}" in model.card
     first, second = json.loads((run / "prune" / "table.json").read_text())
     assert second["multiply_adds"] < first["multiply_adds"]
     _check_report((run / "report.html").read_text(encoding="utf-8"))
@@ -77,6 +81,12 @@ def _check_resuming(recipe: Path) -> None:
     text = recipe.read_text(encoding="utf-8")
     recipe.write_text(text.replace("gate_keeps = 0.99", "gate_keeps = 0.98"), encoding="utf-8")
     assert {"train: done before", "quantise: done before", "evaluate ..."} < set(_adapt("run", recipe))
+    run = read_recipe(recipe).run
+    before = json.loads((run / "train" / "history.json").read_text())
+    recipe.write_text(text.replace("learning_rate = 3e-3", "learning_rate = 1e-3"), encoding="utf-8")
+    assert {"data: done before", "train ..."} < set(_adapt("train", recipe))
+    after = json.loads((run / "train" / "history.json").read_text())
+    assert len(after) == len(before) and after[0]["loss"] != before[0]["loss"]
 
 
 def _check_comparison(recipe: Path) -> None:
