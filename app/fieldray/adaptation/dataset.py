@@ -179,4 +179,5 @@ DATA: Final = Step(
     perform=data_step,
     reads=("input", "labels", "data", "split"),
     outside=lambda run: rows_digest(_rows(run)),
+    leaves=(SPLIT, "facts.json"),
 )

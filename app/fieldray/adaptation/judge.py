@@ -158,4 +158,5 @@ EVALUATE: Final = Step(
     perform=evaluate_step,
     reads=("evaluation",),
     outside=lambda run: rows_digest(_strangers(run)),
+    leaves=("metrics.json", "points.json", "gate.npz", "scores.npz"),
 )

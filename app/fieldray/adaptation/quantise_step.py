@@ -79,4 +79,9 @@ def converted(run: Run, name: str) -> Converted:
     return Converted(path.read_bytes(), run.read("quantise", "outputs.json")[name])
 
 
-QUANTISE: Final = Step(name="quantise", perform=quantise_step, reads=("calibration_images",))
+QUANTISE: Final = Step(
+    name="quantise",
+    perform=quantise_step,
+    reads=("calibration_images",),
+    leaves=("int8.tflite", "float.tflite", "outputs.json"),
+)

@@ -33,12 +33,14 @@ class Step:
     perform    does it, and returns a few facts for the status
     reads      the recipe's keys it reads
     outside    a digest of what it reads that neither the recipe nor a step before it holds: data, weights, a pack
+    leaves     files in its folder that later steps read: without them it is not done, whatever the status says
     """
 
     name: str
     perform: Callable[[Run], Mapping[str, Any]]
     reads: tuple[str, ...]
     outside: Callable[[Run], str] = field(default=_nothing)
+    leaves: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -79,13 +81,17 @@ class Run:
         for step in steps:
             parts = {name: document[name] for name in step.reads}
             key = digest(before, step.name, parts, step.outside(self))
-            entry = self.status.get(step.name, {})
-            if entry.get("state") == "done" and entry.get("key") == key:
+            if self._is_done(step, key):
                 say(f"{step.name}: done before")
             else:
                 say(f"{step.name} ...")
                 self._perform(step, key)
             before = self.status[step.name]["made"]
+
+    def _is_done(self, step: Step, key: str) -> bool:
+        entry = self.status.get(step.name, {})
+        is_there = all((self.folder(step.name) / name).is_file() for name in step.leaves)
+        return is_there and entry.get("state") == "done" and entry.get("key") == key
 
     def _perform(self, step: Step, key: str) -> None:
         began = time.monotonic()
@@ -96,8 +102,13 @@ class Run:
             self._note(step, {"state": "failed", "key": key, "problem": problem.reason.text})
             raise
         # By chance, so that no two performances are taken for one: what follows is done again after each.
-        made, seconds = secrets.token_hex(8), round(time.monotonic() - began, 1)
-        self._note(step, {**facts, "state": "done", "key": key, "made": made, "seconds": seconds})
+        done = {
+            "state": "done",
+            "key": key,
+            "made": secrets.token_hex(8),
+            "seconds": round(time.monotonic() - began, 1),
+        }
+        self._note(step, done | dict(facts) | done)  # first, and whatever a step calls its own facts
         remove_checkpoints(self.folder(step.name))
 
     def _note(self, step: Step, entry: Mapping[str, Any]) -> None:

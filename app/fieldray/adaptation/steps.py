@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.adaptation.dataset import dataset_of, keep_split
+from fieldray.adaptation.dataset import SPLIT, dataset_of, keep_split
 from fieldray.adaptation.engine import EngineSettings
 from fieldray.adaptation.file_digests import content_digest
 from fieldray.adaptation.files import write_atomically
@@ -181,4 +181,5 @@ TRAIN: Final = Step(
     perform=train_step,
     reads=("input", "network", "labels", "data", "split", "training", "augmentation"),
     outside=lambda run: starting_digest(run.recipe.network),
+    leaves=("weights.npz", "specification.json", "history.json", SPLIT),
 )

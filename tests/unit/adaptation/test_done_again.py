@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import re
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -58,7 +59,7 @@ def _performed(recipe: Path, *, failing: str = "") -> list[str]:
                 raise UsageProblem(reason("training_diverged", epoch=1, step=1))
             return step.perform(run) if step is DATA else {}
 
-        return replace(step, perform=perform)
+        return replace(step, perform=perform, leaves=step.leaves if step is DATA else ())
 
     _run(recipe).execute(tuple(map(recording, STEPS)), say=lambda _: None)
     return performed
@@ -104,6 +105,10 @@ def _replaces_the_weights(folder: Path) -> None:
     save_weights(folder / "start.npz", {"a": np.ones(3, np.float32)})
 
 
+def _deletes_what_was_read(folder: Path) -> None:
+    shutil.rmtree(folder / "run" / "data")
+
+
 def _touches_an_image(folder: Path) -> None:
     os.utime(folder / "5.png", ns=(10**18, 10**18))
 
@@ -125,6 +130,7 @@ def _cross_validates(folder: Path) -> None:
         (_replaces_an_image_in_secret, "data"),
         (_relabels_an_image, "data"),
         (_loses_an_image, "data"),
+        (_deletes_what_was_read, "data"),
         (_replaced("cut_off = { start = 0.9 }", "cut_off = { start = 0.8 }"), "prune"),
         (_replaced("[evaluation]\n", "[evaluation]\ngate_keeps = 0.98\n"), "evaluate"),
         (_cross_validates, "pack"),
