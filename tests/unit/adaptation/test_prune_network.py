@@ -214,6 +214,12 @@ def test_a_finished_study_is_only_timed_again(tmp_path: Path) -> None:
         Study(read_study(tmp_path / "recipe.toml"), timer=_by_size, tester=_by_name, say=said.append).report() == first
     )
     assert said == ["timing every network"]
+    text = (tmp_path / "recipe.toml").read_text(encoding="utf-8")
+    seed = next(line for line in text.splitlines() if line.startswith("seed = "))
+    (tmp_path / "recipe.toml").write_text(text.replace(seed, f"{seed}7"), encoding="utf-8")
+    said.clear()
+    Study(read_study(tmp_path / "recipe.toml"), timer=_by_size, tester=_by_name, say=said.append).report()
+    assert "training the original" in said  # with another seed it is another network
 
 
 def test_a_recipe_that_continues_nothing_is_refused(tmp_path: Path) -> None:
