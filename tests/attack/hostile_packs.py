@@ -1,0 +1,66 @@
+"""Packs that are wrong in one way each, signed by a key that is trusted where nothing else is said."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fieldray.packs import signing
+from packs_factory import key
+from tiny_packs import write_tiny_pack
+
+Change = Callable[[dict[str, Any]], None]
+
+
+def edited(folder: Path, change: Change, *, key_number: int = 1) -> Path:
+    """The tiny pack with its description changed and signed again."""
+    pack = write_tiny_pack(folder)
+    document = json.loads((pack / "manifest.json").read_bytes())
+    change(document)
+    sign(pack, json.dumps(document).encode(), key_number=key_number)
+    return pack
+
+
+def rewritten(folder: Path, old: bytes, new: bytes) -> Path:
+    """The tiny pack with some bytes of its description replaced, signed again: what no JSON library would write."""
+    pack = write_tiny_pack(folder)
+    data = (pack / "manifest.json").read_bytes()
+    assert old in data, old
+    sign(pack, data.replace(old, new, 1))
+    return pack
+
+
+def with_file(folder: Path, name: str, data: bytes, **manifest: Any) -> Path:
+    """The tiny pack with another content of one file, listed as it is and signed."""
+    pack = write_tiny_pack(folder, **manifest)
+    (pack / name).write_bytes(data)
+
+    def list_it(document: dict[str, Any]) -> None:
+        (entry,) = (file for file in document["files"] if file["name"] == name)
+        entry |= {"size_bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+    document = json.loads((pack / "manifest.json").read_bytes())
+    list_it(document)
+    sign(pack, json.dumps(document).encode())
+    return pack
+
+
+def sign(pack: Path, manifest: bytes, *, key_number: int = 1) -> None:
+    """Write the description and its signature."""
+    (pack / "manifest.json").write_bytes(manifest)
+    (pack / "manifest.sig").write_bytes(signing.sign(manifest, key=key(key_number)))
+
+
+def npy_file(header: str, values: bytes) -> bytes:
+    """A .npy file of version 1.0 with any header."""
+    text = header.encode() + b" " * (-(len(header) + 11) % 64) + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + values
+
+
+def nested(depth: int) -> str:
+    """So many lists in one another, as JSON."""
+    return "[" * depth + "]" * depth

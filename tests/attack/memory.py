@@ -1,0 +1,68 @@
+"""The peak memory of a process and of what it starts, from /proc while they run.
+
+VmHWM is the highest resident size since the program was started (proc_pid_status(5)), so looking often enough to see
+a process once before it ends is enough for the peak up to that look.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from pathlib import Path
+from typing import Final
+
+_LOOK_S: Final = 0.02
+_CHILDREN_EVERY: Final = 5
+_PEAK: Final = re.compile(r"VmHWM:\s+(\d+) kB")
+
+
+class MemoryWatch:
+    """Watches a process until `stop`. `parent_mb` is its own peak, `child_mb` the highest of any process below it."""
+
+    def __init__(self, process_id: int) -> None:
+        self.parent_mb = 0.0
+        self.child_mb = 0.0
+        self._process_id = process_id
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="memory-watch", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the watch; the peaks stay."""
+        self._is_over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        looks = 0
+        while True:
+            self.parent_mb = max(self.parent_mb, peak_mb(self._process_id))
+            if looks % _CHILDREN_EVERY == 0:
+                self.child_mb = max([self.child_mb, *map(peak_mb, descendants(self._process_id))])
+            if self._is_over.wait(_LOOK_S):
+                return
+            looks += 1
+
+
+def peak_mb(process_id: int) -> float:
+    """The peak resident memory of a process, 0 when it is gone."""
+    try:
+        found = _PEAK.search(Path(f"/proc/{process_id}/status").read_text(encoding="ascii", errors="replace"))
+    except OSError:
+        return 0.0
+    return int(found[1]) / 1024 if found else 0.0
+
+
+def descendants(process_id: int) -> list[int]:
+    """All processes below this one, as far as they can be seen at this moment."""
+    found: list[int] = []
+    waiting = [process_id]
+    while waiting:
+        parent = waiting.pop()
+        try:
+            tasks = [path / "children" for path in Path(f"/proc/{parent}/task").iterdir()]
+            children = [int(number) for path in tasks for number in path.read_text(encoding="ascii").split()]
+        except OSError:
+            continue
+        found += children
+        waiting += children
+    return found

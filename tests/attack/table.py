@@ -1,0 +1,11 @@
+"""All cases, by group."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from attack import models, packs
+from attack.case import Case
+
+GROUPS: Final = (packs.CASES, models.CASES)
+CASES: Final[tuple[Case, ...]] = tuple(case for group in GROUPS for case in group)
