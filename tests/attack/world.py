@@ -249,10 +249,11 @@ class World:
 
     def check_rows(self, lines: Sequence[Mapping[str, Any]], expected: Mapping[str, Fate]) -> None:
         """One row for each image, none twice, and no score for what must have none."""
-        found = Counter(os.path.relpath(line["path"], self.images) for line in lines)
+        found = Counter((os.path.relpath(line["path"], self.images), line["image"]) for line in lines)
         doubled = {name for name, number in found.items() if number > 1}
         assert not doubled, f"rows doubled: {sorted(doubled)[:5]}"
-        lacking, extra = set(expected) - set(found), set(found) - set(expected)
+        names = {name for name, _ in found}
+        lacking, extra = set(expected) - names, names - set(expected)
         assert not lacking and not extra, f"lost: {sorted(lacking)[:5]}, not expected: {sorted(extra)[:5]}"
         for line in lines:
             check_fate(line, expected[os.path.relpath(line["path"], self.images)])

@@ -1,0 +1,178 @@
+"""Images that promise what they do not hold, or hold far more than they weigh. All are a few megabytes at most."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from PIL import Image
+from pydicom.encaps import encapsulate
+from pydicom.uid import UID, JPEG2000Lossless, JPEGBaseline8Bit, JPEGLSLossless, RLELossless
+
+from fieldray.imaging.synthetic import chest_phantom, film_dataset
+from phantoms import scaled, write_dicom
+
+PIXELS: Final = chest_phantom(160, 128, 7, abnormal=False)
+GREY: Final = scaled(PIXELS, 8)
+_SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
+_UNDEFINED: Final = b"\xff\xff\xff\xff"
+
+
+def zeros(size: int) -> bytes:
+    """So many zeros, deflated."""
+    packer = zlib.compressobj(9)
+    parts = [packer.compress(bytes(2**20)) for _ in range(size // 2**20)]
+    return b"".join([*parts, packer.compress(bytes(size % 2**20)), packer.flush()])
+
+
+# ---- PNG and JPEG
+
+
+def png(columns: int, rows: int, data: bytes, *, bits: int = 8, colour: int = 0, extra: Iterable[bytes] = ()) -> bytes:
+    """A PNG with this size in its header and these deflated lines."""
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", columns, rows, bits, colour, 0, 0, 0))
+    return b"".join([_SIGNATURE, header, *extra, chunk(b"IDAT", data), chunk(b"IEND", b"")])
+
+
+def chunk(kind: bytes, data: bytes) -> bytes:
+    """A chunk of a PNG."""
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def good_lines() -> bytes:
+    """The phantom's lines, as a PNG holds them."""
+    return zlib.compress(b"".join(b"\0" + line.tobytes() for line in GREY))
+
+
+def png_with(extra: bytes) -> bytes:
+    """The phantom with one more chunk."""
+    return png(GREY.shape[1], GREY.shape[0], good_lines(), extra=[extra])
+
+
+def jpeg(**options: Any) -> bytes:
+    """The phantom as JPEG."""
+    stream = io.BytesIO()
+    Image.fromarray(GREY).save(stream, "JPEG", **options)
+    return stream.getvalue()
+
+
+def jpeg_with_size(columns: int, rows: int) -> bytes:
+    """The phantom as JPEG with another size in its frame header."""
+    data = bytearray(jpeg())
+    at = data.index(b"\xff\xc0") + 5
+    data[at : at + 4] = struct.pack(">HH", rows, columns)
+    return bytes(data)
+
+
+def jpeg_of_many_scans(number: int) -> bytes:
+    """A progressive JPEG that repeats its last scan: each costs a pass over a large image."""
+    stream = io.BytesIO()
+    Image.new("L", (4000, 4000), 90).save(stream, "JPEG", progressive=True)
+    data = stream.getvalue()
+    at = data.rindex(b"\xff\xda")
+    return data[:at] + data[at:-2] * number + data[-2:]
+
+
+def jpeg_of_many_segments(number: int) -> bytes:
+    """A JPEG with so many comments before its image."""
+    data = jpeg()
+    return data[:2] + b"\xff\xfe\x00\x03x" * number + data[2:]
+
+
+# ---- DICOM
+
+
+def dicom(path: Path, **options: Any) -> bytes:
+    """The phantom as a DICOM file's bytes; `options` as for `phantoms.write_dicom`."""
+    write_dicom(path, PIXELS, **options)
+    data = path.read_bytes()
+    path.unlink()
+    return data
+
+
+def without_pixels(path: Path) -> bytes:
+    """The phantom's header, ready for more elements."""
+    data = dicom(path)
+    return data[: data.index(b"\xe0\x7f\x10\x00OW")]
+
+
+def nested_sequences(path: Path, depth: int, *, is_private: bool) -> bytes:
+    """A header whose last element is so many sequences in one another, all of undefined length."""
+    tag = b"\x11\x71\x10\x10" if is_private else b"\x40\x00\x75\x02"
+    opening = tag + b"SQ\0\0" + _UNDEFINED + b"\xfe\xff\x00\xe0" + _UNDEFINED
+    closing = b"\xfe\xff\x0d\xe0\0\0\0\0" + b"\xfe\xff\xdd\xe0\0\0\0\0"
+    data = dicom(path)
+    at = data.index(b"\xe0\x7f\x10\x00OW")
+    return data[:at] + opening * depth + closing * depth + data[at:]
+
+
+def deflated(path: Path, size: int) -> bytes:
+    """A deflated data set that goes on for `size` bytes."""
+    data = dicom(path, transfer_syntax=UID("1.2.840.10008.1.2.1.99"))
+    (length,) = struct.unpack("<I", data[140:144])
+    meta = data[: 144 + length]
+    inflated = zlib.decompress(data[144 + length :], -15)
+    packer = zlib.compressobj(9, zlib.DEFLATED, -15)
+    private = b"\x01\x70\x10\x10OB\0\0" + struct.pack("<I", size)
+    at = inflated.index(b"\xe0\x7f\x10\x00OW")
+    parts = [packer.compress(inflated[:at] + private)]
+    parts += [packer.compress(bytes(2**20)) for _ in range(size // 2**20)]
+    return b"".join([meta, *parts, packer.compress(inflated[at:]), packer.flush()])
+
+
+def stated(path: Path, changes: Mapping[str, Any]) -> bytes:
+    """The phantom's pixels under a header that states something else."""
+    return dicom(path, changes=changes)
+
+
+def encapsulated(path: Path, frame: bytes, syntax: UID, **changes: Any) -> bytes:
+    """A frame of any bytes as the pixels of a compressed DICOM file."""
+    dataset = film_dataset(PIXELS, number=1)
+    dataset.file_meta.TransferSyntaxUID = syntax
+    for keyword, value in {"BitsAllocated": 8, "BitsStored": 8, "HighBit": 7, **changes}.items():
+        setattr(dataset, keyword, value)
+    dataset.PixelData = encapsulate([frame])
+    dataset["PixelData"].VR = "OB"
+    dataset["PixelData"].is_undefined_length = True
+    dataset.save_as(path, enforce_file_format=True)
+    data = path.read_bytes()
+    path.unlink()
+    return data
+
+
+def fragments(path: Path, number: int) -> bytes:
+    """A compressed image in so many fragments of two bytes."""
+    data = encapsulated(path, jpeg(), JPEGBaseline8Bit)
+    at = data.rindex(b"\xfe\xff\xdd\xe0")
+    return data[:at] + b"\xfe\xff\x00\xe0\x02\0\0\0\0\0" * number + data[at:]
+
+
+def codestream_lies(path: Path) -> dict[str, bytes]:
+    """Compressed frames whose own header promises 65,535 or 60,000 pixels a side, by name."""
+    vast = 60_000
+    size = struct.pack(">HHIIIIIIIIH", 41, 0, vast, vast, 0, 0, vast, vast, 0, 0, 1) + b"\x07\x01\x01"
+    j2k = b"\xff\x4f\xff\x51" + size + b"\xff\x52\x00\x0c\x00\x00\x00\x01\x00\x05\x04\x04\x00\x01\xff\x93\xff\xd9"
+    jls = b"\xff\xd8\xff\xf7\x00\x0b\x08" + struct.pack(">HH", vast, vast) + b"\x01\x01\x11\x00"
+    jls += b"\xff\xda\x00\x08\x01\x01\x00\x00\x00\x00" + bytes(200) + b"\xff\xd9"
+    rle = struct.pack("<16I", 15, *[0xFFFFFF00] * 15) + bytes(200)
+    names = {"Rows": vast, "Columns": vast}
+    return {
+        "j2k-vast": encapsulated(path, j2k, JPEG2000Lossless, **names),
+        "j2k-lie": encapsulated(path, j2k, JPEG2000Lossless),
+        "jls-vast": encapsulated(path, jls, JPEGLSLossless, **names),
+        "jls-lie": encapsulated(path, jls, JPEGLSLossless),
+        "jpeg-vast": encapsulated(path, jpeg_with_size(65_535, 65_535), JPEGBaseline8Bit, **names),
+        "jpeg-lie": encapsulated(path, jpeg_with_size(65_535, 65_535), JPEGBaseline8Bit),
+        "rle-lie": encapsulated(path, rle, RLELossless),
+        "rle-short": encapsulated(path, struct.pack("<16I", 1, 64, *[0] * 14) + b"\x81\x00", RLELossless),
+    }
+
+
+def noise(path: Path) -> bytes:
+    """A DICOM prefix and then nothing that makes sense."""
+    return bytes(128) + b"DICM" + np.random.default_rng(3).integers(0, 256, 100_000, np.uint8).tobytes()

@@ -1,0 +1,148 @@
+"""Images: bombs, lies and nonsense beside images that must still get their score."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from attack import hostile_images as made
+from attack.case import Group
+from attack.world import Fate, World
+from phantoms import write_bad_inputs, write_collection
+
+CASES = Group("images")
+_GIGABYTE: Final = 2**30
+
+MakeFile = Callable[[Path], bytes]
+HOSTILE: Final[Mapping[str, tuple[str, Fate, MakeFile]]] = {
+    "png-bomb": ("a PNG of 30,000 x 30,000 pixels in 0.9 MB", "failed",
+        lambda _: made.png(30_000, 30_000, made.zeros(30_000 * 30_001))),
+    "png-bomb-1-bit": ("a PNG of 200,000 x 200,000 pixels of one bit", "failed",
+        lambda _: made.png(200_000, 200_000, made.zeros(2**20), bits=1)),
+    "png-below-limit": ("a PNG just below the limit of 400 million pixels, all black", "unscored",
+        lambda _: made.png(19_990, 19_990, made.zeros(19_990 * 19_991))),
+    "png-16-bit": ("a PNG of 20,000 x 20,000 pixels in colour of 16 bits: 2.4 GB", "unscored",
+        lambda _: made.png(20_000, 20_000, made.zeros(2**20), bits=16, colour=2)),
+    "png-more-than-stated": ("a PNG of 128 x 160 pixels with 1 GB of lines", "any",
+        lambda _: made.png(128, 160, made.zeros(_GIGABYTE))),
+    "png-zero-size": ("a PNG of 0 x 0 pixels", "unscored", lambda _: made.png(0, 0, zlib.compress(b""))),
+    "png-text-bomb": ("a PNG with a zTXt chunk of 1 GB", "any",
+        lambda _: made.png_with(made.chunk(b"zTXt", b"Comment\0\0" + made.zeros(_GIGABYTE)))),
+    "png-itxt-bomb": ("a PNG with an iTXt chunk of 1 GB", "any",
+        lambda _: made.png_with(made.chunk(b"iTXt", b"Comment\0\1\0\0\0" + made.zeros(_GIGABYTE)))),
+    "png-profile-bomb": ("a PNG with a colour profile of 1 GB", "any",
+        lambda _: made.png_with(made.chunk(b"iCCP", b"profile\0\0" + made.zeros(_GIGABYTE)))),
+    "png-chunks": ("a PNG with 300,000 empty chunks", "any",
+        lambda _: made.png(128, 160, made.good_lines(), extra=[made.chunk(b"teSt", b"") * 300_000])),
+    "png-chunk-length": ("a PNG chunk that states 2 GB", "unscored",
+        lambda _: made.png(128, 160, b"")[:33] + struct.pack(">I", 2**31 - 1) + b"IDAT" + b"\0" * 99),
+    "jpeg-bomb": ("a JPEG that states 65,535 x 65,535 pixels", "failed", lambda _: made.jpeg_with_size(65_535, 65_535)),
+    "jpeg-below-limit": ("a JPEG that states 19,000 x 19,000 pixels", "unscored",
+        lambda _: made.jpeg_with_size(19_000, 19_000)),
+    "jpeg-scans": ("a progressive JPEG of 500 scans over 16 million pixels", "any",
+        lambda _: made.jpeg_of_many_scans(500)),
+    "jpeg-segments": ("a JPEG with 400,000 comments", "any", lambda _: made.jpeg_of_many_segments(400_000)),
+    "deflate-bomb": ("a deflated DICOM file of 2 GB in 2 MB", "unscored",
+        lambda path: made.deflated(path, 2 * _GIGABYTE)),
+    "deflate-bomb-400": ("a deflated DICOM file of 400 MB", "any", lambda path: made.deflated(path, 400 * 2**20)),
+    "nested-20000": ("20,000 nested sequences", "any",
+        lambda path: made.nested_sequences(path, 20_000, is_private=False)),
+    "nested-private": ("20,000 nested private sequences", "any",
+        lambda path: made.nested_sequences(path, 20_000, is_private=True)),
+    "nested-900": ("900 nested sequences", "any", lambda path: made.nested_sequences(path, 900, is_private=False)),
+    "rows-more": ("more rows stated than there are", "failed", lambda path: made.stated(path, {"Rows": 320})),
+    "columns-more": ("more columns stated than there are", "failed",
+        lambda path: made.stated(path, {"Columns": 256})),
+    "rows-65535": ("65,535 rows and columns stated", "failed",
+        lambda path: made.stated(path, {"Rows": 65_535, "Columns": 65_535})),
+    "rows-none": ("no rows stated", "failed", lambda path: made.stated(path, {"Rows": None})),
+    "bits-more": ("32 bits allocated stated over 16", "unscored",
+        lambda path: made.stated(path, {"BitsAllocated": 32})),
+    "bits-odd": ("13 bits allocated", "unscored", lambda path: made.stated(path, {"BitsAllocated": 13})),
+    "samples-3": ("three samples a pixel stated over one", "unscored",
+        lambda path: made.stated(path, {"SamplesPerPixel": 3, "PhotometricInterpretation": "RGB"})),
+    "slope-vast": ("a rescale slope of 1e300", "any",
+        lambda path: made.stated(path, {"RescaleSlope": "1e300", "RescaleIntercept": "-1e300"})),
+    "fragments": ("a compressed image in 200,000 fragments", "any", lambda path: made.fragments(path, 200_000)),
+    "noise": ("noise after a DICOM prefix", "unscored", made.noise),
+    "element-length": ("an element that states 4 GB", "failed",
+        lambda path: made.without_pixels(path) + b"\xe0\x7f\x10\x00OW\0\0\xfe\xff\xff\xff" + bytes(1000)),
+}  # fmt: skip
+
+
+def _try_hostile(name: str, fate: Fate, make: MakeFile) -> Callable[[World], None]:
+    def attempt(world: World) -> None:
+        """It gives one row, and the images beside it their score."""
+        expected = world.good_images(2)
+        path = world.images / f"hostile-{name}"
+        path.write_bytes(make(path))
+        world.screen({**expected, path.name: fate})
+
+    return attempt
+
+
+for _name, (_tried, _fate, _make) in HOSTILE.items():
+    CASES.add(
+        _name, _tried, _try_hostile(_name, _fate, _make), limit_s=90, is_quick=_name in ("rows-65535", "png-text-bomb")
+    )
+
+
+@CASES.case("codestreams", "JPEG, JPEG-LS, JPEG 2000 and RLE frames that lie about their size")
+def codestreams(world: World) -> None:
+    expected = world.good_images(2)
+    for name, data in made.codestream_lies(world.images / "made").items():
+        (world.images / f"hostile-{name}").write_bytes(data)
+        expected[f"hostile-{name}"] = "unscored"
+    world.screen(expected)
+
+
+@CASES.case("frames-lie", "200 frames stated over one: a row a frame, none with a score")
+def frames_lie(world: World) -> None:
+    expected = world.good_images(2)
+    path = world.images / "hostile-frames"
+    path.write_bytes(made.stated(path, {"NumberOfFrames": 200}))
+    done = world.screen({**expected, path.name: "unscored"})
+    assert len(done.lines) == len(expected) + 200
+
+
+@CASES.case("bad-inputs", "every wrong file the tests know, with the reason it must end with")
+def bad_inputs(world: World) -> None:
+    wrong = write_bad_inputs(world.images)
+    done = world.start_screen().finish().ends_with(1)
+    found = {(Path(line["path"]).name.partition("!")[0], line["status"], line["reason_code"]) for line in done.lines}
+    assert found == {(name, *outcome) for name, outcome in wrong.items()}, "another reason than the one it must have"
+    assert len(done.lines) == len(wrong)
+
+
+@CASES.case("good-collection", "every transfer syntax, bit depth and kind of file gets a score")
+def good_collection(world: World) -> None:
+    world.screen({path.name: "screened" for path in write_collection(world.images)}, codes=(0,))
+
+
+@CASES.case("cut-everywhere", "one DICOM file cut at 60 lengths: no score without all pixels")
+def cut_everywhere(world: World) -> None:
+    data = made.dicom(world.images / "made")
+    expected: dict[str, Fate] = {}
+    for length in np.linspace(1, len(data) - 1, 60).astype(int):
+        (world.images / f"cut-{length}").write_bytes(data[:length])
+        expected[f"cut-{length}"] = "unscored"
+    world.screen(expected)
+
+
+@CASES.case("flipped-everywhere", "120 files with some bytes changed: a row each, no crash")
+def flipped_everywhere(world: World) -> None:
+    good = [made.dicom(world.images / "made"), made.jpeg(), made.png(128, 160, made.good_lines())]
+    chance = np.random.default_rng(5)
+    expected: dict[str, Fate] = {}
+    for number in range(120):
+        data = bytearray(good[number % 3])
+        for at in chance.integers(8, min(len(data), 2_000), 3):
+            data[at] ^= int(chance.integers(1, 256))
+        (world.images / f"flipped-{number}").write_bytes(bytes(data))
+        expected[f"flipped-{number}"] = "any"
+    world.screen(expected, parent_mb=600)
