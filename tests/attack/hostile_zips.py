@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import functools
 import io
 import lzma
 import stat
@@ -24,11 +25,6 @@ def packed(members: Iterable[Member], *, method: int = zipfile.ZIP_DEFLATED) -> 
         for name, data in members:
             archive.writestr(zipfile.ZipInfo(name), data, method)
     return stream.getvalue()
-
-
-def with_link(name: str, target: str) -> Member:
-    """A member for `packed_links`."""
-    return name, target.encode()
 
 
 def packed_links(members: Iterable[Member], links: Iterable[Member]) -> bytes:
@@ -56,11 +52,16 @@ def raw_member(name: str, data: bytes, *, method: int, size: int, crc: int = 0) 
     return local + data + central + b"PK\x05\x06" + end
 
 
-def bzip2_bomb(megabytes: int, *, stated: int) -> bytes:
-    """About a kilobyte of bzip2 that unpacks to so many megabytes."""
+@functools.cache
+def _bzip2_zeros(megabytes: int) -> bytes:
     packer = bz2.BZ2Compressor(9)
     parts = [packer.compress(bytes(_MEGABYTE)) for _ in range(megabytes)]
-    return raw_member("film.dcm", b"".join([*parts, packer.flush()]), method=12, size=stated)
+    return b"".join([*parts, packer.flush()])
+
+
+def bzip2_bomb(megabytes: int, *, stated: int) -> bytes:
+    """About a kilobyte of bzip2 that unpacks to so many megabytes."""
+    return raw_member("film.dcm", _bzip2_zeros(megabytes), method=12, size=stated)
 
 
 def lzma_bomb(megabytes: int, *, stated: int) -> bytes:

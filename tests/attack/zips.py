@@ -11,7 +11,7 @@ from attack.case import Group
 from attack.world import Fate, World
 
 CASES = Group("zips")
-_GIGABYTES_3: Final = 3 * 2**10  # in megabytes
+_UNPACKED_MB: Final = 1024
 _STATED: Final = 60 * 2**20  # below what a check of the stated size looks at
 _SMALL: Final = 200.0  # megabytes above what any run takes
 
@@ -23,15 +23,18 @@ def film() -> bytes:
 
 BOMBS: Final[Mapping[str, tuple[str, Callable[[], bytes]]]] = {
     "bzip2": (
-        "a kilobyte of bzip2 that unpacks to 3 GB",
-        lambda: hostile_zips.bzip2_bomb(_GIGABYTES_3, stated=_STATED),
+        "a kilobyte of bzip2 that unpacks to 1 GB",
+        lambda: hostile_zips.bzip2_bomb(_UNPACKED_MB, stated=_STATED),
     ),
-    "bzip2-small": ("the same, stating 100 bytes", lambda: hostile_zips.bzip2_bomb(_GIGABYTES_3, stated=100)),
-    "bzip2-vast": ("the same, stating 4 GB", lambda: hostile_zips.bzip2_bomb(_GIGABYTES_3, stated=2**32 - 2)),
-    "lzma": ("148 kB of LZMA that unpack to 1 GB", lambda: hostile_zips.lzma_bomb(1024, stated=_STATED)),
-    "deflate": ("1 MB of deflate that unpacks to 1 GB", lambda: hostile_zips.deflate_bomb(1024, stated=_STATED)),
-    "deflate-small": ("the same, stating 100 bytes", lambda: hostile_zips.deflate_bomb(1024, stated=100)),
-    "listing": ("a listing that states 3 GB", lambda: hostile_zips.listing_of(_GIGABYTES_3)),
+    "bzip2-small": ("the same, stating 100 bytes", lambda: hostile_zips.bzip2_bomb(_UNPACKED_MB, stated=100)),
+    "bzip2-vast": ("the same, stating 4 GB", lambda: hostile_zips.bzip2_bomb(_UNPACKED_MB, stated=2**32 - 2)),
+    "lzma": ("148 kB of LZMA that unpack to 1 GB", lambda: hostile_zips.lzma_bomb(_UNPACKED_MB, stated=_STATED)),
+    "deflate": (
+        "1 MB of deflate that unpacks to 1 GB",
+        lambda: hostile_zips.deflate_bomb(_UNPACKED_MB, stated=_STATED),
+    ),
+    "deflate-small": ("the same, stating 100 bytes", lambda: hostile_zips.deflate_bomb(_UNPACKED_MB, stated=100)),
+    "listing": ("a listing that states 1 GB", lambda: hostile_zips.listing_of(_UNPACKED_MB)),
 }
 
 

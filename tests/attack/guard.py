@@ -1,0 +1,98 @@
+"""The guard: no process of the program reaches a network, and none runs code that lies beside the images."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Mapping
+from typing import Final
+
+from attack.case import Group
+from attack.native import library
+from attack.world import World
+
+CASES = Group("guard")
+_ALLOWED: Final = {f"family-{int(family)}" for family in (socket.AF_UNIX, socket.AF_NETLINK)}
+# What a process imports early or late; a folder like the one that packs have on a drive, too.
+_MODULES: Final = (
+    "json", "logging", "struct", "sqlite3", "numpy", "signal", "threading", "socket", "sitecustomize", "usercustomize",
+    "encodings", "pydicom", "PIL", "ai_edge_litert", "fieldray", "site", "importlib", "zipfile", "readline",
+)  # fmt: skip
+
+
+def probed(world: World, *arguments: object, environment: Mapping[str, str]) -> dict[str, dict[str, int]]:
+    """Run the program with the probe in each of its processes; by process what was asked and how it was answered."""
+    report = world.folder / "report"
+    report.unlink(missing_ok=True)
+    own = {"ATTACK_REPORT": str(report), "ATTACK_PYTHON": sys.executable}
+    done = world.run(*arguments, environment={**library(world, "socket_probe"), **own, **environment})
+    done.ends_with(0, 1)
+    answers: dict[str, dict[str, int]] = {}
+    for line in report.read_text(encoding="ascii").splitlines():
+        process, what, error = line.split()
+        answers.setdefault(process, {})[what] = int(error)
+    return answers
+
+
+def hold_none_granted(answers: Mapping[str, Mapping[str, int]], *, processes: int) -> None:
+    """Every process was filtered and was given no socket that leaves the computer."""
+    filtered = [asked for asked in answers.values() if "python-0" in asked]
+    assert len(filtered) >= processes, f"only {len(filtered)} processes are under a filter"
+    for asked in filtered:
+        assert {"family-2", "family-10", "io_uring-0"} <= set(asked)
+        granted = {what.removesuffix("-0") for what, error in asked.items() if error == 0}
+        assert granted <= _ALLOWED, f"granted: {sorted(granted - _ALLOWED)}"
+
+
+def screen_under(world: World, display: str) -> None:
+    """Screen with this DISPLAY: the program, a decoder and the model's process are all under the filter."""
+    world.good_images(3)
+    arguments = ("screen", world.images, *world.pack_options, "--json", "-")
+    hold_none_granted(probed(world, *arguments, environment={"DISPLAY": display}), processes=3)
+
+
+for _name, _display in (("plain", ""), ("remote", "localhost:10.0"), ("colon", "x:"), ("inet", "inet/host:0")):
+    CASES.add(
+        f"sockets-{_name}",
+        f"every socket family, io_uring, x32 and 32-bit calls, a child Python; DISPLAY={_display or 'none'}",
+        lambda world, display=_display: screen_under(world, display),  # type: ignore[misc]
+        is_quick=_name == "remote",
+    )
+
+
+@CASES.case("sockets-demo", "the same for `demo --no-window` with DISPLAY=x:, which is no screen on another machine")
+def sockets_demo(world: World) -> None:
+    arguments = ("demo", "--no-window", "--folder", world.folder / "demo", *world.pack_options, "--json", "-")
+    answers = probed(world, *arguments, environment={"DISPLAY": "x:"})
+    assert not [asked for asked in answers.values() if "no-filter-0" in asked], "a process is under no filter"
+    hold_none_granted(answers, processes=3)
+
+
+@CASES.case("packs-commands", "the same for the other commands")
+def packs_commands(world: World) -> None:
+    for arguments in (("packs", "list"), ("packs", "verify", world.pack), ("doctor",)):
+        hold_none_granted(probed(world, *arguments, environment={}), processes=1)
+
+
+@CASES.case(
+    "current-directory", "modules beside the images with the names of Python's and the program's own", is_quick=True
+)
+def current_directory(world: World) -> None:
+    expected = world.good_images(3)
+    mark = world.folder / "ran"
+    code = f"open({str(mark)!r}, 'a').write(__name__ + ' ')\nraise SystemExit(3)\n"
+    for name in _MODULES:
+        (world.images / f"{name}.py").write_text(code)
+        expected[f"{name}.py"] = "refused"
+    folder = world.folder / "drive" / "fieldray"
+    folder.mkdir(parents=True)
+    for name in ("__init__", "child_main", "__main__", "offline", "serving"):
+        (folder / f"{name}.py").write_text(code)
+    for cwd in (world.images, folder.parent):
+        for name, mode in (("json", "--fresh"), ("sqlite3", "--resume")):
+            assert (world.images / f"{name}.py").exists()
+            done = world.start_screen(mode, cwd=cwd).finish()
+            assert not mark.exists(), f"run from the current directory: {mark.read_text()}"
+            world.check_rows(done.ends_with(0, 1).lines, expected)
+    world.run("doctor", cwd=folder.parent)
+    assert not mark.exists(), f"run from the current directory: {mark.read_text()}"
