@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from attack import guard, images, models, packs, zips
+from attack import files, guard, images, models, packs, store, zips
 from attack.case import Case
 
-GROUPS: Final = (packs.CASES, models.CASES, images.CASES, zips.CASES, guard.CASES)
+GROUPS: Final = (packs.CASES, models.CASES, images.CASES, zips.CASES, guard.CASES, store.CASES, files.CASES)
 CASES: Final[tuple[Case, ...]] = tuple(case for group in GROUPS for case in group)

@@ -1,0 +1,281 @@
+"""Files that change while they are screened, and folders full of what is no file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from PIL import Image
+
+from attack.case import Group
+from attack.world import Fate, Running, World
+from fieldray.imaging.synthetic import chest_phantom
+from phantoms import write_dicom
+from tiny_packs import fingerprint, write_tiny_pack
+
+CASES = Group("files")
+_COUNT: Final = 120
+_TOUCHED: Final = range(60, 66)
+
+
+def level(world: World, name: str, grey: int) -> Path:
+    """An image around one grey: its score by the tiny pack follows from it."""
+    path = world.images / name
+    ramp = np.linspace(max(0, grey - 20), min(255, grey + 20), 128).astype(np.uint8)
+    Image.fromarray(np.tile(ramp, (128, 1))).save(path)
+    return path
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def begun(world: World) -> tuple[dict[str, Fate], Running]:
+    """A run over many images that waits after a few."""
+    expected = world.good_images(_COUNT)
+    running = world.start_screen("--jobs", "1", held=True)
+    running.read_lines(3)
+    return expected, running
+
+
+def _changed(act: Callable[[World, Path], None]) -> Callable[[World], None]:
+    def attempt(world: World) -> None:
+        """One row for each image that was there; the next run has exactly what is there then."""
+        expected, running = begun(world)
+        for number in _TOUCHED:
+            name = f"film-{number:03}.png"
+            act(world, world.images / name)
+            expected[name] = "any"
+        world.check_rows(running.finish().ends_with(0, 1).lines, expected)
+        there: dict[str, Fate] = {path.name: expected.get(path.name, "any") for path in world.images.iterdir()}
+        world.check_rows(world.start_screen().finish().ends_with(0, 1).lines, there)
+        assert set(world.rows_in_store()) == set(there)
+
+    return attempt
+
+
+def rename(_world: World, path: Path) -> None:
+    """Images renamed in mid-run."""
+    path.rename(path.with_name("renamed-" + path.name))
+
+
+def delete(_world: World, path: Path) -> None:
+    """Images deleted in mid-run."""
+    path.unlink()
+
+
+def cut(_world: World, path: Path) -> None:
+    """Images cut in mid-run."""
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def grow(_world: World, path: Path) -> None:
+    """Images that grow in mid-run."""
+    with path.open("ab") as file:
+        file.write(bytes(100_000))
+
+
+def become_fifo(_world: World, path: Path) -> None:
+    """Images that become a FIFO in mid-run."""
+    path.unlink()
+    os.mkfifo(path)
+
+
+for _act in (rename, delete, cut, grow):
+    _text = (_act.__doc__ or "").rstrip(".")
+    CASES.add(_act.__name__, _text[0].lower() + _text[1:], _changed(_act), is_quick=_act is rename)
+
+
+@CASES.case("become-fifo", "images that become a FIFO in mid-run: nothing waits for a writer")
+def becomes_fifo(world: World) -> None:
+    expected, running = begun(world)
+    for number in range(5, _COUNT):
+        path = world.images / f"film-{number:03}.png"
+        become_fifo(world, path)
+        expected[path.name] = "any"
+    lines = running.finish().ends_with(0, 1).lines
+    found = {Path(line["path"]).name for line in lines}
+    assert found <= set(expected) and len(lines) == len(found)
+    assert {f"film-{number:03}.png" for number in range(3)} <= found
+
+
+@CASES.case("folder-gone", "the folder removed in mid-run, as a drive that is pulled out")
+def folder_gone(world: World) -> None:
+    expected, running = begun(world)
+    world.images.rename(world.folder / "unplugged")
+    world.images.mkdir()
+    done = running.finish().ends_with(1)
+    found = [Path(line["path"]).name for line in done.lines]
+    assert len(found) == len(set(found)), "rows doubled"
+    screened = [line for line in done.lines if line["status"] == "screened"]
+    assert 3 <= len(screened) < len(expected)
+    shutil.rmtree(world.images)
+    (world.folder / "unplugged").rename(world.images)
+    world.check_rows(world.start_screen().finish().ends_with(0).lines, expected)
+
+
+@CASES.case("swapped", "the contents of bright and dark images swapped in mid-run: each score belongs to its content")
+def swapped(world: World) -> None:
+    for number in range(100):
+        level(world, f"{number:03}.png", 200 if number % 2 else 40)
+    running = world.start_screen("--jobs", "1", held=True)
+    running.read_lines(3)
+    for number in range(10, 100, 2):
+        one, other = world.images / f"{number:03}.png", world.images / f"{number + 1:03}.png"
+        beside = world.folder / "beside"
+        one.rename(beside)
+        other.rename(one)
+        beside.rename(other)
+    running.finish().ends_with(0)
+    hold_scores_to_contents(world)
+
+
+def hold_scores_to_contents(world: World) -> None:
+    """Bright contents score high and dark ones low, whatever file they are in now."""
+    rows = world.rows_in_store()
+    for name, row in rows.items():
+        pixels = np.asarray(Image.open(world.images / name))
+        assert row["content_sha256"] == digest(world.images / name), f"{name}: the hash of another content"
+        assert (row["score"] > 0.5) == (pixels.mean() > 128), f"{name}: the score of another content"
+
+
+@CASES.case("content-replaced", "contents replaced after a run that was interrupted, then resumed", is_quick=True)
+def content_replaced(world: World) -> None:
+    for number in range(60):
+        level(world, f"{number:03}.png", 200)
+    running = world.start_screen(held=True)
+    running.read_lines(10)
+    running.signal(signal.SIGINT)
+    running.finish().ends_with(130)
+    for number in range(0, 60, 3):
+        level(world, f"{number:03}.png", 40)
+    world.start_screen().finish().ends_with(0)
+    hold_scores_to_contents(world)
+
+
+@CASES.case("resumed-names", "a run interrupted, images renamed and deleted, then resumed: what is gone has no row")
+def resumed_names(world: World) -> None:
+    world.good_images(60)
+    running = world.start_screen(held=True)
+    running.read_lines(20)
+    running.signal(signal.SIGINT)
+    running.finish().ends_with(130)
+    (world.images / "film-000.png").rename(world.images / "zz-renamed.png")
+    (world.images / "film-001.png").unlink()
+    (world.images / "film-059.png").rename(world.images / "aa-renamed.png")
+    there: dict[str, Fate] = {path.name: "screened" for path in world.images.iterdir()}
+    out = world.folder / "out"
+    done = world.start_screen("--out", out, "--formats", "json").finish().ends_with(0)
+    world.check_rows(done.lines, there)
+    (path,) = out.glob("*.json")
+    rows = [row for row in json.loads(path.read_text(encoding="utf-8"))["results"] if is_present(row)]
+    names = [Path(row["path"]).name for row in rows]
+    assert sorted(names) == sorted(there), f"{len(names)} rows for {len(there)} images"
+
+
+def is_present(row: dict[str, Any]) -> bool:
+    """Whether an exported row is of an image that this run saw; one marked as not there any more has no score."""
+    if Path(row["path"]).exists():
+        return True
+    assert row["score"] is None, "a file that is not there has a score"
+    return "not_present" not in json.dumps(row) and "not present" not in json.dumps(row)
+
+
+@CASES.case("header-swapped", "adults' images replaced by children's in mid-run: none gets a score of an adults' pack")
+def header_swapped(world: World) -> None:
+    pixels = chest_phantom(160, 128, 7, abnormal=False)
+    children = world.folder / "children"
+    children.mkdir()
+    for number in range(_COUNT):
+        pixels[0, 0] = number
+        name = f"{number:03}.dcm"
+        write_dicom(world.images / name, pixels, number=number + 1, changes={"PatientAge": "040Y"})
+        write_dicom(children / name, pixels, number=number + 1, changes={"PatientAge": "005Y"})
+    pack = write_tiny_pack(world.folder / "adults", accepted_ages_years=(18, 90))
+    options = ("--pack", pack, "--trust", fingerprint(pack))
+    running = world.start("screen", world.images, *options, "--json", "-", "--jobs", "1", held=True)
+    running.read_lines(3)
+    for path in children.iterdir():
+        path.replace(world.images / path.name)
+    running.finish().ends_with(0, 1)
+    for mode in ("--resume", "--fresh", "--resume"):
+        out = world.folder / f"out{mode}"
+        done = world.run("screen", world.images, *options, "--json", "-", mode, "--out", out, "--formats", "json")
+        scored = [line["path"] for line in done.ends_with(0, 1).lines if line["score"] is not None]
+        assert not scored, f"{mode}: {len(scored)} children's images have a score of the adults' pack"
+
+
+@CASES.case("header-swapped-at-once", "the same within the one run: every score is of a content with an adult's header")
+def header_swapped_at_once(world: World) -> None:
+    pixels = chest_phantom(160, 128, 7, abnormal=False)
+    children, adults = world.folder / "children", set()
+    children.mkdir()
+    for number in range(_COUNT):
+        pixels[0, 0] = number
+        name = f"{number:03}.dcm"
+        adults.add(digest(write_dicom(world.images / name, pixels, changes={"PatientAge": "040Y"})))
+        write_dicom(children / name, pixels, changes={"PatientAge": "005Y"})
+    pack = write_tiny_pack(world.folder / "adults", accepted_ages_years=(18, 90))
+    out = world.folder / "out"
+    running = world.start(
+        "screen", world.images, "--pack", pack, "--trust", fingerprint(pack), "--json", "-", "--jobs", "1",
+        "--out", out, "--formats", "json", held=True,
+    )  # fmt: skip
+    running.read_lines(3)
+    for path in children.iterdir():
+        path.replace(world.images / path.name)
+    running.finish().ends_with(0, 1)
+    (export,) = out.glob("*.json")
+    results = json.loads(export.read_text(encoding="utf-8"))["results"]
+    wrong = [row["path"] for row in results if row["score"] is not None and row["content_sha256"] not in adults]
+    assert not wrong, f"{len(wrong)} children's images were judged by the headers of adults"
+
+
+@CASES.case("no-files", "links in a circle, to /dev/zero and to nothing, FIFO, socket and device among the images")
+def no_files(world: World) -> None:
+    expected = world.good_images(3)
+    (world.images / "circle").symlink_to(world.images)
+    (world.images / "itself").symlink_to("itself")
+    (world.images / "zero").symlink_to("/dev/zero")
+    (world.images / "nothing").symlink_to("not-there")
+    os.mkfifo(world.images / "fifo")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(world.images / "socket"))
+        (world.images / "same").symlink_to("film-000.png")
+        done = world.start_screen().finish().ends_with(0, 1)
+    scored = [Path(line["path"]).name for line in done.lines if line["status"] == "screened"]
+    assert len(scored) == len(expected), f"{scored} for three images"
+    assert {Path(line["path"]).name for line in done.lines} <= {*expected, "same", "itself", "nothing", "circle"}
+
+
+@CASES.case("deep", "150 folders in one another, and 2,000 empty ones")
+def deep(world: World) -> None:
+    folder = world.images
+    for _ in range(150):
+        folder = folder / "deep"
+    expected = world.good_images(2, folder=folder)
+    for number in range(2_000):
+        (world.images / f"empty-{number}").mkdir()
+    world.screen(expected, codes=(0,))
+
+
+@CASES.case("empty", "an empty folder: exit code 4, not 0", is_quick=True)
+def empty(world: World) -> None:
+    done = world.start_screen().finish().ends_with(4)
+    assert done.lines == []
+
+
+@CASES.case("hidden-only", "a folder with nothing but what systems leave behind: exit code 4")
+def hidden_only(world: World) -> None:
+    (world.images / "Thumbs.db").write_bytes(b"x" * 100)
+    (world.images / ".DS_Store").write_bytes(b"x" * 100)
+    assert world.start_screen().finish().ends_with(4).lines == []
