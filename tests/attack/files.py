@@ -26,11 +26,14 @@ _COUNT: Final = 120
 _TOUCHED: Final = range(60, 66)
 
 
-def level(world: World, name: str, grey: int) -> Path:
-    """An image around one grey: its score by the tiny pack follows from it."""
+def level(world: World, name: str, bright: float) -> Path:
+    """An image with this share of bright columns, which the tiny pack's score follows."""
     path = world.images / name
-    ramp = np.linspace(max(0, grey - 20), min(255, grey + 20), 128).astype(np.uint8)
-    Image.fromarray(np.tile(ramp, (128, 1))).save(path)
+    number = int(Path(name).stem)
+    pixels = np.where(np.arange(128) < bright * 128, 220, 30).astype(np.uint8)
+    sheet = np.tile(pixels, (128, 1))
+    sheet[0, :3] += np.uint8(number % 20)
+    Image.fromarray(sheet).save(path)
     return path
 
 
@@ -126,7 +129,7 @@ def folder_gone(world: World) -> None:
 @CASES.case("swapped", "the contents of bright and dark images swapped in mid-run: each score belongs to its content")
 def swapped(world: World) -> None:
     for number in range(100):
-        level(world, f"{number:03}.png", 200 if number % 2 else 40)
+        level(world, f"{number:03}.png", 0.8 if number % 2 else 0.2)
     running = world.start_screen("--jobs", "1", held=True)
     running.read_lines(3)
     for number in range(10, 100, 2):
@@ -145,19 +148,19 @@ def hold_scores_to_contents(world: World) -> None:
     for name, row in rows.items():
         pixels = np.asarray(Image.open(world.images / name))
         assert row["content_sha256"] == digest(world.images / name), f"{name}: the hash of another content"
-        assert (row["score"] > 0.5) == (pixels.mean() > 128), f"{name}: the score of another content"
+        assert (row["score"] > 0.5) == (pixels.mean() > 125), f"{name}: the score of another content"
 
 
 @CASES.case("content-replaced", "contents replaced after a run that was interrupted, then resumed", is_quick=True)
 def content_replaced(world: World) -> None:
     for number in range(60):
-        level(world, f"{number:03}.png", 200)
+        level(world, f"{number:03}.png", 0.8)
     running = world.start_screen(held=True)
     running.read_lines(10)
     running.signal(signal.SIGINT)
     running.finish().ends_with(130)
     for number in range(0, 60, 3):
-        level(world, f"{number:03}.png", 40)
+        level(world, f"{number:03}.png", 0.2)
     world.start_screen().finish().ends_with(0)
     hold_scores_to_contents(world)
 

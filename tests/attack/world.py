@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shutil
 import signal
 import sqlite3
@@ -100,7 +101,8 @@ class Running:
         """The next lines of a held run; it can go on by only a few until more is read."""
         text = b""
         for _ in range(number):
-            line = self.pipe.readline()
+            ready = select.select([self.pipe], [], [], self._world.left_s())[0]
+            line = self.pipe.readline() if ready else b""
             assert line, f"ended early: {tail(self._files[1].read_text(errors='replace'))}"
             text += line
         self._told += text
@@ -120,7 +122,7 @@ class Running:
         """Wait for its end. Raises AssertionError when time is up, or a process of it is there 5 s after its end."""
         try:
             if self._is_held:
-                self._told += self.pipe.read()
+                self._told += self._read_rest()
             self.process.wait(self._world.left_s())
         except subprocess.TimeoutExpired as error:
             raise TimeIsUp(f"still running: {tail(self._files[1].read_text(errors='replace'))}") from error
@@ -136,6 +138,16 @@ class Running:
             parent_mb=self._watch.parent_mb,
             child_mb=self._watch.child_mb,
         )
+
+    def _read_rest(self) -> bytes:
+        """All that a held run still says, until it ends or time is up."""
+        text = b""
+        while select.select([self.pipe], [], [], self._world.left_s())[0]:
+            part = os.read(self.pipe.fileno(), 2**16)
+            if not part:
+                return text
+            text += part
+        raise subprocess.TimeoutExpired("fieldray", 0)
 
 
 class World:
@@ -204,6 +216,7 @@ class World:
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE if held else out,
+                bufsize=0,
                 stderr=err,
                 cwd=cwd or self.folder,
                 env=self.environment(environment or {}),
