@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: run test check tflite faults offline-proof installer smoke clean
+.PHONY: run test check tflite faults attack offline-proof installer smoke clean
 
 run: $(STAMP)                 ## screen synthetic studies with the shipped pack, then show them
 	$(BIN)/fieldray demo
@@ -26,6 +26,9 @@ $(VENV)-tflite/.installed: pyproject.toml
 
 faults: $(STAMP)              ## a thousand accidents with the stick's test double; figures in build/faults.json
 	$(BIN)/python tests/faults/run_faults.py --events 1000 --films 1000 --seed 1 --window
+
+attack: $(STAMP)              ## all that was once tried against the program, a line a case; figures in build/attack.json
+	$(BIN)/python tests/attack/run_attack.py
 
 installer:                    ## the installers this machine can build, into build/dist
 	$(PYTHON) installer/build.py

@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from attack import files, guard, images, models, packs, processes, store, zips
+from attack import files, guard, images, models, outputs, packs, processes, store, zips
 from attack.case import Case
 
-GROUPS: Final = (
-    packs.CASES,
-    models.CASES,
-    images.CASES,
-    zips.CASES,
-    guard.CASES,
-    store.CASES,
-    files.CASES,
-    processes.CASES,
-)
-CASES: Final[tuple[Case, ...]] = tuple(case for group in GROUPS for case in group)
+GROUPS: Final = (packs, models, images, zips, guard, store, files, processes, outputs)
+CASES: Final[tuple[Case, ...]] = tuple(case for group in GROUPS for case in group.CASES)

@@ -1,0 +1,237 @@
+"""Outputs: what the program is told to write over, and what names do to a terminal and to a table."""
+
+from __future__ import annotations
+
+import csv
+import io
+import unicodedata
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from attack.case import Group
+from attack.world import Fate, World, tail
+from fieldray.imaging.synthetic import chest_phantom
+from phantoms import write_dicom
+
+CASES = Group("outputs")
+
+
+def hold_refused(world: World, target: Path, *paths: Path) -> None:
+    """`--json` onto it is wrong usage, and not a byte of it changes."""
+    before = target.read_bytes()
+    done = world.run("screen", *(paths or [world.images]), *world.pack_options, "--json", target)
+    assert target.read_bytes() == before, f"{target.name} was overwritten (exit code {done.code})"
+    done.ends_with(2)
+    assert done.err.strip(), "not a word about it"
+
+
+@CASES.case("onto-input", "--json onto an image that is given by name, as one forgotten argument does", is_quick=True)
+def onto_input(world: World) -> None:
+    world.good_images(3)
+    images = sorted(world.images.iterdir())
+    hold_refused(world, images[0], *images[1:])
+    hold_refused(world, images[0], *images)
+
+
+@CASES.case("onto-image", "--json onto an image in the folder that is screened, in it and in a folder of it")
+def onto_image(world: World) -> None:
+    world.good_images(1)
+    world.good_images(1, folder=world.images / "below")
+    hold_refused(world, world.images / "film-000.png")
+    hold_refused(world, world.images / "below" / "film-000.png")
+
+
+@CASES.case("onto-link", "--json onto a link, a hard link and a detour to an image")
+def onto_link(world: World) -> None:
+    world.good_images(2)
+    image = world.images / "film-000.png"
+    link, hard = world.folder / "link", world.folder / "hard"
+    link.symlink_to(image)
+    hard.hardlink_to(image)
+    for target in (link, hard, world.images / ".." / "images" / "film-000.png"):
+        hold_refused(world, target)
+
+
+@CASES.case("onto-store", "--json onto the store, its log, the trusted keys and the settings", is_quick=True)
+def onto_store(world: World) -> None:
+    expected = world.good_images(2)
+    world.screen(expected, codes=(0,))
+    (world.home / "settings.json").write_text("{}")
+    for name in ("results.sqlite", "pack_trust.json", "settings.json"):
+        hold_refused(world, world.home / name)
+    world.screen(expected, codes=(0,))
+
+
+@CASES.case("onto-foreign", "--json onto a text, a picture, a table and JSON lines of somebody else")
+def onto_foreign(world: World) -> None:
+    world.good_images(1)
+    contents = {"letter.txt": b"Dear colleague,\n", "table.csv": b"a,b\n1,2\n", "lines.json": b'{"mine": 1}\n'}
+    for name, data in contents.items():
+        path = world.folder / name
+        path.write_bytes(data)
+        hold_refused(world, path)
+
+
+@CASES.case("onto-own", "--json onto the lines of the run before, and onto an empty file, is allowed")
+def onto_own(world: World) -> None:
+    world.good_images(2)
+    path = world.folder / "lines.json"
+    path.touch()
+    for _ in range(2):
+        world.run("screen", world.images, *world.pack_options, "--json", path).ends_with(0)
+        assert path.read_text().count("\n") == 2
+
+
+@CASES.case("planted-links", "links planted beside the outputs, by every name that they may have while written")
+def planted_links(world: World) -> None:
+    world.good_images(2)
+    victim = world.folder / "victim"
+    victim.write_text("precious")
+    out = world.folder / "out"
+    out.mkdir()
+    names = [f"fieldray-run-1.{kind}" for kind in ("csv", "json")]
+    for name in [*names, *(f"{name}.{end}" for name in names for end in ("new", "tmp", "part"))]:
+        (out / name).symlink_to(victim)
+    for end in ("new", "tmp", "part"):
+        (out / f"lines.json.{end}").symlink_to(victim)
+        (world.home / f"settings.{end}").parent.mkdir(exist_ok=True)
+        (world.home / f"settings.{end}").symlink_to(victim)
+    options = (*world.pack_options, "--out", out, "--json", out / "lines.json")
+    done = world.run("screen", world.images, *options).ends_with(0, 1, 2)
+    assert victim.read_text() == "precious", "a link was followed"
+    if done.code == 0:
+        assert not [name for name in names if (out / name).is_symlink()], "a link is called a report"
+
+
+@CASES.case("own-reports", "reports written into the folder of the images are no images in the next run")
+def own_reports(world: World) -> None:
+    expected = world.good_images(2)
+    for _ in range(2):
+        done = world.start_screen("--out", world.images).finish().ends_with(0)
+        world.check_rows(done.lines, expected)
+
+
+@CASES.case("device", "--json onto /dev/full and into a folder that is not there")
+def device(world: World) -> None:
+    world.good_images(2)
+    for target in ("/dev/full", world.folder / "no" / "lines.json", world.folder):
+        done = world.run("screen", world.images, *world.pack_options, "--json", target).ends_with(1, 2)
+        assert len(done.err.strip().splitlines()) <= 8
+
+
+# ---- names
+
+NAMES: Final[Mapping[str, str]] = {
+    "break": "a\nabnormal 0.99 forged.png",
+    "return": "a\rforged.png",
+    "escape": "a\x1b[2J\x1b[1;1Hforged.png",
+    "title": "a\x1b]0;forged\x07.png",
+    "c1": "a\x9b2Jforged.png",
+    "bidi": "a\u202egnp.exe",
+    "isolate": "a\u2066\u2069b.png",
+    "separator": "a\u2028forged\u2029.png",
+    "delete": "a\x7f\x08\x08b.png",
+    "formula": "=1+1.png",
+    "formula-inside": "x;=1+1;y.png",
+    "formula-tab": "x\t=1+1.png",
+    "formula-space": "  =1+1.png",
+    "formula-full-width": "\uff1d1+1.png",
+    "formula-at": "@SUM(1).png",
+    "formula-quote": 'x";"=1+1.png',
+    "formula-break": "x\n=1+1.png",
+}
+_FORMULA: Final = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+
+
+def named(world: World) -> dict[str, Fate]:
+    """An image under each of the names."""
+    (good,) = world.good_images(1)
+    data = (world.images / good).read_bytes()
+    for number, name in enumerate(NAMES.values(), start=1):
+        (world.images / name).write_bytes(data + bytes(number))
+    return {good: "screened", **dict.fromkeys(NAMES.values(), "screened")}  # type: ignore[dict-item]
+
+
+def hold_printable(text: str) -> None:
+    """Nothing that moves a cursor, hides or turns around what a person reads."""
+    wrong = {character for character in text if character != "\n" and unicodedata.category(character) in ("Cc", "Cf")}
+    wrong |= set(text) & {"\u2028", "\u2029"}
+    assert not wrong, f"printed: {sorted(map(ascii, wrong))}"
+
+
+@CASES.case(
+    "names-printed", "names with line breaks, escapes, C1 and bidi characters in the list for a person", is_quick=True
+)
+def names_printed(world: World) -> None:
+    expected = named(world)
+    done = world.run("screen", world.images, *world.pack_options).ends_with(0)
+    hold_printable(done.out + done.err)
+    lines = [line for line in done.out.splitlines() if ".png" in line or ".exe" in line]
+    assert len(lines) == len(expected), f"{len(lines)} lines for {len(expected)} images"
+
+
+@CASES.case("names-json", "the same names as JSON lines: each comes back as it is")
+def names_json(world: World) -> None:
+    expected = named(world)
+    done = world.screen(expected, codes=(0,))
+    hold_printable(done.out + done.err)
+
+
+@CASES.case("names-csv", "the same names in the table: no formula, whichever separator is meant")
+def names_csv(world: World) -> None:
+    expected = named(world)
+    out = world.folder / "out"
+    world.run("screen", world.images, *world.pack_options, "--out", out, "--formats", "csv").ends_with(0)
+    (path,) = out.glob("*.csv")
+    text = path.read_text(encoding="utf-8-sig")
+    assert len(list(csv.DictReader(io.StringIO(text)))) == len(expected)
+    for separator in ",;\t":
+        for row in csv.reader(io.StringIO(text), delimiter=separator):
+            formulas = [cell for cell in row if cell.strip().startswith(_FORMULA) and not is_number(cell)]
+            assert not formulas, f"separated by {separator!r}: {formulas[0][:60]!a}"
+
+
+def is_number(text: str) -> bool:
+    """Whether a cell is a plain number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+@CASES.case("names-missing", "the same characters in the names of folders, outputs and packs that are not there")
+def names_missing(world: World) -> None:
+    world.good_images(1)
+    for name in ("a\x1b[2Jb", "a\nnormal 0.01", "a\u202eb", "a\x9bb"):
+        for arguments in (
+            ("screen", world.folder / name, *world.pack_options),
+            ("screen", world.images, "--pack", name),
+            ("screen", world.images, *world.pack_options, "--json", world.folder / "no" / name),
+            ("screen", world.images, *world.pack_options, "--operating-point", name),
+            ("packs", "trust", name),
+        ):
+            done = world.run(*arguments).ends_with(1, 2, 3)
+            hold_printable(done.out + done.err)
+            assert not [line for line in done.err.splitlines() if line.startswith("normal")], tail(done.err)
+
+
+TEXTS: Final = ("Modality", "ViewPosition", "BodyPartExamined", "PatientName", "PatientID", "StudyDescription")
+
+
+def _text(keyword: str) -> Callable[[World], None]:
+    def attempt(world: World) -> None:
+        """It is printed without effect, or not at all."""
+        pixels = chest_phantom(160, 128, 7, abnormal=False)
+        for number, value in enumerate(("A\x1b[2JB", "A\rB", "<img src=/etc/x>", "A\u202eB"), start=1):
+            write_dicom(world.images / f"{number}.dcm", pixels, number=number, changes={keyword: value})
+        done = world.run("screen", world.images, *world.pack_options).ends_with(0, 1)
+        hold_printable(done.out + done.err)
+        assert sum(".dcm" in line for line in done.out.splitlines()) == 4
+
+    return attempt
+
+
+for _keyword in TEXTS:
+    CASES.add(f"text-{_keyword}", f"escapes, returns and bidi characters in {_keyword}", _text(_keyword))

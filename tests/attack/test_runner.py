@@ -1,0 +1,200 @@
+"""The runner itself: what fails is told, counted and ends with 1, and nothing of a case is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from attack.case import Attempt, Case, Group, NotPossible
+from attack.runner import Result, exit_code, figures, program_command, try_all, try_case
+from attack.table import CASES
+from attack.world import World, check_fate
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+
+SCRIPT = Path(__file__).with_name("run_attack.py")
+
+
+def case(attempt: Attempt, *, name: str = "tests/made", limit_s: float = 20.0) -> Case:
+    return Case(name=name, tried="something", attempt=attempt, limit_s=limit_s)
+
+
+def shell(text: str) -> list[str]:
+    """A program that is this shell script."""
+    return ["sh", "-c", text, "sh"]
+
+
+def nothing(world: World) -> None:
+    """Holds."""
+
+
+def wrong(world: World) -> None:
+    """Does not."""
+    raise AssertionError("it did not hold")
+
+
+def impossible(world: World) -> None:
+    """Cannot be tried."""
+    raise NotPossible("no compiler here")
+
+
+def test_a_case_that_holds_is_ok() -> None:
+    result = try_case(case(nothing), ["true"])
+    assert (result.verdict, result.why) == ("ok", "")
+    assert result.line.startswith("ok ")
+    assert "tests/made" in result.line and "something" in result.line
+
+
+def test_a_case_that_fails_says_so_and_makes_the_exit_code_1() -> None:
+    said: list[str] = []
+    results = try_all([case(nothing, name="tests/a"), case(wrong, name="tests/b")], ["true"], say=said.append)
+    assert [result.verdict for result in results] == ["ok", "FAILED"]
+    (line,) = [line for line in said if line.startswith("FAILED")]
+    assert "tests/b" in line and "it did not hold" in line
+    assert exit_code(results) == 1
+    assert exit_code(results[:1]) == 0
+    assert exit_code([]) == 1
+
+
+def test_any_exception_of_a_case_is_a_failure() -> None:
+    def broken(world: World) -> None:
+        raise KeyError("a mistake in the case")
+
+    assert try_case(case(broken), ["true"]).verdict == "FAILED"
+
+
+def test_what_cannot_be_tried_is_skipped_with_its_reason() -> None:
+    results = [try_case(case(impossible), ["true"])]
+    assert (results[0].verdict, results[0].why) == ("skipped", "no compiler here")
+    assert exit_code(results) == 0
+
+
+def test_the_figures_count_and_can_be_written() -> None:
+    results = [try_case(case(attempt), ["true"]) for attempt in (nothing, wrong, impossible)]
+    found = json.loads(json.dumps(figures(results, seconds=1.25, program=["true"])))
+    assert found["counts"] == {"ok": 1, "failed": 1, "skipped": 1}
+    assert found["cases"][1]["why"] == "AssertionError: it did not hold"
+
+
+def test_a_process_that_hangs_is_killed_when_time_is_up_and_its_folder_removed() -> None:
+    seen: list[World] = []
+
+    def hang(world: World) -> None:
+        seen.append(world)
+        world.run()
+
+    result = try_case(case(hang, limit_s=0.5), shell("sleep 600 & sleep 600"))
+    assert result.verdict == "FAILED"
+    assert "TimeIsUp" in result.why
+    assert seen[0].processes() == []
+    assert not seen[0].folder.exists()
+
+
+def test_a_held_program_that_hangs_is_killed_too() -> None:
+    def hang(world: World) -> None:
+        world.start(held=True).finish()
+
+    assert "TimeIsUp" in try_case(case(hang, limit_s=0.5), shell("sleep 600")).why
+
+
+def test_what_a_program_leaves_running_is_seen() -> None:
+    with World(shell("sleep 600 >/dev/null 2>&1 &"), limit_s=30) as world:
+        running = world.start()
+        running.process.wait()
+        assert len(world.processes()) == 1
+    assert world.processes() == []
+
+
+def test_words_exit_code_and_limits_come_through() -> None:
+    with World(shell('echo "out $1"; echo err >&2; ulimit -n; exit 3'), limit_s=30) as world:
+        done = world.run("argument", before="ulimit -n 77")
+        assert (done.code, done.out, done.err) == (3, "out argument\n77\n", "err\n")
+        assert world.run(redirect=">&-").out == ""
+
+
+def test_a_traceback_is_never_calm() -> None:
+    with World(shell("echo Traceback >&2"), limit_s=30) as world, pytest.raises(AssertionError, match="Traceback"):
+        world.run().ends_with(0)
+
+
+def test_the_peak_of_a_program_is_measured() -> None:
+    code = "import time; block = b'x' * 200_000_000; time.sleep(0.5)"
+    with World([sys.executable, "-c", code], limit_s=30) as world:
+        assert 190 < world.run().parent_mb < 400
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (["a.png"], "lost"),
+        (["a.png", "b.png", "b.png"], "doubled"),
+        (["a.png", "b.png", "c.png"], "not expected"),
+    ],
+)
+def test_rows_lost_doubled_or_invented_are_seen(names: list[str], words: str) -> None:
+    with World(["true"], limit_s=30) as world:
+        lines = [row(world.images / name) for name in names]
+        with pytest.raises(AssertionError, match=words):
+            world.check_rows(lines, {"a.png": "screened", "b.png": "screened"})
+
+
+def test_a_score_for_a_hostile_image_is_seen() -> None:
+    check_fate(row(Path("a.png")), "screened")
+    for fate in ("refused", "failed", "unscored"):
+        with pytest.raises(AssertionError, match="screened"):
+            check_fate(row(Path("a.png")), fate)  # type: ignore[arg-type]
+
+
+def row(path: Path) -> dict[str, object]:
+    return {"path": str(path), "image": path.name, "status": "screened", "score": 0.5, "reason_code": None}
+
+
+def test_a_group_names_its_cases() -> None:
+    group = Group("words")
+    group.case("one", "the first", is_quick=True)(nothing)
+    group.add("two", "the second", nothing)
+    assert [(made.name, made.is_quick) for made in group] == [("words/one", True), ("words/two", False)]
+
+
+def test_every_case_has_a_name_of_its_own_and_says_what_is_tried() -> None:
+    assert [name for name, number in Counter(made.name for made in CASES).items() if number > 1] == []
+    assert all(made.tried and "\n" not in made.tried for made in CASES)
+    assert 10 <= sum(made.is_quick for made in CASES) <= 30
+
+
+def test_the_program_given_is_the_one_that_is_run(tmp_path: Path) -> None:
+    assert program_command(tmp_path / "fieldray") == (str(tmp_path / "fieldray"),)
+    assert "-c" not in program_command()
+
+
+def test_the_script_prints_a_line_a_case_and_writes_the_figures(tmp_path: Path) -> None:
+    """With a program that always fails: the case does, its line says so, and the exit code is 1."""
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\nexit 7\n")
+    program.chmod(0o755)
+    out = tmp_path / "attack.json"
+    done = subprocess.run(
+        [sys.executable, SCRIPT, "--only", "files/empty", "--program", program, "--out", out],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=dict(os.environ),
+        timeout=60,
+    )
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.splitlines()[0].startswith("FAILED")
+    assert "files/empty" in done.stdout.splitlines()[0]
+    found = json.loads(out.read_text())
+    assert found["counts"] == {"ok": 0, "failed": 1, "skipped": 0}
+    assert found["program"] == str(program)
+
+
+def test_results_are_one_line_with_the_reason_below() -> None:
+    result = Result(name="a/b", tried="x", verdict="FAILED", seconds=1.0, why="because")
+    assert result.line.splitlines()[1].strip() == "because"
