@@ -225,7 +225,9 @@ def _text(keyword: str) -> Callable[[World], None]:
         """It is printed without effect, or not at all."""
         pixels = chest_phantom(160, 128, 7, abnormal=False)
         for number, value in enumerate(("A\x1b[2JB", "A\rB", "<img src=/etc/x>", "A\u202eB"), start=1):
-            write_dicom(world.images / f"{number}.dcm", pixels, number=number, changes={keyword: value})
+            plain = value.encode("ascii", "replace").decode() if keyword in TEXTS[:3] else value  # codes are ASCII
+            changes = {"SpecificCharacterSet": "ISO_IR 192", keyword: plain}
+            write_dicom(world.images / f"{number}.dcm", pixels, number=number, changes=changes)
         done = world.run("screen", world.images, *world.pack_options).ends_with(0, 1)
         hold_printable(done.out + done.err)
         assert sum(".dcm" in line for line in done.out.splitlines()) == 4
