@@ -95,7 +95,7 @@ def become_fifo(_world: World, path: Path) -> None:
 
 for _act in (rename, delete, cut, grow):
     _text = (_act.__doc__ or "").rstrip(".")
-    CASES.add(_act.__name__, _text[0].lower() + _text[1:], _changed(_act), is_quick=_act is rename)
+    CASES.add(_act.__name__, _text[0].lower() + _text[1:], _changed(_act))
 
 
 @CASES.case("become-fifo", "images that become a FIFO in mid-run: nothing waits for a writer")
@@ -151,7 +151,7 @@ def hold_scores_to_contents(world: World) -> None:
         assert (row["score"] > 0.5) == (pixels.mean() > 125), f"{name}: the score of another content"
 
 
-@CASES.case("content-replaced", "contents replaced after a run that was interrupted, then resumed", is_quick=True)
+@CASES.case("content-replaced", "contents replaced after a run that was interrupted, then resumed")
 def content_replaced(world: World) -> None:
     for number in range(60):
         level(world, f"{number:03}.png", 0.8)

@@ -68,7 +68,7 @@ def fill(world: World) -> None:
     assert done.child_mb < _FILL_MB - 200, f"a child took {done.child_mb:.0f} MB"
 
 
-@CASES.case("wrong-golden-scores", "golden scores that the model does not give", is_quick=True)
+@CASES.case("wrong-golden-scores", "golden scores that the model does not give")
 def wrong_golden_scores(world: World) -> None:
     header = "{'descr': '<f4', 'fortran_order': False, 'shape': (5, 1), }"
     scores = (1 - tiny_golden().scores).astype("<f4").tobytes()

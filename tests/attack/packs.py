@@ -314,7 +314,7 @@ def tampered(world: World) -> None:
         shutil.rmtree(pack)
 
 
-@CASES.case("rollback", "an older version after a newer one, by folder, by id and by install", is_quick=True)
+@CASES.case("rollback", "an older version after a newer one, by folder, by id and by install")
 def rollback(world: World) -> None:
     expected = world.good_images(1)
     old, new = (write_tiny_pack(world.folder / "packs", version=number) for number in ("1.0.0", "1.0.10"))

@@ -173,7 +173,7 @@ def slow_pipe(world: World) -> None:
     world.check_rows(lines, expected)
 
 
-@CASES.case("broken-pipe", "a reader that leaves after two lines", is_quick=True)
+@CASES.case("broken-pipe", "a reader that leaves after two lines")
 def broken_pipe(world: World) -> None:
     expected = world.good_images(_COUNT)
     running = world.start_screen(held=True)
@@ -268,7 +268,7 @@ for _name, _before, _jobs in (
     ("file-size", "ulimit -f 64", 2),
     ("stack", "ulimit -s 512", 2),
 ):
-    CASES.add(_name, f"{_before}, {_jobs} files at a time", _limited(_before, _jobs), is_quick=_name == "files-30")
+    CASES.add(_name, f"{_before}, {_jobs} files at a time", _limited(_before, _jobs))
 
 
 # ---- surroundings

@@ -251,7 +251,7 @@ def tear(store: Path, number: int) -> None:
 for _part in range(4):
     CASES.add(
         f"torn-{_part + 1}",
-        f"copies {_part * 11 + 1} to {_part * 11 + 11} of 44 torn copies of a store, every other one in the middle of a run",
+        f"copies {_part * 11 + 1} to {_part * 11 + 11} of 44 torn copies of a store, half of them in mid-run",
         _torn(range(_part * 11, _part * 11 + 11)),
         limit_s=110,
     )
