@@ -7,6 +7,10 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from fieldray.errors import StorageProblem
+from fieldray.persistence import make_private
+from fieldray.reasons import reason
+
 APP_NAME: Final = "fieldray"
 # The installed package knows it too, but asking takes longer than anything else a run begins with.
 VERSION: Final = "0.1.0"
@@ -45,10 +49,17 @@ def program_folder() -> Path:
 
 
 def user_data() -> Path:
-    """This user's data folder (results, trusted keys), made if absent; FIELDRAY_HOME overrides it."""
+    """This user's data folder (results, trusted keys), made if absent; FIELDRAY_HOME overrides it.
+
+    Nobody else may look into it: results name patients. Raises StorageProblem (home_unusable).
+    """
     override = os.environ.get("FIELDRAY_HOME")
     folder = Path(override) if override else _system_folder()
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        make_private(folder)
+    except OSError as error:
+        detail = "it is no folder" if isinstance(error, FileExistsError) else error.strerror or error
+        raise StorageProblem(reason("home_unusable", path=folder, detail=detail)) from error
     return folder
 
 

@@ -137,8 +137,17 @@ BACKENDS: Final[Mapping[str, str]] = {
 PROGRAM: Final[Mapping[str, str]] = {
     "disk_full": "The disk is full: {path}.",
     "not_writable": "Cannot write to {path}: {detail}.",
+    "not_plain": "{path} is a link or no ordinary file, so it is not used. Delete it, or put the file itself there.",
+    "home_unusable": "The program cannot keep its files in {path}: {detail}. Name another folder in FIELDRAY_HOME.",
     "database_newer": "The results in {path} were made by a newer version of the program.",
-    "database_damaged": "The results in {path} cannot be read: {detail}.",
+    "database_damaged": "The results in {path} are damaged. Run the program again: it sets the damaged file aside, "
+                        "begins a new one and keeps every result that can still be read.",
+    "database_mended": "The file of results was damaged. It is now {path}. Kept from it: {results} results, {verdicts} "
+                       "verdicts. What is lost is done again.",
+    "store_gone": "The file of results {path} was moved, deleted or replaced while the program was at work, so what it "
+                  "found is not kept. Put the file back if that was a mistake, then run the program again.",
+    "results_lost": "The results are not all in {path}, although each was saved ({found} of {saved}). Run the program "
+                    "again.",
     "open_files": "Only {limit} files may be open at the same time here; {needed} are needed. Raise that "
                   "limit of this computer, or read fewer files at the same time.",
     "system_short": "The system refuses this program what it needs ({detail}). Close other programs. If this computer "

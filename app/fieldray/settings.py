@@ -1,7 +1,7 @@
 """The program's settings: one table, from which defaults, file and dialog derive.
 
-To add a setting, add a row. The file is `settings.json` in the user's data folder; unknown keys in it are kept,
-wrong values fall back to the default and are reported.
+To add a setting, add a row. The file is `settings.json` in the user's data folder. What this version does not know in
+it, keys as well as values, falls back to the default, is reported, and stays in the file: a newer version may know it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Final
 
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.paths import user_data
+from fieldray.persistence import require_plain, write_atomically
 from fieldray.reasons import Reason, reason
 
 Value = str | int | float | bool
@@ -67,6 +68,7 @@ class Settings:
 
     def __init__(self, values: Mapping[str, Value] | None = None) -> None:
         self._values: dict[str, Value] = {}
+        self._unknown: dict[str, object] = {}
         for key, value in (values or {}).items():
             self.set(key, value)
 
@@ -84,15 +86,16 @@ class Settings:
             raise UsageProblem(problem)
         self._values[key] = value
 
+    def keep(self, key: str, value: object) -> None:
+        """Hold something from the file that this version cannot use, for the next `save`."""
+        self._unknown[key] = value
+
     def save(self, path: Path | None = None) -> None:
-        """Write the file beside and rename it. Raises StorageProblem."""
+        """Write the file. Raises StorageProblem, also where a link lies in its place."""
         path = path or default_path()
-        beside = path.with_suffix(".new")
-        try:
-            beside.write_text(json.dumps(self._values, indent=1, sort_keys=True), encoding="utf-8")
-            beside.replace(path)
-        except OSError as error:
-            raise StorageProblem(reason("not_writable", path=path, detail=error.strerror)) from error
+        require_plain(path)
+        content = {**self._unknown, **self._values}
+        write_atomically(path, json.dumps(content, indent=1, sort_keys=True).encode())
 
 
 def default_path() -> Path:
@@ -105,14 +108,18 @@ def load(path: Path | None = None) -> tuple[Settings, tuple[Reason, ...]]:
     path = path or default_path()
     settings, problems = Settings(), []
     try:
+        require_plain(path)
         values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return settings, ()
-    except (OSError, ValueError) as error:
+    except StorageProblem as problem:
+        return settings, (problem.reason,)
+    except (OSError, ValueError, RecursionError) as error:
         return settings, (reason("setting", key=path.name, value="read", detail=type(error).__name__),)
     for key, value in values.items() if isinstance(values, dict) else ():
         try:
             settings.set(key, value)
         except (KeyError, UsageProblem) as error:
+            settings.keep(key, value)
             problems.append(getattr(error, "reason", reason("setting", key=key, value=value, detail="unknown")))
     return settings, tuple(problems)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from fieldray.commands.console import Console, duration_text, progress_text
-from fieldray.domain.events import BackendChanged, Event, OutcomeReady, Progress, RunChanged, Speed
+from fieldray.domain.events import BackendChanged, Event, OutcomeReady, Progress, RunChanged, Speed, StoreMended
 from fieldray.domain.finding import Category
 from fieldray.domain.model import Model, OperatingPoint
 from fieldray.errors import StorageProblem
@@ -80,6 +80,8 @@ class RunReport:
                     self._problem = event.reason
                     for note in event.notes:
                         self._console.say(note.text)
+                case StoreMended():
+                    self._console.complain(event.reason.text)
                 case _:
                     pass
 

@@ -26,6 +26,7 @@ from fieldray.domain.events import (
     RunChanged,
     Speed,
     StickChanged,
+    StoreMended,
 )
 from fieldray.reasons import Reason, reason
 from fieldray.settings import Settings
@@ -132,6 +133,8 @@ class Workbench(QObject):
                 self.packs.take_drives(event)
             case StickChanged():
                 self._take_stick(event)
+            case StoreMended():
+                self.board.post_reason("store", event.reason, level="warning")
 
     def _take_backend(self, event: BackendChanged) -> None:
         before = self.backends.get(event.backend)
@@ -172,7 +175,7 @@ class Workbench(QObject):
     def export(self, place: Path) -> None:
         """Write the run's CSV and JSON into a folder."""
         services, run_id = self._services, self.screening.run_id
-        if services is None or run_id is None:
+        if services is None or not run_id:
             return
         self.background.run(
             lambda: services.export(run_id, place),

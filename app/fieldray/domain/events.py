@@ -110,5 +110,12 @@ class DrivesChanged:
     drives: tuple[Drive, ...] = field(default_factory=tuple)
 
 
-Event = BackendChanged | StickChanged | RunChanged | OutcomeReady | Progress | Speed | DrivesChanged
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreMended:
+    """The file of results was damaged; `reason` says where it is now and what was kept of it."""
+
+    reason: Reason
+
+
+Event = BackendChanged | StickChanged | RunChanged | OutcomeReady | Progress | Speed | DrivesChanged | StoreMended
 Publish = Callable[[Event], None]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -13,13 +12,14 @@ from typing import Final, Literal, get_args
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fieldray.domain.model import GoldenVectors, Manifest
-from fieldray.errors import PackProblem, StorageProblem
+from fieldray.errors import PackProblem
 from fieldray.packs import signing
 from fieldray.packs.arrays import pack_array
 from fieldray.packs.description import Description, PackFile, Role, check_size
 from fieldray.packs.manifest import dump
 from fieldray.packs.naming import MANIFEST_NAME, SIGNATURE_NAME, is_version, version_key
 from fieldray.packs.sealed import read_files, read_sealed
+from fieldray.persistence import storage_problem, write_new
 from fieldray.reasons import reason
 
 ModelRole = Literal["cpu", "edgetpu"]
@@ -73,14 +73,14 @@ def write_folder(place: Path, *, contents: Mapping[str, bytes]) -> Path:
         beside = Path(tempfile.mkdtemp(prefix=".new-", dir=place.parent))
         try:
             for name, data in contents.items():
-                _write_file(beside / name, data)
+                write_new(beside / name, data)  # a stick is pulled out as soon as the program says "done"
             read_files(beside, read_sealed(beside)).model("signed")
             beside.chmod(0o755)
             _replace(beside, place)
         finally:
             shutil.rmtree(beside, ignore_errors=True)
     except OSError as error:
-        raise StorageProblem(reason("not_writable", path=place, detail=error.strerror)) from error
+        raise storage_problem(error, place) from error
     return place
 
 
@@ -110,13 +110,6 @@ def _refuse_older(folder: Path, manifest: Manifest) -> None:
         version = neighbour.name.removeprefix(manifest.pack_id + "-")
         if is_version(version) and version_key(version) > version_key(manifest.version):
             raise PackProblem(reason("pack_older", version=manifest.version, seen=version))
-
-
-def _write_file(path: Path, data: bytes) -> None:
-    with path.open("xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())  # a stick is pulled out as soon as the program says "done"
 
 
 def _replace(beside: Path, place: Path) -> None:

@@ -22,9 +22,11 @@ from fieldray.domain.run import RunSpec
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import FieldrayError, StorageProblem, unexpected
 from fieldray.pipeline.channel import Channel, ChannelEnded
+from fieldray.pipeline.keeping import open_store, require_kept
 from fieldray.pipeline.screen import Cancelled
 from fieldray.pipeline.statistics import Pace, Statistics
 from fieldray.reasons import Reason, reason
+from fieldray.store.reserve import room_kept_back
 from fieldray.store.results import ResultReader, ResultStore
 
 log = logging.getLogger(__name__)
@@ -93,6 +95,8 @@ class Batch:
         self._guess = 0
         self._is_found = False
         self._last_earlier_row = 0
+        self._last_row = 0
+        self._saved = 0
         self._run_id = 0
         self._state: RunState = "running"
         self._thread = threading.Thread(target=self._run, name="batch")
@@ -104,7 +108,7 @@ class Batch:
 
     @property
     def run_id(self) -> int:
-        """The run's id in the store, 0 until the batch thread has opened it."""
+        """The run's id in the store, 0 until the batch thread has opened it, and where the store is gone."""
         return self._run_id
 
     @property
@@ -168,16 +172,13 @@ class Batch:
 
     def _screen_all(self) -> None:
         try:
-            with ResultStore(self._database) as store:
-                self._last_earlier_row = store.last_row_id() if self._can_take_over(store) else 0
-                self._run_id = store.open_run(self._work.spec, fresh=self._fresh)
-                self._with_threads(lambda: self._collect(store))
-                self._end(store)
+            with room_kept_back(self._database), open_store(self._database, self._publish) as store:
+                self._screen_into(store)
         except FieldrayError as problem:
-            self._fail(problem.reason)
+            self._break_off(problem.reason)
         except Exception as error:
             log.exception("batch thread")
-            self._fail(unexpected(error))
+            self._break_off(unexpected(error))
         finally:
             self._work.release()
         self._enter(self._end_state, *self._notes)
@@ -185,6 +186,26 @@ class Batch:
     @property
     def _end_state(self) -> RunState:
         return "failed" if self._problem else "cancelled" if self.is_cancelled else "finished"
+
+    def _screen_into(self, store: ResultStore) -> None:
+        self._last_row = store.last_row_id()
+        self._last_earlier_row = self._last_row if self._can_take_over(store) else 0
+        self._run_id = store.open_run(self._work.spec, fresh=self._fresh)
+        self._with_threads(lambda: self._collect(store))
+        require_kept(store, self._run_id, saved=self._saved)
+        self._end(store)
+
+    def _break_off(self, why: Reason) -> None:
+        """End the run for a reason that came from the store or this thread, and note it where that can be done."""
+        self._fail(why)
+        if why.code in ("store_gone", "results_lost"):
+            self._run_id = 0  # what has this number in the store now is another run
+        if self._run_id:
+            try:
+                with ResultStore(self._database) as store:
+                    self._end(store)
+            except StorageProblem as problem:
+                log.error("the end of the run is not noted: %s", problem.reason.code)
 
     def _can_take_over(self, store: ResultReader) -> bool:
         return not self._fresh and store.has_results(self._work.spec)
@@ -235,6 +256,8 @@ class Batch:
 
     def _save(self, store: ResultStore, item: _Done) -> None:
         row_id = store.save(self._run_id, item.outcome, spec=self._work.spec, is_resumed=item.is_resumed)
+        if row_id > self._last_row:  # a row of its own: one that was there before keeps its number
+            self._last_row, self._saved = row_id, self._saved + 1
         self._publish(
             OutcomeReady(run_id=self._run_id, row_id=row_id, outcome=item.outcome, is_resumed=item.is_resumed)
         )

@@ -1,16 +1,15 @@
-"""An export is written beside its place and renamed: a reader never sees half a file."""
+"""Texts that a person asked for: written beside their place and renamed, so that a reader never sees half of one."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
+import io
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-from fieldray.errors import StorageProblem
-from fieldray.reasons import reason
+from fieldray.persistence import SHARED, storage_problem, written_beside
 
 
 def require_writable(folder: Path) -> None:
@@ -20,7 +19,7 @@ def require_writable(folder: Path) -> None:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise _problem(error, folder) from error
+        raise storage_problem(error, folder) from error
 
 
 @contextlib.contextmanager
@@ -30,23 +29,9 @@ def text_written_beside(path: Path, *, encoding: str) -> Iterator[TextIO]:
     File names that are not valid Unicode are written with backslash escapes (as in JSON). The folder is made if
     absent. Raises StorageProblem (disk_full, not_writable).
     """
-    beside = path.with_name(path.name + ".new")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with beside.open("w", encoding=encoding, errors="backslashreplace", newline="") as stream:
-            yield stream
-        beside.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            beside.unlink()
-        raise _problem(error, path) from error
-    except BaseException:
-        with contextlib.suppress(OSError):
-            beside.unlink()
-        raise
-
-
-def _problem(error: OSError, path: Path) -> StorageProblem:
-    if error.errno == errno.ENOSPC:
-        return StorageProblem(reason("disk_full", path=path))
-    return StorageProblem(reason("not_writable", path=path, detail=error.strerror or error))
+    with written_beside(path, mode=SHARED) as stream:
+        text = io.TextIOWrapper(stream, encoding=encoding, errors="backslashreplace", newline="")
+        try:
+            yield text
+        finally:
+            text.detach()  # brings what it holds to the stream, which is not its own to close

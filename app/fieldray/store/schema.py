@@ -2,23 +2,47 @@
 
 `PRAGMA user_version` is the number of migrations applied. A file of a newer program is refused; before an older one
 is changed it is copied to `<name>.v<version>.bak`. The file is in WAL mode, so readers never wait for the writer;
-a commit survives the program being killed at any moment.
+a commit survives the program being killed at any moment. A new file is made beside its place and appears there whole:
+two programs that begin at the same time share the one that was there first. A file found damaged is marked so, and is
+opened no more until it has been set aside (`mending`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
+import secrets
+import shutil
 import sqlite3
+import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from fieldray.errors import StorageProblem
+from fieldray.persistence import PRIVATE, make_private, require_plain, storage_problem
 from fieldray.reasons import reason
+from fieldray.store.watched import WatchedConnection, companions
 
 Migration = tuple[str, ...]
 
 _BUSY_TIMEOUT_S: Final = 30.0
+_DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+# What the machine or the file system does to a program that asks for the right things. All else is a bug of ours.
+_ENVIRONMENT: Final = frozenset(
+    {
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_NOLFS,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_PROTOCOL,
+        sqlite3.SQLITE_READONLY,
+    }
+)
+_FULL_BELOW_BYTES: Final = 2**18  # SQLite tells of a disk without room for its index as of an error of the disk
 
 # One result row an image and run. What is sorted, filtered or looked up is a column; the rest is JSON. Texts that may
 # hold file names are JSON in ASCII or bytes: a name that is not valid Unicode must not stop a run.
@@ -100,40 +124,89 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
 )
 
 
-def open_database(path: Path, *, migrations: Sequence[Migration] = MIGRATIONS) -> sqlite3.Connection:
+def open_database(path: Path, *, migrations: Sequence[Migration] = MIGRATIONS) -> WatchedConnection:
     """Open (and make or bring up to date) the file at `path`; statements commit by themselves.
 
-    Raises StorageProblem: database_newer, database_damaged, disk_full or not_writable.
+    Raises StorageProblem: database_newer, database_damaged, disk_full, not_plain or not_writable; of statements later
+    store_gone, once the file is no longer there.
     """
     with storage_problems(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch(mode=0o600)  # results name patients: for this user only
-        connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+        for place in (path, *companions(path), damage_mark(path)):
+            require_plain(place)
+        if damage_mark(path).exists():
+            raise StorageProblem(reason("database_damaged", path=path))
+        make_private(path.parent)
+        if not path.exists():
+            _make(path, migrations)
+        connection = _connect(path)
         try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = NORMAL")
-            connection.execute("PRAGMA foreign_keys = ON")
             _migrate(connection, path, migrations)
+            connection.watch(path)
         except BaseException:
             connection.close()
             raise
         return connection
 
 
+def damage_mark(path: Path) -> Path:
+    """The file whose being there says that the database is damaged."""
+    return path.with_name(path.name + ".damaged")
+
+
+def _connect(path: Path) -> WatchedConnection:
+    if os.name == "posix" and stat.S_IMODE(path.stat().st_mode) != PRIVATE:
+        path.chmod(PRIVATE)  # results name patients; SQLite gives its companions the same mode
+    connection = sqlite3.connect(
+        path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, factory=WatchedConnection
+    )
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("PRAGMA foreign_keys = ON")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _make(path: Path, migrations: Sequence[Migration]) -> None:
+    """Make a new file beside and give it its name, unless another program has made one meanwhile."""
+    beside = path.with_name(f".{secrets.token_hex(8)}.new")
+    try:
+        os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE))
+        with contextlib.closing(_connect(beside)) as connection:
+            _migrate(connection, beside, migrations)
+        with contextlib.suppress(FileExistsError):
+            _name(beside, path)
+    finally:
+        for place in (beside, *companions(beside)):
+            place.unlink(missing_ok=True)
+
+
+def _name(beside: Path, path: Path) -> None:
+    """Give a file its name. Raises FileExistsError where one is there."""
+    try:
+        os.link(beside, path)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links; Windows alone refuses to rename onto a file
+        if not path.exists():
+            beside.rename(path)
+
+
 def _migrate(connection: sqlite3.Connection, path: Path, migrations: Sequence[Migration]) -> None:
     version = _version(connection)
     if version > len(migrations):
         raise StorageProblem(reason("database_newer", path=path))
-    if version == len(migrations):
-        return
-    if version:
-        _copy(connection, path.with_name(f"{path.name}.v{version}.bak"))
-    with transaction(connection):
-        # Another process may have done it while this one waited for the lock: read the version again inside.
-        for number, statements in enumerate(migrations[_version(connection) :], start=_version(connection) + 1):
-            for statement in statements:
-                connection.execute(statement)
-            connection.execute(f"PRAGMA user_version = {number}")
+    if version < len(migrations):
+        if version:
+            _copy(connection, path.with_name(f"{path.name}.v{version}.bak"))
+        with transaction(connection):
+            # Another process may have done it while this one waited for the lock: read the version again inside.
+            for number, statements in enumerate(migrations[_version(connection) :], start=_version(connection) + 1):
+                for statement in statements:
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA user_version = {number}")
 
 
 def _version(connection: sqlite3.Connection) -> int:
@@ -142,12 +215,15 @@ def _version(connection: sqlite3.Connection) -> int:
 
 
 def _copy(connection: sqlite3.Connection, target: Path) -> None:
-    """A whole copy, with what is still in the WAL."""
-    copy = sqlite3.connect(target)
+    """A whole copy, with what is still in the WAL, for this user alone."""
+    beside = target.with_name(f".{secrets.token_hex(8)}.new")
     try:
-        connection.backup(copy)
+        os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE))
+        with contextlib.closing(sqlite3.connect(beside)) as copy:
+            connection.backup(copy)
+        beside.replace(target)
     finally:
-        copy.close()
+        beside.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -165,15 +241,33 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 @contextlib.contextmanager
 def storage_problems(path: Path) -> Iterator[None]:
-    """Turn what the database or the file system raises inside into a StorageProblem that names the file."""
+    """Turn what the machine does to the database or its file into a StorageProblem that names the file.
+
+    Other errors of SQLite are faults of this program and go through. A damaged file is marked.
+    """
     try:
         yield
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte is the primary result code
-        if code == sqlite3.SQLITE_FULL:
+        if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _is_full(path.parent)):
             raise StorageProblem(reason("disk_full", path=path)) from error
-        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-            raise StorageProblem(reason("database_damaged", path=path, detail=error)) from error
-        raise StorageProblem(reason("not_writable", path=path, detail=error)) from error
+        if code in _DAMAGE:
+            _mark(path)
+            raise StorageProblem(reason("database_damaged", path=path)) from error
+        if code in _ENVIRONMENT:
+            raise StorageProblem(reason("not_writable", path=path, detail=error)) from error
+        raise
     except OSError as error:
-        raise StorageProblem(reason("not_writable", path=path, detail=error.strerror or error)) from error
+        raise storage_problem(error, path) from error
+
+
+def _mark(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        os.close(os.open(damage_mark(path), os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), PRIVATE))
+
+
+def _is_full(folder: Path) -> bool:
+    try:
+        return shutil.disk_usage(folder).free < _FULL_BELOW_BYTES
+    except OSError:
+        return False

@@ -1,0 +1,37 @@
+"""What a run asks of its store before and after: that it can be read, and that it holds what was saved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fieldray.domain.events import Publish, StoreMended
+from fieldray.errors import StorageProblem
+from fieldray.reasons import reason
+from fieldray.store.mending import mend
+from fieldray.store.results import ResultReader, ResultStore
+
+
+def open_store(database: Path, publish: Publish) -> ResultStore:
+    """The store; a damaged one is set aside first, and a person is told. Raises StorageProblem."""
+    try:
+        return ResultStore(database)
+    except StorageProblem as problem:
+        mended = mend(database) if problem.reason.code == "database_damaged" else None
+        if mended is None:
+            raise
+        publish(StoreMended(reason=mended))
+        return ResultStore(database)
+
+
+def require_kept(store: ResultReader, run_id: int, *, saved: int) -> None:
+    """Nothing is called finished that is not in the store. Raises StorageProblem (results_lost).
+
+    saved  the number of rows that the run was given
+    """
+    try:
+        store.run(run_id)
+        found = sum(store.counts(run_id).values())
+    except KeyError:
+        found = -1
+    if found < saved:
+        raise StorageProblem(reason("results_lost", path=store.path, found=max(found, 0), saved=saved))
