@@ -1,17 +1,44 @@
-"""The place where all parts meet: no arguments open the window, arguments run the command line."""
+"""The place where all parts meet: no arguments open the window, arguments run the command line.
+
+Everything else is imported inside: a Ctrl-C that comes while the program is still being read ends it quietly, too.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from fieldray.offline import opens_window, stay_offline
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+CANCELLED = 130
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run Fieldray; returns the exit code."""
-    arguments = sys.argv[1:] if arguments is None else arguments
+    return _quietly(lambda: _main(sys.argv[1:] if arguments is None else arguments))
+
+
+def window(arguments: Sequence[str]) -> int:
+    """Run the installed window: `arguments` are files and folders to screen; returns the exit code."""
+    return _quietly(lambda: _window(arguments))
+
+
+def _quietly(body: Callable[[], int]) -> int:
+    """What a person is to see of an end that came before a command or the window could take care of it."""
+    try:
+        from fieldray.commands.console import open_closed_streams
+
+        open_closed_streams()
+        return body()
+    except KeyboardInterrupt:
+        return CANCELLED
+
+
+def _main(arguments: list[str]) -> int:
+    from fieldray.offline import opens_window, stay_offline
+
     stay_offline(is_toolchain=arguments[:1] == ["adapt"], shows_window=opens_window(arguments))
     if arguments:
         from fieldray.cli import run
@@ -20,8 +47,11 @@ def main(arguments: list[str] | None = None) -> int:
     return _open_window(())
 
 
-def window(arguments: Sequence[str]) -> int:
-    """Run the installed window: `arguments` are files and folders to screen; returns the exit code."""
+def _window(arguments: Sequence[str]) -> int:
+    from pathlib import Path
+
+    from fieldray.offline import stay_offline
+
     stay_offline(shows_window=True)
     return _show(tuple(map(Path, arguments)))
 
@@ -36,16 +66,22 @@ def _open_window(paths: Sequence[Path]) -> int:
 
 
 def _show(paths: Sequence[Path]) -> int:
+    from fieldray.commands.console import system_console
+    from fieldray.errors import FieldrayError
     from fieldray.starting import has_screen
 
     if not has_screen():
         from fieldray.reasons import reason
 
-        sys.stderr.write(f"fieldray: {reason('no_screen').text}\n")
+        system_console().complain(reason("no_screen").text)
         return 1
     from fieldray.desktop.main_window import run
 
-    return run(paths)
+    try:
+        return run(paths)
+    except FieldrayError as problem:  # there is no window yet to show it in
+        system_console().complain(str(problem))
+        return 1
 
 
 if __name__ == "__main__":

@@ -40,24 +40,48 @@ class _Parser(argparse.ArgumentParser):
 def run(arguments: Sequence[str], *, open_window: OpenWindow | None = None, console: Console | None = None) -> int:
     """Run one command; the exit code. `open_window` shows the window with paths to screen, where there is one."""
     console = console or system_console()
-    try:
-        options = _parser(open_window).parse_args(arguments)
-    except SystemExit as stop:  # help was printed, or a usage error
-        return int(stop.code or 0)
-    from fieldray.journal import journal_kept
-
-    with journal_kept() as journal, _cancelled_by_signals():
+    with _cancelled_by_signals():
         try:
-            return int(options.command(options, console))
+            return _perform(_parser(open_window).parse_args(arguments), console)
+        except SystemExit as stop:  # help was printed, or a usage error
+            return int(stop.code or 0)
         except KeyboardInterrupt:
             console.complain("cancelled")
             return CANCELLED
         except FieldrayError as error:
             return _explain(error, console)
+
+
+def _perform(options: argparse.Namespace, console: Console) -> int:
+    """The command's exit code. Raises FieldrayError; any other error is a fault of the program, and told as one."""
+    from fieldray.journal import journal_kept
+
+    with journal_kept() as journal:
+        try:
+            _check_outputs(options)
+            return int(options.command(options, console))
+        except FieldrayError:
+            raise
         except Exception as error:
             log.exception("command failed")
             console.complain(f"{unexpected(error).text} {journal}")
             return 1
+
+
+def _check_outputs(options: argparse.Namespace) -> None:
+    """Before hours of work, of every command: whether its outputs may be written. Raises UsageProblem, StorageProblem.
+
+    `--out` names a folder, `--json` a file, and `paths` are what is read.
+    """
+    folder, lines = getattr(options, "out", None), getattr(options, "json", None)
+    if folder or lines not in (None, "-"):
+        from fieldray.reports.outputs import is_stream, require_folder, require_free
+
+        if folder:
+            require_folder(folder)
+        if lines not in (None, "-") and not is_stream(Path(lines)):
+            require_free(Path(lines), "lines", inputs=getattr(options, "paths", ()))
+            require_folder(Path(lines).parent, is_made=False)
 
 
 def _parser(open_window: OpenWindow | None) -> argparse.ArgumentParser:

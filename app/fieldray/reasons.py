@@ -155,6 +155,10 @@ PROGRAM: Final[Mapping[str, str]] = {
     "readers_not_started": "A process that reads images could not be started, so no image can be read: {detail}. Nothing "
                            "is wrong with the images. Close other programs; if this computer limits memory or open "
                            "files, raise the limits; else reinstall this program. Then start again.",
+    "output_is_input": "{path} is one of the files to be read, so nothing is written there. Give the output another name.",
+    "output_in_home": "{path} is in the program's own folder, where only it writes. Give the output another place.",
+    "output_not_ours": "{path} is there already, and it is no earlier output of this command, so it is not replaced. Give "
+                       "the output another name, or delete the file.",
     "nothing_to_screen": "There is nothing to screen: {path} does not exist.",
     "run_elsewhere": "Another window or command (process {process}) is screening the same with the same pack. "
                      "It is left alone; this is a run of its own.",

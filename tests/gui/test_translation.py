@@ -43,6 +43,7 @@ SAME_IN_ALL = {
     ),
     *("ai", "edge", "litert", "tflite", "runtime", "edgetpu", "compiler", "edgetpu_compiler", "coral", "docs", "udev"),
     *("plugdev", "cpupower", "frequency", "set", "g", "performance"),
+    *("FIELDRAY_HOME",),
     *("Apache", "GNU", "LGPL", "Qt", "Python", "for", "code", "qt", "io"),
     *(
         "pack",

@@ -6,6 +6,8 @@ import html
 from collections.abc import Sequence
 from typing import Any, Final
 
+from fieldray.reports.outputs import GENERATOR
+
 _STYLE: Final = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #1b1f24 }
 table { border-collapse: collapse; margin: 1rem 0 } td, th { padding: .25rem .8rem .25rem 0; text-align: left }
@@ -17,7 +19,8 @@ h2 { margin-top: 2.5rem }
 
 def page(title: str, parts: Sequence[str]) -> bytes:
     """The whole page from parts that are HTML already."""
-    head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{text(title)}</title><style>{_STYLE}</style>'
+    maker = f'<!doctype html><html lang="en"><meta charset="utf-8">{GENERATOR}'
+    head = f"{maker}<title>{text(title)}</title><style>{_STYLE}</style>"
     return (head + "\n".join(parts) + "</html>\n").encode()
 
 

@@ -8,6 +8,7 @@ from typing import Final
 from fieldray.bench.chart import svg
 from fieldray.bench.report import Block, Chart, Points, Report, Table
 from fieldray.reports.content import NOTICE
+from fieldray.reports.outputs import GENERATOR
 
 _STYLE: Final = """
 body { font: 15px/1.5 sans-serif; color: #222; background: #fff; max-width: 1100px; margin: 2em auto; padding: 0 1em }
@@ -27,7 +28,7 @@ def page(report: Report, *, made: str) -> str:
         (
             "<!DOCTYPE html>",
             '<html lang="en">',
-            f'<head><meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style></head>',
+            f'<head><meta charset="utf-8">{GENERATOR}<title>{title}</title><style>{_STYLE}</style></head>',
             f"<body><h1>{title}</h1>",
             f'<p class="notice">{NOTICE}</p>',
             f"<p>{escape(made)}</p>",

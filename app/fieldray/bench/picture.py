@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from pathlib import Path
+import io
 
 from fieldray.bench.chart import COLOURS
 from fieldray.bench.report import Chart
@@ -14,8 +14,8 @@ def can_draw() -> bool:
     return importlib.util.find_spec("matplotlib") is not None
 
 
-def write_png(chart: Chart, path: Path) -> None:
-    """Draw into a file. Raises OSError."""
+def png(chart: Chart) -> bytes:
+    """The bytes of the picture."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4.5), layout="constrained")
@@ -37,4 +37,6 @@ def write_png(chart: Chart, path: Path) -> None:
         axes.set_ylim(top=chart.top)
     axes.legend([series.name for series in chart.series])
     axes.grid(axis="y", alpha=0.4)
-    figure.savefig(path, dpi=120)
+    stream = io.BytesIO()
+    figure.savefig(stream, format="png", dpi=120, metadata={"Software": "fieldray"})
+    return stream.getvalue()

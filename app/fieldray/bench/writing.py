@@ -8,16 +8,14 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from fieldray.bench.chart import svg
 from fieldray.bench.page import page
-from fieldray.bench.picture import can_draw, write_png
+from fieldray.bench.picture import can_draw, png
 from fieldray.bench.report import Chart, Points, Report, Table
-from fieldray.errors import StorageProblem
 from fieldray.plain_text import visible
-from fieldray.reasons import reason
-from fieldray.reports.files import text_written_beside
+from fieldray.reports.outputs import Kind, own_text, write_own
 
 
 def lines(report: Report) -> Iterator[str]:
@@ -30,7 +28,7 @@ def lines(report: Report) -> Iterator[str]:
 
 
 def write(report: Report, folder: Path) -> tuple[Path, ...]:
-    """Write `<kind>.json`, `<kind>.html`, `<kind>-1.svg`, ... into a folder. Raises StorageProblem."""
+    """Write `<kind>.json`, `<kind>.html`, `<kind>-1.svg`, ... into a folder. Raises UsageProblem, StorageProblem."""
     facts = _when_and_where()
     texts = {
         f"{report.kind}.json": json.dumps({"report": report.kind, **facts, **report.data}, indent=1),
@@ -39,19 +37,12 @@ def write(report: Report, folder: Path) -> tuple[Path, ...]:
     charts = [block for block in report.blocks if isinstance(block, Chart)]
     texts |= {f"{report.kind}-{number}.svg": svg(chart) for number, chart in enumerate(charts, 1)}
     for name, text in texts.items():
-        with text_written_beside(folder / name, encoding="utf-8") as stream:
+        with own_text(folder / name, cast("Kind", name.rpartition(".")[2])) as stream:
             stream.write(text)
     pictures = {f"{report.kind}-{number}.png": chart for number, chart in enumerate(charts, 1) if can_draw()}
     for name, chart in pictures.items():
-        _draw(chart, folder / name)
+        write_own(folder / name, "png", png(chart))
     return tuple(folder / name for name in (*texts, *pictures))
-
-
-def _draw(chart: Chart, path: Path) -> None:
-    try:
-        write_png(chart, path)
-    except OSError as error:
-        raise StorageProblem(reason("not_writable", path=path, detail=error.strerror or error)) from error
 
 
 def _when_and_where() -> dict[str, Any]:

@@ -71,6 +71,24 @@ def system_console() -> Console:
     return Console(sys.stdout, sys.stderr)
 
 
+def open_closed_streams() -> None:
+    """Let a standard stream that the caller closed (`>&-`) lead to nowhere, for this process and its children.
+
+    Call it first of all: the next file opened would get the closed stream's number, and with it whatever a library
+    prints. A program of Windows without a console has no such streams.
+    """
+    import os
+
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free: this one
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w", encoding="utf-8", closefd=False))
+
+
 def _silence(stream: TextIO) -> None:
     """Let what is still buffered go nowhere, or Python complains about the broken pipe once more at exit."""
     with contextlib.suppress(OSError, ValueError):

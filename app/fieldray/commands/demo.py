@@ -34,9 +34,12 @@ def run(options: argparse.Namespace, console: Console) -> int:
     """Make, screen, show; the exit code."""
     from fieldray.imaging.synthetic import write_studies
     from fieldray.paths import user_data
+    from fieldray.reports.outputs import require_own
     from fieldray.starting import has_window
 
     folder = options.folder or user_data() / "demo"
+    for path in folder.glob("study-*.dcm") if folder.is_dir() else ():
+        require_own(path, "demo")  # a clinic may call its own studies so
     console.machine_reads = options.json == "-"
     console.say(f"Making synthetic studies in {folder}")
     console.say("They are drawings, not X-rays: what the pack makes of them shows how the program works, not the pack.")

@@ -9,15 +9,17 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TextIO
 
 from fieldray.commands.console import Console, duration_text, progress_text
 from fieldray.domain.events import BackendChanged, Event, OutcomeReady, Progress, RunChanged, Speed, StoreMended
 from fieldray.domain.finding import Category
 from fieldray.domain.model import Model, OperatingPoint
-from fieldray.errors import StorageProblem
-from fieldray.reasons import BACKENDS, PACKS, Reason, reason
+from fieldray.errors import FieldrayError
+from fieldray.persistence import storage_problem
+from fieldray.reasons import BACKENDS, PACKS, Reason
 from fieldray.reports.content import CATEGORY_TEXTS, NOTICE, image_line
+from fieldray.reports.outputs import is_stream, own_text
 
 if TYPE_CHECKING:
     from fieldray.pipeline.batch import Batch
@@ -27,25 +29,44 @@ CANCELLED: Final = 130
 
 
 @contextlib.contextmanager
-def json_lines(target: str | None, console: Console) -> Iterator[EmitLine | None]:
-    """Where `--json` lines go: nowhere (None), standard output ("-") or a file. Raises StorageProblem."""
+def json_lines(target: str | None, console: Console, *, inputs: Sequence[Path]) -> Iterator[EmitLine | None]:
+    """Where `--json` lines go: nowhere (None), standard output ("-"), a pipe or device, or a file.
+
+    A file is there when the run is over, also when it was cancelled or failed. Raises UsageProblem, StorageProblem.
+    """
     if target is None or target == "-":
         yield None if target is None else console.emit
         return
-    with contextlib.ExitStack() as stack:
-        try:
-            stream = stack.enter_context(Path(target).open("w", encoding="ascii", newline="\n"))
-        except OSError as error:
-            raise StorageProblem(reason("not_writable", path=target, detail=error.strerror)) from error
+    path, problem = Path(target), None
+    with _stream(path, inputs) as stream:
 
         def emit(line: str) -> None:
             try:
                 stream.write(line + "\n")
-                stream.flush()
+                stream.flush()  # a full disk is told at the image it hinders
             except OSError as error:
-                raise StorageProblem(reason("not_writable", path=target, detail=error.strerror)) from error
+                raise storage_problem(error, path) from error
 
-        yield emit
+        try:
+            yield emit
+        except FieldrayError as error:  # what was told so far is true all the same
+            problem = error
+    if problem:
+        raise problem
+
+
+@contextlib.contextmanager
+def _stream(path: Path, inputs: Sequence[Path]) -> Iterator[TextIO]:
+    """A pipe or a device that a person named is written to; a file appears when it is complete."""
+    if is_stream(path):
+        try:
+            with path.open("w", encoding="ascii", newline="\n") as stream:
+                yield stream
+        except OSError as error:
+            raise storage_problem(error, path) from error
+    else:
+        with own_text(path, "lines", encoding="ascii", inputs=inputs) as stream:
+            yield stream
 
 
 class RunReport:

@@ -42,7 +42,9 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--operating-point", metavar="NAME", help="one of the pack's (default: its first)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write the results into this folder")
     parser.add_argument("--formats", type=_formats, metavar="csv,json", help="of --out (default: all)")
-    parser.add_argument("--json", metavar="FILE|-", help="one JSON object a line and image, as they come")
+    parser.add_argument(
+        "--json", metavar="FILE|-", help="one JSON object per line and image: as they come with -, at the end in a file"
+    )
     parser.add_argument("--jobs", type=_jobs, metavar="N", help="files read at the same time")
     again = parser.add_mutually_exclusive_group()
     again.add_argument("--resume", action="store_true", help="take over what was done before (the default)")
@@ -69,11 +71,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
         model = load_model(PackLibrary(user_data()), options, complain=console.complain)
         from fieldray.commands.run import RunReport, json_lines
         from fieldray.pipeline.session import Session, system_engine
-        from fieldray.reports.files import require_writable
 
-        if options.out:
-            require_writable(options.out)
-        with json_lines(options.json, console) as emit:
+        with json_lines(options.json, console, inputs=options.paths) as emit:
             report = RunReport(console, emit, model=model, has_list=options.json is None)
             engines = functools.partial(system_engine, started=started)
             with Session(settings, report.publish, engines=engines, warm=warm) as session:

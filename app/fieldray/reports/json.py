@@ -8,12 +8,12 @@ from pathlib import Path
 
 from fieldray.domain.run import RunSpec, StoredResult
 from fieldray.reports.content import export_rows
-from fieldray.reports.files import text_written_beside
+from fieldray.reports.outputs import own_text
 
 
 def write_json(path: Path, results: Iterable[StoredResult], *, spec: RunSpec, about: Mapping[str, object]) -> None:
     """Write `{"about": {...}, "results": [...]}`; a result has the keys of `content.COLUMNS`. Raises StorageProblem."""
-    with text_written_beside(path, encoding="utf-8") as stream:
+    with own_text(path, "json", inputs=tuple(map(Path, spec.paths))) as stream:
         stream.write('{"about": ' + json.dumps(about, ensure_ascii=False, indent=1) + ',\n"results": [')
         separator = "\n"
         for result in results:

@@ -29,7 +29,7 @@ def results() -> list[StoredResult]:
 def test_a_table_reads_back_with_every_column(tmp_path: Path) -> None:
     path = tmp_path / "new" / "results.csv"
     write_csv(path, results(), spec=SPEC)
-    assert path.read_bytes().startswith(b"\xef\xbb\xbfpath,study,")
+    assert path.read_bytes().startswith(b'\xef\xbb\xbf"path","study",')
     with path.open(encoding="utf-8-sig", newline="") as stream:
         rows = list(csv.DictReader(stream))
     assert [tuple(row) for row in rows] == [COLUMNS] * 3
@@ -89,3 +89,48 @@ def test_a_place_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     with pytest.raises(StorageProblem) as problem:
         write_csv(tmp_path / "file" / "results.csv", [], spec=SPEC)
     assert problem.value.reason.code == "not_writable"
+
+
+SIGNS = "=+-@＝＋－＠"
+HIDDEN = ["", " ", "  ", "\u00a0", "\u200b", '"', "'", ' "', "\ufeff", "\u202e"]
+
+
+def strange_names() -> list[str]:
+    """Texts that become formulas where a spreadsheet splits lines as its country does."""
+    parts = [f"{hidden}{sign}1+1" for sign in SIGNS for hidden in HIDDEN]
+    names = [f"x{separator}{part}{separator}y.png" for separator in ",;\t|\n\r" for part in parts]
+    return [*parts, *names, "\t1", "\r1", "\n1", 'a";"=1+1', 'a"";=1', "a\r\n=1", ";;=1", ";,\t=1"]
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_no_cell_is_a_formula_however_the_line_is_split(tmp_path: Path, delimiter: str) -> None:
+    path = tmp_path / "results.csv"
+    write_csv(
+        path,
+        [
+            StoredResult(
+                row_id=number,
+                run_id=1,
+                outcome=screened(image_ref(name)),
+                is_resumed=False,
+                verdict=Verdict(choice="agree", note=name),
+            )
+            for number, name in enumerate(strange_names(), 1)
+        ],
+        spec=SPEC,
+    )
+    with path.open(encoding="utf-8-sig", newline="") as stream:
+        cells = [cell for row in csv.reader(stream, delimiter=delimiter) for cell in row]
+    assert len(cells) > len(strange_names())
+    begins = tuple(SIGNS)
+    assert [cell for cell in cells if cell.lstrip(' \u00a0\u200b\ufeff\u202e"').startswith(begins)] == []
+    if delimiter == ",":
+        assert [cell for cell in cells if cell.startswith(("\t", "\r", "\n"))] == []
+
+
+def test_every_field_is_quoted(tmp_path: Path) -> None:
+    path = tmp_path / "results.csv"
+    write_csv(path, results()[1:2], spec=SPEC)
+    head, row, _ = path.read_bytes().decode("utf-8-sig").split("\r\n")
+    assert head == ",".join(f'"{name}"' for name in COLUMNS)
+    assert row.startswith('"') and row.endswith('"')

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fieldray.errors import StorageProblem
-from fieldray.store.schema import MIGRATIONS, open_database
+from fieldray.store.schema import MIGRATIONS, open_database, storage_problems
 
 
 def test_a_new_file_has_the_newest_version_and_is_for_this_user_only(tmp_path: Path) -> None:
@@ -68,3 +68,45 @@ def test_a_place_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     with pytest.raises(StorageProblem) as problem:
         open_database(tmp_path / "file" / "results.sqlite")
     assert problem.value.reason.code == "not_writable"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="permissions of POSIX")
+def test_the_copy_made_before_a_change_is_for_this_user_only_and_follows_no_link(tmp_path: Path) -> None:
+    path, victim = tmp_path / "results.sqlite", tmp_path / "victim"
+    victim.write_text("precious")
+    (tmp_path / "results.sqlite.v1.bak").symlink_to(victim)
+    first, second = ("CREATE TABLE one (value TEXT)",), ("ALTER TABLE one ADD COLUMN more TEXT",)
+    open_database(path, migrations=(first,)).close()
+    path.chmod(0o644)
+    open_database(path, migrations=(first, second)).close()
+    assert victim.read_text() == "precious"
+    for name in ("results.sqlite", "results.sqlite.v1.bak"):
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    ("statement", "is_ours"),
+    [("SELECT * FROM nowhere", True), ("INSERT INTO runs (id) VALUES (1)", True), ("PRAGMA journal_mode", False)],
+)
+def test_a_fault_of_the_program_is_not_called_one_of_the_disk(tmp_path: Path, statement: str, is_ours: bool) -> None:
+    path = tmp_path / "results.sqlite"
+    with closing(open_database(path)) as connection:
+        if is_ours:
+            with pytest.raises(sqlite3.Error), storage_problems(path):
+                connection.execute(statement)
+        else:
+            with storage_problems(path):
+                connection.execute(statement)
+
+
+def test_what_the_machine_does_is_told_as_such(tmp_path: Path) -> None:
+    path = tmp_path / "results.sqlite"
+    with (
+        closing(open_database(path)) as first,
+        closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as second,
+    ):
+        first.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StorageProblem) as problem, storage_problems(path):
+            second.execute("BEGIN IMMEDIATE")
+        assert problem.value.reason.code == "not_writable"
+        first.execute("ROLLBACK")

@@ -1,0 +1,139 @@
+"""The one door for files that a person names to be written: what the program did not write, it does not replace.
+
+A file is known to be the program's own by its content, never by its name. Refused are an input under any of its names,
+whatever lies in the program's own folder, links and devices in the place of a file, and every file that was not
+written by the same kind of output before. A forgotten argument must not cost an X-ray.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, Literal, TextIO
+
+from fieldray.errors import UsageProblem
+from fieldray.paths import user_data
+from fieldray.persistence import SHARED, is_plain, storage_problem, written_beside
+from fieldray.reasons import reason
+
+Kind = Literal["lines", "csv", "json", "html", "svg", "png", "tflite", "demo"]
+GENERATOR: Final = '<meta name="generator" content="fieldray">'
+_HEAD_BYTES: Final = 2**16
+_LINE_KEYS: Final = frozenset({"path", "study", "image", "status", "decision", "model_sha256", "decode_ms"})
+_CSV_STARTS: Final = (b'"path","study","image",', b"path,study,image,")
+_JSON_STARTS: Final = (b'{"about": {', b'{\n "report": "', b'{\n "pack": "', b'{\n "study": "')
+_SVG_WORDS: Final = b'role="img" font-family="sans-serif" font-size="12"'
+
+
+def require_free(path: Path, kind: Kind, *, inputs: Sequence[Path] = ()) -> None:
+    """Refuse to write to `path` in the program's own folder, or over anything but an earlier output of this kind.
+
+    inputs  files and folders that are read
+    Raises UsageProblem (output_in_home, output_is_input, output_not_ours), OSError where it cannot be looked at.
+    """
+    require_outside_home(path)
+    require_own(path, kind, inputs=inputs)
+
+
+def require_own(path: Path, kind: Kind, *, inputs: Sequence[Path] = ()) -> None:
+    """Refuse to write to `path` unless nothing is there, or what the program wrote for the same purpose.
+
+    Raises UsageProblem (output_is_input, output_not_ours), OSError where it cannot be looked at.
+    """
+    if not os.path.lexists(path):
+        return
+    if any(_is_same(path, place) for place in inputs):
+        raise UsageProblem(reason("output_is_input", path=path))
+    if not is_plain(path) or not _is_ours(path, kind):
+        raise UsageProblem(reason("output_not_ours", path=path))
+
+
+def require_outside_home(path: Path) -> None:
+    """Keep a person's files apart from the program's own. Raises UsageProblem (output_in_home)."""
+    real = Path(os.path.realpath(path))
+    if any(_is_same(place, user_data()) for place in (real, *real.parents)):
+        raise UsageProblem(reason("output_in_home", path=path))
+
+
+def is_stream(path: Path) -> bool:
+    """Whether a pipe or a device is there, to which anything can be written as it comes."""
+    return path.is_fifo() or path.is_char_device()
+
+
+def require_folder(folder: Path, *, is_made: bool = True) -> None:
+    """Make a folder for outputs if absent (unless not `is_made`) and try to write there, before hours of work.
+
+    Raises UsageProblem (output_in_home), StorageProblem.
+    """
+    require_outside_home(folder)
+    try:
+        if is_made:
+            folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise storage_problem(error, folder) from error
+
+
+@contextlib.contextmanager
+def own_text(path: Path, kind: Kind, *, encoding: str = "utf-8", inputs: Sequence[Path] = ()) -> Iterator[TextIO]:
+    """A text stream whose content appears at `path` when the block ends well, and vanishes when it does not.
+
+    File names that are not valid Unicode are written with backslash escapes (as in JSON). The folder is made if
+    absent. Raises UsageProblem as `require_free`, StorageProblem (disk_full, not_writable).
+    """
+    with written_beside(path, mode=SHARED) as stream:
+        require_free(path, kind, inputs=inputs)
+        text = io.TextIOWrapper(stream, encoding=encoding, errors="backslashreplace", newline="")
+        try:
+            yield text
+        finally:
+            text.detach()  # brings what it holds to the stream, which is not its own to close
+        require_free(path, kind, inputs=inputs)  # hours may have passed
+
+
+def write_own(path: Path, kind: Kind, data: bytes) -> None:
+    """Write bytes as `own_text` does a text. Raises as it does."""
+    with written_beside(path, mode=SHARED) as stream:
+        require_free(path, kind)
+        stream.write(data)
+
+
+def _is_ours(path: Path, kind: Kind) -> bool:
+    with path.open("rb") as stream:
+        head = stream.read(_HEAD_BYTES)
+    return not head or _RECOGNISE[kind](head)
+
+
+def _is_same(first: Path, second: Path) -> bool:
+    """Whether two names lead to one file or folder."""
+    try:
+        return os.path.samefile(first, second)  # noqa: PTH121
+    except OSError:
+        return False
+
+
+def _is_lines(head: bytes) -> bool:
+    try:
+        line = json.loads(head.partition(b"\n")[0])
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(line, dict) and line.keys() >= _LINE_KEYS
+
+
+_RECOGNISE: Final[Mapping[Kind, Callable[[bytes], bool]]] = {
+    "lines": _is_lines,
+    "csv": lambda head: head.removeprefix(b"\xef\xbb\xbf").startswith(_CSV_STARTS),
+    "json": lambda head: head.startswith(_JSON_STARTS),
+    # The second is the beginning of the pages of older versions, which did not name their maker.
+    "html": lambda head: GENERATOR.encode() in head or b"<style>\nbody { font: 15px/1.5" in head,
+    "svg": lambda head: head.startswith(b"<svg ") and _SVG_WORDS in head[:512],
+    "png": lambda head: head.startswith(b"\x89PNG") and b"tEXtSoftware\0fieldray" in head[:512],
+    "tflite": lambda head: head[4:8] == b"TFL3",
+    "demo": lambda head: b"Synthetic^" in head and b"Synthetic chest, not a patient" in head,
+}

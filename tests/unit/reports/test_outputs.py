@@ -1,0 +1,123 @@
+"""The one door for outputs: what the program did not write, it does not replace."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from fieldray.errors import UsageProblem
+from fieldray.reports.content import image_line
+from fieldray.reports.csv import write_csv
+from fieldray.reports.json import write_json
+from fieldray.reports.outputs import Kind, own_text, require_free, write_own
+from outcomes import run_spec, screened
+
+
+def refusal(path: Path, kind: Kind = "lines", *inputs: Path) -> str | None:
+    try:
+        require_free(path, kind, inputs=inputs)
+    except UsageProblem as problem:
+        return problem.reason.code
+    return None
+
+
+def image(folder: Path, name: str = "film.png") -> Path:
+    Image.new("L", (64, 64)).save(folder / name)
+    return folder / name
+
+
+def own_lines(path: Path) -> Path:
+    path.write_text(json.dumps(image_line(screened(), pack="p", model_sha256="0")) + "\n")
+    return path
+
+
+def test_a_free_name_and_an_earlier_output_are_written(tmp_path: Path) -> None:
+    assert refusal(tmp_path / "new") is None
+    assert refusal(own_lines(tmp_path / "lines")) is None
+    (tmp_path / "empty").touch()
+    assert refusal(tmp_path / "empty") is None
+
+
+def test_an_input_is_refused_under_all_its_names(tmp_path: Path) -> None:
+    film = image(tmp_path)
+    assert refusal(film, "lines", film) == "output_is_input"
+    assert refusal(tmp_path / "." / "film.png", "lines", film) == "output_is_input"
+    if sys.platform != "win32":
+        (tmp_path / "hard").hardlink_to(film)
+        assert refusal(tmp_path / "hard", "lines", film) == "output_is_input"
+        (tmp_path / "soft").symlink_to(film)
+        assert refusal(tmp_path / "soft", "lines", film) == "output_is_input"
+        empty = tmp_path / "empty.dcm"
+        empty.touch()
+        assert refusal(empty, "lines", empty) == "output_is_input"
+
+
+@pytest.mark.parametrize("kind", ["lines", "csv", "json", "html", "svg", "png", "tflite", "demo"])
+def test_what_the_program_did_not_write_is_refused(tmp_path: Path, kind: Kind) -> None:
+    film = image(tmp_path)
+    assert refusal(film, kind) == "output_not_ours"
+    texts = ["path,result\n", '{"name": "mine"}\n', '{"path": "a"}\n', "<html>", "<svg ></svg>", "[" * 70_000, "\0"]
+    for number, text in enumerate(texts):
+        place = tmp_path / f"file{number}"
+        place.write_text(text)
+        assert refusal(place, kind) == "output_not_ours", text[:20]
+    assert refusal(tmp_path, kind) == "output_not_ours"
+
+
+def test_nothing_is_written_into_the_programs_own_folder(home: Path, tmp_path: Path) -> None:
+    (home / "results.sqlite").write_bytes(b"SQLite format 3\0")
+    for place in (home / "results.sqlite", home / "new.json", home / "deep" / "new.json", home):
+        assert refusal(place) == "output_in_home"
+    if sys.platform != "win32":
+        (tmp_path / "way").symlink_to(home)
+        assert refusal(tmp_path / "way" / "results.sqlite") == "output_in_home"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links of POSIX")
+def test_a_link_is_refused_even_to_an_output_of_ours(tmp_path: Path) -> None:
+    own_lines(tmp_path / "lines")
+    (tmp_path / "link").symlink_to(tmp_path / "lines")
+    assert refusal(tmp_path / "link") == "output_not_ours"
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    assert refusal(tmp_path / "dangling") == "output_not_ours"
+
+
+def test_what_takes_the_place_while_it_is_being_written_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    with pytest.raises(UsageProblem), own_text(path, "lines") as stream:
+        stream.write("something")
+        path.write_text("precious")
+    assert path.read_text() == "precious"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+WRITERS: dict[Kind, Callable[[Path], None]] = {
+    "csv": lambda path: write_csv(path, [], spec=run_spec()),
+    "json": lambda path: write_json(path, [], spec=run_spec(), about={"program": "fieldray"}),
+}
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_an_export_replaces_its_own_and_nothing_else(tmp_path: Path, kind: Kind) -> None:
+    path = tmp_path / "export"
+    WRITERS[kind](path)
+    WRITERS[kind](path)
+    film = image(tmp_path)
+    before = film.read_bytes()
+    with pytest.raises(UsageProblem):
+        WRITERS[kind](film)
+    assert film.read_bytes() == before
+    assert sorted(place.name for place in tmp_path.iterdir()) == ["export", "film.png"]
+
+
+def test_bytes_go_through_the_same_door(tmp_path: Path) -> None:
+    write_own(tmp_path / "net.tflite", "tflite", b"\0\0\0\0TFL3")
+    write_own(tmp_path / "net.tflite", "tflite", b"\0\0\0\0TFL3 again")
+    film = image(tmp_path)
+    with pytest.raises(UsageProblem):
+        write_own(film, "tflite", b"\0\0\0\0TFL3")

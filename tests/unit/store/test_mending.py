@@ -1,0 +1,224 @@
+"""A store that is damaged, moved or begun twice: nothing is called kept that is not."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sqlite3
+import stat
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from fieldray.domain.run import Verdict
+from fieldray.errors import StorageProblem
+from fieldray.store.mending import mend
+from fieldray.store.results import ResultReader, ResultStore
+from fieldray.store.schema import damage_mark, open_database
+from outcomes import image_ref, run_spec, screened
+
+SPEC = run_spec()
+COUNT = 60
+posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows holds open files fast")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A store with one run, results and a verdict, closed in order."""
+    place = tmp_path / "home" / "results.sqlite"
+    with ResultStore(place) as store:
+        run_id = store.open_run(SPEC)
+        for number in range(COUNT):
+            row_id = store.save(run_id, screened(image_ref(f"{number:03}.dcm")), spec=SPEC)
+        store.set_verdict(row_id, Verdict(choice="agree", note="seen"))
+        store.set_state(run_id, "finished")
+    return place
+
+
+def damage(path: Path, *, start: float = 0.3, end: float = 0.6) -> None:
+    """Write nonsense over a part of the file, given as shares of its length."""
+    size = path.stat().st_size
+    with path.open("r+b") as stream:
+        stream.seek(int(size * start))
+        stream.write(b"\xa5" * int(size * (end - start)))
+
+
+def names(path: Path) -> set[str]:
+    with ResultReader(path) as reader:
+        return {row.outcome.ref.path.name for run in reader.runs() for row in reader.rows(run.run_id)}
+
+
+def find_damage(path: Path) -> str | None:
+    """The code of the reason that opening and reading it all gives."""
+    try:
+        names(path)
+    except StorageProblem as problem:
+        return problem.reason.code
+    return None
+
+
+def mend_if_damaged(path: Path) -> None:
+    if find_damage(path) == "database_damaged":
+        assert mend(path) is not None
+
+
+def test_a_damaged_store_is_set_aside_and_what_can_be_read_is_kept(path: Path) -> None:
+    damage(path)
+    before = path.read_bytes()
+    assert find_damage(path) == "database_damaged"
+    with pytest.raises(StorageProblem):  # marked: not opened again before it is mended
+        open_database(path)
+    told = mend(path)
+    assert told is not None
+    parameters = dict(told.parameters)
+    assert Path(parameters["path"]).read_bytes() == before
+    kept = names(path)
+    assert 0 < len(kept) < COUNT
+    assert int(parameters["results"]) == len(kept)
+    assert not damage_mark(path).exists()
+    assert mend(path) is None
+    with ResultStore(path) as store:
+        store.save(store.open_run(SPEC), screened(image_ref("new.dcm")), spec=SPEC)
+    if sys.platform != "win32":
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_second_damage_gets_a_place_of_its_own(path: Path) -> None:
+    for _ in range(2):
+        path.write_bytes(b"these are no results" * 100)
+        assert find_damage(path) == "database_damaged"
+        assert mend(path) is not None
+    assert len(list(path.parent.glob("results.damaged-*.sqlite"))) == 2
+
+
+def test_companions_go_with_the_store_and_give_what_they_hold(path: Path, tmp_path: Path) -> None:
+    """A copy of a store at work has its last results in the companion alone."""
+    with ResultStore(path) as store:
+        store.save(store.open_run(SPEC, fresh=True), screened(image_ref("last.dcm")), spec=SPEC)
+        copy = tmp_path / "copy"
+        shutil.copytree(path.parent, copy)
+    place = copy / path.name
+    assert place.with_name(place.name + "-wal").stat().st_size > 0
+    damage_mark(place).touch()
+    assert mend(place) is not None
+    assert place.with_name("results.damaged-1.sqlite-wal").exists()
+    assert not place.with_name(place.name + "-wal").exists()
+    assert "last.dcm" in names(place)
+
+
+def test_mending_that_was_stopped_is_begun_again(path: Path) -> None:
+    """Stopped after the old file got its new name: a new one must not be begun empty meanwhile."""
+    damage_mark(path).touch()
+    path.rename(path.with_name("results.damaged-1.sqlite"))
+    path.with_name("results.mending.sqlite").write_bytes(b"half")
+    with pytest.raises(StorageProblem):
+        open_database(path)
+    assert not path.exists()
+    assert mend(path) is not None
+    assert len(names(path)) == COUNT
+
+
+def test_a_run_that_is_lost_leaves_its_number_to_nobody(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("DELETE FROM runs")
+        connection.execute("DELETE FROM sqlite_sequence WHERE name = 'runs'")
+        connection.commit()
+    damage_mark(path).touch()
+    mend(path)
+    with ResultStore(path) as store:
+        assert store.open_run(SPEC) == 2
+        assert store.counts(2) == {}
+
+
+def test_forty_four_torn_copies_are_all_opened_or_mended(path: Path, tmp_path: Path) -> None:
+    data = path.read_bytes()
+    for number in range(44):
+        place = tmp_path / str(number) / path.name
+        place.parent.mkdir()
+        place.write_bytes(data[: len(data) * number // 44])
+        mend_if_damaged(place)
+        with ResultStore(place) as store:
+            run_id = store.open_run(SPEC, fresh=True)
+            store.save(run_id, screened(image_ref("new.dcm")), spec=SPEC)
+            assert store.counts(run_id) == {"abnormal": 1}
+
+
+@posix
+@pytest.mark.parametrize("accident", ["removed", "moved", "replaced", "replaced by a link"])
+def test_a_store_that_is_no_longer_there_is_noticed(path: Path, tmp_path: Path, accident: str) -> None:
+    backup = tmp_path / "backup"
+    shutil.copy(path, backup)
+    with ResultStore(path) as store:
+        run_id = store.open_run(SPEC, fresh=True)
+        if accident == "removed":
+            path.unlink()
+        elif accident == "replaced":
+            backup.replace(path)
+        else:
+            path.rename(tmp_path / "elsewhere")
+            if accident == "replaced by a link":
+                path.symlink_to(tmp_path / "elsewhere")
+        for act in (
+            lambda: store.save(run_id, screened(image_ref("new.dcm")), spec=SPEC),
+            lambda: store.set_state(run_id, "finished"),
+            lambda: store.counts(run_id),
+        ):
+            with pytest.raises(StorageProblem) as problem:
+                act()
+            assert problem.value.reason.code == "store_gone"
+    if accident == "replaced":  # its changes were not taken for those of the backup
+        assert len(names(path)) == COUNT
+        with closing(sqlite3.connect(path)) as connection:
+            assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+@posix
+@pytest.mark.parametrize("ending", ["", "-wal", "-shm"])
+def test_a_store_that_is_a_link_is_refused(tmp_path: Path, ending: str) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"")
+    path = tmp_path / "results.sqlite"
+    path.with_name(path.name + ending).symlink_to(victim)
+    with pytest.raises(StorageProblem) as problem:
+        open_database(path)
+    assert problem.value.reason.code == "not_plain"
+    assert victim.read_bytes() == b""
+
+
+BEGIN = """
+import sys
+from pathlib import Path
+from fieldray.store.schema import open_database
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(20):
+    open_database(Path(sys.argv[1]) / f"{number}.sqlite").close()
+"""
+
+
+def test_programs_that_begin_at_once_share_one_store(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        programs = [
+            stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", BEGIN, str(tmp_path)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            for _ in range(3)
+        ]
+        for program in programs:
+            assert program.stdout
+            program.stdout.readline()
+        for program in programs:
+            assert program.stdin
+            program.stdin.write("\n")
+            program.stdin.flush()
+        assert [program.communicate()[1] for program in programs] == [""] * 3
+    assert sorted(place.suffix for place in tmp_path.iterdir()) == [".sqlite"] * 20

@@ -1,0 +1,129 @@
+"""Files that are there whole or not at all, and whose folder is one user's alone."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fieldray.errors import StorageProblem
+from fieldray.persistence import SHARED, make_private, require_plain, write_atomically, write_new, written_beside
+
+posix = pytest.mark.skipif(sys.platform == "win32", reason="links and permissions of POSIX")
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.fixture(params=[0o000, 0o022, 0o077])
+def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+def test_the_new_content_replaces_the_old_and_nothing_else_is_left(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "file.json"
+    write_atomically(path, b"old")
+    write_atomically(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert [place.name for place in path.parent.iterdir()] == ["file.json"]
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_what_breaks_in_the_middle_leaves_the_old(tmp_path: Path, error: type[BaseException]) -> None:
+    path = tmp_path / "file"
+    write_atomically(path, b"old")
+    with pytest.raises(error), written_beside(path) as stream:
+        stream.write(b"half")
+        raise error
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_name_of_the_greatest_length_can_be_written(tmp_path: Path) -> None:
+    write_atomically(tmp_path / ("x" * 255), b"content")
+    assert (tmp_path / ("x" * 255)).read_bytes() == b"content"
+
+
+@posix
+def test_no_link_is_followed_whatever_it_is_called(tmp_path: Path) -> None:
+    """Neither one in the file's own place nor one in the place that older versions wrote beside."""
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    folder = tmp_path / "reports"
+    folder.mkdir()
+    for name in ("report", "report.new", "report.part", ".report.new"):
+        (folder / name).symlink_to(victim)
+    write_atomically(folder / "report", b"content")
+    assert victim.read_text() == "precious"
+    assert not (folder / "report").is_symlink()
+    assert (folder / "report").read_bytes() == b"content"
+
+
+@posix
+def test_two_writers_at_once_do_not_mix(tmp_path: Path) -> None:
+    path, texts = tmp_path / "file", [bytes([letter]) * 100_000 for letter in b"abcd"]
+    threads = [threading.Thread(target=write_atomically, args=(path, text)) for text in texts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert path.read_bytes() in texts
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@posix
+def test_private_is_private_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+    write_atomically(tmp_path / "private", b"")
+    write_atomically(tmp_path / "shared", b"", mode=SHARED)
+    assert mode_of(tmp_path / "private") == 0o600
+    assert mode_of(tmp_path / "shared") == 0o666 & ~umask
+    make_private(tmp_path / "home")
+    assert mode_of(tmp_path / "home") == 0o700
+
+
+@posix
+def test_a_folder_that_was_open_is_closed(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    make_private(tmp_path)
+    assert mode_of(tmp_path) == 0o700
+
+
+@posix
+def test_a_folder_for_everybody_stays_so(tmp_path: Path) -> None:
+    tmp_path.chmod(0o1777)
+    make_private(tmp_path)
+    assert mode_of(tmp_path) == 0o1777
+
+
+def test_a_new_file_is_never_written_over(tmp_path: Path) -> None:
+    write_new(tmp_path / "file", b"first")
+    with pytest.raises(FileExistsError):
+        write_new(tmp_path / "file", b"second")
+    assert (tmp_path / "file").read_bytes() == b"first"
+
+
+@posix
+def test_what_is_no_ordinary_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("link", "folder", "pipe"):
+        with pytest.raises(StorageProblem) as problem:
+            require_plain(tmp_path / name)
+        assert problem.value.reason.code == "not_plain"
+    require_plain(tmp_path / "absent")
+
+
+def test_a_place_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(StorageProblem) as problem:
+        write_atomically(tmp_path / "file" / "inside", b"")
+    assert problem.value.reason.code == "not_writable"

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from fieldray.errors import StorageProblem, UsageProblem
+from fieldray.settings import TABLE, Settings, load
+
+
+def test_every_default_is_allowed() -> None:
+    assert [row.key for row in TABLE if row.problem(row.default)] == []
+
+
+def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+    settings = Settings({"decoders": 3, "language": "uk"})
+    settings.save(tmp_path / "settings.json")
+    again, problems = load(tmp_path / "settings.json")
+    assert (again["decoders"], again["language"], again["theme"], problems) == (3, "uk", "system", ())
+
+
+def test_what_this_version_does_not_know_stays_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "settings.json"
+    written = {"of_a_newer_version": [1, {"a": None}], "theme": "sepia", "decoders": 2}
+    path.write_text(json.dumps(written))
+    settings, problems = load(path)
+    assert (settings["theme"], len(problems)) == ("system", 2)
+    settings.set("language", "en")
+    settings.save(path)
+    assert json.loads(path.read_text()) == {**written, "language": "en"}
+    settings.set("theme", "dark")
+    settings.save(path)
+    assert json.loads(path.read_text())["theme"] == "dark"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[" * 100_000, '{"decoders": ', "[1]", "\ud7ff", '{"decoders": 1' + "0" * 5000 + "}"]
+)
+def test_a_file_that_makes_no_sense_gives_the_defaults(tmp_path: Path, text: str) -> None:
+    (tmp_path / "settings.json").write_text(text, encoding="utf-8")
+    settings, _ = load(tmp_path / "settings.json")
+    assert settings["decoders"] == 0
+
+
+def test_a_value_out_of_range_is_refused() -> None:
+    with pytest.raises(UsageProblem):
+        Settings({"decoders": 65})
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links of POSIX")
+def test_a_link_in_the_place_of_the_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "other").write_text('{"decoders": 5}')
+    (tmp_path / "settings.json").symlink_to(tmp_path / "other")
+    settings, problems = load(tmp_path / "settings.json")
+    assert (settings["decoders"], [problem.code for problem in problems]) == (0, ["not_plain"])
+    with pytest.raises(StorageProblem):
+        settings.save(tmp_path / "settings.json")
+    assert (tmp_path / "other").read_text() == '{"decoders": 5}'
