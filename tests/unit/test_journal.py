@@ -1,7 +1,12 @@
 from __future__ import annotations
 
 import logging
+import os
+import stat
+import sys
 from pathlib import Path
+
+import pytest
 
 from fieldray.journal import FILE_NAME, journal_kept
 
@@ -49,3 +54,33 @@ def test_no_name_can_forge_a_record(tmp_path: Path) -> None:
     assert "    Traceback (most recent call last):" in lines
     assert any("forged\\x1b[2J\\u202e" in line for line in lines)
     assert "\x1b" not in path.read_text(encoding="utf-8")
+
+
+posix = pytest.mark.skipif(sys.platform == "win32", reason="links and permissions of POSIX")
+
+
+@posix
+def test_it_is_for_this_user_only_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        (tmp_path / FILE_NAME).touch(mode=0o644)
+        with journal_kept(tmp_path) as path:
+            logging.getLogger("fieldray").error("private")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert "private" in path.read_text(encoding="utf-8")
+
+
+@posix
+def test_a_link_is_not_followed_and_a_pipe_stops_nobody(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    for name in ("with link", "with pipe"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "with link" / FILE_NAME).symlink_to(victim)
+    os.mkfifo(tmp_path / "with pipe" / FILE_NAME)
+    for name in ("with link", "with pipe"):
+        with journal_kept(tmp_path / name):
+            logging.getLogger("fieldray").error("lost")
+    assert victim.read_text() == "precious"

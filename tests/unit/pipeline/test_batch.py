@@ -3,10 +3,14 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
+import sqlite3
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +18,12 @@ from typing import Any
 import pytest
 
 from fakes import FakeEngine, FakeReaders
-from fieldray.domain.events import Event, OutcomeReady, Progress, RunChanged, Speed
+from fieldray.domain.events import Event, OutcomeReady, Progress, RunChanged, Speed, StoreMended
 from fieldray.domain.finding import Outcome
 from fieldray.domain.model import InputSpec
 from fieldray.domain.run import Verdict
 from fieldray.domain.study import ImageRef
-from fieldray.errors import UsageProblem
+from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.imaging.answers import ReadResult
 from fieldray.imaging.quality import check_header
 from fieldray.pipeline.assessment import choose
@@ -29,6 +33,7 @@ from fieldray.pipeline.screen import screen_image
 from fieldray.pipeline.statistics import Statistics
 from fieldray.reasons import reason
 from fieldray.store.results import ResultReader, ResultStore
+from fieldray.store.schema import damage_mark
 from outcomes import run_spec
 from tiny_models import tiny_model
 
@@ -428,3 +433,63 @@ def test_the_export_has_the_verdict_on_what_it_shows_and_keeps_the_one_on_what_w
         "abnormal", 1.0, "agree", "scar"
     )  # fmt: skip
     assert earlier["content_sha256"] == ready.outcome.facts.content_sha256 != row["content_sha256"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows holds open files fast")
+@pytest.mark.parametrize("accident", ["removed", "replaced"])
+def test_a_store_that_vanishes_in_mid_run_fails_the_run(tmp_path: Path, accident: str) -> None:
+    """Also after the last image: nothing is called finished that is not kept."""
+    database, backup = tmp_path / "home" / "results.sqlite", tmp_path / "backup"
+    Run(tmp_path, ["dark.png"], database=database).finish()
+    shutil.copy(database, backup)
+    names, done = [f"dark{number}.png" for number in range(5)], Counter[type]()
+
+    def act(event: Event) -> None:
+        done[type(event)] += 1
+        if isinstance(event, OutcomeReady) and done[OutcomeReady] == len(names):
+            database.unlink() if accident == "removed" else backup.replace(database)
+
+    run = Run(tmp_path, names, database=database, listener=act).finish()
+    assert run.states[-1] == "failed"
+    assert run.batch.reason and run.batch.reason.code == "store_gone"
+    assert run.batch.run_id == 0  # nobody exports what has its number in the store that is there now
+    assert Run(tmp_path, names, database=database).finish().states == ["running", "finished"]
+
+
+@pytest.mark.parametrize("statement", ["DELETE FROM results", "DELETE FROM runs"])
+def test_results_that_are_not_in_the_store_at_the_end_fail_the_run(tmp_path: Path, statement: str) -> None:
+    """As after another file was copied over the store without a new name."""
+    names, done = [f"dark{number}.png" for number in range(5)], Counter[type]()
+
+    def act(event: Event) -> None:
+        done[type(event)] += 1
+        if isinstance(event, OutcomeReady) and done[OutcomeReady] == len(names):
+            with closing(sqlite3.connect(tmp_path / "results.sqlite")) as connection:
+                connection.execute("PRAGMA foreign_keys = OFF")
+                connection.execute(statement)
+                connection.commit()
+
+    run = Run(tmp_path, names, listener=act).finish()
+    assert run.states[-1] == "failed"
+    assert run.batch.reason and run.batch.reason.code == "results_lost"
+
+
+def test_a_damaged_store_is_mended_before_a_run_and_a_person_is_told(tmp_path: Path) -> None:
+    first = Run(tmp_path, ["bright.png", "dark.png"]).finish()
+    damage_mark(first.database).touch()
+    second = Run(tmp_path, ["bright.png", "dark.png"]).finish()
+    assert [dict(event.reason.parameters)["results"] for event in second.of(StoreMended)] == ["2"]
+    assert second.states == ["running", "finished"]
+    assert all(event.is_resumed for event in second.of(OutcomeReady))
+
+
+def test_a_run_that_fails_is_not_left_running_in_the_store(tmp_path: Path) -> None:
+    def listener(event: Event) -> None:
+        if isinstance(event, OutcomeReady):
+            raise StorageProblem(reason("disk_full", path="lines"))
+
+    run = Run(tmp_path, ["dark.png"], listener=listener).finish()
+    with ResultReader(run.database) as reader:
+        stored = reader.run(run.batch.run_id)
+    assert (stored.state, stored.reason) == ("failed", reason("disk_full", path="lines"))
+    assert [place.name for place in tmp_path.glob("*reserve*")] == []

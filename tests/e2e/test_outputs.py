@@ -1,0 +1,195 @@
+"""What a slip of the hand may cost: no image, no result, and no exit code that says all is well."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from program import Fieldray, command, lines_of, write_films
+
+posix = pytest.mark.skipif(sys.platform == "win32", reason="a shell of POSIX")
+
+
+def test_a_forgotten_argument_costs_no_image(tmp_path: Path, fieldray: Fieldray, pack_options: list[str]) -> None:
+    films = write_films(tmp_path / "films", 3)
+    before = {path: path.read_bytes() for path in films}
+    done = fieldray("screen", *pack_options, "--json", *films)  # as the shell writes films/* out
+    assert (done.returncode, "no earlier output" in done.stderr) == (2, True)
+    done = fieldray("screen", *films, *pack_options, "--json", films[1])
+    assert (done.returncode, "files to be read" in done.stderr) == (2, True)
+    assert {path: path.read_bytes() for path in films} == before
+
+
+def test_the_programs_own_files_are_no_outputs(
+    tmp_path: Path, home: Path, fieldray: Fieldray, pack_options: list[str]
+) -> None:
+    films = tmp_path / "films"
+    write_films(films, 1)
+    assert fieldray("screen", films, *pack_options).returncode == 0
+    for option, place in [("--json", home / "results.sqlite"), ("--json", home / "new"), ("--out", home / "out")]:
+        done = fieldray("screen", films, *pack_options, option, place)
+        assert (done.returncode, "program's own folder" in done.stderr) == (2, True)
+    with closing(sqlite3.connect(home / "results.sqlite")) as connection:
+        assert connection.execute("SELECT COUNT(*) FROM results").fetchone() == (1,)
+
+
+def test_lines_are_replaced_by_lines_and_a_pipe_takes_them(
+    tmp_path: Path, fieldray: Fieldray, pack_options: list[str]
+) -> None:
+    films = tmp_path / "films"
+    write_films(films, 2)
+    for _ in range(2):
+        assert fieldray("screen", films, *pack_options, "--json", tmp_path / "lines").returncode == 0
+    assert len(lines_of((tmp_path / "lines").read_text())) == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["films", "lines"]
+    if sys.platform != "win32":
+        done = fieldray("screen", films, *pack_options, "--json", "/dev/stderr")
+        assert (done.returncode, done.stderr.count('"status"')) == (0, 2)
+
+
+def test_demo_writes_over_no_study_but_its_own(tmp_path: Path, fieldray: Fieldray, pack_options: list[str]) -> None:
+    (tmp_path / "study-001.dcm").write_bytes(b"a clinic's own")
+    done = fieldray("demo", "--no-window", "--folder", tmp_path, *pack_options)
+    assert done.returncode == 2
+    assert (tmp_path / "study-001.dcm").read_bytes() == b"a clinic's own"
+
+
+@posix
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_disturb_nothing(
+    tmp_path: Path, home: Path, fieldray: Fieldray, pack_options: list[str], closed: str
+) -> None:
+    write_films(tmp_path / "films", 3)
+    for more in ([], ["--json", tmp_path / "lines"]):
+        arguments = command("screen", tmp_path / "films", *pack_options, "--fresh", *more)
+        done = subprocess.run(
+            ["sh", "-c", f'"$@" {closed}', "sh", *arguments], capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+    with closing(sqlite3.connect(home / "results.sqlite")) as connection:
+        assert connection.execute("SELECT COUNT(*) FROM results").fetchone() == (6,)
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    done = subprocess.run(["sh", "-c", f'"$@" {closed}', "sh", *command("screen")], capture_output=True, check=False)
+    assert (done.returncode, b"Traceback" in done.stderr) == (2, False)
+
+
+def test_a_home_that_is_a_file_is_told_plainly(tmp_path: Path, fieldray: Fieldray, pack_options: list[str]) -> None:
+    (tmp_path / "file").touch()
+    for home in (tmp_path / "file", tmp_path / "file" / "deeper"):
+        for arguments in (["screen", tmp_path, *pack_options], ["packs", "list"], ["doctor"]):
+            done = fieldray(*arguments, environment={"FIELDRAY_HOME": str(home)})
+            assert (done.returncode, "FIELDRAY_HOME" in done.stderr) == (1, True)
+            assert "Traceback" not in done.stderr
+
+
+@posix
+def test_a_store_that_is_no_database_is_set_aside_and_told(
+    tmp_path: Path, home: Path, fieldray: Fieldray, pack_options: list[str]
+) -> None:
+    write_films(tmp_path / "films", 2)
+    (home / "results.sqlite").write_bytes(b"these are no results" * 100)
+    done = fieldray("screen", tmp_path / "films", *pack_options)
+    assert (done.returncode, "results.damaged-1.sqlite" in done.stderr) == (0, True), done.stderr
+    again = fieldray("screen", tmp_path / "films", *pack_options)
+    assert (again.returncode, again.stderr) == (0, "")
+
+
+INTERRUPTED = """
+import _signal, os, sys
+sys.modules.pop("fieldray.__main__", None)
+import fieldray.__main__ as program
+left = int(sys.argv.pop(1))
+
+def count(event, arguments):
+    global left
+    if event == "import":
+        left -= 1
+        if left == 0:
+            _signal.raise_signal(_signal.SIGINT)
+
+sys.addaudithook(count)
+sys.exit(program.main())
+"""
+
+
+@posix
+@pytest.mark.parametrize("after_imports", [1, 2, 5, 20, 60, 90])
+def test_an_early_interruption_is_quiet(tmp_path: Path, after_imports: int) -> None:
+    """Ctrl-C while the program is still being read, at the import of that number."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run may ignore it, and children inherit
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", INTERRUPTED, str(after_imports), "screen", str(tmp_path / "nowhere")],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert "Traceback" not in done.stderr, done.stderr
+    assert done.returncode == 130
+
+
+@posix
+@pytest.mark.parametrize("year", [1980, 2099])
+def test_a_wrong_clock_disturbs_nothing(tmp_path: Path, home: Path, pack_options: list[str], year: int) -> None:
+    """The clock of a PC whose battery is empty, and what comes after it: results are kept and taken over."""
+    write_films(tmp_path / "films", 2)
+    clock = tmp_path / "clock"
+    clock.mkdir()
+    seconds = (year - 1970) * 31_557_600
+    (clock / "sitecustomize.py").write_text(f"import time\ntime.time = lambda: {seconds}.0\n")
+    for environment in ({"PYTHONPATH": str(clock)}, {}):
+        done = subprocess.run(
+            command("screen", tmp_path / "films", *pack_options, "--out", tmp_path / "out"),
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+    assert "2 taken over" in done.stdout
+    with closing(sqlite3.connect(home / "results.sqlite")) as connection:
+        ((started_s,),) = connection.execute("SELECT started_s FROM runs WHERE id = 1")
+    assert started_s == seconds
+
+
+@posix
+def test_a_slow_reader_of_the_lines_gets_them_all(tmp_path: Path, home: Path, pack_options: list[str]) -> None:
+    """Nothing is read until the pipe is full and the program waits."""
+    write_films(tmp_path / "films", 150)
+    arguments = command("screen", tmp_path / "films", *pack_options, "--json", "-")
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, pipesize=4096) as process:
+        assert process.stdout
+        first = os.read(process.stdout.fileno(), 1)
+        lines = lines_of((first + process.stdout.read()).decode())
+        assert process.wait(60) == 0
+    assert len(lines) == 150
+
+
+@posix
+@pytest.mark.parametrize("language", ["C", "POSIX"])
+def test_names_that_the_language_cannot_write(
+    tmp_path: Path, fieldray: Fieldray, pack_options: list[str], language: str
+) -> None:
+    (film,) = write_films(tmp_path / "плівки", 1)
+    for name in ("знімок.png".encode(), b"not-\xff-unicode.png"):
+        Path(os.fsdecode(bytes(film.parent) + b"/" + name)).write_bytes(film.read_bytes())
+    environment = {
+        "LC_ALL": language,
+        "LANG": language,
+        "PYTHONIOENCODING": "",
+        "PYTHONUTF8": "0",
+        "PYTHONCOERCECLOCALE": "0",
+    }
+    done = fieldray("screen", film.parent, *pack_options, "--out", tmp_path / "out", environment=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    table = (tmp_path / "out" / "fieldray-run-1.csv").read_text(encoding="utf-8-sig")
+    assert table.count('"screened"') == 3  # what the system does not call text is written with escapes
