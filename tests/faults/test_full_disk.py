@@ -49,3 +49,58 @@ def test_a_run_on_a_full_disk_fails_in_order_and_goes_on_when_there_is_room(tmp_
     assert {Path(line["path"]).name for line in second} == films
     assert len(second) == 60
     assert f"{len(first)} taken over" in done.stderr
+
+
+ELEVEN = """
+for size in 40 90 130 160 190 230 280 340 420 520 640; do
+    mount -t tmpfs -o size=${size}k tmpfs "$PLACE"
+    mkdir "$PLACE/home" "$PLACE/out"
+    "$@" > /dev/null 2> "$LINES/$size.words"; echo $? > "$LINES/$size.code"
+    mount -o remount,size=50m "$PLACE"
+    "$PYTHON" -c "$ASK" > "$LINES/$size.states"
+    umount "$PLACE"
+done
+"""
+ASK = """
+import os, sqlite3
+from pathlib import Path
+store = Path(os.environ["FIELDRAY_HOME"], "results.sqlite")
+if store.exists():
+    connection = sqlite3.connect(store)
+    print(*(state for state, in connection.execute("SELECT state FROM runs")))
+    print(*connection.execute("PRAGMA integrity_check").fetchone())
+print(*(place.name for place in store.parent.iterdir() if place.suffix in (".new", ".reserve")))
+print(*(place.name for place in (store.parent.parent / "out").iterdir() if place.suffix == ".new"))
+"""
+
+
+@pytest.mark.skipif(not _IS_POSSIBLE, reason="needs Linux and the right to mount in a name space of one's own")
+def test_a_disk_that_fills_up_at_eleven_moments_is_told_as_such_and_no_run_is_left_running(tmp_path: Path) -> None:
+    """From before the first byte over the store, the results and the lines to the exports."""
+    write_films(tmp_path / "films", 20)
+    pack = write_tiny_pack(tmp_path / "packs")
+    place, lines = tmp_path / "place", tmp_path / "lines"
+    place.mkdir()
+    lines.mkdir()
+    screen = command("screen", tmp_path / "films", "--pack", pack, "--trust", fingerprint(pack))
+    screen += ["--json", str(place / "out" / "lines"), "--out", str(place / "out")]
+    environment = {"FIELDRAY_HOME": str(place / "home"), "PLACE": str(place), "LINES": str(lines)}
+    done = subprocess.run(
+        [*UNSHARE, "sh", "-c", ELEVEN, "sh", *screen],
+        env={**os.environ, **environment, "PYTHON": sys.executable, "ASK": ASK},
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    codes = {path.stem: path.read_text() for path in lines.glob("*.code")}
+    assert len(codes) == 11
+    assert set(codes.values()) == {"1\n"}
+    for path in lines.glob("*.words"):
+        words = path.read_text()
+        assert words.count("The disk is full") >= 1, (path.stem, words)
+        assert not any(word in words for word in ("unexpected", "Traceback", "Cannot write")), (path.stem, words)
+    states = {path.stem: path.read_text().split() for path in lines.glob("*.states")}
+    assert {size: found for size, found in states.items() if not set(found) <= {"failed", "finished", "ok"}} == {}
+    assert ["failed", "ok"] in states.values()

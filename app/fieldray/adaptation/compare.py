@@ -22,7 +22,7 @@ from fieldray.adaptation.dataset import DATA, dataset_of, refuse_seen
 from fieldray.adaptation.digest import digest
 from fieldray.adaptation.evaluate import auc_difference, known
 from fieldray.adaptation.file_digests import content_digest
-from fieldray.adaptation.files import write_atomically
+from fieldray.adaptation.files import publish, require_publishable
 from fieldray.adaptation.placement import place
 from fieldray.adaptation.prune.timing import time_files
 from fieldray.adaptation.quantise_step import QUANTISE, converted
@@ -59,6 +59,8 @@ def compare_step(run: Run) -> Mapping[str, Any]:
     choice = run.recipe.comparison
     if choice is None:
         raise UsageProblem(reason("recipe_key", key="comparison", detail="is missing"))
+    folder = run.recipe.published
+    require_publishable(folder / "comparison.json", folder / "comparison.html")
     pack, whole = _pack(run), _whole_run(run, choice)
     whole.execute((DATA,), say=lambda _: None)
     if pack.split_sha256 != whole.read("data", "facts.json")["split_sha256"]:
@@ -73,8 +75,7 @@ def compare_step(run: Run) -> Mapping[str, Any]:
         **_speed(networks),
         "labels": _quality(whole, {**networks, "whole_float": _judged(whole, "float")}),
     }
-    folder = run.recipe.published
-    write_atomically(folder / "comparison.json", (json.dumps(results, indent=1) + "\n").encode())
+    publish(folder / "comparison.json", (json.dumps(results, indent=1) + "\n").encode())
     write_report(folder / "comparison.html", results)
     return {f"times_{name}": round(ratio, 2) for name, ratio in results["times_less"].items()} | {
         f"{code}_{part}_auc_difference": round(found[part]["difference"]["value"], 4)

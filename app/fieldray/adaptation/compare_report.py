@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from fieldray.adaptation.files import write_atomically
+from fieldray.adaptation.files import publish
 from fieldray.adaptation.intervals import told
 from fieldray.adaptation.page import page, table, text
 from fieldray.adaptation.plots import training_curves
@@ -32,7 +32,7 @@ def write_report(path: Path, results: Mapping[str, Any]) -> None:
         "<h2>Training of the unpruned network</h2>" + curves,
         "<pre>" + text(json.dumps(results["trained"], indent=1)) + "</pre>",
     ]
-    write_atomically(path, page(title, parts))
+    publish(path, page(title, parts))
 
 
 def _speed(results: Mapping[str, Any]) -> str:

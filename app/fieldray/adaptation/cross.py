@@ -21,7 +21,7 @@ from fieldray.adaptation.cross_report import write_report
 from fieldray.adaptation.dataset import Dataset, dataset_of
 from fieldray.adaptation.engine import EngineSettings, open_engine
 from fieldray.adaptation.evaluate import Judged, auc_difference, by_group, compare, known
-from fieldray.adaptation.files import write_atomically
+from fieldray.adaptation.files import publish, require_publishable, write_atomically
 from fieldray.adaptation.prune.films import prune_as_told
 from fieldray.adaptation.quantise_step import FITTED_FILMS, to_files
 from fieldray.adaptation.recipe import LabelRule, Recipe, what_is_made, what_is_trained
@@ -48,6 +48,7 @@ def cross_step(run: Run) -> Mapping[str, Any]:
     folds = run.recipe.split.cross_folds
     if not folds:
         return {}
+    require_publishable(run.recipe.published / CROSS_RESULTS, run.recipe.published / "cross.html")
     data, scores = dataset_of(run), dict[str, Scores]()
     for fold in folds:
         rows = data.films.rows
@@ -69,7 +70,7 @@ def _publish(run: Run, data: Dataset, scores: Mapping[str, Scores], results: Map
     folder, texts = run.recipe.published, run.recipe.pack
     how = {"trained": what_is_trained(run.recipe), "made": what_is_made(run.recipe)}
     whole = {"pack": f"{texts.id} {texts.version}", "data_sha256": data.facts["data_sha256"], "labels": results, **how}
-    write_atomically(folder / CROSS_RESULTS, (json.dumps(whole, indent=1) + "\n").encode())
+    publish(folder / CROSS_RESULTS, (json.dumps(whole, indent=1) + "\n").encode())
     parts = {label.code: _judged(run, data, scores[INT8], label) for label in run.recipe.kept_labels}
     write_report(folder / "cross.html", whole, scored={code: (part.scores, part.truth) for code, part in parts.items()})
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.adaptation.files import write_atomically
+from fieldray.adaptation.files import publish
 from fieldray.adaptation.intervals import told
 from fieldray.adaptation.page import page, table, text
 from fieldray.adaptation.plots import score_plots
@@ -36,7 +36,7 @@ def write_report(path: Path, results: Mapping[str, Any], *, scored: Mapping[str,
         *[_label(code, found, scored[code]) for code, found in results["labels"].items()],
         "<h2>What was trained</h2><pre>" + text(json.dumps(results["trained"], indent=1)) + "</pre>",
     ]
-    write_atomically(path, page(title, parts))
+    publish(path, page(title, parts))
 
 
 def _label(code: str, found: Mapping[str, Any], scored: Scored) -> str:

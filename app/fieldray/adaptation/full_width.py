@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from fieldray.adaptation.files import write_atomically
+from fieldray.adaptation.files import publish, require_publishable
 from fieldray.adaptation.networks import resnet50
 from fieldray.adaptation.quantise import quantise, to_float_file
 from fieldray.adaptation.weights import initial_weights
@@ -20,9 +20,10 @@ def write_full_width(folder: Path, *, size: tuple[int, int, int], has_int8: bool
     """Write resnet50-float.tflite (float32, image in 0..1), with `has_int8` also resnet50-int8.tflite (uint8).
 
     size  (height, width, channels) of the image
-    Raises StorageProblem.
+    Raises UsageProblem, StorageProblem.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    require_publishable(folder / "resnet50-float.tflite", folder / "resnet50-int8.tflite")
     height, width, channels = size
     network = resnet50(height=height, width=width, labels=1, input_channels=channels)
     weights = initial_weights(network, seed=1)
@@ -31,5 +32,5 @@ def write_full_width(folder: Path, *, size: tuple[int, int, int], has_int8: bool
         images = np.random.default_rng(1).integers(0, 256, (_IMAGES, *size), np.uint8)
         files["resnet50-int8.tflite"] = quantise(network, weights, representative=images)
     for name, converted in files.items():
-        write_atomically(folder / name, converted.data)
+        publish(folder / name, converted.data)
     return tuple(folder / name for name in files)

@@ -34,7 +34,7 @@ def require_free(path: Path, kind: Kind, *, inputs: Sequence[Path] = ()) -> None
     """Refuse to write to `path` in the program's own folder, or over anything but an earlier output of this kind.
 
     inputs  files and folders that are read
-    Raises UsageProblem (output_in_home, output_is_input, output_not_ours), OSError where it cannot be looked at.
+    Raises UsageProblem (output_in_home, output_is_input, output_not_ours), StorageProblem where it cannot be looked at.
     """
     require_outside_home(path)
     require_own(path, kind, inputs=inputs)
@@ -43,7 +43,7 @@ def require_free(path: Path, kind: Kind, *, inputs: Sequence[Path] = ()) -> None
 def require_own(path: Path, kind: Kind, *, inputs: Sequence[Path] = ()) -> None:
     """Refuse to write to `path` unless nothing is there, or what the program wrote for the same purpose.
 
-    Raises UsageProblem (output_is_input, output_not_ours), OSError where it cannot be looked at.
+    Raises UsageProblem (output_is_input, output_not_ours), StorageProblem where it cannot be looked at.
     """
     if not os.path.lexists(path):
         return
@@ -87,8 +87,8 @@ def own_text(path: Path, kind: Kind, *, encoding: str = "utf-8", inputs: Sequenc
     File names that are not valid Unicode are written with backslash escapes (as in JSON). The folder is made if
     absent. Raises UsageProblem as `require_free`, StorageProblem (disk_full, not_writable).
     """
+    require_free(path, kind, inputs=inputs)
     with written_beside(path, mode=SHARED) as stream:
-        require_free(path, kind, inputs=inputs)
         text = io.TextIOWrapper(stream, encoding=encoding, errors="backslashreplace", newline="")
         try:
             yield text
@@ -99,14 +99,17 @@ def own_text(path: Path, kind: Kind, *, encoding: str = "utf-8", inputs: Sequenc
 
 def write_own(path: Path, kind: Kind, data: bytes) -> None:
     """Write bytes as `own_text` does a text. Raises as it does."""
+    require_free(path, kind)
     with written_beside(path, mode=SHARED) as stream:
-        require_free(path, kind)
         stream.write(data)
 
 
 def _is_ours(path: Path, kind: Kind) -> bool:
-    with path.open("rb") as stream:
-        head = stream.read(_HEAD_BYTES)
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(_HEAD_BYTES)
+    except OSError as error:
+        raise storage_problem(error, path) from error
     return not head or _RECOGNISE[kind](head)
 
 

@@ -15,7 +15,7 @@ from fieldray.adaptation.checkpoint import CHECKPOINT, Checkpoint
 from fieldray.adaptation.digest import digest
 from fieldray.adaptation.distil import taught
 from fieldray.adaptation.engine import EngineSettings
-from fieldray.adaptation.files import write_atomically
+from fieldray.adaptation.files import publish, require_publishable, write_atomically
 from fieldray.adaptation.fit import Labelled, Progress, fit
 from fieldray.adaptation.networks import vgg16
 from fieldray.adaptation.profile_step import PROFILE_NAME
@@ -41,6 +41,7 @@ Bar = Callable[[str, int, int], None]
 
 def run_study(recipe: StudyRecipe, *, step: str, say: Callable[[str], None], progress: Bar = lambda *_: None) -> None:
     """Run a study to its end, or go on with it; step "report" tests, times and reports what there is so far."""
+    require_publishable(recipe.results, recipe.results.with_name("report.html"))
     study = Study(recipe, say=say, progress=progress)
     study.report() if step == "report" else study.run()
 
@@ -115,7 +116,7 @@ class Study:
         profiled = self._folder / "profile" / PROFILE_NAME
         if profiled.is_file():
             results["profile"] = json.loads(profiled.read_text())
-        write_atomically(self._recipe.results, (json.dumps(results, indent=1) + "\n").encode())
+        publish(self._recipe.results, (json.dumps(results, indent=1) + "\n").encode())
         write_report(self._recipe.results.with_name("report.html"), results)
         return results
 

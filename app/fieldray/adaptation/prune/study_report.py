@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from fieldray.adaptation.files import write_atomically
+from fieldray.adaptation.files import publish
 from fieldray.adaptation.page import page, table, text
 from fieldray.adaptation.profile_step import profile_section
 from fieldray.adaptation.pruning_plots import Curve, pruning_plots
@@ -40,7 +40,7 @@ def write_report(path: Path, results: Mapping[str, Any]) -> None:
         if "profile" in results
         else "",
     ]
-    write_atomically(path, page(f"Pruning study {results['study']}", parts))
+    publish(path, page(f"Pruning study {results['study']}", parts))
 
 
 def _run(name: str, found: Mapping[str, Any]) -> str:
