@@ -155,7 +155,7 @@ def test_a_verdict_and_an_export_go_through_the_store(opened: Opened, films: Pat
     opened.session.set_verdict(ready.row_id, Verdict(choice="disagree", note="rotated"), judged=ready.outcome)
     paths = export_run(opened.session.database, batch.run_id, tmp_path / "out")
     assert [path.name for path in paths] == ["fieldray-run-1.csv", "fieldray-run-1.json"]
-    assert "disagree,rotated" in paths[0].read_text(encoding="utf-8-sig")
+    assert '"disagree","rotated"' in paths[0].read_text(encoding="utf-8-sig")
     with pytest.raises(ValueError, match="no export format"):
         export_run(opened.session.database, batch.run_id, tmp_path / "out", ["docx"])
 
