@@ -165,8 +165,3 @@ def _keep_numbers(target: sqlite3.Connection) -> None:
         target.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('runs', ?)", (last,))
     elif known[0] < last:
         target.execute("UPDATE sqlite_sequence SET seq = ? WHERE name = 'runs'", (last,))
-
-
-def damaged(error: Exception) -> bool:
-    """Whether this problem is one that `mend` is for."""
-    return isinstance(error, StorageProblem) and error.reason.code == "database_damaged"

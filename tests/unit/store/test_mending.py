@@ -32,8 +32,9 @@ def path(tmp_path: Path) -> Path:
     with ResultStore(place) as store:
         run_id = store.open_run(SPEC)
         for number in range(COUNT):
-            row_id = store.save(run_id, screened(image_ref(f"{number:03}.dcm")), spec=SPEC)
-        store.set_verdict(row_id, Verdict(choice="agree", note="seen"))
+            outcome = screened(image_ref(f"{number:03}.dcm"))
+            row_id = store.save(run_id, outcome, spec=SPEC)
+        store.set_verdict(row_id, Verdict(choice="agree", note="seen"), judged=outcome)
         store.set_state(run_id, "finished")
     return place
 
