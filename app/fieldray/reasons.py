@@ -34,6 +34,10 @@ FAILED: Final[Mapping[str, str]] = {
     "unreadable": "The file cannot be opened: {detail}.",
     "missing": "The file is not there any more.",
     "changed": "The file has changed meanwhile. Screen it again.",
+    "folder_not_read": "This folder cannot be read: {detail}. How many images are in it is not known, and none of them "
+                       "was screened.",
+    "folder_lost": "This folder disappeared while it was searched. How many images in it were not screened is not "
+                   "known. If it is on a drive, connect the drive again, then start again: the run resumes.",
     "missing_listed": "The DICOMDIR beside it lists this file, but it is not there. Was the medium copied completely?",
     "no_permission": "You have no permission to read this file.",
     "empty": "The file is empty.",
@@ -43,6 +47,12 @@ FAILED: Final[Mapping[str, str]] = {
     "unsupported_compression": "The image is compressed in a way that cannot be read here ({name}).",
     "unsupported_pixels": "The pixel format cannot be read here ({detail}).",
     "too_large": "The image is too large to read safely ({detail}).",
+    "too_many_members": "The zip file holds {count} files; at most {limit} are read from one. Unpack it, then screen "
+                        "the folder.",
+    "too_many_records": "The DICOMDIR has {count} records; at most {limit} are read. Screen the folder that it is in "
+                        "instead.",
+    "double_members": "In this zip file several different files have the same name ({count} names, such as {name}). "
+                      "Only the last of each name was read: pack them again under different names.",
     "file_too_large": "The file is too large to read safely ({size_mb} MB).",
     "encrypted": "The file is encrypted. Unpack it with its password first.",
     "executable": "The file begins like a program and is not opened.",
@@ -164,6 +174,8 @@ PROGRAM: Final[Mapping[str, str]] = {
                      "It is left alone; this is a run of its own.",
     "not_present": "Images of this run that are not there any more: {count}. Their results are kept, but no longer "
                    "listed.",
+    "no_image_in": "There is no image file in {path}. If it is on a drive, check that the drive is connected.",
+    "own_reports": "Result files of this program lie among the images. They were left out: {count}.",
     "operating_point": "The pack has no operating point named {name}. It has: {known}.",
     "no_screen": "There is no screen here to open a window on. The command line works without one.",
     "setting": "The setting {key} cannot be {value}: {detail}.",
@@ -232,6 +244,9 @@ ADAPTATION: Final[Mapping[str, str]] = {
     "data_class_empty": "The label {label} has no {kind} films in the {part} part.",
 }
 # fmt: on
+
+# What fails here is a folder: the number of images is not known.
+OF_FOLDERS: Final = frozenset({"folder_not_read", "folder_lost"})
 
 TEMPLATES: Final[Mapping[str, str]] = {**REFUSED, **FAILED, **PACKS, **BACKENDS, **PROGRAM, **HOST, **ADAPTATION}
 

@@ -47,6 +47,16 @@ def _place(ref: ImageRef) -> dict[str, Any]:
     return {"path": str(ref.path), "member": ref.member, "frame": ref.frame}
 
 
+def hash_request(ref: ImageRef) -> Message:
+    """What it is asked for the hash of a file's bytes."""
+    return Message({"ask": "hash", "path": str(ref.path), "member": ref.member, "frame": ref.frame})
+
+
+def hash_of(answer: Message) -> str:
+    """What it answered to that: SHA-256, hex."""
+    return str(answer.body["content_sha256"])
+
+
 def _values(spec: InputSpec) -> dict[str, Any]:
     return {field.name: getattr(spec, field.name) for field in fields(spec)}
 

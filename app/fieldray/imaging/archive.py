@@ -1,72 +1,171 @@
 """Zip files: listed without unpacking, members only ever read into memory, every size bounded before.
 
+Python's `zipfile` reads the listing. It does not unpack: it hands bzip2 and LZMA whole blocks and takes whatever they
+give, so a kilobyte may become gigabytes. Here no call gives more than is asked for, whatever sizes a file states.
 A member's name is a label and never a path: nothing is written, so hostile names can do no harm.
 """
 
 from __future__ import annotations
 
+import bz2
+import functools
 import io
 import lzma
+import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import BinaryIO, Final
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import BinaryIO, Final, NamedTuple, Protocol
 
 from fieldray.errors import Unreadable
-from fieldray.imaging.limits import check_file_size
+from fieldray.imaging.limits import MAX_ZIP_MEMBERS, check_file_size
 from fieldray.reasons import reason
 
 _MAX_DIRECTORY_BYTES: Final = 16 * 2**20
 _END_RECORD: Final = b"PK\x05\x06"
 _END_RECORD_64: Final = b"PK\x06\x06"
 _END_SEARCH_BYTES: Final = 65535 + 22 + 20 + 56
-_IS_ENCRYPTED: Final = 0x1
-_DAMAGE: Final = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, struct.error, ValueError)
+_LOCAL_HEADER: Final = struct.Struct("<4s22xHH")
+_LOCAL_MARK: Final = b"PK\x03\x04"
+_IS_ENCRYPTED: Final = 0x1 | 0x40 | 0x2000
+_IS_PATCH: Final = 0x20
+_DAMAGE: Final = (zlib.error, lzma.LZMAError, EOFError, struct.error, OverflowError, ValueError)
 # A film that is mostly black may shrink a thousandfold while it is small; nothing large does.
 _MAX_RATIO: Final = 300
 _RATIO_COUNTS_FROM_BYTES: Final = 64 * 2**20
+_PACKED_BYTES: Final = 2**16
+_PART_BYTES: Final = 2**20
+# As much as the strongest setting of 7-Zip asks for; the decoder needs it for itself.
+_MAX_DICTIONARY_BYTES: Final = 64 * 2**20
 
 
-@contextmanager
-def open_archive(stream: BinaryIO) -> Iterator[zipfile.ZipFile]:
-    """The zip in `stream`. Raises Unreadable `damaged`, or `too_large` if it lists too many members."""
-    _check_directory(stream)
-    try:
-        with zipfile.ZipFile(stream) as archive:
-            yield archive
-    except _DAMAGE as error:
-        raise Unreadable(reason("damaged", detail="the zip file cannot be unpacked")) from error
+class Member(NamedTuple):
+    """A file in a zip, as the listing states it."""
+
+    name: str
+    offset: int
+    packed_bytes: int
+    size_bytes: int
+    method: int
+    flags: int
+    crc: int
 
 
-def read_member(archive: zipfile.ZipFile, name: str, *, limit: int | None = None) -> bytes:
-    """The first `limit` bytes of a member, all of it without a limit.
+@dataclass(frozen=True, eq=False, slots=True)
+class Directory:
+    """What a zip lists, without its folders.
 
-    Raises Unreadable: `missing`, `encrypted`, `empty`, `too_large`, `unsupported_compression`.
+    names    sorted
+    doubles  names under which there are several files that differ; `by_name` has the last of them, as every tool does
     """
-    try:
-        member = archive.getinfo(name)
-    except KeyError as error:
-        raise Unreadable(reason("missing")) from error
-    check_member(member)
-    try:
-        with archive.open(member) as stream:
-            return stream.read(member.file_size if limit is None else limit)
-    except NotImplementedError as error:
-        raise Unreadable(reason("unsupported_compression", name=f"zip method {member.compress_type}")) from error
-    except _DAMAGE as error:
-        raise Unreadable(reason("damaged", detail="it cannot be unpacked")) from error
+
+    by_name: Mapping[str, Member]
+    names: tuple[str, ...]
+    doubles: tuple[str, ...]
 
 
-def check_member(member: zipfile.ZipInfo) -> None:
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """A zip file that is open."""
+
+    stream: BinaryIO
+    directory: Directory
+
+    def read(self, name: str, *, limit: int | None = None) -> bytes:
+        """The first `limit` bytes of a member, all of it without a limit. Raises as `parts`."""
+        whole = io.BytesIO()
+        for part in self.parts(name, limit=limit):
+            whole.write(part)
+        return whole.getvalue()
+
+    def parts(self, name: str, *, limit: int | None = None) -> Iterator[bytes]:
+        """The same in pieces of at most a megabyte; the checksum is checked where the whole member was asked for.
+
+        Raises OSError; Unreadable `missing`, `encrypted`, `empty`, `file_too_large`, `unsupported_compression`,
+        `damaged`.
+        """
+        member = self.directory.by_name.get(name)
+        if member is None:
+            raise Unreadable(reason("missing"))
+        _check_member(member)
+        try:
+            yield from _unpacked(self.stream, member, limit)
+        except _DAMAGE as error:
+            raise Unreadable(reason("damaged", detail="it cannot be unpacked")) from error
+
+
+def open_archive(stream: BinaryIO) -> Archive:
+    """The zip in `stream`; the listing of the zip that was opened last in this process is kept, and not read again.
+
+    Raises OSError; Unreadable `damaged`, `too_large` or `too_many_members`.
+    """
+    return Archive(stream, _directory(_Opened(_identity(stream), stream)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """Equal to another opening of the same, unchanged file."""
+
+    identity: tuple[object, ...]
+    stream: BinaryIO = field(compare=False)
+
+
+def _identity(stream: BinaryIO) -> tuple[object, ...]:
+    """Of the file as it is now; of nothing else where the stream is no file."""
+    try:
+        state = os.fstat(stream.fileno())
+    except io.UnsupportedOperation:
+        return (object(),)
+    return (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
+
+
+@functools.lru_cache(maxsize=1)
+def _directory(opened: _Opened) -> Directory:
+    _check_directory(opened.stream)
+    try:
+        with zipfile.ZipFile(opened.stream) as archive:
+            listed = [_member(entry) for entry in archive.infolist() if not entry.is_dir()]
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:  # zipfile raises whatever the damaged bytes lead it to
+        raise Unreadable(reason("damaged", detail="the zip file cannot be unpacked")) from error
+    _check_count(len(listed))
+    by_name = {member.name: member for member in listed}
+    contents = {(member.name, member.crc, member.size_bytes) for member in listed}
+    counted: dict[str, int] = {}
+    for name, _, _ in contents:
+        counted[name] = counted.get(name, 0) + 1
+    doubles = sorted(name for name, number in counted.items() if number > 1)
+    return Directory(by_name, tuple(sorted(by_name)), tuple(doubles))
+
+
+def _member(entry: zipfile.ZipInfo) -> Member:
+    return Member(
+        entry.filename,
+        entry.header_offset,
+        entry.compress_size,
+        entry.file_size,
+        entry.compress_type,
+        entry.flag_bits,
+        entry.CRC,
+    )
+
+
+def _check_member(member: Member) -> None:
     """Raise Unreadable for what is not unpacked: encrypted, empty, or far larger than it is packed."""
-    if member.flag_bits & _IS_ENCRYPTED:
+    if member.flags & _IS_ENCRYPTED:
         raise Unreadable(reason("encrypted"))
-    check_file_size(member.file_size)
-    is_large = member.file_size > _RATIO_COUNTS_FROM_BYTES
-    if is_large and member.file_size > _MAX_RATIO * max(1, member.compress_size):
-        raise Unreadable(reason("file_too_large", size_mb=member.file_size // 2**20))
+    check_file_size(member.size_bytes)
+    is_large = member.size_bytes > _RATIO_COUNTS_FROM_BYTES
+    if is_large and member.size_bytes > _MAX_RATIO * max(1, member.packed_bytes):
+        raise Unreadable(reason("file_too_large", size_mb=member.size_bytes // 2**20))
+
+
+def _check_count(count: int) -> None:
+    if count > MAX_ZIP_MEMBERS:
+        raise Unreadable(reason("too_many_members", count=count, limit=MAX_ZIP_MEMBERS))
 
 
 def _check_directory(stream: BinaryIO) -> None:
@@ -87,3 +186,112 @@ def _positions(data: bytes, mark: bytes) -> Iterator[int]:
     while position >= 0:
         yield position
         position = data.find(mark, position + 1)
+
+
+# ---- unpacking
+
+
+class _Unpacker(Protocol):
+    """What `bz2` and `lzma` have in common."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def needs_input(self) -> bool: ...
+    def decompress(self, data: bytes, max_length: int = -1) -> bytes: ...
+
+
+class _Stored:
+    """Bytes that are not packed."""
+
+    eof = False
+
+    def __init__(self) -> None:
+        self._kept = b""
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._kept
+
+    def decompress(self, data: bytes, max_length: int = -1) -> bytes:
+        data = self._kept + data
+        self._kept = data[max_length:]
+        return data[:max_length]
+
+
+class _Inflater:
+    """`zlib` with the same face."""
+
+    def __init__(self) -> None:
+        self._inner = zlib.decompressobj(-zlib.MAX_WBITS)
+
+    @property
+    def eof(self) -> bool:
+        return self._inner.eof
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._inner.unconsumed_tail
+
+    def decompress(self, data: bytes, max_length: int = -1) -> bytes:
+        return self._inner.decompress(self._inner.unconsumed_tail + data, max_length)
+
+
+def _unpacked(stream: BinaryIO, member: Member, limit: int | None) -> Iterator[bytes]:
+    """Raises one of `_DAMAGE` where there is less than the listing states, or something else."""
+    if member.offset < 0:
+        raise ValueError("no member begins before the file")
+    position = member.offset + _LOCAL_HEADER.size
+    stream.seek(member.offset)
+    mark, name_bytes, extra_bytes = _LOCAL_HEADER.unpack(stream.read(_LOCAL_HEADER.size))
+    if mark != _LOCAL_MARK:
+        raise ValueError("no member begins there")
+    position += name_bytes + extra_bytes
+    end = position + member.packed_bytes
+    unpacker, position = _unpacker(stream, member, position)
+    left = member.size_bytes if limit is None else min(limit, member.size_bytes)
+    is_whole, crc = left == member.size_bytes, 0
+    while left:
+        data = b""
+        if unpacker.needs_input and position < end:
+            stream.seek(position)
+            data = stream.read(min(_PACKED_BYTES, end - position))
+            position = position + len(data) if data else end
+        part = b"" if unpacker.eof else unpacker.decompress(data, min(left, _PART_BYTES))
+        if not part and (unpacker.eof or position >= end):
+            raise EOFError("it is cut short")
+        left -= len(part)
+        crc = zlib.crc32(part, crc)
+        if part:
+            yield part
+    if is_whole and crc != member.crc:
+        raise ValueError("its checksum is another")
+
+
+def _unpacker(stream: BinaryIO, member: Member, position: int) -> tuple[_Unpacker, int]:
+    """What unpacks the member, and where its packed bytes begin. Raises Unreadable `unsupported_compression`."""
+    if member.flags & _IS_PATCH:
+        raise Unreadable(reason("unsupported_compression", name="zip patch"))
+    if member.method == zipfile.ZIP_STORED:
+        return _Stored(), position
+    if member.method == zipfile.ZIP_DEFLATED:
+        return _Inflater(), position
+    if member.method == zipfile.ZIP_BZIP2:
+        return bz2.BZ2Decompressor(), position
+    if member.method == zipfile.ZIP_LZMA:
+        stream.seek(position)
+        return _lzma_unpacker(stream.read(9)), position + 9
+    raise Unreadable(reason("unsupported_compression", name=f"zip method {member.method}"))
+
+
+def _lzma_unpacker(head: bytes) -> _Unpacker:
+    """From the version and the properties that LZMA data begin with in a zip (APPNOTE 5.8)."""
+    length, properties = struct.unpack("<2xH5s", head)
+    (dictionary_bytes,) = struct.unpack("<I", properties[1:])
+    if length != len(properties):
+        raise ValueError("these are no properties of LZMA")
+    if dictionary_bytes > _MAX_DICTIONARY_BYTES:
+        raise Unreadable(reason("unsupported_compression", name=f"LZMA, {dictionary_bytes // 2**20} MB"))
+    unpacker = lzma.LZMADecompressor(lzma.FORMAT_ALONE, memlimit=2 * _MAX_DICTIONARY_BYTES)
+    unpacker.decompress(properties + b"\xff" * 8)  # of a length that is not stated: as much is taken as is wanted
+    return unpacker

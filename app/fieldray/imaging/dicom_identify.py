@@ -76,7 +76,10 @@ def _header(stream: BinaryIO) -> DicomHeader:
 
 
 def _references(dataset: Dataset) -> Iterator[tuple[str, ...]]:
-    for record in items(dataset, "DirectoryRecordSequence")[:MAX_INDEX_RECORDS]:
+    records = items(dataset, "DirectoryRecordSequence")
+    if len(records) > MAX_INDEX_RECORDS:
+        raise Unreadable(reason("too_many_records", count=len(records), limit=MAX_INDEX_RECORDS))
+    for record in records:
         components = texts(record, "ReferencedFileID")
         if components:
             yield tuple(components)

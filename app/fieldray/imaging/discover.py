@@ -1,39 +1,65 @@
 """From folders, files, DICOMDIR indexes and zip files to image references, one after another, no pixel read.
 
 Nothing is lost: every regular file gives at least one reference, what cannot be used with the reason in it. Left out
-are only the files that systems leave behind (hidden ones, thumbnail caches) and the indexes themselves. A file is
-recognised by its content, never by its name, and a file that was already given is not given again.
+are only the files that systems leave behind (hidden ones, thumbnail caches), the program's own reports, and the indexes
+themselves. A file is recognised by its content, never by its name, and a file that was already given is not given
+again. A folder that cannot be read, or vanishes with its drive, is one reference too: how many images it stands for is
+not known.
 """
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import os
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from fieldray.domain.study import ImageRef, Study
 from fieldray.errors import InputProblem, Unreadable, Unusable, UsageProblem
+from fieldray.imaging.folders import Folder, NamesInAnyCase
 from fieldray.imaging.identify import IndexFound, ZipFound, identify
 from fieldray.imaging.source import Opener, file_problem, open_file
-from fieldray.reasons import reason
+from fieldray.reasons import Reason, reason
 
-_SYSTEM_NAMES: Final = frozenset(
-    {"thumbs.db", "desktop.ini", "__macosx", "$recycle.bin", "system volume information", "lost+found"}
-)
+# What a read gives when the device below it is gone; unlike EIO these never speak of one bad sector.
+_DEVICE_GONE: Final = frozenset({errno.ENODEV, errno.ENXIO, errno.ENOTCONN, errno.ESHUTDOWN, errno.ESTALE})
+_OWN_REPORT_BYTES: Final = 2**15
 
+Members = Callable[[ImageRef], Iterator[ImageRef]]
 
-def discover(paths: Sequence[Path], *, opener: Opener = open_file) -> Iterator[ImageRef]:
+def discover(
+    paths: Sequence[Path],
+    *,
+    opener: Opener = open_file,
+    members: Members | None = None,
+    is_own_report: Callable[[bytes], bool] = lambda head: False,
+    tell: Callable[[Reason], None] = lambda why: None,
+) -> Iterator[ImageRef]:
     """References to every image under `paths`, in sorted order, found while they are asked for.
+
+    members        gives what is in a zip file; raises Unreadable, Unusable for the whole of it. Else it is looked at
+                   in this process
+    is_own_report  by a file's first bytes, where it is no image: whether this program wrote it
+    tell           is told, at the end, what concerns no single image (own_reports, no_image_in)
 
     Raises UsageProblem `nothing_to_screen` at once for a path that does not exist; never for what is in a file.
     """
     for path in paths:
         if not os.path.lexists(path):
             raise UsageProblem(reason("nothing_to_screen", path=path))
-    return _Search(opener).run(paths)
+    tops = [(path, _is_folder(path)) for path in paths]
+    return _Search(opener, members or _members_here(opener), is_own_report).run(tops, tell)
+
+
+def _members_here(opener: Opener) -> Members:
+    def members(ref: ImageRef) -> Iterator[ImageRef]:
+        from fieldray.imaging import zip_members
+
+        return zip_members.members(ref, opener=opener)
+
+    return members
 
 
 def group(refs: Iterable[ImageRef]) -> tuple[Study, ...]:
@@ -44,36 +70,72 @@ def group(refs: Iterable[ImageRef]) -> tuple[Study, ...]:
     return tuple(Study(key=key, images=tuple(found)) for key, found in images.items())
 
 
-def is_system_name(name: str) -> bool:
-    """Whether a file or folder of this name belongs to the system and not to the studies."""
-    return name.startswith(".") or name.lower() in _SYSTEM_NAMES
+class _FolderLost(Exception):
+    """A folder on the way to what is visited is not there any more."""
+
+    def __init__(self, depth: int) -> None:
+        super().__init__(depth)
+        self.depth = depth
 
 
 class _Search:
     """One search: remembers by real path what was given already."""
 
-    def __init__(self, opener: Opener) -> None:
+    def __init__(self, opener: Opener, members: Members, is_own_report: Callable[[bytes], bool]) -> None:
         self._opener = opener
+        self._members = members
+        self._is_own_report = is_own_report
         self._seen: set[str] = set()
+        self._way: list[Folder] = []  # from the path that was given to what is visited
+        self._own_reports = 0
+        self._has_met_images = False
 
-    def run(self, paths: Sequence[Path]) -> Iterator[ImageRef]:
-        for path in paths:
-            yield from self._folder(path)
+    def run(self, tops: Sequence[tuple[Path, bool]], tell: Callable[[Reason], None]) -> Iterator[ImageRef]:
+        for path, is_folder in tops:
+            self._has_met_images = False
+            for ref in self._under(path, is_folder=is_folder):
+                self._has_met_images = True
+                yield ref
+            if not self._has_met_images:
+                tell(reason("no_image_in", path=path))
+        if self._own_reports:
+            tell(reason("own_reports", count=self._own_reports))
 
-    def _folder(self, top: Path) -> Iterator[ImageRef]:
-        """Depth first and sorted; the stack holds what is still to be visited. Links to folders are not followed."""
-        waiting = [top]
-        while waiting:
-            path = waiting.pop()
-            if not _is_folder(path) or (path != top and path.is_symlink()):
-                yield from self._file(path)
-                continue
+    def _under(self, top: Path, *, is_folder: bool) -> Iterator[ImageRef]:
+        """Depth first and sorted. Links to folders are not followed."""
+        self._way = []
+        visited: tuple[Path, bool] | None = (top, is_folder)
+        while visited:
+            path, is_folder = visited
             try:
-                names = sorted(os.listdir(path), reverse=True)  # noqa: PTH208 - names alone, not paths
-            except OSError as error:
-                yield _failed(ImageRef(path=path), file_problem(error))
-                continue
-            waiting += [path / name for name in names if not is_system_name(name)]
+                yield from self._folder(path) if is_folder else self._file(path)
+            except _FolderLost as lost:
+                yield _failed(ImageRef(path=self._way[lost.depth].path), Unreadable(reason("folder_lost")))
+                del self._way[lost.depth :]
+            visited = self._next()
+
+    def _next(self) -> tuple[Path, bool] | None:
+        while self._way:
+            if entry := self._way[-1].next_entry():
+                return entry
+            self._way.pop()
+        return None
+
+    def _folder(self, path: Path) -> Iterator[ImageRef]:
+        try:
+            self._way.append(Folder.listed(path))
+        except OSError as error:
+            self._check_way(error)
+            why = reason("folder_not_read", detail=error.strerror or type(error).__name__)
+            yield _failed(ImageRef(path=path), Unreadable(why))
+
+    def _check_way(self, error: OSError) -> None:
+        """Raise _FolderLost if it is not only what was visited that cannot be read."""
+        for depth, folder in enumerate(self._way):
+            if folder.is_lost():
+                raise _FolderLost(depth) from error
+        if self._way and error.errno in _DEVICE_GONE:
+            raise _FolderLost(len(self._way) - 1) from error
 
     def _file(self, path: Path) -> Iterator[ImageRef]:
         try:
@@ -81,35 +143,43 @@ class _Search:
                 return
             real = os.path.realpath(path)
             if real in self._seen:
+                self._has_met_images = True
                 return
             self._seen.add(real)
             yield from self._content(path)
         except OSError as error:
+            self._check_way(error)
             yield _failed(ImageRef(path=path), file_problem(error))
 
     def _content(self, path: Path) -> Iterator[ImageRef]:
         ref = ImageRef(path=path)
-        with self._opener(path) as stream:
-            try:
-                found = identify(stream, ref)
-                if isinstance(found, ZipFound):
-                    from fieldray.imaging.zip_members import members
+        try:
+            with self._opener(path) as stream:
+                try:
+                    found = identify(stream, ref)
+                except Unusable as error:
+                    if error.reason.code == "not_an_image" and self._is_own(stream):
+                        self._own_reports += 1
+                        return
+                    raise
+            if isinstance(found, IndexFound):
+                yield from self._index(path, found.references)
+            else:
+                yield from self._members(ref) if isinstance(found, ZipFound) else found
+        except InputProblem as error:
+            yield _failed(ref, error)
 
-                    yield from members(stream, ref)
-                    return
-            except InputProblem as error:
-                yield _failed(ref, error)
-                return
-        if isinstance(found, IndexFound):
-            yield from self._index(path, found.references)
-        else:
-            yield from found
+    def _is_own(self, stream: BinaryIO) -> bool:
+        stream.seek(0)
+        return self._is_own_report(stream.read(_OWN_REPORT_BYTES))
 
     def _index(self, index: Path, references: Iterable[tuple[str, ...]]) -> Iterator[ImageRef]:
         """What a DICOMDIR refers to; only files inside its own folder are opened."""
-        top = os.path.realpath(index.parent)
+        top, names = os.path.realpath(index.parent), NamesInAnyCase()
+        if not self._way:  # the index was given, not its folder
+            self._way = [Folder(index.parent)]
         for components in references:
-            path = _inside(index.parent, components)
+            path = _inside(index.parent, components, names)
             if path is None or not os.path.realpath(path).startswith(top + os.sep):
                 ref = ImageRef(path=index, member="\\".join(components))
                 yield _failed(ref, Unreadable(reason("outside_folder")))
@@ -120,27 +190,19 @@ class _Search:
 
     def _missing(self, path: Path) -> Iterator[ImageRef]:
         if str(path) not in self._seen:
+            self._check_way(FileNotFoundError())
             self._seen.add(str(path))
             yield _failed(ImageRef(path=path), Unreadable(reason("missing_listed")))
 
 
-def _inside(folder: Path, components: Sequence[str]) -> Path | None:
+def _inside(folder: Path, components: Sequence[str], names: NamesInAnyCase) -> Path | None:
     """The file that a DICOMDIR names, in whatever case a copy gave it; None for what is no plain name (PS3.10 8.2)."""
     path = folder
     for name in components:
         if name in ("", ".", "..") or set(name) & set('/\\:\0<>|"'):
             return None
-        path = _in_any_case(path, name)
+        path = names.find(path, name)
     return path if components else None
-
-
-def _in_any_case(folder: Path, name: str) -> Path:
-    exact = folder / name
-    if _exists(exact) or not _is_folder(folder):
-        return exact
-    with contextlib.suppress(OSError):
-        return next((entry for entry in folder.iterdir() if entry.name.casefold() == name.casefold()), exact)
-    return exact
 
 
 def _exists(path: Path) -> bool:

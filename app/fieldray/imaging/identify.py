@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import io
+import logging
 from dataclasses import dataclass, replace
 from typing import BinaryIO
 
 from fieldray.domain.study import FileKind, ImageHeader, ImageRef
-from fieldray.errors import Unreadable, Unusable
+from fieldray.errors import FieldrayError, Unreadable, Unusable
 from fieldray.imaging.sniff import HEAD_BYTES, jpeg_size, png_size, sniff
 from fieldray.reasons import reason
+
+log = logging.getLogger(__name__)
 
 # Where a JPEG states its size: after its metadata, which may hold a thumbnail and a colour profile.
 _JPEG_HEAD_BYTES = 2**18
@@ -30,8 +33,25 @@ class ZipFound:
 def identify(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound | ZipFound:
     """What is in the seekable `stream`; references are made from `ref`, one for every frame.
 
-    Raises OSError; Unreadable or Unusable for a file that holds no image.
+    Raises OSError; Unreadable or Unusable for a file that holds no image, whatever it leads its parser to.
     """
+    try:
+        return _identified(stream, ref)
+    except (FieldrayError, OSError):
+        raise
+    except MemoryError as error:
+        raise out_of_memory() from error
+    except Exception as error:
+        log.exception("identifying a file")
+        raise Unreadable(reason("internal", detail=type(error).__name__)) from error
+
+
+def out_of_memory() -> Unreadable:
+    """What a MemoryError over one file becomes: that file's reason, never the end of a run."""
+    return Unreadable(reason("damaged", detail="reading it takes more memory than there is"))
+
+
+def _identified(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound | ZipFound:
     stream.seek(0)
     head = stream.read(HEAD_BYTES)
     if not head:

@@ -14,6 +14,8 @@ MAX_HEADER_BYTES: Final = 64 * 2**20
 # Of a deflated data set, or a member of a zip file, while only its header is wanted.
 MAX_INFLATED_HEADER_BYTES: Final = 8 * 2**20
 MAX_INDEX_RECORDS: Final = 20_000
+# As many as a zip file without extensions can list.
+MAX_ZIP_MEMBERS: Final = 65_535
 
 
 def check_pixel_count(rows: int, columns: int) -> None:

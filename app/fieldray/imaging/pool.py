@@ -81,7 +81,7 @@ class ReaderPool:
         try:
             return read_result(self._ask(read_request(ref, spec, rules=rules, detail=detail)), ref)
         except (Unreadable, Unusable) as error:
-            return no_tensor(error, content_sha256=_hash_if_readable(ref))
+            return no_tensor(error, content_sha256=self._hash_if_readable(ref))
 
     def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image:
         """The image at full resolution, with a hash only of the file with that content.
@@ -92,11 +92,27 @@ class ReaderPool:
 
         return image_of(self._ask(image_request(ref, content_sha256=content_sha256)))
 
-    def content_hash(self, ref: ImageRef) -> str:
-        """SHA-256 (hex) of the file's bytes, taken in this process. Raises Unreadable."""
-        from fieldray.imaging.source import content_hash
+    def members(self, ref: ImageRef) -> Iterator[ImageRef]:
+        """References to what is in a zip file, passed on while a child still looks at others.
 
-        return content_hash(ref)
+        Raises Unreadable, Unusable for the whole zip, PoolClosed.
+        """
+        from fieldray.imaging.zip_members import references
+
+        return references(ref, self._ask)
+
+    def content_hash(self, ref: ImageRef) -> str:
+        """SHA-256 (hex) of the file's bytes, taken in this process unless it has to be unpacked.
+
+        Raises Unreadable, PoolClosed.
+        """
+        if ref.member is None:
+            from fieldray.imaging.source import content_hash
+
+            return content_hash(ref)
+        from fieldray.imaging.answers import hash_of, hash_request
+
+        return hash_of(self._ask(hash_request(ref)))
 
     def close(self) -> None:
         """Kill the children; calls that wait or are under way raise PoolClosed."""
@@ -114,8 +130,13 @@ class ReaderPool:
     ) -> None:
         self.close()
 
+    def _hash_if_readable(self, ref: ImageRef) -> str:
+        with contextlib.suppress(FieldrayError):
+            return self.content_hash(ref)
+        return ""
+
     def _ask(self, question: Message) -> Message:
-        """One answer; a child that died or hung is replaced and the file tried once more.
+        """One answer; a child that died or hung is replaced and the question asked once more.
 
         What happens to a child before it is asked anything is not the file's doing, and counts apart.
         """
@@ -176,11 +197,3 @@ class ReaderPool:
 def _not_started(error: OSError | ChildLost) -> Reason:
     detail = error.strerror if isinstance(error, OSError) else None
     return reason("readers_not_started", detail=detail or error)
-
-
-def _hash_if_readable(ref: ImageRef) -> str:
-    from fieldray.imaging.source import content_hash
-
-    with contextlib.suppress(FieldrayError):
-        return content_hash(ref)
-    return ""

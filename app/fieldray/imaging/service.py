@@ -13,12 +13,13 @@ from fieldray.domain.image import Detail, Image, Tensor
 from fieldray.domain.model import HeaderRules, InputSpec
 from fieldray.domain.study import FileKind, ImageHeader, ImageRef
 from fieldray.errors import InputProblem, Unreadable, Unusable
+from fieldray.imaging import zip_members
 from fieldray.imaging.decode import decode
 from fieldray.imaging.identify import identify_again
 from fieldray.imaging.preprocess import thumbnail, to_tensor
 from fieldray.imaging.quality import check_header, check_pixels
 from fieldray.imaging.reduction import needed_for
-from fieldray.imaging.source import read_bytes
+from fieldray.imaging.source import content_hash, read_bytes
 from fieldray.reasons import Reason, reason
 from fieldray.serving import step_back
 from fieldray.wire import Message
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
 
 
 def handle(message: Message) -> Message:
-    """Answer {"ask": "read", "spec": ...} or {"ask": "image"}, both with "path", "member" and "frame".
+    """Answer {"ask": "read", "spec": ...}, {"ask": "image"} or {"ask": "hash"}, each with "path", "member", "frame".
+
+    {"ask": "members"} is answered as `zip_members.answer` says.
 
     A read is at the resolution that the spec needs, or as "detail" says (see `domain.image.Detail`). With "rules" the
     header is read from the same bytes as the pixels and held against them; "frames" is how many discovery found.
@@ -37,8 +40,12 @@ def handle(message: Message) -> Message:
     Unreadable or Unusable is raised.
     """
     body = message.body
+    if body["ask"] == "members":
+        return zip_members.answer(message)
     found = ImageHeader(number_of_frames=body.get("frames", 1))
     ref = ImageRef(path=Path(body["path"]), member=body["member"], frame=body["frame"], header=found)
+    if body["ask"] == "hash":
+        return Message({"content_sha256": content_hash(ref)})
     if body["ask"] == "image":
         return _image_message(_image(ref, body["content_sha256"]))
     rules = _rules(body["rules"]) if body.get("rules") else None

@@ -6,7 +6,7 @@ import hashlib
 import io
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -35,10 +35,9 @@ def read_bytes(ref: ImageRef, *, opener: Opener = open_file) -> bytes:
     try:
         with opener(ref.path) as stream:
             if ref.member is not None:
-                from fieldray.imaging.archive import open_archive, read_member
+                from fieldray.imaging.archive import open_archive
 
-                with open_archive(stream) as archive:
-                    return read_member(archive, ref.member)
+                return open_archive(stream).read(ref.member)
             size = stream.seek(0, io.SEEK_END)
             check_file_size(size)
             stream.seek(0)
@@ -49,16 +48,22 @@ def read_bytes(ref: ImageRef, *, opener: Opener = open_file) -> bytes:
 
 def content_hash(ref: ImageRef, *, opener: Opener = open_file) -> str:
     """SHA-256 (hex) of the file's or member's bytes, without holding a file in memory. Raises Unreadable."""
-    if ref.member is not None:
-        return hashlib.sha256(read_bytes(ref, opener=opener)).hexdigest()
     digest = hashlib.sha256()
     try:
         with opener(ref.path) as stream:
-            while chunk := stream.read(_CHUNK_BYTES):
-                digest.update(chunk)
+            for part in _parts(stream, ref.member):
+                digest.update(part)
     except OSError as error:
         raise file_problem(error) from error
     return digest.hexdigest()
+
+
+def _parts(stream: BinaryIO, member: str | None) -> Iterator[bytes]:
+    if member is None:
+        return iter(lambda: stream.read(_CHUNK_BYTES), b"")
+    from fieldray.imaging.archive import open_archive
+
+    return open_archive(stream).parts(member)
 
 
 def file_problem(error: OSError) -> Unreadable:

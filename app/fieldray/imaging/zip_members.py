@@ -1,39 +1,140 @@
-"""The images in a zip file."""
+"""The images in a zip file: looked at here, or a part at a time in a child process that answers another.
+
+Both sides of that conversation are here: `answer` is the child's, `references` the parent's.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-from typing import BinaryIO, Final
-from zipfile import ZipFile
+import functools
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Final
 
-from fieldray.domain.study import ImageRef
+from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import InputProblem, Unusable
-from fieldray.imaging.archive import open_archive, read_member
-from fieldray.imaging.identify import IndexFound, ZipFound, identify_bytes
+from fieldray.imaging.archive import Archive, Directory, open_archive
+from fieldray.imaging.identify import IndexFound, ZipFound, identify_bytes, out_of_memory
 from fieldray.imaging.limits import MAX_INFLATED_HEADER_BYTES
-from fieldray.reasons import reason
+from fieldray.imaging.source import Opener, file_problem, open_file
+from fieldray.reasons import Reason, reason
+from fieldray.wire import Message
 
 _FIRST_LOOK_BYTES: Final = 2**18
 # Office documents and programs are zip files too; their parts are not worth a line each.
 _DOCUMENTS: Final = frozenset({"[Content_Types].xml", "META-INF/MANIFEST.MF", "mimetype"})
+# Of one answer: so short that the first images do not wait for the others, and few enough for a message whatever
+# their names and headers are like.
+_ANSWER_S: Final = 0.05
+_ANSWER_MEMBERS: Final = 32
 
 
-def members(stream: BinaryIO, ref: ImageRef) -> Iterator[ImageRef]:
-    """A reference for every member that is a file, sorted by name. Raises Unreadable, Unusable for the whole zip."""
-    with open_archive(stream) as archive:
-        names = sorted({member.filename for member in archive.infolist() if not member.is_dir()})
-        wanted = [name for name in names if not _is_left_behind(name)]
-        if not wanted or _DOCUMENTS & set(names):
-            raise Unusable(reason("not_an_image"))
-        for name in wanted:
-            yield from _member(archive, replace(ref, member=name))
+def members(ref: ImageRef, *, opener: Opener = open_file) -> Iterator[ImageRef]:
+    """References to all that is in the zip file `ref.path`, found in this process; as `references`."""
+    return references(ref, lambda message: answer(message, opener=opener))
 
 
-def _member(archive: ZipFile, ref: ImageRef) -> list[ImageRef]:
-    assert ref.member is not None
+# ---- the parent's side
+
+
+def references(ref: ImageRef, ask: Callable[[Message], Message]) -> Iterator[ImageRef]:
+    """A reference for every member that is a file, sorted by name, passed on while others are still looked at.
+
+    Raises what `ask` raises, and so Unreadable or Unusable for the zip as a whole.
+    """
+    after: str | None = None
+    while True:
+        body = ask(Message({"ask": "members", "path": str(ref.path), "after": after})).body
+        for entry in body["members"]:
+            yield from _references(ref, entry)
+        if body["doubles"]:
+            yield replace(ref, problem=reason("double_members", count=body["doubles"], name=body["double"]))
+        after = body["after"]
+        if after is None:
+            return
+
+
+def _references(ref: ImageRef, entry: dict[str, Any]) -> Iterator[ImageRef]:
+    problem = entry["problem"]
+    for frame in range(entry["frames"]):
+        yield replace(
+            ref,
+            member=entry["member"],
+            frame=frame,
+            kind=entry["kind"],
+            header=ImageHeader(**entry["header"]),
+            problem=Reason(problem[0], tuple((key, value) for key, value in problem[1])) if problem else None,
+            problem_is_refusal=entry["problem_is_refusal"],
+        )
+
+
+# ---- the child's side
+
+
+def answer(message: Message, *, opener: Opener = open_file) -> Message:
+    """Some of the members of the zip "path" that come after the name "after" (None: the first), and how to go on.
+
+    Raises Unreadable, Unusable for the whole zip.
+    """
+    ref, after = ImageRef(path=Path(message.body["path"])), message.body["after"]
     try:
-        found = _found(archive, ref, ref.member)
+        with opener(ref.path) as stream:
+            return Message(_some(open_archive(stream), ref, after))
+    except OSError as error:
+        raise file_problem(error) from error
+    except MemoryError as error:
+        raise out_of_memory() from error
+
+
+def _some(archive: Archive, ref: ImageRef, after: str | None) -> dict[str, Any]:
+    names = _wanted(archive.directory)
+    begin = 0 if after is None else bisect_right(names, after)
+    due_s, entries, last = time.monotonic() + _ANSWER_S, [], begin
+    for last, name in enumerate(names[begin : begin + _ANSWER_MEMBERS], begin + 1):
+        entries += _entry(_found(archive, replace(ref, member=name)))
+        if time.monotonic() > due_s:
+            break
+    is_end = last >= len(names)
+    doubles = archive.directory.doubles if is_end else ()
+    return {
+        "members": entries,
+        "after": None if is_end else names[last - 1],
+        "doubles": len(doubles),
+        "double": doubles[0] if doubles else "",
+    }
+
+
+@functools.lru_cache(maxsize=1)
+def _wanted(directory: Directory) -> Sequence[str]:
+    """The names worth a look. Raises Unusable where the zip is no collection of files."""
+    names = [name for name in directory.names if not _is_left_behind(name)]
+    if not names or any(name in directory.by_name for name in _DOCUMENTS):
+        raise Unusable(reason("not_an_image"))
+    return names
+
+
+def _entry(refs: Sequence[ImageRef]) -> list[dict[str, Any]]:
+    """The images of one member, which differ in nothing but the frame."""
+    if not refs:
+        return []
+    ref = refs[0]
+    return [
+        {
+            "member": ref.member,
+            "frames": len(refs),
+            "kind": ref.kind,
+            "header": asdict(ref.header),
+            "problem": [ref.problem.code, [list(pair) for pair in ref.problem.parameters]] if ref.problem else None,
+            "problem_is_refusal": ref.problem_is_refusal,
+        }
+    ]
+
+
+def _found(archive: Archive, ref: ImageRef) -> list[ImageRef]:
+    try:
+        found = _identified(archive, ref)
     except InputProblem as error:
         return [replace(ref, problem=error.reason, problem_is_refusal=isinstance(error, Unusable))]
     if isinstance(found, ZipFound):
@@ -41,15 +142,19 @@ def _member(archive: ZipFile, ref: ImageRef) -> list[ImageRef]:
     return [] if isinstance(found, IndexFound) else found
 
 
-def _found(archive: ZipFile, ref: ImageRef, name: str) -> list[ImageRef] | IndexFound | ZipFound:
+def _identified(archive: Archive, ref: ImageRef) -> list[ImageRef] | IndexFound | ZipFound:
     """By the member's first bytes; more of it is unpacked only where its header goes on for longer."""
-    head = read_member(archive, name, limit=_FIRST_LOOK_BYTES)
+    assert ref.member is not None
     try:
-        return identify_bytes(head, ref)
-    except InputProblem:
-        if len(head) < _FIRST_LOOK_BYTES:
-            raise
-    return identify_bytes(read_member(archive, name, limit=MAX_INFLATED_HEADER_BYTES), ref)
+        head = archive.read(ref.member, limit=_FIRST_LOOK_BYTES)
+        try:
+            return identify_bytes(head, ref)
+        except InputProblem:
+            if len(head) < _FIRST_LOOK_BYTES:
+                raise
+        return identify_bytes(archive.read(ref.member, limit=MAX_INFLATED_HEADER_BYTES), ref)
+    except MemoryError as error:
+        raise out_of_memory() from error
 
 
 def _is_left_behind(name: str) -> bool:
