@@ -3,7 +3,8 @@
 Only the command that is asked for is imported in full, and nothing of it before its arguments are known.
 
 Exit codes: 0 every image has an outcome and none failed; 1 some failed, or results could not be kept; 2 wrong usage;
-3 no usable pack; 130 cancelled.
+3 no usable pack; 4 a path that was given holds no image, as an empty mount point does (1 comes before it);
+130 cancelled.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ FAILED: Final[Mapping[str, str]] = {
     "folder_not_read": "This folder cannot be read: {detail}. How many images are in it is not known, and none of them "
                        "was screened.",
     "folder_lost": "This folder disappeared while it was searched. How many images in it were not screened is not "
-                   "known. If it is on a drive, connect the drive again, then start again: the run resumes.",
+                   "known. If it is on a drive, connect the drive again, then start again: what was done is kept.",
     "missing_listed": "The DICOMDIR beside it lists this file, but it is not there. Was the medium copied completely?",
     "no_permission": "You have no permission to read this file.",
     "empty": "The file is empty.",

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 from fieldray.commands.console import Console, duration_text, progress_text
 from fieldray.domain.events import BackendChanged, Event, OutcomeReady, Progress, RunChanged, Speed, StoreMended
-from fieldray.domain.finding import Category
+from fieldray.domain.finding import Category, Outcome, Screened
 from fieldray.domain.model import Model, OperatingPoint
 from fieldray.errors import FieldrayError
 from fieldray.persistence import storage_problem
-from fieldray.reasons import BACKENDS, PACKS, Reason
+from fieldray.reasons import BACKENDS, OF_FOLDERS, PACKS, Reason
 from fieldray.reports.content import CATEGORY_TEXTS, NOTICE, image_line
 from fieldray.reports.outputs import is_stream, own_text
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 EmitLine = Callable[[str], None]
 CANCELLED: Final = 130
+NOTHING_THERE: Final = 4
 
 
 @contextlib.contextmanager
@@ -79,7 +80,9 @@ class RunReport:
         self._has_list = has_list
         self._lock = threading.Lock()
         self._counts: Counter[Category] = Counter()
+        self._folders = 0
         self._resumed = 0
+        self._is_nothing_there = False
         self._speed = Speed()
         self._backends: dict[str, str] = {}
         self._problem: Reason | None = None
@@ -101,6 +104,7 @@ class RunReport:
                     self._problem = event.reason
                     for note in event.notes:
                         self._console.say(note.text)
+                    self._is_nothing_there |= any(note.code == "no_image_in" for note in event.notes)
                 case StoreMended():
                     self._console.complain(event.reason.text)
                 case _:
@@ -124,8 +128,6 @@ class RunReport:
 
         if self._has_list and batch.run_id:
             self._list(batch.run_id, database)
-        if batch.state != "cancelled" and not self._problem and not self._counts:
-            self._console.say("There is no image file there.")
         self._sum_up()
         if out and batch.run_id:
             for path in export_run(database, batch.run_id, out, formats or FORMATS):
@@ -136,7 +138,9 @@ class RunReport:
         if batch.state == "cancelled":
             self._console.complain("cancelled; the same command goes on from here, unless it says --fresh")
             return CANCELLED
-        return 1 if self._counts["failed"] else 0
+        if self._counts["failed"]:
+            return 1
+        return NOTHING_THERE if self._is_nothing_there else 0
 
     def _list(self, run_id: int, database: Path) -> None:
         from fieldray.commands.work_list import work_list_lines
@@ -149,10 +153,11 @@ class RunReport:
     def _note(self, event: OutcomeReady) -> None:
         self._counts[event.outcome.category] += 1
         self._resumed += event.is_resumed
+        stands_for_folder = _stands_for_folder(event.outcome)
+        self._folders += stands_for_folder
         if self._emit:
-            self._emit(
-                json.dumps(image_line(event.outcome, pack=self._model.pack_name, model_sha256=self._model.model_sha256))
-            )
+            line = image_line(event.outcome, pack=self._model.pack_name, model_sha256=self._model.model_sha256)
+            self._emit(json.dumps({**line, "images": None if stands_for_folder else 1}))
 
     def _show(self, event: Progress) -> None:
         text = progress_text(
@@ -173,9 +178,11 @@ class RunReport:
 
     def _sum_up(self) -> None:
         say, seconds = self._console.say, time.monotonic() - self._began_s
-        number = sum(self._counts.values())
+        number = sum(self._counts.values()) - self._folders
+        unknown = f", and an unknown number in folders that could not be read ({self._folders})"
         taken_over = f", {self._resumed} taken over from before" if self._resumed else ""
-        say(f"{number} images in {duration_text(seconds)} ({number / seconds:.1f}/s){taken_over}")
+        rest = f"{taken_over}{unknown if self._folders else ''}"
+        say(f"{number} images in {duration_text(seconds)} ({number / seconds:.1f}/s){rest}")
         say("  ".join(f"{text} {self._counts[category]}" for category, text in CATEGORY_TEXTS.items()))
         speed = self._speed
         if speed.fps_min is not None and speed.fps_avg is not None and speed.fps_max is not None:
@@ -187,3 +194,8 @@ class RunReport:
         for backend, detail in self._backends.items():
             say(f"Ran on {backend}: {detail}")
         say(NOTICE)
+
+
+def _stands_for_folder(outcome: Outcome) -> bool:
+    """Whether it is not about an image but about a folder, with an unknown number of them."""
+    return not isinstance(outcome, Screened) and outcome.reason.code in OF_FOLDERS

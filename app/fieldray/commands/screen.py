@@ -27,7 +27,8 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         help="screen images, folders, DICOMDIR and zip files",
         description="Screen every image of the files and folders given.",
         epilog="Exit code: 0 every image has an outcome and none failed; 1 some failed; 2 wrong usage; "
-        "3 no usable pack; 130 cancelled. Research use only. Not for diagnostic use.",
+        "3 no usable pack; 4 a path that was given holds no image (is its drive connected?); 130 cancelled. "
+        "Research use only. Not for diagnostic use.",
         allow_abbrev=False,
     )
     parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a file or a folder")

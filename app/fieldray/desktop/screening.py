@@ -16,7 +16,8 @@ from fieldray.domain.model import Manifest, Model
 from fieldray.domain.prediction import BackendName
 
 State = Literal["empty", "waiting", "starting", "running", "paused", "stopping", "finished", "cancelled", "failed"]
-_RUN_NOTES: Final = ("run_elsewhere", "not_present")  # what a run says of itself, by code
+# What a run says of itself, by code.
+_RUN_NOTES: Final = ("run_elsewhere", "not_present", "no_image_in", "own_reports")
 _BUSY: tuple[State, ...] = ("starting", "running", "paused", "stopping")
 
 

@@ -29,13 +29,14 @@ _OWN_REPORT_BYTES: Final = 2**15
 
 Members = Callable[[ImageRef], Iterator[ImageRef]]
 
+
 def discover(
     paths: Sequence[Path],
     *,
     opener: Opener = open_file,
     members: Members | None = None,
-    is_own_report: Callable[[bytes], bool] = lambda head: False,
-    tell: Callable[[Reason], None] = lambda why: None,
+    is_own_report: Callable[[bytes], bool] = lambda _head: False,
+    tell: Callable[[Reason], None] = lambda _why: None,
 ) -> Iterator[ImageRef]:
     """References to every image under `paths`, in sorted order, found while they are asked for.
 

@@ -91,16 +91,17 @@ def answer(message: Message, *, opener: Opener = open_file) -> Message:
 def _some(archive: Archive, ref: ImageRef, after: str | None) -> dict[str, Any]:
     names = _wanted(archive.directory)
     begin = 0 if after is None else bisect_right(names, after)
-    due_s, entries, last = time.monotonic() + _ANSWER_S, [], begin
-    for last, name in enumerate(names[begin : begin + _ANSWER_MEMBERS], begin + 1):
+    due_s, entries, looked_at = time.monotonic() + _ANSWER_S, [], 0
+    for name in names[begin : begin + _ANSWER_MEMBERS]:
         entries += _entry(_found(archive, replace(ref, member=name)))
+        looked_at += 1
         if time.monotonic() > due_s:
             break
-    is_end = last >= len(names)
-    doubles = archive.directory.doubles if is_end else ()
+    end = begin + looked_at
+    doubles = archive.directory.doubles if end >= len(names) else ()
     return {
         "members": entries,
-        "after": None if is_end else names[last - 1],
+        "after": names[end - 1] if end < len(names) else None,
         "doubles": len(doubles),
         "double": doubles[0] if doubles else "",
     }

@@ -21,10 +21,11 @@ from fieldray.imaging.quality import check_header
 from fieldray.paths import VERSION
 from fieldray.pipeline.assessment import Assessment
 from fieldray.pipeline.batch import Batch, Work
+from fieldray.pipeline.own_reports import is_own_report
 from fieldray.pipeline.ports import Engine, Readers
 from fieldray.pipeline.screen import screen_image
 from fieldray.pipeline.statistics import Statistics
-from fieldray.reasons import reason
+from fieldray.reasons import Reason, reason
 
 
 def assemble(
@@ -41,6 +42,7 @@ def assemble(
     """The batch, not started; it closes `readers` at its end. `paths` are absolute."""
     statistics = Statistics()
     cancelled = threading.Event()
+    noticed: list[Reason] = []
 
     def screen(ref: ImageRef) -> Outcome:
         return screen_image(
@@ -58,7 +60,8 @@ def assemble(
 
     work = Work(
         spec=_spec(paths, assessment),
-        discover=lambda: discover(paths),
+        discover=lambda: discover(paths, members=readers.members, is_own_report=is_own_report, tell=noticed.append),
+        noticed=lambda: noticed,
         count=lambda gives_up: count_files(paths, gives_up=gives_up),
         content_hash=readers.content_hash,
         check_header=lambda header: check_header(header, assessment.model.manifest.header_rules),
@@ -98,7 +101,7 @@ def count_files(paths: Sequence[Path], *, gives_up: Callable[[], bool]) -> int:
     """About how many images there are, by names alone: a zip or a multi-frame file counts as one."""
     number = 0
     for place in paths:
-        number += not place.is_dir()
+        number += not os.path.isdir(place)  # noqa: PTH112 - never raises, unlike the method of a path
         for _, _, names in os.walk(place):
             if gives_up():
                 return number

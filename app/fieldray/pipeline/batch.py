@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -41,6 +41,7 @@ class Work:
     """What a batch does, as functions: the batch knows no reader and no engine.
 
     discover      gives every image once, lazily
+    noticed       what the search met that concerns no single image; asked once it is over
     count         a quick guess of the number of images, for the time left; gives up when the function passed says so
     content_hash  SHA-256 (hex) of an image's bytes; raises OSError or FieldrayError
     check_header  why an image with this header is refused, None if it is not
@@ -55,6 +56,7 @@ class Work:
     check_header: Callable[[ImageHeader], Reason | None]
     screen: Callable[[ImageRef], Outcome]
     release: Callable[[], None]
+    noticed: Callable[[], Sequence[Reason]] = tuple
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -282,8 +284,10 @@ class Batch:
     def _end(self, store: ResultStore) -> None:
         if self._end_state != "finished":
             store.set_state(self._run_id, self._end_state, reason=self._problem)
-        elif count := store.finish(self._run_id):
-            self._notes = (reason("not_present", count=count),)
+            return
+        self._notes = tuple(self._work.noticed())
+        if count := store.finish(self._run_id):
+            self._notes += (reason("not_present", count=count),)
 
     def _enter(self, state: RunState, *notes: Reason) -> None:
         self._state = state
@@ -306,11 +310,18 @@ class Batch:
         except FieldrayError as problem:
             self._fail(problem.reason)
         except Exception as error:
+            if self.is_cancelled:  # what it was using was closed
+                log.debug("thread of a run that was broken off", exc_info=True)
+                return
             log.exception("thread of the batch")
             self._fail(unexpected(error))
 
     def _count(self) -> None:
-        self._guess = self._work.count(lambda: self.is_cancelled or self._is_found)
+        """It is a guess for the bar alone: without one the run goes on."""
+        try:
+            self._guess = self._work.count(lambda: self.is_cancelled or self._is_found)
+        except Exception:
+            log.warning("the images could not be counted ahead", exc_info=True)
 
     def _discover(self) -> None:
         for ref in self._work.discover():

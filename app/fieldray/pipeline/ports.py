@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Protocol
 
@@ -64,5 +65,6 @@ class Readers(Reader, Protocol):
     """Decoding processes as a session holds them (`imaging.pool.ReaderPool`)."""
 
     def read_image(self, ref: ImageRef, /, *, content_sha256: str = "") -> Image: ...
+    def members(self, ref: ImageRef, /) -> Iterator[ImageRef]: ...
     def content_hash(self, ref: ImageRef, /) -> str: ...
     def close(self) -> None: ...
