@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 
 import numpy as np
@@ -18,6 +18,7 @@ from fieldray.errors import BackendProblem, Unreadable
 from fieldray.imaging.answers import ReadResult
 from fieldray.imaging.pool import PoolClosed
 from fieldray.imaging.quality import check_header
+from fieldray.imaging.zip_members import members
 from fieldray.reasons import Reason, reason
 
 PIXEL_MAP = PixelMap(1.0, 0.0, 1.0, 0.0)
@@ -63,6 +64,9 @@ class FakeReaders:
 
     def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image:
         return Image(pixels=np.zeros((4, 4), np.uint8))
+
+    def members(self, ref: ImageRef) -> Iterator[ImageRef]:
+        return members(ref)
 
     def content_hash(self, ref: ImageRef) -> str:
         if "gone" in ref.path.name:

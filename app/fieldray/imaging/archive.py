@@ -94,6 +94,11 @@ class Archive:
             yield from _unpacked(self.stream, member, limit)
         except _DAMAGE as error:
             raise Unreadable(reason("damaged", detail="it cannot be unpacked")) from error
+        except OSError as error:
+            if error.errno is not None:
+                raise
+            # of bz2, which speaks so of damaged data
+            raise Unreadable(reason("damaged", detail="it cannot be unpacked")) from error
 
 
 def open_archive(stream: BinaryIO) -> Archive:

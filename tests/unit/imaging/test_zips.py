@@ -1,0 +1,315 @@
+"""Zip files that are large, false or hostile: every member is one line, nothing is written, little memory is taken."""
+
+from __future__ import annotations
+
+import io
+import struct
+import tracemalloc
+import zipfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+
+from fieldray.domain.model import InputSpec
+from fieldray.domain.study import ImageRef
+from fieldray.errors import Unreadable
+from fieldray.imaging.archive import open_archive
+from fieldray.imaging.discover import discover
+from fieldray.imaging.limits import MAX_ZIP_MEMBERS
+from fieldray.imaging.pool import PoolClosed, ReaderPool
+from fieldray.imaging.source import content_hash, open_file, read_bytes
+from fieldray.imaging.synthetic import chest_phantom
+from fieldray.imaging.zip_members import answer
+from fieldray.wire import Message
+from phantoms import write_dicom
+from strange_services import reader_command
+
+FILM = chest_phantom(64, 64, 7, abnormal=False)
+METHODS = {
+    "stored": zipfile.ZIP_STORED,
+    "deflate": zipfile.ZIP_DEFLATED,
+    "bzip2": zipfile.ZIP_BZIP2,
+    "LZMA": zipfile.ZIP_LZMA,
+}
+_BOMB_BYTES = 64 * 2**20
+_FEW_BYTES = 16 * 2**20
+
+
+@pytest.fixture(scope="module")
+def film(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return write_dicom(tmp_path_factory.mktemp("film") / "film.dcm", FILM).read_bytes()
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[ReaderPool]:
+    """Its child has started, and what it starts with it, before a test looks for what is left behind."""
+    with ReaderPool(1, timeout_s=60, memory_limit_mb=1024) as pool:
+        with pytest.raises(Unreadable):
+            pool.content_hash(ImageRef(path=Path("nowhere.zip"), member="nothing"))
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def bombs(tmp_path_factory: pytest.TempPathFactory, film: bytes) -> dict[str, bytes]:
+    """Zip files of one film with 64 MB of zeros behind it, by method."""
+    folder, data = tmp_path_factory.mktemp("bombs"), film + bytes(_BOMB_BYTES)
+    packed = ("deflate", "bzip2", "LZMA")
+    return {name: _zip(folder / name, [("film.dcm", data)], METHODS[name]).read_bytes() for name in packed}
+
+
+def _zip(path: Path, members: Sequence[tuple[str, bytes]], method: int = zipfile.ZIP_DEFLATED) -> Path:
+    with zipfile.ZipFile(path, "w", method) as archive:
+        for name, data in members:
+            archive.writestr(zipfile.ZipInfo(name), data, method)
+    return path
+
+
+def _codes(refs: Iterator[ImageRef]) -> list[tuple[str | None, str | None]]:
+    return [(ref.member, ref.problem.code if ref.problem else None) for ref in refs]
+
+
+def _stating(path: Path, bomb: bytes, size_bytes: int) -> Path:
+    """A zip of one member written with another size in its listing."""
+    data = bytearray(bomb)
+    struct.pack_into("<I", data, data.rindex(b"PK\x01\x02") + 24, size_bytes)
+    path.write_bytes(data)
+    return path
+
+
+# ---- unpacking
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_members_are_the_bytes_that_were_packed(method: str, tmp_path: Path, film: bytes) -> None:
+    long = bytes(range(256)) * 10_000
+    path = _zip(tmp_path / "z.zip", [("a", film), ("b", long), ("c", b"x")], METHODS[method])
+    with path.open("rb") as stream:
+        archive = open_archive(stream)
+        assert [archive.read(name) for name in "abc"] == [film, long, b"x"]
+        assert archive.read("b", limit=100_000) == long[:100_000]
+        assert max(map(len, archive.parts("b"))) <= 2**20
+
+
+@pytest.mark.parametrize("method", ["deflate", "bzip2", "LZMA"])
+@pytest.mark.parametrize("stated_bytes", [9_000, 2**20])
+def test_a_bomb_that_lies_about_its_size_takes_no_memory(
+    method: str, stated_bytes: int, tmp_path: Path, bombs: dict[str, bytes]
+) -> None:
+    path = _stating(tmp_path / "bomb.zip", bombs[method], stated_bytes)
+    assert path.stat().st_size < 100_000
+    tracemalloc.start()
+    try:
+        (found,) = discover([path])
+        for read in (read_bytes, content_hash):
+            with pytest.raises(Unreadable) as caught:
+                read(ImageRef(path=path, member="film.dcm"))
+            assert caught.value.reason.code == "damaged"
+        assert tracemalloc.get_traced_memory()[1] < _FEW_BYTES
+    finally:
+        tracemalloc.stop()
+    assert found.member == "film.dcm"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_member_that_is_cut_or_changed_is_damaged(method: str, tmp_path: Path, film: bytes) -> None:
+    path = _zip(tmp_path / "z.zip", [("film.dcm", film)], METHODS[method])
+    whole = path.read_bytes()
+    middle = whole.index(b"PK\x01\x02") // 2
+    for harmed in (
+        whole[:middle] + bytes(byte ^ 0x55 for byte in whole[middle : middle + 40]) + whole[middle + 40 :],
+        b"XX" + whole[2:],
+    ):
+        path.write_bytes(harmed)
+        with pytest.raises(Unreadable) as caught:
+            read_bytes(ImageRef(path=path, member="film.dcm"))
+        assert caught.value.reason.code == "damaged"
+
+
+def test_an_lzma_dictionary_of_gigabytes_is_not_made(tmp_path: Path, film: bytes) -> None:
+    path = _zip(tmp_path / "z.zip", [("film.dcm", film)], zipfile.ZIP_LZMA)
+    data = bytearray(path.read_bytes())
+    # local header, name, 2 bytes of version, 2 of length, 1 of properties
+    struct.pack_into("<I", data, 30 + len("film.dcm") + 5, 2**32 - 1)
+    path.write_bytes(data)
+    assert _codes(discover([path])) == [("film.dcm", "unsupported_compression")]
+
+
+@pytest.mark.parametrize(("method", "code"), [(97, "unsupported_compression"), (8, "damaged")])
+def test_a_listing_that_zipfile_does_not_take(method: int, code: str, tmp_path: Path, film: bytes) -> None:
+    path = _zip(tmp_path / "z.zip", [("film.dcm", film)])
+    data = bytearray(path.read_bytes())
+    at = data.rindex(b"PK\x01\x02")
+    if method == 8:  # a version that is still to come: zipfile raises NotImplementedError
+        struct.pack_into("<H", data, at + 6, 900)
+    struct.pack_into("<H", data, at + 10, method)
+    path.write_bytes(data)
+    assert [found for _, found in _codes(discover([path]))] == [code]
+
+
+def test_memory_that_runs_out_is_the_file_s_reason_and_not_the_run_s(tmp_path: Path, film: bytes) -> None:
+    class _Full(io.BytesIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            raise MemoryError
+
+    good = write_dicom(tmp_path / "b.dcm", FILM)
+    (tmp_path / "a.dcm").write_bytes(film)
+
+    def opener(path: Path) -> BinaryIO:
+        return open_file(path) if path == good else _Full()
+
+    found = [(ref.path.name, ref.problem.code if ref.problem else None) for ref in discover([tmp_path], opener=opener)]
+    assert found == [("a.dcm", "damaged"), ("b.dcm", None)]
+
+
+# ---- many members
+
+
+def test_ten_thousand_members_are_ten_thousand_images(tmp_path: Path) -> None:
+    png = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", 480, 640)
+    names = [f"{number:05}.png" for number in range(10_000)]
+    found = list(discover([_zip(tmp_path / "z.zip", [(name, png) for name in names], zipfile.ZIP_STORED)]))
+    assert [ref.member for ref in found] == names
+    assert {(ref.kind, ref.header.rows, ref.problem) for ref in found} == {("png", 640, None)}
+
+
+def test_the_listing_is_read_once_however_many_members_are_read(tmp_path: Path) -> None:
+    """The end of the file, where the listing is, is not sought again."""
+    count = 2_000
+    path = _zip(tmp_path / "z.zip", [(f"{number:05}", b"%d" % number) for number in range(count)], zipfile.ZIP_STORED)
+    read_bytes_in_all = 0
+
+    class _Counted(io.FileIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            nonlocal read_bytes_in_all
+            data = super().read(size) or b""
+            read_bytes_in_all += len(data)
+            return data
+
+    for number in range(count):
+        ref = ImageRef(path=path, member=f"{number:05}")
+        assert read_bytes(ref, opener=lambda place: _Counted(str(place))) == b"%d" % number
+    assert read_bytes_in_all < 2 * path.stat().st_size + 2**18
+
+
+def test_a_zip_that_was_replaced_is_listed_again(tmp_path: Path) -> None:
+    path = tmp_path / "z.zip"
+    for content in (b"first", b"second and longer"):
+        _zip(path, [("a", content)])
+        assert read_bytes(ImageRef(path=path, member="a")) == content
+
+
+def test_more_members_than_are_read_from_one_zip(tmp_path: Path) -> None:
+    path = _zip(tmp_path / "z.zip", [("a", b"x")])
+    data = path.read_bytes()
+    listing_at, end_at = data.index(b"PK\x01\x02"), data.index(b"PK\x05\x06")
+    listing = data[listing_at:end_at] * (MAX_ZIP_MEMBERS + 1)
+    end = data[end_at : end_at + 12] + struct.pack("<I", len(listing)) + data[end_at + 16 :]
+    path.write_bytes(data[:listing_at] + listing + end)
+    (found,) = discover([path])
+    assert found.problem is not None
+    assert found.problem.code == "too_many_members"
+    assert "65536" in found.problem.text
+    assert "Unpack it" in found.problem.text
+
+
+def test_the_first_members_come_before_the_last_are_looked_at(tmp_path: Path, film: bytes) -> None:
+    path = _zip(tmp_path / "z.zip", [(f"{number:03}", film) for number in range(100)])
+    body = answer(Message({"path": str(path), "after": None})).body
+    assert body["members"][0]["member"] == "000"
+    assert len(body["members"]) <= 32
+    assert body["after"] == body["members"][-1]["member"]
+
+
+# ---- what its members are called and are
+
+
+def test_names_that_lead_elsewhere_write_nothing(tmp_path: Path, film: bytes) -> None:
+    names = ["../../escape.dcm", "/etc/absolute.dcm", "C:\\windows.dcm", "a/../../b.dcm", "nul\0name.dcm"[:3]]
+    path = _zip(tmp_path / "z.zip", [(name, film) for name in names])
+    assert sorted(_codes(discover([path]))) == sorted((name, None) for name in names)
+    assert [entry.name for entry in tmp_path.rglob("*")] == ["z.zip"]
+
+
+def test_a_link_in_a_zip_is_not_followed(tmp_path: Path) -> None:
+    target = tmp_path / "film.dcm"
+    write_dicom(target, FILM)
+    link = zipfile.ZipInfo("link.dcm")
+    link.create_system, link.external_attr = 3, 0o120777 << 16
+    with zipfile.ZipFile(tmp_path / "z.zip", "w") as archive:
+        archive.writestr(link, str(target))
+    assert _codes(discover([tmp_path / "z.zip"])) == [("link.dcm", "not_an_image")]
+
+
+def test_a_zip_in_a_zip_is_said_and_not_opened(tmp_path: Path, film: bytes) -> None:
+    inner = _zip(tmp_path / "inner.zip", [("film.dcm", film)]).read_bytes()
+    path = _zip(tmp_path / "outer.zip", [("film.dcm", film), ("inner.zip", inner)])
+    assert _codes(discover([path])) == [("film.dcm", None), ("inner.zip", "nested_zip")]
+
+
+def test_files_of_one_name_in_a_zip_are_said(tmp_path: Path, film: bytes) -> None:
+    path = tmp_path / "z.zip"
+    with pytest.warns(UserWarning, match="Duplicate name"):
+        _zip(path, [("a.dcm", film), ("b.dcm", film), ("a.dcm", film[:-2])])
+    assert Counter(_codes(discover([path]))) == Counter([("a.dcm", None), ("b.dcm", None), (None, "double_members")])
+    assert read_bytes(ImageRef(path=path, member="a.dcm")) == film[:-2]
+    with pytest.warns(UserWarning, match="Duplicate name"):
+        _zip(path, [("a.dcm", film), ("a.dcm", film)])
+    assert _codes(discover([path])) == [("a.dcm", None)]  # the same bytes: nothing is lost
+
+
+# ---- in a child
+
+
+def test_members_are_looked_at_in_a_child(tmp_path: Path, film: bytes, pool: ReaderPool) -> None:
+    members = [(f"{number:03}.dcm", film) for number in range(70)] + [("notes.txt", b"hi"), ("знімок.dcm", film)]
+    path = _zip(tmp_path / "z.zip", members)
+    ref = ImageRef(path=path)
+    assert list(discover([path], members=pool.members)) == list(discover([path]))
+    found = ImageRef(path=path, member="000.dcm")
+    assert pool.content_hash(found) == content_hash(found)
+    assert len(list(pool.members(ref))) == len(members)
+
+
+def test_a_child_says_what_is_wrong_with_the_whole_zip(tmp_path: Path, pool: ReaderPool) -> None:
+    (tmp_path / "damaged.zip").write_bytes(b"PK\x03\x04" + bytes(100))
+    _zip(tmp_path / "letter.docx", [("[Content_Types].xml", b"<x/>")])
+    found = list(discover([tmp_path], members=pool.members))
+    assert [ref.problem.code for ref in found if ref.problem] == ["damaged", "not_an_image"]
+    with pytest.raises(Unreadable) as caught:
+        list(pool.members(ImageRef(path=tmp_path / "gone.zip")))
+    assert caught.value.reason.code == "missing"
+
+
+@pytest.mark.parametrize("method", ["bzip2", "LZMA"])
+def test_a_bomb_costs_one_member_and_no_child(
+    method: str, tmp_path: Path, bombs: dict[str, bytes], pool: ReaderPool
+) -> None:
+    pids = pool.pids
+    path = _stating(tmp_path / "bomb.zip", bombs[method], 9_000)
+    (ref,) = discover([path], members=pool.members)
+    assert ref.member == "film.dcm"
+    read = pool.read(ref, InputSpec(height=64, width=48, margin=0.05))
+    assert read.problem is not None
+    assert read.problem.code == "damaged"
+    assert pool.pids == pids
+
+
+def test_a_child_that_crashes_over_a_zip_costs_that_zip(tmp_path: Path, film: bytes) -> None:
+    _zip(tmp_path / "crash.zip", [("film.dcm", film)])
+    _zip(tmp_path / "good.zip", [("film.dcm", film)])
+    with ReaderPool(1, timeout_s=60, memory_limit_mb=1024, command=reader_command) as pool:
+        found = [(ref.path.name, *_codes(iter([ref]))[0]) for ref in discover([tmp_path], members=pool.members)]
+    assert found == [("crash.zip", None, "decoder_crashed"), ("good.zip", "film.dcm", None)]
+
+
+def test_a_pool_that_is_closed_ends_the_search(tmp_path: Path, film: bytes) -> None:
+    path = _zip(tmp_path / "z.zip", [(f"{number:03}", film) for number in range(100)])
+    pool = ReaderPool(1, timeout_s=60, memory_limit_mb=1024)
+    search = discover([path], members=pool.members)
+    assert next(search).member == "000"
+    pool.close()
+    with pytest.raises(PoolClosed):
+        list(search)
