@@ -6,6 +6,7 @@ import hashlib
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from pathlib import Path
 
 import numpy as np
 
@@ -36,6 +37,7 @@ class FakeReaders:
         self.closed = threading.Event()
         self.reading = threading.Event()
         self.read_names: list[str] = []
+        self.listed: list[Path] = []
 
     def read(
         self, ref: ImageRef, spec: InputSpec, *, rules: HeaderRules | None = None, detail: Detail = "needed"
@@ -66,6 +68,7 @@ class FakeReaders:
         return Image(pixels=np.zeros((4, 4), np.uint8))
 
     def members(self, ref: ImageRef) -> Iterator[ImageRef]:
+        self.listed.append(ref.path)
         return members(ref)
 
     def content_hash(self, ref: ImageRef) -> str:

@@ -16,6 +16,7 @@ from program import Fieldray, command, lines_of, write_films
 KEYS = {
     "path", "study", "image", "status", "label", "score", "operating_point", "threshold", "unsure_low", "unsure_high",
     "decision", "reason", "reason_code", "stage", "backend", "pack", "model_sha256", "decode_ms", "inference_ms",
+    "images",
 }  # fmt: skip
 
 
@@ -65,10 +66,54 @@ def test_a_person_gets_a_list_counts_and_the_notice(
     assert done.stderr == ""
 
 
-def test_a_folder_without_images_says_so(tmp_path: Path, fieldray: Fieldray, pack_options: list[str]) -> None:
-    (tmp_path / "empty").mkdir()
-    done = fieldray("screen", tmp_path / "empty", *pack_options)
-    assert done.returncode == 0 and "There is no image file there." in done.stdout
+@pytest.mark.parametrize("others", [False, True])
+def test_a_path_without_images_is_4_and_is_named(
+    others: bool, tmp_path: Path, fieldray: Fieldray, pack_options: list[str]
+) -> None:
+    (tmp_path / "mount point").mkdir()
+    (tmp_path / "mount point" / ".Trash").mkdir()
+    films = [write_films(tmp_path / "films", 1)[0].parent] if others else []
+    done = fieldray("screen", tmp_path / "mount point", *films, *pack_options)
+    assert done.returncode == 4, done.stderr
+    assert f"There is no image file in {tmp_path / 'mount point'}." in done.stdout
+    assert f"{len(films)} images in" in done.stdout
+
+
+def test_own_results_are_no_images(tmp_path: Path, fieldray: Fieldray, pack_options: list[str]) -> None:
+    folder = write_films(tmp_path / "films", 2)[0].parent
+    out = ("--out", folder, "--json", tmp_path / "lines")
+    assert fieldray("screen", folder, *pack_options, *out).returncode == 0
+    (tmp_path / "lines").rename(folder / "lines")
+    done = fieldray("screen", folder, *pack_options)
+    assert done.returncode == 0, done.stderr
+    assert "2 images in" in done.stdout
+    assert done.stdout.count("They were left out: 3.") == 1
+    for film in folder.glob("*.png"):
+        film.unlink()
+    assert fieldray("screen", folder, *pack_options).returncode == 4
+
+
+def test_a_folder_that_cannot_be_read_is_an_unknown_number_of_images(
+    tmp_path: Path, home: Path, pack_options: list[str]
+) -> None:
+    folder = tmp_path / "drive"
+    write_films(folder / "a", 300)
+    write_films(folder / "b", 3)
+    arguments = command("screen", folder, *pack_options, "--json", "-", "--jobs", "1")
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert process.stderr
+        first = process.stdout.readline()
+        folder.rename(tmp_path / "elsewhere")
+        lines = lines_of(first + process.stdout.read())
+        words = process.stderr.read()
+        assert process.wait(60) == 1
+    rows = [line for line in lines if line["reason_code"] in ("folder_lost", "folder_not_read")]
+    assert [(row["path"], row["images"]) for row in rows] == [(str(folder), None)]
+    assert {line["images"] for line in lines if line not in rows} == {1}
+    assert len(lines) < 100  # only what was found before is missed file by file
+    assert f"{len(lines) - 1} images in" in words
+    assert "and an unknown number in folders that could not be read (1)" in words
 
 
 def test_formats_without_a_folder_are_wrong_usage(tmp_path: Path, fieldray: Fieldray, pack_options: list[str]) -> None:

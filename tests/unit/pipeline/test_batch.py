@@ -26,12 +26,13 @@ from fieldray.domain.study import ImageRef
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.imaging.answers import ReadResult
 from fieldray.imaging.quality import check_header
+from fieldray.imaging.pool import PoolClosed
 from fieldray.pipeline.assessment import choose
 from fieldray.pipeline.batch import Batch, Work
 from fieldray.pipeline.export import export_run
 from fieldray.pipeline.screen import screen_image
 from fieldray.pipeline.statistics import Statistics
-from fieldray.reasons import reason
+from fieldray.reasons import Reason, reason
 from fieldray.store.results import ResultReader, ResultStore
 from fieldray.store.schema import damage_mark
 from outcomes import run_spec
@@ -59,6 +60,8 @@ class Run:
         listener: Callable[[Event], None] = lambda event: None,
         database: Path | None = None,
         readers: FakeReaders | None = None,
+        count: Callable[[], int] | None = None,
+        noticed: Sequence[Reason] = (),
     ) -> None:
         self.events: list[Event] = []
         self.readers = readers or FakeReaders()
@@ -79,7 +82,8 @@ class Run:
         work = Work(
             spec=SPEC,
             discover=discover or (lambda: iter(refs(names))),
-            count=lambda gives_up: len(names),
+            count=lambda gives_up: count() if count else len(names),
+            noticed=lambda: noticed,
             content_hash=self.readers.content_hash,
             check_header=lambda header: check_header(header, assessment.model.manifest.header_rules),
             screen=screen,
@@ -323,6 +327,37 @@ def test_a_bug_while_searching_fails_the_run(tmp_path: Path) -> None:
 
     run = Run(tmp_path, [], discover=discover).finish()
     assert run.batch.reason == reason("internal", detail="ZeroDivisionError")
+
+
+def test_a_guess_of_the_number_cannot_end_a_run(tmp_path: Path) -> None:
+    def count() -> int:
+        raise PermissionError(13, "Permission denied")
+
+    run = Run(tmp_path, ["dark.png"], count=count).finish()
+    assert (run.states, run.names) == (["running", "finished"], ["dark.png"])
+
+
+def test_what_the_search_noticed_is_told_at_the_end(tmp_path: Path) -> None:
+    why = reason("own_reports", count=2)
+    run = Run(tmp_path, ["dark.png"], noticed=[why]).finish()
+    assert [event.notes for event in run.of(RunChanged)] == [(), (why,)]
+
+
+def test_a_search_whose_readers_were_closed_by_a_cancel_is_no_fault(tmp_path: Path) -> None:
+    found = threading.Event()
+
+    def discover() -> Iterator[ImageRef]:
+        yield from refs(["dark.png"])
+        found.set()
+        run.readers.closed.wait(10)
+        raise PoolClosed
+
+    run = Run(tmp_path, [], discover=discover)
+    run.batch.start()
+    assert found.wait(10)
+    run.batch.cancel()
+    assert run.batch.join(10)
+    assert (run.states[-1], run.batch.reason) == ("cancelled", None)
 
 
 def test_a_store_that_cannot_be_opened_fails_the_run(tmp_path: Path) -> None:

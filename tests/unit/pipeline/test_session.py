@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from fieldray.errors import PackProblem, UsageProblem
 from fieldray.pipeline.assembly import count_files
 from fieldray.pipeline.export import export_run
 from fieldray.pipeline.session import Session
+from fieldray.reasons import reason
 from fieldray.settings import Settings
 from fieldray.store.results import ResultReader
 from program import write_films
@@ -167,3 +169,30 @@ def test_files_are_counted_by_name_and_no_longer_than_needed(tmp_path: Path) -> 
     places = [tmp_path / "a", tmp_path / "3.dcm"]
     assert count_files(places, gives_up=lambda: False) == 3
     assert count_files([tmp_path] * 1000, gives_up=lambda: True) == 0
+
+
+def test_a_name_that_no_file_can_have_is_counted_too(tmp_path: Path) -> None:
+    assert count_files([tmp_path / ("x" * 300), tmp_path / "nothing"], gives_up=lambda: False) == 2
+
+
+def test_own_results_among_the_images_are_left_out_and_told(opened: Opened, films: Path) -> None:
+    opened.session.use_pack(tiny_model())
+    batch = opened.session.start([films])
+    assert batch.join(20)
+    export_run(opened.session.database, batch.run_id, films)
+    assert opened.session.start([films], fresh=True).join(20)
+    assert len(opened.names) == 6
+    notes = [event.notes for event in opened.events if isinstance(event, RunChanged) and event.notes]
+    assert notes == [(reason("own_reports", count=2),)]
+
+
+def test_a_zip_is_looked_at_by_the_readers_of_the_run(opened: Opened, tmp_path: Path) -> None:
+    (film,) = write_films(tmp_path / "one", 1)
+    with zipfile.ZipFile(tmp_path / "films.zip", "w") as archive:
+        archive.write(film, "film.png")
+    opened.session.use_pack(tiny_model())
+    assert opened.session.start([tmp_path / "films.zip"]).join(20)
+    (readers,) = opened.readers
+    assert readers.listed == [tmp_path / "films.zip"]
+    (event,) = (event for event in opened.events if isinstance(event, OutcomeReady))
+    assert (event.outcome.ref.member, event.outcome.status) == ("film.png", "screened")

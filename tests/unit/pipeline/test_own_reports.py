@@ -1,0 +1,61 @@
+"""Our own results are known by their content, and nothing else is taken for them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fieldray.domain.run import Run, StoredResult
+from fieldray.pipeline.own_reports import is_own_report
+from fieldray.reports.content import COLUMNS, about_run, image_line
+from fieldray.reports.csv import write_csv
+from fieldray.reports.json import write_json
+from outcomes import refused, run_spec
+
+SPEC = run_spec()
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> dict[str, bytes]:
+    """Every kind of file that a run writes, by name."""
+    results = [StoredResult(row_id=1, run_id=1, outcome=refused(), is_resumed=False)]
+    run = Run(run_id=1, spec=SPEC, state="finished", reason=None, started_s=1.0, ended_s=2.0)
+    write_csv(tmp_path / "table", results, spec=SPEC)
+    write_json(tmp_path / "document", results, spec=SPEC, about=about_run(run, counts={}))
+    line = json.dumps(image_line(results[0].outcome, pack="tiny-1.0.0", model_sha256="m" * 64))
+    (tmp_path / "lines").write_text(f"{line}\n" * 2)
+    return {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+
+@pytest.mark.parametrize("name", ["table", "document", "lines"])
+def test_what_a_run_writes_is_known(name: str, written: dict[str, bytes]) -> None:
+    assert is_own_report(written[name][: 2**15])
+
+
+def test_a_table_is_known_however_it_was_saved_again() -> None:
+    for separator in (",", ";", "\t"):
+        for quote in ("", '"'):
+            for mark in (b"", b"\xef\xbb\xbf"):
+                line = separator.join(f"{quote}{name}{quote}" for name in (*COLUMNS, "a new one"))
+                assert is_own_report(mark + line.encode() + b"\r\n1;2;3\r\n")
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"",
+        b"Dear colleague,\n",
+        b"path,study,image\n",
+        b"study,path," + ",".join(COLUMNS[2:]).encode(),
+        b'{"about": {"program": "another"}}',
+        b'{"path": "a", "study": "b", "image": "c", "status": "screened"}\n',
+        b'{"path": ' + b"[" * 20_000,
+        b'"' * 30_000,
+        bytes(range(256)) * 8,
+        json.dumps(dict.fromkeys(("patient", "status"))).encode(),
+    ],
+)
+def test_nothing_else_is(head: bytes) -> None:
+    assert not is_own_report(head)
