@@ -276,7 +276,7 @@ def _unpacked(stream: BinaryIO, member: Member, limit: int | None) -> Iterator[b
 def _unpacker(stream: BinaryIO, member: Member, position: int) -> tuple[_Unpacker, int]:
     """What unpacks the member, and where its packed bytes begin. Raises Unreadable `unsupported_compression`."""
     if member.flags & _IS_PATCH:
-        raise Unreadable(reason("unsupported_compression", name="zip patch"))
+        raise Unreadable(reason("unsupported_compression", name=f"zip method {member.method} with patches"))
     if member.method == zipfile.ZIP_STORED:
         return _Stored(), position
     if member.method == zipfile.ZIP_DEFLATED:
