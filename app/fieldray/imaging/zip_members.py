@@ -150,8 +150,8 @@ def _identified(archive: Archive, ref: ImageRef) -> list[ImageRef] | IndexFound 
         head = archive.read(ref.member, limit=_FIRST_LOOK_BYTES)
         try:
             return identify_bytes(head, ref)
-        except InputProblem:
-            if len(head) < _FIRST_LOOK_BYTES:
+        except InputProblem as error:
+            if len(head) < _FIRST_LOOK_BYTES or error.reason.code == "not_an_image":
                 raise
         return identify_bytes(archive.read(ref.member, limit=MAX_INFLATED_HEADER_BYTES), ref)
     except MemoryError as error:
