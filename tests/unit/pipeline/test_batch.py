@@ -25,8 +25,8 @@ from fieldray.domain.run import Verdict
 from fieldray.domain.study import ImageRef
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.imaging.answers import ReadResult
-from fieldray.imaging.quality import check_header
 from fieldray.imaging.pool import PoolClosed
+from fieldray.imaging.quality import check_header
 from fieldray.pipeline.assessment import choose
 from fieldray.pipeline.batch import Batch, Work
 from fieldray.pipeline.export import export_run
