@@ -50,6 +50,9 @@ class Meanwhile:
         self._change(ref)
         return self._pool.read(ref, spec, rules=rules, detail=detail)
 
+    def members(self, ref: ImageRef) -> Iterator[ImageRef]:
+        return self._pool.members(ref)
+
     def content_hash(self, ref: ImageRef) -> str:
         self._change(ref)
         return self._pool.content_hash(ref)
