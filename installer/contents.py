@@ -83,7 +83,7 @@ _LEFT_OUT: Final = (
     "PySide6/QtNetwork.*", "PySide6/QtDBus.*",
     "ai_edge_litert/*", "imagecodecs/*", "imagecodecs.libs/*",
     "numpy/_core/_simd.*",  # for NumPy's own tests
-    # Of the system, and it must be the system's: drivers and the stick's runtime are loaded beside it.
+    # Of the system, and it must be the system's: drivers and the Edge TPU's runtime are loaded beside it.
     "libstdc++.so.*", "libgcc_s.so.*", "libgomp.so.*", "libglib-2.0.so.*", "libgthread-2.0.so.*", "libdbus-1.so.*",
     "libfontconfig.so.*", "libfreetype.so.*", "libz.so.*", "libexpat.so.*", "libuuid.so.*", "libX11*.so.*",
     "libxcb.so.*", "libxkbcommon.so.*", "libsystemd.so.*", "libudev.so.*", "libusb-1.0.so.*", "libGL*.so.*",

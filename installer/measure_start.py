@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Final
 
 import screen_picture
-from fieldray.child import Child
-from fieldray.wire import Message
+from fieldray.processes.child import Child
+from fieldray.processes.wire import Message
 
 _DISPLAY: Final = ":96"
 _LIMIT_S: Final = 60.0

@@ -15,15 +15,15 @@ from typing import Final
 
 import screen_picture
 import shared_libraries
-import smoke_films
+import smoke_images
 from clean_root import CleanRoot, Done, User
 from expectation import APT, Unexpected, expect
 from smoke_window import DISPLAY, opened, press, titled, until
 from smoke_window import PROGRAM as WINDOW
 
 PROGRAM: Final = "/opt/fieldray/fieldray"
-FILMS: Final = "/srv/Знімки грудної клітки"
-SHORT: Final = "/srv/films"  # the same, for typing
+IMAGES: Final = "/srv/Знімки грудної клітки"
+SHORT: Final = "/srv/images"  # the same, for typing
 DRIVE: Final = "/media/clinic/МОДЕЛІ"
 COUNT: Final = 24  # studies that `fieldray demo` makes
 _NOTICE: Final = r"Research use only\. Not for diagnostic use\."
@@ -106,26 +106,26 @@ def install(trial: Trial) -> None:
 # ---- the command line
 
 
-def screen_films(trial: Trial) -> None:
+def screen_images(trial: Trial) -> None:
     """Screen synthetic studies with the pack that ships; the install folder is read-only"""
     place = str(trial.root.inside("/opt/fieldray"))
     subprocess.run(["mount", "--bind", place, place], check=True)
     subprocess.run(["mount", "-o", "remount,bind,ro", place], check=True)
     user = trial.users["iryna"]
-    films = trial.root.inside(FILMS)
-    films.mkdir(parents=True)
-    shutil.chown(films, user.number, user.number)
-    trial.root.inside(SHORT).symlink_to(FILMS)
-    made = trial.root.run(PROGRAM, "demo", "--no-window", "--folder", FILMS, user=user)
+    images = trial.root.inside(IMAGES)
+    images.mkdir(parents=True)
+    shutil.chown(images, user.number, user.number)
+    trial.root.inside(SHORT).symlink_to(IMAGES)
+    made = trial.root.run(PROGRAM, "demo", "--no-window", "--folder", IMAGES, user=user)
     expect(made, output=(r"Making synthetic studies in .*", r"They are drawings, not X-rays: .*", *_work_list()))
-    again = trial.root.run("fieldray", "screen", FILMS, "--fresh", "--json", "-", user=user)
+    again = trial.root.run("fieldray", "screen", IMAGES, "--fresh", "--json", "-", user=user)
     expect(again, output=(r"\{.*\}",), errors=(*_summary(), r"\?Pack .*", r"\?Operating point .*"))
     results = [json.loads(line) for line in again.output]
     kinds = {result["status"] for result in results}
     if len(results) != COUNT or not kinds <= {"screened", "refused"} or "screened" not in kinds:
         raise Unexpected(f"{len(results)} results of the kinds {kinds}")
     if {result["backend"] for result in results if result["status"] == "screened"} != {"cpu"}:
-        raise Unexpected("not every film was screened on the processor")
+        raise Unexpected("not every image was screened on the processor")
     trial.screened.extend(sorted(Path(result["path"]).name for result in results if result["status"] == "screened"))
     _require_no_log(trial, user)
 
@@ -136,10 +136,10 @@ def screen_other_forms(trial: Trial) -> None:
     if not trial.screened:
         raise Unexpected("the pack that ships gave no score to any of the synthetic studies")
     name = trial.screened[0]  # whichever pack ships, an image that it accepts
-    plain = trial.root.inside(f"{FILMS}/{name}").read_bytes()
+    plain = trial.root.inside(f"{IMAGES}/{name}").read_bytes()
     folder = trial.root.inside(place)
     folder.mkdir()
-    for form, content in {name: plain, **smoke_films.other_forms(plain)}.items():
+    for form, content in {name: plain, **smoke_images.other_forms(plain)}.items():
         (folder / form).write_bytes(content)
     done = trial.root.run("fieldray", "screen", place, "--fresh", "--json", "-", user=user)
     expect(done, output=(r"\{.*\}",), errors=(*_summary(), r"\?Pack .*", r"\?Operating point .*"))
@@ -151,7 +151,7 @@ def screen_other_forms(trial: Trial) -> None:
 
 
 def say_plainly(trial: Trial) -> None:
-    """No screen, no packs, a wrong library for the stick: a plain sentence each"""
+    """No screen, no packs, a wrong library for the Edge TPU: a plain sentence each"""
     user, root = trial.users["iryna"], trial.root
     no_screen = r"fieldray: There is no screen here to open a window on\. The command line works without one\."
     for command in ([PROGRAM], [WINDOW], ["fieldray"]):
@@ -159,13 +159,13 @@ def say_plainly(trial: Trial) -> None:
     expect(root.run(PROGRAM, "screen", "/nowhere", user=user), code=2, errors=(r"fieldray: There is nothing .*",))
     with _drive(trial, None):
         expect(root.run(PROGRAM, "packs", "list", DRIVE, user=user), output=("No packs found.",))
-        none = root.run(PROGRAM, "screen", FILMS, "--pack", DRIVE, user=user)
+        none = root.run(PROGRAM, "screen", IMAGES, "--pack", DRIVE, user=user)
         expect(none, code=3, errors=(r"fieldray: .*",))
     library = root.inside("/usr/lib/x86_64-linux-gnu/libedgetpu.so.1")
     library.write_text("this is no library\n" * 100)
     done = root.run(PROGRAM, "doctor", user=user)
     library.unlink()
-    wrong = "The file libedgetpu.so.1 is not an Edge TPU runtime for this computer. Install libedgetpu anew."
+    wrong = "The file libedgetpu.so.1 is not an Edge TPU runtime for this computer. Install libedgetpu again."
     if done.code or done.errors or not any(wrong in line for line in done.output):
         raise Unexpected("\n".join(["doctor", *done.output, *done.errors]))
     _require_no_log(trial, user)
@@ -187,7 +187,7 @@ def open_window(trial: Trial) -> None:
         until(lambda: trial.picture("3-results").count(_ABNORMAL) > 500, "abnormal rows in the work list")
         press(window, "Down")
         time.sleep(1.5)
-        trial.picture("4-film")
+        trial.picture("4-image")
     _require_no_log(trial, user)
 
 
@@ -198,7 +198,7 @@ def plug_in_a_drive(trial: Trial) -> None:
     settings = trial.root.inside(f"{user.home}/.local/share/fieldray/settings.json")
     settings.write_text('{"language": "uk"}', encoding="utf-8")  # the small system itself knows no Ukrainian
     shutil.chown(settings, user.number, user.number)
-    with opened(trial.root, user, FILMS, more=wayland):
+    with opened(trial.root, user, IMAGES, more=wayland):
         until(lambda: trial.picture("5-ukrainian").count(_ABNORMAL) > 500, "abnormal rows in the work list")
         with _drive(trial, trial.root.inside("/opt/fieldray/_internal/fieldray/_data/models")):
             until(lambda: trial.picture("6-drive").count(_BANNER) > 5000, "what the window asks about the drive")
@@ -214,8 +214,8 @@ def run_twice(trial: Trial) -> None:
     """Two windows of one user, one of another, and the command line, all at once"""
     first, second = trial.users["iryna"], trial.users["second"]
     root = trial.root
-    with opened(root, first, FILMS), opened(root, first), opened(root, second, FILMS):
-        done = root.run("fieldray", "screen", FILMS, "--fresh", "--json", "-", user=first)
+    with opened(root, first, IMAGES), opened(root, first), opened(root, second, IMAGES):
+        done = root.run("fieldray", "screen", IMAGES, "--fresh", "--json", "-", user=first)
         expect(done, output=(r"\{.*\}",), errors=(*_summary(), r"\?Pack .*", r"\?Operating point .*"))
         if len(done.output) != COUNT:
             raise Unexpected(f"{len(done.output)} results beside two windows")
@@ -243,7 +243,7 @@ def upgrade(trial: Trial) -> None:
     expect(_apt(trial, "install", newer), output=APT, errors=APT)
     shown = trial.root.run("dpkg-query", "--show", "--showformat", "${Version} ${Status}", "fieldray")
     expect(shown, output=(r".*\+1 install ok installed",))
-    done = trial.root.run("fieldray", "screen", FILMS, "--json", "-", user=user)
+    done = trial.root.run("fieldray", "screen", IMAGES, "--json", "-", user=user)
     expect(done, output=(r"\{.*\}",), errors=(*_summary(), r"\?Pack .*", r"\?Operating point .*"))
 
 
@@ -274,7 +274,7 @@ def use_portable(trial: Trial) -> None:
     subprocess.run(["tar", "-xf", str(trial.archive), "-C", str(inside)], check=True)
     subprocess.run(["chown", "-R", f"{user.number}:{user.number}", str(trial.root.inside(user.home))], check=True)
     folder = f"{place}/{trial.archive.name.removesuffix('.tar.xz')}"
-    done = trial.root.run(f"{folder}/fieldray", "screen", FILMS, "--fresh", "--json", "-", user=user)
+    done = trial.root.run(f"{folder}/fieldray", "screen", IMAGES, "--fresh", "--json", "-", user=user)
     expect(done, output=(r"\{.*\}",), errors=(*_summary(), r"\?Pack .*", r"\?Operating point .*"))
     expect(trial.root.run("sh", f"{folder}/add-to-menu", user=user), output=(r"Fieldray is in the menu now\. .*",))
     entry = trial.root.inside(f"{user.home}/.local/share/applications/fieldray.desktop")
@@ -288,7 +288,7 @@ def use_portable(trial: Trial) -> None:
 
 
 STEPS: Final[tuple[Step, ...]] = (
-    install, screen_films, screen_other_forms, say_plainly, open_window, plug_in_a_drive, run_twice, upgrade, remove,
+    install, screen_images, screen_other_forms, say_plainly, open_window, plug_in_a_drive, run_twice, upgrade, remove,
     use_portable,
 )  # fmt: skip
 

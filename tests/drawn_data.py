@@ -1,6 +1,6 @@
 """Drawn stand-ins for the shared data, in its layout, so that the recipes that come along run unchanged.
 
-FOLDER/shared/data/index.csv, mnist.npz, films/*.png      what the recipes read
+FOLDER/shared/data/index.csv, mnist.npz, images/*.png      what the recipes read
 FOLDER/project/models/recipes/*.toml                      the recipes; their runs lie in FOLDER/project/runs
 """
 
@@ -38,32 +38,32 @@ def draw_digits(folder: Path, *, training: int, test: int) -> None:
     np.savez(folder / "shared" / "data" / "mnist.npz", **parts)
 
 
-def draw_films(folder: Path, *, children: int, adults: int, strangers: int) -> None:
-    """index.csv with films of the sets that the recipes name: every second film is abnormal."""
-    (folder / "shared" / "data" / "films").mkdir(parents=True)
+def draw_images(folder: Path, *, children: int, adults: int, ood_images: int) -> None:
+    """index.csv with images of the sets that the recipes name: every second image is abnormal."""
+    (folder / "shared" / "data" / "images").mkdir(parents=True)
     lines = [_HEAD]
     for number in range(children):
         split = ("train", "train", "val", "test")[number // 2 % 4]
         finding = "Pneumonia|viral" if number % 4 == 1 else "Pneumonia" if number % 2 else "No finding"
-        lines.append(_film(folder, f"child{number}", "kermany_224,", finding, number=number, rest=f"AP,,,,{split}"))
+        lines.append(_image(folder, f"child{number}", "kermany_224,", finding, number=number, rest=f"AP,,,,{split}"))
     for number in range(adults):
         fold, part = number // 2 % 4, ("jrzech", "talo_Pneumonia")[number // 8 % 2]
         finding = ("Effusion", "Infiltration")[number // 2 % 2] if number % 2 else "No Finding"
         rest = f"{('PA', 'AP')[number // 2 % 2]},{30 + number},{'FM'[number // 3 % 2]},{fold},"
-        lines.append(_film(folder, f"adult{number}", f"nih_1024,{part}", finding, number=number, rest=rest))
+        lines.append(_image(folder, f"adult{number}", f"nih_1024,{part}", finding, number=number, rest=rest))
     for number in range(0, adults, 4):
-        lines.append(_film(folder, f"small{number}", "nih_kcr64,", "Effusion", number=number + 1, rest="PA,,,2,"))
-        lines.append(_film(folder, f"small{number + 1}", "nih_kcr64,", "No Finding", number=number, rest="PA,,,3,"))
-    for number in range(strangers):
+        lines.append(_image(folder, f"small{number}", "nih_kcr64,", "Effusion", number=number + 1, rest="PA,,,2,"))
+        lines.append(_image(folder, f"small{number + 1}", "nih_kcr64,", "No Finding", number=number, rest="PA,,,3,"))
+    for number in range(ood_images):
         noise = np.random.default_rng(number).integers(0, 256, (64, 64), np.uint8)
-        Image.fromarray(noise).save(folder / "shared" / "data" / "films" / f"noise{number}.png")
-        lines.append(f"films/noise{number}.png,ood_medmnist64,Hand,ood,Hand,,,,,,,")
+        Image.fromarray(noise).save(folder / "shared" / "data" / "images" / f"noise{number}.png")
+        lines.append(f"images/noise{number}.png,ood_medmnist64,Hand,ood,Hand,,,,,,,")
     (folder / "shared" / "data" / "index.csv").write_text("\n".join(lines))
 
 
-def _film(folder: Path, name: str, where: str, finding: str, *, number: int, rest: str) -> str:
-    """Draw one film and return its line; an odd number is abnormal. `where`: set and part."""
+def _image(folder: Path, name: str, where: str, finding: str, *, number: int, rest: str) -> str:
+    """Draw one image and return its line; an odd number is abnormal. `where`: set and part."""
     pixels = (chest_phantom(_SIDE, _SIDE, number, abnormal=number % 2 == 1) / 257).astype(np.uint8)
-    Image.fromarray(pixels).save(folder / "shared" / "data" / "films" / f"{name}.png")
+    Image.fromarray(pixels).save(folder / "shared" / "data" / "images" / f"{name}.png")
     label = "abnormal" if number % 2 else "normal"
-    return f"films/{name}.png,{where},{label},{finding},{name},{rest},"
+    return f"images/{name}.png,{where},{label},{finding},{name},{rest},"

@@ -84,7 +84,7 @@ class FakeEngine:
     """Scores an image by its brightness, at once. `answer` replaces what a future is given; `problem`: all is lost."""
 
     def __init__(self, *, features: float = 0.0, answer: Callable[[Future[Prediction]], None] | None = None) -> None:
-        self.why_unable: Reason | None = None
+        self.unavailable_reason: Reason | None = None
         self.opened: list[Model] = []
         self.chosen: tuple[DeviceChoice, Policy] | None = None
         self.is_closed = False
@@ -96,15 +96,15 @@ class FakeEngine:
         self.opened.append(model)
 
     def reconsider(self, name: BackendName) -> None:
-        self.why_unable = None
+        self.unavailable_reason = None
 
     def choose(self, device: DeviceChoice, policy: Policy) -> None:
         self.chosen = (device, policy)
 
     def submit(self, request: Request) -> Future[Prediction]:
         future: Future[Prediction] = Future()
-        if self.why_unable:
-            future.set_exception(BackendProblem(self.why_unable))
+        if self.unavailable_reason:
+            future.set_exception(BackendProblem(self.unavailable_reason))
         elif self._answer:
             self._answer(future)
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-FORGED_LINE: Final = "x.png\nnormal         0.010  0.500  /films/healthy.png"
+FORGED_LINE: Final = "x.png\nnormal         0.010  0.500  /images/healthy.png"
 STEERS: Final = "\x1b[2K\x1b[1A\x1b]0;title\x07\x9b31m"
 REORDERS: Final = "a\u202egnp.lamron\u2066b\u2069\u200e\u200f\u061c"
 BREAKS: Final = "one\rtwo\x0bthree\x0cfour\x1cfive\x85six\u2028seven\u2029eight\tnine"

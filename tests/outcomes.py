@@ -29,7 +29,7 @@ POINT = OperatingPoint(
 def run_spec(**changes: object) -> RunSpec:
     """A run over one folder with the operating point above."""
     values = {
-        "paths": ("/films",),
+        "paths": ("/images",),
         "pack_name": "tiny-1.0.0",
         "trust": "signed",
         "fingerprint": "ab",
@@ -42,13 +42,13 @@ def run_spec(**changes: object) -> RunSpec:
 
 
 def image_ref(name: str = "a.dcm", **changes: object) -> ImageRef:
-    """A DICOM film with a header."""
+    """A DICOM image with a header."""
     header = ImageHeader(sop_instance_uid=f"1.2.{name}", study_instance_uid="1.2.3", patient_age_years=41.5)
-    return ImageRef(**{"path": Path("/films") / name, "kind": "dicom", "header": header, **changes})
+    return ImageRef(**{"path": Path("/images") / name, "kind": "dicom", "header": header, **changes})
 
 
 def read_facts(content_sha256: str = "c" * 64) -> ReadFacts:
-    """All facts of a film that was read."""
+    """All facts of an image that was read."""
     return ReadFacts(
         content_sha256=content_sha256,
         rows=300,
@@ -61,7 +61,7 @@ def read_facts(content_sha256: str = "c" * 64) -> ReadFacts:
 
 
 def screened(ref: ImageRef | None = None, *, score: float = 0.8, decision: Decision = "above") -> Screened:
-    """A film with one finding and a class map."""
+    """An image with one finding and a class map."""
     return Screened(
         ref=ref or image_ref(),
         facts=read_facts(),

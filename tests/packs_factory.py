@@ -15,9 +15,9 @@ from fieldray.domain.model import (
     InputSpec,
     Label,
     Manifest,
+    OodGate,
     OperatingPoint,
     OutputRoles,
-    RefusalGate,
 )
 from fieldray.packs.write import write_pack
 
@@ -43,7 +43,7 @@ def manifest(**changes: object) -> Manifest:
             sensitivity=share,
             specificity=share,
             titles={"en": name, "uk": "точка"},
-            measured_on={"en": "100 synthetic films", "uk": "100 намальованих знімках"},
+            measured_on={"en": "100 synthetic images", "uk": "100 намальованих знімках"},
         )
         for name, threshold in (("sensitive", 0.3), ("balanced", 0.5))
     )
@@ -59,7 +59,7 @@ def manifest(**changes: object) -> Manifest:
         outputs=OutputRoles(scores=0, class_maps=1, features=2),
         operating_points=points,
         calibration={"abnormal": Calibration(slope=1.5, intercept=-0.25)},
-        gate=RefusalGate(mean=np.arange(4, dtype=np.float32), projection=np.eye(4, 2, dtype=np.float32), limit=3.5),
+        gate=OodGate(mean=np.arange(4, dtype=np.float32), projection=np.eye(4, 2, dtype=np.float32), limit=3.5),
         accepted_ages_years=(18, 90),
         minimum_edgetpu_runtime=13,
         provenance={"data": "made by code"},

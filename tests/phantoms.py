@@ -1,4 +1,4 @@
-"""Synthetic films as files of every kind, and files that are wrong in every way we know.
+"""Synthetic images as files of every kind, and files that are wrong in every way we know.
 
 Encoders are at hand for all transfer syntaxes but High-Throughput JPEG 2000, which needs a package of its own
 (`imaging.transcoding`), and JPEG XL; those are tested on real files where the data folder is there.
@@ -38,7 +38,7 @@ from pydicom.uid import (
     RLELossless,
 )
 
-from fieldray.imaging.synthetic import chest_phantom, film_dataset
+from fieldray.imaging.synthetic import chest_phantom, image_dataset
 from fieldray.imaging.transcoding import put_frame, save_dicom
 from jpeg12 import encode_jpeg12
 
@@ -65,7 +65,7 @@ Pixels = NDArray[np.uint16]
 
 
 def scaled(pixels: Pixels, bits: int) -> NDArray[Any]:
-    """A 12-bit film in `bits` bits: uint8 or uint16."""
+    """A 12-bit image in `bits` bits: uint8 or uint16."""
     wide = pixels.astype(np.uint32)
     shifted = wide >> (12 - bits) if bits < 12 else wide << (bits - 12)
     return shifted.astype(np.uint8 if bits <= 8 else np.uint16)
@@ -82,12 +82,12 @@ def write_dicom(
     number: int = 1,
     changes: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write a 12-bit film (0 is air) as DICOM; `changes` sets elements by keyword, or deletes them by None.
+    """Write a 12-bit image (0 is air) as DICOM; `changes` sets elements by keyword, or deletes them by None.
 
-    MONOCHROME1 is stored inverted and a signed film shifted down (with the intercept that undoes it), so every file
+    MONOCHROME1 is stored inverted and a signed image shifted down (with the intercept that undoes it), so every file
     shows the same picture. RGB and YBR_FULL hold grey, PALETTE COLOR a grey ramp; all three in 8 bits.
     """
-    dataset = film_dataset(pixels, number=number)
+    dataset = image_dataset(pixels, number=number)
     if photometric in ("RGB", "YBR_FULL", "PALETTE COLOR"):
         _as_colour(dataset, scaled(pixels, 8), photometric)
     else:
@@ -169,16 +169,16 @@ def _save(dataset: Dataset, path: Path, transfer_syntax: UID) -> None:
 
 
 def write_collection(folder: Path, *, rows: int = 160, columns: int = 128) -> list[Path]:
-    """One film in every transfer syntax, bit depth and photometric interpretation, and as PNG and JPEG.
+    """One image in every transfer syntax, bit depth and photometric interpretation, and as PNG and JPEG.
 
     All show the same picture (`chest_phantom(rows, columns, 7, abnormal=False)`), each with its own study.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    film = chest_phantom(rows, columns, 7, abnormal=False)
+    image = chest_phantom(rows, columns, 7, abnormal=False)
     written: list[Path] = []
 
     def dicom(name: str, **options: Any) -> None:
-        written.append(write_dicom(folder / f"{name}.dcm", film, number=100 + len(written), **options))
+        written.append(write_dicom(folder / f"{name}.dcm", image, number=100 + len(written), **options))
 
     for name, syntax in LOSSLESS.items():
         dicom(name, transfer_syntax=syntax)
@@ -192,39 +192,39 @@ def write_collection(folder: Path, *, rows: int = 160, columns: int = 128) -> li
         dicom(photometric.lower().replace(" ", "-"), photometric=photometric)
     dicom("rle-monochrome1-signed", transfer_syntax=RLELossless, photometric="MONOCHROME1", signed=True)
     dicom("jpeg2000-monochrome1", transfer_syntax=JPEG2000Lossless, photometric="MONOCHROME1")
-    written += _write_bare(folder, film)
-    written += _write_rasters(folder, film)
+    written += _write_bare(folder, image)
+    written += _write_rasters(folder, image)
     return written
 
 
-def _write_bare(folder: Path, film: Pixels) -> list[Path]:
+def _write_bare(folder: Path, image: Pixels) -> list[Path]:
     """Data sets without preamble, with and without file meta information."""
-    whole = write_dicom(folder / "whole.dcm", film, number=98).read_bytes()
+    whole = write_dicom(folder / "whole.dcm", image, number=98).read_bytes()
     (folder / "whole.dcm").unlink()
     without_preamble = folder / "no-preamble"
     without_preamble.write_bytes(whole[132:])
-    dataset = film_dataset(film, number=99)
+    dataset = image_dataset(image, number=99)
     paths = [without_preamble]
     for name, implicit, little in (("implicit", True, True), ("explicit", False, True), ("big", False, False)):
         path = folder / f"no-meta-{name}"
         bare = Dataset(dataset)
         bare.file_meta = FileMetaDataset()
         if not little:
-            bare.PixelData = film.astype(">u2").tobytes()
+            bare.PixelData = image.astype(">u2").tobytes()
         dcmwrite(path, bare, implicit_vr=implicit, little_endian=little)
         paths.append(path)
     return paths
 
 
-def _write_rasters(folder: Path, film: Pixels) -> list[Path]:
-    grey = scaled(film, 8)
+def _write_rasters(folder: Path, image: Pixels) -> list[Path]:
+    grey = scaled(image, 8)
     picture = Image.fromarray(grey)
     alpha = Image.new("L", picture.size, 255)
     upright = Image.Exif()
     upright[0x0112] = 6  # the stored picture is to be turned by 90 degrees clockwise
     kinds: list[tuple[str, Image.Image, dict[str, Any]]] = [
         ("grey-8.png", picture, {}),
-        ("grey-16.png", Image.fromarray(scaled(film, 16)), {}),
+        ("grey-16.png", Image.fromarray(scaled(image, 16)), {}),
         ("palette.png", picture.convert("P"), {}),
         ("rgb.png", picture.convert("RGB"), {}),
         ("grey-alpha.png", Image.merge("LA", (picture, alpha)), {}),
@@ -234,8 +234,8 @@ def _write_rasters(folder: Path, film: Pixels) -> list[Path]:
         ("progressive.jpeg", picture, {"quality": 95, "progressive": True}),
         ("turned.jpg", picture.transpose(Image.Transpose.ROTATE_90), {"quality": 95, "exif": upright}),
     ]
-    for name, image, options in kinds:
-        image.save(folder / name, **options)
+    for name, picture, options in kinds:
+        picture.save(folder / name, **options)
     return [folder / name for name, _, _ in kinds]
 
 
@@ -245,8 +245,8 @@ def write_bad_inputs(folder: Path) -> dict[str, tuple[str, str]]:
     Written as root or not alike; a file without read permission cannot be made for root and is not among them.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    film = chest_phantom(160, 128, 7, abnormal=False)
-    good = write_dicom(folder / "good.dcm", film).read_bytes()
+    image = chest_phantom(160, 128, 7, abnormal=False)
+    good = write_dicom(folder / "good.dcm", image).read_bytes()
     (folder / "good.dcm").unlink()
     expected: dict[str, tuple[str, str]] = {}
 
@@ -255,10 +255,10 @@ def write_bad_inputs(folder: Path) -> dict[str, tuple[str, str]]:
         expected[name] = (status, code)
 
     _bad_dicom(bad, good)
-    _bad_rasters(bad, scaled(film, 8))
+    _bad_rasters(bad, scaled(image, 8))
     _bad_zips(bad, good)
     bad("empty.dcm", b"", "failed", "empty")
-    bad("text.dcm", b"Dear colleague, please find the film attached.\n" * 20, "refused", "not_an_image")
+    bad("text.dcm", b"Dear colleague, please find the image attached.\n" * 20, "refused", "not_an_image")
     bad("program.dcm", b"MZ" + good[2:], "failed", "executable")
     bad("library", b"\x7fELF" + bytes(200), "failed", "executable")
     bad("знімок " + "довга назва " * 6 + ".dcm", good[:2000], "failed", "truncated")
@@ -269,10 +269,10 @@ def write_bad_inputs(folder: Path) -> dict[str, tuple[str, str]]:
         ("many-frames.dcm", {"NumberOfFrames": 1_000_000}, "too_many_frames"),
         ("no-pixels.dcm", {"PixelData": None}, "no_pixel_data"),
     ):
-        write_dicom(folder / name, film, changes=changes)
+        write_dicom(folder / name, image, changes=changes)
         expected[name] = ("refused", code)
-    write_dicom(folder / "tiny.dcm", film[:40, :40])
-    write_dicom(folder / "strip.dcm", np.tile(film, (4, 1)))
+    write_dicom(folder / "tiny.dcm", image[:40, :40])
+    write_dicom(folder / "strip.dcm", np.tile(image, (4, 1)))
     write_dicom(folder / "blank.dcm", np.full((160, 128), 1000, np.uint16))
     expected |= {f"{name}.dcm": ("refused", code) for name, code in (("tiny", "too_small"), ("strip", "aspect"))}
     expected["blank.dcm"] = ("refused", "blank")
@@ -338,10 +338,10 @@ def _bad_zips(bad: Any, good: bytes) -> None:
                 archive.writestr(name, data)
         return stream.getvalue()
 
-    bad("encrypted.zip", _flagged_encrypted(packed({"film.dcm": good})), "failed", "encrypted")
-    bad("bomb.zip", packed({"film.dcm": good + bytes(100 * 2**20)}), "failed", "file_too_large")
-    bad("nested.zip", packed({"inner.zip": packed({"film.dcm": good})}), "refused", "nested_zip")
-    bad("cut.zip", packed({"film.dcm": good})[:-30], "failed", "damaged")
+    bad("encrypted.zip", _flagged_encrypted(packed({"image.dcm": good})), "failed", "encrypted")
+    bad("bomb.zip", packed({"image.dcm": good + bytes(100 * 2**20)}), "failed", "file_too_large")
+    bad("nested.zip", packed({"inner.zip": packed({"image.dcm": good})}), "refused", "nested_zip")
+    bad("cut.zip", packed({"image.dcm": good})[:-30], "failed", "damaged")
     bad("empty.zip", packed({}), "refused", "not_an_image")
     bad(
         "letter.docx", packed({"[Content_Types].xml": b"<x/>", "word/document.xml": b"<x/>"}), "refused", "not_an_image"

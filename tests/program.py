@@ -27,14 +27,14 @@ def lines_of(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def write_films(folder: Path, count: int, *, side: int = 256) -> list[Path]:
-    """`count` PNG films, each with bytes of its own."""
+def write_images(folder: Path, count: int, *, side: int = 256) -> list[Path]:
+    """`count` PNG images, each with bytes of its own."""
     folder.mkdir(parents=True, exist_ok=True)
-    film = (chest_phantom(side, side, 7, abnormal=False) >> 4).astype(np.uint8)
+    image = (chest_phantom(side, side, 7, abnormal=False) >> 4).astype(np.uint8)
     paths = []
     for number in range(count):
-        film[0, 0], film[0, 1] = number % 256, number // 256
-        path = folder / f"film-{number:03}.png"
-        Image.fromarray(film).save(path, compress_level=1)
+        image[0, 0], image[0, 1] = number % 256, number // 256
+        path = folder / f"image-{number:03}.png"
+        Image.fromarray(image).save(path, compress_level=1)
         paths.append(path)
     return paths

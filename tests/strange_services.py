@@ -1,6 +1,6 @@
 """Run as a child process: services that crash, hang, balloon, babble, or read files and misbehave on request.
 
-`command` is what a `Child` or a `ReaderPool` is given to start them instead of the program's own.
+`command` is what a `Child` or a `DecoderPool` is given to start them instead of the program's own.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def reader_command(_service: str) -> list[str]:
 if __name__ == "__main__":
     import numpy as np
 
-    from fieldray import child_main
     from fieldray.errors import Unreadable
+    from fieldray.processes import child_main
+    from fieldray.processes.wire import Message
     from fieldray.reasons import reason
-    from fieldray.wire import Message
 
     def echo(message: Message) -> Message:
         return message

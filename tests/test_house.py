@@ -14,7 +14,7 @@ import pytest
 
 import fieldray
 from fieldray.imaging.synthetic import write_studies
-from program import write_films
+from program import write_images
 from tiny_packs import fingerprint, write_tiny_pack
 
 PACKAGE = Path(fieldray.__file__).parent
@@ -134,11 +134,11 @@ def test_every_room_but_the_window_and_the_toolchain_can_be_imported_with_the_co
 
 def test_screening_needs_no_qt_no_tensorflow_and_no_socket(tmp_path: Path, fenced: dict[str, str]) -> None:
     pack = write_tiny_pack(tmp_path / "packs")
-    write_films(tmp_path / "films", 2)
-    write_studies(tmp_path / "films", count=1)
+    write_images(tmp_path / "images", 2)
+    write_studies(tmp_path / "images", count=1)
     code = "import sys; from fieldray.__main__ import main; sys.exit(main(sys.argv[1:]))"
     done = run(
-        code, "screen", tmp_path / "films", "--pack", pack, "--trust", fingerprint(pack), "--json", "-",
+        code, "screen", tmp_path / "images", "--pack", pack, "--trust", fingerprint(pack), "--json", "-",
         environment=fenced,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -115,7 +115,7 @@ def tiny_manifest(*, side: int = SIDE, labels: int = 1, **changes: Any) -> Manif
         sensitivity=Estimate(0.9, 0.85, 0.95),
         specificity=Estimate(0.8, 0.75, 0.85),
         titles={"en": "screening", "uk": "скринінг"},
-        measured_on={"en": "synthetic films", "uk": "намальованих знімках"},
+        measured_on={"en": "synthetic images", "uk": "намальованих знімках"},
     )
     manifest = Manifest(
         pack_id="tiny",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from fieldray.packs.sealed import read_sealed
+from fieldray.packs.verified import read_verified_manifest
 from fieldray.packs.write import write_pack
 from packs_factory import key
 from tiny_models import tiny_golden, tiny_manifest, tiny_model_bytes
@@ -32,4 +32,4 @@ def write_tiny_pack(folder: Path, *, key_number: int = 1, cpu_file: bytes | None
 
 def fingerprint(pack: Path) -> str:
     """Of the key that signed a pack."""
-    return read_sealed(pack).fingerprint
+    return read_verified_manifest(pack).fingerprint

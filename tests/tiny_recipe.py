@@ -63,10 +63,10 @@ judged = false
 """
 
 
-def draw(folder: Path, name: str, *, films: int, first: int) -> None:
+def draw(folder: Path, name: str, *, images: int, first: int) -> None:
     """name.csv and its images: odd numbers have a bright middle."""
     lines, generator = ["path,label,patient,fold"], np.random.default_rng(first)
-    for number in range(first, first + films):
+    for number in range(first, first + images):
         pixels = generator.integers(60, 120, (80, 80), np.uint8)
         pixels[:8] = 250  # so that stretching the grey levels leaves the middle's brightness as it is
         pixels[-8:] = 0

@@ -2,7 +2,7 @@
 
     .venv/bin/python tools/bench_screening.py [FOLDER] --pack DIR|ID [--counts 200,2000]
 
-Without FOLDER synthetic films are made. With one, its files are taken in turn, again and again, until there are
+Without FOLDER synthetic images are made. With one, its files are taken in turn, again and again, until there are
 enough; `--fresh` is used, so nothing is taken over. Prints rows for README's table.
 """
 
@@ -83,7 +83,7 @@ def main() -> int:
     parser.add_argument("--starts", type=int, default=5, help="how often the time to the first result is measured")
     arguments, options = parser.parse_known_args()
     with tempfile.TemporaryDirectory() as temporary:
-        folder = arguments.folder or _synthetic(Path(temporary) / "films")
+        folder = arguments.folder or _synthetic(Path(temporary) / "images")
         sources = sorted(path for path in folder.rglob("*") if path.is_file())
         (Path(temporary) / "few").mkdir()
         collect(sources, Path(temporary) / "few", 10)

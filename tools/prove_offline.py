@@ -8,7 +8,7 @@ program that does call home would have been seen. Prints a table; exit code 0 if
 work ended as it should, 1 if not, 2 where a tool is missing. Linux; as root, or where users may make namespaces.
 
     --frozen FOLDER   the installed program instead of this checkout; then its files are looked through as well
-    --quick           without the stick's test double, which takes a minute or two
+    --quick           without the Edge TPU's test double, which takes a minute or two
     --only WORDS      only the work whose name has these words in it
 """
 
@@ -47,12 +47,12 @@ _TELLING: Final = re.compile(
     r"|aiohttp|websocket|grpc|boto|paramiko|Qt6?Network|QtWebEngine|libcurl",
     re.IGNORECASE,
 )
-_FILMS: Final = 4
+_IMAGES: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """One kind of work. A window is closed in order once `results` of its films are kept."""
+    """One kind of work. A window is closed in order once `results` of its images are kept."""
 
     name: str
     command: tuple[str, ...]
@@ -98,41 +98,41 @@ def program(frozen: Path | None) -> list[str]:
 
 
 def works(folder: Path, frozen: Path | None, *, display: str, quick: bool) -> Iterator[Work]:
-    """All kinds of work; their films, packs and homes are made under `folder`."""
+    """All kinds of work; their images, packs and homes are made under `folder`."""
     from fieldray.imaging.synthetic import write_studies
-    from program import write_films
+    from program import write_images
     from tiny_packs import fingerprint, write_tiny_pack
 
-    films, call = folder / "films", program(frozen)
-    write_films(films, _FILMS)
-    write_studies(films / "studies", count=3)
+    images, call = folder / "images", program(frozen)
+    write_images(images, _IMAGES)
+    write_studies(images / "studies", count=3)
     pack = write_tiny_pack(folder / "packs")
     trust = ("--pack", str(pack), "--trust", fingerprint(pack))
     yield Work(name="command line: help", command=(*call, "screen", "--help"))
     written = ("--json", str(folder / "lines.jsonl"), "--out", str(folder / "out"))
-    yield Work(name="batch and reports", command=(*call, "screen", str(films), *trust, "--fresh", *written))
+    yield Work(name="batch and reports", command=(*call, "screen", str(images), *trust, "--fresh", *written))
     yield Work(name="the pack that ships", command=(*call, "demo", "--no-window", "--folder", str(folder / "demo")))
     yield Work(name="doctor", command=("sh", "-c", '"$@"; test $? -le 1', "sh", *call, "doctor", *trust[:2]))
     yield Work(name="model drive", command=(*_with_drive(folder / "drive", pack), *call, "packs", "list"))
     on_drive = ("--pack", str(folder / "drive" / "fieldray" / pack.name), *trust[2:], "--fresh")
     yield Work(
         name="batch from a drive",
-        command=(*_with_drive(folder / "drive", pack), *call, "screen", str(films), *on_drive),
+        command=(*_with_drive(folder / "drive", pack), *call, "screen", str(images), *on_drive),
     )
     if display:
         window = (str(frozen / "fieldray-window"),) if frozen else (sys.executable, "-P", "-c", _WINDOW)
         yield Work(
             name="window",
-            command=(*window, str(films)),
+            command=(*window, str(images)),
             is_window=True,
             environment={"DISPLAY": display, "LANG": "C.UTF-8"},
         )
     if not frozen and importlib.util.find_spec("tensorflow"):
         yield Work(name="toolchain: a network", command=(sys.executable, "-P", "-c", _TOOLCHAIN))
     if not frozen and not quick:
-        double = ("--events", "8", "--films", "30", "--seed", "3", "--window", "--out", str(folder / "faults.json"))
+        double = ("--events", "8", "--images", "30", "--seed", "3", "--window", "--out", str(folder / "faults.json"))
         yield Work(
-            name="stick double, window",
+            name="Edge TPU double, window",
             command=(sys.executable, str(ROOT / "tests" / "faults" / "run_faults.py"), *double),
             environment={"QT_QPA_PLATFORM": "offscreen"},
         )
@@ -199,7 +199,7 @@ def _close_when_done(process: subprocess.Popen[bytes], home: Path) -> None:
     import psutil
 
     deadline = time.monotonic() + 120
-    while _kept(home) < _FILMS and process.poll() is None:
+    while _kept(home) < _IMAGES and process.poll() is None:
         if time.monotonic() > deadline:
             raise TimeoutError("the window kept no results")
         time.sleep(0.5)

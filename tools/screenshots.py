@@ -1,4 +1,4 @@
-"""Pictures of the window for the documentation: the real program, on films drawn by code, under any screen or none.
+"""Pictures of the window for the documentation: the real program, on images drawn by code, under any screen or none.
 
     python tools/screenshots.py OUT_FOLDER [--pack FOLDER] [--size 1366x768] [--language en] [--theme light]
 
@@ -21,13 +21,13 @@ _WAIT_S = 120.0
 
 def main() -> int:
     """Take the pictures; 0 if all were taken."""
-    parser = argparse.ArgumentParser(description="Pictures of the window, with films drawn by code.")
+    parser = argparse.ArgumentParser(description="Pictures of the window, with images drawn by code.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--pack", type=Path)
     parser.add_argument("--size", default="1366x768")
     parser.add_argument("--language", choices=("en", "uk"), default="en")
     parser.add_argument("--theme", choices=("light", "dark"), default="light")
-    parser.add_argument("--films", type=int, default=24)
+    parser.add_argument("--images", type=int, default=24)
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     if not any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY", "QT_QPA_PLATFORM"))) and sys.platform == "linux":
@@ -43,16 +43,16 @@ def _take(options: argparse.Namespace, home: Path) -> int:
     from fieldray.desktop.application import Application
     from fieldray.imaging.synthetic import write_studies
     from fieldray.packs.library import PackLibrary
-    from fieldray.packs.sealed import read_sealed
+    from fieldray.packs.verified import read_verified_manifest
     from fieldray.settings import Settings
 
     if options.pack:
         library = PackLibrary(home)
-        library.trust(read_sealed(options.pack).fingerprint)
+        library.trust(read_verified_manifest(options.pack).fingerprint)
         library.install(options.pack)
-    films = home / "films"
-    films.mkdir()
-    write_studies(films, count=options.films)
+    images = home / "images"
+    images.mkdir()
+    write_studies(images, count=options.images)
     qt = QApplication(sys.argv[:1])
     application = Application(qt, Settings({"language": options.language, "theme": options.theme}))
     application.show()
@@ -75,11 +75,11 @@ def _take(options: argparse.Namespace, home: Path) -> int:
 
     taken = until(lambda: bench.packs.model is not None)
     save("welcome")
-    bench.screening.choose([films])
+    bench.screening.choose([images])
     taken = taken and until(lambda: bench.screening.state in ("finished", "failed"))
     window.work_list.choose_end(last=False)
-    taken = taken and until(lambda: bench.film.picture is not None)
-    save("films")
+    taken = taken and until(lambda: bench.image.picture is not None)
+    save("images")
     window.actions_by_name["packs"].trigger()
     save("packs")
     ended: list[bool] = []

@@ -55,9 +55,9 @@ def run(arguments: Sequence[str], *, open_window: OpenWindow | None = None, cons
 
 def _perform(options: argparse.Namespace, console: Console) -> int:
     """The command's exit code. Raises FieldrayError; any other error is a fault of the program, and told as one."""
-    from fieldray.journal import journal_kept
+    from fieldray.log_file import configure_logging
 
-    with journal_kept() as journal:
+    with configure_logging() as journal:
         try:
             _check_outputs(options)
             return int(options.command(options, console))

@@ -74,7 +74,7 @@ class InputProblem(FieldrayError):
 
 
 class Unusable(InputProblem):
-    """Read well, but not a usable frontal chest film."""
+    """Read well, but not a usable frontal chest X-ray."""
 
 
 class Unreadable(InputProblem):

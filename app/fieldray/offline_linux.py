@@ -1,6 +1,6 @@
 """The kernel refuses internet sockets to this process, its native code and all it starts: a seccomp filter.
 
-What Python's audit hook cannot see (a codec, the runtime, Qt, a library of the stick) is held by this. Unix sockets
+What Python's audit hook cannot see (a codec, the runtime, Qt, a library of the Edge TPU) is held by this. Unix sockets
 (the screen, D-Bus) and netlink (which devices are plugged in) stay inside the computer and stay allowed.
 
 Source: Linux Documentation/userspace-api/seccomp_filter.rst; linux/filter.h, linux/seccomp.h, linux/audit.h.

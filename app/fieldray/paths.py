@@ -79,7 +79,7 @@ def _system_folder() -> Path:
 def child_command(service: str) -> list[str]:
     """The command that starts a child process serving `service` ("module:function" of this package)."""
     worker = installed_program("fieldray-worker")
-    return [str(worker), service] if worker else python_command("fieldray.child_main", service)
+    return [str(worker), service] if worker else python_command("fieldray.processes.child_main", service)
 
 
 def program_command(*arguments: str) -> list[str]:

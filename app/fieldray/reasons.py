@@ -24,9 +24,9 @@ REFUSED: Final[Mapping[str, str]] = {
     "colour": "A colour image is not a radiograph.",
     "too_small": "The image is too small: {rows} x {columns} pixels.",
     "blank": "The image is blank or has almost no contrast.",
-    "aspect": "The image is too long and narrow for a chest film: {rows} x {columns} pixels.",
+    "aspect": "The image is too long and narrow for a chest X-ray: {rows} x {columns} pixels.",
     "nested_zip": "A zip file inside a zip file is not opened. Unpack it first.",
-    "unlike_training": "The image does not look like the chest films this pack was made for.",
+    "unlike_training": "The image does not look like the chest X-rays this pack was made for.",
     "too_many_frames": "The file has {frames} frames; at most {limit} are read.",
 }
 
@@ -110,37 +110,37 @@ BACKENDS: Final[Mapping[str, str]] = {
     "edgetpu_not_here": "No Edge TPU is connected.",
     "device_not_chosen": "It is switched off in the settings.",
     "coral_no_library": "The Edge TPU runtime is not installed ({name} is not there). Install libedgetpu, then plug the "
-                        "stick in again.",
+                        "Edge TPU in again.",
     "coral_no_libusb": "The Edge TPU runtime needs libusb, which is not installed. Install libusb 1.0, then try again.",
-    "coral_bad_library": "The file {name} is not an Edge TPU runtime for this computer. Install libedgetpu anew.",
+    "coral_bad_library": "The file {name} is not an Edge TPU runtime for this computer. Install libedgetpu again.",
     "coral_wrong_abi": "The installed Edge TPU runtime does not fit this program: it was built for another TensorFlow. "
                        "Install a newer libedgetpu.",
-    "coral_library_failed": "The Edge TPU runtime stopped while it looked for the stick. Unplug the stick, plug it into "
+    "coral_library_failed": "The Edge TPU runtime stopped while it looked for the Edge TPU. Unplug the Edge TPU, plug it into "
                             "another port and try again.",
-    "coral_library_slow": "The Edge TPU runtime gave no answer within {seconds} s. Unplug the stick, plug it into "
+    "coral_library_slow": "The Edge TPU runtime gave no answer within {seconds} s. Unplug the Edge TPU, plug it into "
                           "another port and try again.",
-    "coral_not_listed": "The stick is plugged in, but the Edge TPU runtime does not see it. Plug it in again; if that "
-                        "does not help, install libedgetpu anew.",
-    "coral_no_permission": "You may not use the stick. Install the udev rule that comes with the program, join the "
-                           "group plugdev, sign in again and plug the stick in again.",
-    "coral_open_failed": "The stick cannot be opened. Close other programs that may use it, then plug it in again.",
-    "coral_busy": "The stick is used by another window of this program (process {process}). Close it to use the stick "
+    "coral_not_listed": "The Edge TPU is plugged in, but the Edge TPU runtime does not see it. Plug it in again; if that "
+                        "does not help, install libedgetpu again.",
+    "coral_no_permission": "You may not use the Edge TPU. Install the udev rule that comes with the program, join the "
+                           "group plugdev, sign in again and plug the Edge TPU in again.",
+    "coral_open_failed": "The Edge TPU cannot be opened. Close other programs that may use it, then plug it in again.",
+    "coral_busy": "The Edge TPU is used by another window of this program (process {process}). Close it to use the Edge TPU "
                   "here.",
     "coral_runtime_old": "The pack's Edge TPU file needs runtime {needed}; runtime {found} is installed. Install a newer "
                          "libedgetpu.",
     "coral_not_compiled": "The pack's Edge TPU file was not compiled for the Edge TPU. Its maker has to compile it.",
-    "coral_unplugged": "The stick was unplugged.",
-    "coral_stopped": "The stick stopped in the middle of its work. If nobody unplugged it, it may lack power: use "
+    "coral_unplugged": "The Edge TPU was unplugged.",
+    "coral_stopped": "The Edge TPU stopped in the middle of its work. If nobody unplugged it, it may lack power: use "
                      "another port without a hub.",
-    "coral_no_answer": "The stick gave no answer within {seconds} s and was stopped. Plug it into another port.",
-    "coral_run_failed": "The stick reported an error ({detail}). If it happens again, use another port or cable.",
-    "coral_flapping": "The stick appears and disappears. It may lack power or have a bad cable: use another port "
+    "coral_no_answer": "The Edge TPU gave no answer within {seconds} s and was stopped. Plug it into another port.",
+    "coral_run_failed": "The Edge TPU reported an error ({detail}). If it happens again, use another port or cable.",
+    "coral_flapping": "The Edge TPU appears and disappears. It may lack power or have a bad cable: use another port "
                       "without a hub.",
-    "coral_usb2": "The stick is in a slow USB 2 port, where an image may take seven times as long. Use a USB 3 port "
+    "coral_usb2": "The Edge TPU is in a slow USB 2 port, where an image may take seven times as long. Use a USB 3 port "
                   "(often blue).",
-    "coral_weak_hub": "The stick is plugged into a hub without its own power supply. It may stop at any time: plug it "
+    "coral_weak_hub": "The Edge TPU is plugged into a hub without its own power supply. It may stop at any time: plug it "
                       "into the computer.",
-    "coral_max_clock": "The stick runs at its highest clock. It can get hot enough to burn the skin; keep the room "
+    "coral_max_clock": "The Edge TPU runs at its highest clock. It can get hot enough to burn the skin; keep the room "
                        "below 25 degrees.",
 }
 
@@ -184,11 +184,11 @@ PROGRAM: Final[Mapping[str, str]] = {
 HOST: Final[Mapping[str, str]] = {
     "nothing_to_measure": "There is no image here that can be read, so there is nothing to measure with.",
     "priority_denied": "This user may not change the priority of a process here.",
-    "host_trial_well": "A film drawn by the program was read and run with {pack} on {backend} within {seconds} s.",
-    "host_trial_stopped": "A film drawn by the program could not be screened: {detail}.",
-    "host_library_missing": "Parts of the program are missing: {names}. Install it anew.",
+    "host_trial_well": "An image drawn by the program was read and run with {pack} on {backend} within {seconds} s.",
+    "host_trial_stopped": "An image drawn by the program could not be screened: {detail}.",
+    "host_library_missing": "Parts of the program are missing: {names}. Install it again.",
     "host_no_vectors": "The processor has no AVX2 instructions (it is older than about 2013), so a network runs several "
-                       "times slower. Use a newer computer or an Edge TPU stick.",
+                       "times slower. Use a newer computer or an Edge TPU Edge TPU.",
     "host_power_plan": "The system holds the processor back to save power (plan {plan}). Choose the plan for high "
                        "performance in the system's power settings.",
     "host_governor": "The system holds the processor back to save power (governor {governor}). Run: cpupower "
@@ -196,15 +196,15 @@ HOST: Final[Mapping[str, str]] = {
     "host_battery": "The computer runs on its battery, and most slow down then. Plug it into the mains.",
     "host_slow_runtime": "The older runtime tflite-runtime is used, which runs networks many times slower on the "
                          "processor. Install ai-edge-litert.",
-    "host_memory": "Only {free_mb} MB of memory are free; {needed_mb} MB are needed to read large films. Close other "
+    "host_memory": "Only {free_mb} MB of memory are free; {needed_mb} MB are needed to read large images. Close other "
                    "programs.",
     "host_disk": "Only {free_mb} MB are free where results are kept ({path}). Make room there.",
-    "host_busy": "Other programs keep {percent} percent of the processor busy. Close what is not needed while films are "
+    "host_busy": "Other programs keep {percent} percent of the processor busy. Close what is not needed while images are "
                  "screened.",
     "host_few_threads": "The program may use only {usable} of the processor's {threads} threads. Lift the limit if "
                         "nobody set it on purpose.",
-    "host_no_stick": "No Edge TPU stick is plugged in. Nothing has to be done: the processor is used.",
-    "host_stick_well": "The Edge TPU stick can be used.",
+    "host_no_edgetpu": "No Edge TPU Edge TPU is plugged in. Nothing has to be done: the processor is used.",
+    "host_edgetpu_well": "The Edge TPU Edge TPU can be used.",
     "host_other_pack": "The pack {name} is not used: {detail}",
 }
 
@@ -241,7 +241,7 @@ ADAPTATION: Final[Mapping[str, str]] = {
     "weights_unfit": "No layer of the weights in {path} fits the network of the recipe.",
     "weights_unreachable": "The published weights of {name} cannot be had: {detail}. "
                            "Use weights = \"none\" or the path of a weights file.",
-    "data_class_empty": "The label {label} has no {kind} films in the {part} part.",
+    "data_class_empty": "The label {label} has no {kind} images in the {part} part.",
 }
 # fmt: on
 

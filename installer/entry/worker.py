@@ -2,6 +2,6 @@
 
 import sys
 
-from fieldray.child_main import main
+from fieldray.processes.child_main import main
 
 sys.exit(main())

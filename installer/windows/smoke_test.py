@@ -228,7 +228,7 @@ def other_folders_are_taken_or_refused(world: World) -> None:
     shutil.rmtree(foreign)
 
 
-def the_runtime_of_the_stick_is_taken_from_beside_setup(world: World) -> None:
+def the_runtime_of_the_edgetpu_is_taken_from_beside_setup(world: World) -> None:
     beside = world.folder / "out" / "edgetpu-runtime"
     beside.mkdir()
     (beside / "edgetpu.dll").write_text("MZ, but no library")
@@ -282,7 +282,7 @@ STEPS: Final[tuple[Callable[[World], None], ...]] = (
     the_ordinary_uninstaller_takes_itself_away,
     everyone_gets_it_when_asked,
     other_folders_are_taken_or_refused,
-    the_runtime_of_the_stick_is_taken_from_beside_setup,
+    the_runtime_of_the_edgetpu_is_taken_from_beside_setup,
     a_disk_without_room_leaves_the_old_program,
 )
 

@@ -55,7 +55,7 @@ def _changed(act: Callable[[World, Path], None]) -> Callable[[World], None]:
         """One row for each image that was there; the next run has exactly what is there then."""
         expected, running = begun(world)
         for number in _TOUCHED:
-            name = f"film-{number:03}.png"
+            name = f"image-{number:03}.png"
             act(world, world.images / name)
             expected[name] = "any"
         world.check_rows(running.finish().ends_with(0, 1).lines, expected)
@@ -102,13 +102,13 @@ for _act in (rename, delete, cut, grow):
 def becomes_fifo(world: World) -> None:
     expected, running = begun(world)
     for number in range(5, _COUNT):
-        path = world.images / f"film-{number:03}.png"
+        path = world.images / f"image-{number:03}.png"
         become_fifo(world, path)
         expected[path.name] = "any"
     lines = running.finish().ends_with(0, 1).lines
     found = {Path(line["path"]).name for line in lines}
     assert found <= set(expected) and len(lines) == len(found)
-    assert {f"film-{number:03}.png" for number in range(3)} <= found
+    assert {f"image-{number:03}.png" for number in range(3)} <= found
 
 
 @CASES.case("folder-gone", "the folder removed in mid-run, as a drive that is pulled out")
@@ -172,9 +172,9 @@ def resumed_names(world: World) -> None:
     running.read_lines(20)
     running.signal(signal.SIGINT)
     running.finish().ends_with(130)
-    (world.images / "film-000.png").rename(world.images / "zz-renamed.png")
-    (world.images / "film-001.png").unlink()
-    (world.images / "film-059.png").rename(world.images / "aa-renamed.png")
+    (world.images / "image-000.png").rename(world.images / "zz-renamed.png")
+    (world.images / "image-001.png").unlink()
+    (world.images / "image-059.png").rename(world.images / "aa-renamed.png")
     there: dict[str, Fate] = {path.name: "screened" for path in world.images.iterdir()}
     out = world.folder / "out"
     done = world.start_screen("--out", out, "--formats", "json").finish().ends_with(0)
@@ -253,7 +253,7 @@ def no_files(world: World) -> None:
     os.mkfifo(world.images / "fifo")
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(world.images / "socket"))
-        (world.images / "same").symlink_to("film-000.png")
+        (world.images / "same").symlink_to("image-000.png")
         done = world.start_screen().finish().ends_with(0, 1)
     scored = [Path(line["path"]).name for line in done.lines if line["status"] == "screened"]
     assert len(scored) == len(expected), f"{scored} for three images"

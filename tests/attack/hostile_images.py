@@ -14,7 +14,7 @@ from PIL import Image
 from pydicom.encaps import encapsulate
 from pydicom.uid import UID, JPEG2000Lossless, JPEGBaseline8Bit, JPEGLSLossless, RLELossless
 
-from fieldray.imaging.synthetic import chest_phantom, film_dataset
+from fieldray.imaging.synthetic import chest_phantom, image_dataset
 from phantoms import scaled, write_dicom
 
 PIXELS: Final = chest_phantom(160, 128, 7, abnormal=False)
@@ -132,7 +132,7 @@ def stated(path: Path, changes: Mapping[str, Any]) -> bytes:
 
 def encapsulated(path: Path, frame: bytes, syntax: UID, **changes: Any) -> bytes:
     """A frame of any bytes as the pixels of a compressed DICOM file."""
-    dataset = film_dataset(PIXELS, number=1)
+    dataset = image_dataset(PIXELS, number=1)
     dataset.file_meta.TransferSyntaxUID = syntax
     for keyword, value in {"BitsAllocated": 8, "BitsStored": 8, "HighBit": 7, **changes}.items():
         setattr(dataset, keyword, value)

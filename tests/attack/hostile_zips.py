@@ -61,7 +61,7 @@ def _bzip2_zeros(megabytes: int) -> bytes:
 
 def bzip2_bomb(megabytes: int, *, stated: int) -> bytes:
     """About a kilobyte of bzip2 that unpacks to so many megabytes."""
-    return raw_member("film.dcm", _bzip2_zeros(megabytes), method=12, size=stated)
+    return raw_member("image.dcm", _bzip2_zeros(megabytes), method=12, size=stated)
 
 
 def lzma_bomb(megabytes: int, *, stated: int) -> bytes:
@@ -71,14 +71,14 @@ def lzma_bomb(megabytes: int, *, stated: int) -> bytes:
     parts = [packer.compress(bytes(_MEGABYTE)) for _ in range(megabytes)]
     properties = struct.pack("<BI", 3 + 9 * (0 + 5 * 2), 2**16)
     data = struct.pack("<BBH", 9, 4, len(properties)) + properties + b"".join([*parts, packer.flush()])
-    return raw_member("film.dcm", data, method=14, size=stated)
+    return raw_member("image.dcm", data, method=14, size=stated)
 
 
 def deflate_bomb(megabytes: int, *, stated: int) -> bytes:
     """Deflate, a thousandth of what it unpacks to."""
     packer = zlib.compressobj(9, zlib.DEFLATED, -15)
     parts = [packer.compress(bytes(_MEGABYTE)) for _ in range(megabytes)]
-    return raw_member("film.dcm", b"".join([*parts, packer.flush()]), method=8, size=stated)
+    return raw_member("image.dcm", b"".join([*parts, packer.flush()]), method=8, size=stated)
 
 
 def overlapping(number: int, megabytes: int) -> bytes:
@@ -87,7 +87,7 @@ def overlapping(number: int, megabytes: int) -> bytes:
     data = b"".join([*(packer.compress(bytes(_MEGABYTE)) for _ in range(megabytes)), packer.flush()])
     local, entries = b"", b""
     for index in range(number):
-        name = f"film-{index:05}.dcm".encode()
+        name = f"image-{index:05}.dcm".encode()
         common = struct.pack("<HHHHHIIIHH", 20, 0, 8, 0, 0x21, 0, len(data), megabytes * _MEGABYTE, len(name), 0)
         local = local or b"PK\x03\x04" + common + name
         entries += b"PK\x01\x02" + struct.pack("<H", 20) + common + struct.pack("<HHHII", 0, 0, 0, 0, 0) + name
@@ -97,7 +97,7 @@ def overlapping(number: int, megabytes: int) -> bytes:
 
 def listing_of(megabytes: int) -> bytes:
     """A zip whose end record states a listing of so many megabytes."""
-    data = bytearray(packed([("film.png", b"x")]))
+    data = bytearray(packed([("image.png", b"x")]))
     at = data.rindex(b"PK\x05\x06") + 12
     data[at : at + 4] = struct.pack("<I", megabytes * _MEGABYTE)
     return bytes(data)

@@ -38,18 +38,18 @@ def onto_input(world: World) -> None:
 def onto_image(world: World) -> None:
     world.good_images(1)
     world.good_images(1, folder=world.images / "below")
-    hold_refused(world, world.images / "film-000.png")
-    hold_refused(world, world.images / "below" / "film-000.png")
+    hold_refused(world, world.images / "image-000.png")
+    hold_refused(world, world.images / "below" / "image-000.png")
 
 
 @CASES.case("onto-link", "--json onto a link, a hard link and a detour to an image")
 def onto_link(world: World) -> None:
     world.good_images(2)
-    image = world.images / "film-000.png"
+    image = world.images / "image-000.png"
     link, hard = world.folder / "link", world.folder / "hard"
     link.symlink_to(image)
     hard.hardlink_to(image)
-    for target in (link, hard, world.images / ".." / "images" / "film-000.png"):
+    for target in (link, hard, world.images / ".." / "images" / "image-000.png"):
         hold_refused(world, target)
 
 

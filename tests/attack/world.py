@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import IO, Any, Final, Literal, Self
 
 from attack.memory import MemoryWatch
-from program import write_films
+from program import write_images
 from tiny_packs import fingerprint, write_tiny_pack
 
 # What must become of an image. "unscored": refused or failed, which of the two is not what the case is about.
@@ -190,7 +190,7 @@ class World:
 
     def good_images(self, count: int, *, side: int = 128, folder: Path | None = None) -> dict[str, Fate]:
         """Write so many images that must get a score; their names."""
-        paths = write_films(folder or self.images, count, side=side)
+        paths = write_images(folder or self.images, count, side=side)
         return {os.path.relpath(path, self.images): "screened" for path in paths}
 
     # ---- the program

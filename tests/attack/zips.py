@@ -16,7 +16,7 @@ _STATED: Final = 60 * 2**20  # below what a check of the stated size looks at
 _SMALL: Final = 200.0  # megabytes above what any run takes
 
 
-def film() -> bytes:
+def image() -> bytes:
     """A PNG that gets a score."""
     return hostile_images.png(128, 160, hostile_images.good_lines())
 
@@ -84,7 +84,7 @@ def traversal(world: World) -> None:
         "a" * 60_000,
     ]
     expected = world.good_images(2)
-    (world.images / "made.zip").write_bytes(hostile_zips.packed([(name, film()) for name in names]))
+    (world.images / "made.zip").write_bytes(hostile_zips.packed([(name, image()) for name in names]))
     done = world.start_screen().finish().ends_with(0, 1)
     assert len(done.lines) == len(expected) + len(names)
     assert not [path for path in world.folder.rglob("*climbed*") if path.is_file()], "a member was written"
@@ -93,32 +93,34 @@ def traversal(world: World) -> None:
 @CASES.case("links", "members that are symbolic links to /etc/passwd and to an image outside")
 def links(world: World) -> None:
     world.good_images(1, folder=world.folder / "outside")
-    targets = [("passwd.png", "/etc/passwd"), ("film.png", str(world.folder / "outside" / "film-000.png"))]
-    data = hostile_zips.packed_links([("good.png", film())], targets)
-    tried_as(world, data, {"good.png": "screened", "passwd.png": "unscored", "film.png": "unscored"})
+    targets = [("passwd.png", "/etc/passwd"), ("image.png", str(world.folder / "outside" / "image-000.png"))]
+    data = hostile_zips.packed_links([("good.png", image())], targets)
+    tried_as(world, data, {"good.png": "screened", "passwd.png": "unscored", "image.png": "unscored"})
 
 
 @CASES.case("nested", "a zip in a zip in a zip, and one that holds itself in part", is_quick=True)
 def nested(world: World) -> None:
-    inner = hostile_zips.packed([("film.png", film())])
-    middle = hostile_zips.packed([("inner.zip", inner), ("film.png", film())])
-    data = hostile_zips.packed([("middle.zip", middle), ("film.png", film())])
-    tried_as(world, data, {"middle.zip": "refused", "film.png": "screened"})
+    inner = hostile_zips.packed([("image.png", image())])
+    middle = hostile_zips.packed([("inner.zip", inner), ("image.png", image())])
+    data = hostile_zips.packed([("middle.zip", middle), ("image.png", image())])
+    tried_as(world, data, {"middle.zip": "refused", "image.png": "screened"})
 
 
 @CASES.case("doubled", "a name four times in one zip: no row twice")
 def doubled(world: World) -> None:
     black = hostile_images.png(128, 160, hostile_images.zeros(129 * 160))
-    data = hostile_zips.packed([("film.png", film()), ("film.png", black), ("film.png", film()), ("film.png", b"x")])
-    tried_as(world, data, {"film.png": "any"})
+    data = hostile_zips.packed(
+        [("image.png", image()), ("image.png", black), ("image.png", image()), ("image.png", b"x")]
+    )
+    tried_as(world, data, {"image.png": "any"})
 
 
 @CASES.case("methods", "the same image stored, deflated, as bzip2 and as LZMA")
 def methods(world: World) -> None:
     expected = world.good_images(1)
     for number, method in enumerate((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)):
-        (world.images / f"{number}.zip").write_bytes(hostile_zips.packed([("film.png", film())], method=method))
-        expected[f"{number}.zip!film.png"] = "screened" if number < 2 else "any"
+        (world.images / f"{number}.zip").write_bytes(hostile_zips.packed([("image.png", image())], method=method))
+        expected[f"{number}.zip!image.png"] = "screened" if number < 2 else "any"
     world.screen(expected)
 
 
@@ -135,7 +137,7 @@ def overlapping(world: World) -> None:
 @CASES.case("cut", "a zip cut at 20 lengths")
 def cut(world: World) -> None:
     expected = world.good_images(1)
-    data = hostile_zips.packed([("film.png", film()), ("other.png", film())])
+    data = hostile_zips.packed([("image.png", image()), ("other.png", image())])
     for number in range(20):
         name = f"cut-{number:02}.zip"
         (world.images / name).write_bytes(data[: len(data) * (number + 1) // 21])
@@ -148,7 +150,7 @@ def _many(number: int) -> Callable[[World], None]:
         """Each member is a row, or the zip is one row that says it holds too many."""
         expected = world.good_images(2)
         small = hostile_images.png(40, 40, hostile_images.zeros(41 * 40))
-        members = [(f"{index % 100:02}/film-{index:05}.png", small) for index in range(number)]
+        members = [(f"{index % 100:02}/image-{index:05}.png", small) for index in range(number)]
         (world.images / "many.zip").write_bytes(hostile_zips.packed(members, method=zipfile.ZIP_STORED))
         done = world.start_screen().finish().ends_with(0, 1)
         rows = [line for line in done.lines if "many.zip" in line["path"]]

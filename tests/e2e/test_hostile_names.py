@@ -13,7 +13,7 @@ import pytest
 from fieldray.imaging.synthetic import chest_phantom
 from hostile import ALL, BREAKS, FORGED_LINE, REORDERS, STEERS, forbidden_in
 from phantoms import write_dicom
-from program import Fieldray, lines_of, write_films
+from program import Fieldray, lines_of, write_images
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="other systems do not allow such names")
 RESULT = re.compile(r"(normal|ABNORMAL|not sure|not assessed|refused|failed) +[-\d]")
@@ -26,18 +26,18 @@ def assert_plain(*texts: str) -> None:
 
 
 @pytest.fixture
-def films(tmp_path: Path) -> Path:
-    """A film under every hostile name, twice more as members of a zip, one with a hostile field, and one at ease."""
-    folder = tmp_path / "films"
-    (film,) = write_films(folder, 1)
+def images(tmp_path: Path) -> Path:
+    """An image under every hostile name, twice more as members of a zip, one with a hostile field, and one at ease."""
+    folder = tmp_path / "images"
+    (image,) = write_images(folder, 1)
     for name in ALL:
         path = folder / f"{name}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(film.read_bytes())
-    (folder / "wide.png                    normal         0.010  0.500  b.png").write_bytes(film.read_bytes())
-    with zipfile.ZipFile(folder / "films.zip", "w") as archive:
+        path.write_bytes(image.read_bytes())
+    (folder / "wide.png                    normal         0.010  0.500  b.png").write_bytes(image.read_bytes())
+    with zipfile.ZipFile(folder / "images.zip", "w") as archive:
         for name in (REORDERS, STEERS):
-            archive.writestr(f"{name}.png", film.read_bytes())
+            archive.writestr(f"{name}.png", image.read_bytes())
     changes = {"Modality": "normal 0.01\x1b[1A", "PatientName": f"DOE^{STEERS}", "SOPInstanceUID": f"1.2{STEERS}"}
     write_dicom(folder / "field.dcm", chest_phantom(160, 128, 3, abnormal=False), changes=changes)
     return folder
@@ -46,8 +46,8 @@ def films(tmp_path: Path) -> Path:
 IMAGES = 1 + len(ALL) + 1 + 2 + 1
 
 
-def test_every_printed_line_is_the_programs_own(films: Path, fieldray: Fieldray, pack_options: list[str]) -> None:
-    done = fieldray("screen", films, *pack_options)
+def test_every_printed_line_is_the_programs_own(images: Path, fieldray: Fieldray, pack_options: list[str]) -> None:
+    done = fieldray("screen", images, *pack_options)
     assert done.returncode == 0, done.stderr
     assert_plain(done.stdout, done.stderr)
     results = [line for line in done.stdout.split("\n") if RESULT.match(line)]
@@ -57,13 +57,13 @@ def test_every_printed_line_is_the_programs_own(films: Path, fieldray: Fieldray,
 
 
 def test_a_line_of_json_is_one_line_and_gives_the_name_back(
-    films: Path, fieldray: Fieldray, pack_options: list[str]
+    images: Path, fieldray: Fieldray, pack_options: list[str]
 ) -> None:
-    done = fieldray("screen", films, *pack_options, "--json", "-")
+    done = fieldray("screen", images, *pack_options, "--json", "-")
     assert done.returncode == 0, done.stderr
     assert_plain(done.stdout, done.stderr)
     assert len(done.stdout.splitlines()) == IMAGES
-    assert {line["path"] for line in lines_of(done.stdout)} >= {f"{films}/{name}.png" for name in ALL}
+    assert {line["path"] for line in lines_of(done.stdout)} >= {f"{images}/{name}.png" for name in ALL}
 
 
 C: dict[str, str] = {"LC_ALL": "C", "LANG": "C", "PYTHONIOENCODING": ""}
@@ -71,15 +71,15 @@ C: dict[str, str] = {"LC_ALL": "C", "LANG": "C", "PYTHONIOENCODING": ""}
 
 @pytest.mark.parametrize("environment", [C, C | {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}], ids=["C", "ascii"])
 def test_the_language_c_prints_every_name(
-    films: Path, fieldray: Fieldray, pack_options: list[str], environment: dict[str, str]
+    images: Path, fieldray: Fieldray, pack_options: list[str], environment: dict[str, str]
 ) -> None:
-    shutil.copy(films / "film-000.png", films / "знімок.png")
-    (films / "films.zip").unlink()
-    done = fieldray("screen", films, *pack_options, environment=environment)
+    shutil.copy(images / "image-000.png", images / "знімок.png")
+    (images / "images.zip").unlink()
+    done = fieldray("screen", images, *pack_options, environment=environment)
     assert done.returncode == 0, done.stderr
     assert len([line for line in done.stdout.split("\n") if RESULT.match(line)]) == IMAGES - 2 + 1
     # where the system's encoding is ASCII, the name's bytes are shown: the first letter is D0 B7 in UTF-8
-    assert "films/знімок.png" in done.stdout or "films/\\udcd0\\udcb7" in done.stdout
+    assert "images/знімок.png" in done.stdout or "images/\\udcd0\\udcb7" in done.stdout
     assert_plain(done.stdout, done.stderr)
     assert done.stderr == ""
 

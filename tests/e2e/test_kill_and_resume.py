@@ -13,17 +13,17 @@ import psutil
 import pytest
 
 from fieldray.domain.finding import Outcome
-from fieldray.store.results import ResultReader
-from program import Fieldray, command, lines_of, write_films
+from fieldray.store.results import ResultQuery
+from program import Fieldray, command, lines_of, write_images
 
 COUNT = 60
 
 
 def stored(home: Path) -> dict[str, Outcome]:
     """The outcomes of the one run there is, by file name."""
-    with ResultReader(home / "results.sqlite") as reader:
-        (run,) = reader.runs()
-        return {result.outcome.ref.path.name: result.outcome for result in reader.rows(run.run_id)}
+    with ResultQuery(home / "results.sqlite") as decoder:
+        (run,) = decoder.runs()
+        return {result.outcome.ref.path.name: result.outcome for result in decoder.rows(run.run_id)}
 
 
 def start(*arguments: object) -> subprocess.Popen[str]:
@@ -53,8 +53,8 @@ def told_until_killed(process: subprocess.Popen[str], lines: int) -> list[str]:
 def test_killed_at_random_and_resumed_no_image_is_lost_or_repeated(
     tmp_path: Path, home: Path, fieldray: Fieldray, pack_options: list[str], seed: int
 ) -> None:
-    names = {path.name for path in write_films(tmp_path / "films", COUNT)}
-    arguments = ("screen", tmp_path / "films", *pack_options, "--json", "-")
+    names = {path.name for path in write_images(tmp_path / "images", COUNT)}
+    arguments = ("screen", tmp_path / "images", *pack_options, "--json", "-")
     chance = random.Random(seed)
     kept: dict[str, Outcome] = {}
     for _ in range(3):
@@ -85,8 +85,8 @@ def interruptible() -> Iterator[None]:
 def test_a_polite_end_is_prompt_and_goes_on_later(
     tmp_path: Path, home: Path, fieldray: Fieldray, pack_options: list[str], number: signal.Signals
 ) -> None:
-    names = {path.name for path in write_films(tmp_path / "films", 5 * COUNT)}
-    arguments = ("screen", tmp_path / "films", *pack_options, "--json", "-")
+    names = {path.name for path in write_images(tmp_path / "images", 5 * COUNT)}
+    arguments = ("screen", tmp_path / "images", *pack_options, "--json", "-")
     with start(*arguments) as process:
         assert process.stdout
         assert process.stderr

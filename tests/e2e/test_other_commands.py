@@ -8,7 +8,7 @@ from pathlib import Path
 from fieldray.packs import signing
 from fieldray.reports.content import NOTICE
 from packs_factory import key
-from program import Fieldray, lines_of, write_films
+from program import Fieldray, lines_of, write_images
 from tiny_packs import fingerprint, write_tiny_pack
 
 
@@ -28,7 +28,7 @@ def test_a_pack_is_listed_verified_trusted_installed_and_used(
     assert fingerprint(pack) in fieldray("packs", "trust").stdout
     shutil.rmtree(drive)
     assert "installed" in fieldray("packs", "list").stdout
-    demo = fieldray("demo", "--pack", "tiny", "--no-window", "--folder", tmp_path / "films", "--json", "-")
+    demo = fieldray("demo", "--pack", "tiny", "--no-window", "--folder", tmp_path / "images", "--json", "-")
     assert demo.returncode == 0, demo.stderr
     assert {line["status"] for line in lines_of(demo.stdout)} == {"screened"}
 
@@ -36,10 +36,10 @@ def test_a_pack_is_listed_verified_trusted_installed_and_used(
 def test_a_pack_that_cannot_be_run_shuts_none_out_and_one_that_ran_does(
     tmp_path: Path, fieldray: Fieldray, home: Path
 ) -> None:
-    write_films(tmp_path / "films", 1)
+    write_images(tmp_path / "images", 1)
 
     def screen(pack: Path) -> subprocess.CompletedProcess[str]:
-        return fieldray("screen", tmp_path / "films", "--pack", pack, "--trust", fingerprint(pack), "--json", "-")
+        return fieldray("screen", tmp_path / "images", "--pack", pack, "--trust", fingerprint(pack), "--json", "-")
 
     def seen() -> object:
         return json.loads((home / "pack_trust.json").read_bytes())["seen"]
@@ -67,8 +67,8 @@ def test_a_pack_made_to_do_harm_is_broken_and_the_one_beside_it_is_used(tmp_path
     assert listed.returncode == 0
     assert "nested more than" in listed.stdout and "tiny-1.0.0" in listed.stdout
     assert fieldray("packs", "verify", bad).returncode == 3
-    write_films(tmp_path / "films", 1)
-    done = fieldray("screen", tmp_path / "films", "--pack", drive, "--trust", fingerprint(good), "--json", "-")
+    write_images(tmp_path / "images", 1)
+    done = fieldray("screen", tmp_path / "images", "--pack", drive, "--trust", fingerprint(good), "--json", "-")
     assert done.returncode == 0, done.stderr
     assert [line["pack"] for line in lines_of(done.stdout)] == ["tiny-1.0.0"]
 

@@ -12,29 +12,29 @@ from pathlib import Path
 
 import pytest
 
-from program import Fieldray, command, lines_of, write_films
+from program import Fieldray, command, lines_of, write_images
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="a shell of POSIX")
 
 
 def test_a_forgotten_argument_costs_no_image(tmp_path: Path, fieldray: Fieldray, pack_options: list[str]) -> None:
-    films = write_films(tmp_path / "films", 3)
-    before = {path: path.read_bytes() for path in films}
-    done = fieldray("screen", *pack_options, "--json", *films)  # as the shell writes films/* out
+    images = write_images(tmp_path / "images", 3)
+    before = {path: path.read_bytes() for path in images}
+    done = fieldray("screen", *pack_options, "--json", *images)  # as the shell writes images/* out
     assert (done.returncode, "no earlier output" in done.stderr) == (2, True)
-    done = fieldray("screen", *films, *pack_options, "--json", films[1])
+    done = fieldray("screen", *images, *pack_options, "--json", images[1])
     assert (done.returncode, "files to be read" in done.stderr) == (2, True)
-    assert {path: path.read_bytes() for path in films} == before
+    assert {path: path.read_bytes() for path in images} == before
 
 
 def test_the_programs_own_files_are_no_outputs(
     tmp_path: Path, home: Path, fieldray: Fieldray, pack_options: list[str]
 ) -> None:
-    films = tmp_path / "films"
-    write_films(films, 1)
-    assert fieldray("screen", films, *pack_options).returncode == 0
+    images = tmp_path / "images"
+    write_images(images, 1)
+    assert fieldray("screen", images, *pack_options).returncode == 0
     for option, place in [("--json", home / "results.sqlite"), ("--json", home / "new"), ("--out", home / "out")]:
-        done = fieldray("screen", films, *pack_options, option, place)
+        done = fieldray("screen", images, *pack_options, option, place)
         assert (done.returncode, "program's own folder" in done.stderr) == (2, True)
     with closing(sqlite3.connect(home / "results.sqlite")) as connection:
         assert connection.execute("SELECT COUNT(*) FROM results").fetchone() == (1,)
@@ -43,14 +43,14 @@ def test_the_programs_own_files_are_no_outputs(
 def test_lines_are_replaced_by_lines_and_a_pipe_takes_them(
     tmp_path: Path, fieldray: Fieldray, pack_options: list[str]
 ) -> None:
-    films = tmp_path / "films"
-    write_films(films, 2)
+    images = tmp_path / "images"
+    write_images(images, 2)
     for _ in range(2):
-        assert fieldray("screen", films, *pack_options, "--json", tmp_path / "lines").returncode == 0
+        assert fieldray("screen", images, *pack_options, "--json", tmp_path / "lines").returncode == 0
     assert len(lines_of((tmp_path / "lines").read_text())) == 2
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["films", "lines"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["images", "lines"]
     if sys.platform != "win32":
-        done = fieldray("screen", films, *pack_options, "--json", "/dev/stderr")
+        done = fieldray("screen", images, *pack_options, "--json", "/dev/stderr")
         assert (done.returncode, done.stderr.count('"status"')) == (0, 2)
 
 
@@ -66,9 +66,9 @@ def test_demo_writes_over_no_study_but_its_own(tmp_path: Path, fieldray: Fieldra
 def test_closed_streams_disturb_nothing(
     tmp_path: Path, home: Path, fieldray: Fieldray, pack_options: list[str], closed: str
 ) -> None:
-    write_films(tmp_path / "films", 3)
+    write_images(tmp_path / "images", 3)
     for more in ([], ["--json", tmp_path / "lines"]):
-        arguments = command("screen", tmp_path / "films", *pack_options, "--fresh", *more)
+        arguments = command("screen", tmp_path / "images", *pack_options, "--fresh", *more)
         done = subprocess.run(
             ["sh", "-c", f'"$@" {closed}', "sh", *arguments], capture_output=True, text=True, check=False
         )
@@ -93,11 +93,11 @@ def test_a_home_that_is_a_file_is_told_plainly(tmp_path: Path, fieldray: Fieldra
 def test_a_store_that_is_no_database_is_set_aside_and_told(
     tmp_path: Path, home: Path, fieldray: Fieldray, pack_options: list[str]
 ) -> None:
-    write_films(tmp_path / "films", 2)
+    write_images(tmp_path / "images", 2)
     (home / "results.sqlite").write_bytes(b"these are no results" * 100)
-    done = fieldray("screen", tmp_path / "films", *pack_options)
+    done = fieldray("screen", tmp_path / "images", *pack_options)
     assert (done.returncode, "results.damaged-1.sqlite" in done.stderr) == (0, True), done.stderr
-    again = fieldray("screen", tmp_path / "films", *pack_options)
+    again = fieldray("screen", tmp_path / "images", *pack_options)
     assert (again.returncode, again.stderr) == (0, "")
 
 
@@ -141,14 +141,14 @@ def test_an_early_interruption_is_quiet(tmp_path: Path, after_imports: int) -> N
 @pytest.mark.parametrize("year", [1980, 2099])
 def test_a_wrong_clock_disturbs_nothing(tmp_path: Path, home: Path, pack_options: list[str], year: int) -> None:
     """The clock of a PC whose battery is empty, and what comes after it: results are kept and taken over."""
-    write_films(tmp_path / "films", 2)
+    write_images(tmp_path / "images", 2)
     clock = tmp_path / "clock"
     clock.mkdir()
     seconds = (year - 1970) * 31_557_600
     (clock / "sitecustomize.py").write_text(f"import time\ntime.time = lambda: {seconds}.0\n")
     for environment in ({"PYTHONPATH": str(clock)}, {}):
         done = subprocess.run(
-            command("screen", tmp_path / "films", *pack_options, "--out", tmp_path / "out"),
+            command("screen", tmp_path / "images", *pack_options, "--out", tmp_path / "out"),
             env={**os.environ, **environment},
             capture_output=True,
             text=True,
@@ -164,8 +164,8 @@ def test_a_wrong_clock_disturbs_nothing(tmp_path: Path, home: Path, pack_options
 @posix
 def test_a_slow_reader_of_the_lines_gets_them_all(tmp_path: Path, home: Path, pack_options: list[str]) -> None:
     """Nothing is read until the pipe is full and the program waits."""
-    write_films(tmp_path / "films", 150)
-    arguments = command("screen", tmp_path / "films", *pack_options, "--json", "-")
+    write_images(tmp_path / "images", 150)
+    arguments = command("screen", tmp_path / "images", *pack_options, "--json", "-")
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, pipesize=4096) as process:
         assert process.stdout
         first = os.read(process.stdout.fileno(), 1)
@@ -179,9 +179,9 @@ def test_a_slow_reader_of_the_lines_gets_them_all(tmp_path: Path, home: Path, pa
 def test_names_that_the_language_cannot_write(
     tmp_path: Path, fieldray: Fieldray, pack_options: list[str], language: str
 ) -> None:
-    (film,) = write_films(tmp_path / "плівки", 1)
+    (image,) = write_images(tmp_path / "плівки", 1)
     for name in ("знімок.png".encode(), b"not-\xff-unicode.png"):
-        Path(os.fsdecode(bytes(film.parent) + b"/" + name)).write_bytes(film.read_bytes())
+        Path(os.fsdecode(bytes(image.parent) + b"/" + name)).write_bytes(image.read_bytes())
     environment = {
         "LC_ALL": language,
         "LANG": language,
@@ -189,7 +189,7 @@ def test_names_that_the_language_cannot_write(
         "PYTHONUTF8": "0",
         "PYTHONCOERCECLOCALE": "0",
     }
-    done = fieldray("screen", film.parent, *pack_options, "--out", tmp_path / "out", environment=environment)
+    done = fieldray("screen", image.parent, *pack_options, "--out", tmp_path / "out", environment=environment)
     assert (done.returncode, done.stderr) == (0, "")
     table = (tmp_path / "out" / "fieldray-run-1.csv").read_text(encoding="utf-8-sig")
     assert table.count('"screened"') == 3  # what the system does not call text is written with escapes

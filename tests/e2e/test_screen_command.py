@@ -11,7 +11,7 @@ import pytest
 
 from fieldray.reports.content import NOTICE
 from phantoms import write_bad_inputs, write_collection
-from program import Fieldray, command, lines_of, write_films
+from program import Fieldray, command, lines_of, write_images
 
 KEYS = {
     "path", "study", "image", "status", "label", "score", "operating_point", "threshold", "unsure_low", "unsure_high",
@@ -20,9 +20,9 @@ KEYS = {
 }  # fmt: skip
 
 
-def test_every_kind_of_film_gives_one_line(tmp_path: Path, fieldray: Fieldray, pack_options: list[str]) -> None:
-    paths = write_collection(tmp_path / "films")
-    done = fieldray("screen", tmp_path / "films", *pack_options, "--json", "-")
+def test_every_kind_of_image_gives_one_line(tmp_path: Path, fieldray: Fieldray, pack_options: list[str]) -> None:
+    paths = write_collection(tmp_path / "images")
+    done = fieldray("screen", tmp_path / "images", *pack_options, "--json", "-")
     assert done.returncode == 0, done.stderr
     lines = lines_of(done.stdout)
     assert Counter(Path(line["path"]) for line in lines) == Counter(paths)
@@ -38,27 +38,27 @@ def test_every_kind_of_film_gives_one_line(tmp_path: Path, fieldray: Fieldray, p
 def test_bad_inputs_end_as_one_line_each_and_harm_nothing(
     tmp_path: Path, fieldray: Fieldray, pack_options: list[str]
 ) -> None:
-    expected = write_bad_inputs(tmp_path / "films")
-    good = write_films(tmp_path / "films" / "good", 3)
-    done = fieldray("screen", tmp_path / "films", *pack_options, "--json", "-")
+    expected = write_bad_inputs(tmp_path / "images")
+    good = write_images(tmp_path / "images" / "good", 3)
+    done = fieldray("screen", tmp_path / "images", *pack_options, "--json", "-")
     assert done.returncode == 1, done.stderr
     found = Counter(
-        (os.path.relpath(line["path"], tmp_path / "films").partition("!")[0], line["status"], line["reason_code"])
+        (os.path.relpath(line["path"], tmp_path / "images").partition("!")[0], line["status"], line["reason_code"])
         for line in lines_of(done.stdout)
     )
     wanted = Counter((name, status, code) for name, (status, code) in expected.items())
-    wanted += Counter((os.path.relpath(path, tmp_path / "films"), "screened", None) for path in good)
+    wanted += Counter((os.path.relpath(path, tmp_path / "images"), "screened", None) for path in good)
     assert found == wanted
 
 
 def test_a_person_gets_a_list_counts_and_the_notice(
     tmp_path: Path, fieldray: Fieldray, pack_options: list[str]
 ) -> None:
-    write_films(tmp_path / "films", 3)
-    (tmp_path / "films" / "notes.txt").write_text("not a film")
-    done = fieldray("screen", tmp_path / "films", *pack_options)
+    write_images(tmp_path / "images", 3)
+    (tmp_path / "images" / "notes.txt").write_text("not an image")
+    done = fieldray("screen", tmp_path / "images", *pack_options)
     assert done.returncode == 0
-    assert "film-001.png" in done.stdout
+    assert "image-001.png" in done.stdout
     assert "Operating point screening (opacity): threshold 0.500" in done.stdout
     assert "This file is not a DICOM, PNG or JPEG image." in done.stdout
     assert "refused 1  failed 0" in done.stdout
@@ -72,15 +72,15 @@ def test_a_path_without_images_is_4_and_is_named(
 ) -> None:
     (tmp_path / "mount point").mkdir()
     (tmp_path / "mount point" / ".Trash").mkdir()
-    films = [write_films(tmp_path / "films", 1)[0].parent] if others else []
-    done = fieldray("screen", tmp_path / "mount point", *films, *pack_options)
+    images = [write_images(tmp_path / "images", 1)[0].parent] if others else []
+    done = fieldray("screen", tmp_path / "mount point", *images, *pack_options)
     assert done.returncode == 4, done.stderr
     assert f"There is no image file in {tmp_path / 'mount point'}." in done.stdout
-    assert f"{len(films)} images in" in done.stdout
+    assert f"{len(images)} images in" in done.stdout
 
 
 def test_own_results_are_no_images(tmp_path: Path, fieldray: Fieldray, pack_options: list[str]) -> None:
-    folder = write_films(tmp_path / "films", 2)[0].parent
+    folder = write_images(tmp_path / "images", 2)[0].parent
     out = ("--out", folder, "--json", tmp_path / "lines")
     assert fieldray("screen", folder, *pack_options, *out).returncode == 0
     (tmp_path / "lines").rename(folder / "lines")
@@ -88,8 +88,8 @@ def test_own_results_are_no_images(tmp_path: Path, fieldray: Fieldray, pack_opti
     assert done.returncode == 0, done.stderr
     assert "2 images in" in done.stdout
     assert done.stdout.count("They were left out: 3.") == 1
-    for film in folder.glob("*.png"):
-        film.unlink()
+    for image in folder.glob("*.png"):
+        image.unlink()
     assert fieldray("screen", folder, *pack_options).returncode == 4
 
 
@@ -97,8 +97,8 @@ def test_a_folder_that_cannot_be_read_is_an_unknown_number_of_images(
     tmp_path: Path, home: Path, pack_options: list[str]
 ) -> None:
     folder = tmp_path / "drive"
-    write_films(folder / "a", 300)
-    write_films(folder / "b", 3)
+    write_images(folder / "a", 300)
+    write_images(folder / "b", 3)
     arguments = command("screen", folder, *pack_options, "--json", "-", "--jobs", "1")
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout
@@ -122,9 +122,9 @@ def test_formats_without_a_folder_are_wrong_usage(tmp_path: Path, fieldray: Fiel
 
 
 def test_results_are_exported(tmp_path: Path, fieldray: Fieldray, pack_options: list[str]) -> None:
-    write_films(tmp_path / "films", 3)
+    write_images(tmp_path / "images", 3)
     out = tmp_path / "out"
-    done = fieldray("screen", tmp_path / "films", *pack_options, "--out", out, "--json", tmp_path / "lines")
+    done = fieldray("screen", tmp_path / "images", *pack_options, "--out", out, "--json", tmp_path / "lines")
     assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in out.iterdir()) == ["fieldray-run-1.csv", "fieldray-run-1.json"]
     with (out / "fieldray-run-1.csv").open(encoding="utf-8-sig", newline="") as stream:
@@ -140,8 +140,8 @@ def test_results_are_exported(tmp_path: Path, fieldray: Fieldray, pack_options: 
 def test_a_second_time_takes_over_and_fresh_does_not(
     tmp_path: Path, fieldray: Fieldray, pack_options: list[str]
 ) -> None:
-    write_films(tmp_path / "films", 4)
-    arguments = ("screen", tmp_path / "films", *pack_options, "--json", "-")
+    write_images(tmp_path / "images", 4)
+    arguments = ("screen", tmp_path / "images", *pack_options, "--json", "-")
     first, second, fresh = fieldray(*arguments), fieldray(*arguments), fieldray(*arguments, "--fresh")
     assert "taken over" not in first.stderr
     assert "4 images" in second.stderr
@@ -155,16 +155,16 @@ def test_a_second_time_takes_over_and_fresh_does_not(
 
 
 def test_wrong_usage_is_2_and_says_why(tmp_path: Path, fieldray: Fieldray, pack_options: list[str]) -> None:
-    write_films(tmp_path / "films", 1)
-    films = tmp_path / "films"
+    write_images(tmp_path / "images", 1)
+    images = tmp_path / "images"
     for arguments, words in [
         (["screen"], "PATH"),
-        (["screen", films, *pack_options, "--jobs", "0"], "1 to 64"),
-        (["screen", films, *pack_options, "--formats", "pdf"], "choose from csv, json"),
-        (["screen", films, *pack_options, "--device", "gpu"], "invalid choice"),
-        (["screen", films, *pack_options, "--resume", "--fresh"], "not allowed with"),
+        (["screen", images, *pack_options, "--jobs", "0"], "1 to 64"),
+        (["screen", images, *pack_options, "--formats", "pdf"], "choose from csv, json"),
+        (["screen", images, *pack_options, "--device", "gpu"], "invalid choice"),
+        (["screen", images, *pack_options, "--resume", "--fresh"], "not allowed with"),
         (["screen", tmp_path / "nowhere", *pack_options], "nowhere does not exist"),
-        (["screen", films, *pack_options, "--operating-point", "best"], "It has: screening"),
+        (["screen", images, *pack_options, "--operating-point", "best"], "It has: screening"),
         (["nonsense"], "invalid choice"),
     ]:
         done = fieldray(*arguments)
@@ -174,25 +174,25 @@ def test_wrong_usage_is_2_and_says_why(tmp_path: Path, fieldray: Fieldray, pack_
 
 
 def test_no_usable_pack_is_3_and_says_what_to_do(tmp_path: Path, fieldray: Fieldray, pack: Path) -> None:
-    write_films(tmp_path / "films", 1)
-    done = fieldray("screen", tmp_path / "films", "--pack", tmp_path / "films")
+    write_images(tmp_path / "images", 1)
+    done = fieldray("screen", tmp_path / "images", "--pack", tmp_path / "images")
     assert (done.returncode, done.stdout) == (3, "")
-    done = fieldray("screen", tmp_path / "films", "--pack", "no-such-pack")
+    done = fieldray("screen", tmp_path / "images", "--pack", "no-such-pack")
     assert (done.returncode, "no pack named no-such-pack" in done.stderr) == (3, True)
-    done = fieldray("screen", tmp_path / "films", "--pack", pack)
+    done = fieldray("screen", tmp_path / "images", "--pack", pack)
     assert (done.returncode, "--trust" in done.stderr) == (3, True)
-    done = fieldray("screen", tmp_path / "films", "--pack", pack, "--trust", "0" * 64)
+    done = fieldray("screen", tmp_path / "images", "--pack", pack, "--trust", "0" * 64)
     assert (done.returncode, "not trusted" in done.stderr) == (3, True)
 
 
 def test_a_place_that_cannot_be_written_is_said_plainly(
     tmp_path: Path, fieldray: Fieldray, pack_options: list[str]
 ) -> None:
-    write_films(tmp_path / "films", 1)
-    done = fieldray("screen", tmp_path / "films", *pack_options, "--json", tmp_path / "no" / "folder")
+    write_images(tmp_path / "images", 1)
+    done = fieldray("screen", tmp_path / "images", *pack_options, "--json", tmp_path / "no" / "folder")
     assert (done.returncode, "Cannot write to" in done.stderr) == (1, True)
     (tmp_path / "file").write_text("")
-    done = fieldray("screen", tmp_path / "films", *pack_options, "--out", tmp_path / "file" / "out")
+    done = fieldray("screen", tmp_path / "images", *pack_options, "--out", tmp_path / "file" / "out")
     assert (done.returncode, "Cannot write to" in done.stderr) == (1, True)
     assert "Traceback" not in done.stderr
     assert done.stdout == ""  # nothing was begun
@@ -200,23 +200,23 @@ def test_a_place_that_cannot_be_written_is_said_plainly(
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1251"])
 def test_odd_names_on_odd_consoles(tmp_path: Path, fieldray: Fieldray, pack_options: list[str], encoding: str) -> None:
-    (film,) = write_films(tmp_path / "films", 1)
+    (image,) = write_images(tmp_path / "images", 1)
     names = ["знімок.png", "影像.png", "line\nbreak.png", "x" * 200 + ".png"]
     for name in names:
-        (film.parent / name).write_bytes(film.read_bytes())
+        (image.parent / name).write_bytes(image.read_bytes())
     if os.name == "posix":
-        Path(os.fsdecode(bytes(film.parent) + b"/not-\xff-unicode.png")).write_bytes(film.read_bytes())
+        Path(os.fsdecode(bytes(image.parent) + b"/not-\xff-unicode.png")).write_bytes(image.read_bytes())
     for arguments in ([], ["--json", "-"]):
         done = fieldray(
-            "screen", film.parent, *pack_options, *arguments, environment={"PYTHONIOENCODING": f"{encoding}:strict"}
+            "screen", image.parent, *pack_options, *arguments, environment={"PYTHONIOENCODING": f"{encoding}:strict"}
         )
         assert done.returncode == 0, done.stderr
     assert {Path(line["path"]).name for line in lines_of(done.stdout)} >= set(names)
 
 
 def test_a_reader_that_goes_away_ends_the_run_quietly(tmp_path: Path, home: Path, pack_options: list[str]) -> None:
-    write_films(tmp_path / "films", 40)
-    arguments = command("screen", tmp_path / "films", *pack_options, "--json", "-")
+    write_images(tmp_path / "images", 40)
+    arguments = command("screen", tmp_path / "images", *pack_options, "--json", "-")
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout
         assert process.stderr

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.store.results import ResultReader
-from program import Fieldray, command, lines_of, write_films
+from fieldray.store.results import ResultQuery
+from program import Fieldray, command, lines_of, write_images
 
 COUNT = 250  # of each program's lines no more than the 64 KiB of a pipe are written before they are read here
 
@@ -40,8 +40,8 @@ def end(process: subprocess.Popen[str]) -> tuple[str, str]:
 
 def runs(home: Path) -> dict[int, tuple[str, int]]:
     """State and number of images, by run."""
-    with ResultReader(home / "results.sqlite") as reader:
-        return {run.run_id: (run.state, sum(reader.counts(run.run_id).values())) for run in reader.runs()}
+    with ResultQuery(home / "results.sqlite") as decoder:
+        return {run.run_id: (run.state, sum(decoder.counts(run.run_id).values())) for run in decoder.runs()}
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
@@ -50,8 +50,8 @@ def runs(home: Path) -> dict[int, tuple[str, int]]:
 def test_the_end_of_one_is_not_the_end_of_the_other(
     tmp_path: Path, home: Path, pack_options: list[str], interrupted: str
 ) -> None:
-    names = {path.name for path in write_films(tmp_path / "films", COUNT)}
-    arguments = ("screen", tmp_path / "films", *pack_options, "--json", "-")
+    names = {path.name for path in write_images(tmp_path / "images", COUNT)}
+    arguments = ("screen", tmp_path / "images", *pack_options, "--json", "-")
     with start(*arguments) as first:
         assert first.stdout
         told = first.stdout.readline()
@@ -77,8 +77,8 @@ def test_the_end_of_one_is_not_the_end_of_the_other(
 def test_what_was_renamed_and_deleted_between_two_starts_is_told_and_not_listed(
     tmp_path: Path, home: Path, fieldray: Fieldray, pack_options: list[str]
 ) -> None:
-    paths = write_films(tmp_path / "films", COUNT)
-    arguments = ("screen", tmp_path / "films", *pack_options)
+    paths = write_images(tmp_path / "images", COUNT)
+    arguments = ("screen", tmp_path / "images", *pack_options)
     with start(*arguments, "--json", "-") as killed:
         assert killed.stdout
         done = [Path(line["path"]) for line in lines_of("".join(killed.stdout.readline() for _ in range(5)))]

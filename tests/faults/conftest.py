@@ -1,4 +1,4 @@
-"""The test double's library, built once, and a stick of it for each test."""
+"""The test double's library, built once, and an Edge TPU of it for each test."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from faults.double import DoubleStick, build_library, compiler
+from faults.double import DoubleEdgeTpu, build_library, compiler
 
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """libedgetpu.so.1 of the test double."""
     if not sys.platform.startswith("linux") or not compiler():
-        pytest.skip("the test double of the stick needs Linux and a C compiler")
+        pytest.skip("the test double of the Edge TPU needs Linux and a C compiler")
     return build_library(tmp_path_factory.mktemp("double"))
 
 
 @pytest.fixture
-def stick(library: Path, tmp_path: Path) -> Iterator[DoubleStick]:
-    """A stick, not plugged in yet."""
-    folder = tmp_path / "stick"
+def edgetpu(library: Path, tmp_path: Path) -> Iterator[DoubleEdgeTpu]:
+    """An Edge TPU, not plugged in yet."""
+    folder = tmp_path / "edgetpu"
     folder.mkdir()
-    double = DoubleStick(folder, library)
+    double = DoubleEdgeTpu(folder, library)
     yield double
     double.close()

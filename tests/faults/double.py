@@ -1,4 +1,4 @@
-"""A stick that is not there: the test double's library, built here, with the USB tree and the orders that go with it.
+"""An Edge TPU that is not there: the test double's library, built here, with its USB tree and its orders.
 
 Everything the program looks at is a file in one folder, so a test can plug and unplug it like a real one.
 """
@@ -11,8 +11,8 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from fieldray.inference.coral_linux import find_sticks
-from fieldray.inference.coral_usb import UsbStick
+from fieldray.inference.coral.linux import find_devices
+from fieldray.inference.coral.usb import UsbDevice
 
 SOURCE: Final = Path(__file__).with_name("fake_edgetpu.c")
 CONTROL_VARIABLE: Final = "FAKE_EDGETPU"
@@ -34,7 +34,7 @@ def build_library(folder: Path) -> Path:
     return path
 
 
-class DoubleStick:
+class DoubleEdgeTpu:
     """`library` is what `load_delegate` is given; children find the orders through this process's environment."""
 
     def __init__(self, folder: Path, library: Path) -> None:
@@ -60,12 +60,14 @@ class DoubleStick:
 
     def heal(self) -> None:
         """Forget all orders but those about where it is and whose results are marked."""
-        self._orders = {key: value for key, value in self._orders.items() if key in ("stick", "path", "mark")}
+        self._orders = {key: value for key, value in self._orders.items() if key in ("edgetpu", "path", "mark")}
         self.order()
 
-    def plug(self, stick: str = "ready", *, speed_mbit: int = 5000, place: str = _PLACE, writable: bool = True) -> None:
+    def plug(
+        self, edgetpu: str = "ready", *, speed_mbit: int = 5000, place: str = _PLACE, writable: bool = True
+    ) -> None:
         """Put it in: the USB tree shows it, then the library lists it."""
-        vendor, product = _IDENTITIES[stick]
+        vendor, product = _IDENTITIES[edgetpu]
         node = self.nodes / "002" / "004"
         node.parent.mkdir(parents=True, exist_ok=True)
         node.touch()
@@ -75,16 +77,16 @@ class DoubleStick:
         facts = {"idVendor": vendor, "idProduct": product, "speed": speed_mbit, "busnum": 2, "devnum": 4}
         for name, value in facts.items():
             (folder / name).write_text(f"{value}\n")
-        self.order(stick=stick, path=f"/sys/bus/usb/devices/{place}")
+        self.order(edgetpu=edgetpu, path=f"/sys/bus/usb/devices/{place}")
 
     def unplug(self) -> None:
         """Pull it out: the library notices first, at whatever it is doing."""
-        self.order(stick="absent")
+        self.order(edgetpu="absent")
         for folder in self.sysfs.iterdir():
             gone = folder.with_name(f".{folder.name}")
             folder.rename(gone)
             shutil.rmtree(gone)
 
-    def find(self) -> tuple[UsbStick, ...]:
+    def find(self) -> tuple[UsbDevice, ...]:
         """What the system would tell about it."""
-        return find_sticks(sysfs=self.sysfs, nodes=self.nodes)
+        return find_devices(sysfs=self.sysfs, nodes=self.nodes)

@@ -2,7 +2,7 @@
 
 As the real compiler does with a network that maps whole, the graph becomes one `edgetpu-custom-op` whose options hold
 a flatbuffer named DWN1 with the oldest runtime version that can run it. Here the second field of that flatbuffer is
-the original file instead of instructions for the stick.
+the original file instead of instructions for the Edge TPU.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 import psutil
 
-from faults.accidents import Accidents
+from faults.fault_events import Accidents
 from faults.machine_stalls import MachineStalls
 from faults.stalls import Stall
 from faults.world import Clinic
@@ -67,7 +67,7 @@ class Silence:
 
 
 class FaultRun:
-    """`events` accidents over batches of `films` films: `open` a session, `go`, read `figures`."""
+    """`events` fault_events over batches of `images` images: `open` a session, `go`, read `figures`."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class FaultRun:
         library: Path,
         *,
         events: int,
-        films: int,
+        images: int,
         seed: int,
         say: Say = lambda text: None,
         is_short: bool = False,
@@ -86,7 +86,7 @@ class FaultRun:
         self._say = say
         self._threads_before = set(threading.enumerate())
         self._children_before = set(psutil.Process().children(recursive=True))
-        self._clinic = Clinic(folder, library, films=films, seed=seed)
+        self._clinic = Clinic(folder, library, images=images, seed=seed)
         self._session: Session | None = None
         self._memory_mb: list[float] = []
         self.figures: dict[str, Any] = {}
@@ -115,7 +115,7 @@ class FaultRun:
         assert self._session
         began_s, session = time.monotonic(), self._session
         machine = MachineStalls()
-        accidents = Accidents(
+        fault_events = Accidents(
             self._clinic,
             session,
             seed=self._seed,
@@ -125,49 +125,49 @@ class FaultRun:
         )
         try:
             front_end.drive_changed(self._clinic.drive, is_in=True)
-            self._run_batch(front_end, accidents)  # without accidents: the reference
-            self._with_accidents(front_end, accidents)
-            accidents.mend()
-            self._run_batch(front_end, accidents)
+            self._run_batch(front_end, fault_events)  # without fault_events: the reference
+            self._with_accidents(front_end, fault_events)
+            fault_events.mend()
+            self._run_batch(front_end, fault_events)
         finally:
             machine_stalls = machine.end()
             session.close()
             self._clinic.close()
         stalls = front_end.stalls()
-        self.figures = self._summary(accidents, time.monotonic() - began_s)
+        self.figures = self._summary(fault_events, time.monotonic() - began_s)
         self.figures |= stall_figures(stalls, machine_stalls, began_s=began_s)
         self.figures["slow_unplugs"] = [
             {"kind": kind, "beyond_deadline_s": round(seconds, 3), "at_s": round(at_s - began_s, 2)}
-            for kind, seconds, at_s in accidents.timings.slow_backs
+            for kind, seconds, at_s in fault_events.timings.slow_backs
         ]
         return self.figures
 
-    def _with_accidents(self, front_end: FrontEnd, accidents: Accidents) -> None:
+    def _with_accidents(self, front_end: FrontEnd, fault_events: Accidents) -> None:
         over = threading.Event()
 
         def let_them_happen() -> None:
             try:
                 for number in range(self._events):
-                    accidents.happen()
+                    fault_events.happen()
                     if number % 20 == 19:
-                        self._say(f"{number + 1} accidents, {self._clinic.verdicts.images} images")
+                        self._say(f"{number + 1} fault_events, {self._clinic.verdicts.images} images")
             except Exception as error:
-                accidents.problems.append(f"{type(error).__name__}: {error}")
+                fault_events.problems.append(f"{type(error).__name__}: {error}")
                 raise
             finally:
                 over.set()
 
-        thread = threading.Thread(target=let_them_happen, name="accidents")
+        thread = threading.Thread(target=let_them_happen, name="fault_events")
         thread.start()
         while not over.is_set():
-            self._run_batch(front_end, accidents)
+            self._run_batch(front_end, fault_events)
             over.wait(0.05)
         thread.join()
 
-    def _run_batch(self, front_end: FrontEnd, accidents: Accidents) -> None:
+    def _run_batch(self, front_end: FrontEnd, fault_events: Accidents) -> None:
         assert self._session
-        with accidents.between_runs:
-            batch = front_end.begin(self._session, [self._clinic.films[0].parent])
+        with fault_events.between_runs:
+            batch = front_end.begin(self._session, [self._clinic.images[0].parent])
             batch.join()
             self._clinic.judge(self._session, batch)
         self._memory_mb.append(psutil.Process().memory_info().rss / 2**20)
@@ -184,13 +184,13 @@ class FaultRun:
                 return left
             time.sleep(0.05)
 
-    def _summary(self, accidents: Accidents, duration_s: float) -> dict[str, Any]:
-        verdicts, timings = self._clinic.verdicts, accidents.timings
+    def _summary(self, fault_events: Accidents, duration_s: float) -> dict[str, Any]:
+        verdicts, timings = self._clinic.verdicts, fault_events.timings
         return {
             "seed": self._seed,
             "duration_s": round(duration_s, 1),
-            "events": sum(accidents.counts.values()),
-            "events_by_kind": dict(accidents.counts.most_common()),
+            "events": sum(fault_events.counts.values()),
+            "events_by_kind": dict(fault_events.counts.most_common()),
             "batches": verdicts.runs,
             "images": verdicts.images,
             "images_by_backend": dict(verdicts.backends),
@@ -202,10 +202,10 @@ class FaultRun:
             "largest_score_difference": verdicts.largest_difference,
             "runs_not_finished": verdicts.runs_not_finished,
             "remarks": verdicts.remarks[:20],
-            "problems": accidents.problems[:20],
-            "second_instances": dict(accidents.second_instances),
+            "problems": fault_events.problems[:20],
+            "second_instances": dict(fault_events.second_instances),
             "unplug_to_cpu_beyond_deadline_s": spread(timings.back_s),
-            "plug_to_stick_s": spread(timings.plug_s),
+            "plug_to_edgetpu_s": spread(timings.plug_s),
             "longest_pause_while_opening_s": spread(timings.pause_s),
             "memory_mb": memory(self._memory_mb),
             "left_behind": self._left_behind(),
@@ -261,7 +261,7 @@ def shortcomings(figures: dict[str, Any]) -> list[str]:
     found = faults(figures)
     limits = (
         ("unplug_to_cpu_beyond_deadline_s", "max", BACK_LIMIT_S),
-        ("plug_to_stick_s", "p95", PLUG_LIMIT_S),
+        ("plug_to_edgetpu_s", "p95", PLUG_LIMIT_S),
         ("memory_mb", "growth", GROWTH_LIMIT_MB),
     )
     for name, key, limit in limits:

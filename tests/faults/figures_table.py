@@ -28,7 +28,7 @@ def _milliseconds(name: str) -> Callable[[Figures], str]:
 ROWS: Final[Sequence[tuple[str, Callable[[Figures], str]]]] = (
     ("Accidents, seed", lambda f: f"{f['events']}, {f['seed']}"),
     ("Images in batches", lambda f: f"{f['images']} in {f['batches']}"),
-    ("Images on the processor, on the stick", lambda f: " + ".join(str(n) for n in f["images_by_backend"].values())),
+    ("Images on the processor, on the Edge TPU", lambda f: " + ".join(str(n) for n in f["images_by_backend"].values())),
     (
         "Lost, done twice, not screened",
         lambda f: f"{f['images_lost']}, {f['images_done_twice']}, {f['images_not_screened']}",
@@ -39,7 +39,7 @@ ROWS: Final[Sequence[tuple[str, Callable[[Figures], str]]]] = (
         "Unplugged to next result, beyond the deadline (median / 95 % / longest)",
         _spread("unplug_to_cpu_beyond_deadline_s"),
     ),
-    ("Plugged to first result on the stick, which takes 1 s to open", _spread("plug_to_stick_s")),
+    ("Plugged to first result on the Edge TPU, which takes 1 s to open", _spread("plug_to_edgetpu_s")),
     ("Longest time without a result meanwhile", _spread("longest_pause_while_opening_s")),
     ("Longest stall of the window", _milliseconds("window_stalls_s")),
     ("The same, less what a process that only sleeps stalled then", _milliseconds("window_stalls_beyond_machine_s")),

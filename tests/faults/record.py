@@ -62,7 +62,7 @@ class Record:
             self._changed.notify_all()
 
     def take(self) -> list[Answered]:
-        """All so far, and begin anew."""
+        """All so far, and begin again."""
         with self._changed:
             answers, self._answers = self._answers, []
             self.run += 1
@@ -97,8 +97,8 @@ class RecordingEngine:
         self._record = record
 
     @property
-    def why_unable(self) -> Reason | None:
-        return self.inner.why_unable
+    def unavailable_reason(self) -> Reason | None:
+        return self.inner.unavailable_reason
 
     def open(self, model: Model) -> None:
         self.inner.open(model)

@@ -22,7 +22,7 @@ def main() -> int:
     """Run as the arguments say."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--events", type=int, default=1000)
-    parser.add_argument("--films", type=int, default=1000, help="films of a batch")
+    parser.add_argument("--images", type=int, default=1000, help="images of a batch")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--window", action="store_true", help="with the window, on no screen")
     parser.add_argument("--out", type=Path, default=Path("build/faults.json"))
@@ -36,7 +36,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         run = FaultRun(
-            folder, build_library(folder), events=options.events, films=options.films, seed=options.seed, say=say
+            folder, build_library(folder), events=options.events, images=options.images, seed=options.seed, say=say
         )
         if options.window:
             from faults.window import go_with_window

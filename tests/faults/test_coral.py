@@ -1,4 +1,4 @@
-"""Looking for a stick with the test double: every way in which it can fail has its own reason."""
+"""Looking for an Edge TPU with the test double: every way in which it can fail has its own reason."""
 
 from __future__ import annotations
 
@@ -7,61 +7,61 @@ from pathlib import Path
 
 import pytest
 
-from faults.double import DoubleStick
+from faults.double import DoubleEdgeTpu
 from fieldray.errors import BackendProblem
-from fieldray.inference.coral import CoralStatus, LibraryAnswer, ask_library, look
-from fieldray.inference.coral_library import Device
+from fieldray.inference.coral.library import Device
+from fieldray.inference.coral.status import CoralStatus, LibraryAnswer, ask_library, look
 
 
-def status(stick: DoubleStick) -> CoralStatus:
-    return look(ask=lambda: ask_library([str(stick.library)]), find=stick.find)
+def status(edgetpu: DoubleEdgeTpu) -> CoralStatus:
+    return look(ask=lambda: ask_library([str(edgetpu.library)]), find=edgetpu.find)
 
 
-def test_a_stick_is_found_with_runtime_and_port(stick: DoubleStick) -> None:
-    stick.plug()
-    found = status(stick)
+def test_a_edgetpu_is_found_with_runtime_and_port(edgetpu: DoubleEdgeTpu) -> None:
+    edgetpu.plug()
+    found = status(edgetpu)
     assert found.answer == LibraryAnswer(
-        library=str(stick.library), runtime_version=14, devices=(Device("usb", "/sys/bus/usb/devices/2-1"),)
+        library=str(edgetpu.library), runtime_version=14, devices=(Device("usb", "/sys/bus/usb/devices/2-1"),)
     )
     assert (found.state, found.reason, found.notes) == ("ready", None, ())
     assert (found.event.port_mbit, found.event.runtime_version) == (5000, 14)
 
 
-def test_a_slow_port_is_noted(stick: DoubleStick) -> None:
-    stick.plug(speed_mbit=480)
-    found = status(stick)
+def test_a_slow_port_is_noted(edgetpu: DoubleEdgeTpu) -> None:
+    edgetpu.plug(speed_mbit=480)
+    found = status(edgetpu)
     assert [note.code for note in found.notes] == ["coral_usb2"]
     assert found.reason is None
 
 
-def test_a_stick_before_its_firmware_is_there(stick: DoubleStick) -> None:
-    stick.plug("bare")
-    assert (status(stick).state, status(stick).reason) == ("bare", None)
+def test_a_edgetpu_before_its_firmware_is_there(edgetpu: DoubleEdgeTpu) -> None:
+    edgetpu.plug("bare")
+    assert (status(edgetpu).state, status(edgetpu).reason) == ("bare", None)
 
 
-def test_no_stick(stick: DoubleStick) -> None:
-    found = status(stick)
+def test_no_edgetpu(edgetpu: DoubleEdgeTpu) -> None:
+    found = status(edgetpu)
     assert found.state == "absent"
     assert found.reason is not None and found.reason.code == "edgetpu_not_here"
 
 
-def test_a_stick_the_runtime_does_not_see(stick: DoubleStick) -> None:
-    stick.plug()
-    stick.order(stick="absent")
-    found = status(stick)
+def test_a_edgetpu_the_runtime_does_not_see(edgetpu: DoubleEdgeTpu) -> None:
+    edgetpu.plug()
+    edgetpu.order(edgetpu="absent")
+    found = status(edgetpu)
     assert found.reason is not None and found.reason.code == "coral_not_listed"
 
 
-def test_a_library_that_is_absent_or_text(stick: DoubleStick, tmp_path: Path) -> None:
+def test_a_library_that_is_absent_or_text(edgetpu: DoubleEdgeTpu, tmp_path: Path) -> None:
     text = tmp_path / "libedgetpu.so.1"
     text.write_text("not a library\n" * 100)
     for library, code in ((tmp_path / "none.so", "coral_no_library"), (text, "coral_bad_library")):
-        stick.unplug()
-        without = look(ask=lambda name=str(library): ask_library([name]), find=stick.find)
+        edgetpu.unplug()
+        without = look(ask=lambda name=str(library): ask_library([name]), find=edgetpu.find)
         assert without.reason is not None and without.reason.code == "edgetpu_not_here"
         assert without.library_problem is not None and without.library_problem.code == code
-        stick.plug()
-        found = look(ask=lambda name=str(library): ask_library([name]), find=stick.find)
+        edgetpu.plug()
+        found = look(ask=lambda name=str(library): ask_library([name]), find=edgetpu.find)
         assert found.reason == found.library_problem == without.library_problem
 
 

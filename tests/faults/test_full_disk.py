@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from program import command, lines_of, write_films
+from program import command, lines_of, write_images
 from tiny_packs import fingerprint, write_tiny_pack
 
 UNSHARE = ["unshare", "--user", "--map-root-user", "--mount"]
@@ -27,11 +27,11 @@ mount -o remount,size=50m "$FIELDRAY_HOME"
 
 @pytest.mark.skipif(not _IS_POSSIBLE, reason="needs Linux and the right to mount in a name space of one's own")
 def test_a_run_on_a_full_disk_fails_in_order_and_goes_on_when_there_is_room(tmp_path: Path, home: Path) -> None:
-    films = {path.name for path in write_films(tmp_path / "films", 60)}
+    images = {path.name for path in write_images(tmp_path / "images", 60)}
     pack = write_tiny_pack(tmp_path / "packs")
     lines = tmp_path / "lines"
     lines.mkdir()
-    screen = command("screen", tmp_path / "films", "--pack", pack, "--trust", fingerprint(pack), "--json", "-")
+    screen = command("screen", tmp_path / "images", "--pack", pack, "--trust", fingerprint(pack), "--json", "-")
     done = subprocess.run(
         [*UNSHARE, "sh", "-c", SCRIPT, "sh", *screen],
         env={**os.environ, "FIELDRAY_HOME": str(home), "LINES": str(lines)},
@@ -46,7 +46,7 @@ def test_a_run_on_a_full_disk_fails_in_order_and_goes_on_when_there_is_room(tmp_
     assert (lines / "first-code").read_text() == "1\n"
     assert 0 < len(first) < 60
     assert (lines / "second-code").read_text() == "0\n"
-    assert {Path(line["path"]).name for line in second} == films
+    assert {Path(line["path"]).name for line in second} == images
     assert len(second) == 60
     assert f"{len(first)} taken over" in done.stderr
 
@@ -77,12 +77,12 @@ print(*(place.name for place in (store.parent.parent / "out").iterdir() if place
 @pytest.mark.skipif(not _IS_POSSIBLE, reason="needs Linux and the right to mount in a name space of one's own")
 def test_a_disk_that_fills_up_at_eleven_moments_is_told_as_such_and_no_run_is_left_running(tmp_path: Path) -> None:
     """From before the first byte over the store, the results and the lines to the exports."""
-    write_films(tmp_path / "films", 20)
+    write_images(tmp_path / "images", 20)
     pack = write_tiny_pack(tmp_path / "packs")
     place, lines = tmp_path / "place", tmp_path / "lines"
     place.mkdir()
     lines.mkdir()
-    screen = command("screen", tmp_path / "films", "--pack", pack, "--trust", fingerprint(pack))
+    screen = command("screen", tmp_path / "images", "--pack", pack, "--trust", fingerprint(pack))
     screen += ["--json", str(place / "out" / "lines"), "--out", str(place / "out")]
     environment = {"FIELDRAY_HOME": str(place / "home"), "PLACE": str(place), "LINES": str(lines)}
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The program started a second time, while the first one has the stick."""
+"""The program started a second time, while the first one has the Edge TPU."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from pathlib import Path
 
 import pytest
 
-from faults.stick_engine import Said
+from faults.edgetpu_engine import Said
 from faults.world import Clinic
 
-FILMS = 150
+IMAGES = 150
 
 
 @pytest.fixture
 def clinic(library: Path, tmp_path: Path) -> Iterator[Clinic]:
-    """A model drive, a few films and a stick."""
-    made = Clinic(tmp_path, library, films=FILMS, seed=1)
+    """A model drive, a few images and an Edge TPU."""
+    made = Clinic(tmp_path, library, images=IMAGES, seed=1)
     yield made
     made.close()
 
 
 def test_it_screens_on_the_cpu_and_says_why(clinic: Clinic) -> None:
     said = Said()
-    clinic.stick.plug()
+    clinic.edgetpu.plug()
     with clinic.session(said) as session:
         session.use_pack(clinic.load_pack())
         said.serves("edgetpu")
-        # enough films that the stick is asked for, and found taken, before the last one is done
-        second = clinic.second_instance(count=FILMS)
+        # enough images that the Edge TPU is asked for, and found taken, before the last one is done
+        second = clinic.second_instance(count=IMAGES)
     assert second.returncode == 0, second.stderr
     lines = [json.loads(line) for line in second.stdout.splitlines()]
-    assert [line["status"] for line in lines] == ["screened"] * FILMS
+    assert [line["status"] for line in lines] == ["screened"] * IMAGES
     assert {line["backend"] for line in lines} == {"cpu"}
     assert "another window of this program" in second.stderr
 
 
-def test_the_next_start_has_the_stick_again(clinic: Clinic) -> None:
-    clinic.stick.plug()
+def test_the_next_start_has_the_edgetpu_again(clinic: Clinic) -> None:
+    clinic.edgetpu.plug()
     lines = [json.loads(line) for line in clinic.second_instance("--device", "edgetpu").stdout.splitlines()]
     assert {line["backend"] for line in lines} == {"edgetpu"}

@@ -104,7 +104,7 @@ class WindowFrontEnd(QObject):
     # ---- for the fault run, from its threads
 
     def begin(self, session: Session, paths: Sequence[Path]) -> Batch:
-        """Choose the films in the window, which begins a run."""
+        """Choose the images in the window, which begins a run."""
         self._wanted.emit(tuple(paths))
         batch = self._begun.get(timeout=_BEGIN_TIMEOUT_S)
         self._works.emit()
@@ -113,7 +113,7 @@ class WindowFrontEnd(QObject):
     def drive_changed(self, drive: Path, *, is_in: bool) -> None:
         """Tell the window, as the watch over drives would."""
         assert self._publish
-        drives = (Drive(mount_point=str(drive), name="films"),) if is_in else ()
+        drives = (Drive(mount_point=str(drive), name="images"),) if is_in else ()
         self._publish(DrivesChanged(drives=drives))
 
     def stalls(self) -> Sequence[Stall]:

@@ -1,4 +1,4 @@
-"""A small clinic for the fault run: a model drive, a folder of films, a stick, and the real session on them."""
+"""A small clinic for the fault run: a model drive, a folder of images, an Edge TPU, and the real session on them."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from PIL import Image
 
-from faults.double import DoubleStick
+from faults.double import DoubleEdgeTpu
+from faults.edgetpu_models import edgetpu_model
 from faults.record import Record, RecordingEngine, Reference, Verdicts, image_key
-from faults.stick_models import stick_model
 from fieldray.domain.events import BackendChanged, BackendState, Event, Publish
 from fieldray.domain.finding import Outcome
 from fieldray.domain.model import Model
 from fieldray.domain.study import ImageRef
 from fieldray.imaging.discover import discover
-from fieldray.imaging.pool import ReaderPool
+from fieldray.imaging.pool import DecoderPool
 from fieldray.inference.system import system_engine
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.write import write_pack
 from fieldray.pipeline.batch import Batch
 from fieldray.pipeline.session import Session, device_choice
 from fieldray.settings import Settings
-from fieldray.store.results import ResultReader
+from fieldray.store.results import ResultQuery
 
-STICK_TIMEOUT_S: Final = 1.0
+EDGETPU_TIMEOUT_S: Final = 1.0
 _START_TIMEOUT_S: Final = 4.0
 _SIDE: Final = 160
 
 
-def write_films(folder: Path, count: int, *, seed: int) -> tuple[Path, ...]:
-    """`count` different grey PNG files that pass for films: soft shapes, noise, full contrast."""
+def write_images(folder: Path, count: int, *, seed: int) -> tuple[Path, ...]:
+    """`count` different grey PNG files that pass for images: soft shapes, noise, full contrast."""
     folder.mkdir()
     random = np.random.default_rng(seed)
     rows, columns = np.mgrid[0:_SIDE, 0:_SIDE] / _SIDE
@@ -46,7 +46,7 @@ def write_films(folder: Path, count: int, *, seed: int) -> tuple[Path, ...]:
         centre, width = random.uniform(0.2, 0.8, 2), random.uniform(0.1, 0.5)
         shape = np.exp(-((rows - centre[0]) ** 2 + (columns - centre[1]) ** 2) / width**2)
         grey = 20 + 200 * shape + random.normal(0, 8, shape.shape)
-        paths.append(folder / f"film-{number:04d}.png")
+        paths.append(folder / f"image-{number:04d}.png")
         Image.fromarray(np.clip(grey, 0, 255).astype(np.uint8)).save(paths[-1], compress_level=1)
     return tuple(paths)
 
@@ -54,22 +54,22 @@ def write_films(folder: Path, count: int, *, seed: int) -> tuple[Path, ...]:
 class Clinic:
     """Everything under one folder, which is also the user's home while it is open."""
 
-    def __init__(self, folder: Path, library: Path, *, films: int, seed: int) -> None:
+    def __init__(self, folder: Path, library: Path, *, images: int, seed: int) -> None:
         self.folder: Final = folder
         self.home: Final = folder / "home"
         self.home.mkdir()
         os.environ["FIELDRAY_HOME"] = str(self.home)
-        (folder / "stick").mkdir()
-        self.stick: Final = DoubleStick(folder / "stick", library)
-        self.stick.order(mark=1)
-        self.films: Final = write_films(folder / "films", films, seed=seed)
+        (folder / "edgetpu").mkdir()
+        self.edgetpu: Final = DoubleEdgeTpu(folder / "edgetpu", library)
+        self.edgetpu.order(mark=1)
+        self.images: Final = write_images(folder / "images", images, seed=seed)
         self.drive: Final = folder / "drive"
         self.packs: Final = PackLibrary(self.home, builtin_root=folder / "no packs")
         self.pack_folder: Final = self._write_pack()
         self.record: Final = Record()
         self.verdicts: Final = Verdicts()
         self.settings: Final = Settings()
-        self.keys: Final[Mapping[Path, str]] = self._film_keys()
+        self.keys: Final[Mapping[Path, str]] = self._image_keys()
         self.backends: Final[dict[str, BackendState]] = {}
         self._engines: list[RecordingEngine] = []
         self._references: dict[str, Reference] = {}
@@ -83,10 +83,10 @@ class Clinic:
                 lambda event: self._hear(event, heard),
                 device=device,
                 policy=policy,
-                libraries=[str(self.stick.library)],
-                find=self.stick.find,
-                stick_timeout_s=STICK_TIMEOUT_S,
-                stick_start_timeout_s=_START_TIMEOUT_S,
+                libraries=[str(self.edgetpu.library)],
+                find=self.edgetpu.find,
+                edgetpu_timeout_s=EDGETPU_TIMEOUT_S,
+                edgetpu_start_timeout_s=_START_TIMEOUT_S,
                 passed=self.packs.record_run,
             )
             self._engines.append(RecordingEngine(engine, self.record))
@@ -115,16 +115,16 @@ class Clinic:
         self.verdicts.judge(outcomes, answers, keys=self.keys, references=self._references)
 
     def second_instance(self, *options: str, count: int = 3) -> subprocess.CompletedProcess[str]:
-        """Another start of the program on `count` of the films, in the same home and with the same stick."""
-        environment = os.environ | {"LD_LIBRARY_PATH": str(self.stick.library.parent)}
-        films = [str(path) for path in self.films[:count]]
-        command = [sys.executable, "-m", "fieldray", "screen", *films, "--pack", str(self.pack_folder)]
+        """Another start of the program on `count` of the images, in the same home and with the same Edge TPU."""
+        environment = os.environ | {"LD_LIBRARY_PATH": str(self.edgetpu.library.parent)}
+        images = [str(path) for path in self.images[:count]]
+        command = [sys.executable, "-m", "fieldray", "screen", *images, "--pack", str(self.pack_folder)]
         command += ["--fresh", "--jobs", "1", "--json", "-", *options]
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
 
     def close(self) -> None:
         """Leave the environment as it was."""
-        self.stick.close()
+        self.edgetpu.close()
         os.environ.pop("FIELDRAY_HOME", None)
 
     def _hear(self, event: Event, heard: Publish) -> None:
@@ -133,11 +133,11 @@ class Clinic:
         heard(event)
 
     def _stored(self, session: Session, batch: Batch) -> Sequence[Outcome]:
-        with ResultReader(session.database) as reader:
-            return [stored.outcome for stored in reader.rows(batch.run_id)]
+        with ResultQuery(session.database) as decoder:
+            return [stored.outcome for stored in decoder.rows(batch.run_id)]
 
     def _write_pack(self) -> Path:
-        model = stick_model()
+        model = edgetpu_model()
         texts = {"en": "For the fault run.", "uk": "Для перевірки збоїв."}
         label = replace(model.manifest.labels[0], meaning=texts)
         manifest = replace(
@@ -158,13 +158,13 @@ class Clinic:
         self.packs.trust(self.packs.candidates(self.drive)[0].fingerprint)
         return written
 
-    def _film_keys(self) -> dict[Path, str]:
-        spec = stick_model().manifest.input
-        with ReaderPool(1, timeout_s=60, memory_limit_mb=2048) as pool:
-            return {ref.path: self._film_key(pool, ref, spec) for ref in discover([self.films[0].parent])}
+    def _image_keys(self) -> dict[Path, str]:
+        spec = edgetpu_model().manifest.input
+        with DecoderPool(1, timeout_s=60, memory_limit_mb=2048) as pool:
+            return {ref.path: self._image_key(pool, ref, spec) for ref in discover([self.images[0].parent])}
 
     @staticmethod
-    def _film_key(pool: ReaderPool, ref: ImageRef, spec: object) -> str:
+    def _image_key(pool: DecoderPool, ref: ImageRef, spec: object) -> str:
         tensor = pool.read(ref, spec).tensor  # type: ignore[arg-type]
         assert tensor is not None, ref.path
         return image_key(tensor.values)

@@ -30,7 +30,7 @@ class Desk:
 
     def screen(self, *paths: str) -> None:
         """Open a folder and wait until the rooms' outcomes are listed."""
-        self.application.workbench.screening.choose([Path(path) for path in paths or ("/films",)])
+        self.application.workbench.screening.choose([Path(path) for path in paths or ("/images",)])
         wanted = len(self.rooms.outcomes)
         self.until(lambda: self.application.workbench.rows.total() == wanted)
 
@@ -39,14 +39,14 @@ class Desk:
         self.qtbot.waitUntil(is_so, timeout=WAIT_MS)
 
     def open_row(self, row_id: int) -> None:
-        """Choose a row and wait for its film."""
+        """Choose a row and wait for its image."""
         self.window.work_list.choose(row_id)
-        self.until(lambda: not self.application.workbench.film.is_loading)
+        self.until(lambda: not self.application.workbench.image.is_loading)
 
 
 @pytest.fixture
 def rooms() -> FakeRooms:
-    """Rooms with four films: abnormal, normal, not sure, abnormal."""
+    """Rooms with four images: abnormal, normal, not sure, abnormal."""
     made = FakeRooms()
     made.outcomes = [screened(1, 0.9), screened(2, 0.1), screened(3, 0.42), screened(4, 0.7)]
     return made

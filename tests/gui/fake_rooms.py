@@ -36,7 +36,7 @@ POINT = OperatingPoint(
     sensitivity=Estimate(0.951, 0.93, 0.967),
     specificity=Estimate(0.744, 0.71, 0.775),
     titles={"en": "screening", "uk": "скринінг"},
-    measured_on={"en": "synthetic films", "uk": "намальованих знімках"},
+    measured_on={"en": "synthetic images", "uk": "намальованих знімках"},
 )
 
 
@@ -47,15 +47,15 @@ def manifest(**changes: object) -> Manifest:
         "version": "1.2.0",
         "names": {"en": "Made-up lungs", "uk": "Вигадані легені"},
         "descriptions": {
-            "en": "Flags films with a made-up opacity. For showing the window only.",
+            "en": "Flags images with a made-up opacity. For showing the window only.",
             "uk": "Позначає знімки з вигаданим затемненням. Лише для показу вікна.",
         },
         "intended_use": {
-            "en": "Frontal chest films drawn by code. It shows how the window looks and works.",
+            "en": "Frontal chest X-rays drawn by code. It shows how the window looks and works.",
             "uk": "Прямі рентгенограми грудної клітки, намальовані програмою. Показує вигляд і роботу вікна.",
         },
         "limits": {
-            "en": "It knows nothing about people. Lateral films, children and bedside films were never tried.",
+            "en": "It knows nothing about people. Lateral images, children and bedside images were never tried.",
             "uk": "Нічого не знає про людей. Бічні знімки, діти та знімки біля ліжка не перевірялися.",
         },
         "input": InputSpec(height=SIDE, width=SIDE),
@@ -77,8 +77,8 @@ def model(trust: str = "signed", **changes: object) -> Model:
     )
 
 
-def film_ref(number: int, **changes: object) -> ImageRef:
-    """A DICOM film of a made-up person."""
+def image_ref(number: int, **changes: object) -> ImageRef:
+    """A DICOM image of a made-up person."""
     header = ImageHeader(
         modality="DX",
         body_part_examined="CHEST",
@@ -93,16 +93,16 @@ def film_ref(number: int, **changes: object) -> ImageRef:
         rows=600,
         columns=512,
     )
-    return replace(ImageRef(path=Path(f"/films/film-{number:05}.dcm"), kind="dicom", header=header), **changes)
+    return replace(ImageRef(path=Path(f"/images/image-{number:05}.dcm"), kind="dicom", header=header), **changes)
 
 
-def film_image(number: int) -> Image:
-    """The pixels of a made-up film."""
+def image_image(number: int) -> Image:
+    """The pixels of a made-up image."""
     return Image(pixels=chest_phantom(600, 512, number, abnormal=number % 3 == 0), spacing_mm=(0.6, 0.6), view="PA")
 
 
 def screened(number: int, score: float, *, with_thumbnail: bool = False, label: str = "opacity") -> Screened:
-    """A film with a score; its class map is warm in one place where the score is high."""
+    """An image with a score; its class map is warm in one place where the score is high."""
     rows, columns = np.mgrid[0:CELLS, 0:CELLS]
     spot = np.exp(-((rows - 8) ** 2 + (columns - 4) ** 2) / 5)
     logits = (spot * 14 * score - 3.0).astype(np.float32)
@@ -110,12 +110,12 @@ def screened(number: int, score: float, *, with_thumbnail: bool = False, label: 
         content_sha256=f"{number:064x}",
         rows=600,
         columns=512,
-        thumbnail=thumbnail(film_image(number)) if with_thumbnail else None,
+        thumbnail=thumbnail(image_image(number)) if with_thumbnail else None,
         pixel_map=PixelMap(600 / SIDE, 0.0, 512 / SIDE, 0.0),
         decode_ms=143.0,
     )
     return Screened(
-        ref=film_ref(number),
+        ref=image_ref(number),
         facts=facts,
         findings=(Finding(label=label, score=score, point=POINT, decision=decide(score, POINT)),),
         class_maps=logits[None],
@@ -127,18 +127,18 @@ def screened(number: int, score: float, *, with_thumbnail: bool = False, label: 
 
 
 def refused(number: int, why: Reason | None = None) -> Refused:
-    """A film that is not a usable frontal chest film."""
-    return Refused(ref=film_ref(number), reason=why or reason("view", view="LL"))
+    """An image that is not a usable frontal chest X-ray."""
+    return Refused(ref=image_ref(number), reason=why or reason("view", view="LL"))
 
 
 def failed(number: int, why: Reason | None = None) -> Failed:
-    """A film that could not be read."""
+    """An image that could not be read."""
     why = why or reason("truncated")
-    ref = ImageRef(path=Path(f"/films/scan-{number:05}.png"), kind="png", problem=why)
+    ref = ImageRef(path=Path(f"/images/scan-{number:05}.png"), kind="png", problem=why)
     return Failed(ref=ref, stage="decode", reason=why)
 
 
-def candidate(folder: str = "/media/stick/fieldray/made-up-1.2.0", **changes: object) -> PackCandidate:
+def candidate(folder: str = "/media/Edge TPU/fieldray/made-up-1.2.0", **changes: object) -> PackCandidate:
     """A pack seen in a listing."""
     values = {
         "folder": Path(folder),
@@ -227,7 +227,7 @@ class FakeSession:
             raise FieldrayError(ref.problem)
         if content_sha256 in self.replaced:
             raise FieldrayError(reason("changed"))
-        return film_image(int(ref.path.stem.rpartition("-")[2]) % 10)
+        return image_image(int(ref.path.stem.rpartition("-")[2]) % 10)
 
     def set_verdict(self, row_id: int, verdict: Verdict | None, *, judged: Outcome) -> None:
         self.judged.append(judged)

@@ -36,15 +36,15 @@ def test_the_empty_window_says_what_to_do_next(desk: Desk) -> None:
 
 
 def test_research_use_only_is_always_in_sight(desk: Desk) -> None:
-    for page in (desk.window.welcome, desk.window.films, desk.window.packs_page):
+    for page in (desk.window.welcome, desk.window.images, desk.window.packs_page):
         desk.window.pages.setCurrentWidget(page)
         assert "Research use only. Not for diagnostic use." in texts(desk.window.statusBar())
 
 
 def test_a_folder_becomes_rows_abnormal_first(desk: Desk) -> None:
-    desk.screen("/films")
-    assert desk.rooms.session.started_with == [((Path("/films"),), None, False)]
-    assert desk.window.pages.currentWidget() is desk.window.films
+    desk.screen("/images")
+    assert desk.rooms.session.started_with == [((Path("/images"),), None, False)]
+    assert desk.window.pages.currentWidget() is desk.window.images
     # Scores .9 .1 .42 .7 at .41 with .34 to .5 unsure: 1 and 4 abnormal, 3 not sure, 2 normal.
     assert listed(desk) == [1, 4, 3, 2]
 
@@ -53,7 +53,7 @@ def test_a_chosen_row_fills_the_panel(desk: Desk) -> None:
     desk.screen()
     desk.open_row(1)
     words = texts(desk.window.result)
-    for part in ("Abnormal", "The pack flags this film.", "Score 0.90", "0.41", "95.1 % (93.0–96.7)", "lung opacity"):
+    for part in ("Abnormal", "The pack flags this image.", "Score 0.90", "0.41", "95.1 % (93.0–96.7)", "lung opacity"):
         assert part in words
     assert "What it cannot do" in words
     assert "Processor, 8.4 ms" in words
@@ -69,7 +69,7 @@ def test_refused_and_failed_rows_give_their_plain_reason(desk: Desk, rooms: Fake
     assert shown == "Not a frontal view: the view position is LL."
     desk.open_row(6)
     desk.until(lambda: "The file is cut short" in texts(desk.window.result))
-    assert desk.application.workbench.film.problem == reason("truncated")
+    assert desk.application.workbench.image.problem == reason("truncated")
 
 
 def test_pause_go_on_and_stop(desk: Desk) -> None:
@@ -78,7 +78,7 @@ def test_pause_go_on_and_stop(desk: Desk) -> None:
     desk.until(header.stop_button.isEnabled)
     header.pause_button.click()
     desk.until(lambda: desk.application.workbench.screening.state == "paused")
-    assert header.pause_button.text() == "Go on"
+    assert header.pause_button.text() == "Resume"
     header.pause_button.click()
     desk.until(lambda: desk.application.workbench.screening.state == "running")
     header.stop_button.click()
@@ -92,7 +92,7 @@ def test_progress_speed_and_load_are_shown(desk: Desk) -> None:
     desk.rooms.publish(Progress(done=412, total=1000, total_is_final=True, images_per_s=18.34, remaining_s=32.0))
     desk.rooms.publish(Speed(fps_now=18.0, fps_min=16.1, fps_avg=18.3, fps_max=19.0, cpu_percent=41, memory_mb=380))
     desk.until(lambda: "412" in desk.window.header.progress_text.text())
-    assert desk.window.header.progress_text.text() == "412 / 1000   18.3 films/s   0:32 left"
+    assert desk.window.header.progress_text.text() == "412 / 1000   18.3 images/s   0:32 left"
     desk.until(lambda: "380" in texts(desk.window.statusBar()))
     assert "min 16.1 / avg 18.3 / max 19.0" in texts(desk.window.statusBar())
     assert "CPU 41 %" in texts(desk.window.statusBar())
@@ -126,8 +126,8 @@ def test_a_run_that_ends_early_says_why(desk: Desk) -> None:
 def test_a_fall_back_is_never_silent(desk: Desk) -> None:
     for state, why in (("ready", None), ("gone", reason("coral_unplugged"))):
         desk.rooms.publish(BackendChanged(backend="edgetpu", state=state, in_use=state == "ready", reason=why))
-    desk.until(lambda: "The stick was unplugged." in texts(desk.window.banners))
-    assert "No film is lost" in texts(desk.window.banners)
+    desk.until(lambda: "The Edge TPU was unplugged." in texts(desk.window.banners))
+    assert "No image is lost" in texts(desk.window.banners)
     button = desk.window.banners.findChild(QPushButton)
     assert button.text() == "Try again"
     button.click()
@@ -150,13 +150,13 @@ def test_the_readers_verdict_is_kept_beside_the_result(desk: Desk) -> None:
     assert {judged.facts.content_sha256 for judged in session.judged} == {desk.rooms.outcomes[0].facts.content_sha256}
 
 
-def test_a_film_that_was_replaced_since_is_not_shown_under_the_score_of_the_old_one(desk: Desk) -> None:
+def test_a_image_that_was_replaced_since_is_not_shown_under_the_score_of_the_old_one(desk: Desk) -> None:
     desk.screen()
     desk.rooms.session.replaced.add(desk.rooms.outcomes[0].facts.content_sha256)
     desk.open_row(1)
-    film = desk.application.workbench.film
-    desk.until(lambda: film.problem == reason("changed"))
-    assert film.picture is None
+    image = desk.application.workbench.image
+    desk.until(lambda: image.problem == reason("changed"))
+    assert image.picture is None
 
 
 def test_what_a_run_says_of_itself_is_a_notice_until_the_next_one(desk: Desk) -> None:
@@ -197,10 +197,10 @@ def test_the_counts_filter_the_list(desk: Desk) -> None:
 def test_the_whole_list_by_keys_alone(desk: Desk) -> None:
     desk.screen()
     table = desk.window.work_list.table
-    film = desk.application.workbench.film
+    image = desk.application.workbench.image
     shown = []
     for key in (Qt.Key.Key_Home, Qt.Key.Key_Down, Qt.Key.Key_End, Qt.Key.Key_Up):
         desk.qtbot.keyClick(table, key)
-        shown.append(film.row.row_id)
+        shown.append(image.row.row_id)
     # The list is 1, 4, 3, 2: first, next, last, the one before.
     assert shown == [1, 4, 2, 3]

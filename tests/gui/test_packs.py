@@ -17,13 +17,13 @@ from fieldray.errors import PackNotTrusted, PackProblem
 from fieldray.packs.library import PackCandidate
 from fieldray.reasons import reason
 
-STICK = Path("/media/stick")
-FOLDER = STICK / "fieldray" / "lungs-2.0.0"
+EDGETPU = Path("/media/Edge TPU")
+FOLDER = EDGETPU / "fieldray" / "lungs-2.0.0"
 
 
 def plug_in(desk: Desk, *packs: PackCandidate) -> None:
-    desk.rooms.library.on_drives[STICK] = list(packs)
-    desk.rooms.publish(DrivesChanged(drives=(Drive(mount_point=str(STICK), name="STICK"),)))
+    desk.rooms.library.on_drives[EDGETPU] = list(packs)
+    desk.rooms.publish(DrivesChanged(drives=(Drive(mount_point=str(EDGETPU), name="EDGETPU"),)))
 
 
 def pull_out(desk: Desk) -> None:
@@ -31,7 +31,7 @@ def pull_out(desk: Desk) -> None:
     desk.rooms.publish(DrivesChanged(drives=()))
 
 
-def on_stick(**changes: object) -> PackCandidate:
+def on_edgetpu(**changes: object) -> PackCandidate:
     return candidate(
         str(FOLDER), **{"origin": "drive", "trust": "trusted", "pack_id": "lungs", "version": "2.0.0", **changes}
     )
@@ -54,14 +54,14 @@ def rooms(rooms: FakeRooms) -> FakeRooms:
 
 
 def test_a_drive_with_a_trusted_pack_is_used_and_may_be_removed(desk: Desk) -> None:
-    plug_in(desk, on_stick())
+    plug_in(desk, on_edgetpu())
     desk.until(lambda: in_use(desk) == "lungs-2.0.0")
     assert "drive may be removed" in desk.window.header.pack_chip.toolTip()
     desk.until(lambda: desk.rooms.session.packs[-1].pack_name == "lungs-2.0.0")
 
 
 def test_a_drive_removed_during_a_run_lets_it_finish_then_the_builtin_pack_takes_over(desk: Desk) -> None:
-    plug_in(desk, on_stick())
+    plug_in(desk, on_edgetpu())
     desk.until(lambda: in_use(desk) == "lungs-2.0.0")
     desk.screen()
     desk.until(lambda: desk.application.workbench.screening.state == "running")
@@ -74,12 +74,12 @@ def test_a_drive_removed_during_a_run_lets_it_finish_then_the_builtin_pack_takes
 
 
 def test_a_drive_put_back_during_a_run_is_not_taken_for_a_new_one(desk: Desk) -> None:
-    plug_in(desk, on_stick())
+    plug_in(desk, on_edgetpu())
     desk.until(lambda: in_use(desk) == "lungs-2.0.0")
     desk.screen()
     pull_out(desk)
     desk.until(lambda: "This run finishes" in texts(desk.window.banners))
-    plug_in(desk, on_stick())
+    plug_in(desk, on_edgetpu())
     desk.until(lambda: not desk.window.banners.isVisible())
     desk.rooms.publish(RunChanged(run_id=1, state="finished"))
     desk.until(lambda: not desk.application.workbench.screening.is_busy)
@@ -87,7 +87,7 @@ def test_a_drive_put_back_during_a_run_is_not_taken_for_a_new_one(desk: Desk) ->
 
 
 def test_a_drive_removed_between_runs_falls_back_at_once(desk: Desk) -> None:
-    plug_in(desk, on_stick())
+    plug_in(desk, on_edgetpu())
     desk.until(lambda: in_use(desk) == "lungs-2.0.0")
     pull_out(desk)
     desk.until(lambda: in_use(desk) == "made-up-1.2.0")
@@ -95,7 +95,7 @@ def test_a_drive_removed_between_runs_falls_back_at_once(desk: Desk) -> None:
 
 def test_a_pack_found_during_a_run_is_offered_not_taken(desk: Desk) -> None:
     desk.screen()
-    plug_in(desk, on_stick())
+    plug_in(desk, on_edgetpu())
     desk.until(lambda: "A pack was found on a drive" in texts(desk.window.banners))
     assert in_use(desk) == "made-up-1.2.0"
     desk.window.banners.findChild(QPushButton).click()
@@ -104,7 +104,7 @@ def test_a_pack_found_during_a_run_is_offered_not_taken(desk: Desk) -> None:
 
 def test_an_unknown_key_waits_for_an_explicit_yes(desk: Desk) -> None:
     desk.rooms.library.problems[FOLDER] = PackNotTrusted(FINGERPRINT)
-    plug_in(desk, on_stick(trust="unknown_key", problem=reason("pack_unknown_key", fingerprint=FINGERPRINT)))
+    plug_in(desk, on_edgetpu(trust="unknown_key", problem=reason("pack_unknown_key", fingerprint=FINGERPRINT)))
     desk.until(lambda: "not trusted yet" in texts(desk.window.banners))
     assert in_use(desk) == "made-up-1.2.0"
     desk.window.banners.findChild(QPushButton).click()
@@ -118,7 +118,7 @@ def test_an_unknown_key_waits_for_an_explicit_yes(desk: Desk) -> None:
 
 def test_a_question_goes_with_the_drive_it_is_about(desk: Desk) -> None:
     desk.rooms.library.problems[FOLDER] = PackNotTrusted(FINGERPRINT)
-    plug_in(desk, on_stick(trust="unknown_key", problem=reason("pack_unknown_key", fingerprint=FINGERPRINT)))
+    plug_in(desk, on_edgetpu(trust="unknown_key", problem=reason("pack_unknown_key", fingerprint=FINGERPRINT)))
     desk.until(lambda: "not trusted yet" in texts(desk.window.banners))
     pull_out(desk)
     desk.until(lambda: "not trusted yet" not in texts(desk.window.banners))
@@ -127,7 +127,7 @@ def test_a_question_goes_with_the_drive_it_is_about(desk: Desk) -> None:
 
 def test_a_no_leaves_everything_as_it_was(desk: Desk) -> None:
     desk.rooms.library.problems[FOLDER] = PackNotTrusted(FINGERPRINT)
-    plug_in(desk, on_stick(trust="unknown_key", problem=reason("pack_unknown_key", fingerprint=FINGERPRINT)))
+    plug_in(desk, on_edgetpu(trust="unknown_key", problem=reason("pack_unknown_key", fingerprint=FINGERPRINT)))
     desk.until(lambda: "not trusted yet" in texts(desk.window.banners))
     desk.window.banners.findChild(QPushButton).click()
     dialog(desk).no_button.click()
@@ -142,7 +142,7 @@ def test_a_no_leaves_everything_as_it_was(desk: Desk) -> None:
 def test_legacy_and_older_packs_need_a_yes(desk: Desk, code: str, parameters: dict[str, str], words: str) -> None:
     why = reason(code, **parameters)
     desk.rooms.library.problems[FOLDER] = PackProblem(why)
-    pack = on_stick(trust="legacy", problem=why)
+    pack = on_edgetpu(trust="legacy", problem=why)
     plug_in(desk, pack)
     desk.until(lambda: pack in desk.application.workbench.packs.candidates)
     desk.application.workbench.packs.use(pack)
@@ -155,27 +155,27 @@ def test_legacy_and_older_packs_need_a_yes(desk: Desk, code: str, parameters: di
 def test_a_tampered_pack_is_refused_with_its_reason(desk: Desk) -> None:
     why = reason("pack_tampered", name="model.tflite")
     desk.rooms.library.problems[FOLDER] = PackProblem(why)
-    plug_in(desk, on_stick())
+    plug_in(desk, on_edgetpu())
     desk.until(lambda: "is not the one that was signed" in texts(desk.window.banners))
     assert in_use(desk) == "made-up-1.2.0"
 
 
 def broken(folder: str = "aaa") -> PackCandidate:
     why = reason("pack_manifest", detail="nested")
-    return candidate(str(STICK / "fieldray" / folder), origin="drive", trust="broken", pack_id="", problem=why)
+    return candidate(str(EDGETPU / "fieldray" / folder), origin="drive", trust="broken", pack_id="", problem=why)
 
 
 def test_a_broken_pack_hides_none_beside_it(desk: Desk) -> None:
-    plug_in(desk, broken(), on_stick())
+    plug_in(desk, broken(), on_edgetpu())
     desk.until(lambda: in_use(desk) == "lungs-2.0.0")
     desk.window.actions_by_name["packs"].trigger()
     desk.until(lambda: "nested" in texts(desk.window.packs_page) and "2.0.0" in texts(desk.window.packs_page))
 
 
 def test_a_pack_that_turns_out_broken_hides_none_beside_it(desk: Desk) -> None:
-    replayed = replace(on_stick(version="9.0.0"), folder=STICK / "fieldray" / "aaa")
+    replayed = replace(on_edgetpu(version="9.0.0"), folder=EDGETPU / "fieldray" / "aaa")
     desk.rooms.library.problems[replayed.folder] = PackProblem(reason("pack_tampered", name="model.tflite"))
-    plug_in(desk, replayed, on_stick())
+    plug_in(desk, replayed, on_edgetpu())
     desk.until(lambda: in_use(desk) == "lungs-2.0.0")
 
 
@@ -188,7 +188,7 @@ def test_a_drive_of_broken_packs_leaves_the_pack_in_use(desk: Desk) -> None:
 
 def test_the_packs_page_lists_copies_and_chooses_the_operating_point(desk: Desk) -> None:
     page = desk.window.packs_page
-    plug_in(desk, on_stick())
+    plug_in(desk, on_edgetpu())
     desk.until(lambda: in_use(desk) == "lungs-2.0.0")
     desk.window.actions_by_name["packs"].trigger()
     desk.until(lambda: "Signed by a key you trust" in texts(page))
@@ -201,13 +201,13 @@ def test_the_packs_page_lists_copies_and_chooses_the_operating_point(desk: Desk)
     choice.activated.emit(choice.currentIndex())
     desk.rooms.outcomes = [screened(1, 0.9)]
     desk.rooms.session.outcomes = desk.rooms.outcomes
-    desk.screen("/films")
-    assert desk.rooms.session.started_with == [((Path("/films"),), "careful", False)]
+    desk.screen("/images")
+    assert desk.rooms.session.started_with == [((Path("/images"),), "careful", False)]
 
 
 def test_the_packs_page_is_built_when_it_is_seen_and_is_never_stale(desk: Desk) -> None:
     page = desk.window.packs_page
-    plug_in(desk, on_stick())
+    plug_in(desk, on_edgetpu())
     desk.until(lambda: in_use(desk) == "lungs-2.0.0")
     assert "Lungs" not in texts(page)
     desk.window.actions_by_name["packs"].trigger()
@@ -222,7 +222,7 @@ def test_the_packs_page_is_built_when_it_is_seen_and_is_never_stale(desk: Desk) 
 def test_an_operating_point_is_never_inherited_by_another_pack(desk: Desk) -> None:
     packs = desk.application.workbench.packs
     packs.choose_point("careful")
-    plug_in(desk, on_stick())
+    plug_in(desk, on_edgetpu())
     desk.until(lambda: in_use(desk) == "lungs-2.0.0")
     assert packs.point_name is None
     assert desk.application.workbench.screening.point_name is None

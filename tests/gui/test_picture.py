@@ -9,7 +9,7 @@ import pytest
 from fake_rooms import POINT, manifest
 
 from fieldray.desktop import heat_map
-from fieldray.desktop.picture import cut, picture_of
+from fieldray.desktop.image_pyramid import cut, pyramid_of
 from fieldray.domain.image import Image, PixelMap, Window
 from fieldray.domain.model import Calibration, Label, OutputRoles
 
@@ -17,7 +17,7 @@ from fieldray.domain.model import Calibration, Label, OutputRoles
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
 def test_each_level_is_the_mean_of_two_by_two(dtype: type) -> None:
     pixels = np.arange(600 * 513).reshape(600, 513).astype(dtype)
-    picture = picture_of(Image(pixels=pixels))
+    picture = pyramid_of(Image(pixels=pixels))
     assert [level.shape for level in picture.levels] == [(600, 513), (300, 256), (150, 128)]
     block = pixels[2:4, 4:6].astype(int)
     assert picture.levels[1][1, 2] == (block.sum() + 2) // 4
@@ -26,12 +26,12 @@ def test_each_level_is_the_mean_of_two_by_two(dtype: type) -> None:
 
 @pytest.mark.parametrize(("side", "level"), [(2.0, 0), (1.0, 0), (0.6, 0), (0.5, 1), (0.26, 1), (0.25, 2), (0.01, 2)])
 def test_the_level_is_never_coarser_than_the_screen(side: float, level: int) -> None:
-    picture = picture_of(Image(pixels=np.zeros((600, 600), np.uint16)))
+    picture = pyramid_of(Image(pixels=np.zeros((600, 600), np.uint16)))
     assert picture.level_for(side) == level
 
 
 def test_a_window_and_its_inverse() -> None:
-    picture = picture_of(Image(pixels=np.array([[0, 100, 200]] * 3, np.uint16)))
+    picture = pyramid_of(Image(pixels=np.array([[0, 100, 200]] * 3, np.uint16)))
     table = picture.table(Window(100, 100, "LINEAR_EXACT"), inverted=False)
     # The window reaches from 50 to 150: below black, its middle grey, above white.
     assert [int(table[value]) for value in (0, 50, 100, 150, 200)] == [0, 0, 128, 255, 255]
@@ -42,7 +42,7 @@ def test_a_window_and_its_inverse() -> None:
 
 def test_the_presets_are_the_files_window_and_four_more() -> None:
     pixels = np.linspace(0, 4000, 400 * 400).reshape(400, 400).astype(np.uint16)
-    presets = picture_of(Image(pixels=pixels, window=Window(2000, 1000))).presets
+    presets = pyramid_of(Image(pixels=pixels, window=Window(2000, 1000))).presets
     assert presets[0] is None
     assert presets[1] == Window(2000, 4000, "LINEAR_EXACT") or presets[1].width == pytest.approx(4000, rel=0.01)
     assert presets[2].center < presets[1].center < presets[3].center
@@ -82,7 +82,7 @@ def test_smoothing_keeps_an_even_map_and_the_place_of_a_peak() -> None:
 
 
 def test_the_map_covers_what_the_tensor_covered() -> None:
-    # A tensor of 10 x 20 whose rows are 3 and columns 2 film pixels, cut 5 and 1 from the edges.
+    # A tensor of 10 x 20 whose rows are 3 and columns 2 image pixels, cut 5 and 1 from the edges.
     assert heat_map.covered(PixelMap(3.0, 5.0, 2.0, 1.0), height=10, width=20) == (1.0, 5.0, 40.0, 30.0)
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fake_rooms import FINGERPRINT, POINT, FakeRooms, candidate, film_ref, model, screened
+from fake_rooms import FINGERPRINT, POINT, FakeRooms, candidate, image_ref, model, screened
 from PIL import Image
 from PySide6.QtCore import QAbstractTableModel, QEvent, QPoint, Qt
 from PySide6.QtGui import QAction, QHelpEvent
@@ -34,8 +34,8 @@ from fieldray.desktop.about_dialog import AboutDialog
 from fieldray.desktop.licences_dialog import LicencesDialog
 from fieldray.desktop.pack_choice import PackQuestion
 from fieldray.desktop.pack_dialog import PackDialog
-from fieldray.desktop.parts import PlainButton, plain_tip
-from fieldray.domain.events import BackendChanged, Drive, DrivesChanged, RunChanged, StickChanged
+from fieldray.desktop.widgets import PlainButton, plain_tip
+from fieldray.domain.events import BackendChanged, DeviceChanged, Drive, DrivesChanged, RunChanged
 from fieldray.domain.finding import Failed, Outcome, Refused
 from fieldray.domain.model import Label, OperatingPoint
 from fieldray.domain.run import Verdict
@@ -76,8 +76,8 @@ def hostile_reason(text: str) -> Reason:
 
 
 def hostile_ref(number: int, text: str) -> ImageRef:
-    header = replace(film_ref(number).header, **dict.fromkeys(HEADER_TEXTS, text))
-    return film_ref(number, header=header, path=Path(f"/films/{text.replace('/', ' ')}-{number}.dcm"))
+    header = replace(image_ref(number).header, **dict.fromkeys(HEADER_TEXTS, text))
+    return image_ref(number, header=header, path=Path(f"/images/{text.replace('/', ' ')}-{number}.dcm"))
 
 
 def hostile_outcomes(text: str) -> list[Outcome]:
@@ -234,11 +234,11 @@ def post_notices(desk: Desk, text: str) -> None:
     desk.rooms.publish(BackendChanged(backend="cpu", state="ready", in_use=True, detail=text))
     desk.rooms.publish(BackendChanged(backend="edgetpu", state="ready", in_use=False, detail=text))
     desk.rooms.publish(BackendChanged(backend="edgetpu", state="gone", in_use=False, detail=text, reason=why))
-    desk.rooms.publish(StickChanged(state="unusable", reason=why, notes=(why,)))
+    desk.rooms.publish(DeviceChanged(state="unusable", reason=why, notes=(why,)))
     desk.rooms.publish(DrivesChanged(drives=(Drive(mount_point=f"/media/{text}", name=text, pack_folders=(text,)),)))
     desk.rooms.publish(RunChanged(run_id=1, state="failed", reason=why))
     bench.export(Path("/out") / text)
-    desk.until(lambda: {"run", "stick", "backend", "export"} <= {notice.key for notice in bench.board.notices})
+    desk.until(lambda: {"run", "edgetpu", "backend", "export"} <= {notice.key for notice in bench.board.notices})
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="hears of opened files by inotify")
@@ -247,7 +247,7 @@ def test_no_text_from_outside_is_markup_anywhere(desk: Desk, text: str, picture:
     try:
         assert assert_plain(text) >= 3  # the welcome's title and text, the pack's chip
         desk.window.grab()
-        desk.screen(f"/films/{text}")
+        desk.screen(f"/images/{text}")
         post_notices(desk, text)
         for row_id in (1, 2, 3):
             desk.open_row(row_id)
@@ -276,7 +276,7 @@ def test_names_keep_their_ampersands_and_make_no_shortcut(qapp: QApplication) ->
 
 
 def test_a_tip_shows_markup_as_it_was_written(qapp: QApplication) -> None:
-    assert plain_tip("Film 1", "<b>x</b>") == "Film 1\n<b>x</b>"  # Qt looks for markup in the first line alone
+    assert plain_tip("Image 1", "<b>x</b>") == "Image 1\n<b>x</b>"  # Qt looks for markup in the first line alone
     assert plain_tip("<b>1 & 2</b>", "x\ny") == "<p>&lt;b&gt;1 &amp; 2&lt;/b&gt;<br>\nx\\ny</p>"
 
 

@@ -1,4 +1,4 @@
-"""The window on the real rooms: films drawn by code, the tiny network, real child processes."""
+"""The window on the real rooms: images drawn by code, the tiny network, real child processes."""
 
 from __future__ import annotations
 
@@ -40,13 +40,15 @@ def application(qapp: QApplication, qtbot: QtBot, home: Path, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_films_are_screened_shown_judged_and_taken_over(application: Application, qtbot: QtBot, tmp_path: Path) -> None:
-    films = tmp_path / "films"
-    films.mkdir()
-    write_studies(films, count=4)
-    (films / "notes.txt").write_text("no film", encoding="utf-8")
+def test_images_are_screened_shown_judged_and_taken_over(
+    application: Application, qtbot: QtBot, tmp_path: Path
+) -> None:
+    images = tmp_path / "images"
+    images.mkdir()
+    write_studies(images, count=4)
+    (images / "notes.txt").write_text("no image", encoding="utf-8")
     bench, window = application.workbench, application.window
-    bench.screening.choose([films])
+    bench.screening.choose([images])
     qtbot.waitUntil(lambda: bench.screening.state == "finished", timeout=WAIT_MS)
     qtbot.waitUntil(lambda: bench.rows.total() >= 5, timeout=WAIT_MS)
     assert bench.rows.counts()["refused"] == 1
@@ -55,12 +57,14 @@ def test_films_are_screened_shown_judged_and_taken_over(application: Application
         in bench.rows.row_at(bench.rows.index(bench.rows.rowCount() - 1, 0)).reason.text
     )
     window.work_list.choose_end(last=False)
-    qtbot.waitUntil(lambda: bench.film.picture is not None, timeout=WAIT_MS)
+    qtbot.waitUntil(lambda: bench.image.picture is not None, timeout=WAIT_MS)
     assert "Score" in texts(window.result)
-    row_id = bench.film.row.row_id
+    row_id = bench.image.row.row_id
     window.result.verdict.choose("agree")
     bench.screening.start()
     qtbot.waitUntil(lambda: bench.screening.state == "finished" and bench.rows.total() >= 5, timeout=WAIT_MS)
     assert (
-        bench.film.row is None or bench.film.row.row_id != row_id or bench.film.row.verdict == Verdict(choice="agree")
+        bench.image.row is None
+        or bench.image.row.row_id != row_id
+        or bench.image.row.verdict == Verdict(choice="agree")
     )

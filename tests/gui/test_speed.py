@@ -7,11 +7,11 @@ import sys
 import time
 
 import numpy as np
-from fake_rooms import film_image, screened
+from fake_rooms import image_image, screened
 from PySide6.QtCore import QTimer
 
 from conftest import Desk
-from fieldray.desktop.picture import cut, picture_of
+from fieldray.desktop.image_pyramid import cut, pyramid_of
 from fieldray.desktop.worklist_model import KEYS
 from fieldray.domain.events import OutcomeReady
 from fieldray.domain.image import Image, Window
@@ -70,9 +70,9 @@ def test_ten_thousand_rows_come_without_a_stall(desk: Desk) -> None:
     assert rows.rowCount() == ROWS
 
 
-def test_a_large_film_is_windowed_at_interactive_rates() -> None:
+def test_a_large_image_is_windowed_at_interactive_rates() -> None:
     pixels = np.random.default_rng(1).integers(0, 4096, (3000, 2500)).astype(np.uint16)
-    picture = picture_of(Image(pixels=pixels))
+    picture = pyramid_of(Image(pixels=pixels))
     level = picture.levels[picture.level_for(0.3)]
     began = time.perf_counter()
     for center in range(1000, 2000, 100):
@@ -82,9 +82,9 @@ def test_a_large_film_is_windowed_at_interactive_rates() -> None:
 
 
 def test_the_picture_is_built_quickly() -> None:
-    image = film_image(3)
+    image = image_image(3)
     began = time.perf_counter()
-    picture_of(image)
+    pyramid_of(image)
     assert time.perf_counter() - began < 1.0
 
 

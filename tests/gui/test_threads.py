@@ -80,7 +80,7 @@ def test_the_newest_request_wins(background: Background, qtbot: QtBot) -> None:
 
     for number in range(5):
         background.run(
-            lambda number=number: work(number), channel="film", done=got.append, failed=refuse, newest_only=True
+            lambda number=number: work(number), channel="image", done=got.append, failed=refuse, newest_only=True
         )
     gate.set()
     qtbot.waitUntil(lambda: got == [4])
@@ -89,10 +89,10 @@ def test_the_newest_request_wins(background: Background, qtbot: QtBot) -> None:
 
 def test_what_was_forgotten_is_not_delivered(background: Background, qtbot: QtBot) -> None:
     gate, got = threading.Event(), []
-    background.run(lambda: gate.wait(5), channel="film", done=got.append, failed=refuse, newest_only=True)
-    background.forget("film")
+    background.run(lambda: gate.wait(5), channel="image", done=got.append, failed=refuse, newest_only=True)
+    background.forget("image")
     gate.set()
-    background.run(lambda: "next", channel="film", done=got.append, failed=refuse)
+    background.run(lambda: "next", channel="image", done=got.append, failed=refuse)
     qtbot.waitUntil(lambda: got == ["next"])
 
 

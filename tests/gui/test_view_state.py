@@ -7,24 +7,24 @@ import pytest
 from fieldray.desktop.view_state import Matrix, Point, Size, ViewState, dragged_window
 from fieldray.domain.image import Window
 
-FILM, VIEW = Size(200, 100), Size(400, 400)
+IMAGE, VIEW = Size(200, 100), Size(400, 400)
 
 
 def on_screen(state: ViewState, point: Point) -> Point:
-    m = state.matrix(FILM, VIEW)
+    m = state.matrix(IMAGE, VIEW)
     return m.m11 * point[0] + m.m21 * point[1] + m.dx, m.m12 * point[0] + m.m22 * point[1] + m.dy
 
 
-def test_the_film_is_fitted_and_centred() -> None:
+def test_the_image_is_fitted_and_centred() -> None:
     # 200 x 100 into 400 x 400: twice as large, 100 points free above and below.
-    assert ViewState().matrix(FILM, VIEW) == Matrix(2, 0, 0, 2, 0, 100)
+    assert ViewState().matrix(IMAGE, VIEW) == Matrix(2, 0, 0, 2, 0, 100)
 
 
 @pytest.mark.parametrize(
     ("state", "corner"),
     [
         (ViewState(), (0, 100)),
-        # Turned right, the upper left corner goes to the upper right; the film is then 100 x 200, scale 2.
+        # Turned right, the upper left corner goes to the upper right; the image is then 100 x 200, scale 2.
         (ViewState().turned(1), (300, 0)),
         (ViewState().turned(2), (400, 300)),
         (ViewState().turned(-1), (100, 400)),
@@ -40,15 +40,17 @@ def test_where_the_upper_left_corner_goes(state: ViewState, corner: Point) -> No
 
 @pytest.mark.parametrize("turns", range(4))
 @pytest.mark.parametrize("mirrored", [False, True])
-def test_film_point_is_the_way_back(turns: int, mirrored: bool) -> None:
+def test_image_point_is_the_way_back(turns: int, mirrored: bool) -> None:
     state = ViewState(turns=turns, mirrored=mirrored, zoom=1.7, center=(70, 30))
-    assert state.film_point(on_screen(state, (12, 34)), FILM, VIEW) == pytest.approx((12, 34))
+    assert state.image_point(on_screen(state, (12, 34)), IMAGE, VIEW) == pytest.approx((12, 34))
 
 
 def test_zooming_keeps_the_point_under_the_pointer() -> None:
-    closer = ViewState().zoomed(3, FILM, VIEW, about=(100, 180))
+    closer = ViewState().zoomed(3, IMAGE, VIEW, about=(100, 180))
     assert closer.zoom == 3
-    assert closer.film_point((100, 180), FILM, VIEW) == pytest.approx(ViewState().film_point((100, 180), FILM, VIEW))
+    assert closer.image_point((100, 180), IMAGE, VIEW) == pytest.approx(
+        ViewState().image_point((100, 180), IMAGE, VIEW)
+    )
 
 
 def test_two_flips_and_four_turns_change_nothing() -> None:
@@ -58,10 +60,10 @@ def test_two_flips_and_four_turns_change_nothing() -> None:
     assert state.turned(2).turned(2) == state
 
 
-def test_the_film_cannot_be_lost() -> None:
-    away = ViewState(zoom=2).panned((1e6, -1e6), FILM, VIEW)
+def test_the_image_cannot_be_lost() -> None:
+    away = ViewState(zoom=2).panned((1e6, -1e6), IMAGE, VIEW)
     assert away.center == (0.0, 100.0)
-    assert ViewState().zoomed(1e9, FILM, VIEW).zoom == 64.0
+    assert ViewState().zoomed(1e9, IMAGE, VIEW).zoom == 64.0
 
 
 def test_a_window_never_closes() -> None:

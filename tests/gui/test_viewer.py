@@ -1,4 +1,4 @@
-"""The film under the mouse and the keys of the key sheet."""
+"""The image under the mouse and the keys of the key sheet."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hostile import BREAKS, FORGED_LINE, REORDERS, STEERS
 
 @pytest.fixture
 def viewer(desk: Desk) -> Viewer:
-    """The viewer with the first film open."""
+    """The viewer with the first image open."""
     desk.screen()
     desk.open_row(1)
     viewer = desk.window.viewer
@@ -59,7 +59,7 @@ def test_middle_drag_moves_and_right_drag_zooms(viewer: Viewer) -> None:
     viewer.zoom(4)
     before = viewer.state
     drag(viewer, Qt.MouseButton.MiddleButton, (30, 0))
-    assert viewer.state.center[0] < 256  # the film went right, so its middle now lies to the left
+    assert viewer.state.center[0] < 256  # the image went right, so its middle now lies to the left
     assert viewer.state.zoom == before.zoom
     drag(viewer, Qt.MouseButton.RightButton, (0, -50))
     assert viewer.state.zoom == pytest.approx(before.zoom * 1.01**50)
@@ -73,13 +73,13 @@ def test_right_click_without_a_drag_opens_the_menu(desk: Desk, viewer: Viewer) -
     menu.close()
 
 
-def test_the_wheel_steps_through_films_and_zooms_with_control(desk: Desk, viewer: Viewer) -> None:
+def test_the_wheel_steps_through_images_and_zooms_with_control(desk: Desk, viewer: Viewer) -> None:
     wheel(viewer, 1, control=True)
     assert viewer.state.zoom == pytest.approx(1.25)
     wheel(viewer, -1)
-    assert desk.application.workbench.film.row.row_id == 4
+    assert desk.application.workbench.image.row.row_id == 4
     wheel(viewer, 1)
-    assert desk.application.workbench.film.row.row_id == 1
+    assert desk.application.workbench.image.row.row_id == 1
 
 
 @pytest.mark.parametrize(
@@ -125,10 +125,10 @@ def test_one_key_hides_the_heat_map(desk: Desk, viewer: Viewer) -> None:
 
 
 def test_the_heat_map_lies_where_the_evidence_is(viewer: Viewer) -> None:
-    """The made-up evidence peaks at row 8, column 4 of 14 x 14: (4.5 / 14, 8.5 / 14) of the film."""
+    """The made-up evidence peaks at row 8, column 4 of 14 x 14: (4.5 / 14, 8.5 / 14) of the image."""
     viewer.set_opacity(100)
     shot = viewer.grab().toImage()
-    scale = viewer.state.scale(viewer._film_size, viewer._view_size)
+    scale = viewer.state.scale(viewer._image_size, viewer._view_size)
     left = (viewer.width() - 512 * scale) / 2
     top = (viewer.height() - 600 * scale) / 2
     peak = shot.pixelColor(round(left + 512 * scale * 4.5 / 14), round(top + 600 * scale * 8.5 / 14))
@@ -137,7 +137,7 @@ def test_the_heat_map_lies_where_the_evidence_is(viewer: Viewer) -> None:
     assert abs(far.red() - far.green()) < 3
 
 
-def test_a_normal_films_heat_map_is_blank_and_says_so(desk: Desk, viewer: Viewer) -> None:
+def test_a_normal_images_heat_map_is_blank_and_says_so(desk: Desk, viewer: Viewer) -> None:
     desk.open_row(2)
     assert viewer._heat_map.is_blank
     assert _colourful(viewer) == 0
@@ -159,24 +159,24 @@ def test_hiding_patient_data_hides_it_everywhere(desk: Desk, viewer: Viewer) -> 
     assert desk.application.settings["hide_patient"] is True
 
 
-def test_the_newest_film_wins_and_none_is_shown_under_a_wrong_name(desk: Desk) -> None:
+def test_the_newest_image_wins_and_none_is_shown_under_a_wrong_name(desk: Desk) -> None:
     desk.rooms.outcomes[:] = [screened(number, 1 - number / 100) for number in range(1, 9)]
     desk.screen()
-    session, film = desk.rooms.session, desk.application.workbench.film
+    session, image = desk.rooms.session, desk.application.workbench.image
     session.may_read.clear()
     for row_id in range(1, 9):
         desk.window.work_list.choose(row_id)
-        assert film.picture is None
+        assert image.picture is None
     session.may_read.set()
-    desk.until(lambda: not film.is_loading)
-    assert film.row.row_id == 8
-    assert session.read[-1] == film.row.outcome.ref
+    desk.until(lambda: not image.is_loading)
+    assert image.row.row_id == 8
+    assert session.read[-1] == image.row.outcome.ref
     assert len(session.read) <= 3  # what was passed over is not read at all
 
 
-def test_a_film_is_shown_only_while_it_is_open(desk: Desk, viewer: Viewer) -> None:
+def test_a_image_is_shown_only_while_it_is_open(desk: Desk, viewer: Viewer) -> None:
     desk.application.workbench.rows.clear()
-    assert desk.application.workbench.film.row is None
+    assert desk.application.workbench.image.row is None
     assert viewer.picture is None
 
 

@@ -17,7 +17,7 @@ from conftest import WAIT_MS, Desk
 from fieldray.desktop.application import Application, chosen_language
 from fieldray.desktop.key_sheet import KeySheet
 from fieldray.desktop.keys import KEYS, cyrillic_twins
-from fieldray.desktop.settings_dialog import SettingsDialog, choice_words
+from fieldray.desktop.settings_dialog import SettingsDialog, choice_label
 from fieldray.desktop.style import colours
 from fieldray.domain.run import Verdict
 from fieldray.settings import ROWS, TABLE, Settings
@@ -68,17 +68,17 @@ def test_every_choice_of_the_settings_has_a_word_of_its_own() -> None:
     translator = Translator("en")
     for row in TABLE:
         for choice in row.choices:
-            assert choice_words(translator, choice) != choice
+            assert choice_label(translator, choice) != choice
 
 
 @pytest.mark.parametrize(("language", "fast"), [("en", "fast"), ("uk", "швид")])
 def test_only_the_policy_speaks_of_speed(language: Language, fast: str) -> None:
-    """Which device is used while the device is left to the program is the policy's choice: "The stick alone" may be it.
+    """Which device is used while it is left to the program is the policy's choice: "The Edge TPU alone" may be it.
 
     So what is said of the device must hold with every policy.
     """
     translator = Translator(language)
-    words = {choice: choice_words(translator, choice) for choice in (*ROWS["device"].choices, *ROWS["policy"].choices)}
+    words = {choice: choice_label(translator, choice) for choice in (*ROWS["device"].choices, *ROWS["policy"].choices)}
     assert [choice for choice, said in words.items() if fast in said.lower()] == ["fastest"]
 
 
@@ -108,11 +108,11 @@ def test_no_two_commands_share_a_key() -> None:
 
 def test_dropped_files_are_screened(desk: Desk) -> None:
     data = QMimeData()
-    data.setUrls([QUrl.fromLocalFile("/films/a.dcm"), QUrl("https://example.org/b.dcm")])
+    data.setUrls([QUrl.fromLocalFile("/images/a.dcm"), QUrl("https://example.org/b.dcm")])
     modifiers, buttons = Qt.KeyboardModifier.NoModifier, Qt.MouseButton.LeftButton
     drop = QDropEvent(QPointF(5, 5), Qt.DropAction.CopyAction, data, buttons, modifiers)
     desk.window.dropEvent(drop)
-    desk.until(lambda: [paths for paths, _, _ in desk.rooms.session.started_with] == [(Path("/films/a.dcm"),)])
+    desk.until(lambda: [paths for paths, _, _ in desk.rooms.session.started_with] == [(Path("/images/a.dcm"),)])
 
 
 def test_an_unexpected_error_is_shown_and_logged(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
@@ -157,7 +157,7 @@ def test_a_small_screen_still_has_room_for_everything(desk: Desk) -> None:
 def test_text_and_class_colours_can_be_read(theme: str) -> None:
     """WCAG 2.1 1.4.3: 4.5 to 1."""
     table = colours(theme)  # type: ignore[arg-type]
-    for name in ("text", "muted", "accent", "abnormal", "not_sure", "normal", "not_assessed", "refused", "failed"):
+    for name in ("text", "muted", "accent", "abnormal", "unsure", "normal", "not_assessed", "refused", "failed"):
         assert _contrast(table[name], table["surface"]) >= 4.5, name
         assert _contrast(table[name], table["selection"]) >= 3.9, name
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from fake_rooms import film_ref, refused, screened
+from fake_rooms import image_ref, refused, screened
 from PySide6.QtCore import QRect
 from PySide6.QtGui import QImage, QPainter
 from PySide6.QtWidgets import QStyle, QStyleOptionViewItem, QWidget
@@ -70,8 +70,8 @@ def test_a_cell_looks_the_same_again(table: Table, key: str) -> None:
 @pytest.mark.parametrize("text", [FORGED_LINE, STEERS, REORDERS, BREAKS])
 def test_what_is_painted_is_one_line_in_its_own_order(table: Table, key: str, text: str) -> None:
     def refused_with(said: str) -> Refused:
-        header = replace(film_ref(1).header, patient_name=said, patient_id=said, study_date=said, view_position=said)
-        return Refused(ref=film_ref(1, header=header), reason=Reason("modality", (("modality", said),)))
+        header = replace(image_ref(1).header, patient_name=said, patient_id=said, study_date=said, view_position=said)
+        return Refused(ref=image_ref(1, header=header), reason=Reason("modality", (("modality", said),)))
 
     table.add(WorkRow(1, refused_with(text)), WorkRow(2, refused_with(visible(text))))
     assert table.painted(key, place=0) == table.painted(key, place=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from fake_rooms import failed, film_ref, refused, screened
+from fake_rooms import failed, image_ref, refused, screened
 from PySide6.QtCore import QPersistentModelIndex, Qt
 from PySide6.QtTest import QAbstractItemModelTester
 
@@ -52,7 +52,7 @@ def test_what_needs_eyes_first_is_on_top_and_nothing_is_lost(model: WorkListMode
     # abnormal by score, not sure, not assessed, normal, refused, failed
     assert shown(model) == [7, 6, 5, 4, 3, 2, 1]
     assert model.counts() == {
-        "abnormal": 2, "not_sure": 1, "not_assessed": 1, "normal": 1, "refused": 1, "failed": 1
+        "abnormal": 2, "unsure": 1, "not_assessed": 1, "normal": 1, "refused": 1, "failed": 1
     }  # fmt: skip
 
 
@@ -120,7 +120,7 @@ def test_a_verdict_is_noted_on_its_row(model: WorkListModel) -> None:
 def test_studies_are_stepped_through(model: WorkListModel) -> None:
     studies = ("a", "a", "b", "c")
     for number, study in enumerate(studies, start=1):
-        ref = film_ref(number)
+        ref = image_ref(number)
         ref = replace(ref, header=replace(ref.header, study_instance_uid=study))
         model.add(WorkRow(number, replace(screened(number, 1 - number / 100), ref=ref)))
     model.flush()

@@ -14,11 +14,11 @@ import numpy as np
 import psutil
 import pytest
 
-from fieldray.child import Child, ChildDied, ChildTimeout
 from fieldray.errors import FieldrayError, Unreadable
 from fieldray.paths import child_command
-from fieldray.serving import PARENT_VARIABLE
-from fieldray.wire import Message
+from fieldray.processes.child import Child, ChildDied, ChildTimeout
+from fieldray.processes.serving import PARENT_VARIABLE
+from fieldray.processes.wire import Message
 from strange_services import command, strange
 
 
@@ -143,8 +143,8 @@ def test_only_services_of_this_program_are_served() -> None:
 def test_a_busy_child_ends_when_its_parent_is_killed() -> None:
     script = (
         "import threading, sys\n"
-        "from fieldray.child import Child\n"
-        "from fieldray.wire import Message\n"
+        "from fieldray.processes.child import Child\n"
+        "from fieldray.processes.wire import Message\n"
         "from strange_services import command, strange\n"
         "child = Child(strange('act'), command=command)\n"
         "child.start()\n"
@@ -167,8 +167,8 @@ def test_a_busy_child_ends_when_its_parent_is_killed() -> None:
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's signal at a parent's death is Linux's")
 posix_only = pytest.mark.skipif(sys.platform == "win32", reason="limits and signals of POSIX")
 LEARNS = """
-from fieldray.child import Child
-from fieldray.wire import Message
+from fieldray.processes.child import Child
+from fieldray.processes.wire import Message
 from strange_services import command, strange
 """
 

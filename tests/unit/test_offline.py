@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 
 import fieldray
-from fieldray.child import Child
 from fieldray.offline import is_screen_remote, opens_window
 from fieldray.offline_linux import filter_code
 from fieldray.paths import child_command, program_command
-from fieldray.wire import Message
+from fieldray.processes.child import Child
+from fieldray.processes.wire import Message
 
 PACKAGE = Path(fieldray.__file__).parent
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's filter is Linux's")
@@ -54,8 +54,11 @@ def entries() -> list[str]:
 
 
 def test_the_processes_of_the_program_begin_where_they_are_known_to() -> None:
-    assert entries() == ["fieldray.__main__", "fieldray.child_main"]
-    assert child_command("fieldray.bench.burner:handle")[-2:] == ["fieldray.child_main", "fieldray.bench.burner:handle"]
+    assert entries() == ["fieldray.__main__", "fieldray.processes.child_main"]
+    assert child_command("fieldray.bench.burner:handle")[-2:] == [
+        "fieldray.processes.child_main",
+        "fieldray.bench.burner:handle",
+    ]
     assert program_command("screen")[-2:] == ["fieldray.__main__", "screen"]
     project = PACKAGE.parent.parent / "pyproject.toml"
     if project.is_file():
@@ -86,7 +89,7 @@ except SystemExit as end:
         ["fieldray.__main__", "screen", "--help"],
         ["fieldray.__main__", "adapt", "run", "--help"],
         ["fieldray.__main__", "demo", "--help"],
-        ["fieldray.child_main", "elsewhere:handle"],
+        ["fieldray.processes.child_main", "elsewhere:handle"],
     ],
     ids=["screen", "adapt", "demo", "child"],
 )
@@ -97,10 +100,10 @@ def test_nothing_is_imported_before_the_guard(command: list[str]) -> None:
 
 # Modules that start other programs, and why these need no guard of their own.
 STARTS_PROGRAMS = {
-    "fieldray.child": "our own child, which begins with the guard",
+    "fieldray.processes.child": "our own child, which begins with the guard",
     "fieldray.starting": "the installed window, which begins with the guard",
     "fieldray.adaptation.compile": "the compiler the user installed",
-    "fieldray.inference.coral_macos": "ioreg, of the system",
+    "fieldray.inference.coral.macos": "ioreg, of the system",
     "fieldray.bench.contest.program": "this program itself, which begins with the guard",
     "fieldray.bench.machine_macos": "sysctl and pmset, of the system",
     "fieldray.bench.machine_windows": "powercfg, of the system",
@@ -249,8 +252,8 @@ CONNECTED = (
     + """
 import threading
 from fieldray.offline import screen_connected
-from fieldray.child import Child
-from fieldray.wire import Message
+from fieldray.processes.child import Child
+from fieldray.processes.wire import Message
 child = Child("fieldray.bench.burner:handle")
 child.start()
 child.call(Message({"share": 0.01, "is_irregular": False, "seed": 1}), timeout_s=60)
@@ -285,7 +288,14 @@ def test_only_a_display_in_the_usual_form_is_a_screen_elsewhere() -> None:
 
 def test_commands_without_a_window_never_wait_for_a_screen() -> None:
     assert opens_window([]) and opens_window(["demo"]) and opens_window(["demo", "--fresh"])
-    for command in (["screen", "films"], ["packs", "list"], ["demo", "--no-window"], ["bench"], ["doctor"], ["--help"]):
+    for command in (
+        ["screen", "images"],
+        ["packs", "list"],
+        ["demo", "--no-window"],
+        ["bench"],
+        ["doctor"],
+        ["--help"],
+    ):
         assert not opens_window(command)
 
 

@@ -8,7 +8,7 @@ import pytest
 from fieldray.plain_text import as_cell, visible
 from hostile import ALL, forbidden_in
 
-CLEAN = ("film-001.png", "Знімок грудної клітки №1", "Müller^Jürgen", "胸部Ｘ線", "שלום", "a  b", "5 мг", "胸 部", "")
+CLEAN = ("image-001.png", "Знімок грудної клітки №1", "Müller^Jürgen", "胸部Ｘ線", "שלום", "a  b", "5 мг", "胸 部", "")
 
 
 @pytest.mark.parametrize("text", CLEAN)

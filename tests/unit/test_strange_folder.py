@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import fieldray
-from fieldray.child import Child
 from fieldray.errors import FieldrayError
 from fieldray.paths import program_command
-from fieldray.wire import Message
+from fieldray.processes.child import Child
+from fieldray.processes.wire import Message
 
 PACKAGE = Path(fieldray.__file__).parent
 ROOT = PACKAGE.parent.parent
@@ -25,7 +25,7 @@ NAMES = ("json", "struct", "numpy", "pydicom", "PIL", "ai_edge_litert", "pycoral
 @pytest.fixture
 def strange_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The current directory, with modules that say so when they run; PYTHONPATH names it in every way it can."""
-    folder = tmp_path / "films"
+    folder = tmp_path / "images"
     package = folder / "fieldray"
     package.mkdir(parents=True)
     files = [*(folder / f"{name}.py" for name in NAMES)]
@@ -44,7 +44,7 @@ def strange_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     [
         ("fieldray.imaging.service:handle", {"ask": "image", "path": "json.py", "member": "", "frame": 0}),
         ("fieldray.inference.service:handle", {"operation": "warm", "runtimes": ["ai_edge_litert"]}),
-        ("fieldray.inference.coral_probe:handle", {"libraries": []}),
+        ("fieldray.inference.coral.probe:handle", {"libraries": []}),
         ("fieldray.bench.burner:handle", {"share": 0.0, "is_irregular": False, "seed": 1}),
     ],
 )
@@ -53,7 +53,7 @@ def test_no_child_runs_code_from_the_current_directory(
 ) -> None:
     child = Child(service)
     child.start()
-    with contextlib.suppress(FieldrayError):  # an answer all the same: no image, no stick
+    with contextlib.suppress(FieldrayError):  # an answer all the same: no image, no Edge TPU
         child.call(Message(body), timeout_s=60)
     assert child.is_running
     child.close()

@@ -9,7 +9,7 @@ import struct
 import numpy as np
 import pytest
 
-from fieldray.wire import Message, read_message, write_message
+from fieldray.processes.wire import Message, read_message, write_message
 
 
 def _through(message: Message) -> Message:

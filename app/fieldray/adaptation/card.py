@@ -25,7 +25,7 @@ def model_card(
     tools: Facts,
     cross: Facts | None = None,
 ) -> str:
-    """The card's Markdown. `data` are `films.Dataset.facts`, `results` the evaluation's figures, `cross` those of a
+    """The card's Markdown. `data` are `images.Dataset.facts`, `results` the evaluation's figures, `cross` those of a
     cross-validation, where there was one.
     """
     texts = recipe.pack
@@ -39,7 +39,7 @@ def model_card(
         "## Data\n\n" + _data(recipe, data),
         *[_label(label.code, label.meaning["en"], results["labels"][label.code]) for label in recipe.kept_labels],
         *[cross_text(label.code, label.meaning["en"], cross[label.code]) for label in recipe.kept_labels if cross],
-        "## Images that are no chest films\n\n" + _gate(results.get("gate")),
+        "## Images that are no chest X-rays\n\n" + _gate(results.get("gate")),
         "## Made with\n\n" + "\n".join(f"- {name}: {value}" for name, value in tools.items()),
         "## Credits and licences\n\n" + texts.credits,
     ]
@@ -50,10 +50,10 @@ def cross_text(code: str, meaning: str, found: Facts) -> str:
     """What the card says of one label's cross-validation."""
     return (
         f"## {meaning} (`{code}`): cross-validation\n\n"
-        f"{found['films']} films of {found['patients']} patients, {found['positive']} with and {found['negative']} "
-        f"without, each judged by a network of the same recipe that saw no film of its fold. {_stages(found)} The "
+        f"{found['images']} images of {found['patients']} patients, {found['positive']} with and {found['negative']} "
+        f"without, each judged by a network of the same recipe that saw no image of its fold. {_stages(found)} The "
         f"border's pixels alone score {found['shortcuts']['border']:.3f}, a 16 x 16 thumbnail "
-        f"{found['shortcuts']['thumbnail']:.3f}. That says more than the few test films above."
+        f"{found['shortcuts']['thumbnail']:.3f}. That says more than the few test images above."
     )
 
 
@@ -78,7 +78,7 @@ def _network(recipe: Recipe, specification: Specification, size_bytes: int) -> s
     spec = recipe.input
     return (
         f"{specification.name} with a class-map head: {parameters(specification):,} weights, "
-        f"{multiply_adds(specification) / 1e9:.2f} thousand million multiply-adds an image, full int8 "
+        f"{multiply_adds(specification) / 1e9:.2f} billion multiply-adds an image, full int8 "
         f"({size_bytes / 2**20:.2f} MiB as a file). The heat map is the head's own evidence: its mean is the logit.\n\n"
         f"Input: {spec.width} x {spec.height} pixels, grey, {spec.margin:.0%} of each side cut off, fit by {spec.fit}, "
         f"grey levels {spec.intensity.replace('_', ' ')}."
@@ -89,19 +89,19 @@ def _data(recipe: Recipe, data: Facts) -> str:
     lines = [
         "Split by patient; no patient is on two sides.",
         "",
-        "| part | films | patients |" + "".join(f" {label.code} yes / no |" for label in recipe.kept_labels),
+        "| part | images | patients |" + "".join(f" {label.code} yes / no |" for label in recipe.kept_labels),
         "|---|---|---|" + "---|" * len(recipe.kept_labels),
     ]
     for part in ("training", "validation", "test"):
         numbers = [data["labels"][label.code][part] for label in recipe.kept_labels]
         shares = "".join(f" {number['positive']} / {number['negative']} |" for number in numbers)
-        lines.append(f"| {part} | {data['films'][part]} | {data['patients'][part]} |{shares}")
+        lines.append(f"| {part} | {data['images'][part]} | {data['patients'][part]} |{shares}")
     twice = data["duplicates"]
     lines += [
         "",
         f"Left out because they could not be read or used: {data['left_out']}. Exact copies found: {twice['exact']} "
         f"pairs, nearly identical: {twice['near']} pairs, of these across the parts: {twice['across_parts']}; training "
-        f"films that also occur in validation or test were left out: {twice['training_copies_left_out']}.",
+        f"images that also occur in validation or test were left out: {twice['training_copies_left_out']}.",
     ]
     return "\n".join(lines)
 
@@ -109,20 +109,20 @@ def _data(recipe: Recipe, data: Facts) -> str:
 def _label(code: str, meaning: str, results: Facts) -> str:
     test, shortcuts, both = results["test"], results["shortcuts"], results["float_against_int8"]
     lines = [
-        f"## {meaning} (`{code}`): measured on the test films",
+        f"## {meaning} (`{code}`): measured on the test images",
         "",
-        f"{test['films']} films of {test['patients']} patients, {test['positive']} with and {test['negative']} "
-        "without. Intervals are 95 %, and count patients, not films. Thresholds and calibration come from the "
-        "validation films.",
+        f"{test['images']} images of {test['patients']} patients, {test['positive']} with and {test['negative']} "
+        "without. Intervals are 95 %, and count patients, not images. Thresholds and calibration come from the "
+        "validation images.",
         "",
         f"- AUC {told(test['auc'])} (validation {told(results['validation']['auc'])})",
-        f"- For comparison, on the same films: the border's pixels alone {shortcuts['border']:.3f}, "
+        f"- For comparison, on the same images: the border's pixels alone {shortcuts['border']:.3f}, "
         f"a 16 x 16 thumbnail {shortcuts['thumbnail']:.3f}. {_verdict(test['auc']['value'], shortcuts)}",
         f"- Calibration error {test['calibration_error']:.3f}",
         f"- int8 against float: mean score difference {both['mean_absolute_difference']:.4f}, "
         f"AUC {both['auc_int8']:.4f} against {both['auc_float']:.4f}",
         "",
-        "| operating point | threshold | not sure | sensitivity | specificity | accuracy | films in the band |",
+        "| operating point | threshold | not sure | sensitivity | specificity | accuracy | images in the band |",
         "|---|---|---|---|---|---|---|",
         *[_point(name, point) for name, point in test["points"].items()],
         "",
@@ -160,7 +160,7 @@ def _point(name: str, point: Facts) -> str:
 
 def _groups(groups: Mapping[str, Mapping[str, Facts]]) -> Sequence[str]:
     rows = [
-        f"| {name} | {value} | {facts['positive']} / {facts['films'] - facts['positive']} | {told(facts['auc'])} |"
+        f"| {name} | {value} | {facts['positive']} / {facts['images'] - facts['positive']} | {told(facts['auc'])} |"
         for name, values in groups.items()
         for value, facts in values.items()
     ]
@@ -171,13 +171,13 @@ def _gate(gate: Facts | None) -> str:
     if gate is None:
         return "This pack has no gate."
     text = (
-        "The gate refuses what lies too far from the training films, judged by the network's pooled features. "
-        f"Refused of the test films: {told(gate['films_refused'])}."
+        "The gate refuses what lies too far from the training images, judged by the network's pooled features. "
+        f"Refused of the test images: {told(gate['images_refused'])}."
     )
-    if "strangers_refused" not in gate:
+    if "ood_refused" not in gate:
         return text
-    side = f", where films are shrunk to {gate['side']} pixels first" if gate["side"] else ""
+    side = f", where images are shrunk to {gate['side']} pixels first" if gate["side"] else ""
     return (
-        f"{text} Of images that are no chest films: {told(gate['strangers_refused'])}. Of the test films at equal "
-        f"resolution{side}: {told(gate['films_refused_at_equal_resolution'])}."
+        f"{text} Of images that are no chest X-rays: {told(gate['ood_refused'])}. Of the test images at equal "
+        f"resolution{side}: {told(gate['images_refused_at_equal_resolution'])}."
     )

@@ -11,10 +11,10 @@ from fieldray.adaptation.compare import COMPARE
 from fieldray.adaptation.cross import CROSS
 from fieldray.adaptation.dataset import DATA
 from fieldray.adaptation.edgetpu_steps import COMPILE, PLACEMENT
-from fieldray.adaptation.judge import EVALUATE
+from fieldray.adaptation.evaluate_step import EVALUATE
 from fieldray.adaptation.pack import PACK
 from fieldray.adaptation.profile_step import PROFILE, profile_study
-from fieldray.adaptation.prune.films import PRUNE
+from fieldray.adaptation.prune.image_task import PRUNE
 from fieldray.adaptation.prune.study import run_study
 from fieldray.adaptation.prune.study_recipe import is_study, read_study
 from fieldray.adaptation.quantise_step import QUANTISE

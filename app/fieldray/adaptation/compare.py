@@ -1,7 +1,7 @@
-"""`adapt compare`: what the pack lost and won against the unpruned network, trained on the same films, in int8 too.
+"""`adapt compare`: what the pack lost and won against the unpruned network, trained on the same images, in int8 too.
 
-The unpruned network has a run of its own inside the recipe's run folder, so that it goes on where it was stopped. Both
-files answer the same films by the code that screens, and are timed in turns in one run.
+The unpruned network has a run of its own inside the recipe's run folder, so that it resumes stopped. Both
+files answer the same images by the code that screens, and are timed alternating in one run.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from fieldray.adaptation.steps import TRAIN, load_network, starting_digest
 from fieldray.domain.model import OutputRoles
 from fieldray.errors import UsageProblem
 from fieldray.packs.naming import MANIFEST_NAME
-from fieldray.packs.sealed import read_files, read_sealed
+from fieldray.packs.verified import read_files, read_verified_manifest
 from fieldray.reasons import reason
 
 _PARTS: Final = ("validation", "test")
-_RATIOS: Final = ("multiply_adds", "file_bytes", "stick_estimate_ms", "milliseconds")
+_RATIOS: Final = ("multiply_adds", "file_bytes", "edgetpu_estimate_ms", "milliseconds")
 Scores = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Judged:
+class Evaluated:
     """A TensorFlow Lite file, what its outputs are, the codes of its labels in their order, and the split behind it."""
 
     file: bytes
@@ -66,14 +66,14 @@ def compare_step(run: Run) -> Mapping[str, Any]:
     if pack.split_sha256 != whole.read("data", "facts.json")["split_sha256"]:
         raise UsageProblem(reason("data_changed", path=_pack_folder(run)))
     whole.execute((DATA, TRAIN, QUANTISE), say=lambda _: None)
-    networks = {"whole": _judged(whole, "int8"), "pack": pack}
+    networks = {"whole": _evaluated(whole, "int8"), "pack": pack}
     results = {
         "pack": f"{run.recipe.pack.id} {run.recipe.pack.version}",
         "trained": what_is_trained(whole.recipe),
         "trained_labels": [label.code for label in run.recipe.labels],
         "history": whole.read("train", "history.json"),
         **_speed(networks),
-        "labels": _quality(whole, {**networks, "whole_float": _judged(whole, "float")}),
+        "labels": _quality(whole, {**networks, "whole_float": _evaluated(whole, "float")}),
     }
     publish(folder / "comparison.json", (json.dumps(results, indent=1) + "\n").encode())
     write_report(folder / "comparison.html", results)
@@ -84,17 +84,17 @@ def compare_step(run: Run) -> Mapping[str, Any]:
     }
 
 
-def _pack(run: Run) -> Judged:
+def _pack(run: Run) -> Evaluated:
     """The recipe's pack, as it was made. Raises UsageProblem where it is of another input or other labels."""
     folder = _pack_folder(run)
-    model = read_files(folder, read_sealed(folder)).model("signed")
+    model = read_files(folder, read_verified_manifest(folder)).model("signed")
     codes = tuple(label.code for label in model.manifest.labels)
     if model.manifest.input != run.recipe.input or codes != tuple(label.code for label in run.recipe.kept_labels):
         raise UsageProblem(
             reason("recipe_key", key="pack", detail=f"is not the one in {folder}: input or labels differ")
         )
     split = model.manifest.provenance.get("split_sha256", "")
-    return Judged(file=model.cpu_file, outputs=model.manifest.outputs, labels=codes, split_sha256=split)
+    return Evaluated(file=model.cpu_file, outputs=model.manifest.outputs, labels=codes, split_sha256=split)
 
 
 def _pack_folder(run: Run) -> Path:
@@ -116,14 +116,14 @@ def _whole_run(run: Run, choice: Comparison) -> Run:
     return Run(recipe=recipe, progress=run.progress)
 
 
-def _judged(whole: Run, name: str) -> Judged:
+def _evaluated(whole: Run, name: str) -> Evaluated:
     file, (specification, _) = converted(whole, name), load_network(whole)
     codes = tuple(label.code for label in whole.recipe.kept_labels)
     split = whole.read("data", "facts.json")["split_sha256"]
-    return Judged(file=file.data, outputs=file.roles(specification), labels=codes, split_sha256=split)
+    return Evaluated(file=file.data, outputs=file.roles(specification), labels=codes, split_sha256=split)
 
 
-def _speed(networks: Mapping[str, Judged]) -> dict[str, Any]:
+def _speed(networks: Mapping[str, Evaluated]) -> dict[str, Any]:
     """What each file takes, and how many times less the pack takes than the unpruned network."""
     milliseconds = time_files({name: network.file for name, network in networks.items()})
     facts = {name: _facts(network.file) | {"milliseconds": milliseconds[name]} for name, network in networks.items()}
@@ -141,12 +141,12 @@ def _facts(file: bytes) -> dict[str, Any]:
         "mapped": placement.mapped,
         "subgraphs": placement.subgraphs,
         "streamed_bytes": placement.streamed_bytes,
-        "stick_estimate_ms": placement.estimate_ms,
+        "edgetpu_estimate_ms": placement.estimate_ms,
     }
 
 
-def _quality(whole: Run, networks: Mapping[str, Judged]) -> dict[str, Any]:
-    """For each label and part: AUC of every file, and the pack's less the unpruned network's, on the same films."""
+def _quality(whole: Run, networks: Mapping[str, Evaluated]) -> dict[str, Any]:
+    """For each label and part: AUC of every file, and the pack's less the unpruned network's, on the same images."""
     data, found = dataset_of(whole), dict[str, Any]()
     refuse_seen(whole, data, step="train")
     for part in _PARTS:
@@ -157,28 +157,28 @@ def _quality(whole: Run, networks: Mapping[str, Judged]) -> dict[str, Any]:
         for column, label in enumerate(whole.recipe.kept_labels):
             targets = samples.targets[:, whole.recipe.labels.index(label)]
             both = np.column_stack([own[:, column] for own in scores.values()])
-            films = known(both, targets, data.rows(part))
+            images = known(both, targets, data.rows(part))
             found.setdefault(label.code, {})[part] = areas(
-                films.scores, films.truth, names=tuple(scores), patients=films.patients
+                images.scores, images.truth, names=tuple(scores), patients=images.patients
             )
     return found
 
 
 def areas(scores: Scores, truth: NDArray[np.bool_], *, names: tuple[str, ...], patients: list[str]) -> dict[str, Any]:
-    """AUC of each column of scores (films, names), and of "pack" less that of "whole", with intervals over patients."""
+    """AUC of each column of scores (images, names), and of "pack" less that of "whole", with intervals by patient."""
     both = scores[:, [names.index("whole"), names.index("pack")]]
     found = {
         name: asdict(intervals.area(scores[:, column], truth, patients=patients)) for column, name in enumerate(names)
     }
     return {
-        "films": len(truth),
+        "images": len(truth),
         "positive": int(truth.sum()),
         "auc": found,
         "difference": auc_difference(both, truth, patients=patients),
     }
 
 
-def _scores(whole: Run, network: Judged, images: NDArray[np.uint8], what: str) -> Scores:
+def _scores(whole: Run, network: Evaluated, images: NDArray[np.uint8], what: str) -> Scores:
     return answer(
         network.file,
         images,

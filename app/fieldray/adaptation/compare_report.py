@@ -12,9 +12,9 @@ from fieldray.adaptation.intervals import told
 from fieldray.adaptation.page import page, table, text
 from fieldray.adaptation.plots import training_curves
 
-_NOTE: Final = """Both networks learnt from the same films. The two int8 files answered the same films by the code that
-screens, and were timed in turns, image by image, on one thread in one run. The difference is the pack's AUC less the
-unpruned network's, with a 95 % interval over patients. Nothing was chosen on the test films. The time on the stick is
+_NOTE: Final = """Both networks learnt from the same images. Both int8 files answered the same images by the code that
+screens, and were timed alternating, image by image, on one thread in one run. The difference is the pack's AUC less the
+unpruned network's, with a 95 % interval over patients. Nothing was chosen on test images. The time on the Edge TPU is
 an estimate."""
 _MIB: Final = 2**20
 
@@ -40,23 +40,27 @@ def _speed(results: Mapping[str, Any]) -> str:
     rows = [
         ["multiply-adds an image, millions", *(f"{row['multiply_adds'] / 1e6:.1f}" for row in (whole, pack))],
         ["int8 file, MiB", *(f"{row['file_bytes'] / _MIB:.2f}" for row in (whole, pack))],
-        ["stick, ms (an estimate)", *(f"{row['stick_estimate_ms']:.1f}" for row in (whole, pack))],
-        ["int8, one thread, ms an image", *(f"{row['milliseconds']:.3f}" for row in (whole, pack))],
+        ["Edge TPU, ms (an estimate)", *(f"{row['edgetpu_estimate_ms']:.1f}" for row in (whole, pack))],
+        ["int8, one thread, ms per image", *(f"{row['milliseconds']:.3f}" for row in (whole, pack))],
     ]
     cells = [[*row, f"{ratios[name]:.2f}"] for row, name in zip(rows, ratios, strict=True)]
     cells += [
-        ["operators mapped to the stick", *(f"{row['mapped']} of {row['operators']}" for row in (whole, pack)), ""],
-        ["sent to the stick for every image, MiB", *(f"{r['streamed_bytes'] / _MIB:.2f}" for r in (whole, pack)), ""],
+        ["operators mapped to the Edge TPU", *(f"{row['mapped']} of {row['operators']}" for row in (whole, pack)), ""],
+        [
+            "sent to the Edge TPU for every image, MiB",
+            *(f"{r['streamed_bytes'] / _MIB:.2f}" for r in (whole, pack)),
+            "",
+        ],
     ]
     return table(["", "unpruned", "pack", "times less"], cells)
 
 
 def _quality(found: Mapping[str, Any]) -> str:
-    head = ["films", "number", "positive", "unpruned, float", "unpruned, int8", "pack, int8", "difference"]
+    head = ["images", "number", "positive", "unpruned, float", "unpruned, int8", "pack, int8", "difference"]
     rows = [
         [
             part,
-            row["films"],
+            row["images"],
             row["positive"],
             *(told(row["auc"][name], ".3f") for name in ("whole_float", "whole", "pack")),
             told(row["difference"], "+.4f"),

@@ -56,7 +56,7 @@ def compile_for_edgetpu(
     """Compile an int8 file's bytes.
 
     compiler        None looks for it on PATH
-    least_runtime   smallest runtime version of the clinics' sticks
+    least_runtime   smallest runtime version of the clinics' Edge TPUs
     Raises EnvironmentProblem (no_compiler, compiler_failed) or UsageProblem (compiled_partly: some of it stays on the
     CPU or in several subgraphs, which the whole method is there to avoid).
     """

@@ -1,6 +1,6 @@
-"""Cross-validation: each fold's films are judged by a network that saw none of their patients.
+"""Cross-validation: each fold's images are judged by a network that saw none of their patients.
 
-So every film of a small data set counts once. What is measured is the recipe, not the one network that ships: the
+So every image of a small data set counts once. What is measured is the recipe, not the one network that ships: the
 network as it is trained, then pruned if the recipe prunes, and then as the int8 file that a pack holds.
 """
 
@@ -15,15 +15,15 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.adaptation import measures
+from fieldray.adaptation import metrics
 from fieldray.adaptation.answers import answer
 from fieldray.adaptation.cross_report import write_report
 from fieldray.adaptation.dataset import Dataset, dataset_of
 from fieldray.adaptation.engine import EngineSettings, open_engine
-from fieldray.adaptation.evaluate import Judged, auc_difference, by_group, compare, known
+from fieldray.adaptation.evaluate import Evaluated, auc_difference, by_group, compare, known
 from fieldray.adaptation.files import publish, require_publishable, write_atomically
-from fieldray.adaptation.prune.films import prune_as_told
-from fieldray.adaptation.quantise_step import FITTED_FILMS, to_files
+from fieldray.adaptation.prune.image_task import prune_as_told
+from fieldray.adaptation.quantise_step import FITTED_IMAGES, to_files
 from fieldray.adaptation.recipe import LabelRule, Recipe, what_is_made, what_is_trained
 from fieldray.adaptation.run import Run, Step
 from fieldray.adaptation.shortcuts import border_pixels, shortcut_scores, thumbnail_pixels
@@ -51,11 +51,11 @@ def cross_step(run: Run) -> Mapping[str, Any]:
     require_publishable(run.recipe.published / CROSS_RESULTS, run.recipe.published / "cross.html")
     data, scores = dataset_of(run), dict[str, Scores]()
     for fold in folds:
-        rows = data.films.rows
+        rows = data.image_set.rows
         refuse_leak(rows, [f"fold {fold}" if row.fold == str(fold) else "the other folds" for row in rows])
         judged = _judged_in(data, run, fold)
         for stage, found in _out_of_fold(run, data, fold, judged).items():
-            scores.setdefault(stage, np.full((len(data.films.rows), found.shape[1]), np.nan))[judged] = found
+            scores.setdefault(stage, np.full((len(data.image_set.rows), found.shape[1]), np.nan))[judged] = found
     buffer = io.BytesIO()
     np.savez(buffer, **scores, targets=data.targets)
     write_atomically(run.folder("cross") / "scores.npz", buffer.getvalue())
@@ -71,21 +71,21 @@ def _publish(run: Run, data: Dataset, scores: Mapping[str, Scores], results: Map
     how = {"trained": what_is_trained(run.recipe), "made": what_is_made(run.recipe)}
     whole = {"pack": f"{texts.id} {texts.version}", "data_sha256": data.facts["data_sha256"], "labels": results, **how}
     publish(folder / CROSS_RESULTS, (json.dumps(whole, indent=1) + "\n").encode())
-    parts = {label.code: _judged(run, data, scores[INT8], label) for label in run.recipe.kept_labels}
+    parts = {label.code: _evaluated(run, data, scores[INT8], label) for label in run.recipe.kept_labels}
     write_report(folder / "cross.html", whole, scored={code: (part.scores, part.truth) for code, part in parts.items()})
 
 
 def _judged_in(data: Dataset, run: Run, fold: int) -> NDArray[np.int64]:
-    """The films of a fold that are judged."""
+    """The images of a fold that are judged."""
     sources = {source.name for source in run.recipe.data if source.judged}
-    rows = enumerate(data.films.rows)
+    rows = enumerate(data.image_set.rows)
     return np.array([index for index, row in rows if row.fold == str(fold) and row.source in sources], np.int64)
 
 
 def _out_of_fold(run: Run, data: Dataset, fold: int, judged: NDArray[np.int64]) -> dict[str, Scores]:
-    """By stage, the scores (films, labels of the pack) of a fold's films by a network made from all other folds."""
+    """By stage, the scores (images, labels of the pack) of a fold's images by a network made from all other folds."""
     recipe, folder = run.recipe, run.folder("cross") / str(fold)
-    others = np.array([index for index, row in enumerate(data.films.rows) if row.fold != str(fold)])
+    others = np.array([index for index, row in enumerate(data.image_set.rows) if row.fold != str(fold)])
     training = data.samples_of(others)
     weights, _ = train_as_told(
         run,
@@ -94,10 +94,10 @@ def _out_of_fold(run: Run, data: Dataset, fold: int, judged: NDArray[np.int64]) 
         folder=folder,
         what=f"epochs of fold {fold}",
     )
-    network, images = (specification_of(recipe), weights), data.films.images[judged]
+    network, images = (specification_of(recipe), weights), data.image_set.images[judged]
     found = {TRAINED: _float_scores(recipe, *network, images)}
     if recipe.prune is not None:
-        # Its own quality is asked of films that it learnt from: nothing of the fold may choose how it is made.
+        # Its own quality is asked of images that it learnt from: nothing of the fold may choose how it is made.
         learnt = [_judged_in(data, run, own) for own in recipe.split.cross_folds if own != fold]
         _, kept, iterations = prune_as_told(
             run,
@@ -109,7 +109,7 @@ def _out_of_fold(run: Run, data: Dataset, fold: int, judged: NDArray[np.int64]) 
         network = iterations.network(kept.number)
         found[PRUNED] = _float_scores(recipe, *network, images)
     drawn = np.random.default_rng(recipe.training.seed).permutation(others)
-    files = to_files(recipe, *network, films=data.films.images[drawn[:FITTED_FILMS]])
+    files = to_files(recipe, *network, images=data.image_set.images[drawn[:FITTED_IMAGES]])
     labels, roles = len(recipe.kept_labels), files.integer.roles(files.specification)
     found[INT8] = answer(files.integer.data, images, spec=recipe.input, outputs=roles, labels=labels).scores
     return found
@@ -126,10 +126,10 @@ def _figures(run: Run, data: Dataset, scores: Mapping[str, Scores]) -> dict[str,
     """For each label of the pack: what each stage scores, groups, and what the shortcuts score."""
     found: dict[str, Any] = {}
     for label in run.recipe.kept_labels:
-        parts = {stage: _judged(run, data, own, label) for stage, own in scores.items()}
+        parts = {stage: _evaluated(run, data, own, label) for stage, own in scores.items()}
         last = parts[INT8]
         found[label.code] = {
-            "films": len(last.rows),
+            "images": len(last.rows),
             "patients": len(set(last.patients)),
             "positive": int(last.truth.sum()),
             "negative": int((~last.truth).sum()),
@@ -143,46 +143,46 @@ def _figures(run: Run, data: Dataset, scores: Mapping[str, Scores]) -> dict[str,
     return found
 
 
-def _stage(run: Run, part: Judged) -> dict[str, Any]:
+def _stage(run: Run, part: Evaluated) -> dict[str, Any]:
     return {
         "auc": asdict(part.area),
         "auc_by_fold": {str(fold): _fold_auc(part, fold) for fold in run.recipe.split.cross_folds},
     }
 
 
-def _after_training(parts: Mapping[str, Judged]) -> dict[str, Any]:
-    """The AUC of the int8 file less that of the network as it was trained, on the same films."""
+def _after_training(parts: Mapping[str, Evaluated]) -> dict[str, Any]:
+    """The AUC of the int8 file less that of the network as it was trained, on the same images."""
     both = np.column_stack([parts[TRAINED].scores, parts[INT8].scores])
     return auc_difference(both, parts[INT8].truth, patients=parts[INT8].patients)
 
 
-def _judged(run: Run, data: Dataset, scores: Scores, label: LabelRule) -> Judged:
-    """The films that were judged and whose answer is known."""
+def _evaluated(run: Run, data: Dataset, scores: Scores, label: LabelRule) -> Evaluated:
+    """The images that were judged and whose answer is known."""
     chosen, column = np.flatnonzero(~np.isnan(scores).any(1)), run.recipe.kept_labels.index(label)
-    rows = [data.films.rows[index] for index in chosen]
+    rows = [data.image_set.rows[index] for index in chosen]
     return known(scores[chosen, column], data.targets[chosen, run.recipe.labels.index(label)], rows)
 
 
-def _fold_auc(part: Judged, fold: int) -> float:
+def _fold_auc(part: Evaluated, fold: int) -> float:
     inside = part.where(np.array([row.fold == str(fold) for row in part.rows]))
-    return measures.auc(inside.scores, inside.truth)
+    return metrics.auc(inside.scores, inside.truth)
 
 
 def _shortcuts(run: Run, data: Dataset, column: int) -> dict[str, float]:
-    """The same films judged out of fold by their border alone and by a thumbnail."""
+    """The same images judged out of fold by their border alone and by a thumbnail."""
     found = {}
     for name, pixels in (("border", border_pixels), ("thumbnail", thumbnail_pixels)):
-        values, scores = pixels(data.films.images), np.full(len(data.films.rows), np.nan)
+        values, scores = pixels(data.image_set.images), np.full(len(data.image_set.rows), np.nan)
         for fold in run.recipe.split.cross_folds:
             judged = _judged_in(data, run, fold)
             inside = np.isin(
-                np.arange(len(values)), [i for i, row in enumerate(data.films.rows) if row.fold == str(fold)]
+                np.arange(len(values)), [i for i, row in enumerate(data.image_set.rows) if row.fold == str(fold)]
             )
             learnt = np.flatnonzero(~inside & ~np.isnan(data.targets[:, column]))
             truth = data.targets[learnt, column] >= 0.5
             scores[judged] = shortcut_scores(values[learnt], truth, values[judged])
         asked = ~np.isnan(scores) & ~np.isnan(data.targets[:, column])
-        found[name] = measures.auc(scores[asked], data.targets[asked, column] >= 0.5)
+        found[name] = metrics.auc(scores[asked], data.targets[asked, column] >= 0.5)
     return found
 
 

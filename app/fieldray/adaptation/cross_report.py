@@ -1,4 +1,4 @@
-"""The page of a cross-validation: each judged film's score comes from a network that saw none of its patient's."""
+"""The page of a cross-validation: each judged image's score comes from a network that saw none of its patient's."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from fieldray.adaptation.intervals import told
 from fieldray.adaptation.page import page, table, text
 from fieldray.adaptation.plots import score_plots
 
-_NOTE: Final = """Each fold's films were judged by a network trained on all other folds, so no network saw a film of a
+_NOTE: Final = """Each fold's images were judged by a network trained on the other folds, so no network saw images of a
 patient it judges. Intervals are 95 % over patients. The border's pixels alone and a thumbnail were fitted and judged on
-the same films in the same folds: a result near theirs is no result. Each network was pruned where the recipe prunes,
+the same images in the same folds: a result near theirs is no result. Each network was pruned where the recipe prunes,
 and made an int8 file as a pack's is; the figures without a stage are those of that file."""
 _STAGES: Final = {"trained": "as trained", "pruned": "pruned", "int8": "int8 file"}
 Scored = tuple[NDArray[np.float64], NDArray[np.bool_]]
@@ -26,7 +26,7 @@ Scored = tuple[NDArray[np.float64], NDArray[np.bool_]]
 def write_report(path: Path, results: Mapping[str, Any], *, scored: Mapping[str, Scored]) -> None:
     """Write the page of a cross-validation's results. Raises StorageProblem.
 
-    scored    by label: scores (n,) in 0..1 and truth (n,) of the films judged
+    scored    by label: scores (n,) in 0..1 and truth (n,) of the images judged
     """
     title = f"{results['pack']}: cross-validation"
     parts = [
@@ -42,7 +42,7 @@ def write_report(path: Path, results: Mapping[str, Any], *, scored: Mapping[str,
 def _label(code: str, found: Mapping[str, Any], scored: Scored) -> str:
     stages, float_against = found["stages"], found["float_against_int8"]
     rows = [
-        ["films, patients", f"{found['films']}, {found['patients']}"],
+        ["images, patients", f"{found['images']}, {found['patients']}"],
         ["with, without", f"{found['positive']}, {found['negative']}"],
         *[[f"AUC, {_STAGES[stage]}", told(made["auc"])] for stage, made in stages.items()],
         ["int8 file less as trained", told(found["after_training"], "+.3f")],
@@ -55,7 +55,7 @@ def _label(code: str, found: Mapping[str, Any], scored: Scored) -> str:
         ],
     ]
     groups = [
-        [group, name, facts["films"], facts["positive"], told(facts["auc"])]
+        [group, name, facts["images"], facts["positive"], told(facts["auc"])]
         for group, members in found["by_group"].items()
         for name, facts in members.items()
     ]
@@ -63,5 +63,5 @@ def _label(code: str, found: Mapping[str, Any], scored: Scored) -> str:
         f"<h2>{text(code)}</h2>"
         + score_plots(*scored, points={})
         + table(["figure", "value"], rows)
-        + (table(["group", "", "films", "with the finding", "AUC"], groups) if groups else "")
+        + (table(["group", "", "images", "with the finding", "AUC"], groups) if groups else "")
     )

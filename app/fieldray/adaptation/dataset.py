@@ -16,7 +16,7 @@ from fieldray.adaptation.digest import digest
 from fieldray.adaptation.duplicates import Duplicates, find_duplicates
 from fieldray.adaptation.file_digests import read_rows, rows_digest
 from fieldray.adaptation.files import write_atomically
-from fieldray.adaptation.films import Films, read_films
+from fieldray.adaptation.image_set import ImageSet, read_images
 from fieldray.adaptation.layouts import Row
 from fieldray.adaptation.run import Run, Step
 from fieldray.adaptation.split import PARTS, check_classes, counts, refuse_leak, split_rows, targets_of
@@ -36,7 +36,7 @@ class Dataset:
     facts    counts, duplicates, what was left out, and the digests of data and split: ready for JSON
     """
 
-    films: Films
+    image_set: ImageSet
     targets: NDArray[np.float32]
     parts: tuple[str, ...]
     facts: Mapping[str, Any]
@@ -47,7 +47,7 @@ class Dataset:
 
     def rows(self, part: str) -> list[Row]:
         """The rows of a part."""
-        return [self.films.rows[index] for index in self.indices(part)]
+        return [self.image_set.rows[index] for index in self.indices(part)]
 
     def samples(self, part: str) -> Samples:
         """What a part is for training."""
@@ -55,9 +55,9 @@ class Dataset:
 
     def samples_of(self, chosen: NDArray[np.int64]) -> Samples:
         """What some images, by number, are for training."""
-        rows = [self.films.rows[index] for index in chosen]
+        rows = [self.image_set.rows[index] for index in chosen]
         return Samples(
-            images=self.films.images[chosen],
+            images=self.image_set.images[chosen],
             targets=self.targets[chosen],
             sources=tuple(row.source for row in rows),
             patients=tuple(row.person for row in rows),
@@ -68,23 +68,23 @@ def data_step(run: Run) -> Mapping[str, Any]:
     """Read the images, split them, look for duplicates; split.csv and facts.json.
 
     Training images that are also validation or test images are left out. Raises UsageProblem (see
-    `layouts.read_source`, `split`, `films.read_films`), StorageProblem.
+    `layouts.read_source`, `split`, `images.read_images`), StorageProblem.
     """
     recipe = run.recipe
     rows = _rows(run)
     split_rows(rows, recipe.split, recipe.data)  # a wrong split is told before an hour of reading
-    films = _films(run, rows)
-    parts = split_rows(films.rows, recipe.split, recipe.data)
-    found = find_duplicates(films.images, [row.sha256 for row in films.rows], parts)
+    image_set = _images_of(run, rows)
+    parts = split_rows(image_set.rows, recipe.split, recipe.data)
+    found = find_duplicates(image_set.images, [row.sha256 for row in image_set.rows], parts)
     parts = ["none" if index in found.training_copies else part for index, part in enumerate(parts)]
-    targets = targets_of(films.rows, recipe.labels)
+    targets = targets_of(image_set.rows, recipe.labels)
     check_classes(parts, targets, recipe.labels)
-    write_atomically(run.folder("data") / SPLIT, _split_file(films.rows, parts))
+    write_atomically(run.folder("data") / SPLIT, _split_file(image_set.rows, parts))
     split = _read_split(run.folder("data") / SPLIT)
     labels = {label.code: counts(parts, targets, column) for column, label in enumerate(recipe.labels)}
-    facts = _facts(films, parts, found) | {"labels": labels, **_digests(rows, split)}
+    facts = _facts(image_set, parts, found) | {"labels": labels, **_digests(rows, split)}
     run.write("data", "facts.json", facts)
-    return {**facts["films"], **_digests(rows, split)}
+    return {**facts["images"], **_digests(rows, split)}
 
 
 def dataset_of(run: Run) -> Dataset:
@@ -101,9 +101,9 @@ def dataset_of(run: Run) -> Dataset:
     rows, split = _rows(run), _read_split(folder / SPLIT)
     if any(facts[name] != found for name, found in _digests(rows, split).items()):
         raise UsageProblem(reason("data_changed", path=folder / SPLIT))
-    films, parts = _films(run, rows), [line["part"] for line in split]
-    targets = targets_of(films.rows, run.recipe.labels)
-    return Dataset(films=films, targets=targets, parts=tuple(parts), facts=facts)
+    image_set, parts = _images_of(run, rows), [line["part"] for line in split]
+    targets = targets_of(image_set.rows, run.recipe.labels)
+    return Dataset(image_set=image_set, targets=targets, parts=tuple(parts), facts=facts)
 
 
 def keep_split(run: Run, step: str) -> None:
@@ -133,8 +133,8 @@ def _rows(run: Run) -> list[Row]:
     return read_rows(run.recipe.data, folder=run.folder("data"))
 
 
-def _films(run: Run, rows: Sequence[Row]) -> Films:
-    return read_films(rows, run.recipe.input, cache=run.folder("data") / "films.npz", progress=run.progress)
+def _images_of(run: Run, rows: Sequence[Row]) -> ImageSet:
+    return read_images(rows, run.recipe.input, cache=run.folder("data") / "images.npz", progress=run.progress)
 
 
 def _digests(rows: Sequence[Row], split: Sequence[Mapping[str, str]]) -> dict[str, str]:
@@ -143,15 +143,16 @@ def _digests(rows: Sequence[Row], split: Sequence[Mapping[str, str]]) -> dict[st
     return {"data_sha256": rows_digest(rows), "split_sha256": digest(parts)}
 
 
-def _facts(films: Films, parts: Sequence[str], found: Duplicates) -> dict[str, Any]:
+def _facts(image_set: ImageSet, parts: Sequence[str], found: Duplicates) -> dict[str, Any]:
     return {
-        "films": {part: parts.count(part) for part in (*PARTS, "none")},
+        "images": {part: parts.count(part) for part in (*PARTS, "none")},
         "patients": {
-            part: len({row.person for row, own in zip(films.rows, parts, strict=True) if own == part}) for part in PARTS
+            part: len({row.person for row, own in zip(image_set.rows, parts, strict=True) if own == part})
+            for part in PARTS
         },
-        "left_out": len(films.left_out),
-        "left_out_examples": films.left_out[:_REPORTED],
-        "duplicates": found.facts([row.origin for row in films.rows], most=_REPORTED),
+        "left_out": len(image_set.left_out),
+        "left_out_examples": image_set.left_out[:_REPORTED],
+        "duplicates": found.facts([row.origin for row in image_set.rows], most=_REPORTED),
     }
 
 

@@ -1,4 +1,4 @@
-"""Films that occur twice: byte for byte, or so alike that they are surely one exposure."""
+"""Images that occur twice: byte for byte, or so alike that they are surely one exposure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _JUDGED: Final = ("validation", "test")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Duplicates:
-    """Pairs of film numbers, the smaller first; `training_copies`: training films that are also judged on."""
+    """Pairs of image numbers, the smaller first; `training_copies`: training images that are also judged on."""
 
     exact: tuple[tuple[int, int], ...]
     near: tuple[tuple[int, int], ...]
@@ -41,7 +41,7 @@ class Duplicates:
 
 
 def find_duplicates(images: NDArray[np.uint8], digests: Sequence[str], parts: Sequence[str]) -> Duplicates:
-    """Pairs of films (n, height, width, channels) with equal digests, or whose 32 x 32 means correlate above 0.998."""
+    """Pairs of images (n, height, width, channels) with equal digests, or whose 32 x 32 means correlate above 0.998."""
     exact = _exact(digests)
     near = tuple(pair for pair in _near(images) if pair not in set(exact))
     pairs = exact + near

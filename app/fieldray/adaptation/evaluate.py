@@ -1,7 +1,7 @@
-"""What a pack is worth: operating points chosen on the validation films, figures measured on the test films.
+"""What a pack is worth: operating points chosen on the validation images, figures measured on the test images.
 
 All shares carry their counts, shares and areas a 95 % interval over patients (`intervals`). Nothing is chosen on the
-test films.
+test images.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.adaptation import intervals, measures
+from fieldray.adaptation import intervals, metrics
 from fieldray.adaptation.intervals import Share, share
 from fieldray.adaptation.layouts import Row
-from fieldray.adaptation.measures import Scores, Truth
+from fieldray.adaptation.metrics import Scores, Truth
 from fieldray.adaptation.recipe import Point
 from fieldray.domain.model import Calibration, Estimate, OperatingPoint
 
@@ -26,8 +26,8 @@ _AGE_EDGES: Final = (0, 18, 40, 60, 200)
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Judged:
-    """Films of one part with a known answer: score in 0..1, truth, and their rows."""
+class Evaluated:
+    """Images of one part with a known answer: score in 0..1, truth, and their rows."""
 
     scores: Scores
     truth: Truth
@@ -35,7 +35,7 @@ class Judged:
 
     @property
     def patients(self) -> list[str]:
-        """Who each film is of."""
+        """Who each image is of."""
         return [row.person for row in self.rows]
 
     @property
@@ -44,45 +44,45 @@ class Judged:
         return intervals.area(self.scores, self.truth, patients=self.patients)
 
     def sensitivity(self, threshold: float) -> Share:
-        """At a threshold chosen on other films."""
+        """At a threshold chosen on other images."""
         return intervals.sensitivity(self.scores, self.truth, threshold=threshold, patients=self.patients)
 
     def specificity(self, threshold: float) -> Share:
-        """At a threshold chosen on other films."""
+        """At a threshold chosen on other images."""
         return intervals.specificity(self.scores, self.truth, threshold=threshold, patients=self.patients)
 
     def specificity_at(self, wanted: float) -> Share:
-        """Where the sensitivity on these films is at least `wanted`."""
+        """Where the sensitivity on these images is at least `wanted`."""
         return intervals.specificity_at_sensitivity(self.scores, self.truth, wanted=wanted, patients=self.patients)
 
-    def where(self, keep: NDArray[np.bool_]) -> Judged:
+    def where(self, keep: NDArray[np.bool_]) -> Evaluated:
         """Those that `keep` marks."""
         rows = [row for row, kept in zip(self.rows, keep, strict=True) if kept]
-        return Judged(scores=self.scores[keep], truth=self.truth[keep], rows=rows)
+        return Evaluated(scores=self.scores[keep], truth=self.truth[keep], rows=rows)
 
-    def calibrated(self, calibration: Calibration) -> Judged:
-        """The same films with calibrated scores."""
-        return Judged(scores=measures.calibrated(self.scores, calibration), truth=self.truth, rows=self.rows)
+    def calibrated(self, calibration: Calibration) -> Evaluated:
+        """The same images with calibrated scores."""
+        return Evaluated(scores=metrics.calibrated(self.scores, calibration), truth=self.truth, rows=self.rows)
 
 
-def known(scores: NDArray[np.float64], targets: NDArray[np.float32], rows: Sequence[Row]) -> Judged:
-    """One label's films (scores and targets (n,)) whose answer is known."""
+def known(scores: NDArray[np.float64], targets: NDArray[np.float32], rows: Sequence[Row]) -> Evaluated:
+    """One label's images (scores and targets (n,)) whose answer is known."""
     keep = ~np.isnan(targets)
-    whole = Judged(scores=scores, truth=targets >= 0.5, rows=rows)
+    whole = Evaluated(scores=scores, truth=targets >= 0.5, rows=rows)
     return whole.where(keep)
 
 
-def choose_point(point: Point, *, label: str, validation: Judged, test: Judged) -> OperatingPoint:
-    """An operating point: threshold and band from the validation films, its figures from the test films.
+def choose_point(point: Point, *, label: str, validation: Evaluated, test: Evaluated) -> OperatingPoint:
+    """An operating point: threshold and band from the validation images, its figures from the test images.
 
     Both parts hold calibrated scores.
     """
     if point.rule == "balance":
-        threshold = measures.threshold_for_balance(validation.scores, validation.truth)
+        threshold = metrics.threshold_for_balance(validation.scores, validation.truth)
     else:
-        threshold = measures.threshold_for_sensitivity(validation.scores, validation.truth, wanted=point.sensitivity)
-    low = measures.threshold_for_sensitivity(validation.scores, validation.truth, wanted=point.band_catches)
-    high = 1 - measures.threshold_for_sensitivity(1 - validation.scores, ~validation.truth, wanted=point.band_clears)
+        threshold = metrics.threshold_for_sensitivity(validation.scores, validation.truth, wanted=point.sensitivity)
+    low = metrics.threshold_for_sensitivity(validation.scores, validation.truth, wanted=point.band_catches)
+    high = 1 - metrics.threshold_for_sensitivity(1 - validation.scores, ~validation.truth, wanted=point.band_clears)
     return OperatingPoint(
         name=point.name,
         titles=point.titles,
@@ -96,17 +96,17 @@ def choose_point(point: Point, *, label: str, validation: Judged, test: Judged) 
     )
 
 
-def _measured_on(films: int, patients: int) -> dict[str, str]:
+def _measured_on(images: int, patients: int) -> dict[str, str]:
     return {
-        "en": f"the test part ({films} films, {patients} patients)",
-        "uk": f"тестовій частині ({films} знімків, {patients} пацієнтів)",
+        "en": f"the test part ({images} images, {patients} patients)",
+        "uk": f"тестовій частині ({images} знімків, {patients} пацієнтів)",
     }
 
 
-def figures(test: Judged, *, points: Sequence[OperatingPoint]) -> dict[str, Any]:
+def figures(test: Evaluated, *, points: Sequence[OperatingPoint]) -> dict[str, Any]:
     """Everything measured on one part with calibrated scores, ready for JSON."""
     return {
-        "films": len(test.rows),
+        "images": len(test.rows),
         "patients": len(set(test.patients)),
         "positive": int(test.truth.sum()),
         "negative": int((~test.truth).sum()),
@@ -114,15 +114,15 @@ def figures(test: Judged, *, points: Sequence[OperatingPoint]) -> dict[str, Any]
         "specificity_at_sensitivity": {
             f"{wanted:.2f}": asdict(test.specificity_at(wanted)) for wanted in WANTED_SENSITIVITIES
         },
-        "calibration_error": measures.calibration_error(test.scores, test.truth),
+        "calibration_error": metrics.calibration_error(test.scores, test.truth),
         "points": {point.name: point_figures(test, point) for point in points},
     }
 
 
-def point_figures(test: Judged, point: OperatingPoint) -> dict[str, Any]:
+def point_figures(test: Evaluated, point: OperatingPoint) -> dict[str, Any]:
     """Sensitivity, specificity and accuracy at the threshold, and what the not-sure band changes.
 
-    sensitivity_with_band counts "not sure" as caught, since a person looks at it; decided_* are over the films
+    sensitivity_with_band counts "not sure" as caught, since a person looks at it; decided_* are over the images
     outside the band.
     """
     threshold, low, high = point.threshold, point.unsure_low, point.unsure_high
@@ -144,8 +144,8 @@ def point_figures(test: Judged, point: OperatingPoint) -> dict[str, Any]:
     }
 
 
-def by_group(test: Judged) -> dict[str, dict[str, Any]]:
-    """AUC by view, sex, age and source, where a group has ten films of each class."""
+def by_group(test: Evaluated) -> dict[str, dict[str, Any]]:
+    """AUC by view, sex, age and source, where a group has ten images of each class."""
     groups: Mapping[str, list[str]] = {
         "view": [row.view for row in test.rows],
         "sex": [row.sex for row in test.rows],
@@ -157,23 +157,23 @@ def by_group(test: Judged) -> dict[str, dict[str, Any]]:
         for value in sorted(set(values) - {""}):
             part = test.where(np.array([own == value for own in values]))
             if min(part.truth.sum(), (~part.truth).sum()) >= _SMALLEST_GROUP:
-                facts = {"films": len(part.rows), "positive": int(part.truth.sum()), "auc": asdict(part.area)}
+                facts = {"images": len(part.rows), "positive": int(part.truth.sum()), "auc": asdict(part.area)}
                 found.setdefault(name, {})[value] = facts
     return found
 
 
-def compare(whole: Judged, integer: Judged) -> dict[str, float]:
-    """Float against int8 on the same films, raw scores."""
+def compare(whole: Evaluated, integer: Evaluated) -> dict[str, float]:
+    """Float against int8 on the same images, raw scores."""
     return {
         "mean_absolute_difference": float(np.abs(whole.scores - integer.scores).mean()),
         "largest_difference": float(np.abs(whole.scores - integer.scores).max()),
-        "auc_float": measures.auc(whole.scores, whole.truth),
-        "auc_int8": measures.auc(integer.scores, integer.truth),
+        "auc_float": metrics.auc(whole.scores, whole.truth),
+        "auc_int8": metrics.auc(integer.scores, integer.truth),
     }
 
 
 def auc_difference(scores: Scores, truth: Truth, *, patients: list[str]) -> dict[str, float]:
-    """The AUC of the second column of scores (films, 2) less the first's: value, and an interval over patients."""
+    """The AUC of the second column of scores (images, 2) less the first's: value, and an interval over patients."""
     return dict(zip(("value", "low", "high"), intervals.area_difference(scores, truth, patients=patients), strict=True))
 
 

@@ -115,7 +115,7 @@ def _share_of_rate(step: int, steps: int) -> float:
 
 
 def _drawn(count: int, size: int, seed: int, steps: int) -> Iterator[NDArray[np.int64]]:
-    """The images of each step, shuffled anew each time round; a batch longer than the data is the data."""
+    """The images of each step, shuffled again each time round; a batch longer than the data is the data."""
     generator, size = np.random.default_rng(seed), min(size, count)
     starts = range(0, count - size + 1, size)
     for step in range(steps):

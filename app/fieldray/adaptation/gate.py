@@ -1,17 +1,17 @@
-"""The refusal gate: how far a film's pooled features may lie from those of the films the network was trained on."""
+"""The refusal gate: how far an image's pooled features may lie from those of the images the network was trained on."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.domain.model import RefusalGate
+from fieldray.domain.model import OodGate
 
 Features = NDArray[np.float32]
 
 
-def fit_gate(training: Features, validation: Features, *, components: int, keeps: float) -> RefusalGate:
-    """Whitening by the training features' main components; the limit lets `keeps` of the validation films through.
+def fit_gate(training: Features, validation: Features, *, components: int, keeps: float) -> OodGate:
+    """Whitening by the training features' main components; the limit lets `keeps` of the validation images through.
 
     The smallest components kept are noise of the integers; a floor of a thousandth of the mean variance tames them.
     """
@@ -21,11 +21,11 @@ def fit_gate(training: Features, validation: Features, *, components: int, keeps
     chosen = np.argsort(variances)[::-1][: min(components, len(variances))]
     floor = 1e-3 * float(variances.mean())
     projection = directions[:, chosen] / np.sqrt(np.maximum(variances[chosen], floor))
-    loose = RefusalGate(mean=mean.astype(np.float32), projection=projection.astype(np.float32), limit=1.0)
+    loose = OodGate(mean=mean.astype(np.float32), projection=projection.astype(np.float32), limit=1.0)
     limit = float(np.quantile(distances(loose, validation), keeps))
-    return RefusalGate(mean=loose.mean, projection=loose.projection, limit=limit)
+    return OodGate(mean=loose.mean, projection=loose.projection, limit=limit)
 
 
-def distances(gate: RefusalGate, features: Features) -> NDArray[np.float64]:
-    """Distance (n,) of each film's features (n, f), by the gate's own rule."""
+def distances(gate: OodGate, features: Features) -> NDArray[np.float64]:
+    """Distance (n,) of each image's features (n, f), by the gate's own rule."""
     return np.array([gate.distance(row) for row in features])

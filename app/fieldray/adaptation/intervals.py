@@ -2,7 +2,7 @@
 
 A percentile bootstrap has no width where every image is right: 63 of 63 became 1.000 (1.000 to 1.000). Over normal
 scores with a true area of 0.99 it held the truth in 70 of 100 data sets of 20 and 20 images, the interval here in 97.
-So a share has Wilson's interval and an area Newcombe's. What is drawn anew is left for what has no such formula: the
+So a share has Wilson's interval and an area Newcombe's. What is drawn again is left for what has no such formula: the
 difference of two areas, and a share at a threshold that the same images chose.
 
 Images of one patient are alike. How much, few images cannot say, so the least is assumed: as if all images of a patient
@@ -24,8 +24,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.adaptation import measures
-from fieldray.adaptation.measures import Scores, Truth
+from fieldray.adaptation import metrics
+from fieldray.adaptation.metrics import Scores, Truth
 from fieldray.domain.model import Estimate
 
 _Z: Final = 1.959964  # 97.5 % of a normal distribution lie below
@@ -92,9 +92,9 @@ def specificity_at_sensitivity(scores: Scores, truth: Truth, *, wanted: float, p
 
     def measure(drawn: Scores, answers: Truth) -> float:
         both = answers.any() and not answers.all()
-        return measures.specificity_at_sensitivity(drawn, answers, wanted=wanted) if both else math.nan
+        return metrics.specificity_at_sensitivity(drawn, answers, wanted=wanted) if both else math.nan
 
-    threshold = measures.threshold_for_sensitivity(scores, truth, wanted=wanted)
+    threshold = metrics.threshold_for_sensitivity(scores, truth, wanted=wanted)
     found = specificity(scores, truth, threshold=threshold, patients=patients)
     _, low, high = drawn_interval(measure, scores, truth, patients=patients)
     return Share(found.count, found.of, found.value, min(found.low, low), max(found.high, high))
@@ -102,7 +102,7 @@ def specificity_at_sensitivity(scores: Scores, truth: Truth, *, wanted: float, p
 
 def area(scores: Scores, truth: Truth, *, patients: Sequence[str]) -> Estimate:
     """The area under the ROC curve with Newcombe's interval. Raises ValueError where a class has no images."""
-    value = measures.auc(scores, truth)
+    value = metrics.auc(scores, truth)
     if math.isnan(value):
         raise ValueError("the area has no value: a class has no images")
     positives, negatives = (effective_number(_of(patients, own)) for own in (truth, ~truth))
@@ -137,7 +137,7 @@ def area_difference(scores: Scores, truth: Truth, *, patients: Sequence[str]) ->
     """
 
     def difference(drawn: Scores, answers: Truth) -> float:
-        return measures.auc(drawn[:, 1], answers) - measures.auc(drawn[:, 0], answers)
+        return metrics.auc(drawn[:, 1], answers) - metrics.auc(drawn[:, 0], answers)
 
     value, low, high = drawn_interval(difference, scores, truth, patients=patients)
     if low < high:

@@ -1,4 +1,4 @@
-"""Published layouts of labelled films, each read into the same rows: class folders, CSV, CheXpert, NIH, our index."""
+"""Published layouts of labelled images, each read into the same rows: class folders, CSV, CheXpert, NIH, our index."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _YEARS: Final = re.compile(r"(\d{1,3}(?:\.\d+)?)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One labelled film before it is read.
+    """One labelled image before it is read.
 
     classes     what is known to be there; unknown: classes of which nothing is known
     origin      file and line, for messages
@@ -55,7 +55,7 @@ def read_source(source: Source) -> list[Row]:
 
     Raises UsageProblem: data_unreadable, data_column (naming the columns there are), data_row, data_empty.
     """
-    rows = [row for row in _READERS[source.layout](source) if not row.classes & set(source.drop)]
+    rows = [row for row in _LAYOUT_READERS[source.layout](source) if not row.classes & set(source.drop)]
     if not rows:
         raise UsageProblem(reason("data_empty", name=source.name, path=source.path))
     return rows
@@ -176,18 +176,18 @@ def _table(source: Source, needed: tuple[str, ...]) -> Iterator[tuple[int, Mappi
     """Line number and cells of each row that `where` lets through."""
     try:
         with source.path.open(encoding="utf-8-sig", newline="") as stream:
-            reader = csv.DictReader(stream)
-            known = reader.fieldnames or []
+            decoder = csv.DictReader(stream)
+            known = decoder.fieldnames or []
             for column in (*needed, *source.where):
                 if column not in known:
                     raise UsageProblem(
                         reason("data_column", path=source.path, column=column, known=", ".join(known) or "-")
                     )
-            for row in reader:
+            for row in decoder:
                 if any(value is None for value in row.values()) or None in row:
-                    raise _bad_row(source, reader.line_num, "it has another number of cells than the header")
+                    raise _bad_row(source, decoder.line_num, "it has another number of cells than the header")
                 if all(row[column] in values for column, values in source.where.items()):
-                    yield reader.line_num, row
+                    yield decoder.line_num, row
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UsageProblem(reason("data_unreadable", path=source.path, detail=error)) from error
 
@@ -215,7 +215,7 @@ def _bad_row(source: Source, line: int, detail: str) -> UsageProblem:
     return UsageProblem(reason("data_row", path=source.path, line=line, detail=detail))
 
 
-_READERS: Final[Mapping[str, Callable[[Source], Iterator[Row]]]] = {
+_LAYOUT_READERS: Final[Mapping[str, Callable[[Source], Iterator[Row]]]] = {
     "index": _read_index,
     "csv": _read_csv,
     "folders": _read_folders,

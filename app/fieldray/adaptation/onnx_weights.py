@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.adaptation.specification import Specification
-from fieldray.adaptation.unfold import unfold
+from fieldray.adaptation.unfold_batchnorm import unfold_batchnorm
 from fieldray.adaptation.weights import Weights
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
@@ -23,12 +23,12 @@ Convolution = tuple[NDArray[np.float32], NDArray[np.float32]]
 
 
 def onnx_weights(
-    path: Path, specification: Specification, *, films: NDArray[np.uint8], scale: float, offsets: Sequence[float]
+    path: Path, specification: Specification, *, images: NDArray[np.uint8], scale: float, offsets: Sequence[float]
 ) -> Weights:
-    """The weights of the convolutions, with normalisations made from the films.
+    """The weights of the convolutions, with normalisations made from the images.
 
     specification    the file's network, or one without its last stages
-    films            (n, height, width, channels), a few dozen that are trained on
+    images            (n, height, width, channels), a few dozen that are trained on
     scale, offsets   the file's network was fed x * scale + offset of a channel, of a value x in 0..1
     Raises UsageProblem: `data_unreadable` (no ONNX file, or the package onnx is missing), `weights_unfit` (another
     network, or normalisations that are not folded in).
@@ -41,7 +41,7 @@ def onnx_weights(
     kernel, bias = found[0]
     found[0] = _for_grey(kernel, bias, specification.input_channels, scale=scale, offsets=offsets)
     folded = {layer.name: convolution for layer, convolution in zip(layers, found, strict=False)}
-    return unfold(specification, folded, films)
+    return unfold_batchnorm(specification, folded, images)
 
 
 def _read(path: Path) -> Any:
@@ -63,10 +63,10 @@ def _convolutions(graph: Any) -> Iterator[Convolution]:
 
     arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
     nodes = [node for node in graph.node if node.op_type == "Conv" and all(name in arrays for name in node.input[1:])]
-    readers: dict[str, list[Any]] = {}
+    decoders: dict[str, list[Any]] = {}
     for node in nodes:
-        readers.setdefault(node.input[0], []).append(node)
-    for shared in readers.values():
+        decoders.setdefault(node.input[0], []).append(node)
+    for shared in decoders.values():
         for node in sorted(shared, key=lambda node: -len(arrays[node.input[1]])):
             kernel = np.asarray(arrays[node.input[1]], np.float32).transpose(2, 3, 1, 0)
             bias = arrays[node.input[2]] if len(node.input) > 2 else np.zeros(kernel.shape[-1])

@@ -29,9 +29,9 @@ from fieldray.domain.model import (
     InputSpec,
     Label,
     Manifest,
+    OodGate,
     OperatingPoint,
     OutputRoles,
-    RefusalGate,
 )
 from fieldray.errors import UsageProblem
 from fieldray.imaging.preprocess import to_tensor
@@ -127,7 +127,7 @@ def _point(entry: Mapping[str, Any]) -> OperatingPoint:
 
 def _figures(labels: Mapping[str, Any]) -> dict[str, Any]:
     """What a clinician may ask for; the rest is in the card."""
-    names = ("films", "patients", "positive", "negative", "auc", "specificity_at_sensitivity", "calibration_error")
+    names = ("images", "patients", "positive", "negative", "auc", "specificity_at_sensitivity", "calibration_error")
     return {
         code: {
             "test": {name: found["test"][name] for name in names},
@@ -138,9 +138,9 @@ def _figures(labels: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _gate(run: Run) -> RefusalGate:
+def _gate(run: Run) -> OodGate:
     with np.load(run.folder("evaluate") / "gate.npz", allow_pickle=False) as arrays:
-        return RefusalGate(mean=arrays["mean"], projection=arrays["projection"], limit=float(arrays["limit"]))
+        return OodGate(mean=arrays["mean"], projection=arrays["projection"], limit=float(arrays["limit"]))
 
 
 def _provenance(run: Run) -> dict[str, str]:
@@ -164,7 +164,7 @@ def _version(name: str) -> str:
 
 
 def _golden(run: Run, manifest: Manifest) -> GoldenVectors:
-    """Synthetic films, no patient's, whose scores lie far apart, and what the file gives for them here."""
+    """Synthetic images, no patient's, whose scores lie far apart, and what the file gives for them here."""
     inputs = np.stack([_phantom(seed, manifest.input) for seed in range(_GOLDEN_CANDIDATES)])
     file = converted(run, "int8")
     scores = answer(

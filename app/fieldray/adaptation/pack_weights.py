@@ -11,10 +11,10 @@ from ai_edge_litert import schema_py_generated as schema
 from numpy.typing import NDArray
 
 from fieldray.adaptation.specification import Specification
-from fieldray.adaptation.unfold import Folded, unfold
+from fieldray.adaptation.unfold_batchnorm import Folded, unfold_batchnorm
 from fieldray.adaptation.weights import Weights
 from fieldray.errors import UsageProblem
-from fieldray.packs.sealed import read_files, read_sealed
+from fieldray.packs.verified import read_files, read_verified_manifest
 from fieldray.reasons import reason
 
 _INT8: Final = 9
@@ -23,14 +23,14 @@ _INT8: Final = 9
 def pack_weights(folder: Path, specification: Specification) -> Weights:
     """The weights of the convolutions of a pack's network that a network like it has too.
 
-    Each channel's statistics come from the pack's own golden films.
+    Each channel's statistics come from the pack's own golden images.
     specification    the network to start; of another side it may be, and with other labels
-    Raises UsageProblem `weights_unfit` where the pack has no golden films or another network, PackProblem.
+    Raises UsageProblem `weights_unfit` where the pack has no golden images or another network, PackProblem.
     """
-    folded, films = _read(folder, specification)
-    if films is None:
+    folded, images = _read(folder, specification)
+    if images is None:
         raise UsageProblem(reason("weights_unfit", path=folder))
-    return unfold(specification, folded, films)
+    return unfold_batchnorm(specification, folded, images)
 
 
 def pack_channels(folder: Path, specification: Specification) -> dict[str, int]:
@@ -41,8 +41,8 @@ def pack_channels(folder: Path, specification: Specification) -> dict[str, int]:
 
 
 def _read(folder: Path, specification: Specification) -> tuple[Folded, NDArray[np.uint8] | None]:
-    """Kernel and bias of each convolution by the name it has here, and the pack's golden films."""
-    model = read_files(folder, read_sealed(folder)).model("signed")
+    """Kernel and bias of each convolution by the name it has here, and the pack's golden images."""
+    model = read_files(folder, read_verified_manifest(folder)).model("signed")
     layers = [layer for layer in specification.layers if layer.kind == "conv"]
     operators = list(convolutions(model.cpu_file))
     fits = len(layers) == len(operators) and all(

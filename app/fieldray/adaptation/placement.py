@@ -37,10 +37,10 @@ _LARGEST_SOFTMAX: Final = 16_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """One operator of the file; `why_on_cpu` is empty if it runs on the Edge TPU."""
+    """One operator of the file; `cpu_reason` is empty if it runs on the Edge TPU."""
 
     name: str
-    why_on_cpu: str = ""
+    cpu_reason: str = ""
     multiply_adds: int = 0
 
 
@@ -68,16 +68,16 @@ class Placement:
     @property
     def mapped(self) -> int:
         """Number of operators on the Edge TPU (for a compiled file: of its custom operators)."""
-        return sum(not row.why_on_cpu for row in self.operators)
+        return sum(not row.cpu_reason for row in self.operators)
 
     @property
     def left_on_cpu(self) -> Mapping[str, int]:
         """How many operators stay on the CPU, by "NAME: why"."""
-        return Counter(f"{row.name}: {row.why_on_cpu}" for row in self.operators if row.why_on_cpu)
+        return Counter(f"{row.name}: {row.cpu_reason}" for row in self.operators if row.cpu_reason)
 
 
 def estimate_ms(*, streamed_bytes: int, multiply_adds: int) -> float:
-    """Milliseconds per image on a stick at USB 3: 2.17 + 2.26 a MiB streamed + 0.77 a thousand million multiply-adds.
+    """Milliseconds per image on an Edge TPU at USB 3: 2.17 + 2.26 a MiB streamed + 0.77 a billion multiply-adds.
 
     Fits 9 of 11 models published by Coral within 9 %; DenseNet and Inception-ResNet are far off. An estimate.
     """
@@ -116,7 +116,7 @@ class _File:
         weights: dict[int, int] = {}
         for row in self.graph.operators:
             sources = {origin[index] for index in row.inputs if index in origin}
-            why = self._why_on_cpu(row)
+            why = self._cpu_reason(row)
             if not why and "after" in sources:
                 why = "comes after an operator that stays on the CPU"
             here = "tpu" if not why else "after" if sources & {"tpu", "after"} else "before"
@@ -124,7 +124,7 @@ class _File:
             if not why:
                 weights.update(self._constants(row))
             operators.append(
-                Operator(name=self._name(row), why_on_cpu=why, multiply_adds=0 if why else self._multiply_adds(row))
+                Operator(name=self._name(row), cpu_reason=why, multiply_adds=0 if why else self._multiply_adds(row))
             )
         return _forecast(tuple(operators), weight_bytes=sum(weights.values()))
 
@@ -134,7 +134,7 @@ class _File:
             compiled.read_package(bytes(row.customOptions)) for row in self.graph.operators if self.is_custom(row)
         ]
         operators = (
-            Operator(name=self._name(row), why_on_cpu="" if self.is_custom(row) else "left on the CPU by the compiler")
+            Operator(name=self._name(row), cpu_reason="" if self.is_custom(row) else "left on the CPU by the compiler")
             for row in self.graph.operators
         )
         return Placement(
@@ -157,15 +157,15 @@ class _File:
         name = self._names.get(max(code.builtinCode, code.deprecatedBuiltinCode), "UNKNOWN")
         return bytes(code.customCode or b"CUSTOM").decode(errors="replace") if name == "CUSTOM" else name
 
-    def _why_on_cpu(self, row: Any) -> str:
+    def _cpu_reason(self, row: Any) -> str:
         name = self._name(row)
         if name not in _MAPPED_NAMES:
             return "not an operator of the Edge TPU"
         tensors = [self.graph.tensors[index] for index in (*row.inputs, *row.outputs) if index >= 0]
-        reasons = (self._why_not(tensor) for tensor in tensors if not self._data(tensor))
+        reasons = (self._unavailable_reason(tensor) for tensor in tensors if not self._data(tensor))
         return next(filter(None, reasons), "") or _limit(name, row, _shape(tensors[0]))
 
-    def _why_not(self, tensor: Any) -> str:
+    def _unavailable_reason(self, tensor: Any) -> str:
         kind, shape = self._types.get(tensor.type, "unknown"), _shape(tensor)
         if kind not in ("INT8", "UINT8"):
             return f"works on {kind.lower()} values, not on 8-bit ones"
@@ -215,7 +215,7 @@ def _limit(name: str, row: Any, shape: list[int]) -> str:
 def _forecast(operators: tuple[Operator, ...], *, weight_bytes: int) -> Placement:
     on_chip = round(weight_bytes * _OVERHEAD)
     cached, work = min(on_chip, _BUDGET_BYTES), sum(row.multiply_adds for row in operators)
-    is_mapped = any(not row.why_on_cpu for row in operators)
+    is_mapped = any(not row.cpu_reason for row in operators)
     return Placement(
         compiled=False,
         operators=operators,
@@ -241,7 +241,7 @@ def describe(placement: Placement) -> str:
     ]
     lines += [f"  on the CPU: {count} x {why}" for why, count in placement.left_on_cpu.items()]
     if placement.estimate_ms is not None:
-        lines.append(f"About {placement.estimate_ms:.1f} ms an image on USB 3: an estimate, not measured")
+        lines.append(f"About {placement.estimate_ms:.1f} ms per image on USB 3: an estimate, not measured")
     if placement.least_runtime is not None:
         lines.append(f"Needs the Edge TPU runtime version {placement.least_runtime} or later")
     return "\n".join(lines)

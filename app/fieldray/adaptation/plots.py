@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from fieldray.adaptation.measures import Scores, Truth
+from fieldray.adaptation.metrics import Scores, Truth
 
 _BLUE: Final = "#0a6ebd"
 _RED: Final = "#c2410c"
@@ -24,7 +24,7 @@ _METADATA: Final = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
 
 
 def training_curves(history: Sequence[Mapping[str, Any]], *, labels: Sequence[str]) -> str:
-    """Loss, and AUC of each label on the validation films, against the epoch."""
+    """Loss, and AUC of each label on the validation images, against the epoch."""
     with rc_context(STYLE):
         figure, (left, right) = figure_of(2)
         epochs = [row["epoch"] for row in history]
@@ -49,20 +49,20 @@ def score_plots(scores: Scores, truth: Truth, *, points: Mapping[str, Mapping[st
         spread.hist(scores[truth], bins=bins, color=_RED, alpha=0.6, label="with")
         for point in points.values():
             spread.axvline(point["threshold"], color=_GREY, linewidth=1)
-        spread.set(xlabel="score", ylabel="films", yscale="log")
+        spread.set(xlabel="score", ylabel="images", yscale="log")
         spread.legend(frameon=False)
         return svg(figure)
 
 
-def class_map_plots(films: NDArray[np.uint8], maps: NDArray[np.float32], *, titles: Sequence[str]) -> str:
-    """Films (n, rows, columns) with their class map (n, map rows, map columns) laid over them."""
+def class_map_plots(images: NDArray[np.uint8], maps: NDArray[np.float32], *, titles: Sequence[str]) -> str:
+    """ImageSet (n, rows, columns) with their class map (n, map rows, map columns) laid over them."""
     with rc_context(STYLE):
-        figure = Figure(figsize=(9, 2.4 * -(-len(films) // 4)), layout="constrained")
-        rows, columns = films.shape[1:]
+        figure = Figure(figsize=(9, 2.4 * -(-len(images) // 4)), layout="constrained")
+        rows, columns = images.shape[1:]
         limit = float(np.abs(maps).max()) or 1.0
-        for number, (film, evidence, title) in enumerate(zip(films, maps, titles, strict=True), start=1):
-            axes = figure.add_subplot(-(-len(films) // 4), 4, number)
-            axes.imshow(film, cmap="gray", extent=(0, columns, rows, 0))
+        for number, (image, evidence, title) in enumerate(zip(images, maps, titles, strict=True), start=1):
+            axes = figure.add_subplot(-(-len(images) // 4), 4, number)
+            axes.imshow(image, cmap="gray", extent=(0, columns, rows, 0))
             axes.imshow(
                 evidence, cmap="coolwarm", alpha=0.35, vmin=-limit, vmax=limit, extent=(0, columns, rows, 0),
                 interpolation="bilinear",

@@ -78,7 +78,7 @@ def _row(row: ProfileRow) -> dict[str, Any]:
 
 def profile_section(found: Mapping[str, Any]) -> str:
     """The profile as HTML: a line for each mode, side and batch size."""
-    head = ("", "side", "batch", "iteration 1, ms", "2, ms", "3 and later, ms", "3 and later, ms an image")
+    head = ("", "side", "batch", "iteration 1, ms", "2, ms", "3 and later, ms", "3 and later, ms per image")
     times = ("first_ms", "second_ms", "later_ms", "later_ms_per_image")
     lines = [
         [row["mode"], row["side"], row["batch_size"], *(f"{row[key]:.2f}" for key in times)] for row in found["rows"]

@@ -24,8 +24,8 @@ from fieldray.adaptation.weights import Weights, keep_channels
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 
-FITTED_FILMS: Final = 1500
-"""So many training films fit the head, where there are so many."""
+FITTED_IMAGES: Final = 1500
+"""So many training images fit the head, where there are so many."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ def quantise_step(run: Run) -> Mapping[str, Any]:
     """Cut the head down to the labels of the pack, fit it to the integers, write the int8 and the float file."""
     data, folder = dataset_of(run), run.folder("quantise")
     drawn = np.random.default_rng(run.recipe.training.seed).permutation(data.indices("training"))
-    files = to_files(run.recipe, *load_network(run), films=data.films.images[drawn[:FITTED_FILMS]])
+    files = to_files(run.recipe, *load_network(run), images=data.image_set.images[drawn[:FITTED_IMAGES]])
     for name, file in (("float", files.whole), ("int8", files.integer)):
         write_atomically(folder / f"{name}.tflite", file.data)
     run.write("quantise", "outputs.json", {"float": files.whole.outputs, "int8": files.integer.outputs})
@@ -50,20 +50,20 @@ def quantise_step(run: Run) -> Mapping[str, Any]:
     return {"int8_bytes": len(files.integer.data), "float_bytes": len(files.whole.data)}
 
 
-def to_files(recipe: Recipe, specification: Specification, weights: Weights, *, films: NDArray[np.uint8]) -> Files:
+def to_files(recipe: Recipe, specification: Specification, weights: Weights, *, images: NDArray[np.uint8]) -> Files:
     """The network's files, with the labels of the pack alone.
 
-    films    (n, height, width, channels) training films, drawn by chance, `FITTED_FILMS` are enough: the recipe's
+    images    (n, height, width, channels) training images, drawn by chance, `FITTED_IMAGES` are enough: the recipe's
              `calibration_images` first of them give the ranges, all fit the head to the integers
     """
     kept = [index for index, label in enumerate(recipe.labels) if not label.auxiliary]
     specification, weights = keep_channels(specification, weights, keep={LABELS: np.array(kept)})
-    representative = films[: recipe.calibration_images]
+    representative = images[: recipe.calibration_images]
     weights = equalise(specification, weights, representative=representative)
     whole = to_float_file(specification, weights)
     integer = quantise(specification, weights, representative=representative)
     float_answers, integer_answers = (
-        answer(file.data, films, spec=recipe.input, outputs=file.roles(specification), labels=len(kept))
+        answer(file.data, images, spec=recipe.input, outputs=file.roles(specification), labels=len(kept))
         for file in (whole, integer)
     )
     refitted = refit_head(weights, whole=float_answers, integer=integer_answers)

@@ -30,7 +30,7 @@ NAMED_WEIGHTS: Final = ("none", "imagenet")
 class PackTexts:
     """`[pack]`: what the manifest and the card say in words.
 
-    Texts by language need en and uk. credits: where the films come from, their licences and whom to cite.
+    Texts by language need en and uk. credits: where the images come from, their licences and whom to cite.
     """
 
     id: str
@@ -113,7 +113,7 @@ class LabelRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """`[[data]]`: one source of labelled films.
+    """`[[data]]`: one source of labelled images.
 
     name        drawing is balanced within each name
     path        the CSV file, or the folder with one folder a class (layout "folders")
@@ -126,7 +126,7 @@ class Source:
     patient     layout "folders": regular expression whose first group, found in the file name, is the patient;
                 without it each file counts as a patient of its own
     share       how often it is drawn, relative to the others
-    judged      whether results may be measured on its films; a confounded source is good for training only
+    judged      whether results may be measured on its images; a confounded source is good for training only
     """
 
     name: str
@@ -217,27 +217,27 @@ class Point:
 class Evaluation:
     """`[evaluation]`: operating points, and images that the refusal gate must refuse.
 
-    strangers         images that are no chest films; strangers_side: films are shrunk to this side before they are
+    strangers         images that are no chest X-rays; ood_side: images are shrunk to this side before they are
                       compared with them, so that sharpness alone tells nothing (0: as they are)
-    gate_keeps        share of the validation films that the gate lets through; gate_components: of the whitening
-    example_films     how many films with their class maps the report shows (0 for a report that is published)
+    ood_gate_keeps        share of the validation images that the gate accepts; ood_gate_components: of the whitening
+    example_images     how many images with their class maps the report shows (0 for a report that is published)
     """
 
     points: tuple[Point, ...]
-    strangers: Source | None = None
-    strangers_side: int = 0
-    gate_keeps: float = 0.99
-    gate_components: int = 64
-    example_films: int = 8
+    ood_images: Source | None = None
+    ood_side: int = 0
+    ood_gate_keeps: float = 0.99
+    ood_gate_components: int = 64
+    example_images: int = 8
 
     def __post_init__(self) -> None:
-        if not self.points or not 0.9 <= self.gate_keeps < 1 or self.gate_components < 1:
-            raise ValueError("points are needed, gate_keeps must be 0.9..1 and gate_components 1 or more")
+        if not self.points or not 0.9 <= self.ood_gate_keeps < 1 or self.ood_gate_components < 1:
+            raise ValueError("points are needed, ood_gate_keeps must be 0.9..1 and ood_gate_components 1 or more")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """`[comparison]`: the unpruned network that the pack is measured against, trained on the same films.
+    """`[comparison]`: the unpruned network that the pack is measured against, trained on the same images.
 
     network, training    in place of the recipe's own
     """
@@ -253,7 +253,7 @@ class Recipe:
     run           the run folder
     results       folder for what is published of comparisons and cross-validations; without it, the run folder
     signing_key   private key file for the pack; made there if absent
-    calibration_images   how many training films decide the ranges of the integers
+    calibration_images   how many training images decide the ranges of the integers
     prune                `[prune]`: how the trained network is pruned; without it, it is not
     profile              `[profile]`: what `adapt profile` measures
     comparison           `[comparison]`: what `adapt compare` measures the pack against
@@ -299,7 +299,7 @@ def read_recipe(path: Path) -> Recipe:
     Raises UsageProblem (recipe_unreadable, recipe_key with the wrong key).
     """
     recipe, base = parse(Recipe, read_toml(path), where="recipe"), path.resolve().parent
-    strangers, comparison = recipe.evaluation.strangers, recipe.comparison
+    ood_images, comparison = recipe.evaluation.ood_images, recipe.comparison
     return replace(
         recipe,
         run=base / recipe.run,
@@ -307,7 +307,7 @@ def read_recipe(path: Path) -> Recipe:
         packs_folder=base / recipe.packs_folder,
         network=_with_path(recipe.network, base),
         data=tuple(_rooted(source, base) for source in recipe.data),
-        evaluation=replace(recipe.evaluation, strangers=_rooted(strangers, base) if strangers else None),
+        evaluation=replace(recipe.evaluation, ood_images=_rooted(ood_images, base) if ood_images else None),
         results=base / recipe.results.expanduser() if recipe.results else None,
         comparison=comparison and replace(comparison, network=_with_path(comparison.network, base)),
     )

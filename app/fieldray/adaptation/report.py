@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from fieldray.adaptation import measures
+from fieldray.adaptation import metrics
 from fieldray.adaptation.answers import answer
 from fieldray.adaptation.dataset import dataset_of
 from fieldray.adaptation.file_digests import content_digest
@@ -38,9 +38,9 @@ def report_step(run: Run) -> Mapping[str, Any]:
         _profile(run),
         _pruning(run),
         *[_label(run, label, results, chosen) for label in run.recipe.kept_labels],
-        "<h2>Films</h2>" + _facts(results["data"]),
+        "<h2>Images</h2>" + _facts(results["data"]),
         "<h2>Refusal gate</h2>" + _facts(results["gate"]),
-        _examples(run) if run.recipe.evaluation.example_films else "",
+        _examples(run) if run.recipe.evaluation.example_images else "",
         "<h2>Recipe as it was read</h2><pre>" + text((run.recipe.run / "recipe.json").read_text()) + "</pre>",
     ]
     path: Path = run.recipe.run / "report.html"
@@ -84,7 +84,7 @@ def _label(run: Run, label: LabelRule, results: Mapping[str, Any], chosen: Mappi
     with np.load(run.folder("evaluate") / "scores.npz", allow_pickle=False) as arrays:
         targets, raw = arrays["test_targets"][:, column], arrays["test"][:, column]
     known = ~np.isnan(targets)
-    scores = measures.calibrated(raw[known], Calibration(**chosen["calibration"][label.code]))
+    scores = metrics.calibrated(raw[known], Calibration(**chosen["calibration"][label.code]))
     test = found["test"]
     points = [
         [name, *(told(point[key]) for key in ("sensitivity", "specificity", "accuracy", "sensitivity_with_band"))]
@@ -95,23 +95,23 @@ def _label(run: Run, label: LabelRule, results: Mapping[str, Any], chosen: Mappi
     rows += [[f"specificity at sensitivity {at}", told(e)] for at, e in test["specificity_at_sensitivity"].items()]
     rows += [[name.replace("_", " "), f"{value:.4f}"] for name, value in found["float_against_int8"].items()]
     groups = [
-        [group, name, facts["films"], facts["positive"], told(facts["auc"])]
+        [group, name, facts["images"], facts["positive"], told(facts["auc"])]
         for group, members in found["by_group"].items()
         for name, facts in members.items()
     ]
     return (
-        f"<h2>{text(label.meaning['en'])}: test films</h2>"
+        f"<h2>{text(label.meaning['en'])}: test images</h2>"
         + score_plots(scores, targets[known] >= 0.5, points=test["points"])
         + table(["operating point", "sensitivity", "specificity", "accuracy", "sensitivity with band"], points)
         + table(["figure", "value (95 %)"], rows)
-        + (table(["group", "", "films", "with the finding", "AUC"], groups) if groups else "")
+        + (table(["group", "", "images", "with the finding", "AUC"], groups) if groups else "")
     )
 
 
 def _examples(run: Run) -> str:
-    """Test films spread over the scores of the first label, with their class maps."""
+    """Test images spread over the scores of the first label, with their class maps."""
     data, label = dataset_of(run), run.recipe.kept_labels[0]
-    samples, count = data.samples("test"), run.recipe.evaluation.example_films
+    samples, count = data.samples("test"), run.recipe.evaluation.example_images
     with np.load(run.folder("evaluate") / "scores.npz", allow_pickle=False) as arrays:
         order = np.argsort(arrays["test"][:, 0])
     chosen = order[np.linspace(0, len(order) - 1, min(count, len(order))).round().astype(int)]
@@ -125,8 +125,8 @@ def _examples(run: Run) -> str:
     )
     truths = samples.targets[chosen, run.recipe.labels.index(label)]
     titles = [f"{score:.2f} (truth {truth:g})" for score, truth in zip(found.scores[:, 0], truths, strict=True)]
-    films = samples.images[chosen, :, :, 0]
-    return f"<h2>Class maps of {text(label.code)}</h2>" + class_map_plots(films, found.class_maps[:, 0], titles=titles)
+    images = samples.images[chosen, :, :, 0]
+    return f"<h2>Class maps of {text(label.code)}</h2>" + class_map_plots(images, found.class_maps[:, 0], titles=titles)
 
 
 def _facts(facts: Mapping[str, Any]) -> str:

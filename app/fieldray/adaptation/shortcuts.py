@@ -1,7 +1,7 @@
 """What cannot be the finding but may still tell the classes apart: the border's pixels alone, and a 16 x 16 thumbnail.
 
 A network that scores no better than these has learned nothing about lungs. Each is a logistic regression on
-standardised pixels, fitted on the training films and judged on the test films, like the network.
+standardised pixels, fitted on the training images and judged on the test images, like the network.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.adaptation.duplicates import thumbnails
-from fieldray.adaptation.measures import fit_logistic
+from fieldray.adaptation.metrics import fit_logistic
 from fieldray.domain.logistic import sigmoid
 
 _THUMBNAIL_SIDE: Final = 16
 _BORDER_SHARE: Final = 0.06
 _BORDER_POINTS: Final = 64
-_MOST_FILMS: Final = 4000
+_MOST_IMAGES: Final = 4000
 _RIDGE: Final = 30.0
 
 
 def border_pixels(images: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """(n, 256): the outermost 6 % of the film, averaged over 64 stretches of each side."""
+    """(n, 256): the outermost 6 % of the image, averaged over 64 stretches of each side."""
     height, width = images.shape[1:3]
     deep = max(1, round(_BORDER_SHARE * min(height, width)))
     grey = images[:, :, :, 0]
@@ -36,15 +36,15 @@ def border_pixels(images: NDArray[np.uint8]) -> NDArray[np.float64]:
 
 
 def thumbnail_pixels(images: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """(n, 256): the film as 16 x 16 pixels."""
+    """(n, 256): the image as 16 x 16 pixels."""
     return thumbnails(images, side=_THUMBNAIL_SIDE)
 
 
 def shortcut_scores(
     training: NDArray[np.float64], truth: NDArray[np.bool_], judged: NDArray[np.float64], *, seed: int = 0
 ) -> NDArray[np.float64]:
-    """Scores (n,) of `judged` pixels by a logistic regression on the training pixels (at most 4000 films, drawn)."""
-    chosen = np.random.default_rng(seed).permutation(len(training))[:_MOST_FILMS]
+    """Scores (n,) of `judged` pixels by a logistic regression on the training pixels (at most 4000 images, drawn)."""
+    chosen = np.random.default_rng(seed).permutation(len(training))[:_MOST_IMAGES]
     mean, spread = training[chosen].mean(0), training[chosen].std(0) + 1e-6
     weights = fit_logistic((training[chosen] - mean) / spread, truth[chosen], ridge=_RIDGE)
     return sigmoid(((judged - mean) / spread) @ weights[:-1] + weights[-1])

@@ -39,7 +39,7 @@ def _target(row: Row, label: LabelRule) -> float:
 def split_rows(rows: Sequence[Row], split: Split, sources: Sequence[Source]) -> list[str]:
     """The part of each row: "training", "validation", "test", or "none" for what is left out.
 
-    Films of a source that is not judged are left out where they are not for training. Raises UsageProblem: data_leak
+    Images of a source that is not judged are left out where they are not for training. Raises UsageProblem: data_leak
     when a patient would be on two sides, data_split for values without a meaning.
     """
     if split.by == "random":
@@ -55,7 +55,7 @@ def split_rows(rows: Sequence[Row], split: Split, sources: Sequence[Source]) -> 
 
 
 def check_classes(parts: Sequence[str], targets: NDArray[np.float32], labels: Sequence[LabelRule]) -> None:
-    """Raises UsageProblem `data_class_empty` where a label has no positive or no negative film in a part.
+    """Raises UsageProblem `data_class_empty` where a label has no positive or no negative image in a part.
 
     An auxiliary label is needed in training only.
     """
@@ -122,7 +122,7 @@ def refuse_leak(rows: Sequence[Row], parts: Sequence[str]) -> None:
 
 
 def counts(parts: Sequence[str], targets: NDArray[np.float32], column: int) -> dict[str, dict[str, int]]:
-    """Numbers of positive, negative and unknown films of a label in each part."""
+    """Numbers of positive, negative and unknown images of a label in each part."""
     names = {1.0: "positive", 0.0: "negative"}
     found = Counter((part, names.get(float(t), "unknown")) for part, t in zip(parts, targets[:, column], strict=True))
     return {part: {kind: found[part, kind] for kind in ("positive", "negative", "unknown")} for part in PARTS}

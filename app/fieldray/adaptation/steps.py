@@ -81,7 +81,7 @@ def train_as_told(
     frozen = {layer.name for layer in specification.layers} - {specification.outputs["class_maps"]}
     return train(
         specification,
-        starting_weights(recipe, specification, films=training.images),
+        starting_weights(recipe, specification, images=training.images),
         training=training,
         validation=validation,
         schedule=schedule_of(recipe),
@@ -131,29 +131,29 @@ def _channels_of_pack(pack: Path, whole: Specification, choice: NetworkChoice) -
     return pack_channels(pack, whole)
 
 
-def starting_weights(recipe: Recipe, specification: Specification, *, films: NDArray[np.uint8]) -> Weights:
+def starting_weights(recipe: Recipe, specification: Specification, *, images: NDArray[np.uint8]) -> Weights:
     """Initial weights, with those of another network copied in where name and shape are the same.
 
-    films    those that are trained on
+    images    those that are trained on
     Raises UsageProblem `weights_unfit` when nothing fits.
     """
     weights, source = initial_weights(specification, seed=recipe.training.seed), recipe.network.weights
     if source == "none":
         return weights
-    found = imagenet_weights(specification) if source == "imagenet" else _other_weights(recipe, specification, films)
+    found = imagenet_weights(specification) if source == "imagenet" else _other_weights(recipe, specification, images)
     if not copy_matching({key: array for key, array in found.items() if not key.startswith("class_maps/")}, weights):
         raise UsageProblem(reason("weights_unfit", path=source))
     return weights
 
 
-def _other_weights(recipe: Recipe, specification: Specification, films: NDArray[np.uint8]) -> Weights:
+def _other_weights(recipe: Recipe, specification: Specification, images: NDArray[np.uint8]) -> Weights:
     path = Path(recipe.network.weights)
     if path.is_dir():
         return pack_weights(path, specification)
     if path.suffix == ".onnx":
-        few = films[:: max(1, len(films) // _STATISTICS_IMAGES)][:_STATISTICS_IMAGES]
+        few = images[:: max(1, len(images) // _STATISTICS_IMAGES)][:_STATISTICS_IMAGES]
         scale, offsets = recipe.network.weights_scale, recipe.network.weights_offsets
-        return onnx_weights(path, specification, films=few, scale=scale, offsets=offsets)
+        return onnx_weights(path, specification, images=few, scale=scale, offsets=offsets)
     try:
         return load_weights(path)
     except (OSError, ValueError) as problem:

@@ -21,7 +21,7 @@ from fieldray.adaptation.checkpoint import CHECKPOINT, Checkpoint, Kept
 from fieldray.adaptation.digest import digest
 from fieldray.adaptation.drawing import balanced_draw
 from fieldray.adaptation.engine import Engine, EngineName, EngineSettings, open_engine
-from fieldray.adaptation.measures import auc
+from fieldray.adaptation.metrics import auc
 from fieldray.adaptation.specification import Specification
 from fieldray.adaptation.weights import Weights
 from fieldray.errors import UsageProblem

@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from fieldray.bench.facts import HostFacts
 from fieldray.bench.machine import MachineFacts
-from fieldray.inference.coral import CoralStatus
+from fieldray.inference.coral.status import CoralStatus
 from fieldray.reasons import Reason, reason
 
 Weight = Literal["stop", "change", "well"]
@@ -24,7 +24,7 @@ _FAST: Final = frozenset({"AVX2", "NEON"})
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One sentence. "stop": films cannot be screened before this is mended; "change": it would be better; "well"."""
+    """One sentence. "stop": images cannot be screened before this is fixed; "change": it would be better; "well"."""
 
     weight: Weight
     reason: Reason
@@ -32,7 +32,7 @@ class Finding:
 
 def findings(facts: HostFacts) -> tuple[Finding, ...]:
     """The most serious ones first."""
-    found = [*_stops(facts), *_machine(facts.machine), *_software(facts), *_places(facts), *_stick(facts.stick)]
+    found = [*_stops(facts), *_machine(facts.machine), *_software(facts), *_places(facts), *_edgetpu(facts.edgetpu)]
     if facts.trial.problem is None:
         trial = facts.trial
         words = reason("host_trial_well", pack=trial.pack_name, backend=trial.backend, seconds=f"{trial.seconds:.1f}")
@@ -91,11 +91,11 @@ def _places(facts: HostFacts) -> Iterator[Finding]:
             yield Finding("change", reason("host_other_pack", name=pack.name, detail=pack.problem.text))
 
 
-def _stick(stick: CoralStatus) -> Iterator[Finding]:
-    if stick.state == "absent":
-        # a missing Edge TPU runtime is no fault of a computer that has no stick
-        yield Finding("well", reason("host_no_stick"))
+def _edgetpu(edgetpu: CoralStatus) -> Iterator[Finding]:
+    if edgetpu.state == "absent":
+        # a missing Edge TPU runtime is no fault of a computer that has no Edge TPU
+        yield Finding("well", reason("host_no_edgetpu"))
         return
-    yield Finding("change", stick.reason) if stick.reason else Finding("well", reason("host_stick_well"))
-    for note in stick.notes:
+    yield Finding("change", edgetpu.reason) if edgetpu.reason else Finding("well", reason("host_edgetpu_well"))
+    for note in edgetpu.notes:
         yield Finding("change", note)

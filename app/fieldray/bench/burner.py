@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from fieldray.wire import Message
+from fieldray.processes.wire import Message
 
 _PERIOD_S: Final = 0.1
 _BURSTS_S: Final = (0.1, 1.0)  # a person's programs work in spells of many lengths

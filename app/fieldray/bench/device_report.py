@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from fieldray.bench.measurement import FILE, NETWORK, Measurement
 from fieldray.bench.report import Block, Chart, Points, Report, Series, Table
-from fieldray.bench.sample import START_UP, Summary, by_iteration
+from fieldray.bench.timing_statistics import START_UP, Summary, by_iteration
 from fieldray.domain.prediction import BackendName
 from fieldray.reasons import Reason
 
@@ -27,12 +27,12 @@ class Costs:
 
 
 def device_report(
-    measurements: Sequence[Measurement], *, costs: Costs, problems: Mapping[str, Reason], films: str
+    measurements: Sequence[Measurement], *, costs: Costs, problems: Mapping[str, Reason], images: str
 ) -> Report:
-    """Tables, pictures and figures; `problems` says what could not be measured, `films` what was run on."""
+    """Tables, pictures and figures; `problems` says what could not be measured, `images` what was run on."""
     blocks: list[Block] = [_times(measurements), _rates(measurements, costs)]
     blocks += [_lines(scope, measurements) for scope in (NETWORK, FILE)]
-    notes = [f"Run on {films}."]
+    notes = [f"Run on {images}."]
     details = {one.subject.name: ", ".join(sorted(one.subject.details)) for one in measurements}
     notes += [f"{name}: {detail}." for name, detail in details.items()]
     notes += [f"Not measured: {name}. {why.text}" for name, why in problems.items()]
@@ -42,7 +42,7 @@ def device_report(
         title="Fieldray: time and rate of each backend",
         blocks=tuple(blocks),
         data={
-            "films": films,
+            "images": images,
             "measurements": [_data(one, costs) for one in measurements],
             "not_measured": {name: why.text for name, why in problems.items()},
         },

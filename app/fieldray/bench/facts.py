@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fieldray.bench.machine import MachineFacts, look_at_machine
-from fieldray.bench.places import PlaceFacts, look_at_places
-from fieldray.bench.software import SoftwareFacts, look_at_software
+from fieldray.bench.machine import MachineFacts, machine_facts
+from fieldray.bench.software import SoftwareFacts, software_facts
+from fieldray.bench.storage_check import StorageFacts, check_storage
 from fieldray.bench.trial import TrialFacts, try_screening
 from fieldray.domain.model import Model
-from fieldray.inference import coral
-from fieldray.inference.coral import CoralStatus
+from fieldray.inference.coral import status
+from fieldray.inference.coral.status import CoralStatus
 from fieldray.packs.library import PackLibrary
 
 
@@ -22,17 +22,17 @@ class HostFacts:
 
     machine: MachineFacts
     software: SoftwareFacts
-    places: PlaceFacts
-    stick: CoralStatus
+    places: StorageFacts
+    edgetpu: CoralStatus
     trial: TrialFacts
 
 
 def look(home: Path, library: PackLibrary, *, drives: Iterable[Path], load: Callable[[], Model]) -> HostFacts:
-    """Look at everything and screen one film with the pack that `load` gives; takes a few seconds."""
+    """Look at everything and screen one image with the pack that `load` gives; takes a few seconds."""
     return HostFacts(
-        machine=look_at_machine(),
-        software=look_at_software(),
-        places=look_at_places(home, library, drives=drives),
-        stick=coral.look(),
+        machine=machine_facts(),
+        software=software_facts(),
+        places=check_storage(home, library, drives=drives),
+        edgetpu=status.look(),
         trial=try_screening(load),
     )

@@ -11,7 +11,7 @@ from fieldray.bench.facts import HostFacts
 from fieldray.bench.machine import MachineFacts
 from fieldray.bench.report import Block, Points, Report
 
-_TITLES: Final = {"stop": "Has to be mended", "change": "What to change", "well": "In order"}
+_TITLES: Final = {"stop": "Has to be fixed", "change": "What to change", "well": "In order"}
 
 
 def verdict(found: tuple[Finding, ...]) -> str:
@@ -54,7 +54,7 @@ def _facts(facts: HostFacts) -> Points:
     packs = ", ".join(f"{pack.name} ({pack.origin})" for pack in places.packs) or "none"
     rows = (
         *_machine_rows(facts.machine),
-        ("Edge TPU stick", _stick(facts)),
+        ("Edge TPU Edge TPU", _edgetpu(facts)),
         ("Program", f"fieldray {software.program}, Python {software.python}"),
         ("Libraries", versions),
         ("Results", f"{places.results}, {places.free_mb} MB free"),
@@ -81,10 +81,10 @@ def _machine_rows(machine: MachineFacts) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _stick(facts: HostFacts) -> str:
-    stick = facts.stick
-    parts = [{"absent": "none", "bare": "plugged in", "ready": "ready"}[stick.state]]
-    parts += [f"{usb.place}: {usb.port_mbit or '?'} Mbit/s" for usb in stick.usb]
-    if stick.answer:
-        parts.append(f"Edge TPU runtime {stick.answer.runtime_version or '?'} ({stick.answer.library})")
-    return ", ".join(parts) + (f". {stick.library_problem.text}" if stick.library_problem else "")
+def _edgetpu(facts: HostFacts) -> str:
+    edgetpu = facts.edgetpu
+    parts = [{"absent": "none", "bare": "plugged in", "ready": "ready"}[edgetpu.state]]
+    parts += [f"{usb.place}: {usb.port_mbit or '?'} Mbit/s" for usb in edgetpu.usb]
+    if edgetpu.answer:
+        parts.append(f"Edge TPU runtime {edgetpu.answer.runtime_version or '?'} ({edgetpu.answer.library})")
+    return ", ".join(parts) + (f". {edgetpu.library_problem.text}" if edgetpu.library_problem else "")

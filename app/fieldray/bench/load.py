@@ -13,14 +13,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from fieldray.bench.films import Film
+from fieldray.bench.benchmark_case import BenchmarkCase, time_images
+from fieldray.bench.images import LoadedImage
 from fieldray.bench.measurement import Effort, Notify
 from fieldray.bench.parallel_load import LEVELS, Level, LoadMeter, MeasuredLoad, parallel_load
-from fieldray.bench.sample import Summary, summarise
-from fieldray.bench.subject import Subject, time_images
+from fieldray.bench.timing_statistics import Summary, summarise
 from fieldray.domain.model import Model
+from fieldray.inference.coral.backend import edgetpu_kind
 from fieldray.inference.cpu import cpu_kind
-from fieldray.inference.edgetpu import edgetpu_kind
 
 Thing = TypeVar("Thing")
 _SETTLE_S: Final = 1.0
@@ -35,7 +35,7 @@ class Cell:
     loads         during the measurement
     """
 
-    subject: Subject
+    subject: BenchmarkCase
     level: Level
     repetitions: list[list[float]] = field(default_factory=list)
     loads_alone: list[MeasuredLoad] = field(default_factory=list)
@@ -62,21 +62,21 @@ def _median(loads: Sequence[MeasuredLoad]) -> MeasuredLoad:
     return MeasuredLoad(made=made, machine=statistics.median(load.machine for load in loads))
 
 
-def load_subjects(model: Model, *, cores: int) -> tuple[Subject, ...]:
+def load_cases(model: Model, *, cores: int) -> tuple[BenchmarkCase, ...]:
     """The ways to run a model that load may hurt more or less."""
     lean = cpu_kind(cores=1, budget_s=None)
-    ways = [Subject(name="cpu, 1 thread", model=model, kind=lean)]
+    ways = [BenchmarkCase(name="cpu, 1 thread", model=model, kind=lean)]
     if cores > 1:
-        ways.append(Subject(name=f"cpu, {cores} threads", model=model, kind=cpu_kind(cores=cores, budget_s=None)))
-    ways.append(Subject(name="cpu, 1 thread, priority raised", model=model, kind=lean, priority="raised"))
-    ways.append(Subject(name="cpu, 1 thread, priority lowered", model=model, kind=lean, priority="lowered"))
-    ways.append(Subject(name="edgetpu", model=model, kind=edgetpu_kind(budget_s=None)))
+        ways.append(BenchmarkCase(name=f"cpu, {cores} threads", model=model, kind=cpu_kind(cores=cores, budget_s=None)))
+    ways.append(BenchmarkCase(name="cpu, 1 thread, priority raised", model=model, kind=lean, priority="raised"))
+    ways.append(BenchmarkCase(name="cpu, 1 thread, priority lowered", model=model, kind=lean, priority="lowered"))
+    ways.append(BenchmarkCase(name="edgetpu", model=model, kind=edgetpu_kind(budget_s=None)))
     return tuple(ways)
 
 
 def measure(
-    subjects: Sequence[Subject],
-    films: Sequence[Film],
+    subjects: Sequence[BenchmarkCase],
+    images: Sequence[LoadedImage],
     effort: Effort,
     *,
     cores: int,
@@ -103,7 +103,7 @@ def measure(
                     cell.loads_alone.append(measured)
                     with subject.opened() as backend:
                         meter = LoadMeter(processes, cores=cores)
-                        cell.repetitions.append(time_images(backend, films, count=effort.images, least_s=least_s))
+                        cell.repetitions.append(time_images(backend, images, count=effort.images, least_s=least_s))
                         cell.loads.append(meter.read())
     return tuple(cells.values())
 

@@ -10,7 +10,7 @@ from fieldray.bench.device_report import FIGURE_COLUMNS, figure_cells, iteration
 from fieldray.bench.load import Cell
 from fieldray.bench.parallel_load import NO_LOAD, Level
 from fieldray.bench.report import Chart, Points, Report, Series, Table
-from fieldray.bench.sample import paired_ratio
+from fieldray.bench.timing_statistics import paired_ratio
 from fieldray.domain.prediction import BackendName
 from fieldray.reasons import Reason
 
@@ -23,11 +23,11 @@ DISSERTATION: Final[Mapping[tuple[BackendName, str], float]] = {
 _QUIET: Final = 0.1  # share of the processor that others may use, or a load may miss
 
 
-def load_report(cells: Sequence[Cell], *, problems: Mapping[str, Reason], films: str) -> Report:
+def load_report(cells: Sequence[Cell], *, problems: Mapping[str, Reason], images: str) -> Report:
     """Tables, pictures and figures; `cells` include every subject under no load."""
     names = tuple(dict.fromkeys(cell.subject.name for cell in cells))
     charts = [_chart(name, [cell for cell in cells if cell.subject.name == name]) for name in names]
-    notes = [f"Run on {films}, in a fresh process for each repetition.", *_disturbance(cells)]
+    notes = [f"Run on {images}, in a fresh process for each repetition.", *_disturbance(cells)]
     notes += [f"{name}: not measured. {why.text}" for name, why in problems.items()]
     return Report(
         kind="bench-load",
@@ -40,7 +40,7 @@ def load_report(cells: Sequence[Cell], *, problems: Mapping[str, Reason], films:
             *charts,
         ),
         data={
-            "films": films,
+            "images": images,
             "cells": [_data(cell, cells) for cell in cells],
             "dissertation": [
                 {"backend": key[0], "level": key[1], "increase": DISSERTATION[key]} for key in DISSERTATION

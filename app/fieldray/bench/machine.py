@@ -53,7 +53,7 @@ class MachineFacts:
     busy: float
 
 
-def look_at_machine() -> MachineFacts:
+def machine_facts() -> MachineFacts:
     """Ask the system; takes half a second, most of it to see how busy the processor is."""
     memory, battery, clock = psutil.virtual_memory(), psutil.sensors_battery(), _clock()
     return MachineFacts(

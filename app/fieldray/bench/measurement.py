@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from fieldray.bench.films import Film, one_reader
-from fieldray.bench.sample import Summary, summarise
-from fieldray.bench.subject import Readers, Subject, time_files, time_network
+from fieldray.bench.benchmark_case import BenchmarkCase, Decoders, time_files, time_network
+from fieldray.bench.images import LoadedImage, one_decoder
+from fieldray.bench.timing_statistics import Summary, summarise
 
 Notify = Callable[[str], None]
 NETWORK: Final = "network alone"
@@ -31,7 +31,7 @@ class Effort:
 class Measurement:
     """The times of one subject in one scope (NETWORK or FILE), milliseconds by repetition."""
 
-    subject: Subject
+    subject: BenchmarkCase
     scope: str
     repetitions: list[list[float]] = field(default_factory=list)
 
@@ -47,21 +47,21 @@ class Measurement:
 
 
 def measure(
-    subjects: Mapping[Subject, Sequence[Film]],
+    subjects: Mapping[BenchmarkCase, Sequence[LoadedImage]],
     effort: Effort,
     *,
     notify: Notify,
-    readers: Readers = one_reader,
+    decoders: Decoders = one_decoder,
 ) -> tuple[Measurement, ...]:
-    """Measure every subject on its films, with and without reading. Raises BackendProblem."""
+    """Measure every subject on its images, with and without reading. Raises BackendProblem."""
     measurements = [Measurement(subject=subject, scope=scope) for subject in subjects for scope in (NETWORK, FILE)]
     for repetition in range(effort.repeats):
         notify(f"repetition {repetition + 1} of {effort.repeats}")
         for one in measurements:
-            films = subjects[one.subject]
+            images = subjects[one.subject]
             if one.scope == NETWORK:
-                times_ms = time_network(one.subject, films, count=effort.images)
+                times_ms = time_network(one.subject, images, count=effort.images)
             else:
-                times_ms = time_files(one.subject, films, count=effort.images, readers=readers)
+                times_ms = time_files(one.subject, images, count=effort.images, decoders=decoders)
             one.repetitions.append(times_ms)
     return tuple(measurements)

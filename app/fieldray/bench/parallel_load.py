@@ -10,8 +10,8 @@ from typing import Final
 
 import psutil
 
-from fieldray.child import Child
-from fieldray.wire import Message
+from fieldray.processes.child import Child
+from fieldray.processes.wire import Message
 
 _SERVICE: Final = "fieldray.bench.burner:handle"
 _START_S: Final = 20.0

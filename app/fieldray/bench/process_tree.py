@@ -14,7 +14,7 @@ _POLL_S: Final = 0.05
 _MEGABYTE: Final = 2**20
 
 
-def processor_s(pid: int) -> float | None:
+def cpu_s(pid: int) -> float | None:
     """Processor seconds of a process and its children, those that have ended too.
 
     Falls short of a child that was killed and not waited for. None where the system does not keep the times of ended
@@ -54,7 +54,7 @@ class MemoryWatch(threading.Thread):
         self.processes = 0
 
     def run(self) -> None:
-        """Look again and again, and once at the end."""
+        """Refresh and again, and once at the end."""
         while not self._over.wait(_POLL_S):
             self._look()
         self._look()

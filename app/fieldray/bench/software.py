@@ -43,7 +43,7 @@ class SoftwareFacts:
         return tuple(_LIBRARIES[name] for name in _LIBRARIES if name not in _OPTIONAL and not self.versions[name])
 
 
-def look_at_software() -> SoftwareFacts:
+def software_facts() -> SoftwareFacts:
     """Ask the installed packages."""
     return SoftwareFacts(
         program=metadata.version("fieldray"),

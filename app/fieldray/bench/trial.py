@@ -1,4 +1,4 @@
-"""The proof that this computer can screen: one film drawn by code, written, read and run with the pack in use."""
+"""The proof that this computer can screen: one image drawn by code, written, read and run with the pack in use."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fieldray.bench.films import find_films, one_reader
-from fieldray.bench.subject import Readers
+from fieldray.bench.benchmark_case import Decoders
+from fieldray.bench.images import find_images, one_decoder
 from fieldray.domain.model import Model
 from fieldray.domain.prediction import Prediction, Request
 from fieldray.errors import FieldrayError
@@ -22,7 +22,7 @@ _TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialFacts:
-    """Why it failed (`problem`), or which backend ran the film, and seconds from nothing open to the result."""
+    """Why it failed (`problem`), or which backend ran the image, and seconds from nothing open to the result."""
 
     pack_name: str = ""
     problem: Reason | None = None
@@ -34,14 +34,14 @@ def try_screening(
     load: Callable[[], Model],
     *,
     engines: Callable[[], Engine] = lambda: Engine(lambda _: None),
-    readers: Readers = one_reader,
+    decoders: Decoders = one_decoder,
 ) -> TrialFacts:
-    """Load the pack, open it, read a film and run it. `load` raises PackProblem if no pack can be used."""
+    """Load the pack, open it, read an image and run it. `load` raises PackProblem if no pack can be used."""
     pack_name = ""
     try:
         model = load()
         pack_name = model.pack_name
-        prediction, seconds = _screen(model, engines, readers)
+        prediction, seconds = _screen(model, engines, decoders)
     except FieldrayError as problem:
         return TrialFacts(pack_name=pack_name, problem=problem.reason)
     except (OSError, TimeoutError) as error:
@@ -49,13 +49,13 @@ def try_screening(
     return TrialFacts(pack_name=pack_name, backend=prediction.backend, seconds=seconds)
 
 
-def _screen(model: Model, engines: Callable[[], Engine], readers: Readers) -> tuple[Prediction, float]:
+def _screen(model: Model, engines: Callable[[], Engine], decoders: Decoders) -> tuple[Prediction, float]:
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as ends:
-        (ref,) = find_films(None, count=1, drawn_in=Path(folder))
+        (ref,) = find_images(None, count=1, drawn_in=Path(folder))
         began_s = time.perf_counter()
         engine = ends.enter_context(engines())
         engine.open(model)
-        pool = ends.enter_context(readers())
+        pool = ends.enter_context(decoders())
         result = pool.read(ref, model.manifest.input)
         if result.tensor is None:
             assert result.problem

@@ -1,4 +1,4 @@
-"""`fieldray adapt`: from labelled films to a signed pack."""
+"""`fieldray adapt`: from labelled images to a signed pack."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STEPS: Final = {
 
 def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the command and its own commands."""
-    parser = commands.add_parser("adapt", help="make a model pack from labelled films", allow_abbrev=False)
+    parser = commands.add_parser("adapt", help="make a model pack from labelled images", allow_abbrev=False)
     actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for name, text in STEPS.items():
         action = actions.add_parser(name, help=text)

@@ -28,7 +28,9 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     host = actions.add_parser("host", help="what the parts of this computer are worth, and what to change")
     host.add_argument("--pack", metavar="DIR|ID", help="the pack to measure with")
     host.add_argument("--float-file", type=Path, metavar="FILE", help="the pack's network in floating point (.tflite)")
-    host.add_argument("--max-clock", action="store_true", help="also run the stick at its highest clock: it gets hot")
+    host.add_argument(
+        "--max-clock", action="store_true", help="also run the Edge TPU at its highest clock: it gets hot"
+    )
     host.set_defaults(command=run_host)
     for action in (device, load, host):
         _add_effort(action)
@@ -66,7 +68,7 @@ def run_pipeline(options: argparse.Namespace, console: Console) -> int:
 
 def _add_pipeline(actions: argparse._SubParsersAction[Any]) -> None:
     parser = actions.add_parser("pipeline", help="from files to scores, beside what others do, and the limits")
-    parser.add_argument("folder", nargs="?", type=Path, help="films to enlarge (otherwise: drawn by the program)")
+    parser.add_argument("folder", nargs="?", type=Path, help="images to enlarge (otherwise: drawn by the program)")
     parser.add_argument("--pack", metavar="DIR|ID", help="the pack to measure with")
     add_pack_rules(parser)
     parser.add_argument("--files", type=_number, default=144, metavar="N", help="of the six usual kinds (default: 144)")
@@ -81,9 +83,9 @@ def _add_pipeline(actions: argparse._SubParsersAction[Any]) -> None:
         "--decisions",
         type=Path,
         metavar="DIR",
-        help="instead: read the films of this folder reduced and in full, and compare what is decided (up to --films)",
+        help="instead: read the images of this folder reduced and in full, and compare the decisions (up to --images)",
     )
-    parser.add_argument("--films", type=_number, default=1200, metavar="N", help="to compare (default: 1200)")
+    parser.add_argument("--images", type=_number, default=1200, metavar="N", help="to compare (default: 1200)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write JSON, HTML and pictures into this folder")
     parser.set_defaults(command=run_pipeline)
 
@@ -96,7 +98,7 @@ def _count(text: str) -> int:
 
 
 def _kinds(text: str) -> tuple[str, ...]:
-    from fieldray.imaging.film_files import KINDS
+    from fieldray.imaging.image_files import KINDS
 
     by_name = {name.lower(): name for name in KINDS}
     asked = tuple(name.strip().lower() for name in text.split(","))
@@ -118,7 +120,7 @@ def _range(text: str) -> tuple[float, float]:
 
 
 def _add_effort(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", nargs="?", type=Path, help="films to run on (otherwise: drawn by the program)")
+    parser.add_argument("folder", nargs="?", type=Path, help="images to run on (otherwise: drawn by the program)")
     add_pack_rules(parser)
     parser.add_argument("--images", type=_images, default=50, metavar="N", help="of a repetition (default: 50)")
     parser.add_argument("--repeats", type=_number, default=5, metavar="N", help="fresh processes each (default: 5)")

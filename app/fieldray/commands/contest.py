@@ -13,14 +13,14 @@ from typing import Final
 
 from fieldray.bench.contest import contest_report as names
 from fieldray.bench.contest.archive import Archive, Wanted, make_archive
-from fieldray.bench.contest.contender import Contender
-from fieldray.bench.contest.contest import hold
+from fieldray.bench.contest.contender import Contestant
 from fieldray.bench.contest.contest_report import Contest, contest_report
 from fieldray.bench.contest.decision_report import decision_report
 from fieldray.bench.contest.decisions import compare
 from fieldray.bench.contest.engine_race import race
 from fieldray.bench.contest.program import make_float_file, time_first_result
-from fieldray.bench.contest.stages import Stages, add_round, decoders, time_reading
+from fieldray.bench.contest.run_comparison import compare_runs
+from fieldray.bench.contest.stages import Stages, add_round, stage_decoders, time_reading
 from fieldray.bench.report import Report
 from fieldray.commands.console import Console
 from fieldray.commands.measuring import file_bytes
@@ -28,14 +28,14 @@ from fieldray.commands.pack_options import find_pack, load_pack
 from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.study import ImageRef
 from fieldray.errors import UsageProblem
-from fieldray.imaging.film_files import KINDS
+from fieldray.imaging.image_files import KINDS
 from fieldray.inference.cores import usable_cores
 from fieldray.inference.cpu import cpu_kind
 from fieldray.packs.library import PackLibrary
 from fieldray.paths import user_data
 from fieldray.reasons import reason
 
-_STARTING_FILMS: Final = 12
+_STARTING_IMAGES: Final = 12
 _ROOM: Final = "fieldray.bench.contest"
 
 
@@ -45,7 +45,7 @@ def pipeline(options: argparse.Namespace, console: Console) -> Report:
     folder = find_pack(library, options.pack)
     options.pack = str(folder)
     model, cores = load_pack(library, options.pack, options), usable_cores()
-    float_file, why_not = _float_file(options.float_file, model.manifest.input, console)
+    float_file, unavailable_reason = _float_file(options.float_file, model.manifest.input, console)
     int8_file = file_bytes(options.int8_file) if options.int8_file else None
     with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as place:
         wanted = Wanted(files=options.files, others=options.others, megapixels=options.megapixels, kinds=options.kinds)
@@ -54,8 +54,8 @@ def pipeline(options: argparse.Namespace, console: Console) -> Report:
             if wanted.count(kind.name) and kind.name not in archive.files:
                 console.say(f"{kind.name} is left out: the usual scripts cannot read it here without python-gdcm")
         refs, stages = [ImageRef(path=file.path) for file in archive.mixed], Stages()
-        contenders = _contenders(model, options, float_file, why_not)
-        results = hold(
+        contenders = _contenders(model, options, float_file, unavailable_reason)
+        results = compare_runs(
             tuple(contenders),
             archive,
             repeats=options.repeats,
@@ -63,16 +63,16 @@ def pipeline(options: argparse.Namespace, console: Console) -> Report:
             most_s=60 * options.minutes,
             between=lambda: add_round(stages, refs, model, cores=cores),
         )
-        _, films = time_reading(refs[:8], model.manifest.input, cores=cores)
+        _, images = time_reading(refs[:8], model.manifest.input, cores=cores)
         effort = {"cores": cores, "repeats": options.repeats}
         contest = Contest(
             results=results,
             stages=stages,
-            engines=race(model.cpu_file, films, notify=console.bar, **effort),
-            other_engines=race(int8_file, films, notify=console.bar, **effort) if int8_file else (),
+            engines=race(model.cpu_file, images, notify=console.bar, **effort),
+            other_engines=race(int8_file, images, notify=console.bar, **effort) if int8_file else (),
             first_result_s=tuple(_starts(archive, model, options, Path(place), console)),
             cores=cores,
-            films=f"films of {options.folder}, enlarged" if options.folder else "films drawn by the program",
+            images=f"images of {options.folder}, enlarged" if options.folder else "images drawn by the program",
         )
     return contest_report(contest)
 
@@ -83,31 +83,36 @@ def decisions(options: argparse.Namespace, console: Console) -> Report:
     cores, backend = usable_cores(), cpu_kind(cores=1, budget_s=None).make()
     try:
         backend.start(model)
-        with decoders(cores) as readers:
-            effort = {"most": options.films, "cores": cores}
+        with stage_decoders(cores) as decoders:
+            effort = {"most": options.images, "cores": cores}
             kinds, notify = options.kinds, console.bar
-            compared = compare(options.decisions, model, readers, backend, kinds=kinds, notify=notify, **effort)
+            compared = compare(options.decisions, model, decoders, backend, kinds=kinds, notify=notify, **effort)
     finally:
         backend.close()
     if not compared.pairs:
         raise UsageProblem(reason("nothing_to_measure"))
-    return decision_report(compared, pack=model.pack_name, films=f"films of {options.decisions}")
+    return decision_report(compared, pack=model.pack_name, images=f"images of {options.decisions}")
 
 
 def _contenders(
-    model: Model, options: argparse.Namespace, float_file: bytes | None, why_not: str
-) -> Iterator[Contender]:
+    model: Model, options: argparse.Namespace, float_file: bytes | None, unavailable_reason: str
+) -> Iterator[Contestant]:
     spec = model.manifest.input
     size = {"rows": spec.height, "columns": spec.width}
     rules = {"pack": options.pack, "allow_older": options.allow_older, "allow_legacy": options.allow_legacy}
-    yield Contender(name=names.PROGRAM, service="fieldray.commands.screen_service:handle", body=rules, is_batch=True)
-    yield Contender(name=names.CONVENTIONAL, service=f"{_ROOM}.conventional:handle", model=model.cpu_file)
-    yield Contender(name=names.DISSERTATION, service=f"{_ROOM}.dissertation:handle", model=float_file, why_not=why_not)
+    yield Contestant(name=names.PROGRAM, service="fieldray.commands.screen_service:handle", body=rules, is_batch=True)
+    yield Contestant(name=names.CONVENTIONAL, service=f"{_ROOM}.conventional:handle", model=model.cpu_file)
+    yield Contestant(
+        name=names.DISSERTATION,
+        service=f"{_ROOM}.dissertation:handle",
+        model=float_file,
+        unavailable_reason=unavailable_reason,
+    )
     no_torch = "" if importlib.util.find_spec("torch") else "torch is not installed"
-    yield Contender(name=names.TORCH, service=f"{_ROOM}.torch_script:handle", body=size, why_not=no_torch)
-    yield Contender(name=names.FULL_DECODE, service=f"{_ROOM}.limits:decode_in_full")
-    yield Contender(name=names.LEAST_DECODE, service=f"{_ROOM}.least:handle", body={"spec": asdict(spec)})
-    yield Contender(name=names.BYTES, service=f"{_ROOM}.limits:read_bytes")
+    yield Contestant(name=names.TORCH, service=f"{_ROOM}.torch_script:handle", body=size, unavailable_reason=no_torch)
+    yield Contestant(name=names.FULL_DECODE, service=f"{_ROOM}.limits:decode_in_full")
+    yield Contestant(name=names.LEAST_DECODE, service=f"{_ROOM}.least:handle", body={"spec": asdict(spec)})
+    yield Contestant(name=names.BYTES, service=f"{_ROOM}.limits:read_bytes")
 
 
 def _starts(
@@ -116,7 +121,7 @@ def _starts(
     """Seconds from nothing to the first result, a few times."""
     few = place / "start"
     few.mkdir()
-    for path in itertools.islice(sorted(archive.mixed_folder.iterdir()), _STARTING_FILMS):
+    for path in itertools.islice(sorted(archive.mixed_folder.iterdir()), _STARTING_IMAGES):
         (few / path.name).symlink_to(path)
     for number in range(options.repeats):
         console.bar(f"start {number + 1} of {options.repeats}")

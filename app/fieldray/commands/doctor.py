@@ -15,7 +15,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     parser = commands.add_parser(
         "doctor",
         help="can this computer screen, and what would make it better",
-        description="Looks at this computer, screens one film drawn by the program, and says what to change.",
+        description="Looks at this computer, screens one image drawn by the program, and says what to change.",
         epilog="Exit code: 0 this computer can screen, 1 it cannot yet.",
         allow_abbrev=False,
     )

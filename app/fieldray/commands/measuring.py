@@ -8,18 +8,18 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from fieldray.bench import factors, measurement
+from fieldray.bench import host_variants, measurement
 from fieldray.bench import load as load_study
 from fieldray.bench.advice import can_screen, findings
+from fieldray.bench.benchmark_case import BenchmarkCase, cpu_and_edgetpu, usable
 from fieldray.bench.device_report import Costs, device_report
 from fieldray.bench.facts import HostFacts, look
-from fieldray.bench.films import MOST_FILMS, Film, find_films, one_reader, read_films
 from fieldray.bench.host_report import host_report
+from fieldray.bench.images import MOST_IMAGES, LoadedImage, find_images, one_decoder, read_images
 from fieldray.bench.load_report import load_report
 from fieldray.bench.measurement import Effort
+from fieldray.bench.output import lines, write
 from fieldray.bench.report import Report
-from fieldray.bench.subject import Subject, cpu_and_stick, usable
-from fieldray.bench.writing import lines, write
 from fieldray.commands.console import Console
 from fieldray.commands.pack_options import drives_with_packs, load_pack
 from fieldray.domain.model import InputSpec, Model
@@ -29,34 +29,34 @@ from fieldray.packs.library import PackLibrary
 from fieldray.paths import user_data
 from fieldray.reasons import Reason, reason
 
-FilmsFor = Callable[[InputSpec], tuple[Film, ...]]
+ImagesFor = Callable[[InputSpec], tuple[LoadedImage, ...]]
 
 
 def device(options: argparse.Namespace, console: Console) -> int:
     """See `commands.bench.run_device`."""
     library = PackLibrary(user_data())
     models = [load_pack(library, name, options) for name in options.pack or (None,)]
-    asked = [subject for model in models for subject in cpu_and_stick(model, threads=options.threads)]
+    asked = [subject for model in models for subject in cpu_and_edgetpu(model, threads=options.threads)]
     subjects, problems = _usable(asked)
-    with _films(options) as (films_for, films):
+    with _images(options) as (images_for, images):
         measured = measurement.measure(
-            {subject: films_for(subject.model.manifest.input) for subject in subjects},
+            {subject: images_for(subject.model.manifest.input) for subject in subjects},
             _effort(options),
             notify=console.bar,
         )
     costs = Costs(power_w=dict(options.power_w), price_usd=dict(options.price_usd))
-    return show(device_report(measured, costs=costs, problems=problems, films=films), options.out, console)
+    return show(device_report(measured, costs=costs, problems=problems, images=images), options.out, console)
 
 
 def load(options: argparse.Namespace, console: Console) -> int:
     """See `commands.bench.run_load`."""
     model, cores = _model(options), usable_cores()
-    subjects, problems = _usable(load_study.load_subjects(model, cores=cores))
-    with _films(options) as (films_for, films):
+    subjects, problems = _usable(load_study.load_cases(model, cores=cores))
+    with _images(options) as (images_for, images):
         cells = load_study.measure(
-            subjects, films_for(model.manifest.input), _effort(options), cores=cores, notify=console.bar
+            subjects, images_for(model.manifest.input), _effort(options), cores=cores, notify=console.bar
         )
-    return show(load_report(cells, problems=problems, films=films), options.out, console)
+    return show(load_report(cells, problems=problems, images=images), options.out, console)
 
 
 def host(options: argparse.Namespace, console: Console) -> int:
@@ -65,7 +65,7 @@ def host(options: argparse.Namespace, console: Console) -> int:
     console.bar("looking at this computer")
     facts = _facts(lambda: model)
     found = findings(facts)
-    asked = factors.ways(
+    asked = host_variants.ways(
         model,
         cores=usable_cores(),
         runtimes=facts.software.runtimes,
@@ -73,10 +73,12 @@ def host(options: argparse.Namespace, console: Console) -> int:
         max_clock=options.max_clock,
     )
     subjects, problems = _usable(asked)
-    with _films(options) as (films_for, films):
-        measured = factors.measure(subjects, films_for(model.manifest.input), _effort(options), notify=console.bar)
-    blocks = factors.blocks(measured, problems=problems, films=films)
-    report = host_report(facts, found, kind="bench-host", measured=blocks, factors=factors.data(measured))
+    with _images(options) as (images_for, images):
+        measured = host_variants.measure(
+            subjects, images_for(model.manifest.input), _effort(options), notify=console.bar
+        )
+    blocks = host_variants.blocks(measured, problems=problems, images=images)
+    report = host_report(facts, found, kind="bench-host", measured=blocks, factors=host_variants.data(measured))
     return show(report, options.out, console)
 
 
@@ -97,7 +99,7 @@ def _model(options: argparse.Namespace) -> Model:
     return load_pack(PackLibrary(user_data()), options.pack, options)
 
 
-def _usable(asked: Sequence[Subject]) -> tuple[tuple[Subject, ...], Mapping[str, Reason]]:
+def _usable(asked: Sequence[BenchmarkCase]) -> tuple[tuple[BenchmarkCase, ...], Mapping[str, Reason]]:
     """Those that can be run; the first of them is what all others are compared with. Raises BackendProblem."""
     subjects, problems = usable(asked)
     if asked[0] not in subjects:
@@ -110,18 +112,18 @@ def _effort(options: argparse.Namespace) -> Effort:
 
 
 @contextlib.contextmanager
-def _films(options: argparse.Namespace) -> Iterator[tuple[FilmsFor, str]]:
-    """Films for any network, and what they are called; drawn ones are there while the block runs."""
-    count = min(options.images, MOST_FILMS)
+def _images(options: argparse.Namespace) -> Iterator[tuple[ImagesFor, str]]:
+    """Images for any network, and what they are called; drawn ones are there while the block runs."""
+    count = min(options.images, MOST_IMAGES)
     with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as drawn_in:
-        refs = find_films(options.folder, count=count, drawn_in=Path(drawn_in))
+        refs = find_images(options.folder, count=count, drawn_in=Path(drawn_in))
 
-        def films_for(spec: InputSpec) -> tuple[Film, ...]:
-            with one_reader() as readers:
-                return read_films(refs, spec, readers)
+        def images_for(spec: InputSpec) -> tuple[LoadedImage, ...]:
+            with one_decoder() as decoders:
+                return read_images(refs, spec, decoders)
 
-        whose = f"films of {options.folder}" if options.folder else "films drawn by the program"
-        yield films_for, f"{len(refs)} {whose}"
+        whose = f"images of {options.folder}" if options.folder else "images drawn by the program"
+        yield images_for, f"{len(refs)} {whose}"
 
 
 def show(report: Report, out: Path | None, console: Console) -> int:

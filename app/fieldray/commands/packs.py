@@ -52,11 +52,11 @@ def run_list(options: argparse.Namespace, console: Console) -> int:
 
 def run_verify(options: argparse.Namespace, console: Console) -> int:
     """Read a pack whole and check it; the exit code. Raises PackProblem."""
-    from fieldray.packs.sealed import read_files, read_sealed
+    from fieldray.packs.verified import read_files, read_verified_manifest
 
     library = _library()
     folder = find_pack(library, options.pack)
-    sealed = read_sealed(folder)
+    sealed = read_verified_manifest(folder)
     model = read_files(folder, sealed).model("signed")
     console.say(f"{model.pack_name}: whole, every file is the one that was signed")
     console.say(f"folder:      {folder}")

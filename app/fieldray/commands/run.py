@@ -1,4 +1,4 @@
-"""What a run says on the console: a line an image for programs, progress, and the list at its end."""
+"""What a run says on the console: a line per image for programs, progress, and the list at its end."""
 
 from __future__ import annotations
 
@@ -144,10 +144,10 @@ class RunReport:
 
     def _list(self, run_id: int, database: Path) -> None:
         from fieldray.commands.work_list import work_list_lines
-        from fieldray.store.results import ResultReader
+        from fieldray.store.results import ResultQuery
 
-        with ResultReader(database) as reader:
-            for line in work_list_lines(reader.work_list(run_id)):
+        with ResultQuery(database) as decoder:
+            for line in work_list_lines(decoder.work_list(run_id)):
                 self._console.say(line)
 
     def _note(self, event: OutcomeReady) -> None:

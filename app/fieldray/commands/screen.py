@@ -54,7 +54,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Screen; the exit code."""
-    from fieldray.pipeline.readers import number_of_readers, open_readers, start_network
+    from fieldray.pipeline.decoders import number_of_decoders, open_decoders, start_network
 
     console.machine_reads = options.json == "-"
     if options.formats and not options.out:
@@ -64,7 +64,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     # The other processes get ready while this one imports its own parts and loads the pack: half a second sooner.
     with (
         contextlib.closing(start_network(settings)) as started,
-        contextlib.closing(open_readers(settings, number_of_readers(settings))) as warm,
+        contextlib.closing(open_decoders(settings, number_of_decoders(settings))) as warm,
     ):
         from fieldray.packs.library import PackLibrary
         from fieldray.paths import user_data

@@ -1,8 +1,8 @@
 """The program itself as a contender of `bench pipeline`: the real batch over a folder, in a process of its own.
 
 Answers as `bench.contest.script` describes. Every run has fresh decoding processes, a fresh engine and database; all
-are ready, every decoder has read one film of every kind, and the batch has been through them once, before the time
-begins to run: the scripts that it is compared with have done one film of each kind too.
+are ready, every decoder has read one image of every kind, and the batch has been through them once, before the time
+begins to run: the scripts that it is compared with have done one image of each kind too.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from fieldray.bench.process_tree import processor_s
+from fieldray.bench.process_tree import cpu_s
 from fieldray.domain.events import BackendChanged, Event, OutcomeReady
 from fieldray.domain.finding import Category
 from fieldray.domain.model import Model
 from fieldray.domain.study import ImageRef
 from fieldray.errors import BackendProblem
-from fieldray.imaging.pool import ReaderPool
+from fieldray.imaging.pool import DecoderPool
 from fieldray.packs.library import PackLibrary
 from fieldray.paths import user_data
-from fieldray.pipeline.readers import number_of_readers, open_readers
+from fieldray.pipeline.decoders import number_of_decoders, open_decoders
 from fieldray.pipeline.session import Session
+from fieldray.processes.wire import Message
 from fieldray.reasons import reason
 from fieldray.settings import Settings
-from fieldray.wire import Message
 
 _READY_S = 60.0
 
 
 class ScreenService:
-    """Holds the pack and the films to get ready with."""
+    """Holds the pack and the images to get ready with."""
 
     def __init__(self) -> None:
         self._model: Model | None = None
@@ -51,29 +51,29 @@ class ScreenService:
             self._model = library.load(Path(body["pack"]), **rules)
             self._first = [ImageRef(path=Path(path)) for path in body["first"]]
             self._screen([ref.path for ref in self._first])
-            return Message({"detail": f"{number_of_readers(Settings())} decoders"})
+            return Message({"detail": f"{number_of_decoders(Settings())} decoders"})
         return Message(self._screen([Path(body["folder"])]))
 
     def _screen(self, paths: Sequence[Path]) -> dict[str, object]:
         assert self._model is not None
         settings, heard = Settings({"device": "cpu"}), Heard()
-        size = number_of_readers(settings)
+        size = number_of_decoders(settings)
         with contextlib.ExitStack() as ends:
             home = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="fieldray-bench-")))
-            readers = ends.enter_context(contextlib.closing(open_readers(settings, size)))
-            session = Session(settings, heard.publish, database=home / "results.sqlite", warm=readers)
+            decoders = ends.enter_context(contextlib.closing(open_decoders(settings, size)))
+            session = Session(settings, heard.publish, database=home / "results.sqlite", warm=decoders)
             ends.enter_context(session)
             session.use_pack(self._model)
-            _get_ready(readers, self._first, self._model, size)
+            _get_ready(decoders, self._first, self._model, size)
             heard.wait_ready()
-            before_s, began_s = processor_s(os.getpid()), time.perf_counter()
+            before_s, began_s = cpu_s(os.getpid()), time.perf_counter()
             session.start(paths, fresh=True).join()
-            seconds, after_s = time.perf_counter() - began_s, processor_s(os.getpid())
+            seconds, after_s = time.perf_counter() - began_s, cpu_s(os.getpid())
         spent_s = None if before_s is None or after_s is None else after_s - before_s
         found = heard.counts
         detail = ", ".join(f"{category} {count}" for category, count in sorted(found.items()))
         files, failed = sum(found.values()), found["failed"]
-        return {"seconds": seconds, "processor_s": spent_s, "files": files, "failed": failed, "detail": detail}
+        return {"seconds": seconds, "cpu_s": spent_s, "files": files, "failed": failed, "detail": detail}
 
 
 class Heard:
@@ -100,11 +100,11 @@ class Heard:
                 raise BackendProblem(reason("worker_timeout", seconds=f"{_READY_S:g}"))
 
 
-def _get_ready(readers: ReaderPool, refs: Sequence[ImageRef], model: Model, size: int) -> None:
-    """Let every decoding process read one film of every kind: its codecs are loaded then."""
+def _get_ready(decoders: DecoderPool, refs: Sequence[ImageRef], model: Model, size: int) -> None:
+    """Let every decoding process read one image of every kind: its codecs are loaded then."""
     with ThreadPoolExecutor(size) as threads:
         for ref in refs:
-            list(threads.map(lambda again: readers.read(again, model.manifest.input), [ref] * size))
+            list(threads.map(lambda again: decoders.read(again, model.manifest.input), [ref] * size))
 
 
 handle = ScreenService().handle

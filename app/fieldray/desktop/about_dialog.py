@@ -6,9 +6,9 @@ from pathlib import Path
 
 from PySide6.QtWidgets import QDialog, QDialogButtonBox, QVBoxLayout, QWidget
 
+from fieldray.desktop.formatting import research_only
 from fieldray.desktop.licences_dialog import LicencesDialog
-from fieldray.desktop.parts import push_button, words
-from fieldray.desktop.words import research_only
+from fieldray.desktop.widgets import label, push_button
 from fieldray.licences import licensed_parts
 from fieldray.paths import user_data
 from fieldray.translation import Translator
@@ -27,19 +27,19 @@ class AboutDialog(QDialog):
         column = QVBoxLayout(self)
         column.setContentsMargins(24, 20, 24, 16)
         column.setSpacing(10)
-        column.addWidget(words(f"Fieldray {program_version()}", role="title"))
-        column.addWidget(words(research_only(translator), role="heading"))
-        column.addWidget(words(translator.text("Sorts chest films with a model pack, on this computer alone.")))
-        column.addWidget(words(translator.text("What this program connects to: nothing."), role="heading"))
+        column.addWidget(label(f"Fieldray {program_version()}", role="title"))
+        column.addWidget(label(research_only(translator), role="heading"))
+        column.addWidget(label(translator.text("Sorts chest X-rays with a model pack, on this computer alone.")))
+        column.addWidget(label(translator.text("What this program connects to: nothing."), role="heading"))
         column.addWidget(
-            words(
+            label(
                 translator.text(
-                    "It opens no network connection, sends nothing, and does not update itself. Films are only read, "
+                    "It opens no network connection, sends nothing, and does not update itself. Images are only read, "
                     "never changed."
                 )
             )
         )
-        column.addWidget(words(translator.text("Results are kept in {folder}", folder=user_data()), role="muted"))
+        column.addWidget(label(translator.text("Results are kept in {folder}", folder=user_data()), role="muted"))
         close = push_button(translator.text("Close"))
         box = QDialogButtonBox()
         parts = licensed_parts(licences)
@@ -48,7 +48,7 @@ class AboutDialog(QDialog):
             self.licences_button.clicked.connect(lambda: LicencesDialog(parts, translator, self).open())
             box.addButton(self.licences_button, QDialogButtonBox.ButtonRole.ActionRole)
         else:
-            column.addWidget(words(translator.text("Its licences are collected when it is installed."), role="muted"))
+            column.addWidget(label(translator.text("Its licences are collected when it is installed."), role="muted"))
         box.addButton(close, QDialogButtonBox.ButtonRole.RejectRole)
         box.rejected.connect(self.reject)
         column.addWidget(box)

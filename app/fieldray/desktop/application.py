@@ -1,4 +1,4 @@
-"""The program with a window: settings, language and look; it builds windows anew when these change."""
+"""The program with a window: settings, language and look; it builds windows again when these change."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fieldray.desktop.icons import program_icon
 from fieldray.desktop.main_window import MainWindow
 from fieldray.desktop.services import OpenServices, open_services
 from fieldray.desktop.workbench import Workbench
-from fieldray.journal import journal_kept
+from fieldray.log_file import configure_logging
 from fieldray.offline import screen_connected
 from fieldray.reasons import Reason
 from fieldray.settings import Settings, Value, load
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 _REBUILD: Final = frozenset({"language", "theme"})
 # The window's thread waits this long for each thread that computes in Python, and again after every call to Qt: a
-# fiftieth of the usual time, or a list that is painted anew during a fast run would stop it for a tenth of a second.
+# fiftieth of the usual time, or a list that is painted again during a fast run would stop it for a tenth of a second.
 _SWITCH_S: Final = 0.0001
 _SELDOM: Final = 100
 _PULSE_MS: Final = 500
@@ -129,7 +129,7 @@ class Application(QObject):
             self.window.showMaximized()
             return
         self.window.restoreGeometry(before.saveGeometry())
-        self.window.films.restoreState(QByteArray(before.films.saveState()))
+        self.window.images.restoreState(QByteArray(before.images.saveState()))
         self.window.show()
         before.let_go()
         before.deleteLater()
@@ -180,7 +180,7 @@ def run_application(paths: Sequence[Path]) -> int:
     screen_connected()
     qt.setQuitOnLastWindowClosed(False)
     qt.setWindowIcon(program_icon())
-    with journal_kept():
+    with configure_logging():
         settings, problems = load()
         application = Application(qt, settings)
         application.ended.connect(qt.quit)

@@ -6,8 +6,8 @@ from PySide6.QtWidgets import QFrame, QHBoxLayout, QToolButton, QVBoxLayout, QWi
 
 from fieldray.desktop.icons import icon
 from fieldray.desktop.notices import Notice, NoticeBoard
-from fieldray.desktop.parts import picture_label, push_button, set_tip, words
 from fieldray.desktop.style import Theme
+from fieldray.desktop.widgets import icon_label, label, push_button, set_tip
 from fieldray.translation import Translator
 
 _SIGNS = {"info": "information", "warning": "warning", "error": "warning"}
@@ -22,8 +22,8 @@ class Banner(QFrame):
         self.setProperty("level", notice.level)
         layout = QHBoxLayout(self)
         layout.setContentsMargins(12, 6, 8, 6)
-        self.words = words(notice.say(translator))
-        layout.addWidget(picture_label(icon(_SIGNS[notice.level], theme), side=20))
+        self.words = label(notice.say(translator))
+        layout.addWidget(icon_label(icon(_SIGNS[notice.level], theme), side=20))
         layout.addWidget(self.words, 1)
         if notice.action is not None:
             action = notice.action

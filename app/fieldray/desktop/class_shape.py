@@ -18,7 +18,7 @@ def class_path(category: Category, box: QRectF) -> QPainterPath:
     middle = box.center()
     if category == "abnormal":
         _polygon(path, (middle.x(), top), (right, bottom), (left, bottom))
-    elif category == "not_sure":
+    elif category == "unsure":
         _polygon(path, (middle.x(), top), (right, middle.y()), (middle.x(), bottom), (left, middle.y()))
     elif category == "normal":
         path.addEllipse(box)

@@ -9,14 +9,14 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction, QResizeEvent
 from PySide6.QtWidgets import QHBoxLayout, QMenu, QProgressBar, QSizePolicy, QVBoxLayout, QWidget
 
+from fieldray.desktop.formatting import backend_name, duration, number
 from fieldray.desktop.icons import icon
 from fieldray.desktop.pack_choice import PackChoice
-from fieldray.desktop.parts import PlainButton, PlainLabel, name_surface, plain, push_button, set_tip
 from fieldray.desktop.screening import Screening
 from fieldray.desktop.style import Theme
-from fieldray.desktop.words import backend_name, duration, number
+from fieldray.desktop.widgets import PlainButton, PlainLabel, name_surface, plain, push_button, set_tip
 from fieldray.desktop.workbench import Workbench
-from fieldray.domain.events import BackendChanged, Progress, StickChanged
+from fieldray.domain.events import BackendChanged, DeviceChanged, Progress
 from fieldray.domain.model import Model
 from fieldray.translation import Translator
 
@@ -68,12 +68,12 @@ class Header(QWidget):
         self.start_button.setEnabled(run.can_start)
         self.start_button.setIcon(icon("start", self._theme, "on_accent" if run.can_start else "disabled"))
         self.pause_button.setEnabled(run.can_pause)
-        pause = translator.text("Go on") if run.state == "paused" else translator.text("Pause")
+        pause = translator.text("Resume") if run.state == "paused" else translator.text("Pause")
         self.pause_button.setText("" if self._is_narrow else pause)
         self.pause_button.setAccessibleName(pause)
         self.pause_button.setIcon(icon("start" if run.state == "paused" else "pause", self._theme))
         self.stop_button.setEnabled(run.can_stop)
-        self.progress_text.setText(run_words(translator, run))
+        self.progress_text.setText(run_label(translator, run))
         progress = run.progress
         share = progress.done / progress.total if progress and progress.total else 0.0
         self.bar.setValue(round(1000 * share))
@@ -82,14 +82,14 @@ class Header(QWidget):
     def refresh_pack(self) -> None:
         """The pack chip."""
         packs = self._workbench.packs
-        first, second = pack_words(self._translator, packs)
+        first, second = pack_label(self._translator, packs)
         room = _NARROW_CHIP if self._is_narrow else _WIDE_CHIP
         self.pack_chip.setText(*(self._elided(line, room) for line in (first, second)))
         set_tip(self.pack_chip, first, second)
 
     def refresh_backend(self) -> None:
         """The backend chip."""
-        first, second = backend_words(self._translator, self._workbench.backends, self._workbench.stick)
+        first, second = backend_label(self._translator, self._workbench.backends, self._workbench.edgetpu)
         self.backend_chip.setText(first, second)
         set_tip(self.backend_chip, first, second)
 
@@ -152,47 +152,47 @@ class Header(QWidget):
         return button
 
 
-def run_words(translator: Translator, run: Screening) -> str:
+def run_label(translator: Translator, run: Screening) -> str:
     """The state of the run, or how far it is with rate and time left."""
     words = {
         "empty": translator.text("Nothing chosen yet"),
         "waiting": translator.text("Waiting for a model pack"),
         "starting": translator.text("Starting…"),
-        "running": "" if run.progress else translator.text("Looking for films…"),
+        "running": "" if run.progress else translator.text("Looking for images…"),
         "paused": translator.text("Paused"),
         "stopping": translator.text("Stopping…"),
         "finished": translator.text("Finished"),
         "cancelled": translator.text("Stopped"),
         "failed": translator.text("The run ended early"),
     }
-    parts = [words[run.state], *(_progress_words(translator, run.progress, run.state == "running"))]
+    parts = [words[run.state], *(_progress_label(translator, run.progress, run.state == "running"))]
     return "   ".join(part for part in parts if part)
 
 
-def _progress_words(translator: Translator, progress: Progress | None, is_running: bool) -> list[str]:
+def _progress_label(translator: Translator, progress: Progress | None, is_running: bool) -> list[str]:
     if progress is None:
         return []
     total = f"{progress.total}" if progress.total_is_final else f"{progress.total}+"
     parts = [f"{progress.done} / {total}"]
     if is_running:
         rate = number(translator, progress.images_per_s, digits=1)
-        parts.append(translator.text("{rate} films/s", rate=rate))
+        parts.append(translator.text("{rate} images/s", rate=rate))
         if progress.remaining_s is not None:
             parts.append(translator.text("{time} left", time=duration(translator, progress.remaining_s)))
     return parts
 
 
-def pack_words(translator: Translator, packs: PackChoice) -> tuple[str, str]:
+def pack_label(translator: Translator, packs: PackChoice) -> tuple[str, str]:
     """Name and version of the pack in use; where it is from and who signed it."""
     if packs.loading is not None:
         return packs.loading.pack_name, translator.text("is being read…")
     if packs.model is None:
         return translator.text("No model pack"), translator.text("Plug in a drive")
     name = translator.pick(packs.model.manifest.names)
-    return f"{name} {packs.model.manifest.version}", trust_words(translator, packs.model, packs)
+    return f"{name} {packs.model.manifest.version}", trust_label(translator, packs.model, packs)
 
 
-def trust_words(translator: Translator, model: Model, packs: PackChoice) -> str:
+def trust_label(translator: Translator, model: Model, packs: PackChoice) -> str:
     """Who vouches for the pack, and whether its drive may be removed."""
     if model.trust == "builtin":
         return translator.text("comes with the program")
@@ -206,8 +206,8 @@ def trust_words(translator: Translator, model: Model, packs: PackChoice) -> str:
     return signer
 
 
-def backend_words(
-    translator: Translator, backends: Mapping[str, BackendChanged], stick: StickChanged | None
+def backend_label(
+    translator: Translator, backends: Mapping[str, BackendChanged], edgetpu: DeviceChanged | None
 ) -> tuple[str, str]:
     """What runs the model now, and its state."""
     states = {
@@ -221,7 +221,7 @@ def backend_words(
     if used is None:
         return translator.text("Processor"), states["stopped"]
     name = backend_name(translator, used.backend)
-    if used.backend == "edgetpu" and stick is not None and stick.port_mbit is not None:
-        name += " · USB 3" if stick.port_mbit >= _USB3_MBIT else " · USB 2"
+    if used.backend == "edgetpu" and edgetpu is not None and edgetpu.port_mbit is not None:
+        name += " · USB 3" if edgetpu.port_mbit >= _USB3_MBIT else " · USB 2"
     detail = used.detail if used.state == "ready" and used.detail else states[used.state]
     return name, detail

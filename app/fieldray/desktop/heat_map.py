@@ -1,7 +1,7 @@
-"""From a class map to the colours laid over the film.
+"""From a class map to the colours laid over the image.
 
 The head's map holds a logit for each cell; their mean is the classifier's logit. What is shown is how far a cell lies
-above the logit of the operating point, on a fixed scale: maps of two films can be compared, and a film far below the
+above the logit of the operating point, on a fixed scale: maps of two images can be compared, and an image far below the
 threshold shows no invented hot spot.
 """
 
@@ -77,7 +77,7 @@ def colours(shares: Grid) -> NDArray[np.uint8]:
 
 
 def covered(pixel_map: PixelMap, *, height: int, width: int) -> tuple[float, float, float, float]:
-    """The film's region under a tensor of height x width: left, top, width, height in film pixels."""
+    """The image's region under a tensor of height x width: left, top, width, height in image pixels."""
     return (
         pixel_map.column_offset,
         pixel_map.row_offset,

@@ -12,7 +12,7 @@ from PySide6.QtWidgets import (
 )
 
 from fieldray.desktop.keys import KEYS, Group, group_title, key_name
-from fieldray.desktop.parts import card, name_surface, push_button, scrolled, words
+from fieldray.desktop.widgets import card, label, name_surface, push_button, scrolled
 from fieldray.translation import Translator
 
 _COLUMNS: tuple[tuple[Group, ...], ...] = (("list", "tools"), ("view",), ("program",))
@@ -46,27 +46,27 @@ class KeySheet(QDialog):
 
 def _group_card(translator: Translator, group: Group) -> QWidget:
     frame, column = card()
-    column.addWidget(words(group_title(translator, group), role="heading"))
+    column.addWidget(label(group_title(translator, group), role="heading"))
     grid = QGridLayout()
     grid.setColumnStretch(1, 1)
     lines = [(_key_names(key.keys), key.say(translator)) for key in KEYS if key.group == group]
     if group == "tools":
         lines = [*mouse_lines(translator), *lines]
     for place, (keys, meaning) in enumerate(lines):
-        grid.addWidget(words(keys, role="heading"), place, 0)
-        grid.addWidget(words(meaning), place, 1)
+        grid.addWidget(label(keys, role="heading"), place, 0)
+        grid.addWidget(label(meaning), place, 1)
     column.addLayout(grid)
     return frame
 
 
 def mouse_lines(translator: Translator) -> list[tuple[str, str]]:
-    """What the mouse does on the film."""
+    """What the mouse does on the image."""
     return [
         (translator.text("Left drag"), translator.text("Window (across) and level (up and down)")),
-        (translator.text("Middle drag"), translator.text("Move the film")),
+        (translator.text("Middle drag"), translator.text("Move the image")),
         (translator.text("Right drag"), translator.text("Zoom")),
         (translator.text("Right click"), translator.text("Menu")),
-        (translator.text("Wheel"), translator.text("Next or previous film")),
+        (translator.text("Wheel"), translator.text("Next or previous image")),
         (translator.text("Ctrl + wheel"), translator.text("Zoom at the pointer")),
     ]
 

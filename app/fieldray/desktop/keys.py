@@ -1,7 +1,7 @@
 """Every key of the window in one table, from which the shortcuts and the key sheet are made.
 
 USERS expect H both for "flip" and for "hide the heat map". Here H hides the heat map, since it is needed for nearly
-every flagged film and a mark that covers a finding must be gone at once; F flips left-right, V top-bottom.
+every flagged image and a mark that covers a finding must be gone at once; F flips left-right, V top-bottom.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction, QKeySequence, QShortcut
 from PySide6.QtWidgets import QWidget
 
-from fieldray.desktop.parts import set_tip
+from fieldray.desktop.widgets import set_tip
 from fieldray.translation import Translator
 
 Group = Literal["list", "view", "tools", "program"]
@@ -23,7 +23,7 @@ Say = Callable[[Translator], str]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Key:
-    """One command. `reading`: only while the list or the film has the focus, because elsewhere the key has a use."""
+    """One command. `reading`: only while the list or the image has the focus, because elsewhere the key has a use."""
 
     command: str
     keys: tuple[str, ...]
@@ -34,18 +34,18 @@ class Key:
 
 # fmt: off
 KEYS: Final[tuple[Key, ...]] = (
-    Key("next_film", ("Down", "Right"), "list", lambda t: t.text("Next film"), True),
-    Key("previous_film", ("Up", "Left"), "list", lambda t: t.text("Previous film"), True),
+    Key("next_image", ("Down", "Right"), "list", lambda t: t.text("Next image"), True),
+    Key("previous_image", ("Up", "Left"), "list", lambda t: t.text("Previous image"), True),
     Key("next_study", ("PgDown",), "list", lambda t: t.text("Next study"), True),
     Key("previous_study", ("PgUp",), "list", lambda t: t.text("Previous study"), True),
-    Key("first_film", ("Home",), "list", lambda t: t.text("First film"), True),
-    Key("last_film", ("End",), "list", lambda t: t.text("Last film"), True),
+    Key("first_image", ("Home",), "list", lambda t: t.text("First image"), True),
+    Key("last_image", ("End",), "list", lambda t: t.text("Last image"), True),
     Key("search", ("Ctrl+F",), "list", lambda t: t.text("Search")),
     Key("heat_map", ("H",), "view", lambda t: t.text("Show or hide the heat map")),
-    Key("network_view", ("N",), "view", lambda t: t.text("What the model saw, or the film")),
+    Key("network_view", ("N",), "view", lambda t: t.text("What the model saw, or the image")),
     Key("invert", ("I",), "view", lambda t: t.text("Invert")),
-    Key("rotate_right", ("R",), "view", lambda t: t.text("Turn right")),
-    Key("rotate_left", ("L",), "view", lambda t: t.text("Turn left")),
+    Key("rotate_right", ("R",), "view", lambda t: t.text("Rotate right")),
+    Key("rotate_left", ("L",), "view", lambda t: t.text("Rotate left")),
     Key("flip_left_right", ("F",), "view", lambda t: t.text("Flip left-right")),
     Key("flip_top_bottom", ("V",), "view", lambda t: t.text("Flip top-bottom")),
     Key("zoom_in", ("+",), "view", lambda t: t.text("Larger")),
@@ -94,7 +94,7 @@ def group_title(translator: Translator, group: Group) -> str:
     """The heading of a group on the key sheet."""
     titles: dict[Group, str] = {
         "list": translator.text("Work list"),
-        "view": translator.text("Film"),
+        "view": translator.text("Image"),
         "tools": translator.text("Mouse and window"),
         "program": translator.text("Program"),
     }

@@ -16,7 +16,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from fieldray.desktop.parts import plain, push_button, words
+from fieldray.desktop.widgets import label, plain, push_button
 from fieldray.licences import LicensedPart
 from fieldray.paths import program_folder
 from fieldray.translation import Translator
@@ -33,8 +33,8 @@ class LicencesDialog(QDialog):
         column = QVBoxLayout(self)
         column.setContentsMargins(16, 14, 16, 14)
         column.setSpacing(8)
-        column.addWidget(words(translator.text("Fieldray itself is under the Apache License 2.0.")))
-        column.addWidget(words(_about_qt(translator)))
+        column.addWidget(label(translator.text("Fieldray itself is under the Apache License 2.0.")))
+        column.addWidget(label(_about_qt(translator)))
         self.list = QListWidget()
         self.list.setSpacing(3)
         self.list.setWordWrap(True)

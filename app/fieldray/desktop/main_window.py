@@ -1,4 +1,4 @@
-"""The window: assembles the pages and hands commands on; it holds no logic and may be built anew at any time."""
+"""The window: assembles the pages and hands commands on; it holds no logic and may be built again at any time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ from fieldray.desktop.keys import make_actions
 from fieldray.desktop.pack_choice import PackQuestion
 from fieldray.desktop.pack_dialog import PackDialog
 from fieldray.desktop.packs_page import PacksPage
-from fieldray.desktop.parts import question_box
 from fieldray.desktop.result_panel import ResultPanel
 from fieldray.desktop.settings_dialog import SettingsDialog
 from fieldray.desktop.status import Status
@@ -35,11 +34,12 @@ from fieldray.desktop.style import Theme
 from fieldray.desktop.view_tools import ViewTools
 from fieldray.desktop.viewer import Viewer
 from fieldray.desktop.welcome import Welcome
+from fieldray.desktop.widgets import question_box
 from fieldray.desktop.workbench import Workbench
 from fieldray.desktop.worklist import WorkList
 from fieldray.translation import Translator
 
-# Commands of the key table in the film's menu, in groups.
+# Commands of the key table in the image's menu, in groups.
 _MENU = (
     ("tool_window", "tool_zoom", "tool_pan"),
     ("preset_1", "preset_2", "preset_3", "preset_4", "preset_5"),
@@ -50,7 +50,7 @@ _MENU = (
 
 
 class MainWindow(QMainWindow):
-    """Header, banners, then either the welcome, the films, or the packs; the status bar below."""
+    """Header, banners, then either the welcome, the images, or the packs; the status bar below."""
 
     settings_changed = Signal(dict)
     close_confirmed = Signal()
@@ -63,9 +63,9 @@ class MainWindow(QMainWindow):
         self.setAcceptDrops(True)
         self.setMinimumSize(900, 480)
         self.work_list = WorkList(workbench.rows, translator, theme)
-        self.viewer = Viewer(workbench.film, translator, theme)
+        self.viewer = Viewer(workbench.image, translator, theme)
         opacity = workbench.settings.integer("heat_map_opacity")
-        self.result = ResultPanel(workbench.film, translator, theme, opacity_percent=opacity)
+        self.result = ResultPanel(workbench.image, translator, theme, opacity_percent=opacity)
         reading = (self.work_list.table, self.viewer)
         self.actions_by_name = make_actions(self._commands(), translator, window=self, reading=reading)
         self.actions_by_name["about"] = self._about_action()
@@ -79,26 +79,26 @@ class MainWindow(QMainWindow):
         self.setStatusBar(Status(workbench, translator))
         self._connect()
         self.apply_settings()
-        self._show_films_or_welcome()
+        self._show_images_or_welcome()
 
     # ---- building
 
     def _lay_out(self) -> None:
-        film = QWidget()
-        column = QVBoxLayout(film)
+        image = QWidget()
+        column = QVBoxLayout(image)
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(0)
         column.addWidget(self.tools)
         column.addWidget(self.viewer, 1)
-        self.films = QSplitter(Qt.Orientation.Horizontal)
-        self.films.setChildrenCollapsible(False)
-        self.films.setHandleWidth(6)
-        for widget, stretch in ((self.work_list, 3), (film, 5), (self.result, 2)):
-            self.films.addWidget(widget)
-            self.films.setStretchFactor(self.films.count() - 1, stretch)
-        self.films.setSizes([450, 570, 340])
+        self.images = QSplitter(Qt.Orientation.Horizontal)
+        self.images.setChildrenCollapsible(False)
+        self.images.setHandleWidth(6)
+        for widget, stretch in ((self.work_list, 3), (image, 5), (self.result, 2)):
+            self.images.addWidget(widget)
+            self.images.setStretchFactor(self.images.count() - 1, stretch)
+        self.images.setSizes([450, 570, 340])
         self.pages = QStackedWidget()
-        for page in (self.welcome, self.films, self.packs_page):
+        for page in (self.welcome, self.images, self.packs_page):
             self.pages.addWidget(page)
         middle = QWidget()
         layout = QVBoxLayout(middle)
@@ -111,26 +111,26 @@ class MainWindow(QMainWindow):
 
     def _connect(self) -> None:
         bench = self._bench
-        self.work_list.row_chosen.connect(bench.film.show)
+        self.work_list.row_chosen.connect(bench.image.show)
         self.viewer.stepped.connect(self.work_list.step)
         self.viewer.menu_wanted.connect(self._show_menu)
         self.viewer.heat_map_shown.connect(self.result.heat_map_box.setChecked)
         self.result.heat_map_box.toggled.connect(self.viewer.show_heat_map)
         self.result.opacity.valueChanged.connect(self.viewer.set_opacity)
-        self.packs_page.left.connect(self._show_films_or_welcome)
+        self.packs_page.left.connect(self._show_images_or_welcome)
         bench.packs.asked.connect(self._ask)
-        bench.screening.started.connect(self._show_films_or_welcome)
+        bench.screening.started.connect(self._show_images_or_welcome)
 
     def _commands(self) -> dict[str, Callable[[], None]]:
         """What each key of the key table does."""
         viewer, rows, run = self.viewer, self.work_list, self._bench.screening
         return {
-            "next_film": lambda: rows.step(1),
-            "previous_film": lambda: rows.step(-1),
+            "next_image": lambda: rows.step(1),
+            "previous_image": lambda: rows.step(-1),
             "next_study": lambda: rows.step_study(1),
             "previous_study": lambda: rows.step_study(-1),
-            "first_film": lambda: rows.choose_end(last=False),
-            "last_film": lambda: rows.choose_end(last=True),
+            "first_image": lambda: rows.choose_end(last=False),
+            "last_image": lambda: rows.choose_end(last=True),
             "search": rows.filter_bar.search.setFocus,
             "heat_map": lambda: viewer.show_heat_map(not viewer.shows_heat_map),
             "network_view": lambda: viewer.show_network_view(not viewer.shows_network_view),
@@ -220,14 +220,14 @@ class MainWindow(QMainWindow):
 
     def _toggle_packs(self) -> None:
         if self.pages.currentWidget() is self.packs_page:
-            self._show_films_or_welcome()
+            self._show_images_or_welcome()
         else:
             self.pages.setCurrentWidget(self.packs_page)
 
-    def _show_films_or_welcome(self) -> None:
-        has_films = self._bench.rows.total() > 0 or self._bench.screening.state != "empty"
-        self.pages.setCurrentWidget(self.films if has_films else self.welcome)
-        if has_films:
+    def _show_images_or_welcome(self) -> None:
+        has_images = self._bench.rows.total() > 0 or self._bench.screening.state != "empty"
+        self.pages.setCurrentWidget(self.images if has_images else self.welcome)
+        if has_images:
             self.work_list.table.setFocus()
 
     def _cancel(self) -> None:
@@ -274,7 +274,7 @@ class MainWindow(QMainWindow):
         more = translator.text("Results so far are kept; the next start goes on from there.")
         box = question_box(self, translator.text("Screening is under way."), more=more)
         stop = box.addButton(translator.text("Stop and close"), QMessageBox.ButtonRole.AcceptRole)
-        stay = box.addButton(translator.text("Go on screening"), QMessageBox.ButtonRole.RejectRole)
+        stay = box.addButton(translator.text("Resume screening"), QMessageBox.ButtonRole.RejectRole)
         box.setDefaultButton(stay)
         box.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         stop.clicked.connect(self.close_confirmed)

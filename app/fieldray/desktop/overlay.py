@@ -1,4 +1,4 @@
-"""The words in the four corners of the film, and the heat map's legend."""
+"""The words in the four corners of the image, and the heat map's legend."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from PySide6.QtCore import QRect, QRectF, Qt
 from PySide6.QtGui import QColor, QFont, QFontMetrics, QImage, QPainter
 
 from fieldray.desktop import heat_map
-from fieldray.desktop.parts import plain
-from fieldray.desktop.picture import Picture
+from fieldray.desktop.formatting import date, number, person
+from fieldray.desktop.image_pyramid import Picture
 from fieldray.desktop.view_state import ViewState
-from fieldray.desktop.words import date, number, person
+from fieldray.desktop.widgets import plain
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.translation import Translator
 
@@ -34,7 +34,7 @@ class Corners:
 def corner_texts(
     translator: Translator, ref: ImageRef, picture: Picture, state: ViewState, *, percent: float, hide_patient: bool
 ) -> Corners:
-    """What stands in the corners. `percent` is the zoom: 100 is one film pixel on one pixel of the screen."""
+    """What stands in the corners. `percent` is the zoom: 100 is one image pixel on one pixel of the screen."""
     header = ref.header
     window = state.window or picture.start_window
     level = window.center * picture.image.value_scale + picture.image.value_offset
@@ -55,7 +55,7 @@ def corner_texts(
 
 
 def draw_corners(painter: QPainter, area: QRect, corners: Corners, font: QFont) -> None:
-    """White on a thin dark edge, readable on every film."""
+    """White on a thin dark edge, readable on every image."""
     painter.setFont(font)
     box = area.adjusted(_MARGIN, _MARGIN, -_MARGIN, -_MARGIN)
     half = box.width() // 2 - _MARGIN
@@ -70,8 +70,8 @@ def draw_corners(painter: QPainter, area: QRect, corners: Corners, font: QFont) 
 
 
 def legend_strip(view: QRect, translator: Translator, font: QFont, *, is_blank: bool) -> QRect:
-    """Where the legend goes under the film: one line, or more where its words need them; they are never cut."""
-    room, words = view.width() - 2 * _MARGIN, _legend_words(translator, is_blank=is_blank)
+    """Where the legend goes under the image: one line, or more where its words need them; they are never cut."""
+    room, words = view.width() - 2 * _MARGIN, _legend_label(translator, is_blank=is_blank)
     metrics = QFontMetrics(font)
     height = metrics.boundingRect(QRect(0, 0, room, 1000), Qt.TextFlag.TextWordWrap, words).height()
     if not is_blank and metrics.horizontalAdvance(words) + _scale_width(translator, metrics) > room:
@@ -85,15 +85,15 @@ def draw_legend(painter: QPainter, strip: QRect, translator: Translator, font: Q
     painter.setFont(font)
     painter.fillRect(strip, QColor(0, 0, 0, 150))
     box = strip.adjusted(_MARGIN, _MARGIN // 2, -_MARGIN, -_MARGIN // 2)
-    words = _legend_words(translator, is_blank=is_blank)
+    words = _legend_label(translator, is_blank=is_blank)
     if not is_blank:
         _draw_scale(painter, QRect(box.x(), box.bottom() + 1 - _line(painter), box.width(), _line(painter)), translator)
     _edged_text(painter, box, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop, words)
 
 
-def _legend_words(translator: Translator, *, is_blank: bool) -> str:
+def _legend_label(translator: Translator, *, is_blank: bool) -> str:
     if is_blank:
-        return translator.text("No part of the film raised the score above the operating point")
+        return translator.text("No part of the image raised the score above the operating point")
     return translator.text("What influenced the score, not the lesion's outline")
 
 

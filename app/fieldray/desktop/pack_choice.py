@@ -181,9 +181,9 @@ class PackChoice(QObject):
             self.settle()
 
     def _loaded(self, candidate: PackCandidate, model: Model) -> None:
-        was_gone = not self.source_is_here
+        was_unavailable = not self.source_is_here
         self.loading, self.source, self.model, self.point_name = None, candidate, model, None
-        if was_gone:
+        if was_unavailable:
             self._say_fallen_back(model)
         else:
             self._board.withdraw("drive")
@@ -200,7 +200,7 @@ class PackChoice(QObject):
         question = _question(error, candidate) if candidate else None
         if question is None:
             self._unfit |= {candidate.folder} if candidate else set()
-            self._board.post_reason("pack", error.reason, action=Action(lambda t: t.text("Look again"), self.look))
+            self._board.post_reason("pack", error.reason, action=Action(lambda t: t.text("Refresh"), self.look))
         elif asked_for:
             self.asked.emit(question)
         else:
@@ -283,7 +283,7 @@ class PackChoice(QObject):
                 key="drive",
                 level="warning",
                 say=lambda t: t.text("No model pack is ready. Plug in a model drive, or choose a pack under Packs."),
-                action=Action(lambda t: t.text("Look again"), self.look),
+                action=Action(lambda t: t.text("Refresh"), self.look),
             )
         )
 

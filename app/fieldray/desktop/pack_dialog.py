@@ -7,7 +7,7 @@ from PySide6.QtGui import QFontDatabase
 from PySide6.QtWidgets import QDialog, QDialogButtonBox, QVBoxLayout, QWidget
 
 from fieldray.desktop.pack_choice import PackQuestion
-from fieldray.desktop.parts import push_button, words
+from fieldray.desktop.widgets import label, push_button
 from fieldray.translation import Translator
 
 
@@ -22,17 +22,17 @@ class PackDialog(QDialog):
         column = QVBoxLayout(self)
         column.setContentsMargins(24, 20, 24, 16)
         column.setSpacing(12)
-        column.addWidget(words(title, role="title"))
+        column.addWidget(label(title, role="title"))
         name = translator.pick(question.candidate.names) or question.candidate.pack_name
-        column.addWidget(words(f"{name}  {question.candidate.version}", role="heading"))
+        column.addWidget(label(f"{name}  {question.candidate.version}", role="heading"))
         if question.kind == "older":
-            column.addWidget(words(translator.reason(question.reason)))
+            column.addWidget(label(translator.reason(question.reason)))
         if question.fingerprint:
-            fingerprint = words(*fingerprint_lines(question.fingerprint))
+            fingerprint = label(*fingerprint_lines(question.fingerprint))
             fingerprint.setFont(QFontDatabase.systemFont(QFontDatabase.SystemFont.FixedFont))
             fingerprint.setAlignment(Qt.AlignmentFlag.AlignCenter)
             column.addWidget(fingerprint)
-        column.addWidget(words(advice))
+        column.addWidget(label(advice))
         self.yes_button = push_button(yes)
         self.no_button = push_button(translator.text("Do not use"))
         box = QDialogButtonBox()
@@ -66,7 +66,7 @@ def _texts(translator: Translator, question: PackQuestion) -> tuple[str, str, st
         return (
             translator.text("Use an unsigned legacy model?"),
             translator.text(
-                "Nobody vouches for this model: it may have been changed. It has no operating point, so films get "
+                "Nobody vouches for this model: it may have been changed. It has no operating point, so images get "
                 "a score, but are not assessed. Each result is marked so."
             ),
             translator.text("Use it this once"),

@@ -8,22 +8,22 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import QHBoxLayout, QScrollArea, QVBoxLayout, QWidget
 
+from fieldray.desktop.formatting import label_meaning, number, percent
 from fieldray.desktop.icons import icon
 from fieldray.desktop.pack_choice import PackChoice
-from fieldray.desktop.parts import (
+from fieldray.desktop.style import Theme
+from fieldray.desktop.widgets import (
     PlainButton,
     PlainLabel,
     card,
     choice_box,
+    icon_label,
+    label,
     name_surface,
     paragraphs,
     path_words,
-    picture_label,
     push_button,
-    words,
 )
-from fieldray.desktop.style import Theme
-from fieldray.desktop.words import label_meaning, number, percent
 from fieldray.domain.model import Manifest, OperatingPoint
 from fieldray.translation import Translator
 
@@ -67,7 +67,7 @@ class PacksPage(QScrollArea):
             self._refresh()
 
     def _refresh(self) -> None:
-        """Build the cards anew."""
+        """Build the cards again."""
         self._is_stale = False
         for old in self._cards:
             old.hide()
@@ -79,40 +79,40 @@ class PacksPage(QScrollArea):
             self._column.insertWidget(1 + place, new)
 
     def _make_top(self) -> QHBoxLayout:
-        back = push_button(self._translator.text("Back to the films"), picture=icon("back", self._theme))
+        back = push_button(self._translator.text("Back to the images"), picture=icon("back", self._theme))
         back.clicked.connect(self.left)
-        look = push_button(self._translator.text("Look again"), picture=icon("refresh", self._theme))
+        look = push_button(self._translator.text("Refresh"), picture=icon("refresh", self._theme))
         look.clicked.connect(self._packs.look)
         row = QHBoxLayout()
         row.addWidget(back)
-        row.addWidget(words(self._translator.text("Model packs"), role="title"), 1)
+        row.addWidget(label(self._translator.text("Model packs"), role="title"), 1)
         row.addWidget(look)
         return row
 
     def _make_used(self) -> QWidget:
         frame, column = card()
         translator, model = self._translator, self._packs.model
-        column.addWidget(words(translator.text("In use"), role="muted"))
+        column.addWidget(label(translator.text("In use"), role="muted"))
         if model is None:
-            column.addWidget(words(translator.text("No pack is in use. Plug in a model drive or choose one below.")))
+            column.addWidget(label(translator.text("No pack is in use. Plug in a model drive or choose one below.")))
             return frame
         manifest = model.manifest
-        column.addWidget(words(f"{translator.pick(manifest.names)}  {manifest.version}", role="title"))
-        column.addWidget(words(*paragraphs(translator.pick(manifest.descriptions))))
+        column.addWidget(label(f"{translator.pick(manifest.names)}  {manifest.version}", role="title"))
+        column.addWidget(label(*paragraphs(translator.pick(manifest.descriptions))))
         meanings = ", ".join(label_meaning(translator, label.code, manifest) for label in manifest.labels)
-        column.addWidget(words(translator.text("It looks for: {meaning}", meaning=meanings)))
+        column.addWidget(label(translator.text("It looks for: {meaning}", meaning=meanings)))
         self._add_points(column, manifest)
         if model.fingerprint:
-            column.addWidget(words(translator.text("Signing key: {key}", key=model.fingerprint), role="muted"))
+            column.addWidget(label(translator.text("Signing key: {key}", key=model.fingerprint), role="muted"))
         checksum = translator.text("Model file (SHA-256): {checksum}", checksum=model.model_sha256)
-        column.addWidget(words(checksum, role="muted"))
+        column.addWidget(label(checksum, role="muted"))
         return frame
 
     def _add_points(self, column: QVBoxLayout, manifest: Manifest) -> None:
         translator = self._translator
         titles = {point.name: translator.pick(point.titles) for point in manifest.operating_points}
         if not titles:
-            column.addWidget(words(translator.text("No operating point: films get a score, but are not assessed.")))
+            column.addWidget(label(translator.text("No operating point: images get a score, but are not assessed.")))
             return
         choice = choice_box((title, name) for name, title in titles.items())
         point = self._packs.point
@@ -125,21 +125,21 @@ class PacksPage(QScrollArea):
         row.addStretch(1)
         column.addLayout(row)
         if point is not None:
-            column.addWidget(words(point_words(translator, point), role="muted"))
+            column.addWidget(label(point_label(translator, point), role="muted"))
 
     def _make_card(self, candidate: PackCandidate) -> QWidget:
         translator = self._translator
         frame, column = card()
         row = QHBoxLayout()
-        sign = picture_label(icon("drive" if candidate.origin == "drive" else "file", self._theme), side=24)
+        sign = icon_label(icon("drive" if candidate.origin == "drive" else "file", self._theme), side=24)
         row.addWidget(sign, 0, Qt.AlignmentFlag.AlignTop)
         column_of_words = QVBoxLayout()
         name = translator.pick(candidate.names) or candidate.pack_name
-        column_of_words.addWidget(words(f"{name}  {candidate.version}", role="heading"))
-        standing = f"{origin_words(translator, candidate)}. {standing_words(translator, candidate)}"
-        column_of_words.addWidget(words(standing))
+        column_of_words.addWidget(label(f"{name}  {candidate.version}", role="heading"))
+        standing = f"{origin_label(translator, candidate)}. {trust_state_label(translator, candidate)}"
+        column_of_words.addWidget(label(standing))
         if candidate.problem is not None and candidate.trust != "legacy":
-            column_of_words.addWidget(words(translator.reason(candidate.problem), role="muted"))
+            column_of_words.addWidget(label(translator.reason(candidate.problem), role="muted"))
         column_of_words.addWidget(path_words(candidate.folder, role="muted"))
         row.addLayout(column_of_words, 1)
         for button in self._buttons(candidate):
@@ -166,11 +166,11 @@ class PacksPage(QScrollArea):
 
     def _make_none(self) -> QWidget:
         frame, column = card()
-        column.addWidget(words(self._translator.text("No packs found. Plug in a model drive, then press Look again.")))
+        column.addWidget(label(self._translator.text("No packs found. Plug in a model drive, then press Refresh.")))
         return frame
 
 
-def point_words(translator: Translator, point: OperatingPoint) -> str:
+def point_label(translator: Translator, point: OperatingPoint) -> str:
     """An operating point with what was measured at it."""
     return translator.text(
         "Threshold {threshold}, not sure from {low} to {high}. Measured on {data}: "
@@ -184,7 +184,7 @@ def point_words(translator: Translator, point: OperatingPoint) -> str:
     )
 
 
-def origin_words(translator: Translator, candidate: PackCandidate) -> str:
+def origin_label(translator: Translator, candidate: PackCandidate) -> str:
     """Where a pack lies."""
     known = {
         "builtin": translator.text("Comes with the program"),
@@ -194,7 +194,7 @@ def origin_words(translator: Translator, candidate: PackCandidate) -> str:
     return known[candidate.origin]
 
 
-def standing_words(translator: Translator, candidate: PackCandidate) -> str:
+def trust_state_label(translator: Translator, candidate: PackCandidate) -> str:
     """Whether a pack is trusted."""
     known = {
         "builtin": translator.text("Trusted"),

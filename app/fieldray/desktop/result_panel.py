@@ -1,4 +1,4 @@
-"""What the pack says about the open film, by which operating point, and what it cannot say."""
+"""What the pack says about the open image, by which operating point, and what it cannot say."""
 
 from __future__ import annotations
 
@@ -13,12 +13,7 @@ from PySide6.QtWidgets import (
 )
 
 from fieldray.desktop.class_shape import ClassMark
-from fieldray.desktop.open_film import OpenFilm
-from fieldray.desktop.parts import PlainLabel, card, name_surface, paragraphs, words
-from fieldray.desktop.score_scale import ScoreScale
-from fieldray.desktop.style import Theme, colours
-from fieldray.desktop.verdict_bar import VerdictBar
-from fieldray.desktop.words import (
+from fieldray.desktop.formatting import (
     backend_name,
     category_word,
     decision_sentence,
@@ -26,6 +21,11 @@ from fieldray.desktop.words import (
     number,
     percent,
 )
+from fieldray.desktop.open_image import OpenImage
+from fieldray.desktop.score_scale import ScoreScale
+from fieldray.desktop.style import Theme, colours
+from fieldray.desktop.verdict_bar import VerdictBar
+from fieldray.desktop.widgets import PlainLabel, card, label, name_surface, paragraphs
 from fieldray.desktop.work_row import WorkRow
 from fieldray.domain.finding import Finding, Screened
 from fieldray.domain.model import Manifest
@@ -33,13 +33,13 @@ from fieldray.translation import Translator
 
 
 class ResultPanel(QScrollArea):
-    """The side panel. Its texts are built anew for each film; the heat map's controls and the verdict stay."""
+    """The side panel. Its texts are built again for each image; the heat map's controls and the verdict stay."""
 
-    def __init__(self, film: OpenFilm, translator: Translator, theme: Theme, *, opacity_percent: int) -> None:
+    def __init__(self, image: OpenImage, translator: Translator, theme: Theme, *, opacity_percent: int) -> None:
         super().__init__()
         self.setWidgetResizable(True)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self._film, self._translator = film, translator
+        self._image, self._translator = image, translator
         self._theme: Theme = theme
         self.setMinimumWidth(300)
         self.setAccessibleName(translator.text("Result"))
@@ -49,7 +49,7 @@ class ResultPanel(QScrollArea):
         self._layout.setContentsMargins(16, 14, 16, 14)
         self._layout.setSpacing(10)
         self.setWidget(page)
-        self._empty = words(translator.text("The result of the chosen film is shown here."), role="muted")
+        self._empty = label(translator.text("The result of the chosen image is shown here."), role="muted")
         self._head = self._make_head()
         self._result = QWidget()
         self.heat_map_box = QCheckBox(translator.text("Show the heat map (H)"))
@@ -65,14 +65,14 @@ class ResultPanel(QScrollArea):
         for widget in (self._empty, self._head, self._result, self._heat_map, self._verdict_card, self._pack):
             self._layout.addWidget(widget)
         self._layout.addStretch(1)
-        self.verdict.given.connect(film.give_verdict)
-        film.changed.connect(self.refresh)
-        film.verdict_changed.connect(self._show_verdict)
+        self.verdict.given.connect(image.give_verdict)
+        image.changed.connect(self.refresh)
+        image.verdict_changed.connect(self._show_verdict)
         self.refresh()
 
     def refresh(self) -> None:
-        """Show the open film's result."""
-        row = self._film.row
+        """Show the open image's result."""
+        row = self._image.row
         self._empty.setVisible(row is None)
         for widget in (self._head, self._result, self._heat_map, self._verdict_card, self._pack):
             widget.setVisible(row is not None)
@@ -107,21 +107,21 @@ class ResultPanel(QScrollArea):
         column = QVBoxLayout(inside)
         column.setContentsMargins(0, 0, 0, 0)
         opacity = QHBoxLayout()
-        opacity.addWidget(words(self._translator.text("Opacity")))
+        opacity.addWidget(label(self._translator.text("Opacity")))
         opacity.addWidget(self.opacity, 1)
         column.addWidget(self.heat_map_box)
         column.addLayout(opacity)
         meaning = self._translator.text("What influenced the score, not the lesion's outline")
-        column.addWidget(words(meaning, role="muted"))
+        column.addWidget(label(meaning, role="muted"))
         return self._card(self._translator.text("Heat map"), inside)
 
     def _card(self, title: str, inside: QWidget) -> QWidget:
         frame, column = card()
-        column.addWidget(words(title, role="heading"))
+        column.addWidget(label(title, role="heading"))
         column.addWidget(inside)
         return frame
 
-    # ---- parts that are built for each film
+    # ---- parts that are built for each image
 
     def _make_result(self, row: WorkRow) -> QWidget:
         box = QWidget()
@@ -130,31 +130,31 @@ class ResultPanel(QScrollArea):
         column.setSpacing(6)
         outcome = row.outcome
         if not isinstance(outcome, Screened):
-            column.addWidget(words(self._translator.reason(outcome.reason)))
-            column.addWidget(words(self._why_not(row), role="muted"))
+            column.addWidget(label(self._translator.reason(outcome.reason)))
+            column.addWidget(label(self._unavailable_reason(row), role="muted"))
             return box
         for finding in sorted(outcome.findings, key=lambda finding: finding is not row.finding):
             self._add_finding(column, finding, row.manifest)
-        column.addWidget(words(self._ran_on(outcome), role="muted"))
+        column.addWidget(label(self._ran_on(outcome), role="muted"))
         return box
 
-    def _why_not(self, row: WorkRow) -> str:
+    def _unavailable_reason(self, row: WorkRow) -> str:
         if row.category == "refused":
-            return self._translator.text("The film was not assessed. Look at it yourself.")
-        return self._translator.text("The film could not be screened. Look at it yourself, or try again.")
+            return self._translator.text("The image was not assessed. Look at it yourself.")
+        return self._translator.text("The image could not be screened. Look at it yourself, or try again.")
 
     def _add_finding(self, column: QVBoxLayout, finding: Finding, manifest: Manifest | None) -> None:
         translator, point = self._translator, finding.point
-        column.addWidget(words(decision_sentence(translator, finding.decision)))
+        column.addWidget(label(decision_sentence(translator, finding.decision)))
         meaning = label_meaning(translator, finding.label, manifest)
-        column.addWidget(words(translator.text("It looks for: {meaning}", meaning=meaning), role="muted"))
+        column.addWidget(label(translator.text("It looks for: {meaning}", meaning=meaning), role="muted"))
         score = number(translator, finding.score, digits=2)
-        column.addWidget(words(translator.text("Score {score}", score=score), role="title"))
+        column.addWidget(label(translator.text("Score {score}", score=score), role="title"))
         if point is not None:
             threshold = number(translator, point.threshold, digits=2)
             name = translator.pick(point.titles)
             used = translator.text("Operating point “{name}”: {threshold}", name=name, threshold=threshold)
-            column.addWidget(words(used, role="heading"))
+            column.addWidget(label(used, role="heading"))
         column.addWidget(ScoreScale(finding, translator, self._theme))
         if point is not None:
             measured = translator.text(
@@ -163,7 +163,7 @@ class ResultPanel(QScrollArea):
                 specificity=percent(translator, point.specificity),
                 data=translator.pick(point.measured_on),
             )
-            column.addWidget(words(measured, role="muted"))
+            column.addWidget(label(measured, role="muted"))
 
     def _ran_on(self, outcome: Screened) -> str:
         translator = self._translator
@@ -183,9 +183,9 @@ class ResultPanel(QScrollArea):
         manifest = row.manifest
         if manifest is not None:
             translator = self._translator
-            use = words(*paragraphs(translator.pick(manifest.intended_use)))
+            use = label(*paragraphs(translator.pick(manifest.intended_use)))
             column.addWidget(self._card(translator.text("What this pack is for"), use))
-            limits = words(*paragraphs(translator.pick(manifest.limits)))
+            limits = label(*paragraphs(translator.pick(manifest.limits)))
             column.addWidget(self._card(translator.text("What it cannot do"), limits))
         return box
 
@@ -196,5 +196,5 @@ class ResultPanel(QScrollArea):
         return new
 
     def _show_verdict(self, *_: object) -> None:
-        row = self._film.row
+        row = self._image.row
         self.verdict.show_verdict(row.verdict if row else None)

@@ -8,8 +8,8 @@ from PySide6.QtCore import QPointF, QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QFont, QPainter, QPaintEvent, QPen, QPolygonF
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
+from fieldray.desktop.formatting import number
 from fieldray.desktop.style import Theme, colour
-from fieldray.desktop.words import number
 from fieldray.domain.finding import Finding
 from fieldray.domain.model import OperatingPoint
 from fieldray.translation import Translator
@@ -56,7 +56,7 @@ class ScoreScale(QWidget):
 
     def _draw_zones(self, painter: QPainter, bar: QRectF, point: OperatingPoint) -> None:
         low, high = self._place(point.unsure_low), self._place(point.unsure_high)
-        for start, end, name in ((0.0, low, "normal"), (low, high, "not_sure"), (high, 1.0, "abnormal")):
+        for start, end, name in ((0.0, low, "normal"), (low, high, "unsure"), (high, 1.0, "abnormal")):
             part = QRectF(bar.x() + start * bar.width(), bar.y(), (end - start) * bar.width(), bar.height())
             painter.fillRect(part, _softened(self._theme, name))
         middle = bar.center().x()

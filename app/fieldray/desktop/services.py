@@ -80,7 +80,7 @@ def open_services(settings: Settings, publish: Publish) -> Services:
     from fieldray.paths import user_data
     from fieldray.pipeline.export import export_run
     from fieldray.pipeline.session import Session
-    from fieldray.store.results import ResultReader
+    from fieldray.store.results import ResultQuery
 
     library = PackLibrary(user_data())
     session = Session(settings, publish)
@@ -88,8 +88,8 @@ def open_services(settings: Settings, publish: Publish) -> Services:
     drives.start()
 
     def read_verdict(row_id: int, outcome: Outcome) -> Verdict | None:
-        with ResultReader(session.database) as reader:
-            return reader.verdict(row_id, outcome)
+        with ResultQuery(session.database) as decoder:
+            return decoder.verdict(row_id, outcome)
 
     return Services(
         session=session,

@@ -16,7 +16,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from fieldray.desktop.parts import PlainLabel, choice_box, push_button, scrolled, words
+from fieldray.desktop.widgets import PlainLabel, choice_box, label, push_button, scrolled
 from fieldray.settings import TABLE, Row, Settings, Value
 from fieldray.translation import LANGUAGES, Translator
 
@@ -46,13 +46,13 @@ class SettingsDialog(QDialog):
         column = QVBoxLayout(self)
         column.setContentsMargins(24, 20, 24, 16)
         column.setSpacing(14)
-        column.addWidget(words(translator.text("Settings"), role="title"))
+        column.addWidget(label(translator.text("Settings"), role="title"))
         column.addWidget(scrolled(page), 1)
         when = translator.text(
-            "Language, appearance and devices change at once, the clock of the stick with the next start of the "
+            "Language, appearance and devices change at once, the clock of the Edge TPU with the next start of the "
             "program, all else with the next run."
         )
-        column.addWidget(words(when, role="muted"))
+        column.addWidget(label(when, role="muted"))
         column.addWidget(self._buttons())
 
     def changes(self) -> dict[str, Value]:
@@ -77,7 +77,7 @@ class SettingsDialog(QDialog):
         return number
 
     def _choice(self, row: Row, value: str) -> QComboBox:
-        combo = choice_box((choice_words(self._translator, choice), choice) for choice in row.choices)
+        combo = choice_box((choice_label(self._translator, choice), choice) for choice in row.choices)
         combo.setCurrentIndex(row.choices.index(value))
         self._read[row.key] = lambda: str(combo.currentData())
         return combo
@@ -93,7 +93,7 @@ class SettingsDialog(QDialog):
         return box
 
 
-def choice_words(translator: Translator, choice: str) -> str:
+def choice_label(translator: Translator, choice: str) -> str:
     """What a choice of the settings table is called; a language by its own name, the code where there is no word."""
     known: dict[str, str] = {
         "system": translator.text("As the computer"),
@@ -102,7 +102,7 @@ def choice_words(translator: Translator, choice: str) -> str:
         "auto": translator.text("Automatic"),
         "cpu": translator.text("Processor"),
         "edgetpu": "Edge TPU",
-        "accelerator": translator.text("The stick alone"),
+        "accelerator": translator.text("The Edge TPU alone"),
         "fastest": translator.text("Whichever is faster"),
         "both": translator.text("Both together"),
         "std": translator.text("Standard"),

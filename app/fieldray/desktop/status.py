@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from PySide6.QtWidgets import QStatusBar
 
-from fieldray.desktop.parts import PlainLabel, set_tip
-from fieldray.desktop.words import number, research_only
+from fieldray.desktop.formatting import number, research_only
+from fieldray.desktop.widgets import PlainLabel, set_tip
 from fieldray.desktop.workbench import Workbench
 from fieldray.domain.events import Speed
 from fieldray.translation import Translator
@@ -19,7 +19,7 @@ class Status(QStatusBar):
         self.setSizeGripEnabled(False)
         self._translator = translator
         self.speed, self.load, self.research = PlainLabel(), PlainLabel(), PlainLabel(research_only(translator))
-        set_tip(self.speed, translator.text("Films the network runs in a second: now; lowest / mean / highest"))
+        set_tip(self.speed, translator.text("Images the network runs in a second: now; lowest / mean / highest"))
         set_tip(self.load, translator.text("Load of the whole computer; memory of all parts of this program"))
         self.research.setProperty("role", "research")
         self.speed.setContentsMargins(8, 0, 8, 0)

@@ -7,7 +7,7 @@ from typing import Final, get_args
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QHBoxLayout, QLineEdit, QVBoxLayout, QWidget
 
-from fieldray.desktop.parts import PlainButton, push_button, words
+from fieldray.desktop.widgets import PlainButton, label, push_button
 from fieldray.domain.run import Verdict, VerdictChoice
 from fieldray.translation import Translator
 
@@ -42,7 +42,7 @@ class VerdictBar(QWidget):
         self.note.setPlaceholderText(translator.text("Note on the verdict"))
         self.note.setMaxLength(_LONGEST_NOTE)
         self.note.editingFinished.connect(self._note_changed)
-        explained = words(translator.text("Saved beside the program's result, never over it."), role="muted")
+        explained = label(translator.text("Saved beside the program's result, never over it."), role="muted")
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.addLayout(row)

@@ -1,4 +1,4 @@
-"""How a film is shown: zoom, place, turns, window. Pure numbers; every change gives a new state, so undo is a list."""
+"""How an image is shown: zoom, centre, turns, window. Pure numbers; each change is a new state, so undo is a list."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _ZOOM_LIMITS: Final = (0.25, 64.0)
 
 
 class Size(NamedTuple):
-    """Width and height, of the film in pixels or of the view in points of the screen."""
+    """Width and height, of the image in pixels or of the view in points of the screen."""
 
     width: float
     height: float
 
 
 class Matrix(NamedTuple):
-    """Screen from film: x' = m11 x + m21 y + dx, y' = m12 x + m22 y + dy (the order QTransform takes)."""
+    """Screen from image: x' = m11 x + m21 y + dx, y' = m12 x + m22 y + dy (the order QTransform takes)."""
 
     m11: float
     m12: float
@@ -31,9 +31,9 @@ class Matrix(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewState:
-    """zoom 1 fits the film into the view; `center` is the film point in the middle of it (None: the film's own).
+    """zoom 1 fits the image into the view; `center` is the image point in the middle of it (None: the image's own).
 
-    The film is mirrored left-right first (`mirrored`), then turned clockwise by `turns` quarter turns.
+    The image is mirrored left-right first (`mirrored`), then turned clockwise by `turns` quarter turns.
     window None: as the file asks.
     """
 
@@ -60,45 +60,45 @@ class ViewState:
         """Black for white."""
         return replace(self, inverted=not self.inverted)
 
-    def scale(self, film: Size, view: Size) -> float:
-        """Points of the screen for one film pixel."""
-        width, height = (film.height, film.width) if self.turns % 2 else film
+    def scale(self, image: Size, view: Size) -> float:
+        """Points of the screen for one image pixel."""
+        width, height = (image.height, image.width) if self.turns % 2 else image
         return self.zoom * min(view.width / width, view.height / height)
 
-    def matrix(self, film: Size, view: Size) -> Matrix:
-        """The whole way from film pixels (edges) to points of the view."""
-        scale = self.scale(film, view)
+    def matrix(self, image: Size, view: Size) -> Matrix:
+        """The whole way from image pixels (edges) to points of the view."""
+        scale = self.scale(image, view)
         cosine, sine = ((1, 0), (0, 1), (-1, 0), (0, -1))[self.turns]
         side = -1 if self.mirrored else 1
         m11, m12, m21, m22 = scale * cosine * side, scale * sine * side, -scale * sine, scale * cosine
-        x, y = self.center or (film.width / 2, film.height / 2)
+        x, y = self.center or (image.width / 2, image.height / 2)
         return Matrix(m11, m12, m21, m22, view.width / 2 - m11 * x - m21 * y, view.height / 2 - m12 * x - m22 * y)
 
-    def film_point(self, at: Point, film: Size, view: Size) -> Point:
-        """The film point under a point of the view."""
-        m = self.matrix(film, view)
+    def image_point(self, at: Point, image: Size, view: Size) -> Point:
+        """The image point under a point of the view."""
+        m = self.matrix(image, view)
         determinant = m.m11 * m.m22 - m.m12 * m.m21
         x, y = at[0] - m.dx, at[1] - m.dy
         return (m.m22 * x - m.m21 * y) / determinant, (m.m11 * y - m.m12 * x) / determinant
 
-    def panned(self, by: Point, film: Size, view: Size) -> ViewState:
-        """The film moved by points of the view; its edge never passes the middle of the view."""
-        x, y = self.film_point((view.width / 2 - by[0], view.height / 2 - by[1]), film, view)
-        return replace(self, center=(min(max(x, 0.0), film.width), min(max(y, 0.0), film.height)))
+    def panned(self, by: Point, image: Size, view: Size) -> ViewState:
+        """The image moved by points of the view; its edge never passes the middle of the view."""
+        x, y = self.image_point((view.width / 2 - by[0], view.height / 2 - by[1]), image, view)
+        return replace(self, center=(min(max(x, 0.0), image.width), min(max(y, 0.0), image.height)))
 
-    def zoomed(self, factor: float, film: Size, view: Size, *, about: Point | None = None) -> ViewState:
-        """Zoomed by a factor; the film point under `about` stays where it is."""
+    def zoomed(self, factor: float, image: Size, view: Size, *, about: Point | None = None) -> ViewState:
+        """Zoomed by a factor; the image point under `about` stays where it is."""
         zoom = min(max(self.zoom * factor, _ZOOM_LIMITS[0]), _ZOOM_LIMITS[1])
         closer = replace(self, zoom=zoom)
         if about is None:
             return closer
-        held = self.film_point(about, film, view)
-        m = closer.matrix(film, view)
+        held = self.image_point(about, image, view)
+        m = closer.matrix(image, view)
         now = (m.m11 * held[0] + m.m21 * held[1] + m.dx, m.m12 * held[0] + m.m22 * held[1] + m.dy)
-        return closer.panned((about[0] - now[0], about[1] - now[1]), film, view)
+        return closer.panned((about[0] - now[0], about[1] - now[1]), image, view)
 
     def fitted(self) -> ViewState:
-        """The whole film in the view again; window and turns stay."""
+        """The whole image in the view again; window and turns stay."""
         return replace(self, zoom=1.0, center=None)
 
 

@@ -1,4 +1,4 @@
-"""The small buttons over the film: everything the keys can do, for the mouse."""
+"""The small buttons over the image: everything the keys can do, for the mouse."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from PySide6.QtGui import QAction, QResizeEvent
 from PySide6.QtWidgets import QHBoxLayout, QSizePolicy, QToolButton, QWidget
 
 from fieldray.desktop.icons import icon
-from fieldray.desktop.parts import name_surface, set_tip
 from fieldray.desktop.style import Theme
 from fieldray.desktop.viewer import Viewer
+from fieldray.desktop.widgets import name_surface, set_tip
 
 _GAP: Final = 8
 _BUTTON_ROOM: Final = 41

@@ -1,4 +1,4 @@
-"""The film: painted by itself, moved by the mouse and the keys of the key sheet."""
+"""The image: painted by itself, moved by the mouse and the keys of the key sheet."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
-from fieldray.desktop.film_painting import HeatMap, draw_film, draw_heat_map, heat_map_of
-from fieldray.desktop.open_film import OpenFilm
+from fieldray.desktop.image_painting import HeatMap, draw_heat_map, draw_image, heat_map_of
+from fieldray.desktop.image_pyramid import Picture
+from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.overlay import corner_texts, draw_corners, draw_legend, legend_strip
-from fieldray.desktop.parts import plain
-from fieldray.desktop.picture import Picture
 from fieldray.desktop.style import Theme, colour
 from fieldray.desktop.view_state import Size, ViewState, dragged_window
+from fieldray.desktop.widgets import plain
 from fieldray.domain.image import Window
 from fieldray.translation import Translator
 
@@ -41,7 +41,7 @@ _CURSORS: Final = {
 
 
 class Viewer(QWidget):
-    """Shows the open film. Left drag: the chosen tool; middle: move; right: zoom; wheel: next film."""
+    """Shows the open image. Left drag: the chosen tool; middle: move; right: zoom; wheel: next image."""
 
     stepped = Signal(int)
     menu_wanted = Signal(object)
@@ -49,9 +49,9 @@ class Viewer(QWidget):
     heat_map_shown = Signal(bool)
     network_view_shown = Signal(bool)
 
-    def __init__(self, film: OpenFilm, translator: Translator, theme: Theme) -> None:
+    def __init__(self, open_image: OpenImage, translator: Translator, theme: Theme) -> None:
         super().__init__()
-        self._film, self._translator = film, translator
+        self._open_image, self._translator = open_image, translator
         self._theme: Theme = theme
         self.state = ViewState()
         self.tool: Tool = "window"
@@ -66,10 +66,10 @@ class Viewer(QWidget):
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Expanding)
         self.setMinimumSize(240, 200)
-        self.setAccessibleName(translator.text("Film"))
-        film.changed.connect(self._film_changed)
-        film.loaded.connect(self.update)
-        self._film_changed()
+        self.setAccessibleName(translator.text("Image"))
+        open_image.changed.connect(self._image_changed)
+        open_image.loaded.connect(self.update)
+        self._image_changed()
 
     # ---- commands
 
@@ -89,10 +89,10 @@ class Viewer(QWidget):
     def zoom(self, steps: int) -> None:
         """Larger (1) or smaller (-1) about the middle."""
         if self.picture is not None:
-            self.apply(self.state.zoomed(_ZOOM_STEP**steps, self._film_size, self._view_size))
+            self.apply(self.state.zoomed(_ZOOM_STEP**steps, self._image_size, self._view_size))
 
     def reset(self) -> None:
-        """As the film was first shown."""
+        """As the image was first shown."""
         self.apply(ViewState())
 
     def set_preset(self, number: int) -> None:
@@ -113,8 +113,8 @@ class Viewer(QWidget):
         self.update()
 
     def show_network_view(self, shown: bool) -> None:
-        """Show what the network got instead of the film."""
-        self.shows_network_view = shown and self._film.network_picture is not None
+        """Show what the network got instead of the image."""
+        self.shows_network_view = shown and self._open_image.network_image is not None
         self.state, self._undo = ViewState(), []
         self.network_view_shown.emit(self.shows_network_view)
         self.update()
@@ -132,8 +132,8 @@ class Viewer(QWidget):
 
     @property
     def picture(self) -> Picture | None:
-        """What is shown: the film, or what the network saw of it; None while it is loaded."""
-        return self._film.network_picture if self.shows_network_view else self._film.picture
+        """What is shown: the image, or what the network saw of it; None while it is loaded."""
+        return self._open_image.network_image if self.shows_network_view else self._open_image.picture
 
     @property
     def has_heat_map(self) -> bool:
@@ -144,12 +144,12 @@ class Viewer(QWidget):
 
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)
-        painter.fillRect(self.rect(), colour(self._theme, "film"))
-        row, picture = self._film.row, self.picture
+        painter.fillRect(self.rect(), colour(self._theme, "image"))
+        row, picture = self._open_image.row, self.picture
         if row is None:
-            self._draw_words(painter, self._translator.text("Choose a film in the work list (Down)."))
+            self._draw_label(painter, self._translator.text("Choose an image in the work list (Down)."))
         elif picture is not None:
-            self._draw_picture(painter, picture)
+            self._draw_image(painter, picture)
         else:
             self._draw_waiting(painter)
         if self.hasFocus():
@@ -157,10 +157,10 @@ class Viewer(QWidget):
             painter.drawRect(self.rect().adjusted(0, 0, -1, -1))
         painter.end()
 
-    def _draw_picture(self, painter: QPainter, picture: Picture) -> None:
-        row = self._film.row
+    def _draw_image(self, painter: QPainter, picture: Picture) -> None:
+        row = self._open_image.row
         assert row is not None
-        draw_film(painter, picture, self.state, self._view_size, pixel_ratio=self.devicePixelRatio())
+        draw_image(painter, picture, self.state, self._view_size, pixel_ratio=self.devicePixelRatio())
         area = self.rect()
         if self._heat_map is not None and self.shows_heat_map:
             is_blank, font = self._heat_map.is_blank, self._small_font()
@@ -169,45 +169,45 @@ class Viewer(QWidget):
             self._draw_heat_map(painter, self._heat_map)
             draw_legend(painter, strip, self._translator, font, is_blank=is_blank)
         if self.shows_network_view:
-            self._draw_title(painter, self._translator.text("What the model saw. N: back to the film."))
+            self._draw_title(painter, self._translator.text("What the model saw. N: back to the image."))
             return
-        percent = 100 * self.state.scale(self._film_size, self._view_size) * self.devicePixelRatio()
+        percent = 100 * self.state.scale(self._image_size, self._view_size) * self.devicePixelRatio()
         corners = corner_texts(
             self._translator, row.outcome.ref, picture, self.state, percent=percent, hide_patient=self.hide_patient
         )
         draw_corners(painter, area, corners, self._small_font())
 
     def _draw_heat_map(self, painter: QPainter, heat: HeatMap) -> None:
-        size = self._film_size
+        size = self._image_size
         if self.shows_network_view:
             heat = replace(heat, region=QRectF(0, 0, size.width, size.height))
-        draw_heat_map(painter, heat, self.state, film=size, view=self._view_size, opacity=self.opacity)
+        draw_heat_map(painter, heat, self.state, image=size, view=self._view_size, opacity=self.opacity)
 
     def _draw_waiting(self, painter: QPainter) -> None:
-        """The thumbnail of the right film, never the film before, until the pixels are there."""
-        row, problem = self._film.row, self._film.problem
+        """The thumbnail of the right image, never the image before, until the pixels are there."""
+        row, problem = self._open_image.row, self._open_image.problem
         assert row is not None
         thumbnail = row.outcome.facts.thumbnail
         if thumbnail is not None and problem is None:
             rows, columns = thumbnail.shape
-            image = QImage(thumbnail.tobytes(), columns, rows, columns, QImage.Format.Format_Grayscale8)
-            size = image.size().scaled(self.size(), Qt.AspectRatioMode.KeepAspectRatio)
+            thumbnail_image = QImage(thumbnail.tobytes(), columns, rows, columns, QImage.Format.Format_Grayscale8)
+            size = thumbnail_image.size().scaled(self.size(), Qt.AspectRatioMode.KeepAspectRatio)
             target = QRect(0, 0, size.width(), size.height())
             target.moveCenter(self.rect().center())
             painter.setOpacity(0.5)
             painter.setRenderHint(QPainter.RenderHint.SmoothPixmapTransform)
-            painter.drawImage(target, image)
+            painter.drawImage(target, thumbnail_image)
             painter.setOpacity(1.0)
-        loading = self._translator.text("Loading the film…")
-        self._draw_words(painter, self._translator.reason(problem) if problem else loading)
+        loading = self._translator.text("Loading the image…")
+        self._draw_label(painter, self._translator.reason(problem) if problem else loading)
 
-    def _draw_words(self, painter: QPainter, words: str) -> None:
-        painter.setPen(colour(self._theme, "on_film"))
+    def _draw_label(self, painter: QPainter, words: str) -> None:
+        painter.setPen(colour(self._theme, "on_image"))
         box = self.rect().adjusted(24, 24, -24, -24)
         painter.drawText(box, Qt.AlignmentFlag.AlignCenter | Qt.TextFlag.TextWordWrap, plain(words))
 
     def _draw_title(self, painter: QPainter, words: str) -> None:
-        painter.setPen(colour(self._theme, "on_film"))
+        painter.setPen(colour(self._theme, "on_image"))
         box = self.rect().adjusted(12, 12, -12, -12)
         painter.drawText(box, Qt.AlignmentFlag.AlignHCenter | Qt.AlignmentFlag.AlignTop, words)
 
@@ -261,31 +261,31 @@ class Viewer(QWidget):
     def _zoom_about(self, notches: int, at: QPointF) -> None:
         if self.picture is not None:
             about = (at.x(), at.y())
-            self.apply(self.state.zoomed(_ZOOM_STEP**notches, self._film_size, self._view_size, about=about))
+            self.apply(self.state.zoomed(_ZOOM_STEP**notches, self._image_size, self._view_size, about=about))
 
     def _dragged(self, tool: Tool, before: ViewState, start: QPointF, by: QPointF) -> ViewState:
         picture = self.picture
         assert picture is not None
         if tool == "pan":
-            return before.panned((by.x(), by.y()), self._film_size, self._view_size)
+            return before.panned((by.x(), by.y()), self._image_size, self._view_size)
         if tool == "zoom":
             factor = _ZOOM_PER_POINT ** -by.y()
-            return before.zoomed(factor, self._film_size, self._view_size, about=(start.x(), start.y()))
+            return before.zoomed(factor, self._image_size, self._view_size, about=(start.x(), start.y()))
         gain = picture.start_window.width / _WINDOW_POINTS
         return _with_window(before, dragged_window(before.window or picture.start_window, (by.x(), by.y()), gain=gain))
 
     # ---- inside
 
-    def _film_changed(self) -> None:
+    def _image_changed(self) -> None:
         self.state, self._undo, self._drag = ViewState(), [], None
         self.shows_network_view = False
         self.network_view_shown.emit(False)
-        row = self._film.row
+        row = self._open_image.row
         self._heat_map = heat_map_of(row) if row is not None else None
         self.update()
 
     @property
-    def _film_size(self) -> Size:
+    def _image_size(self) -> Size:
         picture = self.picture
         return Size(picture.columns, picture.rows) if picture is not None else Size(1, 1)
 

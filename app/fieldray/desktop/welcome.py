@@ -1,4 +1,4 @@
-"""What stands in the window before there is a film: what to do next."""
+"""What stands in the window before there is an image: what to do next."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QVBoxLayout, QWidget
 
-from fieldray.desktop.header import pack_words
+from fieldray.desktop.header import pack_label
 from fieldray.desktop.icons import icon
-from fieldray.desktop.parts import card, name_surface, paragraphs, picture_label, push_button, words
 from fieldray.desktop.style import Theme
+from fieldray.desktop.widgets import card, icon_label, label, name_surface, paragraphs, push_button
 from fieldray.desktop.workbench import Workbench
 from fieldray.translation import Translator
 
 
 class Welcome(QWidget):
-    """Two steps: a pack, then films."""
+    """Two steps: a pack, then images."""
 
     def __init__(
         self, workbench: Workbench, open_folder: QAction, open_files: QAction, translator: Translator, theme: Theme
@@ -27,11 +27,11 @@ class Welcome(QWidget):
         frame.setMaximumWidth(640)
         column.setContentsMargins(32, 28, 32, 28)
         column.setSpacing(18)
-        column.addWidget(words(translator.text("Screen a folder of chest films"), role="title"))
-        self._pack_title, self._pack_text = words("", role="heading"), words("", role="muted")
+        column.addWidget(label(translator.text("Screen a folder of chest X-rays"), role="title"))
+        self._pack_title, self._pack_text = label("", role="heading"), label("", role="muted")
         column.addLayout(self._step("drive", theme, self._pack_title, self._pack_text))
-        drop = words(translator.text("Drop a folder, files, a DICOMDIR or a zip here, or open them."), role="heading")
-        kinds = words(translator.text("DICOM, PNG and JPEG. The files are only read, never changed."), role="muted")
+        drop = label(translator.text("Drop a folder, files, a DICOMDIR or a zip here, or open them."), role="heading")
+        kinds = label(translator.text("DICOM, PNG and JPEG. The files are only read, never changed."), role="muted")
         column.addLayout(self._step("folder", theme, drop, kinds))
         buttons = QHBoxLayout()
         picture = icon("folder", theme, "on_accent")
@@ -62,14 +62,14 @@ class Welcome(QWidget):
             self._pack_title.setText(translator.text("Plug in a model drive."))
             self._pack_text.setText(translator.text("Its pack says what the program looks for."))
             return
-        first, second = pack_words(translator, self._packs)
+        first, second = pack_label(translator, self._packs)
         self._pack_title.setText(translator.text("Ready: {pack}", pack=f"{first} ({second})"))
         self._pack_text.setText(*paragraphs(translator.pick(model.manifest.descriptions)))
 
     def _step(self, picture: str, theme: Theme, title: QLabel, text: QLabel) -> QHBoxLayout:
         row = QHBoxLayout()
         row.setSpacing(16)
-        row.addWidget(picture_label(icon(picture, theme, "accent"), side=36), 0, Qt.AlignmentFlag.AlignTop)
+        row.addWidget(icon_label(icon(picture, theme, "accent"), side=36), 0, Qt.AlignmentFlag.AlignTop)
         column = QVBoxLayout()
         column.setSpacing(2)
         column.addWidget(title)

@@ -6,7 +6,7 @@ import itertools
 from dataclasses import dataclass, field
 from typing import Final
 
-from fieldray.desktop.words import file_name, leading_finding, person
+from fieldray.desktop.formatting import file_name, leading_finding, person
 from fieldray.domain.finding import Category, Failed, Finding, Outcome, Refused, Screened
 from fieldray.domain.model import Manifest
 from fieldray.domain.run import Verdict
@@ -14,7 +14,7 @@ from fieldray.domain.study import ImageHeader
 from fieldray.reasons import Reason
 
 # What needs eyes first comes first; normals are last of what was read, never hidden.
-ORDER: Final[tuple[Category, ...]] = ("abnormal", "not_sure", "not_assessed", "normal", "refused", "failed")
+ORDER: Final[tuple[Category, ...]] = ("abnormal", "unsure", "not_assessed", "normal", "refused", "failed")
 _states = itertools.count()
 
 
@@ -59,7 +59,7 @@ class WorkRow:
 
     @property
     def reason(self) -> Reason | None:
-        """Why the film has no score."""
+        """Why the image has no score."""
         return self.outcome.reason if isinstance(self.outcome, Refused | Failed) else None
 
     @property

@@ -11,7 +11,7 @@ from PySide6.QtCore import QObject, Signal
 from fieldray.desktop.background import Background
 from fieldray.desktop.bridge import Bridge
 from fieldray.desktop.notices import Action, Notice, NoticeBoard
-from fieldray.desktop.open_film import OpenFilm
+from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.pack_choice import PackChoice
 from fieldray.desktop.screening import Screening
 from fieldray.desktop.services import OpenServices, Services
@@ -19,13 +19,13 @@ from fieldray.desktop.work_row import WorkRow
 from fieldray.desktop.worklist_model import WorkListModel
 from fieldray.domain.events import (
     BackendChanged,
+    DeviceChanged,
     DrivesChanged,
     Event,
     OutcomeReady,
     Progress,
     RunChanged,
     Speed,
-    StickChanged,
     StoreMended,
 )
 from fieldray.reasons import Reason, reason
@@ -55,9 +55,9 @@ class Workbench(QObject):
         self.packs = PackChoice(self.background, self.board)
         self.screening = Screening(self.background, self.board)
         self.rows = WorkListModel(translator, self)
-        self.film = OpenFilm(self.background, self.board)
+        self.image = OpenImage(self.background, self.board)
         self.backends: dict[str, BackendChanged] = {}
-        self.stick: StickChanged | None = None
+        self.edgetpu: DeviceChanged | None = None
         self.speed = Speed()
         self._connect()
 
@@ -67,7 +67,7 @@ class Workbench(QObject):
         self.packs.model_changed.connect(lambda: self.screening.set_model(self.packs.model, self.packs.point_name))
         self.screening.started.connect(self.rows.clear)
         self.screening.idle.connect(self.packs.settle)
-        self.film.verdict_changed.connect(self.rows.set_verdict)
+        self.image.verdict_changed.connect(self.rows.set_verdict)
         self._rooms_closed.connect(self._finish_closing)
 
     # ---- opening and closing
@@ -107,7 +107,7 @@ class Workbench(QObject):
         self._services = services
         self.screening.attach(services.session)
         self.packs.attach(services.library)
-        self.film.attach(services.session, services.read_verdict)
+        self.image.attach(services.session, services.read_verdict)
         self.ready.emit()
 
     def _not_opened(self, error: Exception) -> None:
@@ -131,8 +131,8 @@ class Workbench(QObject):
                 self._take_backend(event)
             case DrivesChanged():
                 self.packs.take_drives(event)
-            case StickChanged():
-                self._take_stick(event)
+            case DeviceChanged():
+                self._take_device(event)
             case StoreMended():
                 self.board.post_reason("store", event.reason, level="warning")
 
@@ -140,23 +140,23 @@ class Workbench(QObject):
         before = self.backends.get(event.backend)
         self.backends[event.backend] = event
         if event.state == "gone" and event.reason is not None and before is not None and before.state == "ready":
-            self._say_gone(event)
+            self._post_disconnected(event)
         elif event.state == "ready":
             self.board.withdraw("backend")
         self.backends_changed.emit()
 
-    def _take_stick(self, event: StickChanged) -> None:
-        """What hinders the stick, or slows it, is told; a stick that is not there hinders nobody."""
-        self.stick = event
+    def _take_device(self, event: DeviceChanged) -> None:
+        """What hinders the Edge TPU, or slows it, is told; an Edge TPU that is not there hinders nobody."""
+        self.edgetpu = event
         advice = (event.reason, *event.notes) if event.reason else event.notes
         if event.state == "absent" or not advice:
-            self.board.withdraw("stick")
+            self.board.withdraw("edgetpu")
         else:
             again = Action(lambda t: t.text("Try again"), lambda: self.screening.try_again("edgetpu"))
-            self.board.post_reason("stick", advice[0], level="warning", action=again if event.reason else None)
+            self.board.post_reason("edgetpu", advice[0], level="warning", action=again if event.reason else None)
         self.backends_changed.emit()
 
-    def _say_gone(self, event: BackendChanged) -> None:
+    def _post_disconnected(self, event: BackendChanged) -> None:
         why = event.reason
         assert why is not None
         self.board.post(
@@ -164,7 +164,7 @@ class Workbench(QObject):
                 key="backend",
                 level="warning",
                 say=lambda t: t.text(
-                    "{reason} The affected films are done again. No film is lost.", reason=t.reason(why)
+                    "{reason} The affected images are done again. No image is lost.", reason=t.reason(why)
                 ),
                 action=Action(lambda t: t.text("Try again"), lambda: self.screening.try_again(event.backend)),
             )

@@ -19,9 +19,9 @@ from PySide6.QtWidgets import (
 )
 
 from fieldray.desktop.class_shape import class_icon
-from fieldray.desktop.parts import PlainButton, name_surface, push_button
+from fieldray.desktop.formatting import category_word
 from fieldray.desktop.style import Theme
-from fieldray.desktop.words import category_word
+from fieldray.desktop.widgets import PlainButton, name_surface, push_button
 from fieldray.desktop.work_row import ORDER, WorkRow
 from fieldray.desktop.worklist_delegate import CLASS_ROOM, ROW_HEIGHT, WorkListDelegate
 from fieldray.desktop.worklist_model import KEYS, WorkListModel
@@ -29,8 +29,8 @@ from fieldray.domain.finding import Category
 from fieldray.translation import Translator
 
 # Width of a column, and how wide the list must be for it to be shown of itself.
-_WIDTHS: Final = {"film": 58, "date": 92, "view": 84, "score": 60, "backend": 96, "ms": 62, "status": 220}
-_SHOWN_FROM: Final = {"film": 380, "date": 540, "view": 620, "backend": 720, "ms": 780, "status": 960}
+_WIDTHS: Final = {"image": 58, "date": 92, "view": 84, "score": 60, "backend": 96, "ms": 62, "status": 220}
+_SHOWN_FROM: Final = {"image": 380, "date": 540, "view": 620, "backend": 720, "ms": 780, "status": 960}
 _THREE_BUTTONS_FROM: Final = 420
 
 
@@ -66,7 +66,7 @@ class FilterBar(QWidget):
         self.refresh()
 
     def refresh(self) -> None:
-        """Write the counts; the button of "not assessed" is there only when a film is."""
+        """Write the counts; the button of "not assessed" is there only when an image is."""
         counts = self._model.counts()
         for category, button in self._buttons.items():
             number = counts[category] if category else self._model.total()
@@ -211,20 +211,20 @@ class WorkList(QWidget):
         self.table.viewport().update()
 
     def step(self, rows: int) -> None:
-        """Choose the next (1) or previous (-1) film."""
+        """Choose the next (1) or previous (-1) image."""
         self._choose_place(self.table.currentIndex().row() + rows)
 
     def step_study(self, direction: int) -> None:
-        """Choose the first film of the next (1) or previous (-1) study."""
+        """Choose the first image of the next (1) or previous (-1) study."""
         here = max(self.table.currentIndex().row(), 0)
         self._choose_place(self._model.study_start(here, direction))
 
     def choose_end(self, *, last: bool) -> None:
-        """Choose the first or the last film."""
+        """Choose the first or the last image."""
         self._choose_place(self._model.rowCount() - 1 if last else 0)
 
     def choose(self, row_id: int) -> None:
-        """Choose a film by its row."""
+        """Choose an image by its row."""
         index = self._model.index_of(row_id)
         if index.isValid():
             self._choose_place(index.row())
@@ -243,7 +243,7 @@ class WorkList(QWidget):
             self.row_chosen.emit(row)
 
     def _after_reset(self) -> None:
-        """A filter keeps the chosen film where it is still listed; an emptied list forgets it."""
+        """A filter keeps the chosen image where it is still listed; an emptied list forgets it."""
         if self._chosen and self._model.index_of(self._chosen.row_id).isValid():
             self.choose(self._chosen.row_id)
         elif self._model.total() == 0 and self._chosen:

@@ -17,9 +17,9 @@ from PySide6.QtGui import QFont, QFontMetrics, QImage, QPainter, QPixmap
 from PySide6.QtWidgets import QStyle, QStyledItemDelegate, QStyleOptionViewItem, QWidget
 
 from fieldray.desktop.class_shape import draw_class
-from fieldray.desktop.parts import plain
+from fieldray.desktop.formatting import category_word, date, file_name, person
 from fieldray.desktop.style import Theme, colour
-from fieldray.desktop.words import category_word, date, file_name, person
+from fieldray.desktop.widgets import plain
 from fieldray.desktop.work_row import WorkRow
 from fieldray.desktop.worklist_model import KEYS, ROW_ROLE, Index
 from fieldray.translation import Translator
@@ -28,7 +28,7 @@ ROW_HEIGHT: Final = 54
 _GAP: Final = 8
 _SHAPE: Final = 14
 CLASS_ROOM: Final = 2 * _GAP + _SHAPE + 6 + 4
-_DRAWN: Final = frozenset({"film", "patient", "class"})
+_DRAWN: Final = frozenset({"image", "patient", "class"})
 _MOST_KEPT: Final = 400
 
 
@@ -80,7 +80,7 @@ class WorkListDelegate(QStyledItemDelegate):
     def _paint_cell(self, painter: QPainter, rect: QRect, cell: _Cell) -> None:
         self._paint_ground(painter, rect, cell.is_selected)
         box = rect.adjusted(_GAP, 0, -_GAP, 0)
-        if cell.key == "film":
+        if cell.key == "image":
             self._paint_thumbnail(painter, rect, cell.row)
         elif cell.key == "patient":
             self._paint_patient(painter, box, cell.row, cell.font)
@@ -100,7 +100,7 @@ class WorkListDelegate(QStyledItemDelegate):
     def _paint_thumbnail(self, painter: QPainter, rect: QRect, row: WorkRow) -> None:
         side = ROW_HEIGHT - 8
         frame = QRect(rect.x() + 5, rect.y() + 3, side, side)
-        painter.fillRect(frame, colour(self._theme, "film"))
+        painter.fillRect(frame, colour(self._theme, "image"))
         grey = row.outcome.facts.thumbnail
         if grey is None:
             box = QRectF(frame).adjusted(15, 15, -15, -15)
@@ -117,7 +117,7 @@ class WorkListDelegate(QStyledItemDelegate):
         """Who or which file; below it the number, or in plain words why there is no result."""
         name = person(row.header.patient_name) or file_name(row.outcome.ref)
         if self.hide_patient:
-            name = self._translator.text("Film {number}", number=row.row_id)
+            name = self._translator.text("Image {number}", number=row.row_id)
         below, shade = self._second_line(row)
         if not below:
             self._line(painter, box, name, "text", font)

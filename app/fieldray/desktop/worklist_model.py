@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersistentModelIndex, Qt, QTimer, Signal
 
-from fieldray.desktop.parts import plain, plain_tip
-from fieldray.desktop.words import backend_name, category_word, date, file_name, number, person, view_words
+from fieldray.desktop.formatting import backend_name, category_word, date, file_name, number, person, view_label
+from fieldray.desktop.widgets import plain, plain_tip
 from fieldray.desktop.work_row import ORDER, WorkRow
 from fieldray.domain.finding import Category
 from fieldray.domain.run import Verdict
@@ -44,7 +44,7 @@ def _status_text(translator: Translator, row: WorkRow) -> str:
 
 
 COLUMNS: Final[tuple[Column, ...]] = (
-    Column("film", lambda t: t.text("Film"), lambda _, __: "", lambda row: row.row_id),
+    Column("image", lambda t: t.text("Image"), lambda _, __: "", lambda row: row.row_id),
     Column(
         "patient",
         lambda t: t.text("Patient"),
@@ -52,7 +52,7 @@ COLUMNS: Final[tuple[Column, ...]] = (
         lambda row: (person(row.header.patient_name) or file_name(row.outcome.ref)).casefold(),
     ),
     Column("date", lambda t: t.text("Date"), lambda _, row: date(row.header.study_date), lambda r: r.header.study_date),
-    Column("view", lambda t: t.text("View"), lambda _, row: view_words(row.header), lambda r: view_words(r.header)),
+    Column("view", lambda t: t.text("View"), lambda _, row: view_label(row.header), lambda r: view_label(r.header)),
     Column("class", lambda t: t.text("Class"), lambda t, r: category_word(t, r.category), lambda row: row.urgency),
     Column("score", lambda t: t.text("Score"), _score_text, lambda row: row.score),
     Column("backend", lambda t: t.text("Run on"), lambda t, r: backend_name(t, r.backend), lambda row: row.backend),

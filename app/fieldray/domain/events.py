@@ -11,7 +11,7 @@ from fieldray.domain.prediction import BackendName
 from fieldray.reasons import Reason
 
 BackendState = Literal["stopped", "starting", "ready", "gone"]
-StickState = Literal["absent", "bare", "ready"]
+DeviceState = Literal["absent", "bare", "ready"]
 RunState = Literal["running", "paused", "finished", "cancelled", "failed"]
 
 
@@ -27,8 +27,8 @@ class BackendChanged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StickChanged:
-    """What is known of the Coral USB stick now.
+class DeviceChanged:
+    """What is known of the Coral USB Edge TPU now.
 
     state            "bare": plugged in, its firmware is loaded when it is first used
     port_mbit        speed of its port, 480 (USB 2) or 5000 (USB 3) and more; None if the system does not say
@@ -37,7 +37,7 @@ class StickChanged:
     notes            what to change, although it can be used
     """
 
-    state: StickState
+    state: DeviceState
     port_mbit: int | None = None
     runtime_version: int | None = None
     reason: Reason | None = None
@@ -117,5 +117,5 @@ class StoreMended:
     reason: Reason
 
 
-Event = BackendChanged | StickChanged | RunChanged | OutcomeReady | Progress | Speed | DrivesChanged | StoreMended
+Event = BackendChanged | DeviceChanged | RunChanged | OutcomeReady | Progress | Speed | DrivesChanged | StoreMended
 Publish = Callable[[Event], None]

@@ -12,20 +12,20 @@ from numpy.typing import NDArray
 
 from fieldray.domain.image import PixelMap
 from fieldray.domain.logistic import sigmoid
-from fieldray.domain.model import Calibration, OperatingPoint, RefusalGate
+from fieldray.domain.model import Calibration, OodGate, OperatingPoint
 from fieldray.domain.study import ImageRef
 from fieldray.reasons import Reason
 
 Decision = Literal["above", "below", "unsure", "not_assessed"]
 Status = Literal["screened", "refused", "failed"]
 Stage = Literal["discover", "decode", "quality", "inference", "store"]
-Category = Literal["abnormal", "not_sure", "normal", "not_assessed", "refused", "failed"]
+Category = Literal["abnormal", "unsure", "normal", "not_assessed", "refused", "failed"]
 
-# Of 300 films as JPEG and as JPEG 2000, read both ways, half of the scores between 0.2 and 0.95 moved by less than
+# Of 300 images as JPEG and as JPEG 2000, read both ways, half of the scores between 0.2 and 0.95 moved by less than
 # 0.025 and nine in ten by less than 0.055; half of the distances near the limit by less than 1.5 %, so that this
-# margin misses half of what the gate changes. Wider ones read many films twice to save few decisions.
-CLOSE_SCORE: Final = 0.05
-CLOSE_DISTANCE: Final = 0.015  # as a share of the gate's limit
+# margin misses half of what the gate changes. Wider ones read many images twice to save few decisions.
+BORDERLINE_SCORE: Final = 0.05
+BORDERLINE_DISTANCE: Final = 0.015  # as a share of the gate's limit
 _EPSILON = 1e-7
 
 
@@ -57,18 +57,18 @@ def decide(score: float, point: OperatingPoint | None) -> Decision:
     return "below" if score < point.unsure_low else "unsure"
 
 
-def is_close_call(findings: Iterable[Finding], *, gate: RefusalGate | None, distance: float | None) -> bool:
+def is_borderline(findings: Iterable[Finding], *, gate: OodGate | None, distance: float | None) -> bool:
     """Whether the small difference that a codec's own lower resolution makes could change what comes of an image.
 
     distance  from the gate, None where nothing was measured
     """
     if gate is not None and distance is not None:
-        if abs(distance - gate.limit) <= CLOSE_DISTANCE * gate.limit:
+        if abs(distance - gate.limit) <= BORDERLINE_DISTANCE * gate.limit:
             return True
         if not distance <= gate.limit:
             return False
     return any(
-        decide(found.score - CLOSE_SCORE, found.point) != decide(found.score + CLOSE_SCORE, found.point)
+        decide(found.score - BORDERLINE_SCORE, found.point) != decide(found.score + BORDERLINE_SCORE, found.point)
         for found in findings
     )
 
@@ -114,13 +114,13 @@ class Screened:
         if "above" in decisions:
             return "abnormal"
         if "unsure" in decisions:
-            return "not_sure"
+            return "unsure"
         return "normal" if decisions == {"below"} else "not_assessed"
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Refused:
-    """Not a usable frontal chest film."""
+    """Not a usable frontal chest X-ray."""
 
     ref: ImageRef
     reason: Reason

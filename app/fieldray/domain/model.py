@@ -78,7 +78,7 @@ class Estimate:
 class OperatingPoint:
     """A named threshold on one label's calibrated score, with what was measured at it.
 
-    `name` is what settings and the command line use; `titles` is its name for people and `measured_on` the films it
+    `name` is what settings and the command line use; `titles` is its name for people and `measured_on` the images it
     was measured on, both by language code.
 
     A score s is BELOW if s < unsure_low, ABOVE if s >= unsure_high, UNSURE between; a band of no width
@@ -114,8 +114,8 @@ class Calibration:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class RefusalGate:
-    """Refuses what is too far from the training films, by the pooled features f (n,).
+class OodGate:
+    """Refuses what is too far from the training images, by the pooled features f (n,).
 
     distance = sqrt(mean(((f - mean) @ projection) ** 2)), projection (n, k) whitens the training features.
     Refused when distance > limit.
@@ -197,7 +197,7 @@ class Manifest:
     outputs: OutputRoles
     operating_points: tuple[OperatingPoint, ...] = ()
     calibration: Mapping[str, Calibration] = field(default_factory=dict)
-    gate: RefusalGate | None = None
+    gate: OodGate | None = None
     accepted_modalities: tuple[str, ...] = ("CR", "DX", "DR", "XR", "RG")
     accepted_body_parts: tuple[str, ...] = ("CHEST", "THORAX", "LUNG")
     accepted_views: tuple[str, ...] = ("PA", "AP")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 BackendName = Literal["cpu", "edgetpu"]
 DeviceChoice = Literal["auto", "cpu", "edgetpu"]
 
-# Which of the backends that are ready run images: "accelerator" the stick, which spares the processor for other
+# Which of the backends that are ready run images: "accelerator" the Edge TPU, which spares the processor for other
 # programs; "fastest" the one that was measured to be; "both" all of them, draining one queue
 Policy = Literal["accelerator", "fastest", "both"]
 

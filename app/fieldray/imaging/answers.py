@@ -11,8 +11,8 @@ from fieldray.domain.image import Detail, Image, PixelMap, Tensor, Window
 from fieldray.domain.model import HeaderRules, InputSpec
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import FieldrayError, Unusable
+from fieldray.processes.wire import Message
 from fieldray.reasons import Reason
-from fieldray.wire import Message
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

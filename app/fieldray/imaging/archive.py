@@ -32,7 +32,7 @@ _LOCAL_MARK: Final = b"PK\x03\x04"
 _IS_ENCRYPTED: Final = 0x1 | 0x40 | 0x2000
 _IS_PATCH: Final = 0x20
 _DAMAGE: Final = (zlib.error, lzma.LZMAError, EOFError, struct.error, OverflowError, ValueError)
-# A film that is mostly black may shrink a thousandfold while it is small; nothing large does.
+# An image that is mostly black may shrink a thousandfold while it is small; nothing large does.
 _MAX_RATIO: Final = 300
 _RATIO_COUNTS_FROM_BYTES: Final = 64 * 2**20
 _PACKED_BYTES: Final = 2**16

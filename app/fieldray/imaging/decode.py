@@ -6,15 +6,15 @@ from fieldray.domain.image import Image
 from fieldray.domain.study import ImageRef
 from fieldray.errors import Unreadable, Unusable
 from fieldray.imaging.raster import decode_jpeg, decode_png
-from fieldray.imaging.reduction import Needed
+from fieldray.imaging.reduction import TargetSize
 from fieldray.imaging.sniff import HEAD_BYTES, sniff
 from fieldray.reasons import reason
 
 
-def decode(data: bytes, ref: ImageRef, *, needed: Needed | None = None) -> Image:
+def decode(data: bytes, ref: ImageRef, *, needed: TargetSize | None = None) -> Image:
     """Decode one image, what it is being told from `data`; `ref.frame` chooses among several frames.
 
-    needed  allows a lower resolution, by the rule of `reduction`: what a tensor needs (`reduction.pixels_needed`); full
+    needed  allows a lower resolution, by the rule of `reduction`: what a tensor needs (`reduction.target_size`); full
             resolution without it
     Raises Unreadable (cannot be decoded) and Unusable (colour, no image in it).
     """

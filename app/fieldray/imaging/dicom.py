@@ -19,7 +19,7 @@ from fieldray.imaging.dicom_reduced import reduced_image
 from fieldray.imaging.dicom_stored import pixel_value, shape_of, stored_values
 from fieldray.imaging.grey import grey_of_colour
 from fieldray.imaging.limits import MAX_FILE_BYTES
-from fieldray.imaging.reduction import Needed, largest_step
+from fieldray.imaging.reduction import TargetSize, largest_reduction
 from fieldray.reasons import reason
 
 _PALETTE: Final = tuple(
@@ -43,7 +43,7 @@ _KEYWORDS: Final = (
 )
 
 
-def decode_dicom(data: bytes, *, frame: int = 0, needed: Needed | None = None) -> Image:
+def decode_dicom(data: bytes, *, frame: int = 0, needed: TargetSize | None = None) -> Image:
     """Decode one frame of a DICOM file, with or without preamble and file meta information; see `decode`.
 
     Raises Unreadable; Unusable `colour` or `no_pixel_data`.
@@ -59,7 +59,7 @@ def decode_dicom(data: bytes, *, frame: int = 0, needed: Needed | None = None) -
             raise Unreadable(reason("damaged", detail="the image cannot be decoded")) from error
 
 
-def _decode(data: bytes, frame: int, needed: Needed | None) -> Image:
+def _decode(data: bytes, frame: int, needed: TargetSize | None) -> Image:
     stream = io.BytesIO(data)
     header = read_header(stream, _KEYWORDS, inflated_limit=MAX_FILE_BYTES)
     shape = shape_of(header)
@@ -68,7 +68,7 @@ def _decode(data: bytes, frame: int, needed: Needed | None) -> Image:
         reduced = reduced_image(header, shape, value, frame, needed)
         if reduced is not None:
             return reduced
-    step = largest_step(shape.rows, shape.columns, needed) if needed is not None else 1
+    step = largest_reduction(shape.rows, shape.columns, needed) if needed is not None else 1
     stored = stored_values(header, shape, value, frame)
     if stored.ndim == 3 and stored.shape[2] == 1:
         stored = stored[:, :, 0]

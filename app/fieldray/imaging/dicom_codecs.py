@@ -1,4 +1,4 @@
-"""What is needed around pydicom's decoders: checks before they allocate, quicker ones for plain films, plain names."""
+"""What is needed around pydicom's decoders: checks before they allocate, quicker ones for plain images, plain names."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def check_fragments(value: memoryview) -> None:
 
 
 def only_fragment(value: memoryview) -> bytes | None:
-    """What follows the offset table, if it is a single fragment: a film's one frame, without pydicom's copies."""
+    """What follows the offset table, if it is a single fragment: an image's one frame, without pydicom's copies."""
     table, *lengths = _fragment_lengths(value)
     if len(lengths) != 1:
         return None

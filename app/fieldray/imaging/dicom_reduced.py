@@ -1,4 +1,4 @@
-"""Films that their own compression can give at a lower resolution: JPEG 2000, HTJ2K, and JPEG of 8 bits.
+"""Images that their own compression can give at a lower resolution: JPEG 2000, HTJ2K, and JPEG of 8 bits.
 
 Only the plain case is taken: one grey component, unsigned, with the precision that the header states, untiled. For
 anything else, and for a stream that turns out to be damaged, the whole image is read and says what is wrong.
@@ -22,15 +22,15 @@ from fieldray.imaging.dicom_fields import whole_number
 from fieldray.imaging.dicom_header import DicomHeader
 from fieldray.imaging.dicom_stored import Shape, frame_source
 from fieldray.imaging.high_throughput import decode_high_throughput
-from fieldray.imaging.reduction import JPEG_STEPS, WAVELET_COVER, Needed, largest_step
+from fieldray.imaging.reduction import JPEG_REDUCTIONS, WAVELET_COVER, TargetSize, largest_reduction
 
 # Beside a sharp white edge a low pass goes a little beyond the highest value.
 _OVERSHOOT: Final = 1.1
 _DAMAGE: Final = (OSError, ValueError, SyntaxError, KeyError, IndexError, TypeError, EOFError)
 
 
-def reduced_image(header: DicomHeader, shape: Shape, value: memoryview, frame: int, needed: Needed) -> Image | None:
-    """The film by `reduction`'s rule for its compression; None where that offers nothing, or not for this file.
+def reduced_image(header: DicomHeader, shape: Shape, value: memoryview, frame: int, needed: TargetSize) -> Image | None:
+    """The image by `reduction`'s rule for its compression; None where that offers nothing, or not for this file.
 
     Raises Unreadable where the frame is not there or not of the size stated.
     """
@@ -61,8 +61,8 @@ def reduced_image(header: DicomHeader, shape: Shape, value: memoryview, frame: i
 # ---- JPEG
 
 
-def _cosines(source: bytes, shape: Shape, needed: Needed) -> tuple[NDArray[Any], int] | None:
-    step = largest_step(shape.rows, shape.columns, needed, steps=JPEG_STEPS)
+def _cosines(source: bytes, shape: Shape, needed: TargetSize) -> tuple[NDArray[Any], int] | None:
+    step = largest_reduction(shape.rows, shape.columns, needed, steps=JPEG_REDUCTIONS)
     if step == 1:
         return None
     with PIL.Image.open(io.BytesIO(source), formats=("JPEG",)) as picture:
@@ -76,12 +76,12 @@ def _cosines(source: bytes, shape: Shape, needed: Needed) -> tuple[NDArray[Any],
 # ---- JPEG 2000
 
 
-def _wavelets(source: bytes, bits: int, needed: Needed, *, is_fast: bool) -> tuple[NDArray[Any], int] | None:
+def _wavelets(source: bytes, bits: int, needed: TargetSize, *, is_fast: bool) -> tuple[NDArray[Any], int] | None:
     stream = wavelets_of(source)
     if stream is None or stream.bits < bits:
         return None
     steps = [1 << level for level in range(min(stream.levels, 7) + 1)]
-    step = largest_step(stream.rows, stream.columns, needed, cover=WAVELET_COVER, steps=steps)
+    step = largest_reduction(stream.rows, stream.columns, needed, cover=WAVELET_COVER, steps=steps)
     if step == 1:
         return None
     fast = decode_fast_wavelets(source, step) if is_fast and 8 < bits < 16 else None

@@ -1,6 +1,6 @@
 """The stored values of one frame of a DICOM file, and the sizes that are checked before anything is allocated.
 
-Grey values of one sample in 8 or 16 bits, which is what films are, are taken from the file as they lie there, or from
+Grey values of one sample in 8 or 16 bits, which is what images are, are taken from the file as they lie there, or from
 the decoder itself; everything out of the ordinary goes through pydicom, which knows every corner of the standard.
 """
 
@@ -215,7 +215,7 @@ def _right_aligned(stored: NDArray[Any], high_bit: int, shift: int) -> NDArray[A
 
 
 def _unused_low_bits(dataset: Dataset, shape: Shape) -> int:
-    """How far the stored bits lie above bit 0 (retired, but old archives hold such films)."""
+    """How far the stored bits lie above bit 0 (retired, but old archives hold such images)."""
     stored = whole_number(dataset, "BitsStored", shape.bits_allocated)
     high = whole_number(dataset, "HighBit", stored - 1)
     return high + 1 - stored if stored - 1 < high < shape.bits_allocated else 0
@@ -239,7 +239,7 @@ def _encapsulated(header: DicomHeader, decoder: Decoder, shape: Shape, value: me
 
 
 def _decoded(header: DicomHeader, shape: Shape, source: bytes) -> NDArray[Any] | None:
-    """By the decoder itself, which saves pydicom's copies; None where there is more to it than a film has."""
+    """By the decoder itself, which saves pydicom's copies; None where there is more to it than an image has."""
     if not shape.is_plain_grey:
         return None
     bits = whole_number(header.dataset, "BitsStored", shape.bits_allocated)

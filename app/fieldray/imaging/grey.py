@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fieldray.errors import Unusable
 from fieldray.reasons import reason
 
-# A grey film saved as colour JPEG, or by a screen-shot tool, is a few levels off grey here and there.
+# A grey image saved as colour JPEG, or by a screen-shot tool, is a few levels off grey here and there.
 _TOLERANCE_LEVELS: Final = 12
 _TINTED_SHARE: Final = 0.001
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from fieldray.child import Child, ChildLost, ChildTimeout
 from fieldray.errors import FieldrayError, ReaderProblem, Unreadable, Unusable
 from fieldray.paths import child_command
+from fieldray.processes.child import Child, ChildLost, ChildTimeout
 from fieldray.reasons import Reason, reason
 
 # Everything else is imported where it is used: the children are started first, and import their own meanwhile.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fieldray.domain.model import HeaderRules, InputSpec
     from fieldray.domain.study import ImageRef
     from fieldray.imaging.answers import ReadResult
-    from fieldray.wire import Message
+    from fieldray.processes.wire import Message
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class PoolClosed(Exception):
     """The pool was closed while, or before, it was asked."""
 
 
-class ReaderPool:
+class DecoderPool:
     """`size` children; calls from any number of threads wait for a free one. Close it, or use it as a context.
 
     The first child starts at once, the others when it has read its first file, or is at it for a while: while a

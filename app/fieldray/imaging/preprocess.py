@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fieldray.domain.image import Image, PixelMap, Tensor, Window
 from fieldray.domain.model import InputSpec
-from fieldray.imaging.reduction import LARGEST_STEP, block_means
+from fieldray.imaging.reduction import LARGEST_REDUCTION, block_means
 
 _AUTO_WINDOW_SIDE: Final = 256
 _COARSE_SIDE: Final = 64
@@ -132,7 +132,7 @@ def _pixel_map(image: Image, place: _Place) -> PixelMap:
 def _resample(image: Image, place: _Place) -> Grey:
     """Grey levels 0..255 as shown by default, float32 (place.height, place.width)."""
     fitting = min(int(place.rows // (2 * place.height)), int(place.columns // (2 * place.width)))
-    block = min(max(1, fitting), LARGEST_STEP)
+    block = min(max(1, fitting), LARGEST_REDUCTION)
     means = block_means(_without_padding(image), block)
     window = _window_in_use(image)
     if window and means.dtype == np.uint8:  # there are only so many levels
@@ -217,7 +217,7 @@ def coarse_means(image: Image, side: int = _COARSE_SIDE) -> Grey:
 
     float32 (n,), in the units of `image.pixels`.
     """
-    block = min(max(1, min(image.pixels.shape) // side), LARGEST_STEP)
+    block = min(max(1, min(image.pixels.shape) // side), LARGEST_REDUCTION)
     means = block_means(image.pixels, block).astype(np.float32, copy=False)
     if image.padding is not None:
         is_data = block_means((image.pixels == image.padding).view(np.uint8), block) == 0

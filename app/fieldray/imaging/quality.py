@@ -1,7 +1,7 @@
-"""Whether an image can be a frontal chest film at all: by its header, and by its pixels.
+"""Whether an image can be a frontal chest X-ray at all: by its header, and by its pixels.
 
 Too few refusals cost trust, too many cost images: an empty header field passes, and the pixel checks refuse only
-what nobody would call a film. What merely looks unlike the training films is the pack's gate to refuse.
+what nobody would call an image. What merely looks unlike the training images is the pack's gate to refuse.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from fieldray.errors import Unreadable, Unusable
 from fieldray.imaging.grey import grey_of_colour
 from fieldray.imaging.grey_png import decode_grey_png
 from fieldray.imaging.limits import check_pixel_count
-from fieldray.imaging.reduction import JPEG_STEPS, Needed, block_means, largest_step
+from fieldray.imaging.reduction import JPEG_REDUCTIONS, TargetSize, block_means, largest_reduction
 from fieldray.imaging.sniff import jpeg_size, png_size
 from fieldray.reasons import reason
 
@@ -27,7 +27,7 @@ _ORIENTATION: Final = 0x0112
 _AS_STORED: Final = Window(127.5, 255.0, "LINEAR_EXACT")
 
 
-def decode_png(data: bytes, *, needed: Needed | None = None) -> Image:
+def decode_png(data: bytes, *, needed: TargetSize | None = None) -> Image:
     """Decode PNG of 1 to 16 bits, palette, with or without alpha (laid over black); `needed` as for `decode.decode`.
 
     Eight-bit values are shown as stored. Raises Unreadable; Unusable `colour`.
@@ -35,11 +35,11 @@ def decode_png(data: bytes, *, needed: Needed | None = None) -> Image:
     size = _checked(png_size(data))
     plain = decode_grey_png(data)
     if plain is not None and plain.shape == size:
-        return _film(plain, [], size, needed)
+        return _finished(plain, [], size, needed)
     return _image(_load(data, ("PNG",)), size, needed)
 
 
-def decode_jpeg(data: bytes, *, needed: Needed | None = None) -> Image:
+def decode_jpeg(data: bytes, *, needed: TargetSize | None = None) -> Image:
     """Decode JPEG, grey or RGB without colour, turned upright by its EXIF orientation; `needed` as for `decode.decode`.
 
     Raises Unreadable; Unusable `colour` for a coloured or CMYK picture.
@@ -47,7 +47,7 @@ def decode_jpeg(data: bytes, *, needed: Needed | None = None) -> Image:
     size = _checked(jpeg_size(data))
     step = 1
     if needed is not None:  # it may have to be turned, which is known only later
-        step = min(largest_step(*size, either, steps=JPEG_STEPS) for either in (needed, needed.turned))
+        step = min(largest_reduction(*size, either, steps=JPEG_REDUCTIONS) for either in (needed, needed.turned))
     picture = _load(data, ("JPEG", "MPO"), step)
     return _image(picture, size, needed, picture_step=step if step > 1 and picture.mode == "L" else 1)
 
@@ -59,22 +59,24 @@ def _checked(size: tuple[int, int] | None) -> tuple[int, int]:
     return size
 
 
-def _image(picture: PIL.Image.Image, size: tuple[int, int], needed: Needed | None, *, picture_step: int = 1) -> Image:
+def _image(
+    picture: PIL.Image.Image, size: tuple[int, int], needed: TargetSize | None, *, picture_step: int = 1
+) -> Image:
     """`size` and `picture_step`: of the file, and what the picture was read at."""
     if picture.mode in ("CMYK", "YCCK", "LAB", "HSV"):
         raise Unusable(reason("colour"))
     pixels, notes = _grey(picture)
-    return _film(pixels, notes, size, needed, step=picture_step)
+    return _finished(pixels, notes, size, needed, step=picture_step)
 
 
-def _film(
-    pixels: NDArray[Any], notes: list[str], size: tuple[int, int], needed: Needed | None, *, step: int = 1
+def _finished(
+    pixels: NDArray[Any], notes: list[str], size: tuple[int, int], needed: TargetSize | None, *, step: int = 1
 ) -> Image:
     """`size`: of the file; `step`: at which the pixels were read."""
     window = _AS_STORED if pixels.dtype == np.uint8 else None
     is_approximate = step > 1
     if step == 1 and needed is not None:
-        step = largest_step(pixels.shape[0], pixels.shape[1], needed)
+        step = largest_reduction(pixels.shape[0], pixels.shape[1], needed)
         pixels = block_means(pixels, step)
     rows, columns = size if _is_alike(pixels.shape, size, step) else size[::-1]
     return Image(

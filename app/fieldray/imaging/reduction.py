@@ -1,6 +1,6 @@
 """How far a file is read below its own resolution for screening, and area averages of integers.
 
-**The rule.** A pack's input needs so many pixels down and across the whole image (`pixels_needed`). A file is read at
+**The rule.** A pack's input needs so many pixels down and across the whole image (`target_size`). A file is read at
 the largest step (one pixel for step x step of the file's) that its format offers and that leaves
 
 - `COVER` times what is needed where a lower resolution costs next to nothing in quality: JPEG by its own smaller
@@ -14,7 +14,7 @@ blended with its neighbours'. Where the lower resolution cannot be decoded the w
 
 The preprocessing averages over blocks of the same size before it maps grey levels, and averages taken here are not
 rounded, so they give the same tensor. JPEG and wavelets give one that differs by a fraction of a grey level; such an
-image is marked as approximate, and where the call is close screening reads it again and finer (`FINER` times what is
+image is marked as approximate, and a borderline one is refined: screening reads it again (`REFINEMENT` times what is
 needed, which for JPEG is mostly all of it): what is left of the difference is a seventh.
 """
 
@@ -32,15 +32,15 @@ from fieldray.domain.model import InputSpec
 
 COVER: Final = 2.0
 WAVELET_COVER: Final = 1.25
-FINER: Final = 4.0
-JPEG_STEPS: Final = (1, 2, 4, 8)
+REFINEMENT: Final = 4.0
+JPEG_REDUCTIONS: Final = (1, 2, 4, 8)
 # Blocks of 128 x 128 values of 65535 still add up in 32 bits.
-LARGEST_STEP: Final = 128
+LARGEST_REDUCTION: Final = 128
 _WIDE: Final[Mapping[str, type[np.number[Any]]]] = {"i": np.int32, "u": np.uint32, "f": np.float32}
 
 
 @dataclass(frozen=True, slots=True)
-class Needed:
+class TargetSize:
     """Pixels down and across the whole image that a tensor takes, one for each of its own.
 
     of_longer  whether the image is shrunk until its longer side fits, so that the other has pixels to spare
@@ -51,30 +51,30 @@ class Needed:
     of_longer: bool = False
 
     @property
-    def turned(self) -> Needed:
+    def turned(self) -> TargetSize:
         """The same of an image that is still to be turned by a quarter."""
-        return Needed(self.columns, self.rows, self.of_longer)
+        return TargetSize(self.columns, self.rows, self.of_longer)
 
 
-def pixels_needed(spec: InputSpec, *, times: float = 1.0) -> Needed:
+def target_size(spec: InputSpec, *, times: float = 1.0) -> TargetSize:
     """What `spec` takes, with the margin that it cuts off; so many `times` as much down and across."""
     kept = (1 - 2 * spec.margin) / times
-    return Needed(spec.height / kept, spec.width / kept, of_longer=spec.fit == "pad")
+    return TargetSize(spec.height / kept, spec.width / kept, of_longer=spec.fit == "pad")
 
 
-def needed_for(spec: InputSpec, detail: Detail) -> Needed | None:
-    """What is read of a film for a network; None for all of it."""
+def target_size_for(spec: InputSpec, detail: Detail) -> TargetSize | None:
+    """What is read of an image for a network; None for all of it."""
     if detail == "full":
         return None
-    return pixels_needed(spec, times=FINER if detail == "finer" else 1.0)
+    return target_size(spec, times=REFINEMENT if detail == "finer" else 1.0)
 
 
-def largest_step(
-    rows: int, columns: int, needed: Needed, *, cover: float = COVER, steps: Iterable[int] | None = None
+def largest_reduction(
+    rows: int, columns: int, needed: TargetSize, *, cover: float = COVER, steps: Iterable[int] | None = None
 ) -> int:
     """The largest of `steps` (any whole number if not given) that leaves `cover` x what is needed; 1 or more."""
     ratios = (rows / (cover * needed.rows), columns / (cover * needed.columns))
-    most = min(int(max(ratios) if needed.of_longer else min(ratios)), LARGEST_STEP)
+    most = min(int(max(ratios) if needed.of_longer else min(ratios)), LARGEST_REDUCTION)
     if steps is None:
         return max(1, most)
     return max((step for step in steps if step <= most), default=1)
@@ -85,7 +85,7 @@ def block_sums(values: NDArray[Any], step: int, *, highest: int | None = None) -
 
     values   (rows, columns) integers of 8 or 16 bits in this machine's byte order, or averages of such
     highest  the highest of them, or more, where somebody has looked already
-    Gives 32-bit integers (ceil(rows / step), ceil(columns / step)), exact for a `step` up to `LARGEST_STEP`; float32
+    Gives 32-bit integers (ceil(rows / step), ceil(columns / step)), exact up to `LARGEST_REDUCTION`; float32
     of averages.
     """
     lines = _sums_of_lines(values, step, highest)

@@ -18,14 +18,14 @@ from fieldray.imaging.decode import decode
 from fieldray.imaging.identify import identify_again
 from fieldray.imaging.preprocess import thumbnail, to_tensor
 from fieldray.imaging.quality import check_header, check_pixels
-from fieldray.imaging.reduction import needed_for
+from fieldray.imaging.reduction import target_size_for
 from fieldray.imaging.source import content_hash, read_bytes
+from fieldray.processes.serving import step_back
+from fieldray.processes.wire import Message
 from fieldray.reasons import Reason, reason
-from fieldray.serving import step_back
-from fieldray.wire import Message
 
 if TYPE_CHECKING:
-    from fieldray.wire import Array
+    from fieldray.processes.wire import Array
 
 
 def handle(message: Message) -> Message:
@@ -50,7 +50,7 @@ def handle(message: Message) -> Message:
         return _image_message(_image(ref, body["content_sha256"]))
     rules = _rules(body["rules"]) if body.get("rules") else None
     answer = _read(ref, InputSpec(**body["spec"]), rules=rules, detail=body.get("detail", "needed"))
-    step_back()  # a run is to leave the screen usable, but its first result is waited for, as is a film to be shown
+    step_back()  # a run is to leave the screen usable, but its first result is waited for, as is an image to be shown
     return answer
 
 
@@ -82,7 +82,7 @@ def _read(ref: ImageRef, spec: InputSpec, *, rules: HeaderRules | None, detail: 
             answer |= _identity(again.header, again.kind)
             problem = check_header(again.header, rules)
         if problem is None:
-            image = decode(data, ref, needed=needed_for(spec, detail))
+            image = decode(data, ref, needed=target_size_for(spec, detail))
             problem = check_pixels(image)
             tensor = to_tensor(image, spec)
             answer |= _image_facts(image, tensor)

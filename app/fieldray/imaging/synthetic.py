@@ -1,4 +1,4 @@
-"""Films made by code, for the demonstration and the tests: drawn like chest radiographs, and nobody's chest.
+"""Images made by code, for the demonstration and the tests: drawn like chest radiographs, and nobody's chest.
 
 Each is a map of how much is in the beam's way (tissue, ribs, heart; lungs are what is missing), with scatter and noise.
 They show that the program works. They say nothing about how well a model does on people.
@@ -48,11 +48,11 @@ def chest_phantom(rows: int, columns: int, seed: int, *, abnormal: bool) -> NDAr
     thickness = _body(grid) - 0.62 * lungs + _middle(grid, size) + _ribs(grid, lungs, random) + _collar_bones(grid)
     if abnormal:
         thickness = thickness + _opacities(grid, lungs, np.random.default_rng((seed, 1)))
-    film = np.float32(1) - np.exp(-1.25 * np.clip(thickness, 0, None))
-    film = film + random.standard_normal((rows, columns), dtype=np.float32) * np.float32(0.008)
-    film = _lettered(film * _TWELVE_BITS * np.float32(random.uniform(0.85, 1.0)), random)
+    image = np.float32(1) - np.exp(-1.25 * np.clip(thickness, 0, None))
+    image = image + random.standard_normal((rows, columns), dtype=np.float32) * np.float32(0.008)
+    image = _lettered(image * _TWELVE_BITS * np.float32(random.uniform(0.85, 1.0)), random)
     border = _soft(0.97 - np.abs(grid.across) / 1.1, 0.004) * _soft(np.minimum(grid.down, 1 - grid.down) - 0.015, 0.004)
-    pixels: NDArray[np.uint16] = np.rint((film * border).clip(0, _TWELVE_BITS)).astype(np.uint16)
+    pixels: NDArray[np.uint16] = np.rint((image * border).clip(0, _TWELVE_BITS)).astype(np.uint16)
     return pixels
 
 
@@ -132,22 +132,22 @@ def _opacities(grid: _Grid, lungs: Field, random: np.random.Generator) -> Field:
     return clouds * lungs
 
 
-def _lettered(film: Field, random: np.random.Generator) -> Field:
+def _lettered(image: Field, random: np.random.Generator) -> Field:
     """With the marker of the side burned in, as technicians place it: the patient's right is on the left."""
-    rows, columns = film.shape
+    rows, columns = image.shape
     height = max(10, rows // 16)
     sheet = Picture.new("L", (columns, rows))
     at = (round(columns * random.uniform(0.06, 0.1)), round(rows * random.uniform(0.05, 0.12)))
     ImageDraw.Draw(sheet).text(at, "R", fill=255, font=ImageFont.load_default(height))
     letters = np.asarray(sheet, np.float32) / 255
-    lettered: Field = film * (1 - letters) + letters * _TWELVE_BITS
+    lettered: Field = image * (1 - letters) + letters * _TWELVE_BITS
     return lettered
 
 
 # ---- as files
 
 
-def film_dataset(pixels: NDArray[np.uint16], *, number: int, view: str = "PA") -> Dataset:
+def image_dataset(pixels: NDArray[np.uint16], *, number: int, view: str = "PA") -> Dataset:
     """A digital X-ray image object with these 12-bit pixels (rows, columns), uncompressed; `number` names the study."""
     dataset = Dataset()
     dataset.file_meta = FileMetaDataset()
@@ -176,6 +176,6 @@ def write_studies(folder: Path, *, count: int = 24, seed: int = 1) -> tuple[Path
         rows, columns = (1024, 860) if number % 2 else (960, 960)
         pixels = chest_phantom(rows, columns, seed * 1000 + number, abnormal=number % 3 == 0)
         path = folder / f"study-{number:03d}.dcm"
-        film_dataset(pixels, number=number).save_as(path, enforce_file_format=True)
+        image_dataset(pixels, number=number).save_as(path, enforce_file_format=True)
         written.append(path)
     return tuple(written)

@@ -1,6 +1,6 @@
 """DICOM data sets written in every transfer syntax for which an encoder is at hand: for measurements and tests.
 
-The program itself never changes a film; nothing here is used in screening.
+The program itself never changes an image; nothing here is used in screening.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ from fieldray.imaging.archive import Archive, Directory, open_archive
 from fieldray.imaging.identify import IndexFound, ZipFound, identify_bytes, out_of_memory
 from fieldray.imaging.limits import MAX_INFLATED_HEADER_BYTES
 from fieldray.imaging.source import Opener, file_problem, open_file
+from fieldray.processes.wire import Message
 from fieldray.reasons import Reason, reason
-from fieldray.wire import Message
 
 _FIRST_LOOK_BYTES: Final = 2**18
 # Office documents and programs are zip files too; their parts are not worth a line each.

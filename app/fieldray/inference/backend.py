@@ -83,7 +83,7 @@ class Backend(Protocol):
 class BackendKind:
     """A device the engine may use.
 
-    why_not  the reason why it cannot be used with a model here and now, or None; may take its time
+    unavailable_reason  the reason why it cannot be used with a model here and now, or None; may take its time
     make     a new backend, not started
     close    ends what the kind itself keeps; no backend will be started any more
     restarts how often it is started again after deaths in a row, without an image run or some quiet time between them
@@ -91,6 +91,6 @@ class BackendKind:
 
     name: BackendName
     make: Callable[[], Backend]
-    why_not: Callable[[Model], Reason | None]
+    unavailable_reason: Callable[[Model], Reason | None]
     restarts: int = 3
     close: Callable[[], None] = lambda: None

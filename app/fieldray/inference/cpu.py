@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from fieldray.child import Child
 from fieldray.domain.model import Model
 from fieldray.inference.backend import BackendKind
-from fieldray.inference.priority import Priority
 from fieldray.inference.process import model_process
 from fieldray.inference.runtime import RUNTIMES
 from fieldray.inference.worker import BUDGET_S, WorkerBackend
+from fieldray.processes.child import Child
+from fieldray.processes.priority import Priority
 from fieldray.reasons import Reason
 
 
@@ -36,8 +36,8 @@ def cpu_kind(
             child=lambda: waiting.pop() if waiting else model_process(),
         )
 
-    return BackendKind(name="cpu", make=make, why_not=_why_not)
+    return BackendKind(name="cpu", make=make, unavailable_reason=_unavailable_reason)
 
 
-def _why_not(_: Model) -> Reason | None:
+def _unavailable_reason(_: Model) -> Reason | None:
     return None

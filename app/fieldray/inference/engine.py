@@ -17,9 +17,9 @@ from fieldray.domain.model import Model
 from fieldray.domain.prediction import BackendName, DeviceChoice, Policy, Prediction, Request
 from fieldray.errors import BackendProblem
 from fieldray.inference.backend import BackendKind
-from fieldray.inference.board import Board
+from fieldray.inference.backend_runner import BackendRunner
 from fieldray.inference.cpu import cpu_kind
-from fieldray.inference.lane import Lane
+from fieldray.inference.scheduler import Scheduler
 from fieldray.reasons import Reason, reason
 
 _CLOSE_GRACE_S: Final = 2.0
@@ -85,12 +85,12 @@ class Engine:
             if self._current:
                 self._current.board.finish()
                 self._retiring.append(self._current)
-            board = Board([kind.name for kind in self._kinds], self._publish, publishing=self._publishing)
+            board = Scheduler([kind.name for kind in self._kinds], self._publish, publishing=self._publishing)
             board.choose(self._chosen, self._policy)
             self._current = _Deployment(
                 model, self._kinds, board, restart_delay_s=self._restart_delay_s, passed=self._passed
             )
-            self._look_out()
+            self._watch_devices()
 
     def wait_ready(self, *, timeout_s: float = 60.0) -> None:
         """Wait until the open model can run. Raises BackendProblem if it cannot, or not within `timeout_s`."""
@@ -125,12 +125,12 @@ class Engine:
             self._chosen, self._policy = self._names(device), policy
             if self._current:
                 self._current.board.choose(self._chosen, policy)
-                self._look_out()
+                self._watch_devices()
 
     @property
-    def why_unable(self) -> Reason | None:
+    def unavailable_reason(self) -> Reason | None:
         """Why no image of the open model will ever be run again, None while there is hope."""
-        return self._deployment().board.why_nobody()
+        return self._deployment().board.unavailable_reason()
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -165,8 +165,8 @@ class Engine:
             raise BackendProblem(reason("edgetpu_not_here"))
         return names
 
-    def _look_out(self) -> None:
-        """Begin to look for a stick, once one is wanted."""
+    def _watch_devices(self) -> None:
+        """Begin to look for an Edge TPU, once one is wanted."""
         if self._watch and not self._watch_started and "edgetpu" in self._chosen:
             self._watch_started = self._watch(self)
             self._watch_started.start()
@@ -187,7 +187,7 @@ class _Deployment:
         self,
         model: Model,
         kinds: Sequence[BackendKind],
-        board: Board,
+        board: Scheduler,
         *,
         restart_delay_s: float,
         passed: Callable[[Model], None],
@@ -195,7 +195,7 @@ class _Deployment:
         self.model: Final = model
         self.board: Final = board
         self.lanes: Final = tuple(
-            Lane(kind, slot, board, model, restart_delay_s=restart_delay_s, passed=passed)
+            BackendRunner(kind, slot, board, model, restart_delay_s=restart_delay_s, passed=passed)
             for kind, slot in zip(kinds, board.slots, strict=True)
         )
 

@@ -18,8 +18,8 @@ from fieldray.domain.model import InputSpec, OutputRoles
 from fieldray.errors import BackendProblem
 from fieldray.inference.backend import Answer
 from fieldray.inference.runtime import Runtime
+from fieldray.processes.serving import memory_limit_mb
 from fieldray.reasons import reason
-from fieldray.serving import memory_limit_mb
 
 _TYPES: Final = (np.uint8, np.int8, np.float32)
 _EDGETPU_OPERATOR: Final = "edgetpu-custom-op"

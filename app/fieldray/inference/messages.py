@@ -22,14 +22,14 @@ from numpy.typing import NDArray
 
 from fieldray.domain.model import InputSpec, OutputRoles
 from fieldray.inference.backend import Answer
-from fieldray.inference.delegate import DelegateSpec
+from fieldray.inference.coral.delegate import DelegateSpec
 from fieldray.inference.litert import NetworkSpec
-from fieldray.wire import Message
+from fieldray.processes.wire import Message
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class OpenRequest:
-    """Load `file`; time arrangements on at most `cores` cores until `budget_s` is spent. `delegate` opens the stick.
+    """Load `file`; time threadings on at most `cores` cores until `budget_s` is spent; `delegate` opens the Edge TPU.
 
     With no `budget_s` nothing is timed: one network gets a thread a core, and its first image is really its first.
     """

@@ -1,7 +1,7 @@
 """The child process that runs a model, and how much memory it may take.
 
 Measured on 64-bit Linux with LiteRT 2.3.0 as the peak of the address space (VmPeak in /proc/PID/status) after `open`
-and one `run`, with all arrangements tried on four cores, which is the most that are tried:
+and one `run`, with all thread_configurations tried on four cores, which is the most that are tried:
 
     the packs that ship (3 and 5 MB)                       560 MB
     ResNet50 of full width in float32, 224 x 224 (89 MB)  1139 MB
@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from fieldray.child import Child
 from fieldray.inference.runtime import SERVICE
+from fieldray.processes.child import Child
 
 MEMORY_LIMIT_MB: Final = 2560
 

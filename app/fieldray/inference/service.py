@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from fieldray.errors import BackendProblem
-from fieldray.inference.arrangement import arrange
-from fieldray.inference.delegate import OpenStick
+from fieldray.inference.coral.delegate import OpenDelegate
 from fieldray.inference.litert import Network, memory_problem
 from fieldray.inference.messages import OpenRequest, answer_message
 from fieldray.inference.runtime import load_runtime
-from fieldray.wire import Message
+from fieldray.inference.thread_tuning import arrange
+from fieldray.processes.wire import Message
 
 
 class Service:
@@ -22,7 +22,7 @@ class Service:
     def __init__(self) -> None:
         self._networks: tuple[Network, ...] = ()
         self._threads: ThreadPoolExecutor | None = None
-        self._stick: OpenStick | None = None
+        self._edgetpu: OpenDelegate | None = None
 
     def handle(self, message: Message) -> Message:
         """Answer one message. Raises BackendProblem, or ValueError for a message out of order."""
@@ -52,8 +52,8 @@ class Service:
             raise ValueError("opened already")
         runtime = load_runtime(request.runtimes)
         if request.delegate:
-            self._stick = OpenStick(request.delegate, request.file, runtime)
-        delegate = self._stick.delegate if self._stick else None
+            self._edgetpu = OpenDelegate(request.delegate, request.file, runtime)
+        delegate = self._edgetpu.delegate if self._edgetpu else None
         shape = request.spec.input
         arrangement = arrange(
             lambda threads: Network(request.file, request.spec, runtime=runtime, threads=threads, delegate=delegate),
@@ -69,7 +69,7 @@ class Service:
                 "version": runtime.version,
                 "networks": len(self._networks),
                 "threads": arrangement.threads,
-                "device": self._stick.detail if self._stick else "",
+                "device": self._edgetpu.detail if self._edgetpu else "",
             }
         )
 

@@ -9,19 +9,19 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.child import Child, ChildDied, ChildTimeout
 from fieldray.domain.model import Model
 from fieldray.errors import BackendProblem, FieldrayError
 from fieldray.inference.backend import Answer
+from fieldray.inference.coral.delegate import DelegateSpec
 from fieldray.inference.cores import usable_cores
-from fieldray.inference.delegate import DelegateSpec
 from fieldray.inference.litert import NetworkSpec
 from fieldray.inference.messages import OpenRequest, answers_of, run_message
-from fieldray.inference.priority import Priority, give_priority
 from fieldray.inference.process import MEMORY_LIMIT_MB, model_process
 from fieldray.inference.runtime import RUNTIMES
+from fieldray.processes.child import Child, ChildDied, ChildTimeout
+from fieldray.processes.priority import Priority, give_priority
+from fieldray.processes.wire import Message
 from fieldray.reasons import Reason, reason
-from fieldray.wire import Message
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ def explain_end(error: ChildDied | ChildTimeout, *, is_open: bool, timeout_s: fl
     """Where nothing more is known."""
     if isinstance(error, ChildTimeout):
         return reason("worker_timeout", seconds=f"{timeout_s:g}")
-    if _OUT_OF_MEMORY in error.last_words:
+    if _OUT_OF_MEMORY in error.last_stderr:
         return reason("model_memory", limit_mb=MEMORY_LIMIT_MB)
     return reason("worker_died")
 
@@ -50,8 +50,8 @@ class WorkerBackend:
     file       which of the model's files to run
     runtimes   which runtimes may be used, the first one found is (see `runtime.RUNTIMES`)
     cores      how many cores may be used at most; None for all of this machine's
-    budget_s   how long arrangements may be timed when a model is opened; None: not at all, a thread a core
-    delegate   opens the stick; None for the CPU
+    budget_s   how long thread_configurations may be timed when a model is opened; None: not at all, a thread a core
+    delegate   opens the Edge TPU; None for the CPU
     explain    says why the child ended
     priority   of the child against other programs; left as it is where this user may not change it
     child      makes the child process, which may run already
@@ -151,7 +151,7 @@ class WorkerBackend:
             return self._child.call(message, timeout_s=timeout_s)
         except (ChildDied, ChildTimeout) as error:
             if isinstance(error, ChildDied):
-                log.warning("the model's process ended with %s: %s", error.exit_code, error.last_words)
+                log.warning("the model's process ended with %s: %s", error.exit_code, error.last_stderr)
             if not error.was_ready:
                 raise BackendProblem(reason("start_failed", detail=str(error))) from error
             raise BackendProblem(self._explain(error, is_open=self._is_open, timeout_s=timeout_s)) from error

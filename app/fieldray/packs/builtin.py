@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from fieldray.errors import FieldrayError
-from fieldray.packs.sealed import read_files, read_sealed
+from fieldray.packs.verified import read_files, read_verified_manifest
 
 TABLE: Final[Mapping[str, str]] = {
     "adult-normal-abnormal-0.2.0": "d5b3de23a29153bf90cd94786699501c55ed5de13807734c5cfb5228d5e129c5",
@@ -22,7 +22,7 @@ TABLE: Final[Mapping[str, str]] = {
 
 def table_line(folder: Path) -> str:
     """The line of `TABLE` for a pack that is whole. Raises PackProblem."""
-    pack = read_files(folder, read_sealed(folder))
+    pack = read_files(folder, read_verified_manifest(folder))
     pack.model("builtin")
     return f'    "{folder.resolve().name}": "{pack.sealed.manifest_sha256}",'
 

@@ -23,7 +23,7 @@ _LINE_BREAKS: Final = frozenset("\n\t")
 _DEEPEST: Final = 32  # far more than any description needs, far less than any stack bears
 
 
-def complaint(detail: str) -> PackProblem:
+def manifest_error(detail: str) -> PackProblem:
     """The error for a description that is not valid."""
     return PackProblem(reason("pack_manifest", detail=detail))
 
@@ -37,7 +37,7 @@ class Node:
 
     def fail(self, detail: str) -> PackProblem:
         """A complaint about this value."""
-        return complaint(f"{self.place or 'the file'}: {detail}")
+        return manifest_error(f"{self.place or 'the file'}: {detail}")
 
     def fields(self, required: Collection[str], optional: Collection[str] = ()) -> Mapping[str, Node]:
         """The members of an object that has all of `required`, perhaps some of `optional`, and nothing else."""
@@ -132,7 +132,7 @@ def read_document(data: bytes) -> Node:
         value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite)
         _check_depth(value)
     except (ValueError, RecursionError) as error:
-        raise complaint(f"not valid JSON: {error}") from error
+        raise manifest_error(f"not valid JSON: {error}") from error
     return Node(value, "")
 
 

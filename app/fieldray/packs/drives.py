@@ -1,7 +1,7 @@
 """Which removable drives are there, and a watch that tells when that changes.
 
 Each system has its own `DriveSource`: Linux is told by the kernel, Windows by its plug-and-play service with a look
-each second behind it, macOS is looked at each second. Every two seconds the drives are looked at in any case: a stick
+each second behind it, macOS is looked at each second. Every two seconds the drives are looked at in any case: a drive
 that was pulled out without being unmounted stays in the list of mounts, and only reading it tells.
 """
 

@@ -2,7 +2,7 @@
 
 The files say nothing about themselves. Known is what the dissertation tells: ResNet50, 128 x 128 grey pixels, normal
 against abnormal. The rest is assumed, and said so on the card: values are shown as in the file and scaled to 0..1,
-the film is stretched to the square, the scores are the first output, in the order normal, abnormal. No operating
+the image is stretched to the square, the scores are the first output, in the order normal, abnormal. No operating
 point is known, so nothing is ever assessed by it.
 """
 
@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from fieldray.domain.model import InputSpec, Label, Manifest, Model, OutputRoles
-from fieldray.packs.description import ROLE_LIMITS
 from fieldray.packs.listing import LEGACY_CPU_NAME, LEGACY_EDGETPU_NAME
+from fieldray.packs.manifest_document import ROLE_LIMITS
 from fieldray.packs.reading import guarded, read_file, read_optional_file
 
 _ASSUMED_EN: Final = (

@@ -24,8 +24,8 @@ from fieldray.packs.legacy import load_legacy
 from fieldray.packs.listing import is_legacy, is_pack, pack_folders, packs_in
 from fieldray.packs.naming import MANIFEST_NAME, SIGNATURE_NAME, version_key
 from fieldray.packs.reading import guarded
-from fieldray.packs.sealed import Sealed, WholePack, read_files, read_sealed
 from fieldray.packs.trust import TrustedKey, TrustStore
+from fieldray.packs.verified import VerifiedManifest, VerifiedPack, read_files, read_verified_manifest
 from fieldray.packs.write import write_folder
 from fieldray.reasons import Reason, reason
 
@@ -164,12 +164,12 @@ class PackLibrary:
 
     # ---- inside
 
-    def _admitted(self, folder: Path, *, allow_older: bool) -> tuple[WholePack, Trust]:
-        sealed = read_sealed(folder)
+    def _admitted(self, folder: Path, *, allow_older: bool) -> tuple[VerifiedPack, Trust]:
+        sealed = read_verified_manifest(folder)
         pack = read_files(folder, sealed)
         return pack, self._admit(folder, sealed, allow_older=allow_older)
 
-    def _admit(self, folder: Path, sealed: Sealed, *, allow_older: bool) -> Trust:
+    def _admit(self, folder: Path, sealed: VerifiedManifest, *, allow_older: bool) -> Trust:
         """Whether a pack with a right signature may be used here: whose it is, and whether it is older."""
         if self._is_builtin(folder, sealed):
             return "builtin"
@@ -181,7 +181,7 @@ class PackLibrary:
             raise PackProblem(reason("pack_older", version=manifest.version, seen=seen))
         return "signed"
 
-    def _is_builtin(self, folder: Path, sealed: Sealed) -> bool:
+    def _is_builtin(self, folder: Path, sealed: VerifiedManifest) -> bool:
         """By place and by content: a copy of a shipped pack on a drive is trusted by its key like any other."""
         place = folder.resolve()
         is_inside = place.parent == self._builtin_root.resolve()
@@ -208,8 +208,8 @@ class PackLibrary:
     def _described(self, folder: Path, origin: Origin) -> PackCandidate:
         if _is_legacy(folder):
             return _legacy_candidate(folder, origin)
-        sealed = read_sealed(folder)
-        trust, why_not = self._standing(folder, sealed)
+        sealed = read_verified_manifest(folder)
+        trust, unavailable_reason = self._standing(folder, sealed)
         manifest = sealed.description.manifest
         return PackCandidate(
             folder=folder,
@@ -219,10 +219,10 @@ class PackLibrary:
             version=manifest.version,
             names=manifest.names,
             fingerprint=sealed.fingerprint,
-            problem=why_not,
+            problem=unavailable_reason,
         )
 
-    def _standing(self, folder: Path, sealed: Sealed) -> tuple[CandidateTrust, Reason | None]:
+    def _standing(self, folder: Path, sealed: VerifiedManifest) -> tuple[CandidateTrust, Reason | None]:
         try:
             trust = self._admit(folder, sealed, allow_older=False)
         except (PackNotTrusted, StorageProblem) as problem:

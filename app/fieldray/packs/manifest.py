@@ -24,8 +24,8 @@ from fieldray.domain.model import (
     OutputRoles,
 )
 from fieldray.errors import PackProblem
-from fieldray.packs.description import ROLE_LIMITS, Description, PackFile, Role, check_size
-from fieldray.packs.document import Node, complaint, is_plain, read_document, write_document
+from fieldray.packs.document import Node, is_plain, manifest_error, read_document, write_document
+from fieldray.packs.manifest_document import ROLE_LIMITS, ManifestDocument, PackFile, Role, check_size
 from fieldray.packs.naming import is_file_name, is_pack_id, is_version
 from fieldray.reasons import reason
 
@@ -44,7 +44,7 @@ _POINT_NUMBERS: Final = ("threshold", "unsure_low", "unsure_high")
 _POINT_ESTIMATES: Final = ("sensitivity", "specificity")
 
 
-def parse(data: bytes) -> Description:
+def parse(data: bytes) -> ManifestDocument:
     """Read the bytes of `manifest.json`.
 
     Raises PackProblem: pack_manifest (with the place in the file), pack_newer_format, pack_bad_name, pack_too_large.
@@ -53,10 +53,10 @@ def parse(data: bytes) -> Description:
     _check_schema(root)
     fields = root.fields(_REQUIRED, _OPTIONAL)
     gate, golden = fields.get("gate"), fields.get("golden")
-    description = Description(
+    description = ManifestDocument(
         manifest=_manifest(root, fields),
         files=_files(fields["files"]),
-        gate_limit=gate.fields({"limit"})["limit"].number() if gate else None,
+        ood_gate_limit=gate.fields({"limit"})["limit"].number() if gate else None,
         golden_tolerance=golden.fields({"tolerance"})["tolerance"].number() if golden else None,
     )
     _check_roles(description)
@@ -64,7 +64,7 @@ def parse(data: bytes) -> Description:
     return description
 
 
-def dump(description: Description) -> bytes:
+def dump(description: ManifestDocument) -> bytes:
     """The canonical bytes of `manifest.json`. Raises ValueError or TypeError for metrics that JSON cannot hold."""
     manifest = description.manifest
     accepted = {
@@ -92,8 +92,8 @@ def dump(description: Description) -> bytes:
         "provenance": dict(manifest.provenance),
         "metrics": dict(manifest.metrics),
     }
-    if description.gate_limit is not None:
-        content["gate"] = {"limit": description.gate_limit}
+    if description.ood_gate_limit is not None:
+        content["gate"] = {"limit": description.ood_gate_limit}
     if description.golden_tolerance is not None:
         content["golden"] = {"tolerance": description.golden_tolerance}
     if manifest.accepted_ages_years is not None:
@@ -252,22 +252,22 @@ def _file(node: Node) -> PackFile:
     return PackFile(name=name, role=role, size_bytes=size_bytes, sha256=sha256)
 
 
-def _check_roles(description: Description) -> None:
+def _check_roles(description: ManifestDocument) -> None:
     """Each role at most once, and the roles that belong together are there together."""
     roles = [file.role for file in description.files]
     needed = set(_REQUIRED_ROLES)
-    needed |= set(_GATE_ROLES) if description.gate_limit is not None else set()
+    needed |= set(_GATE_ROLES) if description.ood_gate_limit is not None else set()
     needed |= set(_GOLDEN_ROLES) if description.golden_tolerance is not None else set()
     if len(set(roles)) != len(roles):
-        raise complaint("files: a role stands twice")
+        raise manifest_error("files: a role stands twice")
     if set(roles) - {"edgetpu"} != needed:
-        raise complaint("files: the roles needed are " + ", ".join(sorted(needed)))
+        raise manifest_error("files: the roles needed are " + ", ".join(sorted(needed)))
 
 
 def _check_calibration(manifest: Manifest) -> None:
     unknown = set(manifest.calibration) - {label.code for label in manifest.labels}
     if unknown:
-        raise complaint(f"calibration: {min(unknown)} is not a label")
+        raise manifest_error(f"calibration: {min(unknown)} is not a label")
 
 
 # ---- to JSON

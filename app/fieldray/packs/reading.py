@@ -1,7 +1,7 @@
 """Reading a pack from a medium that may be hostile or may be pulled out while it is read.
 
 A file is never read through a link, never from anything but a regular file, never more than a limit, and always into
-memory: a model mapped from a stick would kill the process when the stick goes. Everything that makes sense of what
+memory: a model mapped from a drive would kill the process when the drive goes. Everything that makes sense of what
 was read stands behind `guarded`: whatever a pack does to it is a problem of that one pack.
 """
 
@@ -28,10 +28,12 @@ _MEGABYTE: Final = 2**20
 _FLAGS: Final = os.O_RDONLY | sum(
     getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY")
 )
-_GONE_ERRNO: Final = frozenset({errno.EIO, errno.ENODEV, errno.ENXIO, errno.ENOTCONN, errno.ESTALE, errno.ESHUTDOWN})
+_DISCONNECTED_ERRNO: Final = frozenset(
+    {errno.EIO, errno.ENODEV, errno.ENXIO, errno.ENOTCONN, errno.ESTALE, errno.ESHUTDOWN}
+)
 # ERROR_NOT_READY, ERROR_GEN_FAILURE, ERROR_DEV_NOT_EXIST, ERROR_NO_SUCH_DEVICE, ERROR_FILE_INVALID (the volume was
 # altered), ERROR_IO_DEVICE, ERROR_DEVICE_NOT_CONNECTED (winerror.h)
-_GONE_WINDOWS: Final = frozenset({21, 31, 55, 433, 1006, 1117, 1167})
+_DISCONNECTED_WINDOWS: Final = frozenset({21, 31, 55, 433, 1006, 1117, 1167})
 
 
 def guarded(
@@ -95,14 +97,14 @@ def read_optional_file(folder: Path, *, name: str, limit_bytes: int) -> bytes | 
 
 def problem_of(error: OSError, *, folder: Path) -> PackProblem:
     """What an error while reading means to a person: the drive is gone, or something else is wrong with it."""
-    if is_gone(error) or not _is_there(folder):
+    if is_disconnected(error) or not _is_there(folder):
         return PackProblem(reason("drive_gone"))
     return PackProblem(reason("pack_unreadable", detail=error.strerror or type(error).__name__))
 
 
-def is_gone(error: OSError) -> bool:
+def is_disconnected(error: OSError) -> bool:
     """Whether the system says that the device went away."""
-    return error.errno in _GONE_ERRNO or getattr(error, "winerror", None) in _GONE_WINDOWS
+    return error.errno in _DISCONNECTED_ERRNO or getattr(error, "winerror", None) in _DISCONNECTED_WINDOWS
 
 
 def _absent(folder: Path, name: str) -> PackProblem:

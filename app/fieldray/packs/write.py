@@ -15,10 +15,10 @@ from fieldray.domain.model import GoldenVectors, Manifest
 from fieldray.errors import PackProblem
 from fieldray.packs import signing
 from fieldray.packs.arrays import pack_array
-from fieldray.packs.description import Description, PackFile, Role, check_size
 from fieldray.packs.manifest import dump
+from fieldray.packs.manifest_document import ManifestDocument, PackFile, Role, check_size
 from fieldray.packs.naming import MANIFEST_NAME, SIGNATURE_NAME, is_version, version_key
-from fieldray.packs.sealed import read_files, read_sealed
+from fieldray.packs.verified import read_files, read_verified_manifest
 from fieldray.persistence import storage_problem, write_new
 from fieldray.reasons import reason
 
@@ -50,10 +50,10 @@ def write_pack(
     (pack_older, or what makes the pack invalid), StorageProblem.
     """
     contents = _contents(manifest, files, card, golden)
-    description = Description(
+    description = ManifestDocument(
         manifest=manifest,
         files=tuple(_listed(role, data) for role, data in contents.items()),
-        gate_limit=manifest.gate.limit if manifest.gate else None,
+        ood_gate_limit=manifest.gate.limit if manifest.gate else None,
         golden_tolerance=golden.tolerance if golden else None,
     )
     manifest_bytes = dump(description)
@@ -73,8 +73,8 @@ def write_folder(place: Path, *, contents: Mapping[str, bytes]) -> Path:
         beside = Path(tempfile.mkdtemp(prefix=".new-", dir=place.parent))
         try:
             for name, data in contents.items():
-                write_new(beside / name, data)  # a stick is pulled out as soon as the program says "done"
-            read_files(beside, read_sealed(beside)).model("signed")
+                write_new(beside / name, data)  # a drive is pulled out as soon as the program says "done"
+            read_files(beside, read_verified_manifest(beside)).model("signed")
             beside.chmod(0o755)
             _replace(beside, place)
         finally:

@@ -22,7 +22,7 @@ from fieldray.paths import VERSION
 from fieldray.pipeline.assessment import Assessment
 from fieldray.pipeline.batch import Batch, Work
 from fieldray.pipeline.own_reports import is_own_report
-from fieldray.pipeline.ports import Engine, Readers
+from fieldray.pipeline.ports import Decoders, Engine
 from fieldray.pipeline.screen import screen_image
 from fieldray.pipeline.statistics import Statistics
 from fieldray.reasons import Reason, reason
@@ -33,13 +33,13 @@ def assemble(
     assessment: Assessment,
     *,
     engine: Engine,
-    readers: Readers,
+    decoders: Decoders,
     workers: int,
     database: Path,
     publish: Publish,
     fresh: bool,
 ) -> Batch:
-    """The batch, not started; it closes `readers` at its end. `paths` are absolute."""
+    """The batch, not started; it closes `decoders` at its end. `paths` are absolute."""
     statistics = Statistics()
     cancelled = threading.Event()
     noticed: list[Reason] = []
@@ -48,7 +48,7 @@ def assemble(
         return screen_image(
             ref,
             assessment=assessment,
-            reader=readers,
+            decoder=decoders,
             engine=engine,
             observe=statistics.add,
             is_cancelled=cancelled.is_set,
@@ -56,14 +56,14 @@ def assemble(
 
     def release() -> None:
         cancelled.set()
-        readers.close()
+        decoders.close()
 
     work = Work(
         spec=_spec(paths, assessment),
-        discover=lambda: discover(paths, members=readers.members, is_own_report=is_own_report, tell=noticed.append),
+        discover=lambda: discover(paths, members=decoders.members, is_own_report=is_own_report, tell=noticed.append),
         noticed=lambda: noticed,
         count=lambda gives_up: count_files(paths, gives_up=gives_up),
-        content_hash=readers.content_hash,
+        content_hash=decoders.content_hash,
         check_header=lambda header: check_header(header, assessment.model.manifest.header_rules),
         screen=screen,
         release=release,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from fieldray.domain.finding import Finding, calibrate, decide, is_close_call
+from fieldray.domain.finding import Finding, calibrate, decide, is_borderline
 from fieldray.domain.model import Manifest, Model, OperatingPoint
 from fieldray.domain.prediction import Prediction
 from fieldray.errors import UsageProblem
@@ -40,7 +40,7 @@ class Assessment:
         """Whether the outcome could be another one if the image had been read in full and not only as far as needed."""
         gate, features = self.model.manifest.gate, prediction.features
         distance = gate.distance(features) if gate and features is not None else None
-        return is_close_call(self.findings(prediction.scores), gate=gate, distance=distance)
+        return is_borderline(self.findings(prediction.scores), gate=gate, distance=distance)
 
     @property
     def settings_hash(self) -> str:

@@ -27,7 +27,7 @@ from fieldray.pipeline.screen import Cancelled
 from fieldray.pipeline.statistics import Pace, Statistics
 from fieldray.reasons import Reason, reason
 from fieldray.store.reserve import room_kept_back
-from fieldray.store.results import ResultReader, ResultStore
+from fieldray.store.results import ResultQuery, ResultStore
 
 log = logging.getLogger(__name__)
 
@@ -144,7 +144,7 @@ class Batch:
                 self._going.clear()
 
     def resume(self) -> None:
-        """Go on after a pause."""
+        """Resume after a pause."""
         self._going.set()
 
     def cancel(self) -> None:
@@ -209,7 +209,7 @@ class Batch:
             except StorageProblem as problem:
                 log.error("the end of the run is not noted: %s", problem.reason.code)
 
-    def _can_take_over(self, store: ResultReader) -> bool:
+    def _can_take_over(self, store: ResultQuery) -> bool:
         return not self._fresh and store.has_results(self._work.spec)
 
     def _with_threads(self, collect: Callable[[], None]) -> None:
@@ -331,7 +331,7 @@ class Batch:
         self._refs.finish()
 
     def _work_off(self) -> None:
-        with ResultReader(self._database) as earlier:
+        with ResultQuery(self._database) as earlier:
             try:
                 while ref := self._refs.get():
                     self._going.wait()
@@ -341,13 +341,13 @@ class Batch:
             except ChannelEnded:
                 self._outcomes.finish()
 
-    def _outcome(self, ref: ImageRef, earlier: ResultReader) -> _Done:
+    def _outcome(self, ref: ImageRef, earlier: ResultQuery) -> _Done:
         known = self._known(ref, earlier) if self._last_earlier_row else None
         if known:
             return _Done(replace(known, ref=ref), True)
         return _Done(self._work.screen(ref), False)
 
-    def _known(self, ref: ImageRef, earlier: ResultReader) -> Outcome | None:
+    def _known(self, ref: ImageRef, earlier: ResultQuery) -> Outcome | None:
         """What an earlier start found in the same bytes, if anything.
 
         The bytes that are hashed here may be others than discovery saw. So only what was found with the very header

@@ -8,7 +8,7 @@ from fieldray.domain.events import Publish, StoreMended
 from fieldray.errors import StorageProblem
 from fieldray.reasons import reason
 from fieldray.store.mending import mend
-from fieldray.store.results import ResultReader, ResultStore
+from fieldray.store.results import ResultQuery, ResultStore
 
 
 def open_store(database: Path, publish: Publish) -> ResultStore:
@@ -23,7 +23,7 @@ def open_store(database: Path, publish: Publish) -> ResultStore:
         return ResultStore(database)
 
 
-def require_kept(store: ResultReader, run_id: int, *, saved: int) -> None:
+def require_kept(store: ResultQuery, run_id: int, *, saved: int) -> None:
     """Nothing is called finished that is not in the store. Raises StorageProblem (results_lost).
 
     saved  the number of rows that the run was given

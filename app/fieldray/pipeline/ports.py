@@ -31,7 +31,7 @@ class ReadResult(Protocol):
     def problem_is_refusal(self) -> bool: ...
 
 
-class Reader(Protocol):
+class Decoder(Protocol):
     """Reads, checks and prepares one image; header and pixels are checked where the bytes are.
 
     `ref` of the result has the header of the very bytes whose hash and pixels it gives: the file may be another one
@@ -45,10 +45,10 @@ class Reader(Protocol):
 
 
 class Engine(Protocol):
-    """Runs the model. `why_unable` tells why no image will be run any more, None while there is hope."""
+    """Runs the model. `unavailable_reason` tells why no image will be run any more, None while there is hope."""
 
     @property
-    def why_unable(self) -> Reason | None: ...
+    def unavailable_reason(self) -> Reason | None: ...
     def submit(self, request: Request, /) -> Future[Prediction]: ...
 
 
@@ -61,8 +61,8 @@ class OpenEngine(Engine, Protocol):
     def close(self) -> None: ...
 
 
-class Readers(Reader, Protocol):
-    """Decoding processes as a session holds them (`imaging.pool.ReaderPool`)."""
+class Decoders(Decoder, Protocol):
+    """Decoding processes as a session holds them (`imaging.pool.DecoderPool`)."""
 
     def read_image(self, ref: ImageRef, /, *, content_sha256: str = "") -> Image: ...
     def members(self, ref: ImageRef, /) -> Iterator[ImageRef]: ...

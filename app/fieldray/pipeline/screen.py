@@ -15,7 +15,7 @@ from fieldray.domain.prediction import Prediction, Request
 from fieldray.domain.study import ImageRef
 from fieldray.errors import BackendProblem, FieldrayError, ReaderProblem, Unusable, shortage
 from fieldray.pipeline.assessment import Assessment
-from fieldray.pipeline.ports import Engine, Reader
+from fieldray.pipeline.ports import Decoder, Engine
 from fieldray.reasons import Reason, reason
 
 log = logging.getLogger(__name__)
@@ -33,14 +33,14 @@ def screen_image(
     ref: ImageRef,
     *,
     assessment: Assessment,
-    reader: Reader,
+    decoder: Decoder,
     engine: Engine,
     observe: Callable[[Prediction], None] = lambda _: None,
     is_cancelled: Callable[[], bool] = lambda: False,
 ) -> Outcome:
     """Read with header and pixel checks, run, gate, calibrate, decide.
 
-    A film is read as far as the network needs; a close call on one that was read approximately is read again and finer.
+    An image is read as far as the network needs; one that was read approximately is refined where it is borderline.
 
     Gives an outcome, whatever the image is like; what nobody expected is logged and becomes `Failed`. Raises
     `Cancelled`, and an EnvironmentProblem when no image at all can be run or read any more, which is no image's fault.
@@ -53,7 +53,7 @@ def screen_image(
             return _stopped(ref, ref.problem, facts, stage=stage, is_refusal=ref.problem_is_refusal)
         for detail in _DETAILS:
             stage = "decode"
-            read = reader.read(ref, manifest.input, rules=manifest.header_rules, detail=detail)
+            read = decoder.read(ref, manifest.input, rules=manifest.header_rules, detail=detail)
             ref = read.ref or ref  # what is judged and stored is the header of these bytes, not what discovery saw
             facts = read.facts if detail == "needed" else _both(facts, read.facts)
             if read.problem or read.tensor is None:
@@ -69,8 +69,8 @@ def screen_image(
     except (Cancelled, ReaderProblem):
         raise
     except FieldrayError as error:
-        if isinstance(error, BackendProblem) and engine.why_unable:
-            raise BackendProblem(engine.why_unable) from error
+        if isinstance(error, BackendProblem) and engine.unavailable_reason:
+            raise BackendProblem(engine.unavailable_reason) from error
         return _stopped(ref, error.reason, facts, stage=stage, is_refusal=isinstance(error, Unusable))
     except Exception as error:
         if is_cancelled():
@@ -106,7 +106,7 @@ def _judge(ref: ImageRef, facts: ReadFacts, prediction: Prediction, assessment: 
 
 
 def _both(first: ReadFacts, second: ReadFacts) -> ReadFacts:
-    """Of a film that was read twice."""
+    """Of an image that was read twice."""
     return replace(second, decode_ms=first.decode_ms + second.decode_ms, notes=(*second.notes, "read_twice"))
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, cast
 
-from fieldray.child import Child
 from fieldray.domain.events import Publish
 from fieldray.domain.finding import Outcome
 from fieldray.domain.image import Image
@@ -22,11 +21,12 @@ from fieldray.domain.run import Verdict
 from fieldray.domain.study import ImageRef
 from fieldray.errors import PackProblem
 from fieldray.inference import system as devices
-from fieldray.inference.edgetpu import Clock
+from fieldray.inference.coral.backend import Clock
 from fieldray.paths import user_data
 from fieldray.pipeline.assessment import choose
-from fieldray.pipeline.ports import OpenEngine, Readers
-from fieldray.pipeline.readers import number_of_readers, open_readers
+from fieldray.pipeline.decoders import number_of_decoders, open_decoders
+from fieldray.pipeline.ports import Decoders, OpenEngine
+from fieldray.processes.child import Child
 from fieldray.reasons import reason
 from fieldray.settings import Settings
 
@@ -43,7 +43,7 @@ def system_engine(publish: Publish, settings: Settings, *, started: Child | None
     Every run of a person's images comes through here, so this is where it is known that a pack ran.
     """
     device, policy = device_choice(settings)
-    clock = cast("Clock", settings["stick_clock"])
+    clock = cast("Clock", settings["edgetpu_clock"])
     return devices.system_engine(publish, device=device, policy=policy, clock=clock, started=started, passed=record_run)
 
 
@@ -73,20 +73,20 @@ class Session:
         *,
         database: Path | None = None,
         engines: Callable[[Publish, Settings], OpenEngine] = system_engine,
-        readers: Callable[[Settings, int], Readers] = open_readers,
-        warm: Readers | None = None,
+        decoders: Callable[[Settings, int], Decoders] = open_decoders,
+        warm: Decoders | None = None,
     ) -> None:
         self.database: Final = database or user_data() / DATABASE_NAME
         self._settings = settings
         self._publish = publish
         self._engines = engines
-        self._readers = readers
+        self._decoders = decoders
         self._warm = warm
         self._lock = threading.RLock()
         self._engine: OpenEngine | None = None
         self._model: Model | None = None
         self._batch: Batch | None = None
-        self._viewer: Readers | None = None
+        self._viewer: Decoders | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -127,13 +127,13 @@ class Session:
             places = existing(paths)
             assessment = choose(self._model, operating_point=operating_point)
             engine = self._open(self._model)
-            size = number_of_readers(self._settings)
-            readers, self._warm = self._warm or self._readers(self._settings, size), None
+            size = number_of_decoders(self._settings)
+            decoders, self._warm = self._warm or self._decoders(self._settings, size), None
             batch = assemble(
                 places,
                 assessment,
                 engine=engine,
-                readers=readers,
+                decoders=decoders,
                 workers=size + _AWAITING_NETWORK,
                 database=self.database,
                 publish=self._publish,
@@ -142,7 +142,7 @@ class Session:
             try:
                 batch.start()
             except RuntimeError:  # no thread is to be had: there is no run that anybody could wait for
-                readers.close()
+                decoders.close()
                 raise
             self._batch = batch
             return batch
@@ -160,9 +160,9 @@ class Session:
                 self._engine.choose(*device_choice(self._settings))
 
     def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image:
-        """The film in full resolution, for the viewer; waits for it. Raises Unusable, Unreadable."""
+        """The image in full resolution, for the viewer; waits for it. Raises Unusable, Unreadable."""
         with self._lock:
-            self._viewer = self._viewer or self._readers(self._settings, 1)
+            self._viewer = self._viewer or self._decoders(self._settings, 1)
             viewer = self._viewer
         return viewer.read_image(ref, content_sha256=content_sha256)
 

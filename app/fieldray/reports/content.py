@@ -18,7 +18,7 @@ from fieldray.domain.study import ImageRef
 NOTICE: Final = "Research use only. Not for diagnostic use."
 CATEGORY_TEXTS: Final[Mapping[Category, str]] = {
     "abnormal": "abnormal",
-    "not_sure": "not sure",
+    "unsure": "not sure",
     "normal": "normal",
     "not_assessed": "not assessed",
     "refused": "refused",

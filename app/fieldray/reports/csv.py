@@ -33,7 +33,7 @@ _BREAK: Final = re.compile("^(?=[\\t\\r\\n])")
 
 
 def write_csv(path: Path, results: Iterable[StoredResult], *, spec: RunSpec) -> None:
-    """Write one row a finding, one row an image without any. Raises UsageProblem as `require_free`, StorageProblem."""
+    """Write one row a finding, one row per image without any. Raises UsageProblem as `require_free`, StorageProblem."""
     with own_text(path, "csv", encoding="utf-8-sig", inputs=tuple(map(Path, spec.paths))) as stream:
         writer = csv.writer(stream, quoting=csv.QUOTE_ALL)
         writer.writerow(COLUMNS)

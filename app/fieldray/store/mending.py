@@ -35,7 +35,7 @@ def mend(path: Path) -> Reason | None:
     """Set the database at `path` aside if it is marked as damaged, and begin a new one.
 
     The reason to tell a person: where the old one is, and how many results and verdicts were kept; None where nothing
-    had to be done. Raises StorageProblem (database_damaged while another program mends it, disk_full, not_writable).
+    had to be done. Raises StorageProblem (database_damaged while another program fixes it, disk_full, not_writable).
     """
     mark = damage_mark(path)
     if not mark.exists():

@@ -1,7 +1,7 @@
 """Results of runs: one committed row per image.
 
 The batch thread is the only one that writes results (`ResultStore`); every other thread reads through a
-`ResultReader` of its own. A reader's verdict is a row of its own, so it is never in the way of a result.
+`ResultQuery` of its own. A reader's verdict is a row of its own, so it is never in the way of a result.
 
 A run that was interrupted is continued in a further pass. What a whole pass did not see is not present any more: its
 rows are kept and marked, and are in no list, count or export of results.
@@ -43,7 +43,7 @@ _SELECT = """SELECT results.*, verdicts.choice, verdicts.note FROM results
 _BATCH_ROWS = 256
 
 
-class ResultReader:
+class ResultQuery:
     """Reads results; for one thread. All methods raise StorageProblem when the file cannot be read."""
 
     def __init__(self, path: Path, *, connect: Callable[[Path], sqlite3.Connection] = open_database) -> None:
@@ -148,7 +148,7 @@ class ResultReader:
             return self._connection.execute(query, values).fetchall()
 
 
-class ResultStore(ResultReader):
+class ResultStore(ResultQuery):
     """Reads and writes results; one at a time in a program. Methods raise StorageProblem (disk_full, ...)."""
 
     def __init__(self, path: Path, *, connect: Callable[[Path], sqlite3.Connection] = open_database) -> None:
@@ -176,11 +176,11 @@ class ResultStore(ResultReader):
         with self._transaction():
             newest = self._all("SELECT id, state FROM runs WHERE request_key = ? ORDER BY id DESC LIMIT 1", key)
             is_open = newest and newest[0]["state"] != "finished" and not fresh
-            if is_open and self._locks.hold(newest[0]["id"]):
+            if is_open and self._locks.compare_runs(newest[0]["id"]):
                 return self._continue(int(newest[0]["id"]))
             query = "INSERT INTO runs (request_key, spec, state, started_s) VALUES (?, ?, 'running', ?) RETURNING id"
             run_id = int(self._all(query, key, spec_text(spec), time.time())[0]["id"])
-            self._locks.hold(run_id)
+            self._locks.compare_runs(run_id)
             return run_id
 
     def _continue(self, run_id: int) -> int:

@@ -24,7 +24,7 @@ from fieldray.reasons import Reason, reason
 # The order of a work list: what needs eyes first on top.
 RANK: Final[Mapping[Category, int]] = {
     "abnormal": 0,
-    "not_sure": 1,
+    "unsure": 1,
     "not_assessed": 2,
     "normal": 3,
     "refused": 4,

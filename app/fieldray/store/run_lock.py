@@ -22,7 +22,7 @@ class RunLocks:
         self._held: dict[int, FileLock] = {}
         self.rival: str | None = None
 
-    def hold(self, run_id: int) -> bool:
+    def compare_runs(self, run_id: int) -> bool:
         """Whether the run is held by this store now; if not, `rival` is the process that holds it."""
         if run_id in self._held:
             return True

@@ -44,7 +44,7 @@ _ENVIRONMENT: Final = frozenset(
 )
 _FULL_BELOW_BYTES: Final = 2**18  # SQLite tells of a disk without room for its index as of an error of the disk
 
-# One result row an image and run. What is sorted, filtered or looked up is a column; the rest is JSON. Texts that may
+# One result row per image and run. What is sorted, filtered or looked up is a column; the rest is JSON. Texts that may
 # hold file names are JSON in ASCII or bytes: a name that is not valid Unicode must not stop a run.
 MIGRATIONS: Final[tuple[Migration, ...]] = (
     (

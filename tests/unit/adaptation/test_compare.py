@@ -25,10 +25,10 @@ def test_the_difference_is_the_packs_less_the_unpruned_networks() -> None:
         np.column_stack([pack, whole]), truth, names=("pack", "whole"), patients=[f"p{n}" for n in range(len(truth))]
     )
     assert found["auc"]["pack"]["value"] == 0.75
-    # 20 against 20 films without a mistake leave room for an area of 0.9
+    # 20 against 20 images without a mistake leave room for an area of 0.9
     assert found["auc"]["whole"]["value"] == found["auc"]["whole"]["high"] == 1.0
     assert 0.85 < found["auc"]["whole"]["low"] < 0.95
-    assert found["films"] == 40 and found["positive"] == 20
+    assert found["images"] == 40 and found["positive"] == 20
     assert (
         found["difference"]["value"] == -0.25 and found["difference"]["low"] < -0.25 < found["difference"]["high"] < 0
     )

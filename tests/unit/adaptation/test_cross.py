@@ -1,4 +1,4 @@
-"""A small cross-validation: every judged film gets a score from a network that saw none of its patient's films."""
+"""A small cross-validation: every judged image gets a score from a network that saw none of its patient's images."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tiny_recipe import RECIPE, draw
 
 
 @pytest.mark.adapt
-def test_every_judged_film_is_scored_out_of_its_fold(tmp_path: Path) -> None:
-    draw(tmp_path, "clean", films=60, first=0)
-    draw(tmp_path, "confounded", films=30, first=60)
+def test_every_judged_image_is_scored_out_of_its_fold(tmp_path: Path) -> None:
+    draw(tmp_path, "clean", images=60, first=0)
+    draw(tmp_path, "confounded", images=30, first=60)
     (tmp_path / "recipe.toml").write_text(RECIPE, encoding="utf-8")
     run = Run(recipe=read_recipe(tmp_path / "recipe.toml"), progress=lambda *_: None)
     run.execute((DATA, CROSS), say=lambda _: None)
@@ -30,7 +30,7 @@ def test_every_judged_film_is_scored_out_of_its_fold(tmp_path: Path) -> None:
         stages = {name: arrays[name][:, 0] for name in ("trained", "pruned", "int8")}
     assert all(not np.isnan(own[:60]).any() and np.isnan(own[60:]).all() for own in stages.values())
     found = json.loads((tmp_path / "run" / "cross" / "metrics.json").read_text())["bright"]
-    assert found["films"] == 60 and min(own["auc"]["value"] for own in found["stages"].values()) > 0.95
+    assert found["images"] == 60 and min(own["auc"]["value"] for own in found["stages"].values()) > 0.95
     assert set(found["stages"]["int8"]["auc_by_fold"]) == {"0", "1", "2"}
     assert found["float_against_int8"]["mean_absolute_difference"] < 0.05 and found["after_training"]["low"] <= 0
     # the middle tells the class, the border cannot

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from fieldray.adaptation.file_digests import CACHE, content_digest, read_rows
-from fieldray.adaptation.films import read_films
+from fieldray.adaptation.image_set import read_images
 from fieldray.adaptation.layouts import Row, read_source
 from fieldray.adaptation.recipe import LabelRule, Source, Split, read_recipe
 from fieldray.adaptation.split import check_classes, split_rows, targets_of
@@ -89,7 +89,7 @@ def test_own_columns_where_and_drop(tmp_path: Path) -> None:
     text = "file,kind,who,site\na.png,normal,1,A\nb.png,abnormal|old,2,A\nc.png,abnormal,3,B\nd.png,lateral,4,A\n"
     columns = {"path": "file", "classes": "kind", "patient": "who"}
     source = _source(
-        tmp_path / "films.csv", text, layout="csv", columns=columns, where={"site": ("A",)}, drop=("lateral",)
+        tmp_path / "images.csv", text, layout="csv", columns=columns, where={"site": ("A",)}, drop=("lateral",)
     )
     assert [row.path.name for row in read_source(source)] == ["a.png", "b.png"]
 
@@ -104,7 +104,7 @@ def test_own_columns_where_and_drop(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_table_is_named(tmp_path: Path, text: str | None, sentence: str) -> None:
-    path = tmp_path / "films.csv"
+    path = tmp_path / "images.csv"
     source = _source(path, text, layout="csv") if text else Source(name="set", layout="csv", path=path)
     with pytest.raises(UsageProblem, match=re.escape(sentence)):
         read_source(source)
@@ -133,7 +133,7 @@ def test_folds_and_random_splits_go_by_patient() -> None:
     assert by_fold == ["test", "validation", "training", "training"] * 2
     rows = [_row(number, patient=f"p{number // 3}") for number in range(300)]
     parts = split_rows(rows, Split(by="random", validation_share=0.2, test_share=0.1, seed=3), [])
-    assert all(len({parts[3 * patient + film] for film in range(3)}) == 1 for patient in range(100))
+    assert all(len({parts[3 * patient + image] for image in range(3)}) == 1 for patient in range(100))
 
 
 def test_a_random_split_has_about_its_shares_and_nobody_moves_when_another_is_added() -> None:
@@ -150,21 +150,21 @@ def test_a_random_split_has_about_its_shares_and_nobody_moves_when_another_is_ad
     assert {part for part, before in zip(larger, parts, strict=True) if before == "test"} == {"test"}
 
 
-def test_films_of_a_source_that_is_not_judged_are_for_training_only() -> None:
+def test_images_of_a_source_that_is_not_judged_are_for_training_only() -> None:
     rows = [_row(number, fold=str(number)) for number in range(4)]
     source = Source(name="set", layout="csv", path=Path("set.csv"), judged=False)
     parts = split_rows(rows, Split(by="fold", validation_folds=(1,), test_folds=(0,)), [source])
     assert parts == ["none", "none", "training", "training"]
 
 
-def test_a_class_without_films_is_named() -> None:
+def test_a_class_without_images_is_named() -> None:
     targets = np.array([[1], [0], [1], [0], [1]], np.float32)
     parts = ["training", "training", "validation", "validation", "test"]
-    with pytest.raises(UsageProblem, match="The label abnormal has no negative films in the test part"):
+    with pytest.raises(UsageProblem, match="The label abnormal has no negative images in the test part"):
         check_classes(parts, targets, [_label()])
 
 
-def _films(folder: Path, count: int) -> list[Row]:
+def _images(folder: Path, count: int) -> list[Row]:
     generator = np.random.default_rng(0)
     rows = []
     for number in range(count):
@@ -179,42 +179,42 @@ def _known(rows: list[Row]) -> list[Row]:
     return [replace(row, sha256=content_digest(row.path)) for row in rows]
 
 
-def test_films_are_read_once_and_bad_ones_left_out_with_a_reason(tmp_path: Path) -> None:
-    rows, spec = _films(tmp_path, 4), InputSpec(height=32, width=32)
+def test_images_are_read_once_and_bad_ones_left_out_with_a_reason(tmp_path: Path) -> None:
+    rows, spec = _images(tmp_path, 4), InputSpec(height=32, width=32)
     rows[1].path.write_bytes(b"not an image")
     rows[2].path.unlink()
     seen: list[int] = []
-    films = read_films(
-        _known(rows), spec, cache=tmp_path / "run" / "films.npz", progress=lambda what, done, all: seen.append(done)
+    image_set = read_images(
+        _known(rows), spec, cache=tmp_path / "run" / "images.npz", progress=lambda what, done, all: seen.append(done)
     )
-    assert seen == [1, 2, 3, 4] and len(films.rows) == len(films.images) == 2
-    assert films.left_out == (
+    assert seen == [1, 2, 3, 4] and len(image_set.rows) == len(image_set.images) == 2
+    assert image_set.left_out == (
         ("1.png", "This file is not a DICOM, PNG or JPEG image."),
         ("2.png", "The file is not there any more."),
     )
     seen.clear()
-    again = read_films(
-        _known(rows), spec, cache=tmp_path / "run" / "films.npz", progress=lambda what, done, all: seen.append(done)
+    again = read_images(
+        _known(rows), spec, cache=tmp_path / "run" / "images.npz", progress=lambda what, done, all: seen.append(done)
     )
-    assert not seen and np.array_equal(again.images, films.images)
+    assert not seen and np.array_equal(again.images, image_set.images)
     Image.fromarray(np.zeros((80, 70), np.uint8) + np.arange(70, dtype=np.uint8)).save(rows[0].path)
-    changed = read_films(
-        _known(rows), spec, cache=tmp_path / "run" / "films.npz", progress=lambda what, done, all: seen.append(done)
+    changed = read_images(
+        _known(rows), spec, cache=tmp_path / "run" / "images.npz", progress=lambda what, done, all: seen.append(done)
     )
-    assert seen and not np.array_equal(changed.images[0], films.images[0])
+    assert seen and not np.array_equal(changed.images[0], image_set.images[0])
     rows[3].path.unlink()
     rows[3].path.write_bytes(b"changed since")
     with pytest.raises(UsageProblem, match=r"3\.png does not belong to the images and tables as they are now"):
-        read_films(
+        read_images(
             [*_known(rows[:3]), replace(rows[3], sha256="as it was")],
             spec,
-            cache=tmp_path / "films.npz",
+            cache=tmp_path / "images.npz",
             progress=lambda *_: None,
         )
 
 
 def test_the_content_of_a_file_is_read_again_only_when_the_file_has_changed(tmp_path: Path) -> None:
-    rows = _films(tmp_path, 2)
+    rows = _images(tmp_path, 2)
     source = _source(tmp_path / "set.csv", "path,label,patient\n0.png,x,a\n1.png,x,b\n", layout="csv")
     folder, expected = tmp_path / "run", [content_digest(row.path) for row in rows]
     changed_ns = max(row.path.stat().st_ctime_ns for row in rows)
@@ -234,10 +234,10 @@ def test_the_content_of_a_file_is_read_again_only_when_the_file_has_changed(tmp_
     assert found(3) == [expected[1], ""]
 
 
-def test_not_one_readable_film_is_a_sentence(tmp_path: Path) -> None:
+def test_not_one_readable_image_is_a_sentence(tmp_path: Path) -> None:
     row = _row(1)
     with pytest.raises(UsageProblem, match="Not one image of the data set can be read"):
-        read_films([row], InputSpec(height=32, width=32), cache=tmp_path / "films.npz", progress=lambda *_: None)
+        read_images([row], InputSpec(height=32, width=32), cache=tmp_path / "images.npz", progress=lambda *_: None)
 
 
 RECIPE = Path(__file__).parents[3] / "models" / "recipes" / "pneumonia-paediatric.toml"

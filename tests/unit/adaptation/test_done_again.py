@@ -33,8 +33,8 @@ RANDOM = RECIPE.replace('by = "fold"', 'by = "random"')
 
 
 def _project(folder: Path, text: str = RECIPE) -> Path:
-    draw(folder, "clean", films=60, first=0)
-    draw(folder, "confounded", films=30, first=60)
+    draw(folder, "clean", images=60, first=0)
+    draw(folder, "confounded", images=30, first=60)
     save_weights(folder / "start.npz", {"a": np.zeros(3, np.float32)})
     return _recipe(folder, text)
 

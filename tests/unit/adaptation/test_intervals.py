@@ -10,7 +10,7 @@ from scipy.stats import binomtest
 
 from fieldray.adaptation import intervals
 from fieldray.adaptation.intervals import area, area_difference, drawn_interval, share, told
-from fieldray.adaptation.measures import auc
+from fieldray.adaptation.metrics import auc
 
 
 def _people(count: int, *, images_each: int = 1) -> list[str]:
@@ -65,7 +65,7 @@ def test_intervals_of_areas_hold_the_truth_as_often_as_they_say(true_area: float
     for _ in range(200):
         found = area(generator.normal(apart * truth, 1.0), truth, patients=_people(40))
         held += found.low <= true_area <= found.high
-    # of 200 at 95 %: 190, four standard deviations of 3 less; drawing patients anew held 140 at 0.99
+    # of 200 at 95 %: 190, four standard deviations of 3 less; drawing patients again held 140 at 0.99
     assert held >= 178
 
 
@@ -85,7 +85,7 @@ def test_draws_are_of_patients_and_not_of_images() -> None:
     scores = np.clip(0.5 + 0.2 * (truth - 0.5) + 0.2 * generator.standard_normal(400), 0, 1)
     value, low, high = drawn_interval(auc, scores, truth, patients=_people(400))
     assert low < value < high < low + 0.15
-    # The same films, each four times: four times as many images tell no more when drawn by patient.
+    # The same images, each four times: four times as many images tell no more when drawn by patient.
     _, lower, higher = drawn_interval(auc, np.tile(scores, 4), np.tile(truth, 4), patients=_people(400) * 4)
     assert higher - lower == pytest.approx(high - low, rel=0.25)
     with pytest.raises(ValueError, match="no value"):

@@ -20,7 +20,7 @@ from fieldray.errors import UsageProblem
 
 SCALE, OFFSETS = 255.0, (-104.0, -117.0, -123.0)
 NETWORK = resnet50(height=32, width=32, labels=1, blocks=(1, 1, 1, 1)).scaled(0.125)
-FILMS = np.random.default_rng(5).integers(0, 256, (6, 32, 32, 1), np.uint8)
+IMAGES = np.random.default_rng(5).integers(0, 256, (6, 32, 32, 1), np.uint8)
 
 
 def _pads(layer: Layer) -> list[int]:
@@ -48,7 +48,7 @@ def write_onnx(path: Path, specification: Specification, *, apart: bool = False)
             height, width, channels, count = shapes[f"{layer.name}/kernel"]
             channels = 3 if layer.name == "conv1" else channels
             kernel = generator.standard_normal((count, channels, height, width)) / np.sqrt(channels * height * width)
-            if layer.name == "conv1":  # reads only inside the film: around it is black to one and grey to the other
+            if layer.name == "conv1":  # reads only inside the image: around it is black to one and grey to the other
                 kernel[:, :, [0, 1, 4, 5, 6]] = kernel[:, :, :, [0, 1, 4, 5, 6]] = 0
             for part, array in (("kernel", kernel), ("bias", generator.standard_normal(count))):
                 constants.append(numpy_helper.from_array(array.astype(np.float32), f"{layer.name}_{part}"))
@@ -68,7 +68,7 @@ def write_onnx(path: Path, specification: Specification, *, apart: bool = False)
     for node in shortcuts:
         nodes.remove(node)
         nodes.insert(next(at for at, other in enumerate(nodes) if node.output[0] in other.input), node)
-    size = [len(FILMS), 3, specification.height, specification.width]
+    size = [len(IMAGES), 3, specification.height, specification.width]
     graph = helper.make_graph(
         nodes,
         "network",
@@ -86,19 +86,19 @@ def test_the_network_of_an_onnx_file_goes_on_as_it_was(tmp_path: Path) -> None:
     from onnx.reference import ReferenceEvaluator
 
     model = write_onnx(tmp_path / "network.onnx", NETWORK)
-    colours = FILMS.astype(np.float32).transpose(0, 3, 1, 2) + np.array(OFFSETS, np.float32)[None, :, None, None]
+    colours = IMAGES.astype(np.float32).transpose(0, 3, 1, 2) + np.array(OFFSETS, np.float32)[None, :, None, None]
     (expected,) = ReferenceEvaluator(model).run(["features"], {"image": colours})
-    found = onnx_weights(tmp_path / "network.onnx", NETWORK, films=FILMS, scale=SCALE, offsets=OFFSETS)
+    found = onnx_weights(tmp_path / "network.onnx", NETWORK, images=IMAGES, scale=SCALE, offsets=OFFSETS)
     features = build_network(NETWORK, outputs=["features"])
     set_weights(features, {**initial_weights(NETWORK, seed=0), **found})
-    values = np.asarray(features.predict_on_batch(FILMS.astype(np.float32) / 255))
+    values = np.asarray(features.predict_on_batch(IMAGES.astype(np.float32) / 255))
     assert values == pytest.approx(expected[:, :, 0, 0], rel=0.02, abs=0.02 * float(np.abs(expected).max()))
 
 
 @pytest.mark.adapt
 def test_what_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
     def read(name: str, specification: Specification = NETWORK) -> None:
-        onnx_weights(tmp_path / name, specification, films=FILMS, scale=SCALE, offsets=OFFSETS)
+        onnx_weights(tmp_path / name, specification, images=IMAGES, scale=SCALE, offsets=OFFSETS)
 
     write_onnx(tmp_path / "apart.onnx", NETWORK, apart=True)
     write_onnx(tmp_path / "other.onnx", NETWORK)
@@ -136,7 +136,7 @@ def test_a_recipe_starts_from_an_onnx_file_and_keeps_its_own_head(tmp_path: Path
     recipe = _recipe(weights=str(tmp_path / "network.onnx"), weights_offsets=OFFSETS)
     specification = specification_of(recipe)
     write_onnx(tmp_path / "network.onnx", specification)
-    weights = starting_weights(recipe, specification, films=FILMS)
+    weights = starting_weights(recipe, specification, images=IMAGES)
     fresh = initial_weights(specification, seed=recipe.training.seed)
     assert not np.array_equal(weights["conv1/kernel"], fresh["conv1/kernel"])
     np.testing.assert_array_equal(weights["class_maps/kernel"], fresh["class_maps/kernel"])

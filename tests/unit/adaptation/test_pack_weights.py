@@ -16,7 +16,7 @@ from fieldray.adaptation.recipe import LabelRule
 from fieldray.adaptation.split import targets_of
 from fieldray.adaptation.weights import initial_weights
 from fieldray.errors import UsageProblem
-from fieldray.packs.sealed import read_files, read_sealed
+from fieldray.packs.verified import read_files, read_verified_manifest
 from shipped_packs import CHILDREN
 
 WHOLE = resnet50(height=160, width=160, labels=1)
@@ -26,14 +26,14 @@ WHOLE = resnet50(height=160, width=160, labels=1)
 def test_the_network_of_a_pack_goes_on_as_it_was() -> None:
     network = WHOLE.with_channels(pack_channels(CHILDREN, WHOLE))
     weights = {**initial_weights(network, seed=0), **pack_weights(CHILDREN, network)}
-    model = read_files(CHILDREN, read_sealed(CHILDREN)).model("signed")
+    model = read_files(CHILDREN, read_verified_manifest(CHILDREN)).model("signed")
     assert model.golden is not None
-    films = model.golden.inputs.astype(np.float32) / 255
+    images = model.golden.inputs.astype(np.float32) / 255
     _, weights["class_maps/kernel"], weights["class_maps/bias"] = list(convolutions(model.cpu_file))[-1]
     scores = build_network(network, outputs=["scores"])
     set_weights(scores, weights)
     # What is left is the rounding of the values between the layers, which the pack's own network carries.
-    differences = np.abs(np.asarray(scores.predict_on_batch(films)) - model.golden.scores)
+    differences = np.abs(np.asarray(scores.predict_on_batch(images)) - model.golden.scores)
     assert differences.mean() < 0.03 and differences.max() < 0.1
     assert not any(key.startswith("class_maps/") for key in pack_weights(CHILDREN, network))
 
@@ -56,7 +56,7 @@ def _rule(**changes: object) -> LabelRule:
     return LabelRule(**{"code": "label", "meaning": meaning, "auxiliary": True, **changes})  # type: ignore[arg-type]
 
 
-def test_auxiliary_labels_may_ask_who_the_film_is_of() -> None:
+def test_auxiliary_labels_may_ask_who_the_image_is_of() -> None:
     row = Row(
         path=Path("a.png"),
         source="a",

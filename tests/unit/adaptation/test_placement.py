@@ -73,7 +73,7 @@ def test_an_unfixed_size_and_a_fused_pool_are_named() -> None:
 
 
 def test_the_estimate_is_the_published_fit() -> None:
-    # ResNet50 at 224 px: 23 MiB raw are 26.9 on the chip, 20.4 of them streamed; 3.7 thousand million multiply-adds
+    # ResNet50 at 224 px: 23 MiB raw are 26.9 on the chip, 20.4 of them streamed; 3.7 billion multiply-adds
     assert estimate_ms(streamed_bytes=0, multiply_adds=0) == pytest.approx(2.17)
     assert estimate_ms(streamed_bytes=2 * MIB, multiply_adds=3_000_000_000) == pytest.approx(2.17 + 4.52 + 2.31)
 

@@ -258,7 +258,7 @@ def test_a_cut_network_gets_its_signal_back() -> None:
         return float(np.asarray(model.predict_on_batch(images))[:, chosen].mean())
 
     wanted = mean_of_last(network, weights, keep["fc2"])
-    # a quarter of the inputs at each of fifteen layers: the signal falls to almost nothing, and is mended
+    # a quarter of the inputs at each of fifteen layers: the signal falls to almost nothing, and is fixed
     assert mean_of_last(smaller, sliced, slice(None)) < wanted / 100
     assert mean_of_last(smaller, restored, slice(None)) == pytest.approx(wanted, rel=1e-3)
     assert restored["logits/kernel"] is sliced["logits/kernel"]

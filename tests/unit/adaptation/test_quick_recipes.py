@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from drawn_data import draw_digits, draw_films, project
+from drawn_data import draw_digits, draw_images, project
 from fieldray.adaptation.command import STEPS, adapt
 from fieldray.adaptation.recipe import read_recipe
 from fieldray.adaptation.run import Run
 from fieldray.errors import UsageProblem
-from fieldray.packs.sealed import read_files, read_sealed
+from fieldray.packs.verified import read_files, read_verified_manifest
 
 pytestmark = [pytest.mark.adapt, pytest.mark.slow]
 
@@ -31,8 +31,8 @@ def _only(recipe: Path, step: str) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_from_films_to_a_pack(tmp_path: Path) -> None:
-    draw_films(tmp_path, children=96, adults=0, strangers=10)
+def test_from_images_to_a_pack(tmp_path: Path) -> None:
+    draw_images(tmp_path, children=96, adults=0, ood_images=10)
     recipe = project(tmp_path, "pneumonia-paediatric-quick")
     run = tmp_path / "project" / "runs" / "pneumonia-paediatric-quick"
 
@@ -43,7 +43,7 @@ def test_from_films_to_a_pack(tmp_path: Path) -> None:
     _adapt("run", recipe)
 
     pack = tmp_path / "project" / "runs" / "packs" / "pneumonia-paediatric-quick-0.1.0"
-    model = read_files(pack, read_sealed(pack)).model("signed")
+    model = read_files(pack, read_verified_manifest(pack)).model("signed")
     assert [label.code for label in model.manifest.labels] == ["pneumonia"]  # the auxiliary one is gone
     assert model.golden is not None and model.golden.inputs.shape == (6, 64, 64, 1)
     assert model.manifest.gate is not None and model.manifest.point("pneumonia", "balanced") is not None
@@ -51,7 +51,7 @@ def test_from_films_to_a_pack(tmp_path: Path) -> None:
     pneumonia = metrics["labels"]["pneumonia"]
     assert pneumonia["test"]["auc"]["value"] > 0.8  # opacities are drawn well visible
     assert pneumonia["float_against_int8"]["mean_absolute_difference"] < 0.05
-    assert metrics["gate"]["strangers"] == 10 and metrics["data"]["films"]["training"] == 48
+    assert metrics["gate"]["ood_images"] == 10 and metrics["data"]["images"]["training"] == 48
     assert f"AUC {pneumonia['test']['auc']['value']:.3f}" in model.card
     assert "no patient is on two sides" in model.card
     caught = pneumonia["test"]["points"]["balanced"]["sensitivity"]
@@ -79,7 +79,7 @@ def _check_resuming(recipe: Path) -> None:
     said = _adapt("run", recipe)
     assert [line for line in said if "done before" in line] == [f"{step.name}: done before" for step in STEPS]
     text = recipe.read_text(encoding="utf-8")
-    recipe.write_text(text.replace("gate_keeps = 0.99", "gate_keeps = 0.98"), encoding="utf-8")
+    recipe.write_text(text.replace("ood_gate_keeps = 0.99", "ood_gate_keeps = 0.98"), encoding="utf-8")
     assert {"train: done before", "quantise: done before", "evaluate ..."} < set(_adapt("run", recipe))
     run = read_recipe(recipe).run
     before = json.loads((run / "train" / "history.json").read_text())
@@ -96,25 +96,25 @@ def _check_comparison(recipe: Path) -> None:
     # twice the width of what the pack was pruned from: nearly four times its weights
     assert found["networks"]["whole"]["weight_bytes"] > 3.5 * found["networks"]["pack"]["weight_bytes"]
     assert found["times_less"]["multiply_adds"] > 2 and found["networks"]["pack"]["milliseconds"] > 0
-    assert found["labels"]["pneumonia"]["test"]["films"] == 24 and len(found["history"]) == 2
+    assert found["labels"]["pneumonia"]["test"]["images"] == 24 and len(found["history"]) == 2
     report = (folder / "comparison.html").read_text(encoding="utf-8")
     assert "times less" in report and "unpruned, int8" in report and report.count("<svg") == 1
 
 
 @pytest.mark.timeout(600)
 def test_adults_are_cross_validated_from_the_pack_of_children(tmp_path: Path) -> None:
-    draw_films(tmp_path, children=0, adults=64, strangers=2)
+    draw_images(tmp_path, children=0, adults=64, ood_images=2)
     recipe = project(tmp_path, "adult-normal-abnormal-quick")
     _adapt("cross", recipe)
     run = tmp_path / "project" / "runs" / "adult-normal-abnormal-quick"
     found = json.loads((run / "cross" / "metrics.json").read_text())
     assert list(found) == ["abnormal"]
-    # of 64 films every second eight are of the clean part, the only one that is judged: 8 in each of two folds
-    assert found["abnormal"]["films"] == 16 and set(found["abnormal"]["stages"]) == {"trained", "int8"}
+    # of 64 images every second eight are of the clean part, the only one that is judged: 8 in each of two folds
+    assert found["abnormal"]["images"] == 16 and set(found["abnormal"]["stages"]) == {"trained", "int8"}
     assert set(found["abnormal"]["shortcuts"]) == {"border", "thumbnail"}
     with np.load(run / "cross" / "scores.npz") as arrays:
         targets = arrays["targets"]
-    # effusion, infiltration, sex, view and age are known of the large films; of the small ones only the findings
+    # effusion, infiltration, sex, view and age are known of the large images; of the small ones only the findings
     assert np.isnan(targets[:64]).sum() == 0
     assert np.isnan(targets[64:, 3:]).all(axis=0).tolist() == [True, False, True]
 

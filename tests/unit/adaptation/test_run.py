@@ -42,7 +42,7 @@ def test_a_step_that_fails_is_named_and_the_one_before_it_stays_done(tmp_path: P
         run.execute((FIRST, SECOND), say=said.append)
     assert run.status["first"]["state"] == "done" and run.status["first"]["answer"] == 1
     assert run.status["second"]["state"] == "failed"
-    assert run.status["second"]["problem"] == "The label pneumonia has no negative films in the test part."
+    assert run.status["second"]["problem"] == "The label pneumonia has no negative images in the test part."
     mended = Step(name="second", perform=_works, reads=("data",))
     said.clear()
     run.execute((FIRST, mended), say=said.append)

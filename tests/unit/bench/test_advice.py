@@ -12,13 +12,13 @@ from fieldray.bench.advice import Finding, can_screen, findings
 from fieldray.bench.facts import HostFacts
 from fieldray.bench.host_report import host_report, verdict
 from fieldray.bench.machine import MachineFacts, PowerFacts, ProcessorFacts
-from fieldray.bench.places import PackFacts, PlaceFacts
+from fieldray.bench.output import lines
 from fieldray.bench.software import SoftwareFacts
+from fieldray.bench.storage_check import PackFacts, StorageFacts
 from fieldray.bench.trial import TrialFacts
-from fieldray.bench.writing import lines
-from fieldray.inference.coral import CoralStatus, LibraryAnswer
-from fieldray.inference.coral_library import Device
-from fieldray.inference.coral_usb import UsbStick
+from fieldray.inference.coral.library import Device
+from fieldray.inference.coral.status import CoralStatus, LibraryAnswer
+from fieldray.inference.coral.usb import UsbDevice
 from fieldray.reasons import reason
 
 MACHINE = MachineFacts(
@@ -43,7 +43,7 @@ SOFTWARE = SoftwareFacts(
     ),
     runtimes=("ai_edge_litert",),
 )
-PLACES = PlaceFacts(
+PLACES = StorageFacts(
     results="/home/user/fieldray",
     free_mb=50_000,
     problem=None,
@@ -51,14 +51,14 @@ PLACES = PlaceFacts(
     trust_problem=None,
     packs=(PackFacts(name="chest-1.0.0", origin="builtin", problem=None),),
 )
-NO_STICK = CoralStatus(usb=(), answer=None, reason=reason("coral_no_library", name="libedgetpu.so.1"))
+NO_EDGETPU = CoralStatus(usb=(), answer=None, reason=reason("coral_no_library", name="libedgetpu.so.1"))
 TRIAL = TrialFacts(pack_name="chest-1.0.0", backend="cpu", seconds=0.84)
-STICK = UsbStick(place="2-1", state="ready", port_mbit=5000, is_writable=True)
+EDGETPU = UsbDevice(place="2-1", state="ready", port_mbit=5000, is_writable=True)
 ANSWER = LibraryAnswer(library="libedgetpu.so.1", runtime_version=14, devices=(Device("usb", "/sys/2-1"),))
 
 
 def facts(**changes: Any) -> HostFacts:
-    well = HostFacts(machine=MACHINE, software=SOFTWARE, places=PLACES, stick=NO_STICK, trial=TRIAL)
+    well = HostFacts(machine=MACHINE, software=SOFTWARE, places=PLACES, edgetpu=NO_EDGETPU, trial=TRIAL)
     return replace(well, **changes)
 
 
@@ -70,7 +70,7 @@ def test_a_good_computer_has_nothing_to_change() -> None:
     found = findings(facts())
     assert can_screen(found) and verdict(found) == "This computer can screen."
     assert told("stop", "change") == []
-    assert told("well") == ["host_no_stick", "host_trial_well"]
+    assert told("well") == ["host_no_edgetpu", "host_trial_well"]
     assert "chest-1.0.0 on cpu within 0.8 s" in found[-1].reason.text
 
 
@@ -129,16 +129,18 @@ def test_a_pack_that_would_not_load_is_named() -> None:
     assert "other-2.0.0" in text and "no signature" in text
 
 
-def test_a_stick_in_a_slow_port() -> None:
-    slow = CoralStatus(usb=(replace(STICK, port_mbit=480),), answer=ANSWER, reason=None, notes=(reason("coral_usb2"),))
-    assert told("change", stick=slow) == ["coral_usb2"]
-    assert "host_stick_well" in told("well", stick=slow)
+def test_a_edgetpu_in_a_slow_port() -> None:
+    slow = CoralStatus(
+        usb=(replace(EDGETPU, port_mbit=480),), answer=ANSWER, reason=None, notes=(reason("coral_usb2"),)
+    )
+    assert told("change", edgetpu=slow) == ["coral_usb2"]
+    assert "host_edgetpu_well" in told("well", edgetpu=slow)
 
 
-def test_a_stick_that_may_not_be_used() -> None:
-    barred = CoralStatus(usb=(STICK,), answer=None, reason=reason("coral_no_permission"))
-    assert told("change", stick=barred) == ["coral_no_permission"]
-    assert can_screen(findings(facts(stick=barred)))
+def test_a_edgetpu_that_may_not_be_used() -> None:
+    barred = CoralStatus(usb=(EDGETPU,), answer=None, reason=reason("coral_no_permission"))
+    assert told("change", edgetpu=barred) == ["coral_no_permission"]
+    assert can_screen(findings(facts(edgetpu=barred)))
 
 
 def test_the_serious_comes_first() -> None:

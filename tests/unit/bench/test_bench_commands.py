@@ -73,7 +73,7 @@ def test_wrong_usage(arguments: tuple[str, ...]) -> None:
     assert Typed()("bench", *arguments) == 2
 
 
-def test_a_folder_without_films(pack: Path, tmp_path: Path) -> None:
+def test_a_folder_without_images(pack: Path, tmp_path: Path) -> None:
     typed = Typed()
     trust = ("--trust", fingerprint(pack))
     assert typed("bench", "device", tmp_path / "none", "--pack", pack, *trust) == 2

@@ -13,14 +13,13 @@ import pytest
 from PIL import Image
 
 from fieldray.bench.contest import contest_report as names
-from fieldray.bench.contest.archive import OTHERS, USUAL, Archive, FilmFile, Wanted, make_archive
-from fieldray.bench.contest.contender import Contender, ContenderFailed, Run
-from fieldray.bench.contest.contest import MIXED, Results, hold, together
+from fieldray.bench.contest.archive import OTHERS, USUAL, Archive, ImageFile, Wanted, make_archive
+from fieldray.bench.contest.contender import Contestant, ContestantFailed, Run
 from fieldray.bench.contest.contest_report import Contest, Mark, contest_report
+from fieldray.bench.contest.decode_lower_bound import DecodeLowerBound, decoders, locate, reduced
 from fieldray.bench.contest.engine_race import Entry, fastest, largest_difference, race
-from fieldray.bench.contest.least import LeastDecoding, decoders, locate, reduced
+from fieldray.bench.contest.run_comparison import MIXED, Results, compare_runs, together
 from fieldray.bench.contest.stages import Stages
-from fieldray.bench.films import Film
 from fieldray.bench.report import Table
 from fieldray.cli import run
 from fieldray.commands.console import Console
@@ -28,9 +27,9 @@ from fieldray.domain.model import InputSpec
 from fieldray.domain.study import ImageRef
 from fieldray.imaging import turbo
 from fieldray.imaging.decode import decode
-from fieldray.imaging.film_files import KINDS
-from fieldray.imaging.reduction import Needed
-from fieldray.wire import Message
+from fieldray.imaging.image_files import KINDS
+from fieldray.imaging.reduction import TargetSize
+from fieldray.processes.wire import Message
 from tiny_models import tiny_inputs, tiny_model_bytes
 from tiny_packs import fingerprint, write_tiny_pack
 
@@ -50,7 +49,7 @@ def test_an_archive_holds_every_kind_or_says_why_not(archive: Archive) -> None:
     assert len(list(archive.first_folder.iterdir())) == len(archive.files)
 
 
-def test_every_kind_shows_the_same_film(archive: Archive) -> None:
+def test_every_kind_shows_the_same_image(archive: Archive) -> None:
     """8-bit kinds have lost four bits and lossy ones a little more: the shares of their whole range still agree."""
     shares = {}
     for kind, (file, *_) in archive.files.items():
@@ -61,12 +60,12 @@ def test_every_kind_shows_the_same_film(archive: Archive) -> None:
     assert (shares["lossless JPEG"] == plain).all() and (shares["big-endian"] == plain).all()
 
 
-def test_real_films_are_enlarged_with_grain(tmp_path: Path) -> None:
+def test_real_images_are_enlarged_with_grain(tmp_path: Path) -> None:
     shown = np.tile(np.linspace(0, 255, 64).astype(np.uint8), (48, 1))
-    (tmp_path / "films").mkdir()
-    Image.fromarray(shown).save(tmp_path / "films" / "one.png")
+    (tmp_path / "images").mkdir()
+    Image.fromarray(shown).save(tmp_path / "images" / "one.png")
     wanted = Wanted(files=6, others=0, megapixels=(0.03, 0.03))
-    made = make_archive(tmp_path / "made", wanted, source=tmp_path / "films", notify=lambda _: None)
+    made = make_archive(tmp_path / "made", wanted, source=tmp_path / "images", notify=lambda _: None)
     (file,) = made.files["uncompressed"]
     pixels = decode(file.path.read_bytes(), ImageRef(path=file.path)).pixels.astype(float)
     assert pixels.shape == (150, 200)  # 30,000 pixels, 3 to 4 as before
@@ -78,11 +77,11 @@ def test_real_films_are_enlarged_with_grain(tmp_path: Path) -> None:
 # ---- the least decoding
 
 
-def test_every_kind_has_a_decoder_and_all_of_them_show_the_film(archive: Archive) -> None:
+def test_every_kind_has_a_decoder_and_all_of_them_show_the_image(archive: Archive) -> None:
     """174 x 174 pixels by 4: 43 whole blocks, or 44 where the last one may be narrower. Some give sums, some means."""
     plain = None
     for kind, (file, *_) in archive.files.items():
-        place = locate(str(file.path), Needed(20, 20))
+        place = locate(str(file.path), TargetSize(20, 20))
         assert place.factor == 4
         data = file.path.read_bytes()[place.offset : place.offset + place.length]
         for name, decode_one in decoders(place).items():
@@ -96,7 +95,7 @@ def test_every_kind_has_a_decoder_and_all_of_them_show_the_film(archive: Archive
 
 
 def test_sums_over_blocks(archive: Archive) -> None:
-    place = locate(str(archive.files["uncompressed"][0].path), Needed(10**6, 10**6))
+    place = locate(str(archive.files["uncompressed"][0].path), TargetSize(10**6, 10**6))
     values = np.arange(35, dtype=np.uint16).reshape(5, 7)
     place = type(place)(**{**{name: getattr(place, name) for name in place.__slots__}, "factor": 3})
     # the first block holds 0 1 2 7 8 9 14 15 16, which add up to 72; the next is 9 x 3 more
@@ -104,22 +103,22 @@ def test_sums_over_blocks(archive: Archive) -> None:
 
 
 def test_the_least_of_a_file_that_nothing_reads(tmp_path: Path, archive: Archive) -> None:
-    service = LeastDecoding()
+    service = DecodeLowerBound()
     first = [str(path) for path in archive.first_folder.iterdir()]
     service.handle(Message({"ask": "open", "spec": asdict(InputSpec(height=16, width=16)), "first": first}))
     paths = [str(file.path) for file in archive.mixed]
     answer = service.handle(Message({"ask": "read", "paths": paths})).body
-    assert answer["files"] == 6 and 0 < answer["processor_s"] <= answer["seconds"]
+    assert answer["files"] == 6 and 0 < answer["cpu_s"] <= answer["seconds"]
 
 
 # ---- contenders in their own processes
 
 
 def test_a_contender_that_cannot_be_opened_is_out_and_says_why(archive: Archive) -> None:
-    broken = Contender(name="broken", service="fieldray.bench.contest.conventional:handle", model=b"no network")
-    away = Contender(name="away", service="fieldray.nowhere:handle", why_not="not installed")
-    reads = Contender(name=names.BYTES, service="fieldray.bench.contest.limits:read_bytes")
-    results = hold((broken, away, reads), archive, repeats=2, notify=lambda _: None)
+    broken = Contestant(name="broken", service="fieldray.bench.contest.conventional:handle", model=b"no network")
+    away = Contestant(name="away", service="fieldray.nowhere:handle", unavailable_reason="not installed")
+    reads = Contestant(name=names.BYTES, service="fieldray.bench.contest.limits:read_bytes")
+    results = compare_runs((broken, away, reads), archive, repeats=2, notify=lambda _: None)
     assert results.absent["away"] == "not installed" and "broken" in results.absent
     assert results.has(names.BYTES) and not results.has("broken")
     assert [run.files for run in results.runs[names.BYTES, MIXED]] == [6, 6]
@@ -127,21 +126,21 @@ def test_a_contender_that_cannot_be_opened_is_out_and_says_why(archive: Archive)
 
 
 def test_no_round_begins_when_the_time_is_over(archive: Archive) -> None:
-    reads = Contender(name=names.BYTES, service="fieldray.bench.contest.limits:read_bytes")
+    reads = Contestant(name=names.BYTES, service="fieldray.bench.contest.limits:read_bytes")
     rounds: list[int] = []
-    hold((reads,), archive, repeats=5, notify=lambda _: None, between=lambda: rounds.append(1), most_s=0)
+    compare_runs((reads,), archive, repeats=5, notify=lambda _: None, between=lambda: rounds.append(1), most_s=0)
     assert rounds == [1]
 
 
 def test_files_that_a_script_cannot_do_are_counted(tmp_path: Path) -> None:
-    (tmp_path / "bad.dcm").write_bytes(b"no film")
-    script = Contender(name="script", service="fieldray.bench.contest.limits:decode_in_full")
+    (tmp_path / "bad.dcm").write_bytes(b"no image")
+    script = Contestant(name="script", service="fieldray.bench.contest.limits:decode_in_full")
     with script.opened(()) as opened:
         assert opened.run([tmp_path / "bad.dcm"], folder=tmp_path).failed == 1
 
 
 def test_a_process_that_ends_is_a_failure_with_words() -> None:
-    with pytest.raises(ContenderFailed), Contender(name="none", service="fieldray.none:handle").opened(()):
+    with pytest.raises(ContestantFailed), Contestant(name="none", service="fieldray.none:handle").opened(()):
         pass
 
 
@@ -153,9 +152,9 @@ def results_of(archive: Archive) -> Results:
     results = Results(archive=archive)
     for kind in (MIXED, *archive.files):
         for program_s, script_s in ((1 / 20, 1 / 4), (1 / 30, 1 / 5)):
-            results.add(names.PROGRAM, kind, Run(seconds=program_s, processor_s=0.06, files=1))
-            results.add(names.CONVENTIONAL, kind, Run(seconds=script_s, processor_s=script_s, files=1))
-            results.add(names.LEAST_DECODE, kind, Run(seconds=1, processor_s=0.04, files=1, detail="numpy 1"))
+            results.add(names.PROGRAM, kind, Run(seconds=program_s, cpu_s=0.06, files=1))
+            results.add(names.CONVENTIONAL, kind, Run(seconds=script_s, cpu_s=script_s, files=1))
+            results.add(names.LEAST_DECODE, kind, Run(seconds=1, cpu_s=0.04, files=1, detail="numpy 1"))
     results.peak_mb = {names.PROGRAM: 200.0, names.CONVENTIONAL: 100.0}
     return results
 
@@ -171,7 +170,7 @@ def contest_of(archive: Archive) -> Contest:
         engines=(quick, ours, lean, none),
         first_result_s=(0.8, 0.9, 1.5),
         cores=2,
-        films="films drawn by the program",
+        images="images drawn by the program",
     )
 
 
@@ -179,7 +178,7 @@ def test_ratios_are_taken_within_a_round(archive: Archive) -> None:
     results = results_of(archive)
     assert results.images_per_s(names.PROGRAM) == pytest.approx(25)
     assert results.times_as_fast(names.PROGRAM, names.CONVENTIONAL) == pytest.approx(5.5)  # of 20 / 4 and 30 / 5
-    assert results.processor_s(names.PROGRAM) == pytest.approx(0.06)
+    assert results.cpu_s(names.PROGRAM) == pytest.approx(0.06)
 
 
 def test_limits_and_marks(archive: Archive) -> None:
@@ -214,15 +213,15 @@ def test_the_table_says_who_was_not_there(archive: Archive) -> None:
 
 def test_a_script_that_cannot_do_a_kind_has_no_rate_there(archive: Archive) -> None:
     results = results_of(archive)
-    results.runs[names.CONVENTIONAL, "HTJ2K"] = [Run(seconds=1, processor_s=1, files=3, failed=3)]
+    results.runs[names.CONVENTIONAL, "HTJ2K"] = [Run(seconds=1, cpu_s=1, files=3, failed=3)]
     assert not results.has(names.CONVENTIONAL, "HTJ2K") and results.has(names.CONVENTIONAL, "RLE")
 
 
 def test_runs_one_after_another_add_up() -> None:
-    runs = (Run(seconds=1, processor_s=0.5, files=2), Run(seconds=3, processor_s=2.5, files=4, failed=1))
-    assert together(runs) == Run(seconds=4, processor_s=3, files=6, failed=1)
-    unknown = Run(seconds=1, processor_s=None, files=1)
-    assert together((runs[0], unknown)).processor_s is None
+    runs = (Run(seconds=1, cpu_s=0.5, files=2), Run(seconds=3, cpu_s=2.5, files=4, failed=1))
+    assert together(runs) == Run(seconds=4, cpu_s=3, files=6, failed=1)
+    unknown = Run(seconds=1, cpu_s=None, files=1)
+    assert together((runs[0], unknown)).cpu_s is None
 
 
 @pytest.mark.parametrize(
@@ -244,8 +243,8 @@ def test_marks(mark: Mark, is_met: bool | None) -> None:
 
 def test_engines_take_the_same_images() -> None:
     images = tiny_inputs()
-    films = [Film(ImageRef(path=Path("film.png")), image) for image in images]
-    measured = race(tiny_model_bytes("uint8"), films, cores=2, repeats=1, notify=lambda _: None, seconds=0.05)
+    images = [Image(ImageRef(path=Path("image.png")), image) for image in images]
+    measured = race(tiny_model_bytes("uint8"), images, cores=2, repeats=1, notify=lambda _: None, seconds=0.05)
     ran = [entry for entry in measured if entry.images_per_s]
     assert {(entry.workers, entry.threads) for entry in ran if entry.engine == "litert"} == {(1, 1), (1, 2), (2, 1)}
     assert all(entry.problem for entry in measured if not entry.images_per_s)
@@ -290,7 +289,7 @@ def test_file_facts() -> None:
     assert Wanted(files=144, others=6).count("JPEG") == 24 and Wanted(others=6).count("HTJ2K") == 6
     # of six sizes: one in the middle, two a quarter from each end
     assert Wanted(others=1).numbers("HTJ2K") == (4,) and Wanted(others=2).numbers("HTJ2K") == (2, 5)
-    assert FilmFile(path=Path("a"), kind="PNG", pixels=1).kind == "PNG"
+    assert ImageFile(path=Path("a"), kind="PNG", pixels=1).kind == "PNG"
 
 
 def test_what_the_usual_scripts_cannot_read_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

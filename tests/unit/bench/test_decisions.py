@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fieldray.bench.contest.decision_report import decision_report
-from fieldray.bench.contest.decisions import Compared, Pair, compare, judge_both
+from fieldray.bench.contest.decisions import Compared, Pair, compare, evaluate_both
 from fieldray.cli import run
 from fieldray.commands.console import Console
 from fieldray.domain.finding import ReadFacts
@@ -21,10 +21,10 @@ from fieldray.domain.image import Detail, PixelMap, Tensor
 from fieldray.domain.model import InputSpec
 from fieldray.domain.study import ImageRef
 from fieldray.imaging.answers import ReadResult
-from fieldray.imaging.film_files import KINDS
+from fieldray.imaging.image_files import KINDS
 from fieldray.inference.backend import Answer
 from fieldray.reasons import reason
-from program import write_films
+from program import write_images
 from tiny_models import tiny_model
 from tiny_packs import fingerprint, write_tiny_pack
 
@@ -40,7 +40,7 @@ class Brightness:
 
 
 class Darker:
-    """Reads every film as even grey, in full 10 levels darker; what is called "bad" only reduced."""
+    """Reads every image as even grey, in full 10 levels darker; what is called "bad" only reduced."""
 
     def __init__(self, grey: int) -> None:
         self._grey = grey
@@ -58,34 +58,34 @@ def pair(reduced: str, in_full: str, *, passes: tuple[bool, bool] = (True, True)
     return Pair("RLE", "abnormal", (0.5, 0.52), (reduced, in_full), passes)  # type: ignore[arg-type]
 
 
-def test_small_films_are_enlarged_and_written_in_turn(tmp_path: Path) -> None:
-    write_films(tmp_path, 3, side=64)
-    readers = Darker(200)
+def test_small_images_are_enlarged_and_written_in_turn(tmp_path: Path) -> None:
+    write_images(tmp_path, 3, side=64)
+    decoders = Darker(200)
     compared = compare(
-        tmp_path, tiny_model(), readers, Brightness(), most=2, cores=1, notify=lambda _: None
+        tmp_path, tiny_model(), decoders, Brightness(), most=2, cores=1, notify=lambda _: None
     )  # fmt: skip
     first, second = list(KINDS.values())[:2]
-    assert compared.films == {first.name: 1, second.name: 1} == compared.changed
-    assert readers.kinds == [".dcm"] * 4
+    assert compared.images == {first.name: 1, second.name: 1} == compared.changed
+    assert decoders.kinds == [".dcm"] * 4
     assert compared.differences == pytest.approx([10 / 255] * 2)
 
 
-def test_large_films_stay_as_they_are_and_bad_ones_are_counted(tmp_path: Path) -> None:
-    film = np.tile(np.arange(1024, dtype=np.uint16).astype(np.uint8), (1024, 1))
+def test_large_images_stay_as_they_are_and_bad_ones_are_counted(tmp_path: Path) -> None:
+    image = np.tile(np.arange(1024, dtype=np.uint16).astype(np.uint8), (1024, 1))
     for name in ("bad.png", "good.png"):
-        Image.fromarray(film).save(tmp_path / name, compress_level=1)
+        Image.fromarray(image).save(tmp_path / name, compress_level=1)
     (tmp_path / "cut.png").write_bytes((tmp_path / "good.png").read_bytes()[:2000])
     compared = compare(
         tmp_path, tiny_model(), Darker(100), Brightness(), most=9, cores=1, notify=lambda _: None
     )  # fmt: skip
-    assert compared.films == {"as it is": 1}
+    assert compared.images == {"as it is": 1}
     assert compared.unread == {"truncated": 1, "source": 1}
 
 
 def test_a_decision_of_each_label() -> None:
     """The tiny model's point is read from its manifest: well above and well below it whatever it is."""
     values = [np.full((64, 64, 1), grey, np.uint8) for grey in (255, 0)]
-    (found,) = judge_both("RLE", values, tiny_model(), Brightness())
+    (found,) = evaluate_both("RLE", values, tiny_model(), Brightness())
     assert found.decisions == ("above", "below") and not found.is_equal
     compared = Compared(pairs=[found])
     assert compared.jumps == 1 and compared.equal_share == 0
@@ -99,7 +99,7 @@ def test_a_close_call_counts_as_it_is_made_in_screening() -> None:
         ((130, 170, 160), (False, ("unsure", "above"))),
     ):
         values = [np.full((64, 64, 1), grey, np.uint8) for grey in greys]
-        (found,) = judge_both("JPEG", values, tiny_model(), Brightness())
+        (found,) = evaluate_both("JPEG", values, tiny_model(), Brightness())
         assert (found.is_close, found.decisions) == expected
 
 
@@ -119,12 +119,12 @@ def test_equal_is_what_a_person_sees_as_equal(made: Pair, is_equal: bool) -> Non
 def test_the_report() -> None:
     pairs = [pair("above", "above")] * 199 + [pair("unsure", "below")]
     compared = Compared(pairs=pairs)
-    compared.films["RLE"], compared.changed["RLE"] = 200, 150
-    report = decision_report(compared, pack="tiny-1.0.0", films="films")
+    compared.images["RLE"], compared.changed["RLE"] = 200, 150
+    report = decision_report(compared, pack="tiny-1.0.0", images="images")
     met = {mark["name"]: mark["is_met"] for mark in report.data["marks"]}
-    # 200 films, differences of 0.02, 199 of 200 equal, no jump
+    # 200 images, differences of 0.02, 199 of 200 equal, no jump
     assert met == {
-        "Films compared": False,
+        "Images compared": False,
         "Mean difference of scores": False,
         "Share of equal decisions": True,
         "Jumps between above and below": True,
@@ -134,9 +134,9 @@ def test_the_report() -> None:
 
 def test_as_a_person_types_it(tmp_path: Path) -> None:
     pack = write_tiny_pack(tmp_path / "packs")
-    write_films(tmp_path / "films", 2, side=64)
+    write_images(tmp_path / "images", 2, side=64)
     out = io.StringIO()
-    arguments = ["bench", "pipeline", "--decisions", tmp_path / "films", "--pack", pack, "--trust", fingerprint(pack)]
+    arguments = ["bench", "pipeline", "--decisions", tmp_path / "images", "--pack", pack, "--trust", fingerprint(pack)]
     assert run([str(argument) for argument in arguments], console=Console(out, io.StringIO())) == 0
     assert "Share of equal decisions: 1, at least 0.995: met" in out.getvalue()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from bench_subjects import Record
+from bench_cases import Record
 
 from fieldray.bench.device_report import Costs, device_report, iteration_chart
 from fieldray.bench.measurement import FILE, NETWORK, Measurement
@@ -20,7 +20,7 @@ def report() -> Report:
         Measurement(subject=subject, scope=FILE, repetitions=[[300, 60, 40, 40]]),
     ]
     costs = Costs(power_w={"edgetpu": 2.0}, price_usd={"edgetpu": 80.0})
-    return device_report(measured, costs=costs, problems={"cpu": reason("no_runtime")}, films="2 films")
+    return device_report(measured, costs=costs, problems={"cpu": reason("no_runtime")}, images="2 images")
 
 
 def table(title: str) -> Table:

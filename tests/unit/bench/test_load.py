@@ -6,10 +6,10 @@ import itertools
 from typing import NamedTuple
 
 import pytest
-from bench_subjects import FILMS, Record, cell
+from bench_cases import IMAGES, Record, cell
 
 from fieldray.bench.burner import spells
-from fieldray.bench.load import load_subjects, measure, rotated
+from fieldray.bench.load import load_cases, measure, rotated
 from fieldray.bench.load_report import increase, load_report, percent
 from fieldray.bench.measurement import Effort
 from fieldray.bench.parallel_load import LEVELS, NO_LOAD, Level, MeasuredLoad, busy_share, parallel_load
@@ -62,7 +62,7 @@ def test_every_subject_is_measured_under_every_level() -> None:
     a, b = Record("a").subject(), Record("b").subject()
     levels = (NO_LOAD, Level(name="a little", share=0.05))
     effort = Effort(repeats=2, images=3)
-    cells = measure([a, b], FILMS, effort, cores=1, notify=str, levels=levels, settle_s=0.01, least_s=0)
+    cells = measure([a, b], IMAGES, effort, cores=1, notify=str, levels=levels, settle_s=0.01, least_s=0)
     assert {(one.subject.name, one.level.name) for one in cells} == {
         *(("a", "no load"), ("b", "no load"), ("a", "a little"), ("b", "a little")),
     }
@@ -72,12 +72,12 @@ def test_every_subject_is_measured_under_every_level() -> None:
 
 
 def test_subjects_differ_in_threads_and_priority() -> None:
-    names = [subject.name for subject in load_subjects(tiny_model(), cores=2)]
+    names = [subject.name for subject in load_cases(tiny_model(), cores=2)]
     assert names == [
         *("cpu, 1 thread", "cpu, 2 threads", "cpu, 1 thread, priority raised", "cpu, 1 thread, priority lowered"),
         "edgetpu",
     ]
-    assert not any("2 threads" in subject.name for subject in load_subjects(tiny_model(), cores=1))
+    assert not any("2 threads" in subject.name for subject in load_cases(tiny_model(), cores=1))
 
 
 def test_increase_is_against_the_same_subject_without_load() -> None:
@@ -95,7 +95,7 @@ def study(*, others: float = 0.0, raised_ms: float = 12.0) -> Report:
         cell(plain, FULL, 15, 15),
         cell(raised, FULL, raised_ms, raised_ms),
     ]
-    return load_report(cells, problems={}, films="3 films")
+    return load_report(cells, problems={}, images="3 images")
 
 
 def sentences(report: Report) -> str:
@@ -135,7 +135,7 @@ def test_a_load_that_could_not_be_made_is_confessed() -> None:
     plain = Record("plain").subject()
     weak = cell(plain, FULL, 15)
     weak.loads_alone[:] = [MeasuredLoad(made=0.3, machine=1.0)]
-    report = load_report([cell(plain, NO_LOAD, 10), weak], problems={}, films="3 films")
+    report = load_report([cell(plain, NO_LOAD, 10), weak], problems={}, images="3 images")
     assert "load of 100 % could not be made in full: it got 30%" in sentences(report)
     assert "in full" not in sentences(study())
 

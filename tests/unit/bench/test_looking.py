@@ -1,16 +1,16 @@
-"""Looking at this computer for real: software, places, and one film screened."""
+"""Looking at this computer for real: software, places, and one image screened."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from bench_subjects import FILMS, Record
+from bench_cases import IMAGES, Record
 
-from fieldray.bench import factors
+from fieldray.bench import host_variants
 from fieldray.bench.measurement import Effort
-from fieldray.bench.places import look_at_places
 from fieldray.bench.report import Chart, Table
-from fieldray.bench.software import look_at_software
+from fieldray.bench.software import software_facts
+from fieldray.bench.storage_check import check_storage
 from fieldray.bench.trial import try_screening
 from fieldray.domain.model import Model
 from fieldray.errors import PackProblem
@@ -21,14 +21,14 @@ from tiny_packs import write_tiny_pack
 
 
 def test_software_that_is_there() -> None:
-    software = look_at_software()
+    software = software_facts()
     assert software.missing == ()
     assert software.versions["numpy"] and software.runtimes
 
 
 def test_places(home: Path, tmp_path: Path) -> None:
     write_tiny_pack(tmp_path / "drive" / "fieldray")
-    places = look_at_places(home, PackLibrary(home, builtin_root=tmp_path), drives=[tmp_path / "drive"])
+    places = check_storage(home, PackLibrary(home, builtin_root=tmp_path), drives=[tmp_path / "drive"])
     assert places.problem is None and places.free_mb > 0
     (pack,) = places.packs
     assert (pack.name, pack.origin) == ("tiny-1.0.0", "drive")
@@ -37,11 +37,11 @@ def test_places(home: Path, tmp_path: Path) -> None:
 
 def test_damaged_records_of_trust_are_told(home: Path, tmp_path: Path) -> None:
     (home / "pack_trust.json").write_text("{")
-    places = look_at_places(home, PackLibrary(home, builtin_root=tmp_path), drives=[])
+    places = check_storage(home, PackLibrary(home, builtin_root=tmp_path), drives=[])
     assert places.trust_problem and places.trust_problem.code == "trust_damaged"
 
 
-def test_one_film_is_screened() -> None:
+def test_one_image_is_screened() -> None:
     trial = try_screening(tiny_model)
     assert (trial.problem, trial.backend, trial.pack_name) == (None, "cpu", "tiny-1.0.0")
     assert trial.seconds > 0
@@ -57,12 +57,12 @@ def test_without_a_pack_the_trial_says_so() -> None:
 def test_ways_to_run() -> None:
     names = [
         subject.name
-        for subject in factors.ways(
+        for subject in host_variants.ways(
             tiny_model(), cores=5, runtimes=("ai_edge_litert", "tflite_runtime"), float_file=b"x", max_clock=True
         )
     ]
     assert names == [
-        factors.BASELINE,
+        host_variants.BASELINE,
         "cpu, 2 threads",
         "cpu, 4 threads",
         "cpu, as the program arranges it",
@@ -74,20 +74,20 @@ def test_ways_to_run() -> None:
 
 
 def test_ways_are_compared_with_the_first() -> None:
-    slow, fast = (factors.Way(subject=Record(name).subject()) for name in ("slow", "fast"))
+    slow, fast = (host_variants.HostVariant(subject=Record(name).subject()) for name in ("slow", "fast"))
     slow.repetitions.extend([[9, 9, 4], [9, 9, 8]])
     fast.repetitions.extend([[9, 9, 2], [9, 9, 4]])
-    assert factors.times_as_fast(fast, [slow, fast]) == 2
-    table, chart, _ = factors.blocks([slow, fast], problems={}, films="2 films")
+    assert host_variants.times_as_fast(fast, [slow, fast]) == 2
+    table, chart, _ = host_variants.blocks([slow, fast], problems={}, images="2 images")
     assert isinstance(table, Table) and isinstance(chart, Chart)
     # mean of 2 and 4 ms: 333.3 a second
     assert table.rows[1][:4] == ("fast", "333.3", "3.00", "2.00")
-    assert [one["times_as_fast"] for one in factors.data([slow, fast])] == [1, 2]
+    assert [one["times_as_fast"] for one in host_variants.data([slow, fast])] == [1, 2]
 
 
 def test_ways_are_measured_in_turns() -> None:
     events: list[str] = []
     subjects = [Record(name, events=events).subject() for name in "ab"]
-    measured = factors.measure(subjects, FILMS, Effort(repeats=2, images=3), notify=str)
+    measured = host_variants.measure(subjects, IMAGES, Effort(repeats=2, images=3), notify=str)
     assert [event for event in events if "start" in event] == ["a: start", "b: start"] * 2
     assert [len(way.repetitions) for way in measured] == [2, 2]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fieldray.bench import machine_linux, machine_macos, machine_windows
-from fieldray.bench.machine import look_at_machine
+from fieldray.bench.machine import machine_facts
 
 XEON = """processor\t: 0
 model name\t: Intel(R) Xeon(R) Platinum 8481C
@@ -80,7 +80,7 @@ def test_macos_processor() -> None:
 
 
 def test_this_machine_tells_something() -> None:
-    facts = look_at_machine()
+    facts = machine_facts()
     assert facts.threads >= facts.usable_threads >= 1
     assert facts.memory_mb > facts.free_memory_mb > 0
     assert 0 <= facts.busy <= 1

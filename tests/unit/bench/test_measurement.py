@@ -1,32 +1,32 @@
-"""What runs in which order: fresh processes, films one after another, repetitions interleaved."""
+"""What runs in which order: fresh processes, images one after another, repetitions interleaved."""
 
 from __future__ import annotations
 
 from typing import Any, cast
 
 import pytest
-from bench_subjects import FILMS, ReadersOfNames, Record
+from bench_cases import IMAGES, ReadersOfNames, Record
 
-from fieldray.bench.films import read_films
+from fieldray.bench.benchmark_case import time_images, time_network, time_stream, usable
+from fieldray.bench.images import read_images
 from fieldray.bench.measurement import FILE, NETWORK, Effort, measure
-from fieldray.bench.subject import time_images, time_network, time_stream, usable
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 
 
 def test_the_first_time_is_that_of_a_fresh_backends_first_image() -> None:
     record = Record("one")
-    assert time_network(record.subject(), FILMS, count=4) == [5, 2, 1, 1]
+    assert time_network(record.subject(), IMAGES, count=4) == [5, 2, 1, 1]
     assert record.events == ["one: start", "one: 10", "one: 20", "one: 30", "one: 10", "one: close"]
 
 
 def test_repetitions_are_interleaved_and_each_is_fresh() -> None:
     events: list[str] = []
     first, second = Record("a", events=events), Record("b", events=events)
-    subjects = {first.subject(): FILMS, second.subject(): FILMS}
+    subjects = {first.subject(): IMAGES, second.subject(): IMAGES}
     told: list[str] = []
-    readers = cast("Any", ReadersOfNames)
-    measured = measure(subjects, Effort(repeats=2, images=3), notify=told.append, readers=readers)
+    decoders = cast("Any", ReadersOfNames)
+    measured = measure(subjects, Effort(repeats=2, images=3), notify=told.append, decoders=decoders)
     starts = [event for event in events if "start" in event]
     assert starts == ["a: start", "a: start", "b: start", "b: start"] * 2
     assert [(one.subject.name, one.scope) for one in measured] == [
@@ -39,11 +39,11 @@ def test_repetitions_are_interleaved_and_each_is_fresh() -> None:
     assert told == ["repetition 1 of 2", "repetition 2 of 2"]
 
 
-def test_from_file_each_film_is_read_before_it_is_run() -> None:
+def test_from_file_each_image_is_read_before_it_is_run() -> None:
     events: list[str] = []
     record = Record("a", events=events)
-    readers = cast("Any", lambda: ReadersOfNames(events))
-    (_, from_file) = measure({record.subject(): FILMS}, Effort(repeats=1, images=3), notify=str, readers=readers)
+    decoders = cast("Any", lambda: ReadersOfNames(events))
+    (_, from_file) = measure({record.subject(): IMAGES}, Effort(repeats=1, images=3), notify=str, decoders=decoders)
     assert events[events.index("read 10") - 1 :] == [
         *("a: start", "read 10", "a: 10", "read 20", "a: 20", "read 30", "a: 30"),
         *("a: close", "readers closed"),
@@ -53,25 +53,25 @@ def test_from_file_each_film_is_read_before_it_is_run() -> None:
 
 def test_a_stream_fills_the_backend() -> None:
     record = Record("wide", capacity=2)
-    times_ms = time_stream(record.subject(), FILMS, count=3)
+    times_ms = time_stream(record.subject(), IMAGES, count=3)
     assert record.events[1:-1] == [f"wide: {grey}" for grey in (10, 20, 30, 10, 20, 30)]
     assert len(times_ms) == 3
 
 
 def test_a_fast_network_runs_longer_than_its_count() -> None:
     with Record("fast").subject().opened() as backend:
-        assert len(time_images(backend, FILMS, count=3, least_s=0.05)) > 3
+        assert len(time_images(backend, IMAGES, count=3, least_s=0.05)) > 3
 
 
 def test_what_cannot_be_opened_says_why() -> None:
-    well, ill = Record("well").subject(), Record("ill", why_not=reason("no_edgetpu_file")).subject("edgetpu")
+    well, ill = Record("well").subject(), Record("ill", unavailable_reason=reason("no_edgetpu_file")).subject("edgetpu")
     subjects, problems = usable([well, ill])
     assert subjects == (well,)
     assert problems == {"ill": reason("no_edgetpu_file")}
     assert well.details == {"scripted"}
 
 
-def test_films_that_cannot_be_read_are_left_out() -> None:
+def test_images_that_cannot_be_read_are_left_out() -> None:
     from pathlib import Path
 
     from fieldray.domain.study import ImageRef
@@ -79,7 +79,7 @@ def test_films_that_cannot_be_read_are_left_out() -> None:
 
     refs = [ImageRef(path=Path(name)) for name in ("broken.png", "7.png")]
     pool = cast("Any", ReadersOfNames())
-    (film,) = read_films(refs, tiny_manifest().input, pool)
-    assert film.values.mean() == 7
+    (image,) = read_images(refs, tiny_manifest().input, pool)
+    assert image.values.mean() == 7
     with pytest.raises(UsageProblem, match="nothing to measure"):
-        read_films(refs[:1], tiny_manifest().input, pool)
+        read_images(refs[:1], tiny_manifest().input, pool)

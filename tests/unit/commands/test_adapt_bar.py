@@ -1,4 +1,4 @@
-"""The bar of the toolchain: rate and time left of each kind of work, begun anew with each."""
+"""The bar of the toolchain: rate and time left of each kind of work, begun again with each."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def test_each_kind_of_work_has_its_own_rate_and_end() -> None:
         bar(what, done, total)
         return terminal.getvalue().rpartition("\r")[2].rstrip()
 
-    assert shown("films", 1, 9, at=100).endswith("1/9  0.0/s")
+    assert shown("images", 1, 9, at=100).endswith("1/9  0.0/s")
     # four more in two seconds, so the four that are left take two more
-    assert shown("films", 5, 9, at=102).endswith("5/9  2.0/s  0:02 left")
+    assert shown("images", 5, 9, at=102).endswith("5/9  2.0/s  0:02 left")
     assert shown("epochs", 1, 3, at=110).startswith("epochs [#######-------------] 1/3")
     # 20 s an epoch, one left
     assert shown("epochs", 2, 3, at=130).endswith("2/3  0.1/s  0:20 left")

@@ -107,9 +107,9 @@ def test_every_text_for_a_person_is_one_line_whatever_it_says(text: str) -> None
     console.clear_bar()
     said, complained = out.getvalue(), error.getvalue()
     assert said.count("\n") == 1 and said.endswith("\n")
-    complaint, bar = complained.split("\n")
-    assert complaint.startswith("fieldray: ")
-    assert forbidden_in(said[:-1] + complaint + bar.replace("\r", "")) == set()
+    manifest_error, bar = complained.split("\n")
+    assert manifest_error.startswith("fieldray: ")
+    assert forbidden_in(said[:-1] + manifest_error + bar.replace("\r", "")) == set()
     # the bar is shown, then blanks as wide as it was shown
     shown = bar.split("\r")[1]
     assert bar == f"\r{shown}\r{' ' * len(shown)}\r"

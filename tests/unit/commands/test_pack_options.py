@@ -12,8 +12,8 @@ import pytest
 from fieldray.commands.pack_options import load_pack, newest_kept
 from fieldray.errors import PackNotTrusted, PackProblem
 from fieldray.packs.library import PackLibrary
-from fieldray.packs.sealed import read_sealed
 from fieldray.packs.signing import fingerprint_of
+from fieldray.packs.verified import read_verified_manifest
 from packs_factory import key, make_pack
 
 FINGERPRINT = fingerprint_of(key().public_key().public_bytes_raw())
@@ -43,7 +43,7 @@ class Clinic:
 
     def __init__(self, folder: Path) -> None:
         self.shipped = make_pack(folder / "models", pack_id="shipped")
-        table = {self.shipped.name: read_sealed(self.shipped).manifest_sha256}
+        table = {self.shipped.name: read_verified_manifest(self.shipped).manifest_sha256}
         self.library = PackLibrary(folder / "home", builtin_root=folder / "models", builtin_table=table)
         (folder / "home").mkdir()
         self.library.trust(FINGERPRINT)
@@ -96,8 +96,8 @@ def test_a_broken_pack_is_passed_over_and_told(clinic: Clinic, spoil: object) ->
     broken = clinic.pack(version="9.0.0")
     spoil(broken)  # type: ignore[operator]
     assert clinic.taken() == "shipped-1.2.3"
-    (complaint,) = clinic.complaints
-    assert str(broken) in complaint
+    (manifest_error,) = clinic.complaints
+    assert str(broken) in manifest_error
     clinic.pack(0, version="1.0.0")
     assert clinic.taken() == clinic.taken("test-chest") == clinic.taken(str(clinic.drives[0])) == "test-chest-1.0.0"
 

@@ -26,25 +26,25 @@ from pydicom.uid import (
 from fieldray.domain.model import InputSpec
 from fieldray.domain.study import ImageRef
 from fieldray.imaging.discover import discover
-from fieldray.imaging.pool import ReaderPool
+from fieldray.imaging.pool import DecoderPool
 from fieldray.imaging.synthetic import chest_phantom
 from phantoms import write_dicom
 
 SPEC = InputSpec(height=64, width=48, margin=0.05)
-FILM = chest_phantom(64, 64, 7, abnormal=False)
+IMAGE = chest_phantom(64, 64, 7, abnormal=False)
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _VAST = 96 * 2**20
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[ReaderPool]:
+def pool() -> Iterator[DecoderPool]:
     """Its child has started, and what it starts with it, before a test looks for what is left behind."""
-    with ReaderPool(1, timeout_s=60, memory_limit_mb=1024) as pool:
+    with DecoderPool(1, timeout_s=60, memory_limit_mb=1024) as pool:
         pool.read(ImageRef(path=Path("nowhere.png")), SPEC)
         yield pool
 
 
-def _read(pool: ReaderPool, path: Path) -> str | None:
+def _read(pool: DecoderPool, path: Path) -> str | None:
     """The reason that a file ends with, found by discovery or by the child; no child is lost over it."""
     pids = pool.pids
     (ref,) = discover([path])
@@ -67,13 +67,13 @@ def _png(rows: int, columns: int, *, pixels: bytes, extra: bytes = b"", bits: in
 
 def _rows_of(rows: int, columns: int) -> bytes:
     """Pixels of a PNG with a shadow in the middle: each row begins with its filter."""
-    film = np.tile(np.linspace(10, 200, columns, dtype=np.uint8), (rows, 1))
-    return b"".join(b"\0" + row.tobytes() for row in film)
+    image = np.tile(np.linspace(10, 200, columns, dtype=np.uint8), (rows, 1))
+    return b"".join(b"\0" + row.tobytes() for row in image)
 
 
 def _jpeg() -> bytes:
     stream = io.BytesIO()
-    Image.fromarray((FILM >> 4).astype(np.uint8)).save(stream, "JPEG")
+    Image.fromarray((IMAGE >> 4).astype(np.uint8)).save(stream, "JPEG")
     return stream.getvalue()
 
 
@@ -86,43 +86,43 @@ def _jpeg() -> bytes:
         ((640, 480), "damaged"),
     ],
 )
-def test_a_png_that_states_another_size(size: tuple[int, int], code: str, tmp_path: Path, pool: ReaderPool) -> None:
+def test_a_png_that_states_another_size(size: tuple[int, int], code: str, tmp_path: Path, pool: DecoderPool) -> None:
     (tmp_path / "a.png").write_bytes(_png(*size, pixels=_rows_of(100, 100)))
     assert _read(pool, tmp_path / "a.png") == code
 
 
-def test_a_png_with_more_pixels_than_it_states_is_read_as_far_as_it_states(tmp_path: Path, pool: ReaderPool) -> None:
+def test_a_png_with_more_pixels_than_it_states_is_read_as_far_as_it_states(tmp_path: Path, pool: DecoderPool) -> None:
     (tmp_path / "a.png").write_bytes(_png(100, 100, pixels=_rows_of(100, 100) + bytes(_VAST)))
     assert _read(pool, tmp_path / "a.png") in (None, "damaged")
 
 
 @pytest.mark.parametrize("kind", [b"zTXt", b"iTXt", b"iCCP"])
-def test_a_text_in_a_png_that_unpacks_without_end(kind: bytes, tmp_path: Path, pool: ReaderPool) -> None:
+def test_a_text_in_a_png_that_unpacks_without_end(kind: bytes, tmp_path: Path, pool: DecoderPool) -> None:
     packed = zlib.compress(bytes(_VAST), 9)
     text = b"Comment\0" + (b"\1\0\0\0" if kind == b"iTXt" else b"\0") + packed
     for bits in (8, 16):
-        pixels = b"".join(b"\0" + row.tobytes() for row in FILM.astype(">u2")) if bits == 16 else _rows_of(64, 64)
+        pixels = b"".join(b"\0" + row.tobytes() for row in IMAGE.astype(">u2")) if bits == 16 else _rows_of(64, 64)
         (tmp_path / "a.png").write_bytes(_png(64, 64, pixels=pixels, extra=_chunk(kind, text), bits=bits))
         assert _read(pool, tmp_path / "a.png") in (None, "damaged")
 
 
-def test_many_texts_in_a_png(tmp_path: Path, pool: ReaderPool) -> None:
+def test_many_texts_in_a_png(tmp_path: Path, pool: DecoderPool) -> None:
     text = _chunk(b"zTXt", b"Comment\0\0" + zlib.compress(bytes(900_000), 9))
     (tmp_path / "a.png").write_bytes(_png(64, 64, pixels=_rows_of(64, 64), extra=text * 300))
     assert _read(pool, tmp_path / "a.png") in (None, "damaged")
 
 
 @pytest.mark.parametrize(("size", "code"), [((65_500, 65_500), "too_large"), ((0, 64), "damaged")])
-def test_a_jpeg_that_states_another_size(size: tuple[int, int], code: str, tmp_path: Path, pool: ReaderPool) -> None:
+def test_a_jpeg_that_states_another_size(size: tuple[int, int], code: str, tmp_path: Path, pool: DecoderPool) -> None:
     data = bytearray(_jpeg())
     struct.pack_into(">HH", data, data.index(b"\xff\xc0") + 5, *size)
     (tmp_path / "a.jpg").write_bytes(data)
     assert _read(pool, tmp_path / "a.jpg") == code
 
 
-def test_a_jpeg_of_twenty_thousand_scans(tmp_path: Path, pool: ReaderPool) -> None:
+def test_a_jpeg_of_twenty_thousand_scans(tmp_path: Path, pool: DecoderPool) -> None:
     stream = io.BytesIO()
-    Image.fromarray((FILM >> 4).astype(np.uint8)).save(stream, "JPEG", progressive=True)
+    Image.fromarray((IMAGE >> 4).astype(np.uint8)).save(stream, "JPEG", progressive=True)
     data = stream.getvalue()
     at = data.rindex(b"\xff\xda")
     (tmp_path / "a.jpg").write_bytes(data[:at] + data[at:-2] * 20_000 + data[-2:])
@@ -132,9 +132,9 @@ def test_a_jpeg_of_twenty_thousand_scans(tmp_path: Path, pool: ReaderPool) -> No
 @pytest.mark.parametrize("syntax", [ExplicitVRLittleEndian, RLELossless, JPEG2000Lossless, JPEGBaseline8Bit])
 @pytest.mark.parametrize("size", [(65_535, 65_535), (18_000, 18_000), (0, 64)])
 def test_a_dicom_file_that_lies_about_rows_and_columns(
-    syntax: str, size: tuple[int, int], tmp_path: Path, pool: ReaderPool
+    syntax: str, size: tuple[int, int], tmp_path: Path, pool: DecoderPool
 ) -> None:
-    path = write_dicom(tmp_path / "a.dcm", FILM, transfer_syntax=syntax, bits=8 if syntax == JPEGBaseline8Bit else 12)
+    path = write_dicom(tmp_path / "a.dcm", IMAGE, transfer_syntax=syntax, bits=8 if syntax == JPEGBaseline8Bit else 12)
     data = bytearray(path.read_bytes())
     for element, side in zip((b"\x28\x00\x10\x00US\x02\x00", b"\x28\x00\x11\x00US\x02\x00"), size, strict=True):
         struct.pack_into("<H", data, data.index(element) + 8, side)
@@ -142,15 +142,15 @@ def test_a_dicom_file_that_lies_about_rows_and_columns(
     assert _read(pool, path) in ("too_large", "damaged", "truncated", "size_mismatch")
 
 
-def test_a_deflated_dicom_file_that_lies_about_rows_and_columns(tmp_path: Path, pool: ReaderPool) -> None:
+def test_a_deflated_dicom_file_that_lies_about_rows_and_columns(tmp_path: Path, pool: DecoderPool) -> None:
     for rows in (65_535, 18_000, 0):
         changes = {"Rows": rows, "Columns": 18_000}
-        path = write_dicom(tmp_path / "a.dcm", FILM, transfer_syntax=DeflatedExplicitVRLittleEndian, changes=changes)
+        path = write_dicom(tmp_path / "a.dcm", IMAGE, transfer_syntax=DeflatedExplicitVRLittleEndian, changes=changes)
         assert _read(pool, path) in ("too_large", "damaged", "truncated")
 
 
-def test_a_deflated_dicom_file_that_unpacks_without_end(tmp_path: Path, pool: ReaderPool) -> None:
-    path = write_dicom(tmp_path / "a.dcm", FILM, transfer_syntax=DeflatedExplicitVRLittleEndian)
+def test_a_deflated_dicom_file_that_unpacks_without_end(tmp_path: Path, pool: DecoderPool) -> None:
+    path = write_dicom(tmp_path / "a.dcm", IMAGE, transfer_syntax=DeflatedExplicitVRLittleEndian)
     data = path.read_bytes()
     pixels_at = data.index(b"1.2.840.10008.1.2.1.99")
     start = data.index(b"UL\x04\x00", 132)

@@ -1,4 +1,4 @@
-"""The same film in every kind of file shows the same picture; what is wrong says so."""
+"""The same image in every kind of file shows the same picture; what is wrong says so."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fieldray.imaging.preprocess import to_display
 from fieldray.imaging.synthetic import chest_phantom
 from phantoms import LOSSLESS, scaled, write_collection, write_dicom
 
-FILM = chest_phantom(160, 128, 7, abnormal=False)
+IMAGE = chest_phantom(160, 128, 7, abnormal=False)
 
 
 def _read(path: Path, *, frame: int = 0) -> Image:
@@ -30,14 +30,14 @@ def collection(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def test_every_kind_shows_the_same_picture(collection: list[Path]) -> None:
-    expected = FILM / 4095 * 255
+    expected = IMAGE / 4095 * 255
     assert len(collection) == 51
     for path in collection:
         image = _read(path)
         if path.name == "grey-16.png":
             # nothing says how 16 bits are to be shown, so percentiles are
             assert image.window is None
-            np.testing.assert_array_equal(image.pixels, FILM << 4)
+            np.testing.assert_array_equal(image.pixels, IMAGE << 4)
             continue
         # JPEG at quality 95 is 1.1 levels off on average, rounding to 8 bits 0.3
         difference = np.abs(to_display(image) - expected).mean()
@@ -46,8 +46,8 @@ def test_every_kind_shows_the_same_picture(collection: list[Path]) -> None:
 
 @pytest.mark.parametrize("name", LOSSLESS)
 def test_lossless_kinds_lose_nothing(name: str, tmp_path: Path) -> None:
-    image = _read(write_dicom(tmp_path / "film.dcm", FILM, transfer_syntax=LOSSLESS[name]))
-    np.testing.assert_array_equal(image.pixels, FILM)
+    image = _read(write_dicom(tmp_path / "image.dcm", IMAGE, transfer_syntax=LOSSLESS[name]))
+    np.testing.assert_array_equal(image.pixels, IMAGE)
     assert image.spacing_mm == (0.2, 0.2)
     assert image.view == "PA"
 
@@ -56,31 +56,31 @@ def test_lossless_kinds_lose_nothing(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("signed", [False, True])
 @pytest.mark.parametrize("photometric", ["MONOCHROME1", "MONOCHROME2"])
 def test_zero_is_air_in_every_depth(bits: int, signed: bool, photometric: str, tmp_path: Path) -> None:
-    path = write_dicom(tmp_path / "film.dcm", FILM, bits=bits, signed=signed, photometric=photometric)
+    path = write_dicom(tmp_path / "image.dcm", IMAGE, bits=bits, signed=signed, photometric=photometric)
     image = _read(path)
-    np.testing.assert_array_equal(image.pixels, scaled(FILM, bits))
+    np.testing.assert_array_equal(image.pixels, scaled(IMAGE, bits))
     stored = image.pixels * image.value_scale + image.value_offset
-    # the modality value: stored + intercept is the film again, or its negative
+    # the modality value: stored + intercept is the image again, or its negative
     top = 2**bits - 1
     np.testing.assert_array_equal(
-        stored, top - scaled(FILM, bits).astype(float) if "1" in photometric else image.pixels
+        stored, top - scaled(IMAGE, bits).astype(float) if "1" in photometric else image.pixels
     )
 
 
 def test_frames_are_read_one_by_one(tmp_path: Path) -> None:
-    films = np.stack([FILM, FILM[::-1], FILM // 2])
-    changes = {"NumberOfFrames": 3, "PixelData": films.astype("<u2").tobytes()}
-    path = write_dicom(tmp_path / "frames.dcm", FILM, changes=changes)
+    images = np.stack([IMAGE, IMAGE[::-1], IMAGE // 2])
+    changes = {"NumberOfFrames": 3, "PixelData": images.astype("<u2").tobytes()}
+    path = write_dicom(tmp_path / "frames.dcm", IMAGE, changes=changes)
     for frame in range(3):
-        np.testing.assert_array_equal(_read(path, frame=frame).pixels, films[frame])
+        np.testing.assert_array_equal(_read(path, frame=frame).pixels, images[frame])
     with pytest.raises(Unreadable) as caught:
         _read(path, frame=3)
     assert caught.value.reason.code == "truncated"
 
 
 def test_a_frame_that_is_cut_off_does_not_take_the_others_along(tmp_path: Path) -> None:
-    path = write_dicom(tmp_path / "frames.dcm", FILM, changes={"NumberOfFrames": 2})
-    np.testing.assert_array_equal(_read(path, frame=0).pixels, FILM)
+    path = write_dicom(tmp_path / "frames.dcm", IMAGE, changes={"NumberOfFrames": 2})
+    np.testing.assert_array_equal(_read(path, frame=0).pixels, IMAGE)
     with pytest.raises(Unreadable):
         _read(path, frame=1)
 
@@ -88,7 +88,9 @@ def test_a_frame_that_is_cut_off_does_not_take_the_others_along(tmp_path: Path) 
 def test_a_deflated_bomb_is_inflated_up_to_a_limit_only(tmp_path: Path) -> None:
     # 60,000 x 60,000 x 16 bits would be 7.2 GB; the size in the header alone refuses it
     syntax = LOSSLESS["deflated"]
-    path = write_dicom(tmp_path / "bomb.dcm", FILM, transfer_syntax=syntax, changes={"Rows": 60_000, "Columns": 60_000})
+    path = write_dicom(
+        tmp_path / "bomb.dcm", IMAGE, transfer_syntax=syntax, changes={"Rows": 60_000, "Columns": 60_000}
+    )
     with pytest.raises(Unreadable) as caught:
         _read(path)
     assert caught.value.reason.code == "too_large"
@@ -96,7 +98,7 @@ def test_a_deflated_bomb_is_inflated_up_to_a_limit_only(tmp_path: Path) -> None:
 
 def test_a_codestream_of_another_size_is_not_decoded(tmp_path: Path) -> None:
     for name in ("jpeg2000-lossless", "jpegls-lossless", "jpeg-lossless-sv1"):
-        path = write_dicom(tmp_path / f"{name}.dcm", FILM, transfer_syntax=LOSSLESS[name])
+        path = write_dicom(tmp_path / f"{name}.dcm", IMAGE, transfer_syntax=LOSSLESS[name])
         data = path.read_bytes().replace(b"\x28\x00\x10\x00US\x02\x00\xa0\x00", b"\x28\x00\x10\x00US\x02\x00\xa2\x00")
         with pytest.raises(Unreadable) as caught:
             decode(data, ImageRef(path=path))
@@ -106,7 +108,7 @@ def test_a_codestream_of_another_size_is_not_decoded(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["rle", "jpeg-lossless-sv1", "jpegls-lossless", "jpeg2000-lossless"])
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.9])
 def test_cut_compressed_files_are_truncated(name: str, share: float, tmp_path: Path) -> None:
-    path = write_dicom(tmp_path / "film.dcm", FILM, transfer_syntax=LOSSLESS[name])
+    path = write_dicom(tmp_path / "image.dcm", IMAGE, transfer_syntax=LOSSLESS[name])
     data = path.read_bytes()
     with pytest.raises(Unreadable) as caught:
         decode(data[: int(len(data) * share)], ImageRef(path=path))
@@ -114,7 +116,7 @@ def test_cut_compressed_files_are_truncated(name: str, share: float, tmp_path: P
 
 
 def test_unknown_compression_is_named(tmp_path: Path) -> None:
-    path = write_dicom(tmp_path / "film.dcm", FILM, transfer_syntax=LOSSLESS["jpeg2000-lossless"])
+    path = write_dicom(tmp_path / "image.dcm", IMAGE, transfer_syntax=LOSSLESS["jpeg2000-lossless"])
     dataset = dcmread(path)
     dataset.file_meta.TransferSyntaxUID = UID("1.2.840.10008.1.2.4.110")
     dataset.save_as(path, implicit_vr=False, little_endian=True, force_encoding=True)
@@ -126,7 +128,7 @@ def test_unknown_compression_is_named(tmp_path: Path) -> None:
 def test_single_bytes_changed_anywhere_end_in_an_image_or_a_reason(tmp_path: Path) -> None:
     random = np.random.default_rng(3)
     for name in ("explicit-little", "rle", "jpegls-lossless", "jpeg2000-lossless", "deflated"):
-        path = write_dicom(tmp_path / f"{name}.dcm", FILM[:64, :64], transfer_syntax=LOSSLESS[name])
+        path = write_dicom(tmp_path / f"{name}.dcm", IMAGE[:64, :64], transfer_syntax=LOSSLESS[name])
         data = path.read_bytes()
         for _ in range(25):
             changed = bytearray(data)

@@ -19,11 +19,11 @@ from phantoms import LOSSLESS, write_dicom
 
 # Every value of 12 bits once.
 RAMP = np.arange(4096, dtype=np.uint16).reshape(64, 64)
-FILM = chest_phantom(160, 128, 7, abnormal=False)
+IMAGE = chest_phantom(160, 128, 7, abnormal=False)
 
 
 def _read(tmp_path: Path, pixels: NDArray[np.uint16] = RAMP, **options: Any) -> Image:
-    path = write_dicom(tmp_path / "film.dcm", pixels, **options)
+    path = write_dicom(tmp_path / "image.dcm", pixels, **options)
     return decode(path.read_bytes(), ImageRef(path=path))
 
 
@@ -150,14 +150,14 @@ def test_an_inverse_presentation_shape_turns_monochrome2(tmp_path: Path) -> None
 
 
 def test_padding_becomes_black_whatever_its_value(tmp_path: Path) -> None:
-    framed = FILM.copy()
+    framed = IMAGE.copy()
     framed[:20] = 4000
     for photometric, value in (("MONOCHROME2", 4000), ("MONOCHROME1", 95)):
         image = _read(tmp_path, framed, photometric=photometric, changes={"PixelPaddingValue": value})
         assert image.padding == 0
         assert image.pixels[:20].max() == 0
         assert to_display(image)[:20].max() == 0
-        np.testing.assert_array_equal(image.pixels[20:], FILM[20:])
+        np.testing.assert_array_equal(image.pixels[20:], IMAGE[20:])
 
 
 def test_a_range_of_padding(tmp_path: Path) -> None:
@@ -167,8 +167,8 @@ def test_a_range_of_padding(tmp_path: Path) -> None:
     assert pixels[4000:].max() == 0
 
 
-def test_padding_of_a_signed_film_written_as_unsigned(tmp_path: Path) -> None:
-    # -2048 as 16 unsigned bits is 63488; it is the darkest value of this film
+def test_padding_of_a_signed_image_written_as_unsigned(tmp_path: Path) -> None:
+    # -2048 as 16 unsigned bits is 63488; it is the darkest value of this image
     image = _read(tmp_path, signed=True, changes={"PixelPaddingValue": -2048})
     assert image.padding == 0
     np.testing.assert_array_equal(image.pixels, RAMP)

@@ -19,7 +19,7 @@ from fieldray.imaging.source import open_file
 from fieldray.imaging.synthetic import chest_phantom
 from phantoms import write_bad_inputs, write_collection, write_dicom, write_index
 
-FILM = chest_phantom(64, 64, 7, abnormal=False)
+IMAGE = chest_phantom(64, 64, 7, abnormal=False)
 
 
 def _found(*paths: Path) -> list[tuple[str, str | None]]:
@@ -30,7 +30,7 @@ def _found(*paths: Path) -> list[tuple[str, str | None]]:
 
 
 def test_every_file_of_the_collection_is_one_image(tmp_path: Path) -> None:
-    written = write_collection(tmp_path / "films")
+    written = write_collection(tmp_path / "images")
     refs = list(discover([tmp_path]))
     assert [ref.path for ref in refs] == sorted(written)
     assert not [ref for ref in refs if ref.problem]
@@ -42,7 +42,7 @@ def test_every_file_of_the_collection_is_one_image(tmp_path: Path) -> None:
 
 def test_header_facts(tmp_path: Path) -> None:
     write_dicom(
-        tmp_path / "a.dcm", FILM, changes={"PatientName": "Шевченко^Тарас", "SpecificCharacterSet": "ISO_IR 192"}
+        tmp_path / "a.dcm", IMAGE, changes={"PatientName": "Шевченко^Тарас", "SpecificCharacterSet": "ISO_IR 192"}
     )
     [ref] = discover([tmp_path])
     header = ref.header
@@ -57,7 +57,7 @@ def test_header_facts(tmp_path: Path) -> None:
     ("age", "years"), [("018M", 18 * 30.4375 / 365.25), ("003W", 21 / 365.25), ("62", 62), ("x", None)]
 )
 def test_ages(age: str, years: float | None, tmp_path: Path) -> None:
-    write_dicom(tmp_path / "a.dcm", FILM, changes={"PatientAge": age})
+    write_dicom(tmp_path / "a.dcm", IMAGE, changes={"PatientAge": age})
     [ref] = discover([tmp_path])
     assert ref.header.patient_age_years == (pytest.approx(years) if years else None)
 
@@ -79,7 +79,7 @@ def test_a_path_that_is_not_there_is_a_usage_problem_at_once(tmp_path: Path) -> 
 
 
 def test_system_files_are_left_out(tmp_path: Path) -> None:
-    for name in (".hidden", "Thumbs.db", "desktop.ini", ".git/config", "__MACOSX/film.dcm", "notes.txt"):
+    for name in (".hidden", "Thumbs.db", "desktop.ini", ".git/config", "__MACOSX/image.dcm", "notes.txt"):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"something")
@@ -89,7 +89,7 @@ def test_system_files_are_left_out(tmp_path: Path) -> None:
 def test_the_order_is_sorted_and_a_file_is_given_once(tmp_path: Path) -> None:
     for name in ("b/2.dcm", "b/1.dcm", "a.dcm", "c.dcm"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        write_dicom(tmp_path / name, FILM)
+        write_dicom(tmp_path / name, IMAGE)
     (tmp_path / "d.dcm").symlink_to(tmp_path / "a.dcm")
     assert [name for name, _ in _found(tmp_path, tmp_path / "b", tmp_path / "c.dcm")] == [
         "a.dcm",
@@ -112,7 +112,7 @@ def test_very_long_and_non_latin_names(tmp_path: Path) -> None:
     for number in range(3):
         folder = folder / f"{number}-{'дуже довга назва теки ' * 5}"
     folder.mkdir(parents=True)
-    path = write_dicom(folder / "знімок грудної клітки 胸部.dcm", FILM)
+    path = write_dicom(folder / "знімок грудної клітки 胸部.dcm", IMAGE)
     assert len(str(path)) > 260
     [ref] = discover([tmp_path])
     assert ref.path == path
@@ -121,7 +121,7 @@ def test_very_long_and_non_latin_names(tmp_path: Path) -> None:
 
 def test_what_cannot_be_opened_says_why(tmp_path: Path) -> None:
     for name in ("denied.dcm", "gone.dcm", "broken.dcm", "good.dcm"):
-        write_dicom(tmp_path / name, FILM)
+        write_dicom(tmp_path / name, IMAGE)
     errors = {
         "denied.dcm": PermissionError(13, "Permission denied"),
         "gone.dcm": FileNotFoundError(2, "No such file"),
@@ -138,8 +138,8 @@ def test_what_cannot_be_opened_says_why(tmp_path: Path) -> None:
 
 
 def test_frames_are_images_of_one_file(tmp_path: Path) -> None:
-    pixels = np.stack([FILM] * 3).astype("<u2").tobytes()
-    write_dicom(tmp_path / "frames.dcm", FILM, changes={"NumberOfFrames": 3, "PixelData": pixels})
+    pixels = np.stack([IMAGE] * 3).astype("<u2").tobytes()
+    write_dicom(tmp_path / "frames.dcm", IMAGE, changes={"NumberOfFrames": 3, "PixelData": pixels})
     refs = list(discover([tmp_path]))
     assert [ref.frame for ref in refs] == [0, 1, 2]
     assert len({ref.key for ref in refs}) == 3
@@ -147,7 +147,7 @@ def test_frames_are_images_of_one_file(tmp_path: Path) -> None:
 
 def test_studies_are_grouped_and_loose_files_stand_alone(tmp_path: Path) -> None:
     for name, number in (("a.dcm", 1), ("b.dcm", 2), ("c.dcm", 1)):
-        write_dicom(tmp_path / name, FILM, number=number)
+        write_dicom(tmp_path / name, IMAGE, number=number)
     (tmp_path / "d.txt").write_text("x")
     studies = group(discover([tmp_path]))
     assert [[ref.path.name for ref in study.images] for study in studies] == [["a.dcm", "c.dcm"], ["b.dcm"], ["d.txt"]]
@@ -171,7 +171,7 @@ def test_it_streams(tmp_path: Path) -> None:
 
 
 def test_a_header_that_goes_on_and_on_is_given_up(tmp_path: Path) -> None:
-    good = write_dicom(tmp_path / "a.dcm", FILM).read_bytes()
+    good = write_dicom(tmp_path / "a.dcm", IMAGE).read_bytes()
     pixels_at = good.index(b"\xe0\x7f\x10\x00OW")
     endless = good[:pixels_at] + b"\x29\x00\x01\x10UN\0\0\0\0\0\0" * 450_000
     (tmp_path / "a.dcm").write_bytes(endless)
@@ -181,7 +181,7 @@ def test_a_header_that_goes_on_and_on_is_given_up(tmp_path: Path) -> None:
 
 
 def test_sequences_nested_without_end_are_given_up(tmp_path: Path) -> None:
-    good = write_dicom(tmp_path / "a.dcm", FILM).read_bytes()
+    good = write_dicom(tmp_path / "a.dcm", IMAGE).read_bytes()
     pixels_at = good.index(b"\xe0\x7f\x10\x00OW")
     nested = (b"\x29\x00\x10\x10SQ\0\0\xff\xff\xff\xff" + b"\xfe\xff\x00\xe0\xff\xff\xff\xff") * 20_000
     (tmp_path / "a.dcm").write_bytes(good[:pixels_at] + nested)
@@ -190,7 +190,7 @@ def test_sequences_nested_without_end_are_given_up(tmp_path: Path) -> None:
 
 
 def test_a_sequence_that_breaks_off_is_truncated(tmp_path: Path) -> None:
-    good = write_dicom(tmp_path / "a.dcm", FILM).read_bytes()
+    good = write_dicom(tmp_path / "a.dcm", IMAGE).read_bytes()
     pixels_at = good.index(b"\xe0\x7f\x10\x00OW")
     (tmp_path / "a.dcm").write_bytes(good[:pixels_at] + b"\x29\x00\x10\x10SQ\0\0\xff\xff\xff\xff")
     assert _found(tmp_path) == [("a.dcm", "truncated")]
@@ -202,7 +202,7 @@ def test_a_sequence_that_breaks_off_is_truncated(tmp_path: Path) -> None:
 def test_an_index_is_followed_and_its_files_are_given_once(tmp_path: Path) -> None:
     (tmp_path / "IMAGES").mkdir()
     for name in ("ONE", "TWO", "THREE"):
-        write_dicom(tmp_path / "IMAGES" / name, FILM)
+        write_dicom(tmp_path / "IMAGES" / name, IMAGE)
     index = write_index(
         tmp_path / "DICOMDIR", [("IMAGES", "TWO"), ("IMAGES", "ONE"), ("IMAGES", "TWO"), ("IMAGES", "GONE")]
     )
@@ -221,14 +221,14 @@ def test_an_index_with_names_too_long_for_any_file(tmp_path: Path) -> None:
 
 def test_an_index_in_another_case(tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
-    write_dicom(tmp_path / "images" / "one", FILM)
+    write_dicom(tmp_path / "images" / "one", IMAGE)
     assert _found(write_index(tmp_path / "DICOMDIR", [("IMAGES", "ONE")])) == [("one", None)]
 
 
 def test_an_index_opens_nothing_outside_its_folder(tmp_path: Path) -> None:
     inside, secret = tmp_path / "drive", tmp_path / "secret.dcm"
     inside.mkdir()
-    write_dicom(secret, FILM)
+    write_dicom(secret, IMAGE)
     (inside / "LINK").symlink_to(secret)
     references = [("..", "secret.dcm"), ("LINK",), (str(secret),), ("A/../../secret.dcm",), ("C:", "x"), (".", "LINK")]
     index = write_index(inside / "DICOMDIR", references)
@@ -255,8 +255,10 @@ def _write_zip(path: Path, members: dict[str, bytes]) -> Path:
 
 
 def test_members_of_a_zip_are_images(tmp_path: Path) -> None:
-    film = write_dicom(tmp_path / "a.dcm", FILM).read_bytes()
-    packed = _write_zip(tmp_path / "z.zip", {"x/2.dcm": film, "x/1.dcm": film, "notes.txt": b"hi", "__MACOSX/x": b"-"})
+    image = write_dicom(tmp_path / "a.dcm", IMAGE).read_bytes()
+    packed = _write_zip(
+        tmp_path / "z.zip", {"x/2.dcm": image, "x/1.dcm": image, "notes.txt": b"hi", "__MACOSX/x": b"-"}
+    )
     refs = list(discover([packed]))
     assert [(ref.member, ref.problem.code if ref.problem else None) for ref in refs] == [
         ("notes.txt", "not_an_image"),
@@ -267,17 +269,17 @@ def test_members_of_a_zip_are_images(tmp_path: Path) -> None:
 
 
 def test_hostile_member_names_are_only_labels(tmp_path: Path) -> None:
-    film = write_dicom(tmp_path / "a.dcm", FILM).read_bytes()
+    image = write_dicom(tmp_path / "a.dcm", IMAGE).read_bytes()
     names = ["../../escape.dcm", "/etc/absolute.dcm", "C:\\windows.dcm", "con\nnew line.dcm"]
-    refs = list(discover([_write_zip(tmp_path / "z.zip", dict.fromkeys(names, film))]))
+    refs = list(discover([_write_zip(tmp_path / "z.zip", dict.fromkeys(names, image))]))
     assert sorted(ref.member or "" for ref in refs) == sorted(names)
     assert not [ref for ref in refs if ref.problem]
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["a.dcm", "z.zip"]
 
 
 def test_a_long_header_in_a_member_is_read_to_its_end(tmp_path: Path) -> None:
-    film = write_dicom(tmp_path / "a.dcm", FILM, changes={"ImageComments": "x" * 10_000})
-    data = film.read_bytes()
+    image = write_dicom(tmp_path / "a.dcm", IMAGE, changes={"ImageComments": "x" * 10_000})
+    data = image.read_bytes()
     pixels_at = data.index(b"\xe0\x7f\x10\x00OW")
     private = b"\x29\x10\x10\x00LO\x08\x00FIELDRAY" + b"\x29\x10\x10\x10OB\0\0" + (400_000).to_bytes(4, "little")
     long = data[:pixels_at] + private + bytes(400_000) + data[pixels_at:]

@@ -20,20 +20,20 @@ from fieldray.imaging.synthetic import chest_phantom
 from fieldray.reasons import OF_FOLDERS, Reason
 from phantoms import write_dicom, write_index
 
-FILM = chest_phantom(64, 64, 7, abnormal=False)
+IMAGE = chest_phantom(64, 64, 7, abnormal=False)
 
 
 @pytest.fixture
 def drive(tmp_path: Path) -> Path:
-    """Three folders of ten films each, and one film beside them."""
-    film = write_dicom(tmp_path / "film.dcm", FILM)
+    """Three folders of ten images each, and one image beside them."""
+    image = write_dicom(tmp_path / "image.dcm", IMAGE)
     for number in range(3):
         folder = tmp_path / "drive" / f"study-{number}"
         folder.mkdir(parents=True)
         for name in range(10):
-            shutil.copy(film, folder / f"{name}.dcm")
-    shutil.copy(film, tmp_path / "drive" / "z.dcm")
-    film.unlink()
+            shutil.copy(image, folder / f"{name}.dcm")
+    shutil.copy(image, tmp_path / "drive" / "z.dcm")
+    image.unlink()
     return tmp_path / "drive"
 
 
@@ -140,7 +140,7 @@ def test_a_path_without_images_is_told(names: tuple[str, ...], tmp_path: Path) -
     empty, full = tmp_path / "empty", tmp_path / "full"
     empty.mkdir()
     full.mkdir()
-    write_dicom(full / "a.dcm", FILM)
+    write_dicom(full / "a.dcm", IMAGE)
     for name in names:
         (empty / name).write_text("written by us")
     found = list(discover([full, empty], is_own_report=lambda head: head == b"written by us", tell=told.append))
@@ -151,13 +151,13 @@ def test_a_path_without_images_is_told(names: tuple[str, ...], tmp_path: Path) -
 
 def test_a_folder_given_twice_is_not_empty(tmp_path: Path) -> None:
     told: list[Reason] = []
-    write_dicom(tmp_path / "a.dcm", FILM)
+    write_dicom(tmp_path / "a.dcm", IMAGE)
     assert len(list(discover([tmp_path, tmp_path, tmp_path / "a.dcm"], tell=told.append))) == 1
     assert told == []
 
 
 def test_only_what_is_no_image_can_be_an_own_report(tmp_path: Path) -> None:
-    write_dicom(tmp_path / "a.dcm", FILM)
+    write_dicom(tmp_path / "a.dcm", IMAGE)
     (tmp_path / "b.zip").write_bytes(b"PK\x03\x04")
     (tmp_path / "c.txt").write_bytes(b"x")
     found = [ref.path.name for ref in discover([tmp_path], is_own_report=lambda head: True)]

@@ -19,7 +19,7 @@ from fieldray.domain.study import ImageRef
 from fieldray.errors import ReaderProblem, Unreadable
 from fieldray.imaging.decode import decode
 from fieldray.imaging.discover import discover
-from fieldray.imaging.pool import PoolClosed, ReaderPool
+from fieldray.imaging.pool import DecoderPool, PoolClosed
 from fieldray.imaging.preprocess import thumbnail, to_tensor
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.paths import child_command
@@ -27,28 +27,28 @@ from phantoms import write_bad_inputs, write_collection, write_dicom
 from strange_services import reader_command
 
 SPEC = InputSpec(height=64, width=48, margin=0.05)
-FILM = chest_phantom(160, 128, 7, abnormal=False)
+IMAGE = chest_phantom(160, 128, 7, abnormal=False)
 
 
 @pytest.fixture(scope="module")
-def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReaderPool]:
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DecoderPool]:
     """Both children have started, and what they start with them, before a test looks for what is left behind."""
-    film = _film(tmp_path_factory.mktemp("first"), "film.dcm")
-    with ReaderPool(2, timeout_s=30, memory_limit_mb=1024) as pool:
+    image = _image(tmp_path_factory.mktemp("first"), "image.dcm")
+    with DecoderPool(2, timeout_s=30, memory_limit_mb=1024) as pool:
         with ThreadPoolExecutor(2) as threads:
             while len(pool.pids) < 2:
-                list(threads.map(lambda _: pool.read(film, SPEC), range(2)))
+                list(threads.map(lambda _: pool.read(image, SPEC), range(2)))
         yield pool
 
 
 @pytest.fixture
-def strange_pool() -> Iterator[ReaderPool]:
-    with ReaderPool(1, timeout_s=2.5, memory_limit_mb=1024, command=reader_command) as pool:
+def strange_pool() -> Iterator[DecoderPool]:
+    with DecoderPool(1, timeout_s=2.5, memory_limit_mb=1024, command=reader_command) as pool:
         yield pool
 
 
-def test_what_comes_back_is_what_the_same_code_gives_here(pool: ReaderPool, tmp_path: Path) -> None:
-    path = write_dicom(tmp_path / "film.dcm", FILM, changes={"ViewPosition": "AP"})
+def test_what_comes_back_is_what_the_same_code_gives_here(pool: DecoderPool, tmp_path: Path) -> None:
+    path = write_dicom(tmp_path / "image.dcm", IMAGE, changes={"ViewPosition": "AP"})
     ref = ImageRef(path=path)
     here = decode(path.read_bytes(), ref)
     read = pool.read(ref, SPEC)
@@ -62,8 +62,8 @@ def test_what_comes_back_is_what_the_same_code_gives_here(pool: ReaderPool, tmp_
     assert read.facts.decode_ms > 0
 
 
-def test_read_in_full_gives_the_same_tensor(pool: ReaderPool, tmp_path: Path) -> None:
-    ref = ImageRef(path=write_dicom(tmp_path / "film.dcm", chest_phantom(500, 400, 7, abnormal=True)))
+def test_read_in_full_gives_the_same_tensor(pool: DecoderPool, tmp_path: Path) -> None:
+    ref = ImageRef(path=write_dicom(tmp_path / "image.dcm", chest_phantom(500, 400, 7, abnormal=True)))
     reduced, full = pool.read(ref, SPEC), pool.read(ref, SPEC, detail="full")
     assert reduced.tensor is not None
     assert full.tensor is not None
@@ -72,23 +72,23 @@ def test_read_in_full_gives_the_same_tensor(pool: ReaderPool, tmp_path: Path) ->
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="priorities are classes there")
-def test_a_reader_steps_back_once_its_first_film_is_read(tmp_path: Path) -> None:
-    film, own = _film(tmp_path, "film.dcm"), psutil.Process().nice()
-    with ReaderPool(1, timeout_s=30, memory_limit_mb=1024) as pool:
+def test_a_reader_steps_back_once_its_first_image_is_read(tmp_path: Path) -> None:
+    image, own = _image(tmp_path, "image.dcm"), psutil.Process().nice()
+    with DecoderPool(1, timeout_s=30, memory_limit_mb=1024) as pool:
         (child,) = map(psutil.Process, pool.pids)
-        pool.read_image(film)  # somebody waits for a film to be shown
+        pool.read_image(image)  # somebody waits for an image to be shown
         assert child.nice() == own
         for _ in range(2):
-            pool.read(film, SPEC)
+            pool.read(image, SPEC)
             assert child.nice() == min(own + 5, 19)
 
 
 def test_the_others_start_when_the_first_has_read_something(tmp_path: Path) -> None:
-    films = [_film(tmp_path, "hang.dcm"), _film(tmp_path, "film.dcm")]
-    with ReaderPool(2, timeout_s=60, memory_limit_mb=1024, command=reader_command) as pool:
+    images = [_image(tmp_path, "hang.dcm"), _image(tmp_path, "image.dcm")]
+    with DecoderPool(2, timeout_s=60, memory_limit_mb=1024, command=reader_command) as pool:
         assert len(pool.pids) == 1
         with ThreadPoolExecutor(2) as threads:
-            hanging, read = (threads.submit(pool.read, film, SPEC) for film in films)
+            hanging, read = (threads.submit(pool.read, image, SPEC) for image in images)
             # the first hangs, and does not hold up the other
             assert read.result(30).problem is None
             assert len(pool.pids) == 2
@@ -97,15 +97,15 @@ def test_the_others_start_when_the_first_has_read_something(tmp_path: Path) -> N
                 hanging.result(10)
 
 
-def test_the_whole_image_comes_back(pool: ReaderPool, tmp_path: Path) -> None:
-    path = write_dicom(tmp_path / "film.dcm", FILM, photometric="MONOCHROME1", signed=True)
+def test_the_whole_image_comes_back(pool: DecoderPool, tmp_path: Path) -> None:
+    path = write_dicom(tmp_path / "image.dcm", IMAGE, photometric="MONOCHROME1", signed=True)
     here, there = decode(path.read_bytes(), ImageRef(path=path)), pool.read_image(ImageRef(path=path))
     np.testing.assert_array_equal(here.pixels, there.pixels)
     for name in ("window", "padding", "value_scale", "value_offset", "spacing_mm", "view", "notes", "full_rows"):
         assert getattr(here, name) == getattr(there, name), name
 
 
-def test_every_file_of_the_collection_is_read(pool: ReaderPool, tmp_path: Path) -> None:
+def test_every_file_of_the_collection_is_read(pool: DecoderPool, tmp_path: Path) -> None:
     write_collection(tmp_path)
     refs = list(discover([tmp_path]))
     with ThreadPoolExecutor(3) as threads:
@@ -113,7 +113,7 @@ def test_every_file_of_the_collection_is_read(pool: ReaderPool, tmp_path: Path) 
     assert [ref.path.name for ref, read in zip(refs, reads, strict=True) if read.tensor is None] == []
 
 
-def test_bad_files_end_with_their_reason_and_what_is_known(pool: ReaderPool, tmp_path: Path) -> None:
+def test_bad_files_end_with_their_reason_and_what_is_known(pool: DecoderPool, tmp_path: Path) -> None:
     expected = write_bad_inputs(tmp_path)
     pids = pool.pids
     by_header = {"modality", "body_part", "view"}
@@ -129,8 +129,8 @@ def test_bad_files_end_with_their_reason_and_what_is_known(pool: ReaderPool, tmp
     assert pool.pids == pids
 
 
-def test_a_refused_film_still_has_its_thumbnail(pool: ReaderPool, tmp_path: Path) -> None:
-    path = write_dicom(tmp_path / "strip.dcm", np.tile(FILM, (4, 1)))
+def test_a_refused_image_still_has_its_thumbnail(pool: DecoderPool, tmp_path: Path) -> None:
+    path = write_dicom(tmp_path / "strip.dcm", np.tile(IMAGE, (4, 1)))
     read = pool.read(ImageRef(path=path), SPEC)
     assert read.problem is not None
     assert read.problem.code == "aspect"
@@ -139,23 +139,23 @@ def test_a_refused_film_still_has_its_thumbnail(pool: ReaderPool, tmp_path: Path
 
 
 @pytest.mark.parametrize(("name", "code"), [("nothing.dcm", "missing"), ("", "unreadable")])
-def test_files_that_vanish_and_folders_in_their_place(pool: ReaderPool, name: str, code: str, tmp_path: Path) -> None:
+def test_files_that_vanish_and_folders_in_their_place(pool: DecoderPool, name: str, code: str, tmp_path: Path) -> None:
     read = pool.read(ImageRef(path=tmp_path / name), SPEC)
     assert read.problem is not None
     assert (read.problem.code, read.problem_is_refusal) == (code, False)
     assert read.facts.content_sha256 == ""
 
 
-def test_a_member_of_a_zip_is_read(pool: ReaderPool, tmp_path: Path) -> None:
+def test_a_member_of_a_zip_is_read(pool: DecoderPool, tmp_path: Path) -> None:
     import zipfile
 
-    film = write_dicom(tmp_path / "film.dcm", FILM).read_bytes()
+    image = write_dicom(tmp_path / "image.dcm", IMAGE).read_bytes()
     with zipfile.ZipFile(tmp_path / "z.zip", "w") as archive:
-        archive.writestr("../a/film.dcm", film)
-    ref = ImageRef(path=tmp_path / "z.zip", member="../a/film.dcm")
+        archive.writestr("../a/image.dcm", image)
+    ref = ImageRef(path=tmp_path / "z.zip", member="../a/image.dcm")
     read = pool.read(ref, SPEC)
     assert read.tensor is not None
-    assert read.facts.content_sha256 == hashlib.sha256(film).hexdigest() == pool.content_hash(ref)
+    assert read.facts.content_sha256 == hashlib.sha256(image).hexdigest() == pool.content_hash(ref)
     gone = pool.read(ImageRef(path=tmp_path / "z.zip", member="other"), SPEC)
     assert gone.problem is not None
     assert gone.problem.code == "missing"
@@ -164,45 +164,45 @@ def test_a_member_of_a_zip_is_read(pool: ReaderPool, tmp_path: Path) -> None:
 # ---- readers that misbehave
 
 
-def _film(tmp_path: Path, name: str) -> ImageRef:
-    return ImageRef(path=write_dicom(tmp_path / name, FILM))
+def _image(tmp_path: Path, name: str) -> ImageRef:
+    return ImageRef(path=write_dicom(tmp_path / name, IMAGE))
 
 
-def test_a_reader_that_crashes_twice_costs_one_file(strange_pool: ReaderPool, tmp_path: Path) -> None:
-    bad = _film(tmp_path, "crash.dcm")
+def test_a_reader_that_crashes_twice_costs_one_file(strange_pool: DecoderPool, tmp_path: Path) -> None:
+    bad = _image(tmp_path, "crash.dcm")
     read = strange_pool.read(bad, SPEC)
     assert read.problem is not None
     assert (read.problem.code, read.problem_is_refusal) == ("decoder_crashed", False)
     assert read.facts.content_sha256 == hashlib.sha256(bad.path.read_bytes()).hexdigest()
-    assert strange_pool.read(_film(tmp_path, "good.dcm"), SPEC).problem is None
+    assert strange_pool.read(_image(tmp_path, "good.dcm"), SPEC).problem is None
 
 
-def test_a_reader_that_crashes_once_costs_nothing(strange_pool: ReaderPool, tmp_path: Path) -> None:
+def test_a_reader_that_crashes_once_costs_nothing(strange_pool: DecoderPool, tmp_path: Path) -> None:
     first = strange_pool.pids
-    assert strange_pool.read(_film(tmp_path, "crash-once.dcm"), SPEC).problem is None
+    assert strange_pool.read(_image(tmp_path, "crash-once.dcm"), SPEC).problem is None
     assert strange_pool.pids != first
 
 
-def test_a_reader_that_hangs_is_killed(strange_pool: ReaderPool, tmp_path: Path) -> None:
+def test_a_reader_that_hangs_is_killed(strange_pool: DecoderPool, tmp_path: Path) -> None:
     started = time.monotonic()
-    read = strange_pool.read(_film(tmp_path, "hang.dcm"), SPEC)
+    read = strange_pool.read(_image(tmp_path, "hang.dcm"), SPEC)
     assert read.problem is not None
     assert read.problem.code == "decoder_timeout"
     assert "2.5 s" in read.problem.text
     assert time.monotonic() - started < 15
 
 
-def test_a_reader_that_takes_all_memory_is_a_reason(strange_pool: ReaderPool, tmp_path: Path) -> None:
+def test_a_reader_that_takes_all_memory_is_a_reason(strange_pool: DecoderPool, tmp_path: Path) -> None:
     pids = strange_pool.pids
-    read = strange_pool.read(_film(tmp_path, "balloon.dcm"), SPEC)
+    read = strange_pool.read(_image(tmp_path, "balloon.dcm"), SPEC)
     assert read.problem is not None
     assert read.problem.code == "memory"
     assert strange_pool.pids == pids
 
 
-def test_read_image_raises_the_reason(strange_pool: ReaderPool, tmp_path: Path) -> None:
+def test_read_image_raises_the_reason(strange_pool: DecoderPool, tmp_path: Path) -> None:
     for name, code in (("crash.dcm", "decoder_crashed"), ("nothing.dcm", "missing")):
-        path = write_dicom(tmp_path / name, FILM)
+        path = write_dicom(tmp_path / name, IMAGE)
         if name == "nothing.dcm":
             path.unlink()
         with pytest.raises(Unreadable) as caught:
@@ -210,20 +210,20 @@ def test_read_image_raises_the_reason(strange_pool: ReaderPool, tmp_path: Path) 
         assert caught.value.reason.code == code
 
 
-def test_only_the_content_asked_for_is_shown(pool: ReaderPool, tmp_path: Path) -> None:
-    ref = _film(tmp_path, "film.dcm")
+def test_only_the_content_asked_for_is_shown(pool: DecoderPool, tmp_path: Path) -> None:
+    ref = _image(tmp_path, "image.dcm")
     judged = pool.read(ref, SPEC).facts.content_sha256
-    assert pool.read_image(ref, content_sha256=judged).pixels.shape == FILM.shape
-    write_dicom(ref.path, FILM, number=2)
+    assert pool.read_image(ref, content_sha256=judged).pixels.shape == IMAGE.shape
+    write_dicom(ref.path, IMAGE, number=2)
     with pytest.raises(Unreadable) as caught:
         pool.read_image(ref, content_sha256=judged)
     assert caught.value.reason.code == "changed"
 
 
 def test_closing_ends_calls_under_way_and_those_that_wait(tmp_path: Path) -> None:
-    pool = ReaderPool(1, timeout_s=60, memory_limit_mb=1024, command=reader_command)
+    pool = DecoderPool(1, timeout_s=60, memory_limit_mb=1024, command=reader_command)
     pids = pool.pids
-    hanging = _film(tmp_path, "hang.dcm")
+    hanging = _image(tmp_path, "hang.dcm")
     raised: list[type[BaseException]] = []
 
     def read() -> None:
@@ -257,22 +257,22 @@ def test_closing_ends_calls_under_way_and_those_that_wait(tmp_path: Path) -> Non
 )
 @pytest.mark.skipif(sys.platform == "win32", reason="signals and messages of POSIX")
 def test_a_child_that_cannot_start_is_no_fault_of_the_image(tmp_path: Path, command: list[str], detail: str) -> None:
-    film = _film(tmp_path, "film.dcm")
-    with ReaderPool(2, timeout_s=60, memory_limit_mb=1024, command=lambda _: command) as pool:
+    image = _image(tmp_path, "image.dcm")
+    with DecoderPool(2, timeout_s=60, memory_limit_mb=1024, command=lambda _: command) as pool:
         for _ in range(3):  # none of its two children is lost by it
             with pytest.raises(ReaderProblem) as caught:
-                pool.read(film, SPEC)
+                pool.read(image, SPEC)
             assert dict(caught.value.reason.parameters)["detail"] == detail
         with pytest.raises(ReaderProblem):
-            pool.read_image(film)
+            pool.read_image(image)
 
 
 def test_a_child_that_starts_at_the_second_try_reads(tmp_path: Path) -> None:
     commands = [[sys.executable, "-I", "-c", "raise SystemExit(3)"]]
-    film = _film(tmp_path, "film.dcm")
+    image = _image(tmp_path, "image.dcm")
 
     def command(service: str) -> list[str]:
         return commands.pop() if commands else child_command(service)
 
-    with ReaderPool(1, timeout_s=60, memory_limit_mb=1024, command=command) as pool:
-        assert pool.read(film, SPEC).problem is None
+    with DecoderPool(1, timeout_s=60, memory_limit_mb=1024, command=command) as pool:
+        assert pool.read(image, SPEC).problem is None

@@ -52,10 +52,10 @@ def test_enlarging_interpolates() -> None:
 def test_resolution_hardly_matters() -> None:
     drawn = chest_phantom(750, 625, 3, abnormal=True).repeat(4, 0).repeat(4, 1)
     noise = np.random.default_rng(3).normal(0, 40, drawn.shape)
-    film = np.rint(drawn + noise).clip(0, 4095).astype(np.uint16)
-    half = np.rint(film.reshape(1500, 2, 1250, 2).mean((1, 3))).astype(np.uint16)
+    image = np.rint(drawn + noise).clip(0, 4095).astype(np.uint16)
+    half = np.rint(image.reshape(1500, 2, 1250, 2).mean((1, 3))).astype(np.uint16)
     spec = InputSpec(height=224, width=224)
-    full, reduced = (to_tensor(_image(pixels), spec).values.astype(int) for pixels in (film, half))
+    full, reduced = (to_tensor(_image(pixels), spec).values.astype(int) for pixels in (image, half))
     difference = np.abs(full - reduced)
     # measured: 0.31 of 255 on average, at most 1 for 99 pixels in 100; more only at the letters' clipped edges
     assert difference.mean() < 0.5
@@ -138,11 +138,11 @@ def test_padding_is_black_and_has_no_say() -> None:
 
 
 def test_percentiles_make_the_grey_level_of_a_site_irrelevant() -> None:
-    film = chest_phantom(480, 400, 5, abnormal=False)
-    other_site = (film // 2 + 900).astype(np.uint16)
+    image = chest_phantom(480, 400, 5, abnormal=False)
+    other_site = (image // 2 + 900).astype(np.uint16)
     spec = InputSpec(height=64, width=64)
     whole = Window(2048, 4096)
-    seen = [to_tensor(_image(pixels, window=whole), spec).values.astype(int) for pixels in (film, other_site)]
+    seen = [to_tensor(_image(pixels, window=whole), spec).values.astype(int) for pixels in (image, other_site)]
     assert np.abs(seen[0] - seen[1]).max() <= 2
 
 

@@ -83,25 +83,25 @@ def _pixel_code(pixels: NDArray[Any], **fields: Any) -> str | None:
 
 
 @pytest.mark.parametrize("shape", [(64, 64), (160, 128), (1024, 860), (500, 1200)])
-def test_films_pass(shape: tuple[int, int]) -> None:
-    film = chest_phantom(*shape, 3, abnormal=True)
-    assert _pixel_code(film) is None
-    assert _pixel_code((film >> 4).astype(np.uint8)) is None
+def test_images_pass(shape: tuple[int, int]) -> None:
+    image = chest_phantom(*shape, 3, abnormal=True)
+    assert _pixel_code(image) is None
+    assert _pixel_code((image >> 4).astype(np.uint8)) is None
 
 
-def test_a_film_at_the_top_of_a_wide_range_passes() -> None:
+def test_a_image_at_the_top_of_a_wide_range_passes() -> None:
     # 12 bits inverted in a header that says 16: everything between 61,440 and 65,535
-    film = (65535 - chest_phantom(160, 128, 3, abnormal=False)).astype(np.uint16)
-    assert _pixel_code(film) is None
+    image = (65535 - chest_phantom(160, 128, 3, abnormal=False)).astype(np.uint16)
+    assert _pixel_code(image) is None
 
 
 def test_small_and_narrow_images_are_refused() -> None:
-    film = chest_phantom(400, 400, 3, abnormal=False)
-    assert _pixel_code(film[:63]) == "too_small"
-    assert _pixel_code(film[:, :63]) == "too_small"
-    assert _pixel_code(film[:150]) == "aspect"
-    assert _pixel_code(film[:, :150]) == "aspect"
-    assert _pixel_code(film[:160]) is None
+    image = chest_phantom(400, 400, 3, abnormal=False)
+    assert _pixel_code(image[:63]) == "too_small"
+    assert _pixel_code(image[:, :63]) == "too_small"
+    assert _pixel_code(image[:150]) == "aspect"
+    assert _pixel_code(image[:, :150]) == "aspect"
+    assert _pixel_code(image[:160]) is None
 
 
 def test_the_size_is_the_files_where_it_was_read_reduced() -> None:

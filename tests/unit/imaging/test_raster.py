@@ -68,12 +68,12 @@ def test_colour_is_refused_and_a_tint_of_a_few_levels_is_not() -> None:
     assert caught.value.reason.code == "colour"
 
 
-def test_a_small_coloured_mark_on_a_grey_film_is_no_colour_image() -> None:
-    film = np.tile(GREY, (20, 20))
-    marked = film.copy()
+def test_a_small_coloured_mark_on_a_grey_image_is_no_colour_image() -> None:
+    image = np.tile(GREY, (20, 20))
+    marked = image.copy()
     marked[3, :20] = 255
     # 20 of 25,600 pixels: below one in a thousand
-    assert _decoded(_rgb(marked, film, film)).pixels.shape == (160, 160)
+    assert _decoded(_rgb(marked, image, image)).pixels.shape == (160, 160)
 
 
 @pytest.mark.parametrize(("orientation", "turns"), [(1, 0), (3, 2), (6, 3), (8, 1)])

@@ -12,7 +12,7 @@ from fieldray.errors import Unreadable, Unusable
 from fieldray.imaging.decode import decode
 from fieldray.imaging.discover import discover
 from fieldray.imaging.quality import check_pixels
-from fieldray.imaging.reduction import Needed
+from fieldray.imaging.reduction import TargetSize
 from fieldray.imaging.source import read_bytes
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
@@ -29,7 +29,7 @@ REASONS = {
 }
 
 
-def _ended(path: Path, *, needed: Needed | None = None) -> str:
+def _ended(path: Path, *, needed: TargetSize | None = None) -> str:
     ref = ImageRef(path=path)
     try:
         decode(read_bytes(ref), ref, needed=needed)
@@ -51,7 +51,7 @@ def test_every_dicom_file_decodes_or_says_why() -> None:
 def test_every_file_ends_alike_when_less_of_it_is_read() -> None:
     for path in sorted((DATA / "dicom").rglob("*.dcm")):
         if path.stat().st_size < 5 * 2**20:
-            assert _ended(path, needed=Needed(40, 40)) == _ended(path), path.name
+            assert _ended(path, needed=TargetSize(40, 40)) == _ended(path), path.name
 
 
 def test_high_throughput_jpeg_2000_is_decoded() -> None:
@@ -67,7 +67,7 @@ def test_the_index_of_a_disc_is_followed() -> None:
     assert {ref.problem.code if ref.problem else None for ref in refs} == {"no_pixel_data"}
 
 
-def test_published_films_pass() -> None:
+def test_published_images_pass() -> None:
     paths = sorted((DATA / "nih_full").iterdir())
     for path in paths:
         ref = ImageRef(path=path)

@@ -26,18 +26,25 @@ from fieldray.imaging.decode import decode
 from fieldray.imaging.dicom_codecs import decode_lossless_jpeg, decode_run_lengths
 from fieldray.imaging.dicom_reduced import decode_fast_wavelets, decode_wavelets
 from fieldray.imaging.high_throughput import decode_high_throughput
-from fieldray.imaging.pool import ReaderPool
+from fieldray.imaging.pool import DecoderPool
 from fieldray.imaging.preprocess import thumbnail, to_tensor
 from fieldray.imaging.quality import check_pixels
-from fieldray.imaging.reduction import LARGEST_STEP, Needed, block_means, block_sums, largest_step, pixels_needed
+from fieldray.imaging.reduction import (
+    LARGEST_REDUCTION,
+    TargetSize,
+    block_means,
+    block_sums,
+    largest_reduction,
+    target_size,
+)
 from fieldray.imaging.synthetic import chest_phantom
 from phantoms import LOSSLESS, LOSSY, scaled, write_collection, write_dicom
 
 # As displayed: the drawn letter covers about one pixel in a hundred, so a percentile would jump on or off it.
 SPEC = InputSpec(height=64, width=64, margin=0.04, intensity="as_displayed")
-NEEDED = pixels_needed(SPEC)
+NEEDED = target_size(SPEC)
 # 69.6 pixels are needed, so these sides leave twice as many at a step of 5: 720 // 139.1
-FILM = chest_phantom(823, 720, 7, abnormal=True)
+IMAGE = chest_phantom(823, 720, 7, abnormal=True)
 WAVELETS = LOSSLESS["jpeg2000-lossless"]
 
 
@@ -60,35 +67,35 @@ def _difference(full: Image, reduced: Image) -> float:
 
 
 def test_the_step_leaves_what_is_needed_with_a_margin() -> None:
-    need = Needed(250, 250)
-    assert largest_step(3000, 2500, need) == 5
-    assert largest_step(3000, 2499, need) == 4
-    assert largest_step(3000, 2500, need, steps=(1, 2, 4, 8)) == 4
-    assert largest_step(3000, 2500, need, cover=1.25, steps=(1, 2, 4, 8)) == 8
-    assert largest_step(100, 2500, need) == 1
-    assert largest_step(1, 1, need) == 1
-    assert largest_step(400_000, 400_000, Needed(1, 1)) == LARGEST_STEP
+    need = TargetSize(250, 250)
+    assert largest_reduction(3000, 2500, need) == 5
+    assert largest_reduction(3000, 2499, need) == 4
+    assert largest_reduction(3000, 2500, need, steps=(1, 2, 4, 8)) == 4
+    assert largest_reduction(3000, 2500, need, cover=1.25, steps=(1, 2, 4, 8)) == 8
+    assert largest_reduction(100, 2500, need) == 1
+    assert largest_reduction(1, 1, need) == 1
+    assert largest_reduction(400_000, 400_000, TargetSize(1, 1)) == LARGEST_REDUCTION
 
 
 def test_either_side_has_its_own_need() -> None:
     # 3000 / (2 x 300) = 5 down, 2500 / (2 x 125) = 10 across
-    assert largest_step(3000, 2500, Needed(300, 125)) == 5
-    assert largest_step(3000, 2500, Needed(300, 125).turned) == 4
-    assert largest_step(3000, 2500, Needed(300, 125, of_longer=True)) == 10
+    assert largest_reduction(3000, 2500, TargetSize(300, 125)) == 5
+    assert largest_reduction(3000, 2500, TargetSize(300, 125).turned) == 4
+    assert largest_reduction(3000, 2500, TargetSize(300, 125, of_longer=True)) == 10
 
 
 def test_what_is_needed_counts_the_margin_that_is_cut_off() -> None:
-    need = pixels_needed(InputSpec(height=160, width=100, margin=0.1, fit="pad"))
+    need = target_size(InputSpec(height=160, width=100, margin=0.1, fit="pad"))
     assert (need.rows, need.columns, need.of_longer) == (pytest.approx(200), pytest.approx(125), True)
 
 
 @pytest.mark.parametrize("fit", ["stretch", "pad", "crop"])
 @pytest.mark.parametrize(("height", "width"), [(64, 64), (64, 48), (40, 100)])
 def test_every_fit_gives_the_same_tensor(fit: str, height: int, width: int, tmp_path: Path) -> None:
-    path = write_dicom(tmp_path / "film.dcm", FILM)
+    path = write_dicom(tmp_path / "image.dcm", IMAGE)
     data, ref = path.read_bytes(), ImageRef(path=path)
     spec = InputSpec(**{"height": height, "width": width, "margin": 0.04, "fit": fit})
-    full, reduced = decode(data, ref), decode(data, ref, needed=pixels_needed(spec))
+    full, reduced = decode(data, ref), decode(data, ref, needed=target_size(spec))
     assert reduced.is_reduced
     tensors = [to_tensor(image, spec).values.astype(int) for image in (full, reduced)]
     assert np.abs(tensors[0] - tensors[1]).mean() <= 0.05
@@ -110,7 +117,7 @@ def test_sums_are_exact_also_at_the_edges(kind: str, low: int, high: int, step: 
 
 def test_the_largest_blocks_do_not_overflow() -> None:
     values = np.full((130, 129), 65535, np.uint16)
-    assert np.unique(block_means(values, LARGEST_STEP)).tolist() == [65535]
+    assert np.unique(block_means(values, LARGEST_REDUCTION)).tolist() == [65535]
 
 
 # ---- every kind of file
@@ -149,9 +156,11 @@ def test_every_kind_gives_the_same_tensor_reduced(collection: list[Path]) -> Non
         {"WindowCenter": None, "WindowWidth": None, "PixelPaddingValue": 5000},
     ],
 )
-def test_what_the_header_says_of_grey_holds_for_reduced_films_too(changes: Mapping[str, Any], tmp_path: Path) -> None:
+def test_what_the_header_says_of_grey_holds_for_reduced_images_too(changes: Mapping[str, Any], tmp_path: Path) -> None:
     for name in ("explicit-little", "explicit-big", "rle", "jpegls-lossless"):
-        full, reduced = _both(write_dicom(tmp_path / "film.dcm", FILM, changes=changes, transfer_syntax=LOSSLESS[name]))
+        full, reduced = _both(
+            write_dicom(tmp_path / "image.dcm", IMAGE, changes=changes, transfer_syntax=LOSSLESS[name])
+        )
         assert (full.step, reduced.step) == (1, 5)
         assert (reduced.padding, reduced.value_scale) == (full.padding, full.value_scale)
         assert reduced.window == full.window
@@ -165,39 +174,39 @@ def test_tables_that_are_no_straight_lines_are_applied_where_they_belong(tmp_pat
     table.LUTData = (4095 * (np.arange(4096) / 4095) ** 3).astype("<u2").tolist()
     table["LUTDescriptor"].VR = table["LUTData"].VR = "US"
     for keyword in ("ModalityLUTSequence", "VOILUTSequence"):
-        full, reduced = _both(write_dicom(tmp_path / "film.dcm", FILM, changes={keyword: [table]}))
+        full, reduced = _both(write_dicom(tmp_path / "image.dcm", IMAGE, changes={keyword: [table]}))
         assert reduced.step == 5
         assert _difference(full, reduced) <= 0.01
     # each pixel through the table and then averaged, which is not the table of the average
-    modality = write_dicom(tmp_path / "film.dcm", FILM, changes={"ModalityLUTSequence": [table]})
-    expected = np.array(table.LUTData)[FILM[:820]].reshape(164, 5, 144, 5).mean((1, 3))
+    modality = write_dicom(tmp_path / "image.dcm", IMAGE, changes={"ModalityLUTSequence": [table]})
+    expected = np.array(table.LUTData)[IMAGE[:820]].reshape(164, 5, 144, 5).mean((1, 3))
     np.testing.assert_allclose(_both(modality)[1].pixels[:164], expected, rtol=1e-5)
 
 
 def test_bits_above_the_stored_ones_do_not_count(tmp_path: Path) -> None:
-    with_overlay = FILM.copy()
+    with_overlay = IMAGE.copy()
     with_overlay[::3] |= 0x8000
     changes = {"PixelData": with_overlay.tobytes()}
-    full, reduced = _both(write_dicom(tmp_path / "film.dcm", FILM, changes=changes))
-    np.testing.assert_array_equal(full.pixels, FILM)
+    full, reduced = _both(write_dicom(tmp_path / "image.dcm", IMAGE, changes=changes))
+    np.testing.assert_array_equal(full.pixels, IMAGE)
     assert _difference(full, reduced) == 0
 
 
 def test_frames_are_reduced_one_by_one(tmp_path: Path) -> None:
-    films = np.stack([FILM, FILM[::-1]])
-    changes = {"NumberOfFrames": 2, "PixelData": films.astype("<u2").tobytes()}
-    path = write_dicom(tmp_path / "frames.dcm", FILM, changes=changes)
+    images = np.stack([IMAGE, IMAGE[::-1]])
+    changes = {"NumberOfFrames": 2, "PixelData": images.astype("<u2").tobytes()}
+    path = write_dicom(tmp_path / "frames.dcm", IMAGE, changes=changes)
     second = decode(path.read_bytes(), ImageRef(path=path, frame=1), needed=NEEDED)
-    np.testing.assert_allclose(second.pixels, block_means(films[1], 5))
+    np.testing.assert_allclose(second.pixels, block_means(images[1], 5))
 
 
 def test_rasters_are_turned_and_reduced(tmp_path: Path) -> None:
     turned = Picture.Exif()
     turned[0x0112] = 6
-    grey = Picture.fromarray(scaled(FILM, 8))
+    grey = Picture.fromarray(scaled(IMAGE, 8))
     for suffix in (".jpg", ".png"):
-        grey.save(tmp_path / f"film{suffix}", exif=turned, **({"quality": 95} if suffix == ".jpg" else {}))
-        full, reduced = _both(tmp_path / f"film{suffix}")
+        grey.save(tmp_path / f"image{suffix}", exif=turned, **({"quality": 95} if suffix == ".jpg" else {}))
+        full, reduced = _both(tmp_path / f"image{suffix}")
         assert full.pixels.shape == (720, 823)
         assert (reduced.full_rows, reduced.full_columns) == (720, 823)
         # the cosine transform only halves: 720 // 4 leaves more than 139.1, 720 // 8 does not
@@ -206,10 +215,10 @@ def test_rasters_are_turned_and_reduced(tmp_path: Path) -> None:
 
 
 def test_colour_is_refused_reduced_or_not(tmp_path: Path) -> None:
-    tinted = np.stack([scaled(FILM, 8)] * 3, axis=2)
+    tinted = np.stack([scaled(IMAGE, 8)] * 3, axis=2)
     tinted[::25, ::25, 0] //= 2  # one pixel in 625, which an average would hide
     for suffix in (".png", ".jpg"):
-        path = tmp_path / f"film{suffix}"
+        path = tmp_path / f"image{suffix}"
         Picture.fromarray(tinted).save(path, **({"quality": 100, "subsampling": 0} if suffix == ".jpg" else {}))
         for needed in (None, NEEDED):
             with pytest.raises(InputProblem) as caught:
@@ -219,10 +228,10 @@ def test_colour_is_refused_reduced_or_not(tmp_path: Path) -> None:
 
 def test_refusals_are_the_same_reduced(tmp_path: Path) -> None:
     grey = np.full((800, 700), 1000, np.uint16)
-    strip = np.tile(FILM, (3, 1))
-    for pixels, code in ((grey, "blank"), (strip, "aspect"), (FILM, None)):
+    strip = np.tile(IMAGE, (3, 1))
+    for pixels, code in ((grey, "blank"), (strip, "aspect"), (IMAGE, None)):
         for name in ("explicit-little", "jpeg2000-lossless", "rle"):
-            images = _both(write_dicom(tmp_path / "film.dcm", pixels, transfer_syntax=LOSSLESS[name]))
+            images = _both(write_dicom(tmp_path / "image.dcm", pixels, transfer_syntax=LOSSLESS[name]))
             found = [problem.code if (problem := check_pixels(image)) else None for image in images]
             assert found == [code, code], name
 
@@ -231,10 +240,10 @@ def test_refusals_are_the_same_reduced(tmp_path: Path) -> None:
 
 
 def _wavelet_file(path: Path, pixels: np.ndarray[Any, Any], **options: Any) -> Path:
-    """A film compressed by Pillow, which can tile and take fewer levels."""
+    """An image compressed by Pillow, which can tile and take fewer levels."""
     stream = io.BytesIO()
     Picture.fromarray(pixels).save(stream, "JPEG2000", no_jp2=True, **options)
-    write_dicom(path, FILM)
+    write_dicom(path, IMAGE)
     dataset = dcmread(path)
     dataset.Rows, dataset.Columns = pixels.shape
     # Pillow takes values of 16 bits
@@ -248,32 +257,32 @@ def _wavelet_file(path: Path, pixels: np.ndarray[Any, Any], **options: Any) -> P
 
 @pytest.mark.parametrize("columns", [720, 721, 722, 723, 724, 725])
 def test_wavelets_of_any_size_are_read_reduced(columns: int, tmp_path: Path) -> None:
-    film = chest_phantom(800 + columns % 8, columns, 7, abnormal=True)
-    full, reduced = _both(write_dicom(tmp_path / "film.dcm", film, transfer_syntax=WAVELETS))
+    image = chest_phantom(800 + columns % 8, columns, 7, abnormal=True)
+    full, reduced = _both(write_dicom(tmp_path / "image.dcm", image, transfer_syntax=WAVELETS))
     # 720 / 8 is not below 1.25 x 69.6
     assert reduced.step == 8
-    assert reduced.pixels.shape == (-(-film.shape[0] // 8), -(-columns // 8))
+    assert reduced.pixels.shape == (-(-image.shape[0] // 8), -(-columns // 8))
     assert _difference(full, reduced) <= 1.5
 
 
 @pytest.mark.parametrize("levels", [1, 2, 6])
 def test_a_stream_with_fewer_levels_is_read_at_what_it_has(levels: int, tmp_path: Path) -> None:
-    film = scaled(FILM, 16)
-    full, reduced = _both(_wavelet_file(tmp_path / "film.dcm", film, num_resolutions=levels))
-    np.testing.assert_array_equal(full.pixels, film)
+    image = scaled(IMAGE, 16)
+    full, reduced = _both(_wavelet_file(tmp_path / "image.dcm", image, num_resolutions=levels))
+    np.testing.assert_array_equal(full.pixels, image)
     # one resolution is no level to spare: the whole is decoded, and averaged over blocks
     assert reduced.step == {1: 5, 2: 2, 6: 8}[levels]
     assert _difference(full, reduced) <= (0.01 if levels == 1 else 1.5)
 
 
 def test_tiles_are_read_in_full(tmp_path: Path) -> None:
-    full, reduced = _both(_wavelet_file(tmp_path / "film.dcm", scaled(FILM, 16), tile_size=(200, 150)))
+    full, reduced = _both(_wavelet_file(tmp_path / "image.dcm", scaled(IMAGE, 16), tile_size=(200, 150)))
     assert reduced.step == 5
     assert _difference(full, reduced) <= 0.01
 
 
 def test_a_stream_may_state_the_containers_precision(tmp_path: Path) -> None:
-    path = _wavelet_file(tmp_path / "film.dcm", FILM)
+    path = _wavelet_file(tmp_path / "image.dcm", IMAGE)
     for bits, step in ((12, 8), (10, 5)):
         dataset = dcmread(path)
         dataset.BitsStored, dataset.HighBit, dataset.WindowCenter, dataset.WindowWidth = bits, bits - 1, 2048, 4096
@@ -286,7 +295,7 @@ def test_a_stream_may_state_the_containers_precision(tmp_path: Path) -> None:
 
 
 def test_a_precision_that_is_not_the_headers_is_read_in_full(tmp_path: Path) -> None:
-    path = write_dicom(tmp_path / "film.dcm", FILM, transfer_syntax=WAVELETS)
+    path = write_dicom(tmp_path / "image.dcm", IMAGE, transfer_syntax=WAVELETS)
     dataset = dcmread(path)
     dataset.BitsStored, dataset.HighBit = 14, 13
     dataset.save_as(path)
@@ -297,25 +306,25 @@ def test_a_precision_that_is_not_the_headers_is_read_in_full(tmp_path: Path) -> 
 
 def test_padding_signs_and_colours_are_read_in_full(tmp_path: Path) -> None:
     for options in ({"signed": True}, {"changes": {"PixelPaddingValue": 0}}, {"photometric": "RGB"}):
-        path = write_dicom(tmp_path / "film.dcm", FILM, transfer_syntax=WAVELETS, **options)
+        path = write_dicom(tmp_path / "image.dcm", IMAGE, transfer_syntax=WAVELETS, **options)
         full, reduced = _both(path)
         assert reduced.step == 5
         assert _difference(full, reduced) <= 0.01
 
 
 def test_a_window_beside_the_pixels_is_judged_by_all_of_them(tmp_path: Path) -> None:
-    film = np.minimum(FILM, 2000)
-    film[400, 400] = 4000  # the window shows this pixel and no other, which averages would not know
+    image = np.minimum(IMAGE, 2000)
+    image[400, 400] = 4000  # the window shows this pixel and no other, which averages would not know
     changes = {"WindowCenter": 3900, "WindowWidth": 400}
-    full, reduced = _both(write_dicom(tmp_path / "film.dcm", film, transfer_syntax=WAVELETS, changes=changes))
+    full, reduced = _both(write_dicom(tmp_path / "image.dcm", image, transfer_syntax=WAVELETS, changes=changes))
     assert "window_ignored" not in full.notes
     assert reduced.notes == full.notes
     assert reduced.window == full.window
 
 
-def _outcome(data: bytes, *, needed: Needed | None) -> str:
+def _outcome(data: bytes, *, needed: TargetSize | None) -> str:
     try:
-        image = decode(data, ImageRef(path=Path("film.dcm")), needed=needed)
+        image = decode(data, ImageRef(path=Path("image.dcm")), needed=needed)
     except InputProblem as error:
         return error.reason.code
     return "read" if image.full_rows else "?"
@@ -326,7 +335,7 @@ def _outcome(data: bytes, *, needed: Needed | None) -> str:
 )
 def test_damage_is_never_hidden_by_reading_less(name: str, tmp_path: Path) -> None:
     syntax = {**LOSSLESS, **LOSSY}[name]
-    path = write_dicom(tmp_path / "film.dcm", FILM, transfer_syntax=syntax, bits=8 if name == "jpeg-baseline" else 12)
+    path = write_dicom(tmp_path / "image.dcm", IMAGE, transfer_syntax=syntax, bits=8 if name == "jpeg-baseline" else 12)
     data = path.read_bytes()
     random = np.random.default_rng(4)
     for share in (0.3, 0.7, 0.95):
@@ -343,7 +352,7 @@ def test_damage_is_never_hidden_by_reading_less(name: str, tmp_path: Path) -> No
 
 def test_a_main_header_is_read_as_the_standard_says(tmp_path: Path) -> None:
     stream = io.BytesIO()
-    Picture.fromarray(scaled(FILM, 16)).save(stream, "JPEG2000", no_jp2=True, num_resolutions=4)
+    Picture.fromarray(scaled(IMAGE, 16)).save(stream, "JPEG2000", no_jp2=True, num_resolutions=4)
     source = stream.getvalue()
     found = wavelets_of(source)
     assert found is not None
@@ -365,31 +374,31 @@ def test_a_main_header_is_read_as_the_standard_says(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["explicit-little", "explicit-big", "deflated", "rle", "jpeg-lossless-sv1"])
 def test_one_pixel_and_long_lines_are_read_whole(name: str, tmp_path: Path) -> None:
     for rows, columns in ((1, 1), (1, 300), (40, 30_000)):
-        film = (np.arange(rows * columns).reshape(rows, columns) % 4096).astype(np.uint16)
-        full, reduced = _both(write_dicom(tmp_path / "film.dcm", film, transfer_syntax=LOSSLESS[name]))
+        image = (np.arange(rows * columns).reshape(rows, columns) % 4096).astype(np.uint16)
+        full, reduced = _both(write_dicom(tmp_path / "image.dcm", image, transfer_syntax=LOSSLESS[name]))
         assert (reduced.step, reduced.pixels.shape) == (1, (rows, columns))
         np.testing.assert_array_equal(full.pixels, reduced.pixels)
 
 
 def test_one_pixel_of_wavelets_or_cosines_is_read_whole(tmp_path: Path) -> None:
     pixel = np.full((1, 1), 40000, np.uint16)
-    full, reduced = _both(_wavelet_file(tmp_path / "film.dcm", pixel, num_resolutions=1))
+    full, reduced = _both(_wavelet_file(tmp_path / "image.dcm", pixel, num_resolutions=1))
     assert full.pixels.tolist() == reduced.pixels.tolist() == [[40000]]
     syntax = LOSSY["jpeg-baseline"]
-    full, reduced = _both(write_dicom(tmp_path / "film.dcm", pixel // 16, transfer_syntax=syntax, bits=8))
+    full, reduced = _both(write_dicom(tmp_path / "image.dcm", pixel // 16, transfer_syntax=syntax, bits=8))
     assert full.pixels.tolist() == reduced.pixels.tolist() == [[2500 >> 4]]
 
 
 def test_thirty_thousand_pixels_a_side_are_refused_before_they_are_decoded(tmp_path: Path) -> None:
-    path = write_dicom(tmp_path / "film.dcm", FILM, changes={"Rows": 30_000, "Columns": 30_000})
+    path = write_dicom(tmp_path / "image.dcm", IMAGE, changes={"Rows": 30_000, "Columns": 30_000})
     assert _outcome(path.read_bytes(), needed=NEEDED) == "too_large"
 
 
-def test_a_long_film_of_thirty_thousand_rows_is_reduced(tmp_path: Path) -> None:
-    film = np.tile(FILM[:100, :400], (300, 1))
+def test_a_long_image_of_thirty_thousand_rows_is_reduced(tmp_path: Path) -> None:
+    image = np.tile(IMAGE[:100, :400], (300, 1))
     stream = io.BytesIO()
-    Picture.fromarray(scaled(film, 8)).save(stream, "JPEG")
-    path = tmp_path / "film.jpg"
+    Picture.fromarray(scaled(image, 8)).save(stream, "JPEG")
+    path = tmp_path / "image.jpg"
     path.write_bytes(stream.getvalue())
     image = decode(path.read_bytes(), ImageRef(path=path), needed=NEEDED)
     assert (image.step, image.pixels.shape, image.full_rows) == (2, (15_000, 200), 30_000)
@@ -416,11 +425,11 @@ def test_a_frame_that_is_laid_out_otherwise_is_left_to_pydicom(header: tuple[int
 
 
 def test_a_plane_that_is_too_short_is_left_to_pydicom(tmp_path: Path) -> None:
-    path = write_dicom(tmp_path / "film.dcm", FILM, transfer_syntax=RLELossless)
+    path = write_dicom(tmp_path / "image.dcm", IMAGE, transfer_syntax=RLELossless)
     dataset = dcmread(path)
     source = get_frame(dataset.PixelData, 0, number_of_frames=1)
     for kind, frame in (("i2", source), ("u2", source[:5000]), ("u1", source)):
-        decoded = decode_run_lengths(frame, *FILM.shape, kind)
+        decoded = decode_run_lengths(frame, *IMAGE.shape, kind)
         assert (decoded is None) == (kind != "i2")
 
 
@@ -434,23 +443,23 @@ def test_a_plane_that_is_too_short_is_left_to_pydicom(tmp_path: Path) -> None:
 def test_only_what_a_codec_makes_itself_is_approximate(name: str, is_approximate: bool, tmp_path: Path) -> None:
     syntax = {**LOSSLESS, **LOSSY}[name]
     bits = 8 if name == "jpeg-baseline" else 12
-    path = write_dicom(tmp_path / "film.dcm", scaled(FILM, bits), bits=bits, transfer_syntax=syntax)
+    path = write_dicom(tmp_path / "image.dcm", scaled(IMAGE, bits), bits=bits, transfer_syntax=syntax)
     full, reduced = _both(path)
     assert reduced.is_reduced
     assert (full.is_approximate, reduced.is_approximate) == (False, is_approximate)
 
 
 def test_the_other_process_says_so_too(tmp_path: Path) -> None:
-    path = write_dicom(tmp_path / "film.dcm", FILM, transfer_syntax=WAVELETS)
-    with ReaderPool(1, timeout_s=60, memory_limit_mb=2048) as pool:
+    path = write_dicom(tmp_path / "image.dcm", IMAGE, transfer_syntax=WAVELETS)
+    with DecoderPool(1, timeout_s=60, memory_limit_mb=2048) as pool:
         reads = [pool.read(ImageRef(path=path), SPEC, detail=detail) for detail in ("needed", "finer", "full")]
     assert [read.is_approximate for read in reads] == [True, True, False]
 
 
 def test_a_jpeg_is_approximate_where_it_is_reduced(tmp_path: Path) -> None:
-    picture = Picture.fromarray(scaled(FILM, 8))
+    picture = Picture.fromarray(scaled(IMAGE, 8))
     for size, is_approximate in (((720, 823), True), ((90, 100), False)):
-        path = tmp_path / "film.jpg"
+        path = tmp_path / "image.jpg"
         picture.resize(size).save(path)
         assert _both(path)[1].is_approximate is is_approximate
 
@@ -459,10 +468,10 @@ def test_a_jpeg_is_approximate_where_it_is_reduced(tmp_path: Path) -> None:
 
 
 def test_high_throughput_wavelets_are_what_the_other_decoder_reads(tmp_path: Path) -> None:
-    film = chest_phantom(803, 721, 7, abnormal=True)
-    path = write_dicom(tmp_path / "film.dcm", film, transfer_syntax=HTJ2KLossless)
+    image = chest_phantom(803, 721, 7, abnormal=True)
+    path = write_dicom(tmp_path / "image.dcm", image, transfer_syntax=HTJ2KLossless)
     frame = get_frame(dcmread(path).PixelData, 0, number_of_frames=1)
-    np.testing.assert_array_equal(decode_high_throughput(frame), film)
+    np.testing.assert_array_equal(decode_high_throughput(frame), image)
     for step in (2, 4, 8):
         fast, slow = decode_fast_wavelets(frame, step), decode_wavelets(frame, step, 16)
         assert fast is not None and fast.shape == slow.shape
@@ -471,13 +480,13 @@ def test_high_throughput_wavelets_are_what_the_other_decoder_reads(tmp_path: Pat
 
 
 def test_high_throughput_wavelets_that_are_cut_or_of_another_kind_are_left_to_the_other_decoder(tmp_path: Path) -> None:
-    path = write_dicom(tmp_path / "film.dcm", FILM, transfer_syntax=HTJ2KLossless)
+    path = write_dicom(tmp_path / "image.dcm", IMAGE, transfer_syntax=HTJ2KLossless)
     frame = get_frame(dcmread(path).PixelData, 0, number_of_frames=1).rstrip(b"\0")
     assert is_whole_codestream(frame) and is_whole_codestream(frame + bytes(20))
     for share in (0.02, 0.5, 0.99):
         assert decode_high_throughput(frame[: int(len(frame) * share)]) is None
     assert decode_high_throughput(b"") is None and decode_high_throughput(frame, level=30) is None
-    plain = write_dicom(tmp_path / "plain.dcm", FILM, transfer_syntax=JPEG2000Lossless)
+    plain = write_dicom(tmp_path / "plain.dcm", IMAGE, transfer_syntax=JPEG2000Lossless)
     assert decode_high_throughput(get_frame(dcmread(plain).PixelData, 0, number_of_frames=1)) is None
 
 
@@ -487,29 +496,31 @@ def test_high_throughput_wavelets_that_are_cut_or_of_another_kind_are_left_to_th
 @pytest.mark.parametrize("bits", [8, 12, 16])
 @pytest.mark.parametrize("name", ["jpeg-lossless", "jpeg-lossless-sv1"])
 def test_lossless_jpeg_is_what_the_other_decoder_reads(name: str, bits: int, tmp_path: Path) -> None:
-    dataset = dcmread(write_dicom(tmp_path / "film.dcm", scaled(FILM, bits), bits=bits, transfer_syntax=LOSSLESS[name]))
+    dataset = dcmread(
+        write_dicom(tmp_path / "image.dcm", scaled(IMAGE, bits), bits=bits, transfer_syntax=LOSSLESS[name])
+    )
     frame = get_frame(dataset.PixelData, 0, number_of_frames=1)
-    decoded = decode_lossless_jpeg(frame, *FILM.shape, dataset.BitsAllocated // 8)
+    decoded = decode_lossless_jpeg(frame, *IMAGE.shape, dataset.BitsAllocated // 8)
     other = get_decoder(dataset.file_meta.TransferSyntaxUID).as_array(dataset, decoding_plugin="gdcm")[0]
     np.testing.assert_array_equal(decoded, other)
 
 
 def test_lossless_jpeg_without_its_end_is_not_made_up(tmp_path: Path) -> None:
-    dataset = dcmread(write_dicom(tmp_path / "film.dcm", FILM, transfer_syntax=LOSSLESS["jpeg-lossless-sv1"]))
+    dataset = dcmread(write_dicom(tmp_path / "image.dcm", IMAGE, transfer_syntax=LOSSLESS["jpeg-lossless-sv1"]))
     frame = get_frame(dataset.PixelData, 0, number_of_frames=1)
     for source in (frame[: len(frame) // 2], frame[:-4], b""):
         with pytest.raises(Unreadable, match="cut short"):
-            decode_lossless_jpeg(source, *FILM.shape, 2)
+            decode_lossless_jpeg(source, *IMAGE.shape, 2)
     for padding in (b"\0", b"\xff", b"\x20\0\0"):  # what old encoders left behind the end
-        np.testing.assert_array_equal(decode_lossless_jpeg(frame + padding, *FILM.shape, 2), FILM)
-    assert decode_lossless_jpeg(frame, *FILM.shape, 1) is None
-    assert decode_lossless_jpeg(frame, FILM.shape[0] + 1, FILM.shape[1], 2) is None
+        np.testing.assert_array_equal(decode_lossless_jpeg(frame + padding, *IMAGE.shape, 2), IMAGE)
+    assert decode_lossless_jpeg(frame, *IMAGE.shape, 1) is None
+    assert decode_lossless_jpeg(frame, IMAGE.shape[0] + 1, IMAGE.shape[1], 2) is None
 
 
 def test_grey_of_a_colour_jpeg_in_dicom_is_read_in_full(tmp_path: Path) -> None:
     changes = {"PhotometricInterpretation": "RGB"}
     path = write_dicom(
-        tmp_path / "film.dcm", FILM, transfer_syntax=JPEGBaseline8Bit, photometric="RGB", changes=changes
+        tmp_path / "image.dcm", IMAGE, transfer_syntax=JPEGBaseline8Bit, photometric="RGB", changes=changes
     )
     full, reduced = _both(path)
     assert reduced.step == 5

@@ -14,7 +14,7 @@ from fieldray.domain.study import ImageRef
 from fieldray.errors import Unreadable
 from fieldray.imaging.source import content_hash, read_bytes
 
-REF = ImageRef(path=Path("film.dcm"))
+REF = ImageRef(path=Path("image.dcm"))
 
 
 class _TornOut(io.BytesIO):

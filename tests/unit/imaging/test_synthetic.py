@@ -1,4 +1,4 @@
-"""The films made by code."""
+"""The images made by code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fieldray.imaging.discover import discover, group
 from fieldray.imaging.synthetic import chest_phantom, write_studies
 
 
-def test_the_same_seed_gives_the_same_film() -> None:
+def test_the_same_seed_gives_the_same_image() -> None:
     first, again, other = (chest_phantom(200, 160, seed, abnormal=False) for seed in (1, 1, 2))
     np.testing.assert_array_equal(first, again)
     assert (first != other).mean() > 0.5

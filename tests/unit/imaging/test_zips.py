@@ -19,15 +19,15 @@ from fieldray.errors import Unreadable
 from fieldray.imaging.archive import open_archive
 from fieldray.imaging.discover import discover
 from fieldray.imaging.limits import MAX_ZIP_MEMBERS
-from fieldray.imaging.pool import PoolClosed, ReaderPool
+from fieldray.imaging.pool import DecoderPool, PoolClosed
 from fieldray.imaging.source import content_hash, open_file, read_bytes
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.imaging.zip_members import answer
-from fieldray.wire import Message
+from fieldray.processes.wire import Message
 from phantoms import write_dicom
 from strange_services import reader_command
 
-FILM = chest_phantom(64, 64, 7, abnormal=False)
+IMAGE = chest_phantom(64, 64, 7, abnormal=False)
 METHODS = {
     "stored": zipfile.ZIP_STORED,
     "deflate": zipfile.ZIP_DEFLATED,
@@ -39,25 +39,25 @@ _FEW_BYTES = 16 * 2**20
 
 
 @pytest.fixture(scope="module")
-def film(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    return write_dicom(tmp_path_factory.mktemp("film") / "film.dcm", FILM).read_bytes()
+def image(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return write_dicom(tmp_path_factory.mktemp("image") / "image.dcm", IMAGE).read_bytes()
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[ReaderPool]:
+def pool() -> Iterator[DecoderPool]:
     """Its child has started, and what it starts with it, before a test looks for what is left behind."""
-    with ReaderPool(1, timeout_s=60, memory_limit_mb=1024) as pool:
+    with DecoderPool(1, timeout_s=60, memory_limit_mb=1024) as pool:
         with pytest.raises(Unreadable):
             pool.content_hash(ImageRef(path=Path("nowhere.zip"), member="nothing"))
         yield pool
 
 
 @pytest.fixture(scope="module")
-def bombs(tmp_path_factory: pytest.TempPathFactory, film: bytes) -> dict[str, bytes]:
-    """Zip files of one film with 64 MB of zeros behind it, by method."""
-    folder, data = tmp_path_factory.mktemp("bombs"), film + bytes(_BOMB_BYTES)
+def bombs(tmp_path_factory: pytest.TempPathFactory, image: bytes) -> dict[str, bytes]:
+    """Zip files of one image with 64 MB of zeros behind it, by method."""
+    folder, data = tmp_path_factory.mktemp("bombs"), image + bytes(_BOMB_BYTES)
     packed = ("deflate", "bzip2", "LZMA")
-    return {name: _zip(folder / name, [("film.dcm", data)], METHODS[name]).read_bytes() for name in packed}
+    return {name: _zip(folder / name, [("image.dcm", data)], METHODS[name]).read_bytes() for name in packed}
 
 
 def _zip(path: Path, members: Sequence[tuple[str, bytes]], method: int = zipfile.ZIP_DEFLATED) -> Path:
@@ -83,12 +83,12 @@ def _stating(path: Path, bomb: bytes, size_bytes: int) -> Path:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_members_are_the_bytes_that_were_packed(method: str, tmp_path: Path, film: bytes) -> None:
+def test_members_are_the_bytes_that_were_packed(method: str, tmp_path: Path, image: bytes) -> None:
     long = bytes(range(256)) * 10_000
-    path = _zip(tmp_path / "z.zip", [("a", film), ("b", long), ("c", b"x")], METHODS[method])
+    path = _zip(tmp_path / "z.zip", [("a", image), ("b", long), ("c", b"x")], METHODS[method])
     with path.open("rb") as stream:
         archive = open_archive(stream)
-        assert [archive.read(name) for name in "abc"] == [film, long, b"x"]
+        assert [archive.read(name) for name in "abc"] == [image, long, b"x"]
         assert archive.read("b", limit=100_000) == long[:100_000]
         assert max(map(len, archive.parts("b"))) <= 2**20
 
@@ -105,17 +105,17 @@ def test_a_bomb_that_lies_about_its_size_takes_no_memory(
         (found,) = discover([path])
         for read in (read_bytes, content_hash):
             with pytest.raises(Unreadable) as caught:
-                read(ImageRef(path=path, member="film.dcm"))
+                read(ImageRef(path=path, member="image.dcm"))
             assert caught.value.reason.code == "damaged"
         assert tracemalloc.get_traced_memory()[1] < _FEW_BYTES
     finally:
         tracemalloc.stop()
-    assert found.member == "film.dcm"
+    assert found.member == "image.dcm"
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_member_that_is_cut_or_changed_is_damaged(method: str, tmp_path: Path, film: bytes) -> None:
-    path = _zip(tmp_path / "z.zip", [("film.dcm", film)], METHODS[method])
+def test_a_member_that_is_cut_or_changed_is_damaged(method: str, tmp_path: Path, image: bytes) -> None:
+    path = _zip(tmp_path / "z.zip", [("image.dcm", image)], METHODS[method])
     whole = path.read_bytes()
     middle = whole.index(b"PK\x01\x02") // 2
     for harmed in (
@@ -124,22 +124,22 @@ def test_a_member_that_is_cut_or_changed_is_damaged(method: str, tmp_path: Path,
     ):
         path.write_bytes(harmed)
         with pytest.raises(Unreadable) as caught:
-            read_bytes(ImageRef(path=path, member="film.dcm"))
+            read_bytes(ImageRef(path=path, member="image.dcm"))
         assert caught.value.reason.code == "damaged"
 
 
-def test_an_lzma_dictionary_of_gigabytes_is_not_made(tmp_path: Path, film: bytes) -> None:
-    path = _zip(tmp_path / "z.zip", [("film.dcm", film)], zipfile.ZIP_LZMA)
+def test_an_lzma_dictionary_of_gigabytes_is_not_made(tmp_path: Path, image: bytes) -> None:
+    path = _zip(tmp_path / "z.zip", [("image.dcm", image)], zipfile.ZIP_LZMA)
     data = bytearray(path.read_bytes())
     # local header, name, 2 bytes of version, 2 of length, 1 of properties
-    struct.pack_into("<I", data, 30 + len("film.dcm") + 5, 2**32 - 1)
+    struct.pack_into("<I", data, 30 + len("image.dcm") + 5, 2**32 - 1)
     path.write_bytes(data)
-    assert _codes(discover([path])) == [("film.dcm", "unsupported_compression")]
+    assert _codes(discover([path])) == [("image.dcm", "unsupported_compression")]
 
 
 @pytest.mark.parametrize(("method", "code"), [(97, "unsupported_compression"), (8, "damaged")])
-def test_a_listing_that_zipfile_does_not_take(method: int, code: str, tmp_path: Path, film: bytes) -> None:
-    path = _zip(tmp_path / "z.zip", [("film.dcm", film)])
+def test_a_listing_that_zipfile_does_not_take(method: int, code: str, tmp_path: Path, image: bytes) -> None:
+    path = _zip(tmp_path / "z.zip", [("image.dcm", image)])
     data = bytearray(path.read_bytes())
     at = data.rindex(b"PK\x01\x02")
     if method == 8:  # a version that is still to come: zipfile raises NotImplementedError
@@ -149,13 +149,13 @@ def test_a_listing_that_zipfile_does_not_take(method: int, code: str, tmp_path: 
     assert [found for _, found in _codes(discover([path]))] == [code]
 
 
-def test_memory_that_runs_out_is_the_file_s_reason_and_not_the_run_s(tmp_path: Path, film: bytes) -> None:
+def test_memory_that_runs_out_is_the_file_s_reason_and_not_the_run_s(tmp_path: Path, image: bytes) -> None:
     class _Full(io.BytesIO):
         def read(self, size: int | None = -1, /) -> bytes:
             raise MemoryError
 
-    good = write_dicom(tmp_path / "b.dcm", FILM)
-    (tmp_path / "a.dcm").write_bytes(film)
+    good = write_dicom(tmp_path / "b.dcm", IMAGE)
+    (tmp_path / "a.dcm").write_bytes(image)
 
     def opener(path: Path) -> BinaryIO:
         return open_file(path) if path == good else _Full()
@@ -215,8 +215,8 @@ def test_more_members_than_are_read_from_one_zip(tmp_path: Path) -> None:
     assert "Unpack it" in found.problem.text
 
 
-def test_the_first_members_come_before_the_last_are_looked_at(tmp_path: Path, film: bytes) -> None:
-    path = _zip(tmp_path / "z.zip", [(f"{number:03}", film) for number in range(100)])
+def test_the_first_members_come_before_the_last_are_looked_at(tmp_path: Path, image: bytes) -> None:
+    path = _zip(tmp_path / "z.zip", [(f"{number:03}", image) for number in range(100)])
     body = answer(Message({"path": str(path), "after": None})).body
     assert body["members"][0]["member"] == "000"
     assert len(body["members"]) <= 32
@@ -234,16 +234,16 @@ def test_more_is_unpacked_only_where_a_header_may_go_on(tmp_path: Path) -> None:
 # ---- what its members are called and are
 
 
-def test_names_that_lead_elsewhere_write_nothing(tmp_path: Path, film: bytes) -> None:
+def test_names_that_lead_elsewhere_write_nothing(tmp_path: Path, image: bytes) -> None:
     names = ["../../escape.dcm", "/etc/absolute.dcm", "C:\\windows.dcm", "a/../../b.dcm", "nul\0name.dcm"[:3]]
-    path = _zip(tmp_path / "z.zip", [(name, film) for name in names])
+    path = _zip(tmp_path / "z.zip", [(name, image) for name in names])
     assert sorted(_codes(discover([path]))) == sorted((name, None) for name in names)
     assert [entry.name for entry in tmp_path.rglob("*")] == ["z.zip"]
 
 
 def test_a_link_in_a_zip_is_not_followed(tmp_path: Path) -> None:
-    target = tmp_path / "film.dcm"
-    write_dicom(target, FILM)
+    target = tmp_path / "image.dcm"
+    write_dicom(target, IMAGE)
     link = zipfile.ZipInfo("link.dcm")
     link.create_system, link.external_attr = 3, 0o120777 << 16
     with zipfile.ZipFile(tmp_path / "z.zip", "w") as archive:
@@ -251,28 +251,28 @@ def test_a_link_in_a_zip_is_not_followed(tmp_path: Path) -> None:
     assert _codes(discover([tmp_path / "z.zip"])) == [("link.dcm", "not_an_image")]
 
 
-def test_a_zip_in_a_zip_is_said_and_not_opened(tmp_path: Path, film: bytes) -> None:
-    inner = _zip(tmp_path / "inner.zip", [("film.dcm", film)]).read_bytes()
-    path = _zip(tmp_path / "outer.zip", [("film.dcm", film), ("inner.zip", inner)])
-    assert _codes(discover([path])) == [("film.dcm", None), ("inner.zip", "nested_zip")]
+def test_a_zip_in_a_zip_is_said_and_not_opened(tmp_path: Path, image: bytes) -> None:
+    inner = _zip(tmp_path / "inner.zip", [("image.dcm", image)]).read_bytes()
+    path = _zip(tmp_path / "outer.zip", [("image.dcm", image), ("inner.zip", inner)])
+    assert _codes(discover([path])) == [("image.dcm", None), ("inner.zip", "nested_zip")]
 
 
-def test_files_of_one_name_in_a_zip_are_said(tmp_path: Path, film: bytes) -> None:
+def test_files_of_one_name_in_a_zip_are_said(tmp_path: Path, image: bytes) -> None:
     path = tmp_path / "z.zip"
     with pytest.warns(UserWarning, match="Duplicate name"):
-        _zip(path, [("a.dcm", film), ("b.dcm", film), ("a.dcm", film[:-2])])
+        _zip(path, [("a.dcm", image), ("b.dcm", image), ("a.dcm", image[:-2])])
     assert Counter(_codes(discover([path]))) == Counter([("a.dcm", None), ("b.dcm", None), (None, "double_members")])
-    assert read_bytes(ImageRef(path=path, member="a.dcm")) == film[:-2]
+    assert read_bytes(ImageRef(path=path, member="a.dcm")) == image[:-2]
     with pytest.warns(UserWarning, match="Duplicate name"):
-        _zip(path, [("a.dcm", film), ("a.dcm", film)])
+        _zip(path, [("a.dcm", image), ("a.dcm", image)])
     assert _codes(discover([path])) == [("a.dcm", None)]  # the same bytes: nothing is lost
 
 
 # ---- in a child
 
 
-def test_members_are_looked_at_in_a_child(tmp_path: Path, film: bytes, pool: ReaderPool) -> None:
-    members = [(f"{number:03}.dcm", film) for number in range(70)] + [("notes.txt", b"hi"), ("знімок.dcm", film)]
+def test_members_are_looked_at_in_a_child(tmp_path: Path, image: bytes, pool: DecoderPool) -> None:
+    members = [(f"{number:03}.dcm", image) for number in range(70)] + [("notes.txt", b"hi"), ("знімок.dcm", image)]
     path = _zip(tmp_path / "z.zip", members)
     ref = ImageRef(path=path)
     assert list(discover([path], members=pool.members)) == list(discover([path]))
@@ -281,7 +281,7 @@ def test_members_are_looked_at_in_a_child(tmp_path: Path, film: bytes, pool: Rea
     assert len(list(pool.members(ref))) == len(members)
 
 
-def test_a_child_says_what_is_wrong_with_the_whole_zip(tmp_path: Path, pool: ReaderPool) -> None:
+def test_a_child_says_what_is_wrong_with_the_whole_zip(tmp_path: Path, pool: DecoderPool) -> None:
     (tmp_path / "damaged.zip").write_bytes(b"PK\x03\x04" + bytes(100))
     _zip(tmp_path / "letter.docx", [("[Content_Types].xml", b"<x/>")])
     found = list(discover([tmp_path], members=pool.members))
@@ -293,29 +293,29 @@ def test_a_child_says_what_is_wrong_with_the_whole_zip(tmp_path: Path, pool: Rea
 
 @pytest.mark.parametrize("method", ["bzip2", "LZMA"])
 def test_a_bomb_costs_one_member_and_no_child(
-    method: str, tmp_path: Path, bombs: dict[str, bytes], pool: ReaderPool
+    method: str, tmp_path: Path, bombs: dict[str, bytes], pool: DecoderPool
 ) -> None:
     pids = pool.pids
     path = _stating(tmp_path / "bomb.zip", bombs[method], 9_000)
     (ref,) = discover([path], members=pool.members)
-    assert ref.member == "film.dcm"
+    assert ref.member == "image.dcm"
     read = pool.read(ref, InputSpec(height=64, width=48, margin=0.05))
     assert read.problem is not None
     assert read.problem.code == "damaged"
     assert pool.pids == pids
 
 
-def test_a_child_that_crashes_over_a_zip_costs_that_zip(tmp_path: Path, film: bytes) -> None:
-    _zip(tmp_path / "crash.zip", [("film.dcm", film)])
-    _zip(tmp_path / "good.zip", [("film.dcm", film)])
-    with ReaderPool(1, timeout_s=60, memory_limit_mb=1024, command=reader_command) as pool:
+def test_a_child_that_crashes_over_a_zip_costs_that_zip(tmp_path: Path, image: bytes) -> None:
+    _zip(tmp_path / "crash.zip", [("image.dcm", image)])
+    _zip(tmp_path / "good.zip", [("image.dcm", image)])
+    with DecoderPool(1, timeout_s=60, memory_limit_mb=1024, command=reader_command) as pool:
         found = [(ref.path.name, *_codes(iter([ref]))[0]) for ref in discover([tmp_path], members=pool.members)]
-    assert found == [("crash.zip", None, "decoder_crashed"), ("good.zip", "film.dcm", None)]
+    assert found == [("crash.zip", None, "decoder_crashed"), ("good.zip", "image.dcm", None)]
 
 
-def test_a_pool_that_is_closed_ends_the_search(tmp_path: Path, film: bytes) -> None:
-    path = _zip(tmp_path / "z.zip", [(f"{number:03}", film) for number in range(100)])
-    pool = ReaderPool(1, timeout_s=60, memory_limit_mb=1024)
+def test_a_pool_that_is_closed_ends_the_search(tmp_path: Path, image: bytes) -> None:
+    path = _zip(tmp_path / "z.zip", [(f"{number:03}", image) for number in range(100)])
+    pool = DecoderPool(1, timeout_s=60, memory_limit_mb=1024)
     search = discover([path], members=pool.members)
     assert next(search).member == "000"
     pool.close()

@@ -30,7 +30,7 @@ class Behaviour:
 
     dies: Callable[[list[int]], Reason | None] = lambda levels: None
     start_problem: Reason | None = None
-    why_not: Reason | None = None
+    unavailable_reason: Reason | None = None
     capacity: int = 1
     is_alive: bool = True
     score_shift: float = 0.0
@@ -46,7 +46,9 @@ class Behaviour:
         self.may_run.set()
 
     def kind(self, name: BackendName = "cpu") -> BackendKind:
-        return BackendKind(name=name, make=lambda: FakeBackend(self), why_not=lambda model: self.why_not)
+        return BackendKind(
+            name=name, make=lambda: FakeBackend(self), unavailable_reason=lambda model: self.unavailable_reason
+        )
 
 
 class FakeBackend:

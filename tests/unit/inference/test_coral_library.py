@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from fieldray.errors import BackendProblem
-from fieldray.inference.coral_library import LIBRARY_NAMES, StickLibrary, load_problem, pycoral_of_google
-from fieldray.inference.stick_lock import StickLock
+from fieldray.inference.coral.device_lock import DeviceLock
+from fieldray.inference.coral.library import LIBRARY_NAMES, EdgeTpuLibrary, load_problem, pycoral_of_google
 
 
 class WindowsError(OSError):
@@ -49,7 +49,7 @@ def test_the_installed_programs_loader_hides_the_words_in_the_cause() -> None:
 
 def test_no_library_of_several_names() -> None:
     with pytest.raises(BackendProblem) as caught:
-        StickLibrary(("libfieldray-none.so.1", "/nowhere/libfieldray-none.so.1"))
+        EdgeTpuLibrary(("libfieldray-none.so.1", "/nowhere/libfieldray-none.so.1"))
     assert caught.value.reason.code == "coral_no_library"
     assert dict(caught.value.reason.parameters) == {"name": "libfieldray-none.so.1"}
 
@@ -58,7 +58,7 @@ def test_a_text_file_is_no_library(tmp_path: Path) -> None:
     text = tmp_path / "libedgetpu.so.1"
     text.write_text("This is a text file of some length, and not a library at all.\n" * 20)
     with pytest.raises(BackendProblem) as caught:
-        StickLibrary(("libfieldray-none.so.1", str(text)))
+        EdgeTpuLibrary(("libfieldray-none.so.1", str(text)))
     assert caught.value.reason.code == "coral_bad_library"
 
 
@@ -85,17 +85,17 @@ def test_pycoral_is_told_apart_by_what_it_holds(
 def test_a_lock_has_one_holder_and_says_who(tmp_path: Path) -> None:
     import os
 
-    path = tmp_path / "stick-0.lock"
-    lock = StickLock(path)
+    path = tmp_path / "Edge TPU-0.lock"
+    lock = DeviceLock(path)
     with pytest.raises(BackendProblem) as caught:
-        StickLock(path)
+        DeviceLock(path)
     assert dict(caught.value.reason.parameters) == {"process": str(os.getpid())}
     lock.release()
     lock.release()
-    StickLock(path).release()
+    DeviceLock(path).release()
 
 
 def test_a_lock_file_left_behind_by_a_dead_process_locks_nobody_out(tmp_path: Path) -> None:
-    path = tmp_path / "stick-0.lock"
+    path = tmp_path / "Edge TPU-0.lock"
     path.write_text("999999999")
-    StickLock(path).release()
+    DeviceLock(path).release()

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.inference import coral_linux, coral_macos, coral_windows
-from fieldray.inference.coral_usb import UsbStick
+from fieldray.inference.coral import linux, macos, windows
+from fieldray.inference.coral.usb import UsbDevice
 
 READY = {"idVendor": "18d1", "idProduct": "9302", "speed": "5000", "busnum": "2", "devnum": "4"}
 BARE = READY | {"idVendor": "1a6e", "idProduct": "089a"}
@@ -19,19 +19,19 @@ def add_device(sysfs: Path, name: str, facts: dict[str, str]) -> None:
         (sysfs / name / key).write_text(value + "\n")
 
 
-def linux(tmp_path: Path) -> tuple[UsbStick, ...]:
-    return coral_linux.find_sticks(sysfs=tmp_path / "sys", nodes=tmp_path / "dev")
+def linux_devices(tmp_path: Path) -> tuple[UsbDevice, ...]:
+    return linux.find_devices(sysfs=tmp_path / "sys", nodes=tmp_path / "dev")
 
 
-def test_a_stick_with_and_without_its_firmware(tmp_path: Path) -> None:
+def test_a_edgetpu_with_and_without_its_firmware(tmp_path: Path) -> None:
     add_device(tmp_path / "sys", "2-1", READY)
     add_device(tmp_path / "sys", "1-4", BARE | {"speed": "480"})
     add_device(tmp_path / "sys", "1-2", {"idVendor": "046d", "idProduct": "c31c", "speed": "1.5"})
     add_device(tmp_path / "sys", "2-1:1.0", READY)  # an interface
     add_device(tmp_path / "sys", "usb2", {"idVendor": "1d6b", "idProduct": "0003"})
-    assert linux(tmp_path) == (
-        UsbStick(place="1-4", state="bare", port_mbit=480, is_on_weak_hub=False),
-        UsbStick(place="2-1", state="ready", port_mbit=5000, is_on_weak_hub=False),
+    assert linux_devices(tmp_path) == (
+        UsbDevice(place="1-4", state="bare", port_mbit=480, is_on_weak_hub=False),
+        UsbDevice(place="2-1", state="ready", port_mbit=5000, is_on_weak_hub=False),
     )
 
 
@@ -39,15 +39,15 @@ def test_a_stick_with_and_without_its_firmware(tmp_path: Path) -> None:
 def test_a_hub_without_power_of_its_own_is_found(tmp_path: Path, attributes: str | None, is_weak: bool | None) -> None:
     add_device(tmp_path / "sys", "2-1", {"bmAttributes": attributes} if attributes else {})
     add_device(tmp_path / "sys", "2-1.4", READY)
-    assert [stick.is_on_weak_hub for stick in linux(tmp_path)] == [is_weak]
+    assert [edgetpu.is_on_weak_hub for edgetpu in linux_devices(tmp_path)] == [is_weak]
 
 
-def test_a_tree_that_is_absent_or_torn_gives_no_stick(tmp_path: Path) -> None:
-    assert linux(tmp_path) == ()
+def test_a_tree_that_is_absent_or_torn_gives_no_edgetpu(tmp_path: Path) -> None:
+    assert linux_devices(tmp_path) == ()
     add_device(tmp_path / "sys", "2-1", {"idVendor": "18d1"})
     add_device(tmp_path / "sys", "2-2", {"idVendor": "zz", "idProduct": "9302"})
     add_device(tmp_path / "sys", "2-3", {"idVendor": "18d1", "idProduct": "9302", "speed": "unknown"})
-    assert linux(tmp_path) == (UsbStick(place="2-3", state="ready", is_on_weak_hub=False),)
+    assert linux_devices(tmp_path) == (UsbDevice(place="2-3", state="ready", is_on_weak_hub=False),)
 
 
 def test_the_node_of_the_device_is_where_bus_and_device_number_say(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_the_node_of_the_device_is_where_bus_and_device_number_say(tmp_path: Pat
     node = tmp_path / "dev" / "002" / "004"
     node.parent.mkdir(parents=True)
     node.touch()
-    assert [stick.is_writable for stick in linux(tmp_path)] == [True]
+    assert [edgetpu.is_writable for edgetpu in linux_devices(tmp_path)] == [True]
 
 
 IOREG = """\
@@ -85,13 +85,13 @@ IOREG = """\
 )
 def test_macos(speed: str, port_mbit: int | None) -> None:
     # 6353 = 0x18d1, 37634 = 0x9302, 18874368 = 0x1200000
-    expected = UsbStick(place="0x01200000", state="ready", port_mbit=port_mbit)
-    assert coral_macos.parse_listing(IOREG % speed) == (expected,)
-    assert coral_macos.parse_listing("") == ()
+    expected = UsbDevice(place="0x01200000", state="ready", port_mbit=port_mbit)
+    assert macos.parse_listing(IOREG % speed) == (expected,)
+    assert macos.parse_listing("") == ()
 
 
 def test_windows() -> None:
-    instances = coral_windows.split_multi_string(
+    instances = windows.split_multi_string(
         "USB\\ROOT_HUB30\\4&1A2B3C4D&0&0\0"
         "USB\\VID_046D&PID_C52B&MI_00\\7&2F1B9E&0&0000\0"
         "USB\\VID_18D1&PID_9302\\5&2d3a1f2c&0&7\0"
@@ -99,12 +99,12 @@ def test_windows() -> None:
         "usb\\vid_1a6e&pid_089a\\5&2d3a1f2c&0&8\0\0"
     )
     assert len(instances) == 5
-    assert coral_windows.parse_instances(instances) == (
-        UsbStick(place="5&2d3a1f2c&0&7", state="ready"),
-        UsbStick(place="5&2d3a1f2c&0&8", state="bare"),
+    assert windows.parse_instances(instances) == (
+        UsbDevice(place="5&2d3a1f2c&0&7", state="ready"),
+        UsbDevice(place="5&2d3a1f2c&0&8", state="bare"),
     )
 
 
 def test_the_systems_own_lists_can_be_asked_anywhere() -> None:
-    for find in (coral_linux.find_sticks, coral_macos.find_sticks, coral_windows.find_sticks):
+    for find in (linux.find_devices, macos.find_devices, windows.find_devices):
         assert isinstance(find(), tuple)

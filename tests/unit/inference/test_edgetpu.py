@@ -1,4 +1,4 @@
-"""Why the stick is not tried at all, and why its process ended."""
+"""Why the Edge TPU is not tried at all, and why its process ended."""
 
 from __future__ import annotations
 
@@ -7,35 +7,35 @@ from dataclasses import replace
 
 import pytest
 
-from faults.stick_models import stick_model
-from fieldray.child import ChildDied, ChildTimeout
+from faults.edgetpu_models import edgetpu_model
 from fieldray.domain.model import Model
-from fieldray.inference.coral_usb import UsbStick
-from fieldray.inference.edgetpu import edgetpu_kind, explain_end
+from fieldray.inference.coral.backend import edgetpu_kind, explain_end
+from fieldray.inference.coral.usb import UsbDevice
+from fieldray.processes.child import ChildDied, ChildTimeout
 from tiny_models import tiny_model
 
-STICK = UsbStick(place="2-1", state="ready", is_writable=True)
-COMPILED = stick_model()
+EDGETPU = UsbDevice(place="2-1", state="ready", is_writable=True)
+COMPILED = edgetpu_model()
 
 
 @pytest.mark.parametrize(
-    ("stick", "model", "code"),
+    ("edgetpu", "model", "code"),
     [
-        (STICK, COMPILED, None),
-        (replace(STICK, is_writable=None), COMPILED, None),
-        (replace(STICK, is_writable=False), COMPILED, "coral_no_permission"),
-        (STICK, tiny_model(), "no_edgetpu_file"),
-        (STICK, replace(COMPILED, edgetpu_file=COMPILED.cpu_file), "coral_not_compiled"),
-        (STICK, replace(COMPILED, edgetpu_file=b"TFL3"), "bad_model"),
+        (EDGETPU, COMPILED, None),
+        (replace(EDGETPU, is_writable=None), COMPILED, None),
+        (replace(EDGETPU, is_writable=False), COMPILED, "coral_no_permission"),
+        (EDGETPU, tiny_model(), "no_edgetpu_file"),
+        (EDGETPU, replace(COMPILED, edgetpu_file=COMPILED.cpu_file), "coral_not_compiled"),
+        (EDGETPU, replace(COMPILED, edgetpu_file=b"TFL3"), "bad_model"),
     ],
 )
-def test_why_a_stick_that_is_plugged_in_is_not_tried(stick: UsbStick, model: Model, code: str | None) -> None:
-    why = edgetpu_kind(find=lambda: (stick,)).why_not(model)
+def test_why_a_edgetpu_that_is_plugged_in_is_not_tried(edgetpu: UsbDevice, model: Model, code: str | None) -> None:
+    why = edgetpu_kind(find=lambda: (edgetpu,)).unavailable_reason(model)
     assert (why.code if why else None) == code
 
 
-def test_without_a_stick_and_a_library_there_is_no_stick() -> None:
-    why = edgetpu_kind(find=lambda: (), libraries=("libfieldray-none.so.1",)).why_not(COMPILED)
+def test_without_a_edgetpu_and_a_library_there_is_no_edgetpu() -> None:
+    why = edgetpu_kind(find=lambda: (), libraries=("libfieldray-none.so.1",)).unavailable_reason(COMPILED)
     assert why is not None and why.code == "edgetpu_not_here"
 
 

@@ -13,8 +13,8 @@ from backend_fakes import WAIT_S, Behaviour, Events, grey, grey_score
 
 from fieldray.domain.prediction import Prediction, Request
 from fieldray.errors import BackendProblem, StorageProblem
-from fieldray.inference.board import TRIES_PER_IMAGE
 from fieldray.inference.engine import Engine
+from fieldray.inference.scheduler import TRIES_PER_IMAGE
 from fieldray.reasons import reason
 from tiny_models import tiny_manifest, tiny_model
 
@@ -72,12 +72,12 @@ def test_what_people_are_told_of_a_start_and_an_end() -> None:
 
 
 def test_an_image_whose_backend_died_is_run_by_the_next_one() -> None:
-    stick, events = Behaviour(dies=dies_on(3)), Events()
-    with engine_of(stick.kind("edgetpu"), Behaviour().kind(), publish=events) as engine:
+    edgetpu, events = Behaviour(dies=dies_on(3)), Events()
+    with engine_of(edgetpu.kind("edgetpu"), Behaviour().kind(), publish=events) as engine:
         engine.open(MODEL)
         events.wait_for("edgetpu", "ready")
         events.wait_for("cpu", "ready")
-        stick.start_problem = DIED  # it does not come back
+        edgetpu.start_problem = DIED  # it does not come back
         answers = [answer(future) for future in [engine.submit(grey(level)) for level in range(6)]]
         gone = events.wait_for("edgetpu", "gone")
     assert [prediction.backend for prediction in answers] == ["edgetpu"] * 3 + ["cpu"] * 3
@@ -87,12 +87,12 @@ def test_an_image_whose_backend_died_is_run_by_the_next_one() -> None:
 
 
 def test_a_better_backend_takes_over_while_the_other_goes_on() -> None:
-    stick, events = Behaviour(), Events()
-    stick.may_start.clear()
-    with engine_of(stick.kind("edgetpu"), Behaviour().kind(), publish=events) as engine:
+    edgetpu, events = Behaviour(), Events()
+    edgetpu.may_start.clear()
+    with engine_of(edgetpu.kind("edgetpu"), Behaviour().kind(), publish=events) as engine:
         engine.open(MODEL)
         assert [answer(engine.submit(grey(level))).backend for level in range(3)] == ["cpu"] * 3
-        stick.may_start.set()
+        edgetpu.may_start.set()
         events.wait_for("edgetpu", "ready")
         assert answer(engine.submit(grey(9))).backend == "edgetpu"
     in_use = [(event.backend, event.in_use) for event in events.heard if event.state == "ready"]
@@ -100,14 +100,14 @@ def test_a_better_backend_takes_over_while_the_other_goes_on() -> None:
 
 
 def test_a_backend_that_fails_its_self_test_runs_no_image() -> None:
-    stick, events = Behaviour(score_shift=0.05), Events()
-    with engine_of(stick.kind("edgetpu"), Behaviour().kind(), publish=events) as engine:
+    edgetpu, events = Behaviour(score_shift=0.05), Events()
+    with engine_of(edgetpu.kind("edgetpu"), Behaviour().kind(), publish=events) as engine:
         engine.open(MODEL)
         gone = events.wait_for("edgetpu", "gone")
         assert answer(engine.submit(grey(77))).backend == "cpu"
     assert gone.reason is not None and gone.reason.code == "self_test"
-    assert [77] not in stick.runs
-    assert stick.starts == stick.closes == 1  # it is not tried again
+    assert [77] not in edgetpu.runs
+    assert edgetpu.starts == edgetpu.closes == 1  # it is not tried again
 
 
 def test_a_model_is_known_to_run_once_its_self_test_passed_and_before_an_image_is_run() -> None:
@@ -149,8 +149,8 @@ def test_a_model_runs_no_image_where_it_cannot_be_kept_that_it_ran() -> None:
 
 
 def test_a_device_that_was_never_there_is_not_spoken_of() -> None:
-    stick, events = Behaviour(why_not=reason("edgetpu_not_here")), Events()
-    with engine_of(stick.kind("edgetpu"), Behaviour().kind(), publish=events) as engine:
+    edgetpu, events = Behaviour(unavailable_reason=reason("edgetpu_not_here")), Events()
+    with engine_of(edgetpu.kind("edgetpu"), Behaviour().kind(), publish=events) as engine:
         engine.open(MODEL)
         events.wait_for("cpu", "ready")
         assert answer(engine.submit(grey(9))).backend == "cpu"
@@ -158,12 +158,12 @@ def test_a_device_that_was_never_there_is_not_spoken_of() -> None:
 
 
 def test_a_backend_that_is_not_there_says_why_and_may_come_later() -> None:
-    stick, events = Behaviour(why_not=reason("no_edgetpu_file")), Events()
-    with engine_of(stick.kind("edgetpu"), Behaviour().kind(), publish=events) as engine:
+    edgetpu, events = Behaviour(unavailable_reason=reason("no_edgetpu_file")), Events()
+    with engine_of(edgetpu.kind("edgetpu"), Behaviour().kind(), publish=events) as engine:
         engine.open(MODEL)
         assert events.wait_for("edgetpu", "gone").reason == reason("no_edgetpu_file")
-        assert stick.starts == 0
-        stick.why_not = None
+        assert edgetpu.starts == 0
+        edgetpu.unavailable_reason = None
         engine.reconsider("edgetpu")
         events.wait_for("edgetpu", "ready")
         assert answer(engine.submit(grey(1))).backend == "edgetpu"
@@ -385,11 +385,11 @@ def test_without_a_model_there_is_nothing_to_run() -> None:
 
 
 def test_only_the_chosen_device_is_used() -> None:
-    stick = Behaviour()
-    with engine_of(stick.kind("edgetpu"), Behaviour().kind(), device="cpu") as engine:
+    edgetpu = Behaviour()
+    with engine_of(edgetpu.kind("edgetpu"), Behaviour().kind(), device="cpu") as engine:
         engine.open(MODEL)
         assert answer(engine.submit(grey(1))).backend == "cpu"
-    assert stick.starts == 0
+    assert edgetpu.starts == 0
     with pytest.raises(BackendProblem) as caught:
         Engine(Events(), device="edgetpu")
     assert caught.value.reason.code == "edgetpu_not_here"
@@ -408,8 +408,8 @@ def test_no_image_is_lost_or_mixed_up_when_backends_die_at_random() -> None:
                 deaths[level] -= 1
             return DIED if doomed else None
 
-    stick, cpu, events = Behaviour(dies=dies, capacity=2), Behaviour(dies=dies), Events()
-    kinds = (replace(stick.kind("edgetpu"), restarts=planned), replace(cpu.kind(), restarts=planned))
+    edgetpu, cpu, events = Behaviour(dies=dies, capacity=2), Behaviour(dies=dies), Events()
+    kinds = (replace(edgetpu.kind("edgetpu"), restarts=planned), replace(cpu.kind(), restarts=planned))
     with engine_of(*kinds, publish=events) as engine:
         engine.open(MODEL)
         futures = [engine.submit(grey(level, request_id=2 * level)) for level in range(130, 230)]

@@ -29,7 +29,7 @@ def impatient_cpu() -> BackendKind:
     def make() -> WorkerBackend:
         return WorkerBackend(lambda model: model.cpu_file, run_timeout_s=0.5)
 
-    return BackendKind(name="cpu", make=make, why_not=lambda model: None)
+    return BackendKind(name="cpu", make=make, unavailable_reason=lambda model: None)
 
 
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])

@@ -14,7 +14,7 @@ from fieldray.inference.litert import NetworkSpec
 from fieldray.inference.messages import OpenRequest, answer_message, answers_of, run_message
 from fieldray.inference.runtime import RUNTIMES
 from fieldray.inference.service import Service
-from fieldray.wire import Message, read_message, write_message
+from fieldray.processes.wire import Message, read_message, write_message
 from tiny_models import tiny_inputs, tiny_manifest, tiny_model_bytes, tiny_scores
 
 ANSWER = Answer(

@@ -10,19 +10,19 @@ from backend_fakes import WAIT_S, Behaviour, Events, grey
 
 from fieldray.domain.prediction import Policy
 from fieldray.errors import BackendProblem
-from fieldray.inference.board import Board, Slot
 from fieldray.inference.engine import Engine
+from fieldray.inference.scheduler import BackendStatus, Scheduler
 from fieldray.reasons import reason
 from tiny_models import tiny_model
 
 MODEL = tiny_model()
 
 
-def ready_board(policy: Policy, *, stick_s: float, cpu_s: float) -> tuple[Board, Events]:
+def ready_board(policy: Policy, *, edgetpu_s: float, cpu_s: float) -> tuple[Scheduler, Events]:
     events = Events()
-    board = Board(["edgetpu", "cpu"], events, publishing=threading.RLock())
+    board = Scheduler(["edgetpu", "cpu"], events, publishing=threading.RLock())
     board.choose({"edgetpu", "cpu"}, policy)
-    for slot, image_s in zip(board.slots, (stick_s, cpu_s), strict=True):
+    for slot, image_s in zip(board.slots, (edgetpu_s, cpu_s), strict=True):
         board.enter(slot, "ready", image_s=image_s)
     return board, events
 
@@ -33,7 +33,7 @@ def in_use(events: Events) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("policy", "stick_s", "cpu_s", "served_by"),
+    ("policy", "edgetpu_s", "cpu_s", "served_by"),
     [
         ("accelerator", 0.07, 0.01, {"edgetpu"}),
         ("fastest", 0.07, 0.01, {"cpu"}),
@@ -41,8 +41,8 @@ def in_use(events: Events) -> set[str]:
         ("both", 0.07, 0.01, {"edgetpu", "cpu"}),
     ],
 )
-def test_who_serves(policy: Policy, stick_s: float, cpu_s: float, served_by: set[str]) -> None:
-    board, events = ready_board(policy, stick_s=stick_s, cpu_s=cpu_s)
+def test_who_serves(policy: Policy, edgetpu_s: float, cpu_s: float, served_by: set[str]) -> None:
+    board, events = ready_board(policy, edgetpu_s=edgetpu_s, cpu_s=cpu_s)
     assert in_use(events) == served_by
     future = board.submit(grey(1))
     takers = {slot.name for slot in board.slots if takes(board, slot)}
@@ -51,7 +51,7 @@ def test_who_serves(policy: Policy, stick_s: float, cpu_s: float, served_by: set
     assert not future.done() or future.exception()
 
 
-def takes(board: Board, slot: Slot) -> bool:
+def takes(board: Scheduler, slot: BackendStatus) -> bool:
     """Whether a lane of this slot is given the image, or would wait for another one."""
     taken: list[object] = []
     thread = threading.Thread(target=lambda: taken.extend(board.take(slot, 1) or []))
@@ -64,7 +64,7 @@ def takes(board: Board, slot: Slot) -> bool:
 
 
 def test_a_lost_device_serves_no_more_until_it_is_reconsidered() -> None:
-    board, events = ready_board("accelerator", stick_s=0.01, cpu_s=0.01)
+    board, events = ready_board("accelerator", edgetpu_s=0.01, cpu_s=0.01)
     board.lose("edgetpu", reason("coral_unplugged"))
     assert in_use(events) == {"cpu"}
     assert board.take(board.slots[0], 1) == []
@@ -72,33 +72,33 @@ def test_a_lost_device_serves_no_more_until_it_is_reconsidered() -> None:
     assert in_use(events) == {"edgetpu"}
 
 
-def test_a_stick_that_is_plugged_in_again_before_its_loss_was_noticed_is_started_again() -> None:
-    stick, events = Behaviour(), Events()
-    with Engine(events, kinds=[stick.kind("edgetpu"), Behaviour().kind()], restart_delay_s=0.001) as engine:
+def test_a_edgetpu_that_is_plugged_in_again_before_its_loss_was_noticed_is_started_again() -> None:
+    edgetpu, events = Behaviour(), Events()
+    with Engine(events, kinds=[edgetpu.kind("edgetpu"), Behaviour().kind()], restart_delay_s=0.001) as engine:
         engine.open(MODEL)
         events.wait_for("edgetpu", "ready")
-        stick.may_run.clear()
+        edgetpu.may_run.clear()
         future = engine.submit(grey(5))
-        assert stick.is_running.wait(WAIT_S)
+        assert edgetpu.is_running.wait(WAIT_S)
         engine.lost("edgetpu", reason("coral_unplugged"))
         engine.reconsider("edgetpu")
         assert future.result(WAIT_S).backend == "cpu"
-        stick.may_run.set()
+        edgetpu.may_run.set()
         deadline_s = time.monotonic() + WAIT_S
-        while stick.starts < 2 and time.monotonic() < deadline_s:
+        while edgetpu.starts < 2 and time.monotonic() < deadline_s:
             time.sleep(0.005)
-    assert stick.starts == 2
+    assert edgetpu.starts == 2
 
 
 def test_only_the_chosen_device_is_started() -> None:
-    stick, cpu = Behaviour(), Behaviour()
-    with Engine(Events(), kinds=[stick.kind("edgetpu"), cpu.kind()], device="cpu") as engine:
+    edgetpu, cpu = Behaviour(), Behaviour()
+    with Engine(Events(), kinds=[edgetpu.kind("edgetpu"), cpu.kind()], device="cpu") as engine:
         engine.open(MODEL)
         assert engine.submit(grey(1)).result(WAIT_S).backend == "cpu"
-        assert stick.starts == 0
+        assert edgetpu.starts == 0
         engine.choose("edgetpu", "accelerator")
         assert engine.submit(grey(2)).result(WAIT_S).backend == "edgetpu"
-        assert engine.why_unable is None
+        assert engine.unavailable_reason is None
 
 
 def test_a_device_of_which_there_is_no_kind_cannot_be_chosen() -> None:
@@ -107,7 +107,7 @@ def test_a_device_of_which_there_is_no_kind_cannot_be_chosen() -> None:
 
 
 def test_an_idle_backend_looks_after_itself_however_busy_another_one_is() -> None:
-    board, _ = ready_board("accelerator", stick_s=0.01, cpu_s=0.01)
+    board, _ = ready_board("accelerator", edgetpu_s=0.01, cpu_s=0.01)
     over = threading.Event()
 
     def keep_waking() -> None:

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from fieldray.inference.cpu import cpu_kind
-from fieldray.inference.priority import give_priority, niceness
+from fieldray.processes.priority import give_priority, niceness
 from tiny_models import tiny_model
 
 

@@ -15,12 +15,12 @@ from typing import Any
 import psutil
 import pytest
 
-from fieldray.child import Child
 from fieldray.domain.model import Model
 from fieldray.errors import BackendProblem
 from fieldray.inference.process import MEMORY_LIMIT_MB
 from fieldray.inference.runtime import RUNTIMES
 from fieldray.inference.worker import WorkerBackend
+from fieldray.processes.child import Child
 from fieldray.reasons import reason
 from tiny_models import tiny_inputs, tiny_model, tiny_model_bytes, tiny_scores, with_custom_operator
 
@@ -115,7 +115,7 @@ def test_too_many_images_at_once_are_our_own_fault() -> None:
 
 
 def test_the_child_starts_lean() -> None:
-    script = "import sys, fieldray.serving, fieldray.inference.service; print(*sys.modules)"
+    script = "import sys, fieldray.processes.serving, fieldray.inference.service; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     heavy = {"pydicom", "PIL", "PySide6", "tensorflow", "keras", "torch", "cryptography", "psutil", "sqlite3"}
     assert heavy.isdisjoint(loaded)

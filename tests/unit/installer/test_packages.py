@@ -19,7 +19,7 @@ import contents
 import icons
 import make_deb
 import make_portable
-from fieldray.inference.coral_usb import IDENTITIES
+from fieldray.inference.coral.usb import IDENTITIES
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="packages for Linux")
 needs_dpkg = pytest.mark.skipif(
@@ -160,7 +160,7 @@ def menu_entry(text: str) -> Mapping[str, str]:
     return parser["Desktop Entry"]
 
 
-def test_the_udev_rule_is_for_both_faces_of_the_stick() -> None:
+def test_the_udev_rule_is_for_both_faces_of_the_edgetpu() -> None:
     text = (contents.ROOT / "installer/60-fieldray-coral.rules").read_text(encoding="utf-8")
     rules = [line for line in text.splitlines() if line and not line.startswith("#")]
     found = [re.findall(r'ATTRS\{(?:idVendor|idProduct)\}=="([0-9a-f]{4})"', rule) for rule in rules]

@@ -18,7 +18,7 @@ from pydicom.uid import (
 )
 
 import screen_picture
-import smoke_films
+import smoke_images
 from clean_root import Done, plain_address
 from expectation import APT, Unexpected, expect
 from fieldray.imaging.dicom_codecs import decode_lossless_jpeg, decode_run_lengths
@@ -103,7 +103,7 @@ def test_another_kind_of_dump_is_refused() -> None:
         screen_picture.read_xwd(bytes(data))
 
 
-def plain_film(values: np.ndarray) -> bytes:
+def plain_image(values: np.ndarray) -> bytes:
     dataset = pydicom.Dataset()
     dataset.SOPClassUID = DigitalXRayImageStorageForPresentation
     dataset.SOPInstanceUID = "2.25.1"
@@ -119,11 +119,11 @@ def plain_film(values: np.ndarray) -> bytes:
     return written.getvalue()
 
 
-def test_a_film_in_other_forms_is_the_same_film() -> None:
+def test_a_image_in_other_forms_is_the_same_image() -> None:
     """As the program's own decoders read it, through pydicom and Pillow."""
     values = np.random.default_rng(7).integers(0, 4096, (37, 300), dtype=np.uint16)
     values[5:20] = 4095  # runs for RLE
-    forms = smoke_films.other_forms(plain_film(values))
+    forms = smoke_images.other_forms(plain_image(values))
     for name, syntax in {"rle.dcm": RLELossless, "lossless.dcm": JPEGLosslessSV1}.items():
         dataset = pydicom.dcmread(io.BytesIO(forms[name]))
         assert dataset.file_meta.TransferSyntaxUID == syntax
@@ -135,7 +135,7 @@ def test_a_film_in_other_forms_is_the_same_film() -> None:
     assert np.array_equal(np.asarray(Image.open(io.BytesIO(forms["picture.png"]))), values << 4)
 
 
-def test_only_a_plain_film_of_twelve_bits_is_rewritten() -> None:
+def test_only_a_plain_image_of_twelve_bits_is_rewritten() -> None:
     values = np.zeros((4, 4), np.uint16)
-    with pytest.raises(ValueError, match="not a plain film"):
-        smoke_films.other_forms(plain_film(values).replace(b"US\2\0\x0c\0", b"US\2\0\x0a\0"))
+    with pytest.raises(ValueError, match="not a plain image"):
+        smoke_images.other_forms(plain_image(values).replace(b"US\2\0\x0c\0", b"US\2\0\x0a\0"))

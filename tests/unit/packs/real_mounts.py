@@ -2,7 +2,7 @@
 
 plug   mount a drive with a pack, then unmount it
 copy   write a pack onto a drive that is mounted already
-yank   kill the file system's process (ntfs-3g) under a drive, as a stick that is pulled out
+yank   kill the file system's process (ntfs-3g) under a drive, as a drive that is pulled out
 Exit code 77: the system does not permit this.
 """
 
@@ -27,7 +27,7 @@ from fieldray.packs.signing import fingerprint_of
 from packs_factory import MODEL_BYTES, key, make_pack
 
 NOT_PERMITTED = 77
-MOUNT_POINT = Path("/mnt/stick")
+MOUNT_POINT = Path("/mnt/drive")
 _WAIT_S = 10.0
 
 
@@ -60,12 +60,12 @@ def _places(drives: tuple[Drive, ...]) -> list[str]:
 
 
 def plug(folder: Path) -> dict[str, object]:
-    (folder / "stick").mkdir()
-    _mount("-t", "tmpfs", "none", str(folder / "stick"))
-    make_pack(folder / "stick" / "fieldray")
+    (folder / "drive").mkdir()
+    _mount("-t", "tmpfs", "none", str(folder / "drive"))
+    make_pack(folder / "drive" / "fieldray")
     events = Events()
     seen, delays = [events.next()], []
-    for command in (["mount", "--move", str(folder / "stick"), str(MOUNT_POINT)], ["umount", str(MOUNT_POINT)]):
+    for command in (["mount", "--move", str(folder / "drive"), str(MOUNT_POINT)], ["umount", str(MOUNT_POINT)]):
         subprocess.run(command, check=True)
         started = time.monotonic()
         seen.append(events.next())

@@ -13,7 +13,7 @@ from fieldray.domain.events import Drive, DrivesChanged, Event
 from fieldray.packs.drives import DriveWatch, list_drives
 from fieldray.packs.drives_polled import Bell, MacVolumes
 
-STICK = Drive(mount_point="/media/stick", name="stick", pack_folders=("/media/stick/fieldray/chest-1.0.0",))
+EDGETPU = Drive(mount_point="/media/drive", name="drive", pack_folders=("/media/drive/fieldray/chest-1.0.0",))
 
 
 class FakeSource:
@@ -57,10 +57,10 @@ def test_the_watch_tells_what_is_there_and_every_change_once() -> None:
     watch = DriveWatch(events.put, source=source)
     watch.start()
     assert _next(events) == ()
-    source.change(STICK)
-    assert _next(events) == (STICK,)
+    source.change(EDGETPU)
+    assert _next(events) == (EDGETPU,)
     source.looked.clear()
-    source.change(STICK)  # a wake without a change
+    source.change(EDGETPU)  # a wake without a change
     assert source.looked.wait(10)
     source.change()
     assert _next(events) == ()
@@ -78,8 +78,8 @@ def test_a_watch_that_was_never_started_can_be_closed() -> None:
 
 def test_listing_once_closes_its_source() -> None:
     source = FakeSource()
-    source.there = (STICK,)
-    assert list_drives(source) == (STICK,)
+    source.there = (EDGETPU,)
+    assert list_drives(source) == (EDGETPU,)
     assert source.is_closed
 
 
@@ -88,11 +88,11 @@ def test_the_drives_of_this_machine_can_be_listed() -> None:
 
 
 def test_mac_volumes_without_the_start_up_link(tmp_path: Path) -> None:
-    (tmp_path / "STICK" / "fieldray" / "chest-1.0.0").mkdir(parents=True)
-    (tmp_path / "STICK" / "fieldray" / "chest-1.0.0" / "manifest.json").write_text("{}")
+    (tmp_path / "EDGETPU" / "fieldray" / "chest-1.0.0").mkdir(parents=True)
+    (tmp_path / "EDGETPU" / "fieldray" / "chest-1.0.0" / "manifest.json").write_text("{}")
     (tmp_path / "Macintosh HD").symlink_to("/")
     (drive,) = MacVolumes(volumes=tmp_path).drives()
-    assert (drive.name, len(drive.pack_folders)) == ("STICK", 1)
+    assert (drive.name, len(drive.pack_folders)) == ("EDGETPU", 1)
 
 
 # ---- real mounts, in a mount namespace of their own so that nothing is left behind
@@ -120,15 +120,15 @@ def _in_namespace(*command: str, scenario: str, folder: Path) -> dict[str, objec
 
 def test_a_real_mount_is_told_within_moments(tmp_path: Path) -> None:
     found = _in_namespace("unshare", "--user", "--map-root-user", "--mount", scenario="plug", folder=tmp_path)
-    assert found["drives"] == [[], ["/mnt/stick"], []]
-    assert found["pack_folders"] == ["/mnt/stick/fieldray/test-chest-1.2.3"]
+    assert found["drives"] == [[], ["/mnt/drive"], []]
+    assert found["pack_folders"] == ["/mnt/drive/fieldray/test-chest-1.2.3"]
     # the kernel tells at once; the watch's own second look comes after 2 s and must not be what found it
     assert max(found["delays_s"]) < 1.0  # type: ignore[type-var]
 
 
 def test_a_pack_copied_onto_a_mounted_drive_is_noticed(tmp_path: Path) -> None:
     found = _in_namespace("unshare", "--user", "--map-root-user", "--mount", scenario="copy", folder=tmp_path)
-    assert found["pack_folders"] == ["/mnt/stick/fieldray/test-chest-1.2.3"]
+    assert found["pack_folders"] == ["/mnt/drive/fieldray/test-chest-1.2.3"]
 
 
 def test_a_drive_pulled_out_while_it_is_read(tmp_path: Path) -> None:
@@ -136,4 +136,4 @@ def test_a_drive_pulled_out_while_it_is_read(tmp_path: Path) -> None:
     assert found["before"] == "test-chest-1.2.3"
     assert found["load"] == found["candidates"] == "drive_gone"
     assert found["model_is_whole"] is True
-    assert found["drives"] == [["/mnt/stick"], []]
+    assert found["drives"] == [["/mnt/drive"], []]

@@ -7,7 +7,7 @@ import pytest
 
 linux = pytest.importorskip("fieldray.packs.drives_linux", reason="Linux only", exc_type=ImportError)
 
-# Lines as a Debian laptop shows them, with a stick named "Мої дані" whose space is written as an escape.
+# Lines as a Debian laptop shows them, with a drive named "Мої дані" whose space is written as an escape.
 MOUNTINFO = """\
 22 28 0:21 / /sys rw,nosuid,nodev,noexec,relatime shared:7 - sysfs sysfs rw
 28 1 259:2 / / rw,relatime shared:1 - ext4 /dev/nvme0n1p2 rw,errors=remount-ro
@@ -70,24 +70,24 @@ def test_which_mounts_are_removable(system: Path) -> None:
     assert removable == ["/run/media/ivan/Мої дані", "/srv/card", "/media/ivan/BIG", "/mnt/image"]
 
 
-def test_a_stick_whose_device_has_gone_is_not_there_any_more(system: Path) -> None:
-    (mount,) = linux.parse_mountinfo(b"95 31 8:17 / /run/media/ivan/stick rw - vfat /dev/sdb1 rw")
+def test_a_edgetpu_whose_device_has_gone_is_not_there_any_more(system: Path) -> None:
+    (mount,) = linux.parse_mountinfo(b"95 31 8:17 / /run/media/ivan/drive rw - vfat /dev/sdb1 rw")
     assert linux.is_removable(mount, system=system)
     (system / "dev" / "block" / "8:17").unlink()
     assert not linux.is_removable(mount, system=system)
 
 
 def test_drives_of_a_fake_tree_with_the_packs_on_them(system: Path, tmp_path: Path) -> None:
-    stick = tmp_path / "my stick"
-    (stick / "fieldray" / "chest-1.0.0").mkdir(parents=True)
-    (stick / "fieldray" / "chest-1.0.0" / "manifest.json").write_text("{}")
+    drive = tmp_path / "my drive"
+    (drive / "fieldray" / "chest-1.0.0").mkdir(parents=True)
+    (drive / "fieldray" / "chest-1.0.0" / "manifest.json").write_text("{}")
     mounts = tmp_path / "mountinfo"
-    line = f"95 31 8:17 / {str(stick).replace(' ', chr(92) + '040')} rw - vfat /dev/sdb1 rw\n"
+    line = f"95 31 8:17 / {str(drive).replace(' ', chr(92) + '040')} rw - vfat /dev/sdb1 rw\n"
     mounts.write_text(line + line)  # mounted twice at one place: one drive
     source = linux.LinuxMounts(mounts=mounts, system=system)
     (drive,) = source.drives()
-    assert (drive.mount_point, drive.name) == (str(stick), "my stick")
-    assert drive.pack_folders == (str(stick / "fieldray" / "chest-1.0.0"),)
+    assert (drive.mount_point, drive.name) == (str(drive), "my drive")
+    assert drive.pack_folders == (str(drive / "fieldray" / "chest-1.0.0"),)
     mounts.write_text("")
     assert source.drives() == ()
     source.close()

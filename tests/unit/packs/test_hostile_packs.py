@@ -19,8 +19,8 @@ from fieldray.packs.drive_contents import look_at
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.listing import packs_in
 from fieldray.packs.reading import guarded, read_file
-from fieldray.packs.sealed import read_files, read_sealed
 from fieldray.packs.signing import fingerprint_of
+from fieldray.packs.verified import read_files, read_verified_manifest
 from fieldray.reasons import reason
 from packs_factory import MODEL_BYTES, key, make_pack
 
@@ -139,7 +139,7 @@ def test_a_broken_pack_hides_no_other(library: PackLibrary, drive: Path, good: P
 @pytest.mark.parametrize("name", HARMS)
 def test_a_broken_pack_is_refused_with_its_reason(library: PackLibrary, bad: Path, name: str) -> None:
     HARMS[name](bad)
-    for use in (library.load, library.install, lambda folder: read_files(folder, read_sealed(folder))):
+    for use in (library.load, library.install, lambda folder: read_files(folder, read_verified_manifest(folder))):
         with pytest.raises(PackProblem) as caught:
             use(bad)
         assert not isinstance(caught.value, PackNotTrusted)

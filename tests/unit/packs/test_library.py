@@ -11,8 +11,8 @@ from fieldray.errors import PackNotTrusted, PackProblem, StorageProblem
 from fieldray.packs.builtin import TABLE, main, table_line
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.listing import LEGACY_CPU_NAME, LEGACY_EDGETPU_NAME
-from fieldray.packs.sealed import read_sealed
 from fieldray.packs.signing import fingerprint_of
+from fieldray.packs.verified import read_verified_manifest
 from fieldray.paths import builtin_packs
 from packs_factory import MODEL_BYTES, key, make_pack
 from shipped_packs import ADULTS, CHILDREN
@@ -102,7 +102,7 @@ def test_a_pack_that_was_refused_or_never_ran_leaves_no_trace(library: PackLibra
 
 def test_packs_that_ship_and_legacy_models_are_not_recorded(home: Path, tmp_path: Path) -> None:
     folder = make_pack(tmp_path / "models")
-    table = {folder.name: read_sealed(folder).manifest_sha256}
+    table = {folder.name: read_verified_manifest(folder).manifest_sha256}
     library = PackLibrary(home, builtin_root=tmp_path / "models", builtin_table=table)
     shipped = library.load(folder)
     library.record_run(shipped)
@@ -238,7 +238,7 @@ def test_an_installed_pack_is_verified_again(library: PackLibrary, drive: Path) 
 
 def test_a_shipped_pack_is_trusted_by_place_and_content(home: Path, tmp_path: Path) -> None:
     folder = make_pack(tmp_path / "models")
-    table = {folder.name: read_sealed(folder).manifest_sha256}
+    table = {folder.name: read_verified_manifest(folder).manifest_sha256}
     library = PackLibrary(home, builtin_root=tmp_path / "models", builtin_table=table)
     (home / "pack_trust.json").write_bytes(b"damaged")  # not needed for shipped packs
     (candidate,) = library.builtin()
@@ -251,7 +251,7 @@ def test_a_shipped_pack_is_trusted_by_place_and_content(home: Path, tmp_path: Pa
 
 def test_another_pack_in_the_programs_folder_is_not_trusted(home: Path, tmp_path: Path) -> None:
     folder = make_pack(tmp_path / "models")
-    for table in ({}, {folder.name: "0" * 64}, {"other-1.2.3": read_sealed(folder).manifest_sha256}):
+    for table in ({}, {folder.name: "0" * 64}, {"other-1.2.3": read_verified_manifest(folder).manifest_sha256}):
         library = PackLibrary(home, builtin_root=tmp_path / "models", builtin_table=table)
         assert _code(library, folder) == "pack_unknown_key"
 
@@ -265,7 +265,7 @@ def test_the_packs_that_ship_are_in_the_table_and_whole() -> None:
 def test_the_table_line_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = make_pack(tmp_path)
     assert main([str(folder)]) == 0
-    assert capsys.readouterr().out == f'    "test-chest-1.2.3": "{read_sealed(folder).manifest_sha256}",\n'
+    assert capsys.readouterr().out == f'    "test-chest-1.2.3": "{read_verified_manifest(folder).manifest_sha256}",\n'
     (folder / "model.tflite").write_bytes(b"")
     assert main([str(folder)]) == 1
     assert "model.tflite" in capsys.readouterr().err

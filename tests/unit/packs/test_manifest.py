@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from fieldray.errors import PackProblem
-from fieldray.packs.description import ROLE_LIMITS
 from fieldray.packs.manifest import dump, parse
+from fieldray.packs.manifest_document import ROLE_LIMITS
 from packs_factory import make_pack, manifest
 
 Change = Callable[[dict[str, Any]], object]
@@ -42,7 +42,7 @@ def test_what_is_written_is_what_is_read(data: bytes) -> None:
         assert getattr(description.manifest, field) == getattr(manifest(), field)
     assert description.manifest.minimum_edgetpu_runtime == 13
     assert description.manifest.accepted_ages_years == (18, 90)
-    assert (description.gate_limit, description.golden_tolerance) == (3.5, 0.02)
+    assert (description.ood_gate_limit, description.golden_tolerance) == (3.5, 0.02)
     assert {file.role for file in description.files} == set(ROLE_LIMITS)
 
 
@@ -54,7 +54,7 @@ def test_gate_golden_points_and_runtime_may_be_absent(data: bytes) -> None:
         content["files"] = [file for file in content["files"] if file["role"] in ("cpu", "card")]
 
     description = parse(_changed(data, change))
-    assert (description.gate_limit, description.golden_tolerance) == (None, None)
+    assert (description.ood_gate_limit, description.golden_tolerance) == (None, None)
     assert description.manifest.point("abnormal") is None
 
 

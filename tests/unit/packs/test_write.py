@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fieldray.errors import PackProblem, StorageProblem
-from fieldray.packs.sealed import read_files, read_sealed
+from fieldray.packs.verified import read_files, read_verified_manifest
 from fieldray.packs.write import write_pack
 from packs_factory import MODEL_BYTES, golden, key, make_pack, manifest
 
@@ -24,13 +24,13 @@ def test_only_the_pack_is_left_behind(tmp_path: Path) -> None:
     make_pack(tmp_path)
     make_pack(tmp_path, metrics={"auc": 0.95})
     assert [path.name for path in tmp_path.iterdir()] == ["test-chest-1.2.3"]
-    assert read_sealed(tmp_path / "test-chest-1.2.3").description.manifest.metrics == {"auc": 0.95}
+    assert read_verified_manifest(tmp_path / "test-chest-1.2.3").description.manifest.metrics == {"auc": 0.95}
 
 
 def test_a_pack_without_gate_golden_and_edgetpu_file(tmp_path: Path) -> None:
     bare = replace(manifest(), gate=None, operating_points=())
     folder = write_pack(tmp_path, manifest=bare, files={"cpu": MODEL_BYTES}, card="card", golden=None, key=key())
-    model = read_files(folder, read_sealed(folder)).model("signed")
+    model = read_files(folder, read_verified_manifest(folder)).model("signed")
     assert (model.golden, model.manifest.gate, model.edgetpu_file) == (None, None, None)
     assert sorted(_content(folder)) == ["MODEL_CARD.md", "manifest.json", "manifest.sig", "model.tflite"]
 

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from fieldray.domain.model import Calibration, InputSpec, RefusalGate
+from fieldray.domain.model import Calibration, InputSpec, OodGate
 from fieldray.errors import UsageProblem
 from fieldray.pipeline.assessment import Assessment, choose
 from tiny_models import tiny_manifest, tiny_model
@@ -39,7 +39,7 @@ def test_a_pack_without_operating_points_assesses_nothing() -> None:
 
 
 def test_whatever_decides_a_result_changes_the_hash() -> None:
-    gate = RefusalGate(mean=np.zeros(4, np.float32), projection=np.eye(4, dtype=np.float32), limit=2.0)
+    gate = OodGate(mean=np.zeros(4, np.float32), projection=np.eye(4, dtype=np.float32), limit=2.0)
     variants = [
         assessment(),
         assessment("sensitive"),

@@ -33,7 +33,7 @@ from fieldray.pipeline.export import export_run
 from fieldray.pipeline.screen import screen_image
 from fieldray.pipeline.statistics import Statistics
 from fieldray.reasons import Reason, reason
-from fieldray.store.results import ResultReader, ResultStore
+from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.schema import damage_mark
 from outcomes import run_spec
 from tiny_models import tiny_model
@@ -42,7 +42,7 @@ SPEC = run_spec()
 
 
 def refs(names: Sequence[str]) -> list[ImageRef]:
-    return [ImageRef(path=Path("/films") / name) for name in names]
+    return [ImageRef(path=Path("/images") / name) for name in names]
 
 
 class Run:
@@ -59,12 +59,12 @@ class Run:
         discover: Callable[[], Iterator[ImageRef]] | None = None,
         listener: Callable[[Event], None] = lambda event: None,
         database: Path | None = None,
-        readers: FakeReaders | None = None,
+        decoders: FakeReaders | None = None,
         count: Callable[[], int] | None = None,
         noticed: Sequence[Reason] = (),
     ) -> None:
         self.events: list[Event] = []
-        self.readers = readers or FakeReaders()
+        self.decoders = decoders or FakeReaders()
         self.listener = listener
         cancelled = threading.Event()
         assessment = choose(tiny_model())
@@ -72,19 +72,19 @@ class Run:
 
         def screen(ref: ImageRef) -> Outcome:
             return screen_image(
-                ref, assessment=assessment, reader=self.readers, engine=engine, is_cancelled=cancelled.is_set
+                ref, assessment=assessment, decoder=self.decoders, engine=engine, is_cancelled=cancelled.is_set
             )
 
         def release() -> None:
             cancelled.set()
-            self.readers.close()
+            self.decoders.close()
 
         work = Work(
             spec=SPEC,
             discover=discover or (lambda: iter(refs(names))),
             count=lambda gives_up: count() if count else len(names),
             noticed=lambda: noticed,
-            content_hash=self.readers.content_hash,
+            content_hash=self.decoders.content_hash,
             check_header=lambda header: check_header(header, assessment.model.manifest.header_rules),
             screen=screen,
             release=release,
@@ -127,11 +127,11 @@ def test_every_image_ends_in_the_list_and_in_the_store(tmp_path: Path) -> None:
     assert sorted(run.names) == sorted(names)
     assert run.states == ["running", "finished"]
     assert run.batch.is_over
-    with ResultReader(run.database) as reader:
-        assert reader.counts(run.batch.run_id) == {"abnormal": 1, "normal": 1, "refused": 1, "failed": 2}
-        assert reader.run(run.batch.run_id).state == "finished"
+    with ResultQuery(run.database) as decoder:
+        assert decoder.counts(run.batch.run_id) == {"abnormal": 1, "normal": 1, "refused": 1, "failed": 2}
+        assert decoder.run(run.batch.run_id).state == "finished"
         for event in run.of(OutcomeReady):
-            assert reader.row(event.row_id).outcome.ref == event.outcome.ref
+            assert decoder.row(event.row_id).outcome.ref == event.outcome.ref
     last = run.of(Progress)[-1]
     assert (last.done, last.total, last.total_is_final) == (5, 5, True)
     assert run.of(Speed)[-1].memory_mb == 100.0
@@ -148,8 +148,8 @@ def test_an_outcome_is_committed_before_it_is_told(tmp_path: Path) -> None:
 
     def look(event: Event) -> None:
         if isinstance(event, OutcomeReady):
-            with ResultReader(tmp_path / "results.sqlite") as reader:
-                seen.append(reader.row(event.row_id).outcome.ref.path.name)
+            with ResultQuery(tmp_path / "results.sqlite") as decoder:
+                seen.append(decoder.row(event.row_id).outcome.ref.path.name)
 
     run = Run(tmp_path, [f"dark{number}.png" for number in range(20)], listener=look).finish()
     assert seen == run.names
@@ -165,23 +165,23 @@ def test_what_was_done_before_is_taken_over_and_failures_are_tried_again(tmp_pat
     assert resumed == {
         "bright.png": True, "blank.png": True, "cut.png": False, "gone.png": False, "new dark.png": False
     }  # fmt: skip
-    assert sorted(second.readers.read_names) == ["cut.png", "gone.png", "new dark.png"]
+    assert sorted(second.decoders.read_names) == ["cut.png", "gone.png", "new dark.png"]
 
 
 def test_fresh_takes_nothing_over(tmp_path: Path) -> None:
     names = ["bright.png", "blank.png"]
     Run(tmp_path, names).finish()
     again = Run(tmp_path, names, fresh=True).finish()
-    assert sorted(again.readers.read_names) == sorted(names)
+    assert sorted(again.decoders.read_names) == sorted(names)
     assert not any(event.is_resumed for event in again.of(OutcomeReady))
 
 
-def test_the_same_film_twice_in_a_folder_is_two_images(tmp_path: Path) -> None:
-    places = [ImageRef(path=Path("/films/a/bright.png")), ImageRef(path=Path("/films/b/bright.png"))]
+def test_the_same_image_twice_in_a_folder_is_two_images(tmp_path: Path) -> None:
+    places = [ImageRef(path=Path("/images/a/bright.png")), ImageRef(path=Path("/images/b/bright.png"))]
     run = Run(tmp_path, [], discover=lambda: iter(places)).finish()
     assert {event.outcome.ref.path for event in run.of(OutcomeReady)} == {place.path for place in places}
     assert len({event.row_id for event in run.of(OutcomeReady)}) == 2
-    moved = ImageRef(path=Path("/films/c/bright.png"))
+    moved = ImageRef(path=Path("/images/c/bright.png"))
     again = Run(tmp_path, [], discover=lambda: iter([moved])).finish()
     (event,) = again.of(OutcomeReady)
     assert (event.outcome.ref, event.is_resumed) == (moved, True)
@@ -199,14 +199,14 @@ def test_a_cancelled_run_goes_on_where_it_was(tmp_path: Path) -> None:
     assert Counter(second.names) == Counter(names)
     resumed = {event.outcome.ref.path.name for event in second.of(OutcomeReady) if event.is_resumed}
     assert resumed == set(cancelled.names)
-    with ResultReader(second.database) as reader:
-        assert len(list(reader.rows(second.batch.run_id))) == 30
+    with ResultQuery(second.database) as decoder:
+        assert len(list(decoder.rows(second.batch.run_id))) == 30
 
 
 def test_a_cancel_does_not_wait_for_a_file_that_hangs(tmp_path: Path) -> None:
     run = Run(tmp_path, ["slow.png", "slow too.png", "dark.png"])
     run.batch.start()
-    assert run.readers.reading.wait(10)
+    assert run.decoders.reading.wait(10)
     began = time.monotonic()
     run.batch.cancel()
     assert run.batch.join(10)
@@ -295,15 +295,15 @@ def test_when_nothing_can_be_run_any_more_the_run_fails_and_nothing_is_lost(tmp_
 
     def listen(event: Event) -> None:
         if len(run.names) == 5:
-            engine.why_unable = reason("worker_died")
+            engine.unavailable_reason = reason("worker_died")
 
     run.listener = listen
     run.finish()
     assert run.states[-1] == "failed"
     assert run.batch.reason == reason("worker_died")
     assert {event.outcome.status for event in run.of(OutcomeReady)} == {"screened"}
-    with ResultReader(run.database) as reader:
-        assert reader.run(run.batch.run_id).reason == reason("worker_died")
+    with ResultQuery(run.database) as decoder:
+        assert decoder.run(run.batch.run_id).reason == reason("worker_died")
     again = Run(tmp_path, names).finish()
     assert again.batch.run_id == run.batch.run_id
     assert Counter(again.names) == Counter(names)
@@ -349,7 +349,7 @@ def test_a_search_whose_readers_were_closed_by_a_cancel_is_no_fault(tmp_path: Pa
     def discover() -> Iterator[ImageRef]:
         yield from refs(["dark.png"])
         found.set()
-        run.readers.closed.wait(10)
+        run.decoders.closed.wait(10)
         raise PoolClosed
 
     run = Run(tmp_path, [], discover=discover)
@@ -366,7 +366,7 @@ def test_a_store_that_cannot_be_opened_fails_the_run(tmp_path: Path) -> None:
     assert run.states == ["failed"]
     assert run.batch.reason is not None
     assert run.batch.reason.code == "not_writable"
-    assert run.readers.closed.is_set()
+    assert run.decoders.closed.is_set()
 
 
 def test_a_listener_that_breaks_ends_the_run_in_order(tmp_path: Path) -> None:
@@ -431,11 +431,11 @@ def test_a_second_program_on_the_same_request_has_a_run_of_its_own_and_says_so(t
     assert {event.outcome.ref.path.name for event in second.of(OutcomeReady) if event.is_resumed} == set(names)
     first.batch.cancel()
     assert first.batch.join(20)
-    with ResultReader(first.database) as reader:
-        assert [(run.run_id, run.state) for run in reader.runs()] == [
+    with ResultQuery(first.database) as decoder:
+        assert [(run.run_id, run.state) for run in decoder.runs()] == [
             (second.batch.run_id, "finished"), (first.batch.run_id, "cancelled")
         ]  # fmt: skip
-        assert reader.counts(second.batch.run_id) == reader.counts(first.batch.run_id) == {"normal": 5}
+        assert decoder.counts(second.batch.run_id) == decoder.counts(first.batch.run_id) == {"normal": 5}
 
 
 def test_the_export_has_the_verdict_on_what_it_shows_and_keeps_the_one_on_what_was_there(tmp_path: Path) -> None:
@@ -445,19 +445,19 @@ def test_the_export_has_the_verdict_on_what_it_shows_and_keeps_the_one_on_what_w
         """The file keeps its name and gets other bytes."""
 
         def read(self, ref: ImageRef, spec: InputSpec, **options: Any) -> ReadResult:
-            return super().read(replace(ref, path=Path("/films") / swapped[ref.path.name]), spec, **options)
+            return super().read(replace(ref, path=Path("/images") / swapped[ref.path.name]), spec, **options)
 
         def content_hash(self, ref: ImageRef) -> str:
-            return super().content_hash(replace(ref, path=Path("/films") / swapped[ref.path.name]))
+            return super().content_hash(replace(ref, path=Path("/images") / swapped[ref.path.name]))
 
-    first = Run(tmp_path, ["bright.png"], readers=Swapped())
+    first = Run(tmp_path, ["bright.png"], decoders=Swapped())
     first.listener = lambda event: first.batch.cancel() if isinstance(event, OutcomeReady) else None
     first.finish()
     (ready,) = first.of(OutcomeReady)
     with ResultStore(first.database) as store:
         store.set_verdict(ready.row_id, Verdict(choice="agree", note="scar"), judged=ready.outcome)
     swapped["bright.png"] = "dark.png"
-    second = Run(tmp_path, ["bright.png"], readers=Swapped()).finish()
+    second = Run(tmp_path, ["bright.png"], decoders=Swapped()).finish()
     assert second.batch.run_id == first.batch.run_id
     _, path = export_run(second.database, second.batch.run_id, tmp_path / "out")
     document = json.loads(path.read_text(encoding="utf-8"))
@@ -524,7 +524,7 @@ def test_a_run_that_fails_is_not_left_running_in_the_store(tmp_path: Path) -> No
             raise StorageProblem(reason("disk_full", path="lines"))
 
     run = Run(tmp_path, ["dark.png"], listener=listener).finish()
-    with ResultReader(run.database) as reader:
-        stored = reader.run(run.batch.run_id)
+    with ResultQuery(run.database) as decoder:
+        stored = decoder.run(run.batch.run_id)
     assert (stored.state, stored.reason) == ("failed", reason("disk_full", path="lines"))
     assert [place.name for place in tmp_path.glob("*reserve*")] == []

@@ -23,16 +23,16 @@ from fieldray.domain.image import Detail, Image
 from fieldray.domain.model import HeaderRules, InputSpec
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.imaging.answers import ReadResult
-from fieldray.imaging.pool import ReaderPool
+from fieldray.imaging.pool import DecoderPool
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.pipeline.assembly import assemble
 from fieldray.pipeline.assessment import choose
 from fieldray.pipeline.batch import Batch
-from fieldray.store.results import ResultReader
+from fieldray.store.results import ResultQuery
 from phantoms import write_bad_inputs, write_collection, write_dicom
 from tiny_models import tiny_manifest, tiny_model
 
-FILM = chest_phantom(160, 128, 7, abnormal=False)
+IMAGE = chest_phantom(160, 128, 7, abnormal=False)
 ADULTS = choose(tiny_model(manifest=tiny_manifest(accepted_ages_years=(18, 90))))
 Change = Callable[[Path], None]
 
@@ -40,7 +40,7 @@ Change = Callable[[Path], None]
 class Meanwhile:
     """Real decoding processes; before a file is opened for the first time, something happens to it."""
 
-    def __init__(self, pool: ReaderPool, changes: Mapping[str, Change]) -> None:
+    def __init__(self, pool: DecoderPool, changes: Mapping[str, Change]) -> None:
         self._pool = pool
         self._changes = dict(changes)
 
@@ -70,18 +70,18 @@ class Meanwhile:
 
 
 @pytest.fixture(scope="module")
-def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReaderPool]:
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DecoderPool]:
     """The child has read a file, and started what it starts with it, before a test looks for what is left behind."""
-    first = ImageRef(path=film(tmp_path_factory.mktemp("first") / "film.dcm"))
-    with ReaderPool(1, timeout_s=30, memory_limit_mb=1024) as pool:
+    first = ImageRef(path=image(tmp_path_factory.mktemp("first") / "image.dcm"))
+    with DecoderPool(1, timeout_s=30, memory_limit_mb=1024) as pool:
         pool.read(first, InputSpec(height=64, width=64))
         yield pool
 
 
 @pytest.fixture
-def films(tmp_path: Path) -> Path:
+def images(tmp_path: Path) -> Path:
     """An empty folder to screen."""
-    folder = tmp_path / "films"
+    folder = tmp_path / "images"
     folder.mkdir()
     return folder
 
@@ -90,7 +90,7 @@ class Screening:
     """One run over a folder to its end: the batch, and the outcomes by file name."""
 
     def __init__(
-        self, folder: Path, pool: ReaderPool, changes: Mapping[str, Change] | None = None, *, fresh: bool = False
+        self, folder: Path, pool: DecoderPool, changes: Mapping[str, Change] | None = None, *, fresh: bool = False
     ) -> None:
         self.events: list[OutcomeReady] = []
         self.database = folder.parent / "results.sqlite"
@@ -98,7 +98,7 @@ class Screening:
             [folder],
             ADULTS,
             engine=FakeEngine(),
-            readers=Meanwhile(pool, changes or {}),
+            decoders=Meanwhile(pool, changes or {}),
             workers=1,
             database=self.database,
             publish=self._publish,
@@ -121,9 +121,9 @@ class Screening:
         return {event.outcome.ref.path.name for event in self.events if event.is_resumed}
 
 
-def film(path: Path, *, age: str = "045Y", number: int = 1) -> Path:
-    """A chest film of a patient of this age."""
-    return write_dicom(path, FILM, number=number, changes={"PatientAge": age, "PatientID": f"P-{age}-{number}"})
+def image(path: Path, *, age: str = "045Y", number: int = 1) -> Path:
+    """A chest X-ray of a patient of this age."""
+    return write_dicom(path, IMAGE, number=number, changes={"PatientAge": age, "PatientID": f"P-{age}-{number}"})
 
 
 def hash_of(path: Path) -> str:
@@ -142,53 +142,55 @@ def become(make: Callable[[Path], object]) -> Change:
 
 
 def child(path: Path) -> object:
-    return film(path, age="007Y")
+    return image(path, age="007Y")
 
 
-def test_a_film_swapped_for_a_childs_is_judged_by_the_header_of_the_child(films: Path, pool: ReaderPool) -> None:
-    path = film(films / "a.dcm")
-    outcome = Screening(films, pool, {"a.dcm": become(child)}).outcomes["a.dcm"]
+def test_a_image_swapped_for_a_childs_is_judged_by_the_header_of_the_child(images: Path, pool: DecoderPool) -> None:
+    path = image(images / "a.dcm")
+    outcome = Screening(images, pool, {"a.dcm": become(child)}).outcomes["a.dcm"]
     assert isinstance(outcome, Refused)
     assert outcome.reason.code == "age"
     assert (outcome.ref.header.patient_age_years, outcome.ref.header.patient_id) == (7.0, "P-007Y-1")
     assert outcome.facts.content_sha256 == hash_of(path)
 
 
-def test_a_childs_film_swapped_for_an_adults_is_not_refused_for_the_childs_age(films: Path, pool: ReaderPool) -> None:
-    path = film(films / "a.dcm", age="007Y")
-    outcome = Screening(films, pool, {"a.dcm": become(film)}).outcomes["a.dcm"]
+def test_a_childs_image_swapped_for_an_adults_is_not_refused_for_the_childs_age(
+    images: Path, pool: DecoderPool
+) -> None:
+    path = image(images / "a.dcm", age="007Y")
+    outcome = Screening(images, pool, {"a.dcm": become(image)}).outcomes["a.dcm"]
     assert isinstance(outcome, Screened)
     assert outcome.ref.header.patient_id == "P-045Y-1"
     assert outcome.facts.content_sha256 == hash_of(path)
 
 
 @pytest.mark.parametrize("fresh", [True, False])
-def test_what_was_swapped_in_the_middle_of_a_run_is_never_taken_over_for_another_film(
-    films: Path, pool: ReaderPool, fresh: bool
+def test_what_was_swapped_in_the_middle_of_a_run_is_never_taken_over_for_another_image(
+    images: Path, pool: DecoderPool, fresh: bool
 ) -> None:
-    film(films / "a.dcm")
-    Screening(films, pool, {"a.dcm": become(child)})
-    for again in (Screening(films, pool, fresh=fresh), Screening(films, pool)):
+    image(images / "a.dcm")
+    Screening(images, pool, {"a.dcm": become(child)})
+    for again in (Screening(images, pool, fresh=fresh), Screening(images, pool)):
         outcome = again.outcomes["a.dcm"]
         assert isinstance(outcome, Refused)
         assert (outcome.reason.code, outcome.ref.header.patient_age_years) == ("age", 7.0)
-    adult = film(films / "a.dcm")
-    outcome = Screening(films, pool, {"a.dcm": become(child)}).outcomes["a.dcm"]
+    adult = image(images / "a.dcm")
+    outcome = Screening(images, pool, {"a.dcm": become(child)}).outcomes["a.dcm"]
     assert isinstance(outcome, Refused)
     adult.unlink()
 
 
-def test_a_film_swapped_before_its_earlier_result_is_looked_up(films: Path, pool: ReaderPool) -> None:
+def test_a_image_swapped_before_its_earlier_result_is_looked_up(images: Path, pool: DecoderPool) -> None:
     """Discovery sees the adult's header, the hash is of the child's file: neither the other's header nor its score."""
-    child(films / "a.dcm")
-    film(films / "b.dcm", number=2)
-    Screening(films, pool)
-    adult, infant = (films / "b.dcm").read_bytes(), (films / "a.dcm").read_bytes()
+    child(images / "a.dcm")
+    image(images / "b.dcm", number=2)
+    Screening(images, pool)
+    adult, infant = (images / "b.dcm").read_bytes(), (images / "a.dcm").read_bytes()
     swaps = {
         "a.dcm": become(lambda path: path.write_bytes(adult)),
         "b.dcm": become(lambda path: path.write_bytes(infant)),
     }
-    outcomes = Screening(films, pool, swaps).outcomes
+    outcomes = Screening(images, pool, swaps).outcomes
     first, second = outcomes["a.dcm"], outcomes["b.dcm"]
     assert isinstance(first, Screened)
     assert first.ref.header.patient_id == "P-045Y-2"
@@ -198,12 +200,12 @@ def test_a_film_swapped_before_its_earlier_result_is_looked_up(films: Path, pool
         assert outcome.facts.content_sha256 == hash_of(outcome.ref.path)
 
 
-def test_a_header_refusal_has_a_hash_and_is_taken_over(films: Path, pool: ReaderPool) -> None:
-    path = films / "a.dcm"
+def test_a_header_refusal_has_a_hash_and_is_taken_over(images: Path, pool: DecoderPool) -> None:
+    path = images / "a.dcm"
     child(path)
-    first = Screening(films, pool).outcomes["a.dcm"]
+    first = Screening(images, pool).outcomes["a.dcm"]
     assert first.facts.content_sha256 == hash_of(path)
-    again = Screening(films, pool)
+    again = Screening(images, pool)
     assert again.taken_over == {"a.dcm"}
     assert again.outcomes["a.dcm"].ref == first.ref
 
@@ -218,7 +220,7 @@ def grow(path: Path) -> None:
 
 
 def into_frames(path: Path) -> object:
-    return write_dicom(path, FILM, changes={"NumberOfFrames": 3})
+    return write_dicom(path, IMAGE, changes={"NumberOfFrames": 3})
 
 
 def into_zip(path: Path) -> None:
@@ -242,10 +244,10 @@ def into_zip(path: Path) -> None:
     ids=["cut", "grown", "deleted", "renamed", "a note", "emptied", "several frames", "a zip", "a folder"],
 )
 def test_a_file_that_changes_in_the_middle_of_a_run_costs_that_file_alone(
-    films: Path, pool: ReaderPool, change: Change, status: str, code: str | None
+    images: Path, pool: DecoderPool, change: Change, status: str, code: str | None
 ) -> None:
-    paths = [film(films / f"{name}.dcm", number=number) for number, name in enumerate("abc")]
-    outcomes = Screening(films, pool, {"b.dcm": change}).outcomes
+    paths = [image(images / f"{name}.dcm", number=number) for number, name in enumerate("abc")]
+    outcomes = Screening(images, pool, {"b.dcm": change}).outcomes
     assert {name: outcome.status for name, outcome in outcomes.items()} == {
         "a.dcm": "screened", "b.dcm": status, "c.dcm": "screened"
     }  # fmt: skip
@@ -255,36 +257,36 @@ def test_a_file_that_changes_in_the_middle_of_a_run_costs_that_file_alone(
         assert outcome.facts.content_sha256 == hash_of(paths[1])
 
 
-def test_nothing_of_the_old_file_is_kept_where_no_image_is_any_more(films: Path, pool: ReaderPool) -> None:
-    film(films / "a.dcm")
-    outcome = Screening(films, pool, {"a.dcm": become(lambda path: path.write_text("a note"))}).outcomes["a.dcm"]
+def test_nothing_of_the_old_file_is_kept_where_no_image_is_any_more(images: Path, pool: DecoderPool) -> None:
+    image(images / "a.dcm")
+    outcome = Screening(images, pool, {"a.dcm": become(lambda path: path.write_text("a note"))}).outcomes["a.dcm"]
     assert (outcome.ref.kind, outcome.ref.header) == ("unknown", ImageHeader())
 
 
-def test_discovery_and_the_child_read_the_same_header_of_the_same_file(films: Path, pool: ReaderPool) -> None:
+def test_discovery_and_the_child_read_the_same_header_of_the_same_file(images: Path, pool: DecoderPool) -> None:
     """Or a result would never be taken over."""
-    write_collection(films)
-    write_bad_inputs(films)
-    first = Screening(films, pool)
-    again = Screening(films, pool)
+    write_collection(images)
+    write_bad_inputs(images)
+    first = Screening(images, pool)
+    again = Screening(images, pool)
     kept = {name for name, outcome in first.outcomes.items() if outcome.status != "failed" and not outcome.ref.problem}
     assert len(kept) > 20
     assert again.taken_over >= kept
 
 
-def test_a_result_whose_header_is_refused_is_not_taken_over(films: Path, pool: ReaderPool) -> None:
+def test_a_result_whose_header_is_refused_is_not_taken_over(images: Path, pool: DecoderPool) -> None:
     """A score in the store that the pack must not give: whoever wrote it, it is done again."""
-    film(films / "a.dcm")
-    first = Screening(films, pool)
-    child(films / "a.dcm")
+    image(images / "a.dcm")
+    first = Screening(images, pool)
+    child(images / "a.dcm")
     with closing(sqlite3.connect(first.database)) as connection, connection:
         (text,) = connection.execute("SELECT ref FROM results").fetchone()
         document = json.loads(text)
         document["header"] |= {"patient_age_years": 7.0, "patient_id": "P-007Y-1"}
-        wrong = (json.dumps(document), hash_of(films / "a.dcm"))
+        wrong = (json.dumps(document), hash_of(images / "a.dcm"))
         connection.execute("UPDATE results SET ref = ?, content_sha256 = ?", wrong)
-    again = Screening(films, pool)
+    again = Screening(images, pool)
     assert again.taken_over == set()
     assert isinstance(again.outcomes["a.dcm"], Refused)
-    with ResultReader(first.database) as reader:
-        assert reader.counts(again.batch.run_id) == {"refused": 1}
+    with ResultQuery(first.database) as decoder:
+        assert decoder.counts(again.batch.run_id) == {"refused": 1}

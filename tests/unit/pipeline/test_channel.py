@@ -49,7 +49,7 @@ def test_breaking_off_wakes_everybody_and_drops_the_rest() -> None:
 
     threads = [
         threading.Thread(target=expect, args=(lambda: full.put(2), "writer")),
-        threading.Thread(target=expect, args=(empty.get, "reader")),
+        threading.Thread(target=expect, args=(empty.get, "decoder")),
     ]
     for thread in threads:
         thread.start()
@@ -57,6 +57,6 @@ def test_breaking_off_wakes_everybody_and_drops_the_rest() -> None:
     empty.break_off()
     for thread in threads:
         thread.join()
-    assert sorted(ended) == ["reader", "writer"]
+    assert sorted(ended) == ["decoder", "writer"]
     with pytest.raises(ChannelEnded):
         full.get()

@@ -13,7 +13,7 @@ import pytest
 from fakes import FakeEngine, FakeReaders, hash_of
 from fieldray.domain.finding import Failed, Outcome, ReadFacts, Refused, Screened
 from fieldray.domain.image import Detail
-from fieldray.domain.model import Calibration, HeaderRules, InputSpec, RefusalGate
+from fieldray.domain.model import Calibration, HeaderRules, InputSpec, OodGate
 from fieldray.domain.prediction import Prediction
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import BackendProblem, EnvironmentProblem, ReaderProblem
@@ -26,14 +26,14 @@ from tiny_models import tiny_manifest, tiny_model
 
 def screen(name: str = "bright.png", *, engine: FakeEngine | None = None, **changes: Any) -> Outcome:
     """Screen an image of this name; `changes` are the manifest's, or `ref` and others of `screen_image`."""
-    ref = changes.pop("ref", None) or ImageRef(path=Path("/films") / name)
+    ref = changes.pop("ref", None) or ImageRef(path=Path("/images") / name)
     options = {key: changes.pop(key) for key in ("observe", "is_cancelled") if key in changes}
     model = tiny_model(manifest=tiny_manifest(**changes))
     engine = engine or FakeEngine()
-    return screen_image(ref, assessment=choose(model), reader=FakeReaders(), engine=engine, **options)
+    return screen_image(ref, assessment=choose(model), decoder=FakeReaders(), engine=engine, **options)
 
 
-def test_a_film_is_read_run_and_decided() -> None:
+def test_a_image_is_read_run_and_decided() -> None:
     seen: list[Prediction] = []
     outcome = screen("bright.png", observe=seen.append)
     assert isinstance(outcome, Screened)
@@ -64,7 +64,7 @@ def test_without_an_operating_point_nothing_is_assessed() -> None:
 
 
 def test_the_header_alone_can_refuse() -> None:
-    ref = ImageRef(path=Path("/films/bright.dcm"), kind="dicom", header=ImageHeader(modality="CT"))
+    ref = ImageRef(path=Path("/images/bright.dcm"), kind="dicom", header=ImageHeader(modality="CT"))
     outcome = screen(ref=ref)
     assert isinstance(outcome, Refused)
     assert outcome.reason == reason("modality", modality="CT")
@@ -72,7 +72,7 @@ def test_the_header_alone_can_refuse() -> None:
 
 @pytest.mark.parametrize("is_refusal", [True, False])
 def test_what_discovery_knows_already_becomes_an_outcome(is_refusal: bool) -> None:
-    ref = ImageRef(path=Path("/films/x"), problem=reason("empty"), problem_is_refusal=is_refusal)
+    ref = ImageRef(path=Path("/images/x"), problem=reason("empty"), problem_is_refusal=is_refusal)
     outcome = screen(ref=ref)
     assert outcome.status == ("refused" if is_refusal else "failed")
     if isinstance(outcome, Failed):
@@ -87,12 +87,12 @@ def test_what_reading_finds_wrong_becomes_an_outcome_with_the_facts_known() -> N
     assert (failed.stage, failed.reason.code, failed.facts.rows) == ("decode", "truncated", 64)
 
 
-def gate(limit: float) -> RefusalGate:
+def gate(limit: float) -> OodGate:
     """Features (f, f, f, f) are sqrt(mean((f * 1)^2)) = f away."""
-    return RefusalGate(mean=np.zeros(4, np.float32), projection=np.eye(4, dtype=np.float32), limit=limit)
+    return OodGate(mean=np.zeros(4, np.float32), projection=np.eye(4, dtype=np.float32), limit=limit)
 
 
-def test_what_is_unlike_the_training_films_is_refused() -> None:
+def test_what_is_unlike_the_training_images_is_refused() -> None:
     near, far = FakeEngine(features=1.9), FakeEngine(features=2.1)
     outcome = screen(gate=gate(2.0), engine=near)
     assert isinstance(outcome, Screened)
@@ -128,10 +128,10 @@ class Reduced(FakeReaders):
         )
 
 
-def look(readers: Reduced, **changes: Any) -> Outcome:
+def look(decoders: Reduced, **changes: Any) -> Outcome:
     engine = changes.pop("engine", None) or FakeEngine()
     model = tiny_model(manifest=tiny_manifest(**changes))
-    return screen_image(ImageRef(path=Path("/films/x.jpg")), assessment=choose(model), reader=readers, engine=engine)
+    return screen_image(ImageRef(path=Path("/images/x.jpg")), assessment=choose(model), decoder=decoders, engine=engine)
 
 
 # below 0.4 is below, from 0.6 on above; a grey of 255 is a score of 1
@@ -139,32 +139,32 @@ def look(readers: Reduced, **changes: Any) -> Outcome:
     ("grey", "is_close"), [(80, False), (95, True), (112, True), (127, False), (150, True), (170, False)]
 )
 def test_a_close_call_is_decided_by_a_finer_picture(grey: int, is_close: bool) -> None:
-    readers = Reduced(grey, 255)
-    outcome = look(readers)
+    decoders = Reduced(grey, 255)
+    outcome = look(decoders)
     assert isinstance(outcome, Screened)
-    assert readers.reads == (["needed", "finer"] if is_close else ["needed"])
+    assert decoders.reads == (["needed", "finer"] if is_close else ["needed"])
     assert outcome.findings[0].score == pytest.approx(1.0 if is_close else grey / 255)
     assert outcome.facts.notes == (("read_twice",) if is_close else ())
     assert outcome.facts.decode_ms == (3.0 if is_close else 1.5)
 
 
 def test_what_is_exact_is_read_once_however_close_it_is() -> None:
-    readers = Reduced(150, 255, is_approximate=False)
-    assert look(readers).category == "not_sure"
-    assert readers.reads == ["needed"]
+    decoders = Reduced(150, 255, is_approximate=False)
+    assert look(decoders).category == "unsure"
+    assert decoders.reads == ["needed"]
 
 
 @pytest.mark.parametrize(("features", "is_close"), [(1.9, False), (1.98, True), (2.02, True), (2.1, False)])
 def test_what_is_close_to_the_gate_is_read_again(features: float, is_close: bool) -> None:
-    readers = Reduced(255, 255)
-    look(readers, gate=gate(2.0), engine=FakeEngine(features=features))
-    assert readers.reads == (["needed", "finer"] if is_close else ["needed"])
+    decoders = Reduced(255, 255)
+    look(decoders, gate=gate(2.0), engine=FakeEngine(features=features))
+    assert decoders.reads == (["needed", "finer"] if is_close else ["needed"])
 
 
 def test_what_the_gate_refuses_clearly_is_not_read_again_for_its_score() -> None:
-    readers = Reduced(150, 150)
-    assert isinstance(look(readers, gate=gate(2.0), engine=FakeEngine(features=3.0)), Refused)
-    assert readers.reads == ["needed"]
+    decoders = Reduced(150, 150)
+    assert isinstance(look(decoders, gate=gate(2.0), engine=FakeEngine(features=3.0)), Refused)
+    assert decoders.reads == ["needed"]
 
 
 def test_damage_that_only_the_finer_picture_shows_is_told() -> None:
@@ -174,9 +174,9 @@ def test_damage_that_only_the_finer_picture_shows_is_told() -> None:
 
 
 def test_without_an_operating_point_no_call_is_close() -> None:
-    readers = Reduced(150, 255)
-    assert look(readers, operating_points=()).category == "not_assessed"
-    assert readers.reads == ["needed"]
+    decoders = Reduced(150, 255)
+    assert look(decoders, operating_points=()).category == "not_assessed"
+    assert decoders.reads == ["needed"]
 
 
 def test_a_bug_in_one_stage_fails_one_image() -> None:
@@ -203,7 +203,7 @@ def test_an_image_that_cannot_be_run_fails_alone() -> None:
 
 def test_when_nothing_can_be_run_it_is_no_fault_of_the_image() -> None:
     engine = FakeEngine()
-    engine.why_unable = reason("self_test", detail="0.5")
+    engine.unavailable_reason = reason("self_test", detail="0.5")
     with pytest.raises(BackendProblem) as problem:
         screen(engine=engine)
     assert problem.value.reason == reason("self_test", detail="0.5")

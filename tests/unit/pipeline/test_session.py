@@ -16,8 +16,8 @@ from fieldray.pipeline.export import export_run
 from fieldray.pipeline.session import Session
 from fieldray.reasons import reason
 from fieldray.settings import Settings
-from fieldray.store.results import ResultReader
-from program import write_films
+from fieldray.store.results import ResultQuery
+from program import write_images
 from tiny_models import tiny_manifest, tiny_model
 
 
@@ -27,14 +27,14 @@ class Opened:
     def __init__(self, folder: Path) -> None:
         self.events: list[Event] = []
         self.engines: list[FakeEngine] = []
-        self.readers: list[FakeReaders] = []
+        self.decoders: list[FakeReaders] = []
         self.sizes: list[int] = []
         self.session = Session(
             Settings({"decoders": 3}),
             self.events.append,
             database=folder / "results.sqlite",
             engines=lambda publish, device: self._kept(self.engines, FakeEngine()),
-            readers=lambda settings, size: self._reader(size),
+            decoders=lambda settings, size: self._reader(size),
         )
 
     def _kept(self, kept: list, thing: object) -> object:
@@ -43,7 +43,7 @@ class Opened:
 
     def _reader(self, size: int) -> object:
         self.sizes.append(size)
-        return self._kept(self.readers, FakeReaders())
+        return self._kept(self.decoders, FakeReaders())
 
     @property
     def names(self) -> list[str]:
@@ -62,96 +62,96 @@ def opened(tmp_path: Path) -> Iterator[Opened]:
 
 
 @pytest.fixture
-def films(tmp_path: Path) -> Path:
-    write_films(tmp_path / "films", 3)
-    return tmp_path / "films"
+def images(tmp_path: Path) -> Path:
+    write_images(tmp_path / "images", 3)
+    return tmp_path / "images"
 
 
-def test_a_folder_is_screened_with_the_pack_in_use(opened: Opened, films: Path) -> None:
+def test_a_folder_is_screened_with_the_pack_in_use(opened: Opened, images: Path) -> None:
     model = tiny_model()
     opened.session.use_pack(model)
     assert opened.engines[0].opened == [model]
-    batch = opened.session.start([films])
+    batch = opened.session.start([images])
     assert batch.join(20)
-    assert sorted(opened.names) == ["film-000.png", "film-001.png", "film-002.png"]
+    assert sorted(opened.names) == ["image-000.png", "image-001.png", "image-002.png"]
     assert opened.states == ["running", "finished"]
     assert opened.sizes == [3]
-    with ResultReader(opened.session.database) as reader:
-        (run,) = reader.runs()
-    assert run.spec.paths == (str(films),)
+    with ResultQuery(opened.session.database) as decoder:
+        (run,) = decoder.runs()
+    assert run.spec.paths == (str(images),)
     assert run.spec.pack_name == "tiny-1.0.0"
     assert [point.name for point in run.spec.operating_points] == ["screening"]
     assert run.spec.program_version
 
 
-def test_what_cannot_be_started_is_said_at_once(opened: Opened, films: Path) -> None:
+def test_what_cannot_be_started_is_said_at_once(opened: Opened, images: Path) -> None:
     with pytest.raises(PackProblem) as no_pack:
-        opened.session.start([films])
+        opened.session.start([images])
     assert no_pack.value.reason.code == "no_pack"
     opened.session.use_pack(tiny_model())
     for problem, start in [
-        ("nothing_to_screen", {"paths": [films, films / "gone"]}),
-        ("operating_point", {"paths": [films], "operating_point": "best"}),
+        ("nothing_to_screen", {"paths": [images, images / "gone"]}),
+        ("operating_point", {"paths": [images], "operating_point": "best"}),
     ]:
         with pytest.raises(UsageProblem) as usage:
             opened.session.start(**start)
         assert usage.value.reason.code == problem
-    assert opened.readers == []
+    assert opened.decoders == []
     opened.session.use_pack(None)
     with pytest.raises(PackProblem):
-        opened.session.start([films])
+        opened.session.start([images])
 
 
-def test_another_pack_chosen_during_a_run_is_used_from_the_next_on(opened: Opened, films: Path) -> None:
-    (films / "slow.png").write_bytes((films / "film-000.png").read_bytes())
+def test_another_pack_chosen_during_a_run_is_used_from_the_next_on(opened: Opened, images: Path) -> None:
+    (images / "slow.png").write_bytes((images / "image-000.png").read_bytes())
     first, second = tiny_model(), tiny_model(manifest=tiny_manifest(version="2.0.0"))
     opened.session.use_pack(first)
-    batch = opened.session.start([films])
+    batch = opened.session.start([images])
     assert not batch.join(0.5)
     with pytest.raises(ValueError, match="under way"):
-        opened.session.start([films])
+        opened.session.start([images])
     opened.session.use_pack(second)
     assert opened.engines[0].opened[-1] is first
     batch.cancel()
     assert batch.join(10)
-    (films / "slow.png").unlink()
-    assert opened.session.start([films]).join(20)
+    (images / "slow.png").unlink()
+    assert opened.session.start([images]).join(20)
     assert opened.engines[0].opened[-1] is second
-    with ResultReader(opened.session.database) as reader:
-        assert [run.spec.pack_name for run in reader.runs()] == ["tiny-2.0.0", "tiny-1.0.0"]
+    with ResultQuery(opened.session.database) as decoder:
+        assert [run.spec.pack_name for run in decoder.runs()] == ["tiny-2.0.0", "tiny-1.0.0"]
 
 
 def test_relative_paths_and_doubles_are_one_absolute_place(
-    opened: Opened, films: Path, monkeypatch: pytest.MonkeyPatch
+    opened: Opened, images: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(films.parent)
+    monkeypatch.chdir(images.parent)
     opened.session.use_pack(tiny_model())
-    assert opened.session.start([Path("films"), films, films / ".." / "films"]).join(20)
+    assert opened.session.start([Path("images"), images, images / ".." / "images"]).join(20)
     assert len(opened.names) == 3
-    with ResultReader(opened.session.database) as reader:
-        assert reader.runs()[0].spec.paths == (str(films),)
+    with ResultQuery(opened.session.database) as decoder:
+        assert decoder.runs()[0].spec.paths == (str(images),)
 
 
-def test_closing_ends_a_run_and_all_it_uses(opened: Opened, films: Path) -> None:
-    (films / "slow.png").write_bytes((films / "film-000.png").read_bytes())
+def test_closing_ends_a_run_and_all_it_uses(opened: Opened, images: Path) -> None:
+    (images / "slow.png").write_bytes((images / "image-000.png").read_bytes())
     opened.session.use_pack(tiny_model())
-    batch = opened.session.start([films])
-    opened.session.read_image(ImageRef(path=films / "film-000.png"))
+    batch = opened.session.start([images])
+    opened.session.read_image(ImageRef(path=images / "image-000.png"))
     opened.session.close()
     assert batch.state == "cancelled"
     assert opened.engines[0].is_closed
-    assert [readers.closed.is_set() for readers in opened.readers] == [True, True]
+    assert [decoders.closed.is_set() for decoders in opened.decoders] == [True, True]
 
 
-def test_the_viewer_has_one_reader_of_its_own(opened: Opened, films: Path) -> None:
+def test_the_viewer_has_one_reader_of_its_own(opened: Opened, images: Path) -> None:
     for _ in range(2):
-        assert opened.session.read_image(ImageRef(path=films / "film-000.png")).pixels.shape == (4, 4)
+        assert opened.session.read_image(ImageRef(path=images / "image-000.png")).pixels.shape == (4, 4)
     assert opened.sizes == [1]
 
 
-def test_a_verdict_and_an_export_go_through_the_store(opened: Opened, films: Path, tmp_path: Path) -> None:
+def test_a_verdict_and_an_export_go_through_the_store(opened: Opened, images: Path, tmp_path: Path) -> None:
     opened.session.use_pack(tiny_model())
-    batch = opened.session.start([films])
+    batch = opened.session.start([images])
     assert batch.join(20)
     ready = next(event for event in opened.events if isinstance(event, OutcomeReady))
     opened.session.set_verdict(ready.row_id, Verdict(choice="disagree", note="rotated"), judged=ready.outcome)
@@ -175,24 +175,24 @@ def test_a_name_that_no_file_can_have_is_counted_too(tmp_path: Path) -> None:
     assert count_files([tmp_path / ("x" * 300), tmp_path / "nothing"], gives_up=lambda: False) == 2
 
 
-def test_own_results_among_the_images_are_left_out_and_told(opened: Opened, films: Path) -> None:
+def test_own_results_among_the_images_are_left_out_and_told(opened: Opened, images: Path) -> None:
     opened.session.use_pack(tiny_model())
-    batch = opened.session.start([films])
+    batch = opened.session.start([images])
     assert batch.join(20)
-    export_run(opened.session.database, batch.run_id, films)
-    assert opened.session.start([films], fresh=True).join(20)
+    export_run(opened.session.database, batch.run_id, images)
+    assert opened.session.start([images], fresh=True).join(20)
     assert len(opened.names) == 6
     notes = [event.notes for event in opened.events if isinstance(event, RunChanged) and event.notes]
     assert notes == [(reason("own_reports", count=2),)]
 
 
 def test_a_zip_is_looked_at_by_the_readers_of_the_run(opened: Opened, tmp_path: Path) -> None:
-    (film,) = write_films(tmp_path / "one", 1)
-    with zipfile.ZipFile(tmp_path / "films.zip", "w") as archive:
-        archive.write(film, "film.png")
+    (image,) = write_images(tmp_path / "one", 1)
+    with zipfile.ZipFile(tmp_path / "images.zip", "w") as archive:
+        archive.write(image, "image.png")
     opened.session.use_pack(tiny_model())
-    assert opened.session.start([tmp_path / "films.zip"]).join(20)
-    (readers,) = opened.readers
-    assert readers.listed == [tmp_path / "films.zip"]
+    assert opened.session.start([tmp_path / "images.zip"]).join(20)
+    (decoders,) = opened.decoders
+    assert decoders.listed == [tmp_path / "images.zip"]
     (event,) = (event for event in opened.events if isinstance(event, OutcomeReady))
-    assert (event.outcome.ref.member, event.outcome.status) == ("film.png", "screened")
+    assert (event.outcome.ref.member, event.outcome.status) == ("image.png", "screened")

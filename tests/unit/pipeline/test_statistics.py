@@ -84,7 +84,7 @@ def test_the_pace_is_of_the_last_seconds() -> None:
     for second in range(1, 31):
         now[0] = float(second)
         pace.note(second * 2 if second <= 15 else 30 + (second - 15) * 4)
-    # since 20 s: four images a second
+    # since 20 s: four images per second
     assert pace.images_per_s() == pytest.approx(4)
     assert pace.remaining_s(10) == pytest.approx(2.5)
     now[0] = 1000.0

@@ -14,7 +14,7 @@ SPEC = run_spec()
 
 def test_the_line_of_a_screened_image() -> None:
     assert image_line(screened(), pack="tiny-1.0.0", model_sha256="m" * 64) == {
-        "path": str(Path("/films/a.dcm")),
+        "path": str(Path("/images/a.dcm")),
         "study": "1.2.3",
         "image": "1.2.a.dcm",
         "status": "screened",
@@ -46,10 +46,10 @@ def test_the_line_of_what_was_not_screened_says_why() -> None:
 
 
 def test_a_member_and_a_frame_are_named() -> None:
-    ref = image_ref("study.zip", member="deep/film.png", frame=2, header=ImageHeader(number_of_frames=3))
+    ref = image_ref("study.zip", member="deep/image.png", frame=2, header=ImageHeader(number_of_frames=3))
     line = image_line(refused(ref), pack="tiny-1.0.0", model_sha256="m" * 64)
-    assert line["path"] == str(Path("/films/study.zip")) + "!deep/film.png"
-    assert line["image"] == "film.png#2"
+    assert line["path"] == str(Path("/images/study.zip")) + "!deep/image.png"
+    assert line["image"] == "image.png#2"
     assert line["study"] == ref.key
 
 
@@ -96,5 +96,5 @@ def test_the_run_says_how_the_results_came_to_be() -> None:
     assert about["operating_points"] == [dataclasses.asdict(POINT)]
     counts = about["counts"]
     assert counts == {
-        "abnormal": 2, "not_sure": 0, "normal": 0, "not_assessed": 0, "refused": 0, "failed": 0
+        "abnormal": 2, "unsure": 0, "normal": 0, "not_assessed": 0, "refused": 0, "failed": 0
     }  # fmt: skip

@@ -26,7 +26,7 @@ def refusal(path: Path, kind: Kind = "lines", *inputs: Path) -> str | None:
     return None
 
 
-def image(folder: Path, name: str = "film.png") -> Path:
+def image_file(folder: Path, name: str = "image.png") -> Path:
     Image.new("L", (64, 64)).save(folder / name)
     return folder / name
 
@@ -44,14 +44,14 @@ def test_a_free_name_and_an_earlier_output_are_written(tmp_path: Path) -> None:
 
 
 def test_an_input_is_refused_under_all_its_names(tmp_path: Path) -> None:
-    film = image(tmp_path)
-    assert refusal(film, "lines", film) == "output_is_input"
-    assert refusal(tmp_path / "." / "film.png", "lines", film) == "output_is_input"
+    image = image_file(tmp_path)
+    assert refusal(image, "lines", image) == "output_is_input"
+    assert refusal(tmp_path / "." / "image.png", "lines", image) == "output_is_input"
     if sys.platform != "win32":
-        (tmp_path / "hard").hardlink_to(film)
-        assert refusal(tmp_path / "hard", "lines", film) == "output_is_input"
-        (tmp_path / "soft").symlink_to(film)
-        assert refusal(tmp_path / "soft", "lines", film) == "output_is_input"
+        (tmp_path / "hard").hardlink_to(image)
+        assert refusal(tmp_path / "hard", "lines", image) == "output_is_input"
+        (tmp_path / "soft").symlink_to(image)
+        assert refusal(tmp_path / "soft", "lines", image) == "output_is_input"
         empty = tmp_path / "empty.dcm"
         empty.touch()
         assert refusal(empty, "lines", empty) == "output_is_input"
@@ -59,8 +59,8 @@ def test_an_input_is_refused_under_all_its_names(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["lines", "csv", "json", "html", "svg", "png", "tflite", "demo"])
 def test_what_the_program_did_not_write_is_refused(tmp_path: Path, kind: Kind) -> None:
-    film = image(tmp_path)
-    assert refusal(film, kind) == "output_not_ours"
+    image = image_file(tmp_path)
+    assert refusal(image, kind) == "output_not_ours"
     texts = ["path,result\n", '{"name": "mine"}\n', '{"path": "a"}\n', "<html>", "<svg ></svg>", "[" * 70_000, "\0"]
     for number, text in enumerate(texts):
         place = tmp_path / f"file{number}"
@@ -107,17 +107,17 @@ def test_an_export_replaces_its_own_and_nothing_else(tmp_path: Path, kind: Kind)
     path = tmp_path / "export"
     WRITERS[kind](path)
     WRITERS[kind](path)
-    film = image(tmp_path)
-    before = film.read_bytes()
+    image = image_file(tmp_path)
+    before = image.read_bytes()
     with pytest.raises(UsageProblem):
-        WRITERS[kind](film)
-    assert film.read_bytes() == before
-    assert sorted(place.name for place in tmp_path.iterdir()) == ["export", "film.png"]
+        WRITERS[kind](image)
+    assert image.read_bytes() == before
+    assert sorted(place.name for place in tmp_path.iterdir()) == ["export", "image.png"]
 
 
 def test_bytes_go_through_the_same_door(tmp_path: Path) -> None:
     write_own(tmp_path / "net.tflite", "tflite", b"\0\0\0\0TFL3")
     write_own(tmp_path / "net.tflite", "tflite", b"\0\0\0\0TFL3 again")
-    film = image(tmp_path)
+    image = image_file(tmp_path)
     with pytest.raises(UsageProblem):
-        write_own(film, "tflite", b"\0\0\0\0TFL3")
+        write_own(image, "tflite", b"\0\0\0\0TFL3")

@@ -16,7 +16,7 @@ import pytest
 from fieldray.domain.run import Verdict
 from fieldray.errors import StorageProblem
 from fieldray.store.mending import mend
-from fieldray.store.results import ResultReader, ResultStore
+from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.schema import damage_mark, open_database
 from outcomes import image_ref, run_spec, screened
 
@@ -48,8 +48,8 @@ def damage(path: Path, *, start: float = 0.3, end: float = 0.6) -> None:
 
 
 def names(path: Path) -> set[str]:
-    with ResultReader(path) as reader:
-        return {row.outcome.ref.path.name for run in reader.runs() for row in reader.rows(run.run_id)}
+    with ResultQuery(path) as decoder:
+        return {row.outcome.ref.path.name for run in decoder.runs() for row in decoder.rows(run.run_id)}
 
 
 def find_damage(path: Path) -> str | None:
@@ -70,7 +70,7 @@ def test_a_damaged_store_is_set_aside_and_what_can_be_read_is_kept(path: Path) -
     damage(path)
     before = path.read_bytes()
     assert find_damage(path) == "database_damaged"
-    with pytest.raises(StorageProblem):  # marked: not opened again before it is mended
+    with pytest.raises(StorageProblem):  # marked: not opened again before it is fixed
         open_database(path)
     told = mend(path)
     assert told is not None

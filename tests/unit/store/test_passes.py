@@ -17,7 +17,7 @@ from fieldray.domain.finding import Finding, Outcome, Screened
 from fieldray.domain.run import EarlierVerdict, Verdict
 from fieldray.domain.study import ImageHeader
 from fieldray.reasons import reason
-from fieldray.store.results import ResultReader, ResultStore
+from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.schema import MIGRATIONS, open_database
 from outcomes import POINT, failed, image_ref, read_facts, refused, run_spec, screened
 
@@ -31,8 +31,8 @@ def store(tmp_path: Path) -> Iterator[ResultStore]:
         yield opened
 
 
-def film(name: str, content: str = "c") -> Screened:
-    """A film with these bytes."""
+def image(name: str, content: str = "c") -> Screened:
+    """An image with these bytes."""
     return dataclasses.replace(screened(image_ref(name)), facts=read_facts(content * 64))
 
 
@@ -44,7 +44,7 @@ def go_through(store: ResultStore, *outcomes: Outcome) -> int:
     return run_id
 
 
-def names(store: ResultReader, run_id: int) -> set[str]:
+def names(store: ResultQuery, run_id: int) -> set[str]:
     listed = {result.outcome.ref.path.name for result in store.work_list(run_id)}
     assert listed == {result.outcome.ref.path.name for result in store.rows(run_id)}
     assert sum(store.counts(run_id).values()) == len(listed)
@@ -55,36 +55,36 @@ def names(store: ResultReader, run_id: int) -> set[str]:
 
 
 def test_what_a_whole_pass_did_not_see_is_marked_and_no_longer_listed(store: ResultStore) -> None:
-    go_through(store, film("kept.dcm", "a"), film("renamed.dcm", "b"), film("deleted.dcm", "d"))
-    run_id = go_through(store, film("kept.dcm", "a"), film("new name.dcm", "b"))
+    go_through(store, image("kept.dcm", "a"), image("renamed.dcm", "b"), image("deleted.dcm", "d"))
+    run_id = go_through(store, image("kept.dcm", "a"), image("new name.dcm", "b"))
     assert names(store, run_id) == {"kept.dcm", "renamed.dcm", "deleted.dcm", "new name.dcm"}  # it may still come
     assert store.finish(run_id) == 2
     assert names(store, run_id) == {"kept.dcm", "new name.dcm"}
-    assert store.not_present(run_id) == tuple(str(Path("/films") / name) for name in ("renamed.dcm", "deleted.dcm"))
+    assert store.not_present(run_id) == tuple(str(Path("/images") / name) for name in ("renamed.dcm", "deleted.dcm"))
     assert store.run(run_id).state == "finished"
 
 
 def test_a_pass_that_was_broken_off_takes_nothing_away(store: ResultStore) -> None:
-    go_through(store, film("a.dcm", "a"), film("b.dcm", "b"))
-    run_id = go_through(store, film("a.dcm", "a"))
+    go_through(store, image("a.dcm", "a"), image("b.dcm", "b"))
+    run_id = go_through(store, image("a.dcm", "a"))
     store.set_state(run_id, "cancelled")
     assert names(store, run_id) == {"a.dcm", "b.dcm"}
-    assert go_through(store, film("b.dcm", "b")) == run_id
+    assert go_through(store, image("b.dcm", "b")) == run_id
     assert store.finish(run_id) == 1
     assert names(store, run_id) == {"b.dcm"}
 
 
 def test_what_is_in_a_folder_that_could_not_be_read_stays(store: ResultStore) -> None:
-    go_through(store, film("a/1.dcm"), film("a/b/2.dcm"), film("ab/3.dcm"), film("4.dcm"))
+    go_through(store, image("a/1.dcm"), image("a/b/2.dcm"), image("ab/3.dcm"), image("4.dcm"))
     unread = dataclasses.replace(failed(image_ref("a")), stage="discover", reason=reason("no_permission"))
-    run_id = go_through(store, unread, film("4.dcm"))
+    run_id = go_through(store, unread, image("4.dcm"))
     assert store.finish(run_id) == 1
     assert names(store, run_id) == {"a", "1.dcm", "2.dcm", "4.dcm"}
 
 
 def test_a_result_that_is_gone_is_still_found_by_its_content(store: ResultStore) -> None:
-    go_through(store, film("a.dcm", "a"))
-    run_id = go_through(store, film("b.dcm", "b"))
+    go_through(store, image("a.dcm", "a"))
+    run_id = go_through(store, image("b.dcm", "b"))
     assert store.finish(run_id) == 1
     last = store.last_row_id()
     assert store.earlier(SPEC, content_sha256="a" * 64, frame=0, up_to_row_id=last) is not None
@@ -92,12 +92,12 @@ def test_a_result_that_is_gone_is_still_found_by_its_content(store: ResultStore)
 
 def test_a_pass_that_found_nothing_at_all_ends_nothing(store: ResultStore) -> None:
     """The folder is where the drive was plugged in."""
-    go_through(store, film("a.dcm", "a"))
+    go_through(store, image("a.dcm", "a"))
     run_id = go_through(store)
     assert store.finish(run_id) == 0
     assert store.run(run_id).state == "cancelled"
     assert names(store, run_id) == {"a.dcm"}
-    assert go_through(store, film("a.dcm", "a")) == run_id
+    assert go_through(store, image("a.dcm", "a")) == run_id
     assert store.finish(run_id) == 0
     assert store.run(run_id).state == "finished"
 
@@ -114,9 +114,9 @@ def test_no_name_of_a_file_takes_the_row_of_another_image(store: ResultStore) ->
         image_ref("c.dcm", frame=2, header=several),
     ]
     outcomes = [screened(ref) for ref in refs]
-    run_id = go_through(store, *outcomes, film("not-unicode-\udcff.dcm"))
+    run_id = go_through(store, *outcomes, image("not-unicode-\udcff.dcm"))
     assert len(list(store.rows(run_id))) == len(refs) + 1
-    go_through(store, film("new.dcm"))
+    go_through(store, image("new.dcm"))
     store.finish(run_id)
     assert store.not_present(run_id) == (*(ref.key for ref in refs), image_ref("not-unicode-\udcff.dcm").key)
 
@@ -131,7 +131,7 @@ OTHER_SCORE = dataclasses.replace(
 @pytest.mark.parametrize(
     "other",
     [
-        film("a.dcm", "d"),
+        image("a.dcm", "d"),
         OTHER_SCORE,
         dataclasses.replace(screened(), model_sha256="n" * 64),
         dataclasses.replace(refused(image_ref()), facts=read_facts()),
@@ -168,9 +168,9 @@ def test_a_verdict_does_not_pass_to_another_result(store: ResultStore, other: Ou
 
 def test_a_verdict_on_what_the_row_holds_no_longer_is_kept_but_not_shown(store: ResultStore) -> None:
     """A window shows a result while another program goes on with the run and finds other bytes in the file."""
-    run_id = go_through(store, film("a.dcm", "a"))
+    run_id = go_through(store, image("a.dcm", "a"))
     (row,) = store.rows(run_id)
-    go_through(store, film("a.dcm", "b"))
+    go_through(store, image("a.dcm", "b"))
     store.set_verdict(row.row_id, AGREE, judged=row.outcome)
     assert store.row(row.row_id).verdict is None
     assert store.verdict(row.row_id, row.outcome) == AGREE
@@ -180,10 +180,10 @@ def test_a_verdict_on_what_the_row_holds_no_longer_is_kept_but_not_shown(store: 
 
 
 def test_the_verdict_on_a_deleted_image_is_kept(store: ResultStore) -> None:
-    run_id = go_through(store, film("a.dcm", "a"), film("b.dcm", "b"))
+    run_id = go_through(store, image("a.dcm", "a"), image("b.dcm", "b"))
     row, _ = store.rows(run_id)
     store.set_verdict(row.row_id, AGREE, judged=row.outcome)
-    go_through(store, film("b.dcm", "b"))
+    go_through(store, image("b.dcm", "b"))
     store.finish(run_id)
     (earlier,) = store.earlier_verdicts(run_id)
     assert (earlier.image, earlier.verdict) == (image_ref("a.dcm").key, AGREE)
@@ -191,10 +191,10 @@ def test_the_verdict_on_a_deleted_image_is_kept(store: ResultStore) -> None:
 
 
 def test_the_verdict_on_a_renamed_image_goes_with_it(store: ResultStore) -> None:
-    run_id = go_through(store, film("old.dcm", "a"), film("b.dcm", "b"))
+    run_id = go_through(store, image("old.dcm", "a"), image("b.dcm", "b"))
     for row in store.rows(run_id):
         store.set_verdict(row.row_id, AGREE, judged=row.outcome)
-    go_through(store, film("new.dcm", "a"), film("b.dcm", "d"))
+    go_through(store, image("new.dcm", "a"), image("b.dcm", "d"))
     store.finish(run_id)
     verdicts = {result.outcome.ref.path.name: result.verdict for result in store.rows(run_id)}
     assert verdicts == {"new.dcm": AGREE, "b.dcm": None}
@@ -225,8 +225,8 @@ def test_a_verdict_is_on_the_disk_before_it_is_said_to_be_kept(tmp_path: Path) -
 def test_a_file_of_the_first_version_keeps_its_verdicts(tmp_path: Path) -> None:
     path = tmp_path / "results.sqlite"
     values = {
-        "run_id": 1, "image_key": b"/films/a.dcm", "status": "refused", "category": "refused", "rank": 4,
-        "reason": '["blank", []]', "ref": '{"path": "/films/a.dcm", "member": null, "frame": 0, "kind": "dicom", '
+        "run_id": 1, "image_key": b"/images/a.dcm", "status": "refused", "category": "refused", "rank": 4,
+        "reason": '["blank", []]', "ref": '{"path": "/images/a.dcm", "member": null, "frame": 0, "kind": "dicom", '
         '"header": {}, "problem": null, "problem_is_refusal": false}', "content_sha256": "c" * 64, "frame": 0,
         "model_sha256": "m", "settings_hash": "s", "pack_name": "p", "decode_ms": 1.0, "findings": "[]",
         "details": '{"rows": 1, "columns": 1, "notes": [], "thumbnail_shape": null, "pixel_map": null}',
@@ -237,17 +237,17 @@ def test_a_file_of_the_first_version_keeps_its_verdicts(tmp_path: Path) -> None:
         marks = ", ".join("?" * len(values))
         old.execute(f"INSERT INTO results ({', '.join(values)}) VALUES ({marks})", tuple(values.values()))
         old.execute("INSERT INTO verdicts VALUES (1, 'agree', 'seen', 2.0)")
-    with ResultReader(path) as reader:
-        assert reader.row(1).verdict == AGREE
-        assert reader.earlier_verdicts(1) == ()
-        assert reader.counts(1) == {"refused": 1}
+    with ResultQuery(path) as decoder:
+        assert decoder.row(1).verdict == AGREE
+        assert decoder.earlier_verdicts(1) == ()
+        assert decoder.counts(1) == {"refused": 1}
 
 
 # ---- two programs
 
 
 def test_a_run_that_another_program_works_on_is_left_to_it(store: ResultStore) -> None:
-    first = go_through(store, film("a.dcm"))
+    first = go_through(store, image("a.dcm"))
     with ResultStore(store.path) as second:
         other = second.open_run(SPEC)
         assert other != first

@@ -14,7 +14,7 @@ from fieldray.domain.run import Verdict
 from fieldray.domain.study import ImageHeader
 from fieldray.errors import StorageProblem
 from fieldray.reasons import reason
-from fieldray.store.results import ResultReader, ResultStore
+from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.schema import open_database
 from outcomes import failed, image_ref, read_facts, refused, run_spec, screened
 
@@ -57,8 +57,8 @@ def as_values(outcome: Outcome) -> object:
 def test_an_outcome_comes_back_as_it_was(store: ResultStore, outcome: Outcome) -> None:
     run_id = store.open_run(SPEC)
     row_id = store.save(run_id, outcome, spec=SPEC)
-    with ResultReader(store.path) as reader:
-        result = reader.row(row_id)
+    with ResultQuery(store.path) as decoder:
+        result = decoder.row(row_id)
     assert as_values(result.outcome) == as_values(outcome)
     assert (result.run_id, result.is_resumed, result.verdict) == (run_id, False, None)
 
@@ -159,7 +159,7 @@ def test_the_work_list_has_what_needs_eyes_first_on_top(store: ResultStore) -> N
         store.save(run_id, outcome, spec=SPEC)
     names = [row.outcome.ref.path.name for row in store.work_list(run_id)]
     assert names == ["abnormal high", "abnormal low", "unsure", "normal", "refused", "failed"]
-    assert store.counts(run_id) == {"abnormal": 2, "not_sure": 1, "normal": 1, "refused": 1, "failed": 1}
+    assert store.counts(run_id) == {"abnormal": 2, "unsure": 1, "normal": 1, "refused": 1, "failed": 1}
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_the_work_list_has_what_needs_eyes_first_on_top(store: ResultStore) -> N
     ],
 )
 def test_no_question_on_a_run_looks_through_the_whole_store(
-    tmp_path: Path, ask: Callable[[ResultReader], object]
+    tmp_path: Path, ask: Callable[[ResultQuery], object]
 ) -> None:
     said: list[str] = []
 
@@ -226,6 +226,6 @@ def test_a_full_disk_is_reported_and_what_is_committed_stays(tmp_path: Path) -> 
             for number in range(1000):
                 store.save(run_id, screened(image_ref(f"{number}.dcm")), spec=SPEC)
         assert problem.value.reason.code == "disk_full"
-    with ResultReader(path) as reader:
-        assert reader.row(kept).outcome.status == "screened"
-        assert reader.run(run_id).state == "running"
+    with ResultQuery(path) as decoder:
+        assert decoder.row(kept).outcome.status == "screened"
+        assert decoder.run(run_id).state == "running"

@@ -1,8 +1,8 @@
 """Give the layers of a freshly cut network back the strength of their signal.
 
 A layer that lost most of its inputs sums fewer of them, and over sixteen layers the signal fades to nothing: training
-would first have to find it again. Rectified layers pass a factor on, so one factor a layer mends it. Layers with
-batch normalisation need none: it measures the signal anew.
+would first have to find it again. Rectified layers pass a factor on, so one factor a layer fixes it. Layers with
+batch normalisation need none: it measures the signal again.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def _labelled(images: NDArray[np.uint8], classes: NDArray[np.uint8], *, labels: 
 
 
 class Study:
-    """The steps of a study in one folder; each goes on where it was ended."""
+    """The steps of a study in one folder; each resumes ended."""
 
     def __init__(
         self,
@@ -293,5 +293,5 @@ def _begin_alike(run: RunRecipe, other: RunRecipe) -> bool:
 def _line(row: Iteration) -> str:
     return (
         f"{row.number}: {row.parameters} parameters, accuracy {row.quality_before:.4f} before and {row.quality:.4f} "
-        f"after retraining, {row.seconds_per_image * 1e3:.3f} ms an image, {row.wall_seconds:.0f} s"
+        f"after retraining, {row.seconds_per_image * 1e3:.3f} ms per image, {row.wall_seconds:.0f} s"
     )

@@ -18,7 +18,7 @@ _HEAD: Final = (
 _NOTE: Final = """Accuracy before and after retraining is of the validation part; "test" is the float network on the
 test part, which chose nothing, and "test, int8" the int8 file. The last three columns are times faster than the
 original of the same kind on one thread: the int8 file and the float file image by image, and float32 in the engine that
-trains in batches of 100. All networks were timed in turns in one run."""
+trains in batches of 100. All networks were timed alternating in one run."""
 
 
 def write_report(path: Path, results: Mapping[str, Any]) -> None:

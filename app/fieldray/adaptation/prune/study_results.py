@@ -1,4 +1,4 @@
-"""What a study's networks are worth: converted and tested once each, then timed in turns, then laid out as tables."""
+"""What a study's networks are worth: converted and tested once, then timed alternately, then laid out as tables."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def time_networks(
     settings: EngineSettings,
     rounds: int = ROUNDS,
 ) -> dict[str, Timed]:
-    """Time every network in turns, so that what else the machine does falls on all alike.
+    """Time every network alternating, so that what else the machine does falls on all alike.
 
     files    of each network; images    (n, height, width, channels) uint8, timed on in the engine
     rounds   turns that each network gets, of which the median counts
@@ -86,7 +86,7 @@ def time_networks(
 
 
 def time_files(files: Mapping[str, bytes], *, rounds: int = ROUNDS) -> dict[str, float]:
-    """Median milliseconds an image of TensorFlow Lite files by name, on one thread and in turns."""
+    """Median milliseconds an image of TensorFlow Lite files by name, on one thread and alternating."""
     return _in_turns({name: (_file_run(data), 1) for name, data in files.items()}, rounds=rounds)
 
 

@@ -1,9 +1,9 @@
-"""The archive that a contest is about: the same films as files of every kind, made in a folder of its own.
+"""The archive that a contest is about: the same images as files of every kind, made in a folder of its own.
 
-<root>/<kind>/NNN.dcm     the films of one kind
+<root>/<kind>/NNN.dcm     the images of one kind
 <root>/rounds/<kind>/     the same under many names, as links: long enough to be timed for a fast program
 <root>/mixed/             the six usual kinds in turn, as links
-<root>/first/             one small film of each kind, to get ready with
+<root>/first/             one small image of each kind, to get ready with
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fieldray.domain.study import ImageRef
 from fieldray.errors import InputProblem
 from fieldray.imaging import turbo
 from fieldray.imaging.discover import discover
-from fieldray.imaging.film_files import KINDS, Film, FilmKind, enlarged, read_film, write_film
+from fieldray.imaging.image_files import KINDS, ImageKind, LoadedImage, enlarged, read_image, write_image
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.inference.cores import usable_cores
 
@@ -33,17 +33,17 @@ USUAL: Final = ("uncompressed", "RLE", "JPEG-LS", "JPEG 2000", "PNG", "JPEG")
 OTHERS: Final = tuple(name for name in KINDS if name not in USUAL)
 _SIZES: Final = 6  # different numbers of pixels, from the least to the most
 _MOST_SOURCES: Final = 24
-# A fast program does a kind's films several times in one run: until there are so many, within bounds.
+# A fast program does a kind's images several times in one run: until there are so many, within bounds.
 _NAMES: Final = 96
 _FEWEST_TIMES, _MOST_TIMES = 4, 16
 _GETTING_READY_MEGAPIXELS: Final = 1.0
 
 Notify = Callable[[str], None]
-MakeFilm = Callable[[float, int], Film]
+MakeImage = Callable[[float, int], LoadedImage]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FilmFile:
+class ImageFile:
     """One file of the archive."""
 
     path: Path
@@ -56,15 +56,15 @@ class Archive:
     """`files` by kind."""
 
     root: Path
-    files: Mapping[str, tuple[FilmFile, ...]]
+    files: Mapping[str, tuple[ImageFile, ...]]
 
     @property
-    def mixed(self) -> tuple[FilmFile, ...]:
+    def mixed(self) -> tuple[ImageFile, ...]:
         """The files of the usual kinds."""
         return tuple(file for kind in USUAL for file in self.files.get(kind, ()))
 
     def folder(self, kind: str) -> Path:
-        """The films of one kind, under many names."""
+        """The images of one kind, under many names."""
         return self.root / "rounds" / _slug(kind)
 
     @property
@@ -74,7 +74,7 @@ class Archive:
 
     @property
     def first_folder(self) -> Path:
-        """One small film of each kind."""
+        """One small image of each kind."""
         return self.root / "first"
 
 
@@ -98,7 +98,7 @@ class Wanted:
         return max(1, self.files // len(usual)) if kind in usual else self.others
 
     def numbers(self, kind: str) -> tuple[int, ...]:
-        """The films, from 1, of one kind: where they are few, spread over all sizes."""
+        """The images, from 1, of one kind: where they are few, spread over all sizes."""
         count = self.count(kind)
         if count >= _SIZES:
             return tuple(range(1, count + 1))
@@ -106,48 +106,48 @@ class Wanted:
 
 
 def make_archive(root: Path, wanted: Wanted, *, source: Path | None, notify: Notify) -> Archive:
-    """Write the archive; films of `source` are enlarged, without it they are drawn. See `is_read_by_scripts`, too.
+    """Write the archive; images of `source` are enlarged, without it they are drawn. See `is_read_by_scripts`, too.
 
     Raises OSError; UsageProblem (nothing_to_screen) for a folder that does not exist.
     """
     kinds = [kind for name, kind in KINDS.items() if wanted.count(name) and is_read_by_scripts(kind)]
-    files: dict[str, list[FilmFile]] = {kind.name: [] for kind in kinds}
-    films = _films(source)
+    files: dict[str, list[ImageFile]] = {kind.name: [] for kind in kinds}
+    images = _images(source)
     most = max(max(wanted.numbers(kind.name)) for kind in kinds)
     with ThreadPoolExecutor(usable_cores()) as threads:
         for number in range(1, most + 1):
-            notify(f"writing film {number} of {most}")
-            film = next(films)(_megapixels(number, wanted.megapixels), number)
+            notify(f"writing image {number} of {most}")
+            image = next(images)(_megapixels(number, wanted.megapixels), number)
             due = [kind for kind in kinds if number in wanted.numbers(kind.name)]
-            write = functools.partial(_write, root=root, film=film, number=number)
+            write = functools.partial(_write, root=root, image=image, number=number)
             for kind, file in zip(due, threads.map(write, due), strict=True):
                 files[kind.name].append(file)
     _link(root, files)
-    _write_first(root / "first", kinds, next(films)(_GETTING_READY_MEGAPIXELS, 0))
+    _write_first(root / "first", kinds, next(images)(_GETTING_READY_MEGAPIXELS, 0))
     return Archive(root=root, files={name: tuple(found) for name, found in files.items()})
 
 
-def is_read_by_scripts(kind: FilmKind) -> bool:
+def is_read_by_scripts(kind: ImageKind) -> bool:
     """Whether pydicom alone, by which the usual scripts read, has a decoder for it on this computer."""
     if kind.syntax is None or not kind.syntax.is_encapsulated:
         return True
     return turbo.has_other_decoder(kind.syntax)
 
 
-def _write(kind: FilmKind, *, root: Path, film: Film, number: int) -> FilmFile:
+def _write(kind: ImageKind, *, root: Path, image: LoadedImage, number: int) -> ImageFile:
     folder = root / _slug(kind.name)
     folder.mkdir(parents=True, exist_ok=True)
-    path = write_film(folder / f"{number:03}", film, kind, number=number)
-    return FilmFile(path=path, kind=kind.name, pixels=film.size)
+    path = write_image(folder / f"{number:03}", image, kind, number=number)
+    return ImageFile(path=path, kind=kind.name, pixels=image.size)
 
 
-def _write_first(folder: Path, kinds: Sequence[FilmKind], film: Film) -> None:
+def _write_first(folder: Path, kinds: Sequence[ImageKind], image: LoadedImage) -> None:
     folder.mkdir(parents=True)
     for kind in kinds:
-        write_film(folder / _slug(kind.name), film, kind, number=999)
+        write_image(folder / _slug(kind.name), image, kind, number=999)
 
 
-def _link(root: Path, files: Mapping[str, Sequence[FilmFile]]) -> None:
+def _link(root: Path, files: Mapping[str, Sequence[ImageFile]]) -> None:
     for kind, found in files.items():
         times = max(_FEWEST_TIMES, min(_MOST_TIMES, _NAMES // len(found)))
         _link_all(root / "rounds" / _slug(kind), [file.path for file in found] * times)
@@ -172,27 +172,27 @@ def _megapixels(number: int, between: tuple[float, float]) -> float:
     return float(low * (high / low) ** ((number - 1) % _SIZES / (_SIZES - 1)))
 
 
-def _films(source: Path | None) -> Iterator[MakeFilm]:
-    """Endless makers of films by (megapixels, seed): real ones in turn, or drawn ones."""
+def _images(source: Path | None) -> Iterator[MakeImage]:
+    """Endless makers of images by (megapixels, seed): real ones in turn, or drawn ones."""
     refs = itertools.islice(discover([source]), 10 * _MOST_SOURCES) if source else ()
     shown = tuple(itertools.islice(_readable(ref for ref in refs if ref.problem is None), _MOST_SOURCES))
-    makers: list[MakeFilm] = [functools.partial(_enlarged, picture) for picture in shown]
+    makers: list[MakeImage] = [functools.partial(_enlarged, picture) for picture in shown]
     return itertools.cycle(makers or [_drawn])
 
 
-def _enlarged(shown: NDArray[np.uint8], megapixels: float, seed: int) -> Film:
+def _enlarged(shown: NDArray[np.uint8], megapixels: float, seed: int) -> LoadedImage:
     return enlarged(shown, megapixels=megapixels, seed=seed)
 
 
 def _readable(refs: Iterable[ImageRef]) -> Iterator[NDArray[np.uint8]]:
     for ref in refs:
         try:
-            yield read_film(ref)
+            yield read_image(ref)
         except InputProblem:
             continue
 
 
-def _drawn(megapixels: float, seed: int) -> Film:
+def _drawn(megapixels: float, seed: int) -> LoadedImage:
     side = round((megapixels * 1e6) ** 0.5)
     return chest_phantom(side, side, seed + 1, abnormal=seed % 3 == 0)
 

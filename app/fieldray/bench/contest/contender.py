@@ -11,23 +11,23 @@ from typing import Any, Final
 import numpy as np
 
 from fieldray.bench.process_tree import watched
-from fieldray.child import Child, ChildDied, ChildTimeout
 from fieldray.errors import FieldrayError
-from fieldray.wire import Message
+from fieldray.processes.child import Child, ChildDied, ChildTimeout
+from fieldray.processes.wire import Message
 
 _TIMEOUT_S: Final = 900.0
 
 
-class ContenderFailed(Exception):
+class ContestantFailed(Exception):
     """It could not be opened, or its process ended; says why."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Contender:
+class Contestant:
     """`service` answers what `script` describes.
 
     body      what it needs to open; `model` the network's file, for those that take one
-    why_not   why it cannot take part here; empty if it can
+    unavailable_reason   why it cannot take part here; empty if it can
     is_batch  it takes a folder and works on many files at once, as the program does
     """
 
@@ -35,12 +35,12 @@ class Contender:
     service: str
     body: Mapping[str, Any] = field(default_factory=dict)
     model: bytes | None = None
-    why_not: str = ""
+    unavailable_reason: str = ""
     is_batch: bool = False
 
     @contextlib.contextmanager
     def opened(self, first: Sequence[Path]) -> Iterator[Opened]:
-        """Its process, ready, with `first` done. Raises ContenderFailed."""
+        """Its process, ready, with `first` done. Raises ContestantFailed."""
         child = Child(self.service)
         try:
             child.start()
@@ -50,17 +50,17 @@ class Contender:
             opened.detail = str(opened.ask(Message(body, arrays)).body["detail"])
             yield opened
         except OSError as error:
-            raise ContenderFailed(str(error)) from error
+            raise ContestantFailed(str(error)) from error
         finally:
             child.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One run: `processor_s` is None where it is not known, `detail` what the contender says of it."""
+    """One run: `cpu_s` is None where it is not known, `detail` what the contender says of it."""
 
     seconds: float
-    processor_s: float | None
+    cpu_s: float | None
     files: int
     failed: int = 0
     detail: str = ""
@@ -75,17 +75,17 @@ class Run:
 class Opened:
     """A contender whose process runs."""
 
-    contender: Contender
+    contender: Contestant
     child: Child
     detail: str = ""
 
     def run(self, paths: Sequence[Path], *, folder: Path) -> Run:
-        """Do these files, or all of the folder if it is a batch. Raises ContenderFailed."""
+        """Do these files, or all of the folder if it is a batch. Raises ContestantFailed."""
         names = [] if self.contender.is_batch else [str(path) for path in paths]
         answer = self.ask(Message({"ask": "read", "paths": names, "folder": str(folder)})).body
         return Run(
             seconds=answer["seconds"],
-            processor_s=answer["processor_s"],
+            cpu_s=answer["cpu_s"],
             files=answer["files"],
             failed=answer["failed"],
             detail=answer.get("detail", ""),
@@ -98,11 +98,11 @@ class Opened:
         return watch.pss_mb
 
     def ask(self, message: Message) -> Message:
-        """Raises ContenderFailed."""
+        """Raises ContestantFailed."""
         try:
             return self.child.call(message, timeout_s=_TIMEOUT_S)
         except ChildDied as error:
-            last = error.last_words.splitlines()[-1:] or [str(error)]
-            raise ContenderFailed(last[0]) from error
+            last = error.last_stderr.splitlines()[-1:] or [str(error)]
+            raise ContestantFailed(last[0]) from error
         except (ChildTimeout, FieldrayError) as error:
-            raise ContenderFailed(str(error)) from error
+            raise ContestantFailed(str(error)) from error

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from fieldray.bench.contest.archive import USUAL
-from fieldray.bench.contest.contest import MIXED, Results
 from fieldray.bench.contest.engine_race import Entry, fastest, largest_difference
+from fieldray.bench.contest.run_comparison import MIXED, Results
 from fieldray.bench.contest.stages import Stages
 from fieldray.bench.report import Block, Chart, Points, Report, Series, Table
 
@@ -80,7 +80,7 @@ class Contest:
     other_engines: Sequence[Entry] = ()
     first_result_s: Sequence[float]
     cores: int
-    films: str
+    images: str
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -91,7 +91,7 @@ class Contest:
         """Images/s of the least decoding and one lean network on all cores; None where not known."""
         if not self.results.has(LEAST_DECODE, kind):
             return None
-        decode_s = self.results.processor_s(LEAST_DECODE, kind)
+        decode_s = self.results.cpu_s(LEAST_DECODE, kind)
         return None if decode_s is None else self.cores / (decode_s + self.stages.network_processor_s)
 
     def share_of_limit(self, kind: str = MIXED) -> float | None:
@@ -164,7 +164,7 @@ def _overall(contest: Contest) -> Table:
         if not results.has(name) or name == LEAST_DECODE:
             continue
         times = results.times_as_fast(name, CONVENTIONAL) if results.has(CONVENTIONAL) else None
-        cells = (f"{results.images_per_s(name):.1f}", _number(times), _number(results.processor_s(name), 4))
+        cells = (f"{results.images_per_s(name):.1f}", _number(times), _number(results.cpu_s(name), 4))
         rows.append((name, *cells, _number(results.peak_mb.get(name), 0)))
     limit = contest.limit()
     if limit:
@@ -235,10 +235,10 @@ def _engines(title: str, entries: Sequence[Entry]) -> Table:
 
 def _notes(contest: Contest) -> Iterator[str]:
     results = contest.results
-    yield f"Run on {contest.films}, {contest.cores} cores. Files are in the system's cache."
+    yield f"Run on {contest.images}, {contest.cores} cores. Files are in the system's cache."
     yield "Medians of rounds in which all do the same kind of file one after another; ratios are taken within a round."
     yield (
-        "Everybody has done one film of each kind before the time begins; the program's processes are started, and its "
+        "All have done one image of each kind before the time begins; the program's processes are started, and its "
         "time begins with the search for files and ends with the last result in its database."
     )
     yield "The scripts' mixed archive is the sum of its kinds; their memory is that of the largest file of each kind."
@@ -293,7 +293,7 @@ def _number(value: float | None, digits: int = 2) -> str:
 def _data(contest: Contest, marks: Sequence[Mark]) -> dict[str, Any]:
     results = contest.results
     return {
-        "films": contest.films,
+        "images": contest.images,
         "cores": contest.cores,
         "files": {kind: [file.pixels for file in files] for kind, files in results.archive.files.items()},
         "runs": [

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from PIL import Image as Picture
 
+from fieldray.bench.contest.conventional_reading import in_8_bits, shown
 from fieldray.bench.contest.script import Loop
-from fieldray.bench.contest.usual_reading import in_8_bits, shown
 from fieldray.inference.runtime import load_runtime
-from fieldray.wire import Message
+from fieldray.processes.wire import Message
 
 
 class ConventionalScript:

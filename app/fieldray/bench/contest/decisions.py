@@ -1,6 +1,6 @@
-"""Whether reading at a reduced resolution changes what is decided: every film read both ways, and run.
+"""Whether reading at a reduced resolution changes what is decided: every image read both ways, and run.
 
-A close call is decided by a finer picture, as in screening. Films below a megapixel would hardly be reduced; they are
+A close call is decided by a finer picture, as in screening. Images below a megapixel would hardly be reduced; they are
 enlarged first, given a detector's grain, and written in one kind of file after another.
 """
 
@@ -19,14 +19,14 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.domain.finding import Decision, Finding, calibrate, decide, is_close_call
+from fieldray.domain.finding import Decision, Finding, calibrate, decide, is_borderline
 from fieldray.domain.image import Detail
 from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.study import ImageRef
 from fieldray.errors import InputProblem
 from fieldray.imaging.answers import ReadResult
 from fieldray.imaging.discover import discover
-from fieldray.imaging.film_files import KINDS, FilmKind, enlarged, read_film, write_film
+from fieldray.imaging.image_files import KINDS, ImageKind, enlarged, read_image, write_image
 from fieldray.inference.backend import Answer, Backend
 
 _LEAST_PIXELS: Final = 1_000_000
@@ -44,9 +44,9 @@ class BothWays(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One film read reduced and in full: calibrated scores of one label, decisions, and whether the gate passes it.
+    """One image read reduced and in full: calibrated scores of one label, decisions, and whether the gate passes it.
 
-    is_close  the reduced film was a close call, so the first is of a finer picture
+    is_close  the reduced image was a close call, so the first is of a finer picture
     """
 
     kind: str
@@ -64,12 +64,12 @@ class Pair:
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class Compared:
-    """All pairs. By kind of file: how many films, and of how many the network's input differed at all; by reason: how
+    """All pairs. By kind of file: how many images, and of how many the network's input differed at all; by reason: how
     many could not be read both ways.
     """
 
     pairs: list[Pair] = field(default_factory=list)
-    films: Counter[str] = field(default_factory=Counter)
+    images: Counter[str] = field(default_factory=Counter)
     changed: Counter[str] = field(default_factory=Counter)
     unread: Counter[str] = field(default_factory=Counter)
 
@@ -92,7 +92,7 @@ class Compared:
 def compare(
     folder: Path,
     model: Model,
-    readers: BothWays,
+    decoders: BothWays,
     backend: Backend,
     *,
     most: int,
@@ -100,7 +100,7 @@ def compare(
     notify: Notify,
     kinds: Sequence[str] = (),
 ) -> Compared:
-    """Compare up to `most` films of a folder; those that must be written become `kinds` in turn (empty: all).
+    """Compare up to `most` images of a folder; those that must be written become `kinds` in turn (empty: all).
 
     Raises BackendProblem, OSError.
     """
@@ -108,9 +108,9 @@ def compare(
     refs = itertools.islice((ref for ref in discover([folder]) if ref.problem is None), most)
     with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as place, ThreadPoolExecutor(cores) as threads:
         written = [kind for kind in KINDS.values() if kind.name in kinds or not kinds]
-        read = functools.partial(_read, place=Path(place), spec=model.manifest.input, readers=readers, kinds=written)
+        read = functools.partial(_read, place=Path(place), spec=model.manifest.input, decoders=decoders, kinds=written)
         for batch in _batches(refs):
-            notify(f"film {batch[0][0] + 1} and on")
+            notify(f"image {batch[0][0] + 1} and on")
             for found in threads.map(read, batch):
                 _add(compared, found, model, backend)
     return compared
@@ -118,42 +118,42 @@ def compare(
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Found:
-    """What the network gets of a film read reduced, in full, and finer where that may be asked for.
+    """What the network gets of an image read reduced, in full, and finer where that may be asked for.
 
-    Empty where `why_not` says why.
+    Empty where `unavailable_reason` says why.
     """
 
     kind: str
     values: list[NDArray[np.uint8]]
-    why_not: str = ""
+    unavailable_reason: str = ""
 
 
 def _read(
-    item: tuple[int, ImageRef], *, place: Path, spec: InputSpec, readers: BothWays, kinds: Sequence[FilmKind]
+    item: tuple[int, ImageRef], *, place: Path, spec: InputSpec, decoders: BothWays, kinds: Sequence[ImageKind]
 ) -> _Found:
-    """Read a film both ways; one that had to be written for it is removed again."""
+    """Read an image both ways; one that had to be written for it is removed again."""
     number, source = item
     made = _large_enough(source, number, place, kinds)
     if made is None:
-        return _Found("", [], why_not="source")
+        return _Found("", [], unavailable_reason="source")
     kind, ref = made
-    results = [readers.read(ref, spec), readers.read(ref, spec, detail="full")]
+    results = [decoders.read(ref, spec), decoders.read(ref, spec, detail="full")]
     if results[0].is_approximate:
-        results.append(readers.read(ref, spec, detail="finer"))
+        results.append(decoders.read(ref, spec, detail="finer"))
     if ref is not source:
         ref.path.unlink()
     codes = sorted({result.problem.code for result in results if result.problem})
     values = [result.tensor.values[0] for result in results if result.tensor]
-    return _Found(kind, values if len(values) == len(results) else [], why_not=", ".join(codes))
+    return _Found(kind, values if len(values) == len(results) else [], unavailable_reason=", ".join(codes))
 
 
 def _add(compared: Compared, found: _Found, model: Model, backend: Backend) -> None:
     if not found.values:
-        compared.unread[found.why_not] += 1
+        compared.unread[found.unavailable_reason] += 1
         return
-    compared.films[found.kind] += 1
+    compared.images[found.kind] += 1
     compared.changed[found.kind] += not np.array_equal(found.values[0], found.values[1])
-    compared.pairs += judge_both(found.kind, found.values, model, backend)
+    compared.pairs += evaluate_both(found.kind, found.values, model, backend)
 
 
 def _batches(refs: Iterator[ImageRef]) -> Iterator[list[tuple[int, ImageRef]]]:
@@ -162,26 +162,26 @@ def _batches(refs: Iterator[ImageRef]) -> Iterator[list[tuple[int, ImageRef]]]:
         yield batch
 
 
-def _large_enough(ref: ImageRef, number: int, place: Path, kinds: Sequence[FilmKind]) -> tuple[str, ImageRef] | None:
-    """The film itself, or a larger one written in the kind whose turn it is; None if it cannot be read."""
+def _large_enough(ref: ImageRef, number: int, place: Path, kinds: Sequence[ImageKind]) -> tuple[str, ImageRef] | None:
+    """The image itself, or a larger one written in the kind whose turn it is; None if it cannot be read."""
     try:
-        shown = read_film(ref)
+        shown = read_image(ref)
     except InputProblem:
         return None
     if shown.size >= _LEAST_PIXELS:
         return "as it is", ref
     kind, megapixels = kinds[number % len(kinds)], _MEGAPIXELS[number // len(kinds) % len(_MEGAPIXELS)]
-    film = enlarged(shown, megapixels=megapixels, seed=number)
-    return kind.name, ImageRef(path=write_film(place / f"{number:06}", film, kind, number=number))
+    image = enlarged(shown, megapixels=megapixels, seed=number)
+    return kind.name, ImageRef(path=write_image(place / f"{number:06}", image, kind, number=number))
 
 
-def judge_both(kind: str, values: Sequence[NDArray[np.uint8]], model: Model, backend: Backend) -> Iterator[Pair]:
+def evaluate_both(kind: str, values: Sequence[NDArray[np.uint8]], model: Model, backend: Backend) -> Iterator[Pair]:
     """A pair for each label, of the network's inputs (height, width, channels) read reduced and in full.
 
     A third one is of a finer picture and decides what is a close call by the first.
     """
-    reduced, in_full, *finer = (_judged(backend.run([one])[0], model) for one in values)
-    is_close = bool(finer) and is_close_call(reduced.findings, gate=model.manifest.gate, distance=reduced.distance)
+    reduced, in_full, *finer = (_evaluated(backend.run([one])[0], model) for one in values)
+    is_close = bool(finer) and is_borderline(reduced.findings, gate=model.manifest.gate, distance=reduced.distance)
     both = [finer[0] if is_close else reduced, in_full]
     passes = (both[0].passes, both[1].passes)
     for first, second in zip(*(one.findings for one in both), strict=True):
@@ -190,17 +190,17 @@ def judge_both(kind: str, values: Sequence[NDArray[np.uint8]], model: Model, bac
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _Judged:
+class _Evaluated:
     findings: tuple[Finding, ...]
     distance: float | None
     passes: bool
 
 
-def _judged(answer: Answer, model: Model) -> _Judged:
+def _evaluated(answer: Answer, model: Model) -> _Evaluated:
     """By the first operating point of each label."""
     manifest, gate, found = model.manifest, model.manifest.gate, []
     for label, raw in zip(manifest.labels, answer.scores, strict=True):
         score, point = calibrate(float(raw), manifest.calibration.get(label.code)), manifest.point(label.code)
         found.append(Finding(label=label.code, score=score, point=point, decision=decide(score, point)))
     distance = gate.distance(answer.features) if gate and answer.features is not None else None
-    return _Judged(tuple(found), distance, gate is None or distance is None or distance <= gate.limit)
+    return _Evaluated(tuple(found), distance, gate is None or distance is None or distance <= gate.limit)

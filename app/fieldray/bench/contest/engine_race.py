@@ -1,4 +1,4 @@
-"""Engines against each other on the pack's own file: in turns, each in a process of its own."""
+"""Engines against each other on the pack's own file: alternating, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.bench.contest.engines import why_not
-from fieldray.bench.films import Film
-from fieldray.child import Child, ChildDied, ChildTimeout
+from fieldray.bench.contest.engines import unavailable_reason
+from fieldray.bench.images import LoadedImage
 from fieldray.errors import FieldrayError
-from fieldray.wire import Message
+from fieldray.processes.child import Child, ChildDied, ChildTimeout
+from fieldray.processes.wire import Message
 
 _SERVICE: Final = "fieldray.bench.contest.engines:handle"
 _TIMEOUT_S: Final = 120.0
@@ -61,21 +61,21 @@ class Entry:
 
 def entries(*, cores: int) -> list[Entry]:
     """Each engine lean, with a thread a core, and with a network a core."""
-    arrangements = dict.fromkeys([(1, 1), (1, cores), (cores, 1)])
-    pairs = itertools.product(("litert", "openvino"), arrangements)
+    thread_configurations = dict.fromkeys([(1, 1), (1, cores), (cores, 1)])
+    pairs = itertools.product(("litert", "openvino"), thread_configurations)
     return [Entry(engine=engine, workers=workers, threads=threads) for engine, (workers, threads) in pairs]
 
 
 def race(
-    model: bytes, films: Sequence[Film], *, cores: int, repeats: int, notify: Notify, seconds: float = _SECONDS
+    model: bytes, inputs: Sequence[LoadedImage], *, cores: int, repeats: int, notify: Notify, seconds: float = _SECONDS
 ) -> tuple[Entry, ...]:
-    """Measure each in turns; those that cannot run say why in `problem`."""
-    images = np.stack([film.values for film in films])
+    """Measure each alternating; those that cannot run say why in `problem`."""
+    images = np.stack([image.values for image in inputs])
     found = entries(cores=cores)
     for number in range(repeats):
         notify(f"engines, round {number + 1} of {repeats}")
         for entry in found:
-            entry.problem = entry.problem or why_not(entry.engine)
+            entry.problem = entry.problem or unavailable_reason(entry.engine)
             if not entry.problem:
                 _run(entry, model, images, seconds)
     return tuple(found)

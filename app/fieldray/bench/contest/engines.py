@@ -1,4 +1,4 @@
-"""Engines for one int8 file, side by side: how many images a second each gives in each arrangement.
+"""Engines for one int8 file, side by side: how many images per second each gives in each arrangement.
 
 The child's side. Every engine gets the same images, bytes in and scores out, for the same time, in a process of its
 own; `workers` networks run side by side, each with so many `threads`.
@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.inference.runtime import load_runtime
-from fieldray.wire import Message
+from fieldray.processes.wire import Message
 
 Infer = Callable[[NDArray[np.uint8]], NDArray[Any]]
 
@@ -52,7 +52,7 @@ class EngineService:
         return Message({**body, "latency_ms": 1000 * statistics.median(times_s)}, {"scores": scores.astype(np.float32)})
 
 
-def why_not(engine: str) -> str:
+def unavailable_reason(engine: str) -> str:
     """Why an engine cannot be measured here; empty if it can."""
     package = {"litert": "ai_edge_litert", "openvino": "openvino"}[engine]
     return "" if importlib.util.find_spec(package) else f"not installed ({package})"

@@ -1,13 +1,13 @@
-"""What no program that reads films in full can go below: the bytes alone, and the pixels alone."""
+"""What no program that reads images in full can go below: the bytes alone, and the pixels alone."""
 
 from __future__ import annotations
 
 from importlib import metadata
 from pathlib import Path
 
+from fieldray.bench.contest.conventional_reading import stored
 from fieldray.bench.contest.script import Loop
-from fieldray.bench.contest.usual_reading import stored
-from fieldray.wire import Message
+from fieldray.processes.wire import Message
 
 
 class BytesAlone:

@@ -3,7 +3,7 @@
 open  body: what it needs (see each contender), first: files to get ready with; array model, where it takes one
       -> body: detail (what it is, with versions)
 read  body: paths (or folder, for the program itself)
-      -> body: seconds, processor_s (None where not known), files, failed, detail
+      -> body: seconds, cpu_s (None where not known), files, failed, detail
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from fieldray.wire import Message
+from fieldray.processes.wire import Message
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class Loop:
         failed = self._do(message.body["paths"])
         seconds, spent_s = time.perf_counter() - began_s, time.process_time() - before_s
         files = len(message.body["paths"])
-        return Message({"seconds": seconds, "processor_s": spent_s, "files": files, "failed": failed})
+        return Message({"seconds": seconds, "cpu_s": spent_s, "files": files, "failed": failed})
 
     def _do(self, paths: Sequence[str]) -> int:
         """How many failed."""

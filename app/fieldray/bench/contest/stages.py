@@ -11,11 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final
 
-from fieldray.bench.films import Film
-from fieldray.bench.process_tree import processor_s
+from fieldray.bench.images import LoadedImage
+from fieldray.bench.process_tree import cpu_s
 from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.study import ImageRef
-from fieldray.imaging.pool import ReaderPool
+from fieldray.imaging.pool import DecoderPool
 from fieldray.inference.cpu import cpu_kind
 
 _SPELL_S: Final = 1.0
@@ -27,7 +27,7 @@ _MEMORY_MB: Final = 2048
 class Stages:
     """Seconds an image by round: reading by all decoders at once, the network as the program arranges it.
 
-    lean_s is processor seconds an image of one network with one thread; `detail` says how the program runs it.
+    lean_s is processor seconds per image of one network with one thread; `detail` says how the program runs it.
     """
 
     reading_s: list[float] = field(default_factory=list)
@@ -47,42 +47,42 @@ class Stages:
 
 
 @contextlib.contextmanager
-def decoders(count: int) -> Iterator[ReaderPool]:
+def stage_decoders(count: int) -> Iterator[DecoderPool]:
     """So many of the program's decoding processes."""
-    with ReaderPool(count, timeout_s=_TIMEOUT_S, memory_limit_mb=_MEMORY_MB) as pool:
+    with DecoderPool(count, timeout_s=_TIMEOUT_S, memory_limit_mb=_MEMORY_MB) as pool:
         yield pool
 
 
-def time_reading(refs: Sequence[ImageRef], spec: InputSpec, *, cores: int) -> tuple[float, tuple[Film, ...]]:
+def time_reading(refs: Sequence[ImageRef], spec: InputSpec, *, cores: int) -> tuple[float, tuple[LoadedImage, ...]]:
     """Seconds an image when as many files are read at once as there are cores, and what the network gets of them."""
-    with decoders(cores) as pool, ThreadPoolExecutor(cores) as threads:
+    with stage_decoders(cores) as pool, ThreadPoolExecutor(cores) as threads:
 
-        def read(ref: ImageRef) -> Film | None:
+        def read(ref: ImageRef) -> LoadedImage | None:
             tensor = pool.read(ref, spec).tensor
-            return Film(ref, tensor.values[0]) if tensor else None
+            return LoadedImage(ref, tensor.values[0]) if tensor else None
 
         for ref in refs[:: max(1, len(refs) // 12)]:  # the codecs are loaded at their first use, in each process
             list(threads.map(read, [ref] * cores))
         began_s = time.perf_counter()
-        films = list(threads.map(read, refs))
+        images = list(threads.map(read, refs))
         seconds = time.perf_counter() - began_s
-    return seconds / len(refs), tuple(film for film in films if film)
+    return seconds / len(refs), tuple(image for image in images if image)
 
 
-def time_network(model: Model, films: Sequence[Film], *, cores: int | None) -> tuple[float, float | None, str]:
-    """(seconds an image, processor seconds an image, what ran it). `cores` None: as the program arranges it.
+def time_network(model: Model, images: Sequence[LoadedImage], *, cores: int | None) -> tuple[float, float | None, str]:
+    """(seconds per image, processor seconds per image, what ran it). `cores` None: as the program arranges it.
 
     Raises BackendProblem.
     """
     backend = cpu_kind(cores=cores, budget_s=None if cores else 0.25).make()
     try:
         backend.start(model)
-        values = itertools.cycle([film.values for film in films])
+        values = itertools.cycle([image.values for image in images])
         backend.run(list(itertools.islice(values, backend.capacity)))
-        before_s, began_s, count = processor_s(backend.pid or 0), time.perf_counter(), 0
+        before_s, began_s, count = cpu_s(backend.pid or 0), time.perf_counter(), 0
         while (elapsed_s := time.perf_counter() - began_s) < _SPELL_S:
             count += len(backend.run(list(itertools.islice(values, backend.capacity))))
-        after_s = processor_s(backend.pid or 0)
+        after_s = cpu_s(backend.pid or 0)
         spent_s = None if before_s is None or after_s is None else (after_s - before_s) / count
         return elapsed_s / count, spent_s, backend.detail
     finally:
@@ -91,9 +91,9 @@ def time_network(model: Model, films: Sequence[Film], *, cores: int | None) -> t
 
 def add_round(stages: Stages, refs: Sequence[ImageRef], model: Model, *, cores: int) -> None:
     """Time each stage once. Raises BackendProblem."""
-    reading_s, films = time_reading(refs, model.manifest.input, cores=cores)
+    reading_s, images = time_reading(refs, model.manifest.input, cores=cores)
     stages.reading_s.append(reading_s)
-    network_s, _, stages.detail = time_network(model, films, cores=None)
+    network_s, _, stages.detail = time_network(model, images, cores=None)
     stages.network_s.append(network_s)
-    lean_s, spent_s, _ = time_network(model, films, cores=1)
+    lean_s, spent_s, _ = time_network(model, images, cores=1)
     stages.lean_s.append(lean_s if spent_s is None else spent_s)

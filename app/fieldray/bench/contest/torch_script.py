@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from PIL import Image as Picture
 
+from fieldray.bench.contest.conventional_reading import shown
 from fieldray.bench.contest.script import Loop
-from fieldray.bench.contest.usual_reading import shown
 from fieldray.inference.cores import usable_cores
-from fieldray.wire import Message
+from fieldray.processes.wire import Message
 
 _BLOCKS = (3, 4, 6, 3)
 

@@ -1,0 +1,162 @@
+"""The evaluate step: the quantised file's answers to validation and test images, and all figures drawn from them."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray.adaptation import metrics
+from fieldray.adaptation.answers import Answers, answer
+from fieldray.adaptation.dataset import Dataset, dataset_of, refuse_seen
+from fieldray.adaptation.evaluate import Evaluated, by_group, choose_point, compare, figures, known
+from fieldray.adaptation.file_digests import read_rows, rows_digest
+from fieldray.adaptation.files import write_atomically
+from fieldray.adaptation.gate import distances, fit_gate
+from fieldray.adaptation.image_set import read_images
+from fieldray.adaptation.intervals import share
+from fieldray.adaptation.layouts import Row
+from fieldray.adaptation.quantise_step import converted
+from fieldray.adaptation.recipe import LabelRule
+from fieldray.adaptation.run import Run, Step
+from fieldray.adaptation.shortcuts import border_pixels, shortcut_scores, thumbnail_pixels
+from fieldray.adaptation.steps import load_network
+from fieldray.domain.model import OodGate
+
+_GATE_IMAGES: Final = 3000
+_PARTS: Final = ("validation", "test")
+
+
+def evaluate_step(run: Run) -> Mapping[str, Any]:
+    """Judge the int8 file, choose operating points, fit the gate; metrics.json, scores.npz, gate.npz."""
+    data = dataset_of(run)
+    refuse_seen(run, data, step="train")
+    integer = {part: _answers(run, "int8", data.samples(part).images, part) for part in _PARTS}
+    whole = _answers(run, "float", data.samples("test").images, "test, float")
+    results: dict[str, Any] = {"labels": {}, "data": data.facts}
+    points, calibrations = [], {}
+    for column, label in enumerate(run.recipe.kept_labels):
+        found = _evaluate_label(run, data, label, {part: integer[part].scores[:, column] for part in _PARTS})
+        column_in_data = run.recipe.labels.index(label)
+        test = known(
+            integer["test"].scores[:, column], data.samples("test").targets[:, column_in_data], data.rows("test")
+        )
+        same = known(whole.scores[:, column], data.samples("test").targets[:, column_in_data], data.rows("test"))
+        results["labels"][label.code] = found["figures"] | {"float_against_int8": compare(same, test)}
+        points += found["points"]
+        calibrations[label.code] = asdict(found["calibration"])
+    gate, results["gate"] = _evaluate_gate(run, data, integer)
+    run.write("evaluate", "metrics.json", results)
+    run.write("evaluate", "points.json", {"points": points, "calibration": calibrations})
+    _write_arrays(run, "gate.npz", {"mean": gate.mean, "projection": gate.projection, "limit": np.array(gate.limit)})
+    kept = [run.recipe.labels.index(label) for label in run.recipe.kept_labels]
+    truths = {f"{part}_targets": data.samples(part).targets[:, kept] for part in _PARTS}
+    scores = {part: integer[part].scores for part in _PARTS} | {"test_float": whole.scores}
+    _write_arrays(run, "scores.npz", {**scores, **truths})
+    return {code: found["test"]["auc"] for code, found in results["labels"].items()}
+
+
+def _answers(run: Run, name: str, images: NDArray[np.uint8], what: str) -> Answers:
+    file = converted(run, name)
+    specification, _ = load_network(run)
+    return answer(
+        file.data,
+        images,
+        spec=run.recipe.input,
+        outputs=file.roles(specification),
+        labels=len(run.recipe.kept_labels),
+        progress=lambda done, total: run.progress(what, done, total),
+    )
+
+
+def _evaluate_label(
+    run: Run, data: Dataset, label: LabelRule, scores: Mapping[str, NDArray[np.float64]]
+) -> dict[str, Any]:
+    """Calibration and operating points of one label, from validation; its figures, from test."""
+    column = run.recipe.labels.index(label)
+    raw = {part: known(scores[part], data.samples(part).targets[:, column], data.rows(part)) for part in _PARTS}
+    calibration = metrics.fit_calibration(raw["validation"].scores, raw["validation"].truth)
+    judged = {part: raw[part].calibrated(calibration) for part in _PARTS}
+    points = [
+        choose_point(point, label=label.code, validation=judged["validation"], test=judged["test"])
+        for point in run.recipe.evaluation.points
+    ]
+    found = {part: figures(judged[part], points=points) for part in _PARTS}
+    found["by_group"] = by_group(judged["test"])
+    found["shortcuts"] = _evaluate_shortcuts(data, column, judged["test"])
+    return {"points": [asdict(point) for point in points], "calibration": calibration, "figures": found}
+
+
+def _evaluate_shortcuts(data: Dataset, column: int, test: Evaluated) -> dict[str, float]:
+    """AUC of the border's pixels alone and of a thumbnail, fitted and judged on the same images as the network."""
+    found = {}
+    training, judged = data.samples("training"), data.samples("test")
+    learnt, asked = ~np.isnan(training.targets[:, column]), ~np.isnan(judged.targets[:, column])
+    truth = training.targets[learnt, column] >= 0.5
+    for name, pixels in (("border", border_pixels), ("thumbnail", thumbnail_pixels)):
+        scores = shortcut_scores(pixels(training.images[learnt]), truth, pixels(judged.images[asked]))
+        found[name] = metrics.auc(scores, test.truth)
+    return found
+
+
+def _evaluate_gate(run: Run, data: Dataset, integer: Mapping[str, Answers]) -> tuple[OodGate, dict[str, Any]]:
+    """The gate from training features, its limit from validation; judged on test images and on the strangers."""
+    choice = run.recipe.evaluation
+    images = np.random.default_rng(run.recipe.training.seed).permutation(data.indices("training"))[:_GATE_IMAGES]
+    training = _answers(run, "int8", data.image_set.images[np.sort(images)], "features").features
+    gate = fit_gate(
+        training, integer["validation"].features, components=choice.ood_gate_components, keeps=choice.ood_gate_keeps
+    )
+    facts: dict[str, Any] = {"limit": gate.limit, "images_refused": _refused(gate, integer["test"], data.rows("test"))}
+    if choice.ood_images is None:
+        return gate, facts
+    ood_images = read_images(
+        _strangers(run),
+        run.recipe.input,
+        cache=run.folder("data") / "strangers.npz",
+        progress=run.progress,
+    )
+    small = read_images(
+        data.rows("test"),
+        run.recipe.input,
+        cache=run.folder("data") / "small.npz",
+        progress=run.progress,
+        shrink_to=choice.ood_side,
+    )
+    return gate, facts | {
+        "side": choice.ood_side,
+        "ood_images": len(ood_images.rows),
+        "ood_refused": _refused(gate, _answers(run, "int8", ood_images.images, "ood_images"), ood_images.rows),
+        "images_refused_at_equal_resolution": _refused(
+            gate, _answers(run, "int8", small.images, "small images"), small.rows
+        ),
+    }
+
+
+def _strangers(run: Run) -> list[Row]:
+    """The images that the gate must refuse; none where the recipe names none."""
+    chosen = run.recipe.evaluation.ood_images
+    return read_rows([chosen], folder=run.folder("data")) if chosen else []
+
+
+def _refused(gate: OodGate, answers: Answers, rows: Sequence[Row]) -> dict[str, Any]:
+    return asdict(share(distances(gate, answers.features) > gate.limit, patients=[row.person for row in rows]))
+
+
+def _write_arrays(run: Run, name: str, arrays: Mapping[str, NDArray[Any]]) -> None:
+    buffer = io.BytesIO()
+    np.savez(buffer, **dict(arrays))
+    write_atomically(run.folder("evaluate") / name, buffer.getvalue())
+
+
+EVALUATE: Final = Step(
+    name="evaluate",
+    perform=evaluate_step,
+    reads=("evaluation",),
+    outside=lambda run: rows_digest(_strangers(run)),
+    leaves=("metrics.json", "points.json", "gate.npz", "scores.npz"),
+)

@@ -1,0 +1,130 @@
+"""ImageSet, read once with the program's own reading and preprocessing, and kept in the run folder."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray.adaptation.digest import digest
+from fieldray.adaptation.files import write_atomically
+from fieldray.adaptation.layouts import Row
+from fieldray.domain.image import Image
+from fieldray.domain.model import InputSpec
+from fieldray.domain.study import ImageRef
+from fieldray.errors import FieldrayError, UsageProblem
+from fieldray.imaging.decode import decode
+from fieldray.imaging.preprocess import to_tensor
+from fieldray.imaging.quality import check_pixels
+from fieldray.imaging.source import read_bytes
+from fieldray.reasons import Reason, reason
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class ImageSet:
+    """Images that could be read.
+
+    images      (n, height, width, channels) uint8 as the network sees them
+    left_out    origin and sentence of each image that could not be read or is refused
+    """
+
+    rows: tuple[Row, ...]
+    images: NDArray[np.uint8]
+    left_out: tuple[tuple[str, str], ...]
+
+
+def read_images(
+    rows: Sequence[Row], spec: InputSpec, *, cache: Path, progress: Progress, shrink_to: int = 0
+) -> ImageSet:
+    """Read and prepare each row's image, or take them from `cache` if the content of every file is as it was.
+
+    rows         with their SHA-256, see `file_digests.read_rows`
+    shrink_to    first shrink each image to a square of this side (0: not), to compare it with what is that small
+    Raises UsageProblem data_none_readable when not one image could be read, data_changed when a file is no longer what
+    its row says, StorageProblem.
+    """
+    key = _key(rows, spec, shrink_to)
+    stored = _load(cache, key)
+    if stored is None:
+        stored = _read_all(rows, spec, shrink_to, progress)
+        _store(cache, key, stored)
+    images, problems = stored
+    kept = [index for index in range(len(rows)) if str(index) not in problems]
+    if not kept:
+        raise UsageProblem(reason("data_none_readable", path=rows[0].path, detail=problems["0"]))
+    return ImageSet(
+        rows=tuple(rows[index] for index in kept),
+        images=images[kept] if len(kept) < len(rows) else images,
+        left_out=tuple((rows[int(index)].origin, sentence) for index, sentence in problems.items()),
+    )
+
+
+_Stored = tuple[NDArray[np.uint8], dict[str, str]]
+
+
+def _read_all(rows: Sequence[Row], spec: InputSpec, shrink_to: int, progress: Progress) -> _Stored:
+    images = np.zeros((len(rows), spec.height, spec.width, spec.channels), np.uint8)
+    problems = dict[str, str]()
+    for index, row in enumerate(rows):
+        found = _read_one(row, spec, shrink_to)
+        if isinstance(found, Reason):
+            problems[str(index)] = found.text
+        else:
+            images[index] = found
+        progress("images", index + 1, len(rows))
+    return images, problems
+
+
+def _read_one(row: Row, spec: InputSpec, shrink_to: int) -> NDArray[np.uint8] | Reason:
+    ref = ImageRef(path=row.path)
+    try:
+        data = read_bytes(ref)
+    except FieldrayError as problem:
+        return problem.reason
+    if hashlib.sha256(data).hexdigest() != row.sha256:
+        raise UsageProblem(reason("data_changed", path=row.path))
+    try:
+        image: Image = decode(data, ref)
+    except FieldrayError as problem:
+        return problem.reason
+    refused = check_pixels(image)
+    if shrink_to:
+        image = _shrunk(image, shrink_to)
+    prepared: NDArray[np.uint8] = to_tensor(image, spec).values[0]
+    return refused or prepared
+
+
+def _shrunk(image: Image, side: int) -> Image:
+    small = to_tensor(image, InputSpec(height=side, width=side, intensity="as_displayed"))
+    return Image(pixels=small.values[0, :, :, 0])
+
+
+def _key(rows: Sequence[Row], spec: InputSpec, shrink_to: int) -> str:
+    """Changes when a file's content, the list of files or the input does."""
+    return digest(spec, shrink_to, [row.sha256 for row in rows])
+
+
+def _store(path: Path, key: str, stored: _Stored) -> None:
+    images, problems = stored
+    facts = json.dumps({"key": key, "problems": problems})
+    buffer = io.BytesIO()
+    np.savez(buffer, images=images, facts=np.frombuffer(facts.encode(), np.uint8))
+    write_atomically(path, buffer.getvalue())
+
+
+def _load(path: Path, key: str) -> _Stored | None:
+    if not path.is_file():
+        return None
+    with np.load(path, allow_pickle=False) as arrays:
+        facts = json.loads(arrays["facts"].tobytes())
+        if facts["key"] != key:
+            return None
+        return arrays["images"], facts["problems"]

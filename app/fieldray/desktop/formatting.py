@@ -1,0 +1,105 @@
+"""Words and numbers that several parts of the window share. Never "the patient has", always "the pack flags"."""
+
+from __future__ import annotations
+
+from fieldray.domain.finding import Category, Decision, Finding, Outcome, Screened
+from fieldray.domain.model import Estimate, Manifest
+from fieldray.domain.study import ImageHeader, ImageRef
+from fieldray.translation import Translator
+
+_URGENCY: tuple[Decision, ...] = ("above", "unsure", "not_assessed", "below")
+
+
+def research_only(translator: Translator) -> str:
+    """The sentence that is always in sight."""
+    return translator.text("Research use only. Not for diagnostic use.")
+
+
+def category_word(translator: Translator, category: Category) -> str:
+    """The class of one image, as a word."""
+    words: dict[Category, str] = {
+        "abnormal": translator.text("Abnormal"),
+        "unsure": translator.text("Not sure"),
+        "normal": translator.text("Normal"),
+        "not_assessed": translator.text("Not assessed"),
+        "refused": translator.text("Refused"),
+        "failed": translator.text("Failed"),
+    }
+    return words[category]
+
+
+def decision_sentence(translator: Translator, decision: Decision) -> str:
+    """What the decision means, in a sentence about the pack and not about the patient."""
+    sentences: dict[Decision, str] = {
+        "above": translator.text("The pack flags this image."),
+        "below": translator.text("The pack does not flag this image."),
+        "unsure": translator.text("The pack is not sure about this image."),
+        "not_assessed": translator.text("The pack gives a score only: it has no operating point to judge it by."),
+    }
+    return sentences[decision]
+
+
+def backend_name(translator: Translator, backend: str) -> str:
+    """What ran the model."""
+    return {"cpu": translator.text("Processor"), "edgetpu": "Edge TPU"}.get(backend, backend)
+
+
+def leading_finding(outcome: Outcome) -> Finding | None:
+    """The finding that decides an image's class: the most urgent decision, then the highest score."""
+    if not isinstance(outcome, Screened) or not outcome.findings:
+        return None
+    return min(outcome.findings, key=lambda finding: (_URGENCY.index(finding.decision), -finding.score))
+
+
+def label_meaning(translator: Translator, label: str, manifest: Manifest | None) -> str:
+    """What a label means in the pack's own words, its code where the pack is not known."""
+    for entry in manifest.labels if manifest else ():
+        if entry.code == label:
+            return translator.pick(entry.meaning)
+    return label
+
+
+def number(translator: Translator, value: float, *, digits: int) -> str:
+    """A number with this language's decimal mark."""
+    written = f"{value:.{digits}f}"
+    return written.replace(".", ",") if translator.language == "uk" else written
+
+
+def percent(translator: Translator, estimate: Estimate) -> str:
+    """A measured share with its 95 % confidence interval: 93.2 % (91.0-95.1)."""
+    value, low, high = (
+        number(translator, 100 * share, digits=1) for share in (estimate.value, estimate.low, estimate.high)
+    )
+    return f"{value} % ({low}–{high})"
+
+
+def date(dicom_date: str) -> str:
+    """A DICOM date (PS3.5 6.2, YYYYMMDD) as day.month.year; anything else as it is."""
+    if len(dicom_date) == 8 and dicom_date.isdigit():
+        return f"{dicom_date[6:]}.{dicom_date[4:6]}.{dicom_date[:4]}"
+    return dicom_date
+
+
+def person(dicom_name: str) -> str:
+    """A DICOM person name (PS3.5 6.2.1) for reading: the first written form, parts divided by blanks."""
+    first = next((form for form in dicom_name.split("=") if form.strip("^ ")), "")
+    return " ".join(part for part in first.split("^") if part)
+
+
+def file_name(ref: ImageRef) -> str:
+    """The name of the file or zip member, with the frame of several."""
+    name = ref.member.rpartition("/")[2] if ref.member else ref.path.name
+    return f"{name} #{ref.frame + 1}" if ref.header.number_of_frames > 1 else name
+
+
+def view_label(header: ImageHeader) -> str:
+    """View and side as the file gives them."""
+    return " ".join(part for part in (header.view_position, header.image_laterality) if part)
+
+
+def duration(translator: Translator, seconds: float) -> str:
+    """A time left as minutes and seconds, or hours and minutes."""
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02}"
+    return translator.text("{hours} h {minutes} min", hours=whole // 3600, minutes=whole % 3600 // 60)

@@ -1,0 +1,121 @@
+"""The image that is looked at: its full-resolution pixels and the reader's verdict, loaded in the background."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from PySide6.QtCore import QObject, Signal
+
+from fieldray.desktop.background import Background
+from fieldray.desktop.image_pyramid import Picture, pyramid_of
+from fieldray.desktop.notices import NoticeBoard
+from fieldray.desktop.services import SessionPort
+from fieldray.desktop.work_row import WorkRow
+from fieldray.domain.finding import Outcome
+from fieldray.domain.image import Image
+from fieldray.domain.model import InputSpec
+from fieldray.domain.run import Verdict
+from fieldray.errors import FieldrayError
+from fieldray.imaging.preprocess import to_tensor
+from fieldray.reasons import Reason
+
+ReadVerdict = Callable[[int, Outcome], Verdict | None]
+
+
+class OpenImage(QObject):
+    """One image at a time; the newest request wins."""
+
+    changed = Signal()
+    loaded = Signal()
+    verdict_changed = Signal(int, object)
+
+    def __init__(self, background: Background, board: NoticeBoard) -> None:
+        super().__init__()
+        self._background, self._board = background, board
+        self._session: SessionPort | None = None
+        self._read_verdict: ReadVerdict | None = None
+        self.row: WorkRow | None = None
+        self.picture: Picture | None = None
+        self.network_image: Picture | None = None
+        self.problem: Reason | None = None
+        self.is_loading = False
+
+    def attach(self, session: SessionPort, read_verdict: ReadVerdict) -> None:
+        """The session is open."""
+        self._session, self._read_verdict = session, read_verdict
+        self.show(self.row)
+
+    def show(self, row: WorkRow | None) -> None:
+        """Look at another image, or at none."""
+        self.row, self.picture, self.network_image, self.problem = row, None, None, None
+        session = self._session
+        self.is_loading = row is not None and session is not None
+        self._background.forget("image")
+        self.changed.emit()
+        if row is None or session is None:
+            return
+        ref, content = row.outcome.ref, row.outcome.facts.content_sha256
+        if ref.problem is not None and not ref.problem_is_refusal:
+            self._not_read(row, ref.problem)
+            return
+        spec = row.manifest.input if row.manifest else None
+        self._background.run(
+            lambda: _pictures(session.read_image(ref, content_sha256=content), spec),
+            channel="image",
+            newest_only=True,
+            done=lambda pictures: self._has_read(row, *pictures),
+            failed=lambda error: self._not_read(row, _why(error)),
+        )
+        self._look_up_verdict(row)
+
+    def give_verdict(self, verdict: Verdict | None) -> None:
+        """Keep the reader's verdict on this image, or take it back."""
+        row, session = self.row, self._session
+        if row is None or session is None:
+            return
+        row.verdict, judged = verdict, row.outcome
+        self.verdict_changed.emit(row.row_id, verdict)
+        self._background.run(
+            lambda: session.set_verdict(row.row_id, verdict, judged=judged),
+            channel="verdict",
+            failed=lambda error: self._board.post_error("verdict", error),
+        )
+
+    def _look_up_verdict(self, row: WorkRow) -> None:
+        read = self._read_verdict
+        if read is None or row.verdict is not None:
+            return
+        outcome = row.outcome
+        self._background.run(
+            lambda: read(row.row_id, outcome),
+            channel="verdict",
+            done=lambda verdict: self._found_verdict(row, verdict),
+            failed=lambda error: self._board.post_error("verdict", error),
+        )
+
+    def _found_verdict(self, row: WorkRow, verdict: Verdict | None) -> None:
+        if verdict is not None and row.verdict is None:
+            row.verdict = verdict
+            self.verdict_changed.emit(row.row_id, verdict)
+
+    def _has_read(self, row: WorkRow, picture: Picture, network_image: Picture | None) -> None:
+        if row is self.row:
+            self.picture, self.network_image, self.is_loading = picture, network_image, False
+            self.loaded.emit()
+
+    def _not_read(self, row: WorkRow, why: Reason) -> None:
+        if row is self.row:
+            self.problem, self.is_loading = why, False
+            self.loaded.emit()
+
+
+def _pictures(image: Image, spec: InputSpec | None) -> tuple[Picture, Picture | None]:
+    """The image, and what the network saw of it."""
+    seen = to_tensor(image, spec).values[0, :, :, 0] if spec else None
+    return pyramid_of(image), pyramid_of(Image(pixels=seen)) if seen is not None else None
+
+
+def _why(error: Exception) -> Reason:
+    if isinstance(error, FieldrayError):
+        return error.reason
+    raise error

@@ -1,0 +1,156 @@
+"""The few parts all pages are put together from: labels, cards, buttons, choices, questions, tool tips.
+
+Much of what the window shows was written elsewhere: names of files and drives, fields of images, texts of packs. Every
+text that is set goes through here, and is shown as what it is: never as markup, which can open files and addresses,
+never as a mnemonic, and never with characters that hide, reorder it or begin a line. A text is one line; who wants
+several gives several.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+from PySide6.QtCore import QSize, Qt
+from PySide6.QtGui import QAction, QIcon
+from PySide6.QtGui import Qt as Rich
+from PySide6.QtWidgets import (
+    QComboBox,
+    QFrame,
+    QLabel,
+    QMessageBox,
+    QPushButton,
+    QScrollArea,
+    QStyledItemDelegate,
+    QVBoxLayout,
+    QWidget,
+)
+
+from fieldray.plain_text import visible
+
+Surface = Literal["page", "panel", "header"]
+
+
+class PlainLabel(QLabel):
+    """A label of plain lines."""
+
+    def __init__(self, *lines: str) -> None:
+        super().__init__()
+        self.setTextFormat(Qt.TextFormat.PlainText)
+        self.setText(*lines)
+
+    def setText(self, *lines: str) -> None:
+        super().setText(plain(*lines))
+
+
+class PlainButton(QPushButton):
+    """A button of plain lines: an `&` is an `&` and makes no shortcut."""
+
+    def __init__(self, *lines: str) -> None:
+        super().__init__()
+        self.setText(*lines)
+
+    def setText(self, *lines: str) -> None:
+        super().setText(plain(*lines).replace("&", "&&"))
+
+
+def plain(*lines: str) -> str:
+    """Lines as they are shown where nothing is taken for markup."""
+    return "\n".join(map(visible, lines))
+
+
+def plain_tip(*lines: str) -> str:
+    """Lines as a tool tip, which Qt takes for markup if it looks like it: then as markup that shows the lines."""
+    text = plain(*lines)
+    if not Rich.mightBeRichText(text):
+        return text
+    return Rich.convertFromPlainText(text, Qt.WhiteSpaceMode.WhiteSpaceNormal)
+
+
+def set_tip(target: QWidget | QAction, *lines: str) -> None:
+    """Give a widget or a command its tool tip."""
+    target.setToolTip(plain_tip(*lines))
+
+
+def label(*lines: str, role: str = "") -> PlainLabel:
+    """A wrapped, selectable label; role: "title", "heading" or "muted" (see the style sheet)."""
+    label = PlainLabel(*lines)
+    label.setWordWrap(True)
+    label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+    if role:
+        label.setProperty("role", role)
+    return label
+
+
+def path_words(path: Path, *, role: str = "") -> QLabel:
+    """As `words`, for a path: it may be broken after each folder."""
+    made = label(role=role)
+    QLabel.setText(made, plain(str(path)).replace(os.sep, os.sep + "\u200b"))
+    return made
+
+
+def paragraphs(text: str) -> tuple[str, ...]:
+    """A long text of a pack as lines: it may have line breaks and tabs."""
+    return tuple(text.expandtabs(4).split("\n"))
+
+
+def card() -> tuple[QFrame, QVBoxLayout]:
+    """A card and the column inside it."""
+    frame = QFrame()
+    frame.setObjectName("card")
+    column = QVBoxLayout(frame)
+    column.setContentsMargins(14, 12, 14, 12)
+    column.setSpacing(6)
+    return frame, column
+
+
+def push_button(text: str, *, picture: QIcon | None = None, role: str = "") -> PlainButton:
+    """A button; role: "primary", "chip", "filter" or "choice" (see the style sheet)."""
+    button = PlainButton(text)
+    if picture is not None:
+        button.setIcon(picture)
+        button.setIconSize(QSize(20, 20))
+    if role:
+        button.setProperty("role", role)
+    return button
+
+
+def icon_label(picture: QIcon, *, side: int) -> QLabel:
+    """An icon that stands beside words, `side` points wide."""
+    label = PlainLabel()
+    label.setPixmap(picture.pixmap(QSize(side, side)))
+    return label
+
+
+def choice_box(choices: Iterable[tuple[str, Any]]) -> QComboBox:
+    """A box to choose from texts, each with what it stands for."""
+    box = QComboBox()
+    # The usual one draws a menu, where `&` and tabs have a meaning, and reckons without the style's height of a line.
+    box.setItemDelegate(QStyledItemDelegate(box))
+    for text, value in choices:
+        box.addItem(plain(text), value)
+    return box
+
+
+def question_box(parent: QWidget, text: str, *, more: str) -> QMessageBox:
+    """A question with a further line; the caller adds the buttons."""
+    box = QMessageBox(QMessageBox.Icon.Question, "Fieldray", plain(text), parent=parent)
+    box.setTextFormat(Qt.TextFormat.PlainText)
+    box.setInformativeText(plain(more))
+    return box
+
+
+def name_surface(widget: QWidget, name: Surface) -> None:
+    """Give a widget the ground of a page, a panel or the header."""
+    widget.setObjectName(name)
+    widget.setAttribute(Qt.WidgetAttribute.WA_StyledBackground)
+
+
+def scrolled(page: QWidget) -> QScrollArea:
+    """A page in a scroll area that is as wide as the room there is."""
+    area = QScrollArea()
+    area.setWidgetResizable(True)
+    area.setWidget(page)
+    return area

@@ -1,0 +1,125 @@
+"""The Coral USB Edge TPU as a backend: the pack's compiled file in a child process that may die of it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final, Literal
+
+from fieldray.domain.model import Model
+from fieldray.errors import BackendProblem
+from fieldray.inference.backend import BackendKind
+from fieldray.inference.coral import status
+from fieldray.inference.coral.compiled import read_compiled
+from fieldray.inference.coral.delegate import DelegateSpec
+from fieldray.inference.coral.usb import FindDevices
+from fieldray.inference.runtime import RUNTIMES
+from fieldray.inference.warm_process import WarmProcess
+from fieldray.inference.worker import BUDGET_S, WorkerBackend
+from fieldray.paths import user_data
+from fieldray.processes.child import ChildDied, ChildTimeout
+from fieldray.processes.priority import Priority
+from fieldray.reasons import Reason, reason
+
+Clock = Literal["std", "max"]
+
+# The library built for "max" runs at its highest clock unless told else; the one built for "std" never does.
+_PERFORMANCE: Final = {"std": "High", "max": "Max"}
+_ACCESS_VIOLATION: Final = 0xC0000005  # exit code of a Windows process that touched memory it must not
+_LOCK_NAME: Final = "Edge TPU-{index}.lock"
+
+
+def edgetpu_kind(
+    *,
+    libraries: Sequence[str] = (),
+    clock: Clock = "std",
+    runtimes: tuple[str, ...] = RUNTIMES,
+    find: FindDevices = status.find_usb_devices,
+    spare: WarmProcess | None = None,
+    lock_folder: Callable[[], Path] = user_data,
+    start_timeout_s: float = 20.0,
+    run_timeout_s: float = 3.0,
+    budget_s: float | None = BUDGET_S,
+    priority: Priority = "normal",
+) -> BackendKind:
+    """Runs the pack's Edge TPU file on the first Edge TPU that no other process uses.
+
+    libraries    names of the Edge TPU runtime to try; this system's usual ones if empty
+    clock        "max" makes the Edge TPU hot enough to burn the skin, and is only for who asks for it
+    find         what the system knows about USB; where it shows no Edge TPU, the runtime's own list is asked
+    spare        keeps a process in waiting; closed with the kind
+    lock_folder  holds one lock file an Edge TPU, shared by all processes of this user
+    """
+
+    waiting = spare or WarmProcess(runtimes)
+
+    def make() -> WorkerBackend:
+        delegate = DelegateSpec(
+            libraries=tuple(libraries),
+            options=(("Performance", _PERFORMANCE[clock]),),
+            lock=str(lock_folder() / _LOCK_NAME),
+        )
+        return WorkerBackend(
+            _compiled_file,
+            runtimes=runtimes,
+            cores=1,
+            budget_s=budget_s,
+            delegate=delegate,
+            explain=partial(_explain, find),
+            child=waiting.take,
+            start_timeout_s=start_timeout_s,
+            run_timeout_s=run_timeout_s,
+            priority=priority,
+        )
+
+    def unavailable_reason(model: Model) -> Reason | None:
+        return _device_problem(find, libraries) or _file_problem(model)
+
+    return BackendKind(name="edgetpu", make=make, unavailable_reason=unavailable_reason, close=waiting.close)
+
+
+def _compiled_file(model: Model) -> bytes:
+    if model.edgetpu_file is None:
+        raise BackendProblem(reason("no_edgetpu_file"))
+    return model.edgetpu_file
+
+
+def _file_problem(model: Model) -> Reason | None:
+    """Why the pack cannot run on any Edge TPU. A runtime would not say: it would run a plain file on the CPU."""
+    if model.edgetpu_file is None:
+        return reason("no_edgetpu_file")
+    try:
+        compiled = read_compiled(model.edgetpu_file)
+    except ValueError as error:
+        return reason("bad_model", detail=str(error))
+    return None if compiled.on_edgetpu else reason("coral_not_compiled")
+
+
+def _device_problem(find: FindDevices, libraries: Sequence[str]) -> Reason | None:
+    """Why there is no use in starting a process for the Edge TPU; one on USB is best found out about by opening it."""
+    devices = find()
+    if devices:
+        return reason("coral_no_permission") if devices[0].is_writable is False else None
+    return status.look(ask=lambda: status.ask_library(libraries), find=find).reason
+
+
+def _explain(find: FindDevices, error: ChildDied | ChildTimeout, *, is_open: bool, timeout_s: float) -> Reason:
+    if is_open and not find():
+        return reason("coral_unplugged")
+    return explain_end(error, is_open=is_open, timeout_s=timeout_s)
+
+
+def explain_end(error: ChildDied | ChildTimeout, *, is_open: bool, timeout_s: float) -> Reason:
+    """Why the Edge TPU's process ended, from how and when it did."""
+    if isinstance(error, ChildTimeout):
+        return reason("coral_no_answer", seconds=f"{timeout_s:g}")
+    if _broke_memory(error.exit_code) and not is_open:
+        return reason("coral_wrong_abi")
+    return reason("coral_stopped")
+
+
+def _broke_memory(exit_code: int | None) -> bool:
+    segment = getattr(signal, "SIGSEGV", None)
+    return exit_code is not None and (exit_code == _ACCESS_VIOLATION or (segment is not None and exit_code == -segment))

@@ -1,0 +1,146 @@
+"""The Edge TPU runtime library by its C interface (edgetpu_c.h). Only in a child process: it may stop the process.
+
+Google's own Python package for it, `pycoral`, is used for the list of Edge TPUs where it is installed. The package of
+that name on the public index is another project about coral reefs; the two are told apart by what they hold.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.util
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from fieldray.errors import BackendProblem
+from fieldray.reasons import Reason, reason
+
+LIBRARY_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
+    "linux": ("libedgetpu.so.1",),
+    "darwin": (
+        "libedgetpu.1.dylib",
+        "/usr/local/lib/libedgetpu.1.dylib",
+        "/opt/homebrew/lib/libedgetpu.1.dylib",
+        "/opt/local/lib/libedgetpu.1.dylib",
+    ),
+    "win32": ("edgetpu.dll",),
+}
+_VERSION: Final = re.compile(r"RuntimeVersion\((\d+)\)")
+_WINDOWS_NOT_A_PROGRAM: Final = 193  # ERROR_BAD_EXE_FORMAT
+_NOT_A_LIBRARY: Final = ("invalid ELF", "file too short", "wrong ELF", "not a mach-o", "incompatible architecture")
+
+
+def default_names() -> tuple[str, ...]:
+    """What the library is called on this system, likeliest first."""
+    return LIBRARY_NAMES.get(sys.platform, LIBRARY_NAMES["linux"])
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One entry of the library's list: `kind` is "usb" or "pci"."""
+
+    kind: str
+    path: str
+
+
+class _Entry(ctypes.Structure):
+    _fields_ = (("type", ctypes.c_int), ("path", ctypes.c_char_p))
+
+
+class EdgeTpuLibrary:
+    """A loaded library. Raises BackendProblem at birth when none of `names` can be loaded."""
+
+    def __init__(self, names: Sequence[str] = ()) -> None:
+        self.name, self._library = _load(tuple(names) or default_names())
+
+    @property
+    def runtime_version(self) -> int | None:
+        """N of its "RuntimeVersion(N)"."""
+        ask = self._library.edgetpu_version
+        ask.restype = ctypes.c_char_p
+        match = _VERSION.search((ask() or b"").decode(errors="replace"))
+        return int(match[1]) if match else None
+
+    def devices(self) -> tuple[Device, ...]:
+        """The Edge TPUs and boards it can see now."""
+        listed = _devices_of_pycoral()
+        return listed if listed is not None else self._devices()
+
+    def _devices(self) -> tuple[Device, ...]:
+        library = self._library
+        library.edgetpu_list_devices.restype = ctypes.POINTER(_Entry)
+        library.edgetpu_list_devices.argtypes = [ctypes.POINTER(ctypes.c_size_t)]
+        library.edgetpu_free_devices.restype = None
+        library.edgetpu_free_devices.argtypes = [ctypes.POINTER(_Entry)]
+        count = ctypes.c_size_t()
+        entries = library.edgetpu_list_devices(ctypes.byref(count))
+        if not entries:
+            return ()
+        try:
+            return tuple(_device(entries[index]) for index in range(count.value))
+        finally:
+            library.edgetpu_free_devices(entries)
+
+
+def load_problem(error: OSError, name: str) -> Reason:
+    """Why a library could not be loaded, from the loader's own words."""
+    if isinstance(error.__cause__, OSError):  # the installed program's loader says only that it failed
+        error = error.__cause__
+    words = str(error)
+    if "libusb" in words:
+        return reason("coral_no_libusb")
+    if getattr(error, "winerror", None) == _WINDOWS_NOT_A_PROGRAM or any(part in words for part in _NOT_A_LIBRARY):
+        return reason("coral_bad_library", name=name)
+    return reason("coral_no_library", name=name)
+
+
+def pycoral_of_google() -> bool:
+    """Whether the installed `pycoral`, if there is one, is the Edge TPU's. Imports nothing of it."""
+    try:
+        found = importlib.util.find_spec("pycoral")
+    except (ImportError, ValueError):
+        return False
+    folders = found.submodule_search_locations if found else None
+    return any(_lists_edge_tpus(Path(folder) / "utils" / "edgetpu.py") for folder in folders or ())
+
+
+def _lists_edge_tpus(path: Path) -> bool:
+    try:
+        return "def list_edge_tpus" in path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+
+
+def _devices_of_pycoral() -> tuple[Device, ...] | None:
+    """What Google's package lists; None where it is not installed or does not run with this Python."""
+    if not pycoral_of_google():
+        return None
+    try:
+        listed = importlib.import_module("pycoral.utils.edgetpu").list_edge_tpus()
+        return tuple(Device(str(entry["type"]), str(entry["path"])) for entry in listed)
+    except (ImportError, OSError, KeyError, TypeError):
+        return None
+
+
+def _device(entry: _Entry) -> Device:
+    return Device("usb" if entry.type else "pci", (entry.path or b"").decode(errors="replace"))
+
+
+def _load(names: Sequence[str]) -> tuple[str, ctypes.CDLL]:
+    problems = []
+    for name in names:
+        try:
+            library = ctypes.CDLL(name)
+        except OSError as error:
+            problems.append(load_problem(error, name))
+            continue
+        if not hasattr(library, "edgetpu_list_devices"):
+            raise BackendProblem(reason("coral_bad_library", name=name))
+        return name, library
+    # a library that is there but does not load says more than one that is absent
+    told = [problem for problem in problems if problem.code != "coral_no_library"]
+    raise BackendProblem((told or problems)[0])

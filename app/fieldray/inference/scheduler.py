@@ -1,0 +1,304 @@
+"""What the backends of one model share: the queue they drain, the state each is in, and who drains it now.
+
+Every image is in exactly one place: in the queue, or with the one lane that runs it. A lane whose backend died puts
+its images back at the head of the queue, and whoever is in use then runs them. All states change under one lock;
+events leave and futures are settled after it is released, so that no foreign code runs inside it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Final
+
+from fieldray.domain.events import BackendChanged, BackendState, Publish
+from fieldray.domain.prediction import BackendName, Policy, Prediction, Request
+from fieldray.errors import BackendProblem
+from fieldray.reasons import Reason, reason
+
+log = logging.getLogger(__name__)
+
+TRIES_PER_IMAGE: Final = 3
+_IDLE_CHECK_S: Final = 0.1  # an idle process that died has to be noticed before it is needed
+
+
+@dataclass(eq=False, slots=True)
+class InferenceJob:
+    """An image on its way.
+
+    tries       how often the last resort died while it ran this image; another backend may have been unplugged
+    is_suspect  whether any backend died while it ran this image
+    """
+
+    request: Request
+    future: Future[Prediction] = field(default_factory=Future)
+    tries: int = 0
+    is_suspect: bool = False
+    has_begun: bool = False
+
+    def begin(self) -> bool:
+        """Whether it is still wanted; from now on it cannot be cancelled."""
+        self.has_begun = self.has_begun or self.future.set_running_or_notify_cancel()
+        return self.has_begun
+
+
+@dataclass(eq=False, slots=True)
+class BackendStatus:
+    """What is known of one backend.
+
+    image_s      seconds per image takes, known once it is ready
+    is_hopeless  it failed too often; it will not be started again unless somebody asks for it
+    absent       why its device is not there, None if it may be
+    is_chosen    whether the person wants it used
+    """
+
+    name: BackendName
+    state: BackendState = "stopped"
+    detail: str = ""
+    reason: Reason | None = None
+    image_s: float = 0.0
+    is_hopeless: bool = False
+    absent: Reason | None = None
+    is_chosen: bool = True
+    announced: BackendChanged | None = None
+
+    @property
+    def unavailable_reason(self) -> Reason | None:
+        """Why it must not run now, whatever its state."""
+        return self.absent if self.is_chosen else reason("device_not_chosen")
+
+    @property
+    def is_out(self) -> bool:
+        """Whether it will not run an image again by itself."""
+        return self.is_hopeless or self.unavailable_reason is not None
+
+
+class Scheduler:
+    """See the module. `names` in order of preference, the last resort last; `policy` says which of them serve.
+
+    publishing  held while `publish` runs, so that its listener hears one event at a time; shared by all boards
+    """
+
+    def __init__(self, names: Sequence[BackendName], publish: Publish, *, publishing: threading.RLock) -> None:
+        self._policy: Policy = "accelerator"
+        self.slots: Final = tuple(BackendStatus(name) for name in names)
+        self._publish: Publish | None = publish
+        self._publishing = publishing
+        lock = threading.RLock()
+        self._condition = threading.Condition(lock)  # a state has changed
+        self._arrival = threading.Condition(lock)  # that, or an image has come: for those who run images
+        self._events: deque[BackendChanged] = deque()
+        self._jobs: deque[InferenceJob] = deque()
+        self._running = 0
+        self._is_finishing = False
+        self._is_closed = False
+
+    # ---- for the engine
+
+    def submit(self, request: Request) -> Future[Prediction]:
+        """Queue an image. Its future raises BackendProblem if no backend can run it."""
+        job = InferenceJob(request)
+        with self._condition:
+            why = self._unavailable_reason()
+            if not why:
+                self._jobs.append(job)
+                self._arrival.notify_all()
+        if why:
+            job.future.set_exception(BackendProblem(why))
+        return job.future
+
+    def wait_ready(self, timeout_s: float) -> None:
+        """Wait until an image could be run. Raises BackendProblem when no backend can, or none is ready in time."""
+        with self._condition:
+            self._condition.wait_for(lambda: self._serving() or self._unavailable_reason(), timeout_s)
+            why = self._unavailable_reason()
+            if not why and not self._serving():
+                why = reason("worker_timeout", seconds=f"{timeout_s:g}")
+        if why:
+            raise BackendProblem(why)
+
+    def unavailable_reason(self) -> Reason | None:
+        """Why no backend will ever run an image again, or None."""
+        with self._condition:
+            return self._unavailable_reason()
+
+    def reconsider(self, name: BackendName) -> None:
+        """Let a backend that was given up or whose device was absent be started again."""
+        with self._changing():
+            for slot in self.slots:
+                if slot.name == name:
+                    slot.is_hopeless, slot.absent = False, None
+
+    def lose(self, name: BackendName, why: Reason) -> None:
+        """A backend's device is gone."""
+        with self._changing():
+            for slot in self.slots:
+                if slot.name == name:
+                    slot.absent = why
+
+    def choose(self, names: Collection[BackendName], policy: Policy) -> None:
+        """Use only these backends, by this policy; one that was given up is tried again."""
+        with self._changing():
+            self._policy = policy
+            for slot in self.slots:
+                slot.is_chosen, slot.is_hopeless = slot.name in names, False
+
+    def finish(self) -> None:
+        """Take no more, run what is queued, then end; from now on say nothing about backends."""
+        with self._condition:
+            self._is_finishing = True
+            self._publish = None
+            self._wake_all()
+
+    def close(self) -> None:
+        """End now: what is queued fails."""
+        with self._changing() as doomed:
+            self._is_closed = True
+            doomed.extend((job, reason("engine_closed")) for job in self._jobs)
+            self._jobs.clear()
+
+    # ---- for the lanes
+
+    def take(self, slot: BackendStatus, capacity: int) -> list[InferenceJob] | None:
+        """Wait for images to run; empty after a moment without any or if it must not run, None when no more come.
+
+        An image that has seen a backend die travels alone, so that it can only take itself down.
+        """
+        until_s = time.monotonic() + _IDLE_CHECK_S
+        with self._condition:
+            while not self._is_over():
+                if slot.unavailable_reason:
+                    return []
+                if self._jobs and slot in self._serving():
+                    jobs = self._next_jobs(capacity)
+                    self._running += len(jobs)
+                    if jobs:
+                        return jobs
+                    self._wake_all()
+                elif not self._arrival.wait(until_s - time.monotonic()) or time.monotonic() > until_s:
+                    return []  # woken again and again for others' images, it has to look after its process too
+        return None
+
+    def done(self, jobs: Sequence[InferenceJob]) -> None:
+        """These have their answers."""
+        with self._condition:
+            self._running -= len(jobs)
+            if self._is_finishing:
+                self._wake_all()
+
+    def enter(self, slot: BackendStatus, state: BackendState, *, detail: str = "", image_s: float = 0.0) -> None:
+        """The backend is in a new state, and all is well with it."""
+        with self._changing():
+            slot.state, slot.detail, slot.reason, slot.image_s = state, detail, None, image_s
+
+    def leave(self, slot: BackendStatus, why: Reason, *, jobs: Sequence[InferenceJob], is_hopeless: bool) -> None:
+        """The backend is gone, and these images of its were not run.
+
+        A device that was never there is no loss to tell anybody of: its backend is only stopped.
+        """
+        with self._changing() as doomed:
+            slot.state = "stopped" if why.code == "edgetpu_not_here" else "gone"
+            slot.detail, slot.reason, slot.is_hopeless = "", why, is_hopeless
+            self._running -= len(jobs)
+            for job in reversed(jobs):
+                job.is_suspect = True
+                job.tries += slot is self._chosen()[-1]
+                if self._is_closed or job.tries >= TRIES_PER_IMAGE:
+                    doomed.append((job, why))
+                else:
+                    self._jobs.appendleft(job)
+            nobody = self._unavailable_reason()
+            if nobody:
+                doomed.extend((job, nobody) for job in self._jobs)
+                self._jobs.clear()
+
+    def pause(self, slot: BackendStatus, delay_s: float) -> bool:
+        """Wait before a start: for `delay_s`, and until it may run. False if there is no need any more."""
+        with self._condition:
+            self._condition.wait_for(self._is_over, delay_s)
+            self._condition.wait_for(lambda: self._is_over() or not slot.is_out)
+            return not self._is_over()
+
+    # ---- inside, with the lock held
+
+    def _wake_all(self) -> None:
+        self._condition.notify_all()
+        self._arrival.notify_all()
+
+    def _is_over(self) -> bool:
+        return self._is_closed or (self._is_finishing and not self._jobs and not self._running)
+
+    def _serving(self) -> Sequence[BackendStatus]:
+        """Who may take images now."""
+        ready = [slot for slot in self.slots if slot.state == "ready" and not slot.unavailable_reason]
+        if self._is_closed:
+            return []
+        if self._policy == "both":
+            return ready
+        if self._policy == "fastest":
+            return sorted(ready, key=lambda slot: slot.image_s)[:1]
+        return ready[:1]
+
+    def _chosen(self) -> Sequence[BackendStatus]:
+        return [slot for slot in self.slots if slot.is_chosen] or self.slots
+
+    def _unavailable_reason(self) -> Reason | None:
+        """Why no backend will ever run an image again; the last resort's own reason."""
+        if self._is_closed:
+            return reason("engine_closed")
+        if not all(slot.is_out for slot in self.slots):
+            return None
+        last_resort = self._chosen()[-1]
+        return last_resort.unavailable_reason or last_resort.reason
+
+    def _next_jobs(self, capacity: int) -> list[InferenceJob]:
+        jobs = [self._jobs.popleft()]
+        while len(jobs) < capacity and self._jobs and not jobs[0].is_suspect and not self._jobs[0].is_suspect:
+            jobs.append(self._jobs.popleft())
+        return [job for job in jobs if job.begin()]
+
+    def _note_events(self) -> None:
+        for slot in self.slots:
+            if self._is_closed and slot.state != "stopped":
+                continue  # it is about to stop, which is all there is to say
+            event = BackendChanged(
+                backend=slot.name,
+                state=slot.state,
+                in_use=slot in self._serving(),
+                detail=slot.detail,
+                reason=slot.reason,
+            )
+            if event != slot.announced and (slot.announced or slot.state != "stopped"):
+                slot.announced = event
+                self._events.append(event)
+
+    # ---- after the lock
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[list[tuple[InferenceJob, Reason]]]:
+        doomed: list[tuple[InferenceJob, Reason]] = []
+        with self._condition:
+            yield doomed
+            self._note_events()
+            self._wake_all()
+        for job, why in doomed:
+            if job.begin():
+                job.future.set_exception(BackendProblem(why))
+        self._send_events()
+
+    def _send_events(self) -> None:
+        with self._publishing:  # one after another, in the order in which the states changed
+            while self._events:
+                event, publish = self._events.popleft(), self._publish
+                if publish is None:
+                    continue
+                try:
+                    publish(event)
+                except Exception:
+                    log.exception("a listener failed; the images go on")

@@ -1,0 +1,81 @@
+"""The log file: what went wrong, for the one who fixes it. Never names of patients or of their files."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from fieldray.paths import user_data
+from fieldray.persistence import PRIVATE
+from fieldray.plain_text import visible
+
+FILE_NAME: Final = "fieldray.log"
+_LARGEST_BYTES: Final = 1_000_000
+# A pipe that nobody reads would stop the program; a link would lead what is written to a place nobody named.
+_APPEND: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+_FORMAT: Final = "%(asctime)s %(levelname)s %(process)d %(threadName)s %(name)s: %(message)s"
+
+
+class _QuietHandler(logging.FileHandler):
+    """Loses a line rather than disturb the program: the disk may be full, the file may be somebody else's."""
+
+    def _open(self) -> io.TextIOWrapper:
+        """For this user alone, whatever the umask. Raises OSError for a link and what else is no ordinary file."""
+        handle = os.open(self.baseFilename, _APPEND | getattr(os, "O_CLOEXEC", 0), PRIVATE)
+        try:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                raise OSError(f"not an ordinary file: {self.baseFilename}")
+            if hasattr(os, "fchmod"):
+                os.fchmod(handle, PRIVATE)
+            return io.TextIOWrapper(os.fdopen(handle, "ab"), encoding=self.encoding, errors=self.errors)
+        except BaseException:
+            os.close(handle)
+            raise
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(OSError):
+            super().emit(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: ARG002, N802
+        return
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            super().close()
+
+
+class _RecordFormatter(logging.Formatter):
+    """A record begins a line, and nothing else does: the lines of a traceback are set in, whatever names they hold."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n    ".join(map(visible, super().format(record).split("\n")))
+
+
+@contextlib.contextmanager
+def configure_logging(folder: Path | None = None) -> Iterator[Path]:
+    """Write warnings and errors of the program to `fieldray.log` in `folder` (the user's data) while inside.
+
+    The file is made when there is something to say; a large one is kept as `fieldray.log.1`.
+    """
+    path = (folder or user_data()) / FILE_NAME
+    with contextlib.suppress(OSError):
+        if path.stat().st_size > _LARGEST_BYTES:
+            path.replace(path.with_name(FILE_NAME + ".1"))
+    handler = _QuietHandler(path, encoding="utf-8", errors="backslashreplace", delay=True)
+    handler.setFormatter(_RecordFormatter(_FORMAT))
+    handler.setLevel(logging.WARNING)
+    logger = logging.getLogger("fieldray")
+    propagated, logger.propagate = logger.propagate, False
+    logger.addHandler(handler)
+    try:
+        yield path
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = propagated
+        handler.close()

@@ -1,0 +1,62 @@
+"""The processes of a run. Light to import, so that they can be started before everything else."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import Final
+
+from fieldray.errors import EnvironmentProblem
+from fieldray.imaging.pool import DecoderPool
+from fieldray.inference.cores import usable_cores
+from fieldray.inference.process import model_process
+from fieldray.processes.child import Child
+from fieldray.reasons import reason
+from fieldray.settings import Settings
+
+_MOST_DECODERS: Final = 8
+# Pipes of a process, and the results as its two threads read them; what everything else has open, with some to spare.
+_FILES_PER_READER: Final = 6
+_OTHER_FILES: Final = 32
+
+
+def number_of_decoders(settings: Settings) -> int:
+    """As many files are read at the same time as the settings say, else as there are cores to use, up to eight.
+
+    A core reads an image in several times the time that the network takes for it, so none is kept free for the network;
+    the system shares them. Beyond eight, what the disk and this process can do sets the pace, and memory is spent.
+    """
+    return settings.integer("decoders") or min(usable_cores(), _MOST_DECODERS)
+
+
+def start_network(settings: Settings) -> Child:
+    """A process that will run the model on the processor; not started where only the Edge TPU may."""
+    child = model_process()
+    if settings["device"] != "edgetpu":
+        with contextlib.suppress(OSError):  # whoever is to use it tries again, and says why
+            child.start()
+    return child
+
+
+def open_decoders(settings: Settings, size: int) -> DecoderPool:
+    """`size` processes with the limits of the settings; they start at once. Raises EnvironmentProblem (open_files)."""
+    _require_open_files(size)
+    return DecoderPool(
+        size,
+        timeout_s=settings.integer("decode_timeout_s"),
+        memory_limit_mb=settings.integer("decode_memory_mb"),
+    )
+
+
+def _require_open_files(size: int) -> None:
+    """As many files as a run keeps open: said here once, or it would end somewhere in the middle of an image."""
+    if sys.platform == "win32":  # it sets no such limit
+        return
+    import resource
+
+    needed = _OTHER_FILES + _FILES_PER_READER * size
+    limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit != resource.RLIM_INFINITY and limit < needed:
+        if most != resource.RLIM_INFINITY and most < needed:
+            raise EnvironmentProblem(reason("open_files", limit=limit, needed=needed))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, most))

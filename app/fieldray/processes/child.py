@@ -1,0 +1,218 @@
+"""A child process that answers one message at a time, and the parent's handle on it.
+
+Decoders and inference run in children: native code that crashes, hangs or takes all memory costs one image, never
+the program. It is `fieldray.processes.child_main MODULE:FUNCTION`; the function takes a `Message` and returns one. A
+child ends when its standard input closes or its parent is gone. Its side is `serving`. Before it is asked anything it
+says that it is ready: what ends it sooner is a problem of this computer, and of no image and no model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import subprocess
+import threading
+from collections import deque
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import BinaryIO, Final, cast
+
+from fieldray import errors
+from fieldray.errors import FieldrayError
+from fieldray.paths import child_command
+from fieldray.processes.deadline import Deadline
+from fieldray.processes.serving import MEMORY_VARIABLE, PARENT_VARIABLE, READY
+from fieldray.processes.wire import Message, read_message, write_message
+from fieldray.reasons import Reason
+
+log = logging.getLogger(__name__)
+
+_ONE_THREAD: Final = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+# glibc hands every block above 128 KB back to the system, and each image pays for fresh pages: up to a quarter of
+# the time to read one. Below 32 MB (its own upper limit) blocks are kept, up to 128 MB in all.
+_KEPT_MEMORY: Final = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**27)}
+
+
+class ChildLost(Exception):
+    """The child is gone without an answer. If it never `was_ready`, what it was asked had no part in that."""
+
+    was_ready: bool
+
+
+class ChildDied(ChildLost):
+    """The child ended while it was asked something; `exit_code` as from `subprocess` (negative: a signal)."""
+
+    def __init__(self, exit_code: int | None, last_stderr: str, *, was_ready: bool = True) -> None:
+        last = last_stderr.strip().splitlines()[-1:]
+        super().__init__(": ".join([f"child process ended with {exit_code}", *last]))
+        self.exit_code = exit_code
+        self.last_stderr = last_stderr
+        self.was_ready = was_ready
+
+
+class ChildTimeout(ChildLost):
+    """The child gave no answer in time and was killed."""
+
+    def __init__(self, words: str, *, was_ready: bool = True) -> None:
+        super().__init__(words)
+        self.was_ready = was_ready
+
+
+class Child:
+    """The parent's handle. Not for use by two threads at once, except `kill`, which any thread may call."""
+
+    def __init__(
+        self, service: str, *, memory_limit_mb: int | None = None, command: Callable[[str], list[str]] = child_command
+    ) -> None:
+        self._service = service
+        self._command = command
+        self._memory_limit_mb = memory_limit_mb
+        self._process: subprocess.Popen[bytes] | None = None
+        self._last_stderr: deque[str] = deque(maxlen=20)
+        self._keeper: threading.Thread | None = None
+        self._deadline: Deadline | None = None
+        self._timed_out = False
+        self._is_ready = False
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process is there."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int | None:
+        """The process id, None before `start`."""
+        return self._process.pid if self._process else None
+
+    def start(self) -> None:
+        """Start the process; it answers its first call once its imports are done. Raises OSError."""
+        if self._process and self._process.poll() is not None:
+            self._reap(self._process)  # it ended by itself
+        self._timed_out = self._is_ready = False
+        self._last_stderr.clear()
+        born: SimpleQueue[subprocess.Popen[bytes] | Exception] = SimpleQueue()
+        self._keeper = threading.Thread(target=self._keep, args=(born,), name="child-keeper", daemon=True)
+        try:
+            self._keeper.start()
+        except RuntimeError as error:  # no thread is to be had
+            self._keeper = None
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from error
+        process = born.get()
+        if isinstance(process, Exception):
+            self._keeper.join()
+            raise process
+        self._process = process
+        self._deadline = Deadline(self._expire, name="child-deadline")
+
+    def call(self, message: Message, *, timeout_s: float) -> Message:
+        """Ask and wait. Raises ChildTimeout, ChildDied, or the `FieldrayError` the service raised."""
+        process, deadline = self._process, self._deadline
+        if process is None or deadline is None:
+            raise ChildDied(None, "not started")
+        deadline.begin(timeout_s)
+        try:
+            answer = self._exchange(process, message)
+        except (OSError, ValueError) as error:
+            log.debug("child %s: %s", self._service, error)
+            answer = None
+        finally:
+            deadline.end()
+        if answer is None:
+            self.kill()
+            if self._timed_out:
+                raise ChildTimeout(f"no answer in {timeout_s:g} s", was_ready=self._is_ready)
+            raise ChildDied(process.returncode, "\n".join(self._last_stderr), was_ready=self._is_ready)
+        try:
+            _raise_remote(answer)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            self.kill()
+            raise ChildDied(None, "an answer that makes no sense") from error
+        return answer
+
+    def _exchange(self, process: subprocess.Popen[bytes], message: Message) -> Message | None:
+        """The answer, None if the child ended; before the first one it says that it is ready to be asked."""
+        answers = cast("BinaryIO", process.stdout)
+        if not self._is_ready:
+            self._is_ready = (hello := read_message(answers)) is not None and hello.body == READY.body
+        if not self._is_ready:
+            return None
+        write_message(cast("BinaryIO", process.stdin), message)
+        return read_message(answers)
+
+    def close(self, *, grace_s: float = 2.0) -> None:
+        """Close its input, wait for an orderly end, kill it if that takes longer."""
+        process = self._process
+        if process is None:
+            return
+        with contextlib.suppress(OSError):
+            cast("BinaryIO", process.stdin).close()
+        try:
+            process.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        self._reap(process)
+
+    def kill(self) -> None:
+        """End it at once."""
+        process = self._process
+        if process is not None:
+            process.kill()
+            self._reap(process)
+
+    def _reap(self, process: subprocess.Popen[bytes]) -> None:
+        process.wait()
+        if self._deadline:
+            self._deadline.close()
+        if self._keeper:
+            self._keeper.join()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            with contextlib.suppress(OSError):
+                cast("BinaryIO", stream).close()
+
+    def _expire(self) -> None:
+        self._timed_out = True
+        if self._process:
+            self._process.kill()
+
+    def _keep(self, born: SimpleQueue[subprocess.Popen[bytes] | Exception]) -> None:
+        """Start the process and stay until it has ended.
+
+        It has a thread of its own for this: on Linux a child is killed when the thread that started it ends
+        (`child_linux`), and those who call `start` may end long before it.
+        """
+        try:
+            process = self._born()
+        except Exception as error:
+            born.put(error)
+            return
+        born.put(process)
+        for line in cast("BinaryIO", process.stderr):
+            self._last_stderr.append(line.decode(errors="replace").rstrip()[:500])
+        process.wait()
+
+    def _born(self) -> subprocess.Popen[bytes]:
+        environment = {**os.environ, **_ONE_THREAD, **_KEPT_MEMORY, PARENT_VARIABLE: str(os.getpid())}
+        environment.pop(MEMORY_VARIABLE, None)
+        if self._memory_limit_mb:
+            environment[MEMORY_VARIABLE] = str(self._memory_limit_mb)
+        return subprocess.Popen(
+            self._command(self._service),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+        )
+
+
+def _raise_remote(answer: Message) -> None:
+    raised = answer.body.get("raised")
+    if raised is None:
+        return
+    why = Reason(raised["code"], tuple((key, value) for key, value in raised["parameters"]))
+    kind = getattr(errors, raised["kind"], FieldrayError)
+    if not (isinstance(kind, type) and issubclass(kind, FieldrayError)) or kind is errors.PackNotTrusted:
+        kind = FieldrayError
+    raise kind(why)

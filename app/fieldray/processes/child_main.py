@@ -1,0 +1,19 @@
+"""Where a child process begins: `fieldray.processes.child_main MODULE:FUNCTION`."""
+
+from __future__ import annotations
+
+import sys
+
+from fieldray.offline import stay_offline
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Serve `module:function` of this package until the input closes; returns the exit code."""
+    stay_offline()
+    from fieldray.processes.serving import serve  # only now: nothing is imported that the guard has not seen
+
+    return serve((sys.argv[1:] if arguments is None else arguments)[0])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,137 @@
+"""The child's side of `child`: answers one message at a time."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import BinaryIO, Final
+
+from fieldray.errors import FieldrayError, Unreadable
+from fieldray.processes.wire import Message, read_message, write_message
+from fieldray.reasons import Reason, reason
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[Message], Message]
+MEMORY_VARIABLE: Final = "FIELDRAY_CHILD_MEMORY_MB"
+PARENT_VARIABLE: Final = "FIELDRAY_CHILD_PARENT"
+READY: Final = Message({"ready": True})
+_STEP_BACK: Final = 5  # beside a busy program at the usual 0 that is about a quarter of a core
+
+
+def serve(service: str) -> int:
+    """Serve `module:function` of this package until the input closes. Raises SystemExit for another package's."""
+    module_name, _, function_name = service.partition(":")
+    if not module_name.startswith("fieldray."):
+        raise SystemExit(2)
+    _end_with_parent()
+    requests, answers = _private_streams()
+    _limit_memory()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    handle: Handler = getattr(importlib.import_module(module_name), function_name)
+    write_message(answers, READY)
+    while (message := read_message(requests)) is not None:
+        write_message(answers, _answer(handle, message))
+    return 0
+
+
+@functools.cache
+def step_back() -> None:
+    """From now on leave the processor to what somebody is waiting for; at most once, it cannot be taken back."""
+    if sys.platform == "win32":
+        from fieldray.processes.child_windows import step_back as lower
+
+        lower()
+    else:
+        os.nice(_STEP_BACK)
+
+
+def _answer(handle: Handler, message: Message) -> Message:
+    try:
+        return handle(message)
+    except FieldrayError as error:
+        return _raised(type(error).__name__, error.reason)
+    except MemoryError:
+        return _raised(Unreadable.__name__, reason("memory", limit_mb=memory_limit_mb()))
+    except Exception as error:
+        logging.basicConfig(level=logging.INFO)
+        log.exception("child service failed")
+        return _raised(FieldrayError.__name__, reason("internal", detail=f"{type(error).__name__}: {error}"))
+
+
+def _private_streams() -> tuple[BinaryIO, BinaryIO]:
+    """The message streams on descriptors of their own; whatever native code prints goes to standard error."""
+    requests = os.fdopen(os.dup(0), "rb")
+    answers = os.fdopen(os.dup(1), "wb")
+    with open(os.devnull, "rb") as nothing:  # noqa: PTH123
+        os.dup2(nothing.fileno(), 0)
+    os.dup2(2, 1)
+    return requests, answers
+
+
+def memory_limit_mb() -> int | None:
+    """Megabytes of address space this process may have, None for no limit: its own, or a smaller one it was born to."""
+    own = int(os.environ.get(MEMORY_VARIABLE) or 0) or None
+    if sys.platform == "win32":
+        return own
+    import resource
+
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    inherited = [limit // 2**20 for limit in limits if limit != resource.RLIM_INFINITY]
+    return min([*inherited, own] if own else inherited, default=None)
+
+
+def _limit_memory() -> None:
+    """Put the limit in force that the parent states; a smaller one of the system or the user's shell stays."""
+    if not os.environ.get(MEMORY_VARIABLE):
+        return
+    limit_mb = memory_limit_mb()
+    assert limit_mb is not None
+    if sys.platform == "win32":
+        from fieldray.processes.child_windows import limit_memory
+
+        limit_memory(limit_mb)
+    else:
+        import resource
+
+        limit = limit_mb * 2**20
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _end_with_parent() -> None:
+    """A killed parent cannot close anything in order: see to it that this process does not outlive it.
+
+    The parent says who it is: one that was gone before this began is not taken for whoever adopted this process.
+    """
+    if sys.platform == "win32":  # the end of its input has to do there
+        return
+    parent = int(os.environ.get(PARENT_VARIABLE) or 0) or os.getppid()
+    if sys.platform == "linux":
+        from fieldray.processes.child_linux import die_with_parent
+
+        die_with_parent()
+    _leave_an_adopter(parent)
+    threading.Thread(target=_watch, args=(parent,), name="parent-watch", daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    while True:
+        time.sleep(1.0)
+        _leave_an_adopter(parent)
+
+
+def _leave_an_adopter(parent: int) -> None:
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _raised(kind: str, why: Reason) -> Message:
+    return Message({"raised": {"kind": kind, "code": why.code, "parameters": [list(pair) for pair in why.parameters]}})

@@ -1,0 +1,136 @@
+"""One image in other forms, written here from the bytes of a plain one: what the installed decoders must read.
+
+Nothing but Python's own library is used, so that no decoder is tried with what its own encoder made.
+"""
+
+from __future__ import annotations
+
+import array
+import struct
+import sys
+import zlib
+from dataclasses import dataclass
+from typing import Final
+
+_BITS: Final = 12
+_PLAIN: Final = b"1.2.840.10008.1.2.1\0"
+_RLE: Final = b"1.2.840.10008.1.2.5\0"
+_LOSSLESS_JPEG: Final = b"1.2.840.10008.1.2.4.70"
+_META_LENGTH_AT: Final = 140  # preamble, "DICM", tag, kind and length of the first element (PS3.10, 7.1)
+_PIXELS: Final = b"\xe0\x7f\x10\0OW\0\0"
+_RUN: Final = 128  # the longest of PackBits (PS3.5, G.3)
+_CATEGORIES: Final = 17  # of differences (ITU-T T.81, H.1.2.2); here each has five bits of Huffman code
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """An image of 12 bits: `head` is all before its pixels, `values` its grey levels row by row, 16 bits each."""
+
+    head: bytes
+    rows: int
+    columns: int
+    values: array.array[int]
+
+
+def other_forms(image: bytes) -> dict[str, bytes]:
+    """By file name: the image as RLE, as lossless JPEG, and its grey levels as PNG.
+
+    image      an uncompressed little-endian DICOM file of 12 bits whose last element is its pixels
+
+    Raises ValueError for another one.
+    """
+    plain = plain_image(image)
+    return {
+        "rle.dcm": _encapsulated(plain, _RLE, _run_lengths(plain)),
+        "lossless.dcm": _encapsulated(plain, _LOSSLESS_JPEG, _lossless_jpeg(plain)),
+        "picture.png": _png(plain),
+    }
+
+
+def plain_image(image: bytes) -> Plain:
+    """Take it apart. Raises ValueError for an image of another kind."""
+    head, _, pixels = image.partition(_PIXELS)
+    rows, columns, bits = (_short(head, element) for element in (0x10, 0x11, 0x101))
+    values = array.array("H", pixels[4:])
+    if sys.byteorder == "big":
+        values.byteswap()
+    if _PLAIN not in head or bits != _BITS or len(values) != rows * columns:
+        raise ValueError("not a plain image of 12 bits")
+    return Plain(head, rows, columns, values)
+
+
+def _short(head: bytes, element: int) -> int:
+    """A number of group 0028."""
+    place = head.index(struct.pack("<HH", 0x28, element) + b"US\2\0")
+    return int.from_bytes(head[place + 8 : place + 10], "little")
+
+
+def _encapsulated(plain: Plain, syntax: bytes, frame: bytes) -> bytes:
+    """The image with one compressed frame for its pixels (PS3.5, A.4)."""
+    meta_length = int.from_bytes(plain.head[_META_LENGTH_AT : _META_LENGTH_AT + 4], "little")
+    head = bytearray(plain.head)
+    head[_META_LENGTH_AT : _META_LENGTH_AT + 4] = (meta_length + len(syntax) - len(_PLAIN)).to_bytes(4, "little")
+    named = struct.pack("<H", len(_PLAIN)) + _PLAIN
+    head = head.replace(named, struct.pack("<H", len(syntax)) + syntax, 1)
+    item = b"\xfe\xff\x00\xe0"
+    frame += b"\0" * (len(frame) % 2)
+    body = item + bytes(4) + item + struct.pack("<I", len(frame)) + frame + b"\xfe\xff\xdd\xe0" + bytes(4)
+    return bytes(head) + _PIXELS.replace(b"OW", b"OB") + b"\xff\xff\xff\xff" + body
+
+
+def _run_lengths(plain: Plain) -> bytes:
+    """A frame of two byte planes, the higher one first (PS3.5, annex G)."""
+    high, low = (_packed(bytes(value >> shift & 255 for value in plain.values)) for shift in (8, 0))
+    return struct.pack("<16I", 2, 64, 64 + len(high), *[0] * 13) + high + low
+
+
+def _packed(plane: bytes) -> bytes:
+    pieces = (plane[start : start + _RUN] for start in range(0, len(plane), _RUN))
+    packed = b"".join(_run(piece) for piece in pieces)
+    return packed + b"\0" * (len(packed) % 2)
+
+
+def _run(piece: bytes) -> bytes:
+    """The same byte many times, or bytes as they are."""
+    is_one = len(piece) > 1 and len(set(piece)) == 1
+    return bytes([257 - len(piece), piece[0]]) if is_one else bytes([len(piece) - 1]) + piece
+
+
+def _lossless_jpeg(plain: Plain) -> bytes:
+    """Process 14, each value from the one to its left, in each row's first place from the one above (T.81, annex H)."""
+    values, columns = plain.values, plain.columns
+    starts = [1 << _BITS - 1, *values[: len(values) - columns : columns]]
+    codes = {difference: _code(difference) for difference in range(1 - (1 << _BITS), 1 << _BITS)}
+    bits = "".join(
+        codes[value - (values[place - 1] if place % columns else starts[place // columns])]
+        for place, value in enumerate(values)
+    )
+    bits += "1" * (-len(bits) % 8)
+    data = int(bits, 2).to_bytes(len(bits) // 8, "big").replace(b"\xff", b"\xff\0")
+    frame = b"\xff\xc3" + struct.pack(">HBHHB3B", 11, _BITS, plain.rows, columns, 1, 1, 0x11, 0)
+    counts = bytes([0, 0, 0, 0, _CATEGORIES, *[0] * 11])
+    table = b"\xff\xc4" + struct.pack(">HB", 19 + _CATEGORIES, 0) + counts + bytes(range(_CATEGORIES))
+    scan = b"\xff\xda" + struct.pack(">HB5B", 8, 1, 1, 0, 1, 0, 0)
+    return b"\xff\xd8" + frame + table + scan + data + b"\xff\xd9"
+
+
+def _code(difference: int) -> str:
+    size = abs(difference).bit_length()
+    rest = difference if difference >= 0 else difference + (1 << size) - 1
+    return f"{size:05b}" + (f"{rest:0{size}b}" if size else "")
+
+
+def _png(plain: Plain) -> bytes:
+    """Grey, 16 bits, no filter (PNG specification, 5 and 7)."""
+    wide = array.array("H", (value << 16 - _BITS for value in plain.values))
+    if sys.byteorder == "little":
+        wide.byteswap()
+    line, data = 2 * plain.columns, wide.tobytes()
+    lines = b"".join(b"\0" + data[start : start + line] for start in range(0, len(data), line))
+    header = struct.pack(">2I5B", plain.columns, plain.rows, 16, 0, 0, 0, 0)
+    chunks = {b"IHDR": header, b"IDAT": zlib.compress(lines), b"IEND": b""}
+    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, content) for kind, content in chunks.items())
+
+
+def _chunk(kind: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))

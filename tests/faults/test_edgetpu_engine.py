@@ -1,0 +1,250 @@
+"""The engine on the Edge TPU's test double: it moves there and back, and no image is lost, doubled or mislabelled."""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from faults.double import DoubleEdgeTpu
+from faults.edgetpu_engine import WAIT_S, Said, grey, open_engine
+from faults.edgetpu_models import edgetpu_model
+from fieldray.domain.model import Model
+from fieldray.domain.prediction import Prediction
+from fieldray.errors import BackendProblem
+from fieldray.inference.coral.backend import edgetpu_kind
+from fieldray.inference.engine import Engine
+from fieldray.inference.runtime import RUNTIMES
+from tiny_models import TinyType, tiny_model
+
+
+def answers(engine: Engine, count: int) -> list[Prediction]:
+    futures = [engine.submit(grey(number)) for number in range(count)]
+    return [future.result(WAIT_S) for future in futures]
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_scores_are_the_cpus(edgetpu: DoubleEdgeTpu, dtype: TinyType) -> None:
+    said = Said()
+    with open_engine(edgetpu, said) as engine:
+        engine.open(edgetpu_model(dtype))
+        said.serves("cpu")
+        on_cpu = answers(engine, 40)
+        edgetpu.plug()
+        ready = said.serves("edgetpu")
+        on_edgetpu = answers(engine, 40)
+    assert {prediction.backend for prediction in on_cpu} == {"cpu"}
+    assert {prediction.backend for prediction in on_edgetpu} == {"edgetpu"}
+    assert "Edge TPU runtime 14" in ready.detail
+    for first, second in zip(on_cpu, on_edgetpu, strict=True):
+        assert abs(first.scores["opacity"] - second.scores["opacity"]) <= 1 / 255
+        assert first.class_maps is not None and second.class_maps is not None
+        assert (first.class_maps == second.class_maps).all()
+
+
+@pytest.mark.parametrize("runtime", [name for name in RUNTIMES if importlib.util.find_spec(name)])
+def test_the_edgetpu_runs_on_every_runtime(edgetpu: DoubleEdgeTpu, runtime: str) -> None:
+    edgetpu.plug()
+    said = Said()
+    kind = edgetpu_kind(libraries=[str(edgetpu.library)], runtimes=(runtime,), find=edgetpu.find)
+    with Engine(said, kinds=[kind]) as engine:
+        engine.open(edgetpu_model())
+        assert said.serves("edgetpu").detail.startswith(runtime)
+        assert [prediction.request_id for prediction in answers(engine, 10)] == list(range(10))
+
+
+@pytest.mark.parametrize(
+    ("orders", "code"),
+    [
+        ({"pull": "abort"}, "coral_unplugged"),
+        ({"pull": "fail"}, "coral_run_failed"),
+        ({"pull": "hang"}, "coral_unplugged"),
+    ],
+)
+def test_pulled_out_in_the_middle_of_a_batch(edgetpu: DoubleEdgeTpu, orders: dict[str, str], code: str) -> None:
+    said = Said()
+    edgetpu.plug()
+    edgetpu.order(invoke_ms=5, **orders)
+    with open_engine(edgetpu, said) as engine:
+        engine.open(edgetpu_model())
+        said.serves("edgetpu")
+        futures = [engine.submit(grey(number)) for number in range(200)]
+        futures[30].result(WAIT_S)
+        heard = len(said.events)
+        edgetpu.unplug()
+        done = [future.result(WAIT_S) for future in futures]
+        assert said.gone(after=heard) == code
+    assert [prediction.request_id for prediction in done] == list(range(200))
+    assert {prediction.backend for prediction in done[:30]} == {"edgetpu"}
+    assert done[-1].backend == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("orders", "code"),
+    [
+        ({"open": "fail"}, "coral_open_failed"),
+        ({"open": "abort"}, "coral_stopped"),
+        ({"abi": "stale"}, "coral_wrong_abi"),
+        ({"runtime": 12}, "coral_runtime_old"),
+        ({"edgetpu": "held"}, "coral_open_failed"),
+        ({"edgetpu": "absent"}, "coral_not_listed"),
+        ({"invoke": "fail"}, "coral_run_failed"),
+        ({"invoke": "hang"}, "coral_no_answer"),
+    ],
+)
+def test_a_edgetpu_that_cannot_be_used_has_a_reason_and_the_cpu_goes_on(
+    edgetpu: DoubleEdgeTpu, orders: dict[str, Any], code: str
+) -> None:
+    said = Said()
+    edgetpu.plug()
+    edgetpu.order(**orders)
+    with open_engine(edgetpu, said) as engine:
+        engine.open(edgetpu_model())
+        assert said.gone() == code
+        assert {prediction.backend for prediction in answers(engine, 20)} == {"cpu"}
+
+
+@pytest.mark.parametrize(
+    ("model", "code"),
+    [
+        (tiny_model(), "no_edgetpu_file"),
+        (replace(tiny_model(), edgetpu_file=tiny_model().cpu_file), "coral_not_compiled"),
+        (replace(tiny_model(), edgetpu_file=b"a text that is no model"), "bad_model"),
+        (edgetpu_model(oldest_runtime=15), "coral_runtime_old"),
+    ],
+)
+def test_a_pack_that_has_nothing_for_the_edgetpu_stays_on_the_cpu(
+    edgetpu: DoubleEdgeTpu, model: Model, code: str
+) -> None:
+    said = Said()
+    edgetpu.plug()
+    with open_engine(edgetpu, said) as engine:
+        engine.open(model)
+        assert said.gone() == code
+        assert {prediction.backend for prediction in answers(engine, 5)} == {"cpu"}
+
+
+def test_a_compiled_file_in_the_cpu_role_is_refused_in_plain_words(edgetpu: DoubleEdgeTpu) -> None:
+    said = Said()
+    compiled = replace(tiny_model(), cpu_file=edgetpu_model().edgetpu_file or b"")
+    with open_engine(edgetpu, said, device="cpu") as engine:
+        engine.open(compiled)
+        with pytest.raises(BackendProblem, match="compiled for the Edge TPU"):
+            engine.wait_ready(timeout_s=WAIT_S)
+
+
+def test_a_text_file_for_a_library_is_named(edgetpu: DoubleEdgeTpu, tmp_path: Path) -> None:
+    text = tmp_path / "libedgetpu.so.1"
+    text.write_text("This is no library.\n" * 50)
+    edgetpu.plug()
+    edgetpu.library = text
+    said = Said()
+    with open_engine(edgetpu, said) as engine:
+        engine.open(edgetpu_model())
+        assert said.gone() == "coral_bad_library"
+        assert {prediction.backend for prediction in answers(engine, 5)} == {"cpu"}
+
+
+def test_two_programs_do_not_share_one_edgetpu(edgetpu: DoubleEdgeTpu) -> None:
+    edgetpu.plug()
+    first, second = Said(), Said()
+    with open_engine(edgetpu, first) as one, open_engine(edgetpu, second) as other:
+        one.open(edgetpu_model())
+        first.serves("edgetpu")
+        other.open(edgetpu_model())
+        assert second.gone() == "coral_busy"
+        assert {prediction.backend for prediction in answers(other, 10)} == {"cpu"}
+        one.close()
+        other.reconsider("edgetpu")
+        second.serves("edgetpu")
+
+
+def test_only_the_edgetpu_when_only_the_edgetpu_is_asked_for(edgetpu: DoubleEdgeTpu) -> None:
+    said = Said()
+    with open_engine(edgetpu, said, device="edgetpu") as engine:
+        engine.open(edgetpu_model())
+        with pytest.raises(BackendProblem, match="No Edge TPU is connected"):
+            engine.wait_ready(timeout_s=WAIT_S)
+        edgetpu.plug()
+        said.serves("edgetpu")
+        assert {prediction.backend for prediction in answers(engine, 10)} == {"edgetpu"}
+
+
+def test_both_drain_one_queue(edgetpu: DoubleEdgeTpu) -> None:
+    edgetpu.plug()
+    edgetpu.order(invoke_ms=3)
+    said = Said()
+    with open_engine(edgetpu, said, policy="both") as engine:
+        engine.open(edgetpu_model())
+        said.serves("cpu")
+        said.serves("edgetpu")
+        done = answers(engine, 400)
+    assert [prediction.request_id for prediction in done] == list(range(400))
+    assert {prediction.backend for prediction in done} == {"cpu", "edgetpu"}
+
+
+@pytest.mark.parametrize(("invoke_ms", "winner"), [(60, "cpu")])
+def test_the_fastest_is_measured(edgetpu: DoubleEdgeTpu, invoke_ms: int, winner: str) -> None:
+    edgetpu.plug()
+    edgetpu.order(invoke_ms=invoke_ms)
+    said = Said()
+    with open_engine(edgetpu, said, policy="fastest") as engine:
+        engine.open(edgetpu_model())
+        said.wait_for(lambda event: getattr(event, "backend", "") == "edgetpu" and event.state == "ready")
+        said.serves("cpu")
+        assert {prediction.backend for prediction in answers(engine, 20)} == {winner}
+
+
+def test_a_edgetpu_that_flaps_is_left_alone_until_it_is_calm(edgetpu: DoubleEdgeTpu) -> None:
+    said = Said()
+    with open_engine(edgetpu, said) as engine:
+        engine.open(edgetpu_model())
+        said.serves("cpu")
+        futures = []
+        for number in range(16):
+            (edgetpu.unplug if number % 2 else edgetpu.plug)()
+            futures += [engine.submit(grey(number)) for _ in range(5)]
+            time.sleep(0.25)
+        said.wait_for(lambda event: getattr(event.reason, "code", "") == "coral_flapping")
+        heard = len(said.events)
+        edgetpu.plug()
+        said.serves("edgetpu", after=heard)
+        for future in futures:
+            assert future.result(WAIT_S).backend in ("cpu", "edgetpu")
+
+
+def test_a_new_pack_takes_the_edgetpu_over(edgetpu: DoubleEdgeTpu) -> None:
+    edgetpu.plug()
+    said = Said()
+    with open_engine(edgetpu, said) as engine:
+        engine.open(edgetpu_model())
+        said.serves("edgetpu")
+        heard = len(said.events)
+        engine.open(edgetpu_model("int8"))
+        said.serves("edgetpu", after=heard)
+        assert {prediction.backend for prediction in answers(engine, 5)} == {"edgetpu"}
+
+
+def test_devices_are_switched_in_the_middle_of_a_run(edgetpu: DoubleEdgeTpu) -> None:
+    edgetpu.plug()
+    edgetpu.order(invoke_ms=3)
+    said = Said()
+    with open_engine(edgetpu, said) as engine:
+        engine.open(edgetpu_model())
+        said.serves("edgetpu")
+        futures = [engine.submit(grey(number)) for number in range(100)]
+        futures[10].result(WAIT_S)
+        engine.choose("cpu", "accelerator")
+        assert said.gone() == "device_not_chosen"
+        futures[99].result(WAIT_S)
+        heard = len(said.events)
+        engine.choose("edgetpu", "accelerator")
+        futures += [engine.submit(grey(number)) for number in range(100, 200)]
+        said.serves("edgetpu", after=heard)
+        done = [future.result(WAIT_S) for future in futures]
+    assert [prediction.request_id for prediction in done] == list(range(200))
+    assert [done[0].backend, done[99].backend, done[100].backend] == ["edgetpu", "cpu", "edgetpu"]

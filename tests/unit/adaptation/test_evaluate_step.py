@@ -1,0 +1,122 @@
+"""Operating points, the gate, shortcuts and duplicates on made-up images whose answers are known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fieldray.adaptation.duplicates import find_duplicates, thumbnails
+from fieldray.adaptation.evaluate import Evaluated, by_group, choose_point, compare, figures, known
+from fieldray.adaptation.gate import distances, fit_gate
+from fieldray.adaptation.layouts import Row
+from fieldray.adaptation.metrics import auc
+from fieldray.adaptation.recipe import Point
+from fieldray.adaptation.shortcuts import border_pixels, shortcut_scores, thumbnail_pixels
+
+TITLES = {"en": "Balanced", "uk": "Збалансована"}
+
+
+def _rows(count: int, **facts: object) -> list[Row]:
+    return [
+        Row(path=Path(f"{n}.png"), source="set", classes=frozenset({"x"}), patient=f"p{n}", origin=f"line {n}", **facts)  # type: ignore[arg-type]
+        for n in range(count)
+    ]
+
+
+def _evaluated(seed: int, *, count: int = 400, **facts: object) -> Evaluated:
+    generator = np.random.default_rng(seed)
+    truth = np.arange(count) % 2 == 0
+    scores = 1 / (1 + np.exp(-generator.normal(np.where(truth, 1.5, -1.5), 1.0)))
+    return Evaluated(scores=scores, truth=truth, rows=_rows(count, **facts))
+
+
+def test_points_come_from_validation_and_figures_from_test() -> None:
+    validation, test = _evaluated(1), _evaluated(2)
+    wanted = Point(name="high", titles=TITLES, rule="sensitivity", sensitivity=0.97, band_catches=0.99, band_clears=0.9)
+    point = choose_point(wanted, label="x", validation=validation, test=test)
+    caught = (validation.scores[validation.truth] >= point.threshold).mean()
+    assert 0.97 <= caught < 0.98  # the highest threshold that catches enough, of 200: 194
+    assert (validation.scores[validation.truth] < point.unsure_low).mean() <= 0.01
+    assert (validation.scores[~validation.truth] >= point.unsure_high).mean() <= 0.1
+    assert point.unsure_low <= point.threshold <= point.unsure_high
+    assert point.sensitivity.value == pytest.approx((test.scores[test.truth] >= point.threshold).mean())
+    found = figures(test, points=[point])
+    assert found["points"]["high"]["sensitivity_with_band"]["value"] >= found["points"]["high"]["sensitivity"]["value"]
+    assert found["auc"]["value"] == pytest.approx(auc(test.scores, test.truth)) and found["patients"] == 400
+
+
+def test_unknown_answers_are_not_judged() -> None:
+    judged = known(np.array([0.1, 0.9, 0.5]), np.array([0, 1, np.nan], np.float32), _rows(3))
+    assert judged.truth.tolist() == [False, True] and judged.patients == ["p0", "p1"]
+
+
+def test_groups_need_ten_images_of_each_class() -> None:
+    judged = _evaluated(3, count=40, view="PA", sex="F", age_years=30.0)
+    assert set(by_group(judged)) == {"view", "sex", "age", "source"} and set(by_group(judged)["age"]) == {"18-39"}
+    assert by_group(_evaluated(3, count=18, view="PA")) == {}
+
+
+def test_float_and_int8_are_compared_image_by_image() -> None:
+    whole = _evaluated(4)
+    shifted = Evaluated(scores=np.clip(whole.scores + 0.01, 0, 1), truth=whole.truth, rows=whole.rows)
+    found = compare(whole, shifted)
+    assert found["mean_absolute_difference"] == pytest.approx(0.01, rel=0.02)
+    assert found["auc_float"] == pytest.approx(found["auc_int8"], abs=1e-3)
+
+
+def test_the_gate_keeps_its_own_and_refuses_strangers() -> None:
+    generator = np.random.default_rng(5)
+    mixing = generator.normal(size=(8, 20))
+    images = (generator.normal(size=(900, 8)) @ mixing + 3).astype(np.float32)
+    gate = fit_gate(images[:600], images[600:], components=8, keeps=0.98)
+    assert gate.projection.shape == (20, 8)
+    assert (distances(gate, images[600:]) > gate.limit).mean() == pytest.approx(0.02, abs=0.005)
+    # whitened: the root mean square distance of the images it was fitted on is 1
+    assert np.sqrt((distances(gate, images[:600]) ** 2).mean()) == pytest.approx(1, abs=0.02)
+    ood_images = (generator.normal(size=(100, 8)) * 6 @ mixing + 3).astype(np.float32)
+    assert (distances(gate, ood_images) > gate.limit).mean() > 0.95
+
+
+def _marked_images(place: str) -> tuple[np.ndarray, np.ndarray]:
+    """Noise; the class is a bright stripe at the border, or a bright middle."""
+    generator = np.random.default_rng(6)
+    truth = np.arange(300) % 2 == 0
+    images = generator.integers(80, 120, (300, 64, 48, 1), np.uint8)
+    where = (slice(None), slice(0, 3)) if place == "border" else (slice(None), slice(26, 38), slice(18, 30))
+    images[where][truth] += 60
+    return images, truth
+
+
+@pytest.mark.parametrize("place", ["border", "middle"])
+def test_shortcuts_find_what_lies_there(place: str) -> None:
+    images, truth = _marked_images(place)
+    areas = {
+        name: auc(shortcut_scores(pixels(images[:200]), truth[:200], pixels(images[200:])), truth[200:])
+        for name, pixels in (("border", border_pixels), ("thumbnail", thumbnail_pixels))
+    }
+    assert areas["thumbnail"] > 0.95
+    assert areas["border"] > 0.95 if place == "border" else 0.3 < areas["border"] < 0.7
+
+
+def test_thumbnails_are_exact_means() -> None:
+    image = np.arange(36, dtype=np.uint8).reshape(1, 6, 6, 1)
+    # each of 2 x 2 cells averages 3 x 3 pixels: the first of rows 0..2, columns 0..2 has the mean 7
+    np.testing.assert_allclose(thumbnails(image, side=2)[0], [7, 10, 25, 28])
+    # four columns of 1.5 pixels: (0 + 1 / 2) / 1.5 = 1/3 across, and rows likewise times 6
+    assert thumbnails(image, side=4)[0, 0] == pytest.approx(1 / 3 + 6 / 3)
+
+
+def test_copies_across_parts_leave_the_training() -> None:
+    generator = np.random.default_rng(7)
+    images = generator.integers(0, 256, (6, 64, 64, 1), np.uint8)
+    images[3] = images[0]
+    images[4] = np.clip(images[1].astype(int) + 1, 0, 255)  # one level brighter: another file, the same exposure
+    digests = ["a", "b", "c", "a", "d", "e"]
+    parts = ["training", "training", "training", "test", "training", "test"]
+    found = find_duplicates(images, digests, parts)
+    assert found.exact == ((0, 3),) and found.near == ((1, 4),)
+    assert found.across == 1 and found.training_copies == {0}
+    facts = found.facts([f"line {n}" for n in range(6)], most=5)
+    assert facts["near_examples"] == [["line 1", "line 4"]] and facts["training_copies_left_out"] == 1

@@ -1,0 +1,107 @@
+"""Backends, images and measurements made of plain values, for the tests of the benchmarks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray.bench.benchmark_case import BenchmarkCase
+from fieldray.bench.images import LoadedImage
+from fieldray.bench.load import Cell
+from fieldray.bench.parallel_load import Level, MeasuredLoad
+from fieldray.domain.finding import ReadFacts
+from fieldray.domain.image import PixelMap, Tensor
+from fieldray.domain.model import InputSpec, Model
+from fieldray.domain.prediction import BackendName
+from fieldray.domain.study import ImageRef
+from fieldray.imaging.answers import ReadResult
+from fieldray.inference.backend import Answer, BackendKind
+from fieldray.reasons import Reason
+from tiny_models import tiny_model
+
+IMAGES = tuple(
+    LoadedImage(ImageRef(path=Path(f"{grey}.png")), np.full((64, 64, 1), grey, np.uint8)) for grey in (10, 20, 30)
+)
+
+
+@dataclass
+class Record:
+    """What the backends of one kind were asked, in order: "name: start", "name: 10", ..., "name: close"."""
+
+    name: str
+    capacity: int = 1
+    unavailable_reason: Reason | None = None
+    events: list[str] = field(default_factory=list)
+
+    def subject(self, backend: BackendName = "cpu") -> BenchmarkCase:
+        kind = BackendKind(
+            name=backend, make=lambda: Scripted(self), unavailable_reason=lambda _: self.unavailable_reason
+        )
+        return BenchmarkCase(name=self.name, model=tiny_model(), kind=kind)
+
+    def note(self, what: object) -> None:
+        self.events.append(f"{self.name}: {what}")
+
+
+class Scripted:
+    """Its first image takes 5 ms, the second 2 ms, every later one 1 ms."""
+
+    pid = None
+    is_alive = True
+    detail = "scripted"
+
+    def __init__(self, record: Record) -> None:
+        self._record = record
+        self._times_ms = [1.0, 2.0, 5.0]
+
+    @property
+    def capacity(self) -> int:
+        return self._record.capacity
+
+    def start(self, model: Model) -> None:
+        self._record.note("start")
+
+    def run(self, images: Sequence[NDArray[np.uint8]]) -> list[Answer]:
+        for image in images:
+            self._record.note(image[0, 0, 0])
+        latency_ms = self._times_ms.pop() if len(self._times_ms) > 1 else self._times_ms[0]
+        scores = np.array([0.5], np.float32)
+        return [Answer(scores=scores, class_maps=None, features=None, latency_ms=latency_ms) for _ in images]
+
+    def close(self) -> None:
+        self._record.note("close")
+
+    def abort(self) -> None:
+        self._record.note("abort")
+
+
+class ReadersOfNames:
+    """Gives images of the grey level in a file's name; stands where a `DecoderPool` does."""
+
+    def __init__(self, events: list[str] | None = None) -> None:
+        self.events = events if events is not None else []
+
+    def read(self, ref: ImageRef, spec: InputSpec) -> ReadResult:
+        self.events.append(f"read {ref.path.stem}")
+        if not ref.path.stem.isdigit():
+            return ReadResult(tensor=None, facts=ReadFacts())
+        values = np.full((1, spec.height, spec.width, 1), int(ref.path.stem), np.uint8)
+        return ReadResult(tensor=Tensor(values=values, pixel_map=PixelMap(1, 0, 1, 0)), facts=ReadFacts())
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.events.append("readers closed")
+
+
+def cell(subject: BenchmarkCase, level: Level, *means_ms: float, others: float = 0.0) -> Cell:
+    """A repetition of four images for each mean: iterations 1 and 2 take 50 ms, which must not count."""
+    made = MeasuredLoad(made=level.share, machine=others)
+    repetitions = [[50.0, 50.0, mean - 1, mean + 1] for mean in means_ms]
+    return Cell(subject=subject, level=level, repetitions=repetitions, loads=[made], loads_alone=[made])

@@ -1,0 +1,143 @@
+"""What counts as plugged in and pulled out, with a clock made of numbers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from fieldray.domain.events import DeviceChanged
+from fieldray.errors import BackendProblem
+from fieldray.inference.coral.library import Device
+from fieldray.inference.coral.status import LibraryAnswer
+from fieldray.inference.coral.usb import UsbDevice
+from fieldray.inference.coral.watch import Change, Debouncer, DeviceWatch
+from fieldray.reasons import Reason, reason
+
+READY = (UsbDevice(place="2-1", state="ready", port_mbit=480),)
+BARE = (UsbDevice(place="2-1", state="bare"),)
+NONE: tuple[UsbDevice, ...] = ()
+WAIT_S = 10.0
+
+
+def changes(looks: Sequence[tuple[float, tuple[UsbDevice, ...]]]) -> list[tuple[float, Change]]:
+    steady = Debouncer()
+    return [(now_s, change) for now_s, devices in looks if (change := steady.look(devices, now_s))]
+
+
+def test_plug_and_unplug_count_at_once() -> None:
+    looks = [(0.0, NONE), (1.0, READY), (2.0, READY), (30.0, NONE), (31.0, NONE)]
+    assert changes(looks) == [(1.0, "plugged"), (30.0, "unplugged")]
+
+
+def test_a_edgetpu_that_is_there_from_the_start_counts() -> None:
+    assert changes([(0.0, READY), (0.2, READY)]) == [(0.0, "plugged")]
+
+
+def test_the_moment_without_a_edgetpu_while_its_firmware_is_loaded_does_not_count() -> None:
+    looks = [(0.0, BARE), (1.0, NONE), (2.0, NONE), (3.0, READY), (60.0, READY), (90.0, NONE)]
+    assert changes(looks) == [(0.0, "plugged"), (90.0, "unplugged")]
+
+
+def test_a_bare_edgetpu_that_stays_away_is_unplugged_after_all() -> None:
+    looks = [(0.0, BARE), (1.0, NONE), (5.9, NONE), (6.0, NONE), (7.0, NONE)]
+    assert changes(looks) == [(0.0, "plugged"), (6.0, "unplugged")]
+
+
+@pytest.mark.parametrize(("last", "expected"), [(READY, "plugged"), (NONE, "unplugged")])
+def test_ten_changes_a_second_are_said_once_and_then_waited_out(last: tuple[UsbDevice, ...], expected: Change) -> None:
+    flaps = [(number / 10, READY if number % 2 else NONE) for number in range(60)]
+    # the sixth change comes at 0.6 s; the last one of the row at 5.9 s, if the row does not end in `last`
+    calm = [(6.0, last), (8.5, last), (9.1, last), (9.2, last)]
+    said = changes(flaps + calm)
+    hands = ["plugged", "unplugged", "plugged", "unplugged", "plugged"]
+    assert [change for _, change in said] == [*hands, "flapping", expected]
+    assert said[-1][0] == 9.1
+
+
+class World:
+    """What the watch sees and what it says."""
+
+    def __init__(self) -> None:
+        self.devices: tuple[UsbDevice, ...] = NONE
+        self.answer: LibraryAnswer | Reason = reason("coral_no_library", name="libedgetpu.so.1")
+        self.events: list[DeviceChanged] = []
+        self.calls: list[str] = []
+        self.happened = threading.Condition()
+
+    def watch(self, *, notes: tuple[Reason, ...] = ()) -> DeviceWatch:
+        return DeviceWatch(
+            self.hear,
+            plugged=lambda: self.note("plugged"),
+            unplugged=lambda why: self.note(why.code),
+            find=lambda: self.devices,
+            ask=self.ask,
+            notes=notes,
+            interval_s=0.005,
+            ask_after_s=0.03,
+        )
+
+    def ask(self) -> LibraryAnswer:
+        if isinstance(self.answer, Reason):
+            raise BackendProblem(self.answer)
+        return self.answer
+
+    def hear(self, event: object) -> None:
+        assert isinstance(event, DeviceChanged)
+        with self.happened:
+            self.events.append(event)
+            self.happened.notify_all()
+
+    def note(self, call: str) -> None:
+        self.calls.append(call)
+
+    def wait_for(self, count: int) -> DeviceChanged:
+        with self.happened:
+            assert self.happened.wait_for(lambda: len(self.events) >= count, WAIT_S), self.events
+            return self.events[count - 1]
+
+
+def test_the_watch_tells_at_once_and_asks_the_runtime_later() -> None:
+    world = World()
+    world.answer = LibraryAnswer(library="x", runtime_version=14, devices=(Device("usb", "/sys/2-1"),))
+    watch = world.watch(notes=(reason("coral_max_clock"),))
+    world.devices = READY
+    watch.start()
+    first, second = world.wait_for(1), world.wait_for(2)
+    world.devices = NONE
+    third = world.wait_for(3)
+    watch.close()
+    assert (first.state, first.port_mbit, first.runtime_version, first.reason) == ("ready", 480, None, None)
+    assert [note.code for note in first.notes] == ["coral_usb2", "coral_max_clock"]
+    assert second.runtime_version == 14
+    assert third.reason == reason("coral_unplugged")
+    assert world.calls == ["plugged", "coral_unplugged"]
+
+
+def test_without_a_edgetpu_and_a_runtime_there_is_no_edgetpu() -> None:
+    world = World()
+    watch = world.watch()
+    watch.start()
+    event = world.wait_for(1)
+    watch.close()
+    assert (event.state, event.reason) == ("absent", reason("edgetpu_not_here"))
+
+
+def test_a_failing_look_does_not_end_the_watch() -> None:
+    world = World()
+    problems = [OSError("gone while read")]
+
+    def find() -> tuple[UsbDevice, ...]:
+        if problems:
+            raise problems.pop()
+        return READY
+
+    watch = DeviceWatch(world.hear, plugged=lambda: None, unplugged=lambda why: None, find=find, interval_s=0.001)
+    watch.start()
+    assert world.wait_for(1).state == "ready"
+    watch.close()
+
+
+def test_closing_one_that_was_never_started_is_nothing() -> None:
+    World().watch().close()

@@ -1,0 +1,64 @@
+"""What a run starts with, before everything else is imported."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+
+import pytest
+
+from fieldray.pipeline.decoders import number_of_decoders, start_network
+from fieldray.settings import Settings
+
+
+def test_the_settings_say_how_many_files_are_read_at_once() -> None:
+    assert number_of_decoders(Settings({"decoders": 11})) == 11
+    assert 1 <= number_of_decoders(Settings()) <= 8
+
+
+def test_the_networks_process_starts_where_the_processor_may_run_it() -> None:
+    for device, starts in (("cpu", True), ("edgetpu", False)):
+        with contextlib.closing(start_network(Settings({"device": device}))) as child:
+            assert child.is_running == starts
+        assert not child.is_running
+
+
+def test_nothing_heavy_stands_before_the_first_process() -> None:
+    script = "import sys, fieldray.cli, fieldray.pipeline.decoders; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    heavy = {"numpy", "PIL", "pydicom", "PySide6", "tensorflow", "ai_edge_litert", "cryptography", "sqlite3", "psutil"}
+    assert heavy.isdisjoint(loaded)
+
+
+def test_a_run_imports_neither_qt_nor_tensorflow_nor_codecs() -> None:
+    rooms = "fieldray.commands.run, fieldray.pipeline.session, fieldray.pipeline.assembly"
+    script = f"import sys, {rooms}; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    heavy = {"PySide6", "tensorflow", "keras", "torch", "ai_edge_litert", "gdcm", "zipfile", "importlib.metadata"}
+    assert heavy.isdisjoint(loaded)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX limits open files")
+@pytest.mark.parametrize(
+    ("limits", "says"),
+    [
+        ("(20, 20)", "Only 20 files may be open at the same time here; 44 are needed. "),  # 32 and 6 for each of two
+        ("(20, 44)", "(44, 44)"),
+        ("(44, 44)", "(44, 44)"),
+        ("(300, 300)", "(300, 300)"),
+    ],
+)
+def test_too_few_open_files_are_said_before_any_image(limits: str, says: str) -> None:
+    script = (
+        "import resource\n"
+        "from fieldray.errors import EnvironmentProblem\n"
+        "from fieldray.pipeline.decoders import open_decoders\n"
+        "from fieldray.settings import Settings\n"
+        f"resource.setrlimit(resource.RLIMIT_NOFILE, {limits})\n"
+        "try: open_decoders(Settings(), 2).close()\n"
+        "except EnvironmentProblem as problem: print(problem)\n"
+        "else: print(resource.getrlimit(resource.RLIMIT_NOFILE))\n"
+    )
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert said.startswith(says)
