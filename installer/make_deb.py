@@ -69,7 +69,7 @@ def control(*, version: str, depends: list[str], installed_kb: int) -> str:
         "Section: science\nPriority: optional\n"
         "Description: offline screening of chest X-rays (research use only)\n"
         " Sorts chest X-rays on an ordinary PC with a model pack from a USB drive, without\n"
-        " any network connection. Moves to a Coral USB Edge TPU when one is plugged in.\n"
+        " any network connection. Moves to a Coral USB Accelerator when one is plugged in.\n"
         " .\n"
         " Research use only. Not for diagnostic use.\n"
     )

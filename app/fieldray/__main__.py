@@ -28,9 +28,6 @@ def window(arguments: Sequence[str]) -> int:
 def _quietly(body: Callable[[], int]) -> int:
     """What a person is to see of an end that came before a command or the window could take care of it."""
     try:
-        from fieldray.commands.console import open_closed_streams
-
-        open_closed_streams()
         return body()
     except KeyboardInterrupt:
         return CANCELLED
@@ -40,6 +37,7 @@ def _main(arguments: list[str]) -> int:
     from fieldray.offline import opens_window, stay_offline
 
     stay_offline(is_toolchain=arguments[:1] == ["adapt"], shows_window=opens_window(arguments))
+    _open_closed_streams()
     if arguments:
         from fieldray.cli import run
 
@@ -53,7 +51,14 @@ def _window(arguments: Sequence[str]) -> int:
     from fieldray.offline import stay_offline
 
     stay_offline(shows_window=True)
+    _open_closed_streams()
     return _show(tuple(map(Path, arguments)))
+
+
+def _open_closed_streams() -> None:
+    from fieldray.commands.console import open_closed_streams
+
+    open_closed_streams()
 
 
 def _open_window(paths: Sequence[Path]) -> int:

@@ -77,7 +77,7 @@ def make_private(folder: Path) -> None:
     status = folder.stat()
     is_ours = status.st_uid == os.geteuid() and not status.st_mode & stat.S_ISVTX
     if is_ours and stat.S_IMODE(status.st_mode) != _PRIVATE_FOLDER:
-        with contextlib.suppress(OSError):  # a drive without permissions, such as a FAT Edge TPU
+        with contextlib.suppress(OSError):  # a drive without permissions, such as a FAT flash drive
             folder.chmod(_PRIVATE_FOLDER)
 
 

@@ -46,9 +46,9 @@ class TestNoPack:
         desk.application.workbench.screening.choose([Path("/images")])
         assert desk.window.header.progress_text.text() == "Waiting for a model pack"
         assert rooms.session.started_with == []
-        rooms.library.on_drives[Path("/media/Edge TPU")] = [
-            candidate("/media/Edge TPU/fieldray/made-up-1.2.0", origin="drive")
+        rooms.library.on_drives[Path("/media/stick")] = [
+            candidate("/media/stick/fieldray/made-up-1.2.0", origin="drive")
         ]
-        rooms.publish(DrivesChanged(drives=(Drive(mount_point="/media/Edge TPU", name="STICK"),)))
+        rooms.publish(DrivesChanged(drives=(Drive(mount_point="/media/stick", name="STICK"),)))
         desk.until(lambda: rooms.session.started_with == [((Path("/images"),), None, False)])
         assert not desk.window.banners.isVisible()

@@ -28,7 +28,7 @@ class BackendChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceChanged:
-    """What is known of the Coral USB Edge TPU now.
+    """What is known of the Edge TPU now.
 
     state            "bare": plugged in, its firmware is loaded when it is first used
     port_mbit        speed of its port, 480 (USB 2) or 5000 (USB 3) and more; None if the system does not say

@@ -19,8 +19,6 @@ from fieldray.adaptation.specification import Specification, parameters
 from fieldray.adaptation.weights import Weights, initial_weights, keep_channels
 from fieldray.errors import StorageProblem, UsageProblem
 
-FULL = Path("/dev/full")
-
 
 class Killed(BaseException):
     """The process ends here."""
@@ -174,16 +172,15 @@ def test_a_damaged_record_says_so(tmp_path: Path, spoil: Callable[[str], str]) -
         run(tmp_path, plan(Stop(iterations=1)))
 
 
-@pytest.mark.skipif(not FULL.exists(), reason="needs a device that is always full")
-@pytest.mark.parametrize("file", ["settings.json", "iteration-01.npz", "iteration-01.json", "iterations.jsonl"])
-def test_a_full_disk_is_named_and_the_run_goes_on_once_there_is_room(tmp_path: Path, file: str) -> None:
+@pytest.mark.parametrize("file", ["iteration-01.npz", "iteration-01.json"])
+def test_a_file_that_cannot_be_written_is_named_and_the_run_resumes_when_it_can(tmp_path: Path, file: str) -> None:
     _, whole = run(tmp_path / "whole", plan(Stop(iterations=2)))
     folder = tmp_path / "full"
     folder.mkdir()
-    (folder / f"{file}.part").symlink_to(FULL)
-    with pytest.raises(StorageProblem, match=f"The disk is full: .*{file}"):
+    (folder / file).mkdir()  # no file can take its place
+    with pytest.raises(StorageProblem, match=f"Cannot write to .*{file}"):
         run(folder, plan(Stop(iterations=2)))
-    # The link went with the attempt, as if room had been made.
+    (folder / file).rmdir()
     _, rows = run(folder, plan(Stop(iterations=2)))
     assert [(row.number, row.parameters, row.quality) for row in rows] == [
         (row.number, row.parameters, row.quality) for row in whole

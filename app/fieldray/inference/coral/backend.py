@@ -1,4 +1,4 @@
-"""The Coral USB Edge TPU as a backend: the pack's compiled file in a child process that may die of it."""
+"""The Coral USB Accelerator as a backend: the pack's compiled file in a child process that may die of it."""
 
 from __future__ import annotations
 
