@@ -86,9 +86,17 @@ def stopped_then_killed(world: World) -> None:
     running.read_lines(3)
     children = running.children()
     assert children
+    world.wait_until(lambda: all(map(_serves, children)), "a child does not begin to serve")
     send(children, signal.SIGSTOP)
     running.signal(signal.SIGKILL)
     running.finish()
+
+
+def _serves(process_id: int) -> bool:
+    """Whether a child has begun: its second thread starts once its end is tied to the program's."""
+    with suppress(OSError):
+        return len(list(Path(f"/proc/{process_id}/task").iterdir())) > 1
+    return True  # it ended
 
 
 @CASES.case("program-stopped", "the program stopped and continued in mid-run")
