@@ -1,4 +1,4 @@
-/* A test double of the Edge TPU runtime library: libedgetpu.so.1 or edgetpu.dll, for machines without a stick.
+/* A test double of the Edge TPU runtime library: libedgetpu.so.1 or edgetpu.dll, for machines without an Edge TPU.
  *
  * A TensorFlow Lite runtime loads it as the real one, through load_delegate. It claims the nodes named
  * edgetpu-custom-op and gives right results for files made by fake_compile.py: the original network travels inside
@@ -6,13 +6,13 @@
  *
  * How it behaves is read anew at every call from the file named by the environment variable FAKE_EDGETPU, lines of
  * KEY=VALUE:
- *   stick=ready|bare|absent|held  bare: there, without its firmware; held: there, used by another program
+ *   edgetpu=ready|bare|absent|held  bare: there, without its firmware; held: there, used by another program
  *   path=TEXT                     where the device list says it is
  *   runtime=N                     the runtime version it claims and obeys (14)
  *   open=ok|fail|hang|abort       what happens when it is opened
  *   invoke=ok|fail|hang|abort     what happens when it runs, once `after` images went well (0)
- *   pull=abort|fail|hang          what happens when it runs and the stick is absent; the real library aborts
- *   open_ms=N firmware_ms=N invoke_ms=N   how long things take; firmware_ms only for a bare stick
+ *   pull=abort|fail|hang          what happens when it runs and the Edge TPU is absent; the real library aborts
+ *   open_ms=N firmware_ms=N invoke_ms=N   how long things take; firmware_ms only for a bare one
  *   abi=current|stale             stale: as built for a TensorFlow of 2021
  *   mark=1                        flip the lowest bit of the last output, to tell its results from the CPU's
  * One process at a time can open it, as with the real one: it locks FAKE_EDGETPU.claim.
@@ -113,13 +113,13 @@ typedef struct { Delegate *delegate; IntArray *nodes_to_replace, *inputs, *outpu
 /* ---- orders from the control file */
 
 typedef struct {
-  char stick[16], open[16], invoke[16], pull[16], abi[16], path[256];
+  char edgetpu[16], open[16], invoke[16], pull[16], abi[16], path[256];
   int runtime, after, open_ms, firmware_ms, invoke_ms, mark;
 } Orders;
 
 static void take(Orders *orders, const char *key, const char *value) {
   const struct { const char *key; char *text; size_t size; } texts[] = {
-      {"stick", orders->stick, sizeof orders->stick},    {"open", orders->open, sizeof orders->open},
+      {"edgetpu", orders->edgetpu, sizeof orders->edgetpu},    {"open", orders->open, sizeof orders->open},
       {"invoke", orders->invoke, sizeof orders->invoke}, {"pull", orders->pull, sizeof orders->pull},
       {"abi", orders->abi, sizeof orders->abi},          {"path", orders->path, sizeof orders->path}};
   const struct { const char *key; int *number; } numbers[] = {{"runtime", &orders->runtime},
@@ -135,7 +135,7 @@ static void take(Orders *orders, const char *key, const char *value) {
 }
 
 static Orders read_orders(void) {
-  Orders orders = {.stick = "ready", .open = "ok", .invoke = "ok", .pull = "abort", .abi = "current",
+  Orders orders = {.edgetpu = "ready", .open = "ok", .invoke = "ok", .pull = "abort", .abi = "current",
                    .path = "/sys/bus/usb/devices/2-1", .runtime = 14};
   const char *name = getenv("FAKE_EDGETPU");
   FILE *file = name ? fopen(name, "r") : NULL;
@@ -176,16 +176,16 @@ static int suffer(const char *fate) {
 
 #ifdef _WIN32
 static HANDLE claim_handle = INVALID_HANDLE_VALUE;
-static bool claim_stick(const char *path) {
+static bool claim_device(const char *path) {
   HANDLE handle = CreateFileA(path, GENERIC_WRITE, 0, NULL, OPEN_ALWAYS, 0, NULL);
   if (handle == INVALID_HANDLE_VALUE) return false;
   claim_handle = handle;
   return true;
 }
-static void release_stick(void) { CloseHandle(claim_handle); }
+static void release_device(void) { CloseHandle(claim_handle); }
 #else
 static int claim_handle = -1;
-static bool claim_stick(const char *path) {
+static bool claim_device(const char *path) {
   int handle = open(path, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
   if (handle < 0) return false;
   if (flock(handle, LOCK_EX | LOCK_NB)) {
@@ -195,7 +195,7 @@ static bool claim_stick(const char *path) {
   claim_handle = handle;
   return true;
 }
-static void release_stick(void) { close(claim_handle); }
+static void release_device(void) { close(claim_handle); }
 #endif
 
 /* ---- the library's own interface: edgetpu_c.h */
@@ -205,7 +205,7 @@ enum { USB = 1 };
 
 EXPORTED struct edgetpu_device *edgetpu_list_devices(size_t *count) {
   Orders orders = read_orders();
-  *count = !is(orders.stick, "absent");
+  *count = !is(orders.edgetpu, "absent");
   if (!*count) return NULL;
   struct edgetpu_device *list = malloc(sizeof *list + sizeof orders.path);
   list->type = USB;
@@ -355,7 +355,7 @@ static int fate_of_image(const Kernel *kernel) {
     pause_ms(orders.invoke_ms);
     orders = read_orders(); /* it may have been pulled meanwhile */
   }
-  if (is(orders.stick, "absent") || is(orders.stick, "bare")) return suffer(orders.pull);
+  if (is(orders.edgetpu, "absent") || is(orders.edgetpu, "bare")) return suffer(orders.pull);
   return kernel->images >= (size_t)orders.after ? suffer(orders.invoke) : OK;
 }
 
@@ -415,8 +415,8 @@ static int delegate_prepare(Context *context, Delegate *delegate) {
   return result;
 }
 
-/* Only one stick is ever there. `device` is "", ":0", "usb" or "usb:0" for it. */
-static bool names_this_stick(const char *device) {
+/* Only one Edge TPU is ever there. `device` is "", ":0", "usb" or "usb:0" for it. */
+static bool names_this_device(const char *device) {
   if (!strncmp(device, "usb", 3)) device += 3;
   return !*device || is(device, ":0");
 }
@@ -427,14 +427,14 @@ EXPORTED Delegate *tflite_plugin_create_delegate(char **keys, char **values, siz
   const char *control = getenv("FAKE_EDGETPU");
   (void)report; /* the real library says nothing either */
   for (size_t i = 0; i < (count & 0xffff); i++) /* the caller passes an int */
-    if (is(keys[i], "device") && !names_this_stick(values[i])) return NULL;
-  if (is(orders.stick, "absent") || is(orders.stick, "held")) return NULL;
+    if (is(keys[i], "device") && !names_this_device(values[i])) return NULL;
+  if (is(orders.edgetpu, "absent") || is(orders.edgetpu, "held")) return NULL;
   snprintf(claim, sizeof claim, "%s.claim", control ? control : "fake_edgetpu");
-  if (!claim_stick(claim)) return NULL;
-  pause_ms(orders.open_ms + (is(orders.stick, "bare") ? orders.firmware_ms : 0));
+  if (!claim_device(claim)) return NULL;
+  pause_ms(orders.open_ms + (is(orders.edgetpu, "bare") ? orders.firmware_ms : 0));
   orders = read_orders(); /* it may have been pulled meanwhile */
-  if (suffer(orders.open) || is(orders.stick, "absent")) {
-    release_stick();
+  if (suffer(orders.open) || is(orders.edgetpu, "absent")) {
+    release_device();
     return NULL;
   }
   Delegate *delegate = calloc(1, sizeof *delegate);
@@ -445,6 +445,6 @@ EXPORTED Delegate *tflite_plugin_create_delegate(char **keys, char **values, siz
 
 EXPORTED void tflite_plugin_destroy_delegate(Delegate *delegate) {
   if (!delegate) return;
-  release_stick();
+  release_device();
   free(delegate);
 }

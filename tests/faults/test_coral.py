@@ -17,7 +17,7 @@ def status(edgetpu: DoubleEdgeTpu) -> CoralStatus:
     return look(ask=lambda: ask_library([str(edgetpu.library)]), find=edgetpu.find)
 
 
-def test_a_edgetpu_is_found_with_runtime_and_port(edgetpu: DoubleEdgeTpu) -> None:
+def test_an_edgetpu_is_found_with_runtime_and_port(edgetpu: DoubleEdgeTpu) -> None:
     edgetpu.plug()
     found = status(edgetpu)
     assert found.answer == LibraryAnswer(
@@ -34,7 +34,7 @@ def test_a_slow_port_is_noted(edgetpu: DoubleEdgeTpu) -> None:
     assert found.reason is None
 
 
-def test_a_edgetpu_before_its_firmware_is_there(edgetpu: DoubleEdgeTpu) -> None:
+def test_an_edgetpu_before_its_firmware_is_there(edgetpu: DoubleEdgeTpu) -> None:
     edgetpu.plug("bare")
     assert (status(edgetpu).state, status(edgetpu).reason) == ("bare", None)
 
@@ -45,7 +45,7 @@ def test_no_edgetpu(edgetpu: DoubleEdgeTpu) -> None:
     assert found.reason is not None and found.reason.code == "edgetpu_not_here"
 
 
-def test_a_edgetpu_the_runtime_does_not_see(edgetpu: DoubleEdgeTpu) -> None:
+def test_an_edgetpu_the_runtime_does_not_see(edgetpu: DoubleEdgeTpu) -> None:
     edgetpu.plug()
     edgetpu.order(edgetpu="absent")
     found = status(edgetpu)

@@ -96,7 +96,7 @@ def test_pulled_out_in_the_middle_of_a_batch(edgetpu: DoubleEdgeTpu, orders: dic
         ({"invoke": "hang"}, "coral_no_answer"),
     ],
 )
-def test_a_edgetpu_that_cannot_be_used_has_a_reason_and_the_cpu_goes_on(
+def test_an_edgetpu_that_cannot_be_used_has_a_reason_and_the_cpu_goes_on(
     edgetpu: DoubleEdgeTpu, orders: dict[str, Any], code: str
 ) -> None:
     said = Said()
@@ -199,7 +199,7 @@ def test_the_fastest_is_measured(edgetpu: DoubleEdgeTpu, invoke_ms: int, winner:
         assert {prediction.backend for prediction in answers(engine, 20)} == {winner}
 
 
-def test_a_edgetpu_that_flaps_is_left_alone_until_it_is_calm(edgetpu: DoubleEdgeTpu) -> None:
+def test_an_edgetpu_that_flaps_is_left_alone_until_it_is_calm(edgetpu: DoubleEdgeTpu) -> None:
     said = Said()
     with open_engine(edgetpu, said) as engine:
         engine.open(edgetpu_model())

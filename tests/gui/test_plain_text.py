@@ -281,7 +281,7 @@ def test_a_tip_shows_markup_as_it_was_written(qapp: QApplication) -> None:
 
 
 def test_texts_are_set_through_one_door() -> None:
-    """Whatever can take a text for markup or mnemonics is made in `parts` alone."""
+    """Whatever can take a text for markup or mnemonics is made in `widgets` alone."""
     made_there = {
         "QLabel", "QPushButton", "QComboBox", "QMessageBox", "QTextBrowser", "QTextEdit", "QTextDocument", "QToolTip",
         "QErrorMessage", "QWhatsThis", "QStaticText", "setToolTip", "setWhatsThis", "setStatusTip", "setHtml",
@@ -290,7 +290,7 @@ def test_texts_are_set_through_one_door() -> None:
     calls = [
         f"{path.name}:{node.lineno} {name}"
         for path in sorted(DESKTOP.glob("*.py"))
-        if path.name != "parts.py"
+        if path.name != "widgets.py"
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Call)
         and (name := getattr(node.func, "attr", None) or getattr(node.func, "id", "")) in made_there

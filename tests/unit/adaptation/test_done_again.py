@@ -132,7 +132,7 @@ def _cross_validates(folder: Path) -> None:
         (_loses_an_image, "data"),
         (_deletes_what_was_read, "data"),
         (_replaced("cut_off = { start = 0.9 }", "cut_off = { start = 0.8 }"), "prune"),
-        (_replaced("[evaluation]\n", "[evaluation]\ngate_keeps = 0.98\n"), "evaluate"),
+        (_replaced("[evaluation]\n", "[evaluation]\nood_gate_keeps = 0.98\n"), "evaluate"),
         (_cross_validates, "pack"),
         (_touches_an_image, None),
         (lambda _: None, None),

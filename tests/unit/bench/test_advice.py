@@ -129,7 +129,7 @@ def test_a_pack_that_would_not_load_is_named() -> None:
     assert "other-2.0.0" in text and "no signature" in text
 
 
-def test_a_edgetpu_in_a_slow_port() -> None:
+def test_an_edgetpu_in_a_slow_port() -> None:
     slow = CoralStatus(
         usb=(replace(EDGETPU, port_mbit=480),), answer=ANSWER, reason=None, notes=(reason("coral_usb2"),)
     )
@@ -137,7 +137,7 @@ def test_a_edgetpu_in_a_slow_port() -> None:
     assert "host_edgetpu_well" in told("well", edgetpu=slow)
 
 
-def test_a_edgetpu_that_may_not_be_used() -> None:
+def test_an_edgetpu_that_may_not_be_used() -> None:
     barred = CoralStatus(usb=(EDGETPU,), answer=None, reason=reason("coral_no_permission"))
     assert told("change", edgetpu=barred) == ["coral_no_permission"]
     assert can_screen(findings(facts(edgetpu=barred)))

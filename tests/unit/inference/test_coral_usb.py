@@ -23,7 +23,7 @@ def linux_devices(tmp_path: Path) -> tuple[UsbDevice, ...]:
     return linux.find_devices(sysfs=tmp_path / "sys", nodes=tmp_path / "dev")
 
 
-def test_a_edgetpu_with_and_without_its_firmware(tmp_path: Path) -> None:
+def test_an_edgetpu_with_and_without_its_firmware(tmp_path: Path) -> None:
     add_device(tmp_path / "sys", "2-1", READY)
     add_device(tmp_path / "sys", "1-4", BARE | {"speed": "480"})
     add_device(tmp_path / "sys", "1-2", {"idVendor": "046d", "idProduct": "c31c", "speed": "1.5"})

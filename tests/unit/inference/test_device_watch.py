@@ -31,11 +31,11 @@ def test_plug_and_unplug_count_at_once() -> None:
     assert changes(looks) == [(1.0, "plugged"), (30.0, "unplugged")]
 
 
-def test_a_edgetpu_that_is_there_from_the_start_counts() -> None:
+def test_an_edgetpu_that_is_there_from_the_start_counts() -> None:
     assert changes([(0.0, READY), (0.2, READY)]) == [(0.0, "plugged")]
 
 
-def test_the_moment_without_a_edgetpu_while_its_firmware_is_loaded_does_not_count() -> None:
+def test_the_moment_without_an_edgetpu_while_its_firmware_is_loaded_does_not_count() -> None:
     looks = [(0.0, BARE), (1.0, NONE), (2.0, NONE), (3.0, READY), (60.0, READY), (90.0, NONE)]
     assert changes(looks) == [(0.0, "plugged"), (90.0, "unplugged")]
 
@@ -115,7 +115,7 @@ def test_the_watch_tells_at_once_and_asks_the_runtime_later() -> None:
     assert world.calls == ["plugged", "coral_unplugged"]
 
 
-def test_without_a_edgetpu_and_a_runtime_there_is_no_edgetpu() -> None:
+def test_without_an_edgetpu_and_a_runtime_there_is_no_edgetpu() -> None:
     world = World()
     watch = world.watch()
     watch.start()

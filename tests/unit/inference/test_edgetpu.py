@@ -29,12 +29,12 @@ COMPILED = edgetpu_model()
         (EDGETPU, replace(COMPILED, edgetpu_file=b"TFL3"), "bad_model"),
     ],
 )
-def test_why_a_edgetpu_that_is_plugged_in_is_not_tried(edgetpu: UsbDevice, model: Model, code: str | None) -> None:
+def test_why_an_edgetpu_that_is_plugged_in_is_not_tried(edgetpu: UsbDevice, model: Model, code: str | None) -> None:
     why = edgetpu_kind(find=lambda: (edgetpu,)).unavailable_reason(model)
     assert (why.code if why else None) == code
 
 
-def test_without_a_edgetpu_and_a_library_there_is_no_edgetpu() -> None:
+def test_without_an_edgetpu_and_a_library_there_is_no_edgetpu() -> None:
     why = edgetpu_kind(find=lambda: (), libraries=("libfieldray-none.so.1",)).unavailable_reason(COMPILED)
     assert why is not None and why.code == "edgetpu_not_here"
 

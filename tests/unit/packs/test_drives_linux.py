@@ -70,7 +70,7 @@ def test_which_mounts_are_removable(system: Path) -> None:
     assert removable == ["/run/media/ivan/Мої дані", "/srv/card", "/media/ivan/BIG", "/mnt/image"]
 
 
-def test_a_edgetpu_whose_device_has_gone_is_not_there_any_more(system: Path) -> None:
+def test_an_edgetpu_whose_device_has_gone_is_not_there_any_more(system: Path) -> None:
     (mount,) = linux.parse_mountinfo(b"95 31 8:17 / /run/media/ivan/drive rw - vfat /dev/sdb1 rw")
     assert linux.is_removable(mount, system=system)
     (system / "dev" / "block" / "8:17").unlink()
@@ -85,9 +85,9 @@ def test_drives_of_a_fake_tree_with_the_packs_on_them(system: Path, tmp_path: Pa
     line = f"95 31 8:17 / {str(drive).replace(' ', chr(92) + '040')} rw - vfat /dev/sdb1 rw\n"
     mounts.write_text(line + line)  # mounted twice at one place: one drive
     source = linux.LinuxMounts(mounts=mounts, system=system)
-    (drive,) = source.drives()
-    assert (drive.mount_point, drive.name) == (str(drive), "my drive")
-    assert drive.pack_folders == (str(drive / "fieldray" / "chest-1.0.0"),)
+    (found,) = source.drives()
+    assert (found.mount_point, found.name) == (str(drive), "my drive")
+    assert found.pack_folders == (str(drive / "fieldray" / "chest-1.0.0"),)
     mounts.write_text("")
     assert source.drives() == ()
     source.close()
