@@ -15,10 +15,10 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from fieldray.domain.events import RunState
 from fieldray.domain.finding import Category, Outcome
@@ -35,7 +35,9 @@ from fieldray.store.rows import (
     verdict_columns,
 )
 from fieldray.store.run_lock import RunLocks
-from fieldray.store.schema import open_database, storage_problems, transaction
+from fieldray.store.schema import damage_noticed, open_database, storage_problems, transaction
+
+T = TypeVar("T")
 
 _SELECT = """SELECT results.*, verdicts.choice, verdicts.note FROM results
              LEFT JOIN verdicts ON verdicts.result_id = results.id
@@ -65,14 +67,14 @@ class ResultQuery:
 
     def runs(self) -> tuple[Run, ...]:
         """All runs, the newest first."""
-        return tuple(run_of(row) for row in self._all("SELECT * FROM runs ORDER BY id DESC"))
+        return self._made(run_of, self._all("SELECT * FROM runs ORDER BY id DESC"))
 
     def run(self, run_id: int) -> Run:
         """One run. Raises KeyError if there is none."""
         rows = self._all("SELECT * FROM runs WHERE id = ?", run_id)
         if not rows:
             raise KeyError(run_id)
-        return run_of(rows[0])
+        return self._made(run_of, rows)[0]
 
     def rows(self, run_id: int, *, after: int = 0, limit: int | None = None) -> Iterator[StoredResult]:
         """The results of a run that are present and above the row id `after`, in the order they were first saved."""
@@ -81,7 +83,7 @@ class ResultQuery:
             count = _BATCH_ROWS if left < 0 else min(left, _BATCH_ROWS)
             query = _SELECT + "WHERE run_id = ? AND absent_s IS NULL AND results.id > ? ORDER BY results.id LIMIT ?"
             found = self._all(query, run_id, after, count)
-            yield from (_stored(row) for row in found)
+            yield from self._made(_stored, found)
             if len(found) < count:
                 return
             after = found[-1]["id"]
@@ -95,14 +97,14 @@ class ResultQuery:
             wanted = ids[start : start + _BATCH_ROWS]
             found = self._all(_SELECT + f"WHERE results.id IN ({', '.join('?' * len(wanted))})", *wanted)
             stored = {row["id"]: row for row in found}
-            yield from (_stored(stored[row_id]) for row_id in wanted)
+            yield from self._made(_stored, [stored[row_id] for row_id in wanted])
 
     def row(self, row_id: int) -> StoredResult:
         """One result. Raises KeyError if there is none."""
         rows = self._all(_SELECT + "WHERE results.id = ?", row_id)
         if not rows:
             raise KeyError(row_id)
-        return _stored(rows[0])
+        return self._made(_stored, rows)[0]
 
     def counts(self, run_id: int) -> dict[Category, int]:
         """The number of images by category."""
@@ -113,7 +115,7 @@ class ResultQuery:
     def not_present(self, run_id: int) -> tuple[str, ...]:
         """The keys of the images that the run once saw and its last whole pass did not."""
         query = "SELECT image_key FROM results WHERE run_id = ? AND absent_s IS NOT NULL ORDER BY id"
-        return tuple(image_text(row["image_key"]) for row in self._all(query, run_id))
+        return self._made(lambda row: image_text(row["image_key"]), self._all(query, run_id))
 
     def verdict(self, row_id: int, outcome: Outcome) -> Verdict | None:
         """The verdict on this outcome in this row, whatever the row holds by now."""
@@ -125,7 +127,7 @@ class ResultQuery:
         """The verdicts of a run that are on no result that is present in it, the oldest first."""
         query = """SELECT verdicts.*, image_key FROM verdicts JOIN results ON results.id = result_id WHERE run_id = ?
                    AND (verdicts.result_hash != results.result_hash OR absent_s IS NOT NULL) ORDER BY verdicts.id"""
-        return tuple(_earlier_verdict(row) for row in self._all(query, run_id))
+        return self._made(_earlier_verdict, self._all(query, run_id))
 
     def last_row_id(self) -> int:
         """The highest row id given out so far, 0 in an empty file."""
@@ -141,11 +143,16 @@ class ResultQuery:
         query = """SELECT * FROM results WHERE content_sha256 = ? AND frame = ? AND model_sha256 = ?
                    AND settings_hash = ? AND status != 'failed' AND id <= ? ORDER BY id DESC LIMIT 1"""
         rows = self._all(query, content_sha256, frame, spec.model_sha256, spec.settings_hash, up_to_row_id)
-        return outcome_of(rows[0]) if rows else None
+        return self._made(outcome_of, rows)[0] if rows else None
 
     def _all(self, query: str, *values: object) -> list[sqlite3.Row]:
-        with storage_problems(self.path):
+        with storage_problems(self.path, is_open=True):
             return self._connection.execute(query, values).fetchall()
+
+    def _made(self, make: Callable[[sqlite3.Row], T], rows: Sequence[sqlite3.Row]) -> tuple[T, ...]:
+        """Rows as values."""
+        with damage_noticed(self.path):
+            return tuple(map(make, rows))
 
 
 class ResultStore(ResultQuery):

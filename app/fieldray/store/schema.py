@@ -10,6 +10,7 @@ opened no more until it has been set aside (`mending`).
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import secrets
 import shutil
@@ -240,10 +241,11 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def storage_problems(path: Path) -> Iterator[None]:
+def storage_problems(path: Path, *, is_open: bool = False) -> Iterator[None]:
     """Turn what the machine does to the database or its file into a StorageProblem that names the file.
 
-    Other errors of SQLite are faults of this program and go through. A damaged file is marked.
+    Other errors of SQLite are faults of this program and go through. A damaged file is marked; so is one that was open
+    as it should be (`is_open`) and has lost tables since.
     """
     try:
         yield
@@ -251,14 +253,50 @@ def storage_problems(path: Path) -> Iterator[None]:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte is the primary result code
         if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _is_full(path.parent)):
             raise StorageProblem(reason("disk_full", path=path)) from error
-        if code in _DAMAGE:
-            _mark(path)
-            raise StorageProblem(reason("database_damaged", path=path)) from error
+        has_lost_tables = is_open and code == sqlite3.SQLITE_ERROR and not _has_our_schema(path)
+        if code in _DAMAGE or _is_no_text(error) or has_lost_tables:
+            raise _damaged(path) from error
         if code in _ENVIRONMENT:
             raise StorageProblem(reason("not_writable", path=path, detail=error)) from error
         raise
     except OSError as error:
         raise storage_problem(error, path) from error
+
+
+@contextlib.contextmanager
+def damage_noticed(path: Path) -> Iterator[None]:
+    """Around making values of rows: what this program cannot have written was damaged. Raises StorageProblem."""
+    try:
+        yield
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        raise _damaged(path) from error
+
+
+def _damaged(path: Path) -> StorageProblem:
+    _mark(path)
+    return StorageProblem(reason("database_damaged", path=path))
+
+
+def _is_no_text(error: sqlite3.Error) -> bool:
+    """Whether bytes that should be text are none: Python's own complaint, which has no code of SQLite's."""
+    return not hasattr(error, "sqlite_errorcode") and str(error).startswith("Could not decode")
+
+
+def _has_our_schema(path: Path) -> bool:
+    """Whether the tables are still as this program makes them: then a statement that fails is a fault of ours."""
+    with contextlib.closing(sqlite3.connect(":memory:")) as made:
+        for statement in itertools.chain.from_iterable(MIGRATIONS):
+            made.execute(statement)
+        wanted = _schema(made)
+    try:
+        with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as found:
+            return _schema(found) == wanted
+    except (sqlite3.Error, OSError):
+        return False
+
+
+def _schema(connection: sqlite3.Connection) -> set[tuple[object, ...]]:
+    return set(connection.execute("SELECT type, name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'"))
 
 
 def _mark(path: Path) -> None:

@@ -223,3 +223,39 @@ def test_programs_that_begin_at_once_share_one_store(tmp_path: Path) -> None:
             program.stdin.flush()
         assert [program.communicate()[1] for program in programs] == [""] * 3
     assert sorted(place.suffix for place in tmp_path.iterdir()) == [".sqlite"] * 20
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE results SET ref = CAST(x'7bff' AS TEXT)",  # no UTF-8: Python's own complaint
+        "UPDATE results SET details = '{\"rows\": 1'",  # no JSON
+        "UPDATE results SET details = '[]'",
+        "UPDATE results SET findings = '[{\"label\": 7}]'",
+        "UPDATE results SET status = 'refused', reason = NULL",
+        "UPDATE results SET image_key = id, absent_s = 1",
+        "UPDATE runs SET spec = '{}'",
+        "DROP TABLE verdicts",
+    ],
+)
+def test_what_no_program_of_ours_wrote_is_damage_and_mended(path: Path, change: str) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA foreign_keys = OFF")
+        connection.execute(change)
+        connection.commit()
+    with ResultQuery(path) as query, pytest.raises(StorageProblem) as problem:
+        for run in query.runs():
+            list(query.rows(run.run_id))
+            query.not_present(run.run_id)
+            query.earlier_verdicts(run.run_id)
+    assert problem.value.reason.code == "database_damaged"
+    assert damage_mark(path).exists()
+    told = mend(path)
+    assert told is not None and told.code == "database_mended"
+    assert find_damage(path) is None
+
+
+def test_a_statement_of_ours_that_is_wrong_is_no_damage(path: Path) -> None:
+    with ResultQuery(path) as query, pytest.raises(sqlite3.OperationalError, match="no such column"):
+        query._all("SELECT absent_column FROM results")
+    assert not damage_mark(path).exists()
