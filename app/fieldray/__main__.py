@@ -6,8 +6,8 @@ Everything else is imported inside: a Ctrl-C that comes while the program is sti
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # importing typing takes half of the time in which nobody could catch a Ctrl-C yet
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path

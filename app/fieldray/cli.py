@@ -9,10 +9,12 @@ Exit codes: 0 every image has an outcome and none failed; 1 some failed, or resu
 
 from __future__ import annotations
 
+import _thread
 import argparse
 import contextlib
 import logging
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -29,6 +31,7 @@ log = logging.getLogger(__name__)
 
 OpenWindow = Callable[[Sequence[Path]], int]
 CANCELLED: Final = 130
+_AGAIN_S: Final = 0.05
 
 
 class _Parser(argparse.ArgumentParser):
@@ -41,9 +44,9 @@ class _Parser(argparse.ArgumentParser):
 def run(arguments: Sequence[str], *, open_window: OpenWindow | None = None, console: Console | None = None) -> int:
     """Run one command; the exit code. `open_window` shows the window with paths to screen, where there is one."""
     console = console or system_console()
-    with _cancelled_by_signals():
+    with _cancelled_by_signals() as signals:
         try:
-            return _perform(_parser(open_window).parse_args(arguments), console)
+            return _perform(_parser(open_window).parse_args(arguments), console, signals)
         except SystemExit as stop:  # help was printed, or a usage error
             return int(stop.code or 0)
         except KeyboardInterrupt:
@@ -53,8 +56,11 @@ def run(arguments: Sequence[str], *, open_window: OpenWindow | None = None, cons
             return _explain(error, console)
 
 
-def _perform(options: argparse.Namespace, console: Console) -> int:
-    """The command's exit code. Raises FieldrayError; any other error is a fault of the program, and told as one."""
+def _perform(options: argparse.Namespace, console: Console, signals: Sequence[int]) -> int:
+    """The command's exit code. Raises FieldrayError; any other error is a fault of the program, and told as one.
+
+    Unless one of `signals` came: a native library that is interrupted while it is imported calls it what it likes.
+    """
     from fieldray.log_file import configure_logging
 
     with configure_logging() as journal:
@@ -64,6 +70,8 @@ def _perform(options: argparse.Namespace, console: Console) -> int:
         except FieldrayError:
             raise
         except Exception as error:
+            if signals:
+                raise KeyboardInterrupt from error
             log.exception("command failed")
             console.complain(f"{unexpected(error).text} {journal}")
             return 1
@@ -113,17 +121,32 @@ def _explain(error: FieldrayError, console: Console) -> int:
 
 
 @contextlib.contextmanager
-def _cancelled_by_signals() -> Iterator[None]:
-    """A polite end (SIGTERM, as from a shutdown) is taken like Ctrl-C: in order."""
+def _cancelled_by_signals() -> Iterator[Sequence[int]]:
+    """A polite end (SIGTERM, as from a shutdown) is taken like Ctrl-C: in order. Gives the signals that have come."""
+    come: list[int] = []
+    again = threading.Timer(_AGAIN_S, lambda: _thread.interrupt_main(signal.Signals(come[-1])))
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield come
         return
 
-    def cancel(_number: int, _frame: FrameType | None) -> None:
+    def cancel(number: int, _frame: FrameType | None) -> None:
+        come.append(number)
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, cancel)
+    def unraisable(problem: sys.UnraisableHookArgs) -> None:
+        """Where Python can raise nothing, as between two steps of an import, the signal comes again a little later."""
+        if come and issubclass(problem.exc_type, KeyboardInterrupt):
+            if again.ident is None:
+                again.start()
+        else:
+            hook(problem)
+
+    before = {number: signal.signal(number, cancel) for number in (signal.SIGINT, signal.SIGTERM)}
+    hook, sys.unraisablehook = sys.unraisablehook, unraisable
     try:
-        yield
+        yield come
     finally:
-        signal.signal(signal.SIGTERM, before)
+        again.cancel()
+        sys.unraisablehook = hook
+        for number, handler in before.items():
+            signal.signal(number, handler)

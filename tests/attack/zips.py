@@ -106,13 +106,16 @@ def nested(world: World) -> None:
     tried_as(world, data, {"middle.zip": "refused", "image.png": "screened"})
 
 
-@CASES.case("doubled", "a name four times in one zip: no row twice")
+@CASES.case("doubled", "a name four times in one zip: no row twice, and a row for the zip that says so")
 def doubled(world: World) -> None:
     black = hostile_images.png(128, 160, hostile_images.zeros(129 * 160))
     data = hostile_zips.packed(
         [("image.png", image()), ("image.png", black), ("image.png", image()), ("image.png", b"x")]
     )
-    tried_as(world, data, {"image.png": "any"})
+    expected = world.good_images(2)
+    (world.images / "made.zip").write_bytes(data)
+    done = world.screen({**expected, "made.zip!image.png": "any", "made.zip": "failed"})
+    assert [line["reason_code"] for line in done.lines if line["path"].endswith(".zip")] == ["double_members"]
 
 
 @CASES.case("methods", "the same image stored, deflated, as bzip2 and as LZMA")
