@@ -218,10 +218,13 @@ def _torn(copies: range) -> Callable[[World], None]:
             shutil.rmtree(world.home)
             shutil.copytree(complete if number % 2 else written, world.home)
             tear(world.home / "results.sqlite", number)
-            done = world.start_screen().finish().ends_with(0, 1)
-            if done.code == 1:
-                done = world.start_screen().finish().ends_with(0)
-            world.check_rows(done.lines, expected)
+            try:
+                done = world.start_screen().finish().ends_with(0, 1)
+                if done.code == 1:
+                    done = world.start_screen().finish().ends_with(0)
+                world.check_rows(done.lines, expected)
+            except AssertionError as error:
+                raise AssertionError(f"copy {number}: {error}") from error
 
     return attempt
 

@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 _MOST_GAP: Final = (
     1_000_000  # so many numbers between two rows that can be read are tried; a damaged number may be huge
 )
+# The second: where SQLite quotes damaged words in what it complains of.
+_UNREADABLE: Final = (sqlite3.Error, UnicodeDecodeError)
 # A page that is damaged may still give a row. Only one that makes sense is kept.
 Sense = Callable[[sqlite3.Row], object]
 _SENSE: Final[Mapping[str, Sense]] = {"runs": run_of, "results": outcome_of}
@@ -100,7 +102,7 @@ def _version(source: sqlite3.Connection) -> int:
     """How many migrations the old file has seen; all of them where it does not say."""
     try:
         (version,) = source.execute("PRAGMA user_version").fetchone()
-    except sqlite3.Error:
+    except _UNREADABLE:
         return len(MIGRATIONS)
     return int(version) if 0 < int(version) <= len(MIGRATIONS) else len(MIGRATIONS)
 
@@ -152,7 +154,7 @@ def _walk(source: sqlite3.Connection, table: str, order: str) -> tuple[list[int]
     try:
         for (row_id,) in source.execute(f"SELECT rowid FROM {table} NOT INDEXED ORDER BY rowid {order}"):
             found.append(row_id)
-    except sqlite3.Error:
+    except _UNREADABLE:
         return found, False
     return found, True
 

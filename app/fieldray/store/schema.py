@@ -259,6 +259,8 @@ def storage_problems(path: Path, *, is_open: bool = False) -> Iterator[None]:
         if code in _ENVIRONMENT:
             raise StorageProblem(reason("not_writable", path=path, detail=error)) from error
         raise
+    except UnicodeDecodeError as error:  # SQLite's own complaint quotes a schema that is no text any more
+        raise _damaged(path) from error
     except OSError as error:
         raise storage_problem(error, path) from error
 

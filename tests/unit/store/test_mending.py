@@ -259,3 +259,13 @@ def test_a_statement_of_ours_that_is_wrong_is_no_damage(path: Path) -> None:
     with ResultQuery(path) as query, pytest.raises(sqlite3.OperationalError, match="no such column"):
         query._all("SELECT absent_column FROM results")
     assert not damage_mark(path).exists()
+
+
+def test_a_schema_that_is_no_text_is_damage(path: Path) -> None:
+    """Cut into the words of the schema: SQLite quotes them in its complaint, and Python cannot read that."""
+    data = path.read_bytes()
+    at = data.index(b"CREATE TABLE runs")
+    path.write_bytes(data[:at] + b"CREATE TABLE \xff\xfe\xff" + data[at + 16 :])
+    assert find_damage(path) == "database_damaged"
+    assert mend(path) is not None
+    assert find_damage(path) is None
