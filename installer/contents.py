@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import re
 import tomllib
 from collections.abc import Sequence
@@ -115,6 +117,12 @@ def worker_modules(package: Path) -> list[str]:
     found = [path.relative_to(package.parent).with_suffix("") for path in sorted(package.rglob("*.py"))]
     names = [".".join(path.parts).removesuffix(".__init__") for path in found]
     return [name for name in names if not name.startswith(("fieldray.desktop", "fieldray.adaptation"))]
+
+
+def entries_of(package: str) -> list[str]:
+    """The modules of a package that is read as a table (`fieldray.registry`), which no import statement shows."""
+    path = importlib.import_module(package).__path__
+    return [package, *(f"{package}.{module.name}" for module in pkgutil.iter_modules(path))]
 
 
 def data_files(root: Path, packs: Sequence[str]) -> list[tuple[str, str]]:

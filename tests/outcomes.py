@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,10 @@ import numpy as np
 from fieldray.domain.finding import Decision, Failed, Finding, ReadFacts, Refused, Screened
 from fieldray.domain.image import PixelMap
 from fieldray.domain.model import Estimate, OperatingPoint
-from fieldray.domain.run import RunSpec
+from fieldray.domain.run import Run, RunSpec, StoredResult
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.reasons import reason
+from fieldray.reports.exporter import StoredRun
 
 POINT = OperatingPoint(
     name="screening",
@@ -39,6 +41,12 @@ def run_spec(**changes: object) -> RunSpec:
         "program_version": "0.1.0",
     }
     return RunSpec(**{**values, **changes})
+
+
+def stored_run(results: Iterable[StoredResult] = (), **changes: object) -> StoredRun:
+    """A finished run with these results, as an exporter receives it."""
+    run = Run(run_id=1, spec=run_spec(**changes), state="finished", reason=None, started_s=1.0, ended_s=2.0)
+    return StoredRun(run=run, results=results)
 
 
 def image_ref(name: str = "a.dcm", **changes: object) -> ImageRef:

@@ -34,10 +34,15 @@ def as_cell(text: str) -> str:
     return _BLANKS.sub(lambda blank: _escape(blank[0]), visible(text))
 
 
+def is_seen(letter: str) -> bool:
+    """Whether a character has a shape or a width of its own and leaves the order of the others alone."""
+    if letter.isprintable():
+        return not _WITHOUT_SHAPE.match(letter)
+    return unicodedata.category(letter) == "Zs"
+
+
 def _shown(letter: str) -> str:
-    if letter.isprintable() and not _WITHOUT_SHAPE.match(letter):
-        return letter
-    return letter if unicodedata.category(letter) == "Zs" else _escape(letter)
+    return letter if is_seen(letter) else _escape(letter)
 
 
 def _escape(letter: str) -> str:

@@ -169,6 +169,7 @@ PROGRAM: Final[Mapping[str, str]] = {
     "output_in_home": "{path} is in the program's own folder, where only it writes. Give the output another place.",
     "output_not_ours": "{path} is there already, and it is no earlier output of this command, so it is not replaced. Give "
                        "the output another name, or delete the file.",
+    "library_missing": "The library {name} that this needs is not installed.",
     "nothing_to_screen": "There is nothing to screen: {path} does not exist.",
     "run_elsewhere": "Another window or command (process {process}) is screening the same with the same pack. "
                      "It is left alone; this is a run of its own.",

@@ -289,7 +289,7 @@ class FakeRooms:
         self.library = FakeLibrary()
         self.drives = FakeDrives()
         self.stored: dict[int, Verdict] = {}
-        self.exported: list[tuple[int, Path]] = []
+        self.exported: list[tuple[int, Path, tuple[str, ...]]] = []
         self.open_problem: FieldrayError | None = None
         self.session: FakeSession | None = None
         self.publish: Publish | None = None
@@ -307,6 +307,6 @@ class FakeRooms:
             export=self._export,
         )
 
-    def _export(self, run_id: int, folder: Path) -> tuple[Path, ...]:
-        self.exported.append((run_id, folder))
+    def _export(self, run_id: int, folder: Path, formats: Sequence[str]) -> tuple[Path, ...]:
+        self.exported.append((run_id, folder, tuple(formats)))
         return (folder / "a.csv", folder / "a.json")

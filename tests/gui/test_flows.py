@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from fake_rooms import FakeRooms, failed, refused
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QLabel, QPushButton, QWidget
+from PySide6.QtWidgets import QFileDialog, QLabel, QPushButton, QWidget
 
 from conftest import Desk
 from fieldray.desktop.worklist_model import KEYS
@@ -14,6 +16,7 @@ from fieldray.domain.events import BackendChanged, Progress, RunChanged, Speed
 from fieldray.domain.run import Verdict
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
+from fieldray.reports.exporter import EXPORTERS, Exporter
 
 
 def texts(widget: QWidget) -> str:
@@ -181,8 +184,44 @@ def test_a_stored_verdict_is_shown_again(desk: Desk) -> None:
 def test_results_are_exported(desk: Desk, tmp_path: Path) -> None:
     desk.screen()
     desk.application.workbench.export(tmp_path)
-    desk.until(lambda: desk.rooms.exported == [(1, tmp_path)])
+    desk.until(lambda: desk.rooms.exported == [(1, tmp_path, ())])
     desk.until(lambda: "Files: 2" in texts(desk.window.banners))
+
+
+@pytest.fixture
+def more_formats() -> Iterator[None]:
+    """One more format, and one that cannot be written on this computer."""
+    needs = reason("library_missing", name="highdicom")
+    for name, why in (("count", None), ("absent", needs)):
+        EXPORTERS.register(
+            Exporter(
+                name=name,
+                suffix=f".{name}",
+                title=name.title(),
+                write=lambda path, stored: None,
+                is_own=lambda head: False,
+                unavailable_reason=lambda why=why: why,
+            )
+        )
+    yield
+    for name in ("count", "absent"):
+        EXPORTERS.unregister(name)
+
+
+def test_every_format_is_in_the_menu(more_formats: None, desk: Desk) -> None:
+    menu = desk.window.header.menu_button.menu()
+    assert any(action.iconText() == "Save the results: CSV, JSON, Count" for action in menu.actions())
+    (submenu,) = (action.menu() for action in menu.actions() if action.text() == "Save as")
+    entries = {action.text(): action for action in submenu.actions()}
+    assert list(entries) == ["CSV", "JSON", "Count", "Absent"]
+    assert not entries["Absent"].isEnabled()
+    assert "highdicom" in entries["Absent"].toolTip()
+    desk.screen()
+    entries["Count"].trigger()
+    dialog = desk.window.findChild(QFileDialog)
+    dialog.fileSelected.emit("/out")
+    desk.until(lambda: desk.rooms.exported == [(1, Path("/out"), ("count",))])
+    dialog.close()
 
 
 def test_the_counts_filter_the_list(desk: Desk) -> None:

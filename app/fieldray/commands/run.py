@@ -124,13 +124,13 @@ class RunReport:
 
     def finish(self, batch: Batch, *, database: Path, out: Path | None, formats: Sequence[str] | None) -> int:
         """Print what came out and write the exports; the exit code. Raises StorageProblem."""
-        from fieldray.pipeline.export import FORMATS, export_run
+        from fieldray.pipeline.export import export_run
 
         if self._has_list and batch.run_id:
             self._list(batch.run_id, database)
         self._sum_up()
         if out and batch.run_id:
-            for path in export_run(database, batch.run_id, out, formats or FORMATS):
+            for path in export_run(database, batch.run_id, out, formats or ()):
                 self._console.say(f"Written: {path}")
         if self._problem:
             self._console.complain(self._problem.text)

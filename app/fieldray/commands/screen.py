@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fieldray.commands.console import Console
 from fieldray.commands.pack_options import add_pack_options, load_model
+from fieldray.reports.exporter import EXPORTERS, available_exporters
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +43,8 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", choices=("auto", "cpu", "edgetpu"), help="what runs the model")
     parser.add_argument("--operating-point", metavar="NAME", help="one of the pack's (default: its first)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write the results into this folder")
-    parser.add_argument("--formats", type=_formats, metavar="csv,json", help="of --out (default: all)")
+    names = ",".join(exporter.name for exporter in available_exporters())
+    parser.add_argument("--formats", type=_formats, metavar=names, help="formats of --out (default: all of these)")
     parser.add_argument(
         "--json", metavar="FILE|-", help="one JSON object per line and image: as they come with -, at the end in a file"
     )
@@ -107,10 +109,13 @@ def _settings(options: argparse.Namespace) -> Settings:
 
 
 def _formats(text: str) -> Sequence[str]:
-    known = ("csv", "json")
+    known = {exporter.name: exporter for exporter in EXPORTERS.entries()}
     names = tuple(dict.fromkeys(name.strip().lower() for name in text.split(",")))
     if not set(names) <= set(known):
         raise argparse.ArgumentTypeError(f"choose from {', '.join(known)}")
+    for name in names:
+        if why := known[name].unavailable_reason():
+            raise argparse.ArgumentTypeError(f"{name}: {why.text}")
     return names
 
 

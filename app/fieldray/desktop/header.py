@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from PySide6.QtCore import Qt
@@ -18,6 +18,7 @@ from fieldray.desktop.widgets import PlainButton, PlainLabel, name_surface, plai
 from fieldray.desktop.workbench import Workbench
 from fieldray.domain.events import BackendChanged, DeviceChanged, Progress
 from fieldray.domain.model import Model
+from fieldray.reports.exporter import EXPORTERS
 from fieldray.translation import Translator
 
 _USB3_MBIT: Final = 5000
@@ -30,12 +31,20 @@ class Header(QWidget):
     """Buttons for the commands of the key sheet, the progress, and two chips: pack and backend."""
 
     def __init__(
-        self, workbench: Workbench, actions: Mapping[str, QAction], translator: Translator, theme: Theme
+        self,
+        workbench: Workbench,
+        actions: Mapping[str, QAction],
+        translator: Translator,
+        theme: Theme,
+        *,
+        export: Callable[[str], None],
     ) -> None:
+        """`export` is asked to save the results in the format of that name."""
         super().__init__()
         name_surface(self, "header")
         self._workbench, self._translator = workbench, translator
         self._theme: Theme = theme
+        self._export = export
         self._is_narrow = False
         self.open_button = self._button("folder", translator.text("Open folder"), actions["open_folder"])
         self.start_button = self._button("start", translator.text("Start"), actions["start"])
@@ -143,6 +152,8 @@ class Header(QWidget):
                 menu.addAction(actions[command])
             else:
                 menu.addSeparator()
+            if command == "export":
+                menu.addMenu(self._export_menu())
         menu.addAction(actions["about"])
         button = push_button("", picture=icon("menu", self._theme))
         button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
@@ -150,6 +161,18 @@ class Header(QWidget):
         set_tip(button, self._translator.text("Menu"))
         button.setMenu(menu)
         return button
+
+    def _export_menu(self) -> QMenu:
+        """One entry per format; what is not available says why."""
+        menu = QMenu(self._translator.text("Save as"), self)
+        menu.setToolTipsVisible(True)
+        for exporter in EXPORTERS.entries():
+            action = menu.addAction(exporter.title)
+            action.triggered.connect(lambda _=False, name=exporter.name: self._export(name))
+            if why := exporter.unavailable_reason():
+                action.setEnabled(False)
+                set_tip(action, self._translator.reason(why))
+        return menu
 
 
 def run_label(translator: Translator, run: Screening) -> str:

@@ -69,7 +69,7 @@ class MainWindow(QMainWindow):
         reading = (self.work_list.table, self.viewer)
         self.actions_by_name = make_actions(self._commands(), translator, window=self, reading=reading)
         self.actions_by_name["about"] = self._about_action()
-        self.header = Header(workbench, self.actions_by_name, translator, theme)
+        self.header = Header(workbench, self.actions_by_name, translator, theme, export=self._export)
         self.banners = BannerArea(workbench.board, translator, theme)
         self.packs_page = PacksPage(workbench.packs, translator, theme)
         open_actions = self.actions_by_name["open_folder"], self.actions_by_name["open_files"]
@@ -183,10 +183,10 @@ class MainWindow(QMainWindow):
         dialog.filesSelected.connect(lambda paths: self._bench.screening.choose([Path(path) for path in paths]))
         dialog.open()
 
-    def _export(self) -> None:
+    def _export(self, *formats: str) -> None:
         dialog = QFileDialog(self, self._translator.text("Save the results in a folder"))
         dialog.setFileMode(QFileDialog.FileMode.Directory)
-        dialog.fileSelected.connect(lambda path: self._bench.export(Path(path)))
+        dialog.fileSelected.connect(lambda path: self._bench.export(Path(path), formats))
         dialog.open()
 
     def _open_settings(self) -> None:

@@ -67,7 +67,7 @@ class Services:
     library: LibraryPort
     drives: DrivesPort
     read_verdict: Callable[[int, Outcome], Verdict | None]
-    export: Callable[[int, Path], tuple[Path, ...]]
+    export: Callable[[int, Path, Sequence[str]], tuple[Path, ...]]
 
 
 OpenServices = Callable[[Settings, Publish], Services]
@@ -96,5 +96,5 @@ def open_services(settings: Settings, publish: Publish) -> Services:
         library=library,
         drives=drives,
         read_verdict=read_verdict,
-        export=lambda run_id, folder: export_run(session.database, run_id, folder),
+        export=lambda run_id, folder, formats: export_run(session.database, run_id, folder, formats),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 from PySide6.QtCore import QObject, Signal
@@ -172,13 +173,13 @@ class Workbench(QObject):
 
     # ---- commands
 
-    def export(self, place: Path) -> None:
-        """Write the run's CSV and JSON into a folder."""
+    def export(self, place: Path, formats: Sequence[str] = ()) -> None:
+        """Write the run into a folder, in these formats or in all that are available."""
         services, run_id = self._services, self.screening.run_id
         if services is None or not run_id:
             return
         self.background.run(
-            lambda: services.export(run_id, place),
+            lambda: services.export(run_id, place, formats),
             channel="export",
             done=lambda written: self._exported(place, len(written)),
             failed=lambda error: self.board.post_error("export", error),

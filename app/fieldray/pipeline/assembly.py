@@ -21,11 +21,11 @@ from fieldray.imaging.quality import check_header
 from fieldray.paths import VERSION
 from fieldray.pipeline.assessment import Assessment
 from fieldray.pipeline.batch import Batch, Work
-from fieldray.pipeline.own_reports import is_own_report
 from fieldray.pipeline.ports import Decoders, Engine
 from fieldray.pipeline.screen import screen_image
 from fieldray.pipeline.statistics import Statistics
 from fieldray.reasons import Reason, reason
+from fieldray.reports.outputs import is_own_report
 
 
 def assemble(

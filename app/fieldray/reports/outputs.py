@@ -20,17 +20,20 @@ from fieldray.errors import UsageProblem
 from fieldray.paths import user_data
 from fieldray.persistence import SHARED, is_plain, storage_problem, written_beside
 from fieldray.reasons import reason
+from fieldray.reports.exporter import EXPORTERS
+from fieldray.reports.exporters.csv import is_table
 
-Kind = Literal["lines", "csv", "json", "html", "svg", "png", "tflite", "demo"]
+Recognise = Callable[[bytes], bool]
+# What an output is: one of the program's own kinds, or what recognises an earlier one by its first bytes.
+Kind = Literal["lines", "json", "html", "svg", "png", "tflite", "demo"]
 GENERATOR: Final = '<meta name="generator" content="fieldray">'
 _HEAD_BYTES: Final = 2**16
-_LINE_KEYS: Final = frozenset({"path", "study", "image", "status", "decision", "model_sha256", "decode_ms"})
-_CSV_STARTS: Final = (b'"path","study","image",', b"path,study,image,")
-_JSON_STARTS: Final = (b'{"about": {', b'{\n "report": "', b'{\n "pack": "', b'{\n "study": "')
+_LINE_KEYS: Final = frozenset({"path", "study", "image", "status", "reason_code", "pack", "model_sha256", "decode_ms"})
+_JSON_STARTS: Final = (b'{\n "report": "', b'{\n "pack": "', b'{\n "study": "')
 _SVG_WORDS: Final = b'role="img" font-family="sans-serif" font-size="12"'
 
 
-def require_free(path: Path, kind: Kind, *, inputs: Sequence[Path] = ()) -> None:
+def require_free(path: Path, kind: Kind | Recognise, *, inputs: Sequence[Path] = ()) -> None:
     """Refuse to write to `path` in the program's own folder, or over anything but an earlier output of this kind.
 
     inputs  files and folders that are read
@@ -40,7 +43,7 @@ def require_free(path: Path, kind: Kind, *, inputs: Sequence[Path] = ()) -> None
     require_own(path, kind, inputs=inputs)
 
 
-def require_own(path: Path, kind: Kind, *, inputs: Sequence[Path] = ()) -> None:
+def require_own(path: Path, kind: Kind | Recognise, *, inputs: Sequence[Path] = ()) -> None:
     """Refuse to write to `path` unless nothing is there, or what the program wrote for the same purpose.
 
     Raises UsageProblem (output_is_input, output_not_ours), StorageProblem where it cannot be looked at.
@@ -81,7 +84,9 @@ def require_folder(folder: Path, *, is_made: bool = True) -> None:
 
 
 @contextlib.contextmanager
-def own_text(path: Path, kind: Kind, *, encoding: str = "utf-8", inputs: Sequence[Path] = ()) -> Iterator[TextIO]:
+def own_text(
+    path: Path, kind: Kind | Recognise, *, encoding: str = "utf-8", inputs: Sequence[Path] = ()
+) -> Iterator[TextIO]:
     """A text stream whose content appears at `path` when the block ends well, and vanishes when it does not.
 
     File names that are not valid Unicode are written with backslash escapes (as in JSON). The folder is made if
@@ -97,20 +102,32 @@ def own_text(path: Path, kind: Kind, *, encoding: str = "utf-8", inputs: Sequenc
         require_free(path, kind, inputs=inputs)  # hours may have passed
 
 
-def write_own(path: Path, kind: Kind, data: bytes) -> None:
+def write_own(path: Path, kind: Kind | Recognise, data: bytes) -> None:
     """Write bytes as `own_text` does a text. Raises as it does."""
     require_free(path, kind)
     with written_beside(path, mode=SHARED) as stream:
         stream.write(data)
 
 
-def _is_ours(path: Path, kind: Kind) -> bool:
+def is_own_report(head: bytes) -> bool:
+    """Whether a file that begins with `head` (its first kilobytes) is an export or a list of lines of this program.
+
+    Results are often kept beside the images, where the next run meets them. A table is also recognised after a
+    spreadsheet has saved it with another separator.
+    """
+    if _is_lines(head) or is_table(head, separators=";\t"):
+        return True
+    return any(exporter.is_own(head) for exporter in EXPORTERS.entries())
+
+
+def _is_ours(path: Path, kind: Kind | Recognise) -> bool:
     try:
         with path.open("rb") as stream:
             head = stream.read(_HEAD_BYTES)
     except OSError as error:
         raise storage_problem(error, path) from error
-    return not head or _RECOGNISE[kind](head)
+    recognise = kind if callable(kind) else _RECOGNISE[kind]
+    return not head or recognise(head)
 
 
 def _is_same(first: Path, second: Path) -> bool:
@@ -129,9 +146,8 @@ def _is_lines(head: bytes) -> bool:
     return isinstance(line, dict) and line.keys() >= _LINE_KEYS
 
 
-_RECOGNISE: Final[Mapping[Kind, Callable[[bytes], bool]]] = {
+_RECOGNISE: Final[Mapping[Kind, Recognise]] = {
     "lines": _is_lines,
-    "csv": lambda head: head.removeprefix(b"\xef\xbb\xbf").startswith(_CSV_STARTS),
     "json": lambda head: head.startswith(_JSON_STARTS),
     # The second is the beginning of the pages of older versions, which did not name their maker.
     "html": lambda head: GENERATOR.encode() in head or b"<style>\nbody { font: 15px/1.5" in head,

@@ -113,3 +113,8 @@ def test_a_version_can_name_a_file(tmp_path: Path, text: str, good: bool) -> Non
     else:
         with pytest.raises(ValueError, match="is not a version"):
             contents.version(tmp_path)
+
+
+def test_the_formats_of_exports_are_collected_though_nobody_imports_them() -> None:
+    taken = contents.entries_of("fieldray.reports.exporters")
+    assert {"fieldray.reports.exporters", "fieldray.reports.exporters.csv", "fieldray.reports.exporters.json"} <= {*taken}

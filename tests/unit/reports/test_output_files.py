@@ -12,13 +12,15 @@ from PIL import Image
 
 from fieldray.errors import UsageProblem
 from fieldray.reports.content import image_line
-from fieldray.reports.csv import write_csv
-from fieldray.reports.json import write_json
-from fieldray.reports.outputs import Kind, own_text, require_free, write_own
-from outcomes import run_spec, screened
+from fieldray.reports.exporters.csv import is_own as csv_is_own
+from fieldray.reports.exporters.csv import write_csv
+from fieldray.reports.exporters.json import is_own as json_is_own
+from fieldray.reports.exporters.json import write_json
+from fieldray.reports.outputs import Kind, Recognise, own_text, require_free, write_own
+from outcomes import screened, stored_run
 
 
-def refusal(path: Path, kind: Kind = "lines", *inputs: Path) -> str | None:
+def refusal(path: Path, kind: Kind | Recognise = "lines", *inputs: Path) -> str | None:
     try:
         require_free(path, kind, inputs=inputs)
     except UsageProblem as problem:
@@ -57,8 +59,8 @@ def test_an_input_is_refused_under_all_its_names(tmp_path: Path) -> None:
         assert refusal(empty, "lines", empty) == "output_is_input"
 
 
-@pytest.mark.parametrize("kind", ["lines", "csv", "json", "html", "svg", "png", "tflite", "demo"])
-def test_what_the_program_did_not_write_is_refused(tmp_path: Path, kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [csv_is_own, json_is_own, "lines", "json", "html", "svg", "png", "tflite", "demo"])
+def test_what_the_program_did_not_write_is_refused(tmp_path: Path, kind: Kind | Recognise) -> None:
     image = image_file(tmp_path)
     assert refusal(image, kind) == "output_not_ours"
     texts = ["path,result\n", '{"name": "mine"}\n', '{"path": "a"}\n', "<html>", "<svg ></svg>", "[" * 70_000, "\0"]
@@ -96,14 +98,14 @@ def test_what_takes_the_place_while_it_is_being_written_is_kept(tmp_path: Path) 
     assert list(tmp_path.iterdir()) == [path]
 
 
-WRITERS: dict[Kind, Callable[[Path], None]] = {
-    "csv": lambda path: write_csv(path, [], spec=run_spec()),
-    "json": lambda path: write_json(path, [], spec=run_spec(), about={"program": "fieldray"}),
+WRITERS: dict[str, Callable[[Path], None]] = {
+    "csv": lambda path: write_csv(path, stored_run([])),
+    "json": lambda path: write_json(path, stored_run([])),
 }
 
 
 @pytest.mark.parametrize("kind", WRITERS)
-def test_an_export_replaces_its_own_and_nothing_else(tmp_path: Path, kind: Kind) -> None:
+def test_an_export_replaces_its_own_and_nothing_else(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "export"
     WRITERS[kind](path)
     WRITERS[kind](path)

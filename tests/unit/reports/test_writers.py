@@ -9,12 +9,11 @@ import pytest
 
 from fieldray.domain.run import StoredResult, Verdict
 from fieldray.errors import StorageProblem
-from fieldray.reports.content import COLUMNS
-from fieldray.reports.csv import harmless, write_csv
-from fieldray.reports.json import write_json
-from outcomes import failed, image_ref, refused, run_spec, screened
-
-SPEC = run_spec()
+from fieldray.reports.content import COLUMNS, NOTICE
+from fieldray.reports.exporters.csv import harmless, write_csv
+from fieldray.reports.exporters.json import write_json
+from hostile import ALL, forbidden_in
+from outcomes import failed, image_ref, refused, screened, stored_run
 
 
 def results() -> list[StoredResult]:
@@ -28,7 +27,7 @@ def results() -> list[StoredResult]:
 
 def test_a_table_reads_back_with_every_column(tmp_path: Path) -> None:
     path = tmp_path / "new" / "results.csv"
-    write_csv(path, results(), spec=SPEC)
+    write_csv(path, stored_run(results()))
     assert path.read_bytes().startswith(b'\xef\xbb\xbf"path","study",')
     with path.open(encoding="utf-8-sig", newline="") as stream:
         rows = list(csv.DictReader(stream))
@@ -42,7 +41,7 @@ def test_a_table_reads_back_with_every_column(tmp_path: Path) -> None:
 
 def test_what_a_spreadsheet_would_run_is_made_harmless(tmp_path: Path) -> None:
     path = tmp_path / "results.csv"
-    write_csv(path, results(), spec=SPEC)
+    write_csv(path, stored_run(results()))
     with path.open(encoding="utf-8-sig", newline="") as stream:
         notes = [row["reader_note"] for row in csv.DictReader(stream)]
     assert notes == ["'" + '=HYPERLINK("http://example.org"),\n"quoted"'] * 3
@@ -60,18 +59,18 @@ def test_other_values_stay(value: str | float | None) -> None:
 
 def test_a_document_reads_back(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
-    write_json(path, results(), spec=SPEC, about={"notice": "Лише для досліджень"})
+    write_json(path, stored_run(results()))
     document = json.loads(path.read_text(encoding="utf-8"))
-    assert document["about"] == {"notice": "Лише для досліджень"}
+    assert document["about"]["notice"] == NOTICE
     assert [row["status"] for row in document["results"]] == ["screened", "refused", "failed"]
     assert document["results"][2]["path"].endswith("not-unicode-\udcff.dcm")
-    write_json(path, [], spec=SPEC, about={})
+    write_json(path, stored_run([]))
     assert json.loads(path.read_text(encoding="utf-8"))["results"] == []
 
 
 def test_an_export_that_breaks_leaves_the_one_before(tmp_path: Path) -> None:
     path = tmp_path / "results.csv"
-    write_csv(path, results(), spec=SPEC)
+    write_csv(path, stored_run(results()))
     before = path.read_bytes()
 
     def breaking() -> Iterator[StoredResult]:
@@ -79,7 +78,7 @@ def test_an_export_that_breaks_leaves_the_one_before(tmp_path: Path) -> None:
         raise RuntimeError("in the middle")
 
     with pytest.raises(RuntimeError):
-        write_csv(path, breaking(), spec=SPEC)
+        write_csv(path, stored_run(breaking()))
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["results.csv"]
 
@@ -87,7 +86,7 @@ def test_an_export_that_breaks_leaves_the_one_before(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(StorageProblem) as problem:
-        write_csv(tmp_path / "file" / "results.csv", [], spec=SPEC)
+        write_csv(tmp_path / "file" / "results.csv", stored_run([]))
     assert problem.value.reason.code == "not_writable"
 
 
@@ -105,20 +104,17 @@ def strange_names() -> list[str]:
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
 def test_no_cell_is_a_formula_however_the_line_is_split(tmp_path: Path, delimiter: str) -> None:
     path = tmp_path / "results.csv"
-    write_csv(
-        path,
-        [
-            StoredResult(
-                row_id=number,
-                run_id=1,
-                outcome=screened(image_ref(name)),
-                is_resumed=False,
-                verdict=Verdict(choice="agree", note=name),
-            )
-            for number, name in enumerate(strange_names(), 1)
-        ],
-        spec=SPEC,
-    )
+    results = [
+        StoredResult(
+            row_id=number,
+            run_id=1,
+            outcome=screened(image_ref(name)),
+            is_resumed=False,
+            verdict=Verdict(choice="agree", note=name),
+        )
+        for number, name in enumerate(strange_names(), 1)
+    ]
+    write_csv(path, stored_run(results))
     with path.open(encoding="utf-8-sig", newline="") as stream:
         cells = [cell for row in csv.reader(stream, delimiter=delimiter) for cell in row]
     assert len(cells) > len(strange_names())
@@ -130,7 +126,21 @@ def test_no_cell_is_a_formula_however_the_line_is_split(tmp_path: Path, delimite
 
 def test_every_field_is_quoted(tmp_path: Path) -> None:
     path = tmp_path / "results.csv"
-    write_csv(path, results()[1:2], spec=SPEC)
+    write_csv(path, stored_run(results()[1:2]))
     head, row, _ = path.read_bytes().decode("utf-8-sig").split("\r\n")
     assert head == ",".join(f'"{name}"' for name in COLUMNS)
     assert row.startswith('"') and row.endswith('"')
+
+
+def test_what_hides_or_reorders_text_is_escaped_in_a_document_and_reads_back(tmp_path: Path) -> None:
+    hidden = "".join(ALL)
+    verdict = Verdict(choice="agree", note=f"знімок {hidden} \u202etxt.exe\x9b1m\u2028 5\u00a0мг")
+    result = StoredResult(row_id=1, run_id=1, outcome=refused(), is_resumed=False, verdict=verdict)
+    path = tmp_path / "results.json"
+    write_json(path, stored_run([result], paths=(f"/images/{hidden}",)))
+    text = path.read_text(encoding="utf-8")
+    assert forbidden_in(text.replace("\n", "")) == set()
+    assert "знімок" in text and "5\u00a0мг" in text
+    document = json.loads(text)
+    assert document["results"][0]["reader_note"] == verdict.note
+    assert document["about"]["paths"] == [f"/images/{hidden}"]

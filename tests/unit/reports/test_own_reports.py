@@ -7,23 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.domain.run import Run, StoredResult
-from fieldray.pipeline.own_reports import is_own_report
-from fieldray.reports.content import COLUMNS, about_run, image_line
-from fieldray.reports.csv import write_csv
-from fieldray.reports.json import write_json
-from outcomes import refused, run_spec
-
-SPEC = run_spec()
+from fieldray.domain.run import StoredResult
+from fieldray.reports.content import COLUMNS, image_line
+from fieldray.reports.exporters.csv import write_csv
+from fieldray.reports.exporters.json import write_json
+from fieldray.reports.outputs import is_own_report
+from outcomes import refused, stored_run
 
 
 @pytest.fixture
 def written(tmp_path: Path) -> dict[str, bytes]:
     """Every kind of file that a run writes, by name."""
     results = [StoredResult(row_id=1, run_id=1, outcome=refused(), is_resumed=False)]
-    run = Run(run_id=1, spec=SPEC, state="finished", reason=None, started_s=1.0, ended_s=2.0)
-    write_csv(tmp_path / "table", results, spec=SPEC)
-    write_json(tmp_path / "document", results, spec=SPEC, about=about_run(run, counts={}))
+    write_csv(tmp_path / "table", stored_run(results))
+    write_json(tmp_path / "document", stored_run(results))
     line = json.dumps(image_line(results[0].outcome, pack="tiny-1.0.0", model_sha256="m" * 64))
     (tmp_path / "lines").write_text(f"{line}\n" * 2)
     return {path.name: path.read_bytes() for path in tmp_path.iterdir()}

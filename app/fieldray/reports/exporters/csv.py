@@ -1,0 +1,74 @@
+"""Results as a table for spreadsheets and scripts.
+
+UTF-8 with a byte order mark, because Excel misreads Cyrillic file names without one. Comma-separated, CRLF, with a
+header line. The columns are `content.COLUMNS`; new ones are only ever added at the end. Every row carries the notice.
+
+No text in the table may become a formula (CWE-1236), however a spreadsheet splits the lines: a Ukrainian Excel splits
+at semicolons, others at tabs, and then quotes protect only the first field of a line. So every field is quoted, and an
+apostrophe is put in front of whatever could begin a formula. That is one of `= + - @`, narrow or full-width, at the
+start of a text or after a separator (comma, semicolon, tab, bar, line break), even behind spaces, invisible characters
+and quotes. It is also put in front of a text that starts with a tab or a line break. The JSON export holds every text
+unchanged.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from fieldray.reports.exporter import Exporter, StoredRun
+
+if TYPE_CHECKING:
+    from fieldray.reports.content import Value
+
+# Every table has these, whatever other versions add.
+_FIRST_COLUMNS: Final = ("path", "study", "image")
+_ITS_COLUMNS: Final = frozenset({"status", "score", "decision", "model_sha256", "content_sha256", "notice"})
+_UNSEEN: Final = "\\s\\x00-\\x20\\x7f-\\xa0\\xad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff"
+_QUOTES: Final = "\"'`\u2018\u2019\u201c\u201d\u00ab\u00bb"
+_SIGNS: Final = "=+\\-@\uff1d\uff0b\uff0d\uff20\u2212\ufe62\ufe63\ufe66\ufe6b"
+_FORMULA: Final = re.compile(
+    f"(?:^|(?<=[,;\\t|\\r\\n\\v\\f\\x1c-\\x1e\x85\u2028\u2029]))(?=[{_UNSEEN}{_QUOTES}]*[{_SIGNS}])"
+)
+_BREAK: Final = re.compile("^(?=[\\t\\r\\n])")
+
+
+def write_csv(path: Path, stored: StoredRun) -> None:
+    """Write one row per finding, and one per image without findings. Raises UsageProblem, StorageProblem."""
+    from fieldray.reports.content import COLUMNS, export_rows
+    from fieldray.reports.outputs import own_text
+
+    with own_text(path, is_own, encoding="utf-8-sig", inputs=stored.inputs) as stream:
+        writer = csv.writer(stream, quoting=csv.QUOTE_ALL)
+        writer.writerow(COLUMNS)
+        for result in stored.results:
+            for row in export_rows(result, spec=stored.run.spec):
+                writer.writerow([harmless(value) for value in row.values()])
+
+
+def is_own(head: bytes) -> bool:
+    """Whether a file that begins with `head` is such a table, of this version or another."""
+    return is_table(head, separators=",")
+
+
+def is_table(head: bytes, *, separators: str) -> bool:
+    """The same of a table that a spreadsheet may have saved again with one of these separators."""
+    line = head.decode("utf-8-sig", "replace").partition("\n")[0].rstrip("\r")
+    for separator in separators:
+        columns = next(csv.reader([line], delimiter=separator), [])
+        if tuple(columns[:3]) == _FIRST_COLUMNS and set(columns) >= _ITS_COLUMNS:
+            return True
+    return False
+
+
+def harmless(value: Value) -> Value:
+    """The value, with an apostrophe wherever its text could begin a formula (see above). Numbers stay numbers."""
+    if not isinstance(value, str):
+        return value
+    guarded = _FORMULA.sub("'", value)
+    return guarded if guarded.startswith("'") else _BREAK.sub("'", guarded)
+
+
+EXPORTER: Final = Exporter(name="csv", suffix=".csv", title="CSV", write=write_csv, is_own=is_own)

@@ -1,0 +1,56 @@
+"""Results as one JSON document in UTF-8: how they came to be, then every row.
+
+Characters that hide or reorder text on a screen (controls, bidirectional marks) are escaped: the document may be opened
+in an editor or a terminal. A JSON reader gets them back unchanged.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Final
+
+from fieldray.plain_text import is_seen
+from fieldray.reports.exporter import Exporter, StoredRun
+
+_NOT_PLAIN: Final = re.compile("[^\\x20-\\x7e\\n]")
+_BEGINNING: Final = re.compile(rb'\s*\{\s*"about"\s*:\s*\{[^{}]*"program"\s*:\s*"fieldray"')
+
+
+def write_json(path: Path, stored: StoredRun) -> None:
+    """Write `{"about": {...}, "results": [...]}`; a result has the keys of `content.COLUMNS`.
+
+    Raises UsageProblem, StorageProblem.
+    """
+    from fieldray.reports.content import about_run, export_rows
+    from fieldray.reports.outputs import own_text
+
+    about = about_run(
+        stored.run,
+        counts=stored.counts,
+        not_present=stored.not_present,
+        earlier_verdicts=stored.earlier_verdicts,
+    )
+    with own_text(path, is_own, inputs=stored.inputs) as stream:
+        stream.write('{"about": ' + _text(about, indent=1) + ',\n"results": [')
+        separator = "\n"
+        for result in stored.results:
+            for row in export_rows(result, spec=stored.run.spec):
+                stream.write(separator + _text(row))
+                separator = ",\n"
+        stream.write("\n]}\n")
+
+
+def _text(value: object, *, indent: int | None = None) -> str:
+    r"""The value as JSON; what cannot be seen is only ever inside a string, where `\u202e` means the same."""
+    written = json.dumps(value, ensure_ascii=False, indent=indent)
+    return _NOT_PLAIN.sub(lambda found: found[0] if is_seen(found[0]) else json.dumps(found[0])[1:-1], written)
+
+
+def is_own(head: bytes) -> bool:
+    """Whether a file that begins with `head` is such a document."""
+    return bool(_BEGINNING.match(head))
+
+
+EXPORTER: Final = Exporter(name="json", suffix=".json", title="JSON", write=write_json, is_own=is_own)

@@ -1,0 +1,154 @@
+"""The door for export formats: one file adds one, and whatever offers formats offers it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fieldray.commands.screen import add_run_options
+from fieldray.domain.run import StoredResult
+from fieldray.errors import UsageProblem
+from fieldray.pipeline.export import export_run
+from fieldray.reasons import reason
+from fieldray.reports.exporter import EXPORTERS, Exporter, StoredRun, available_exporters
+from fieldray.reports.outputs import is_own_report, own_text
+from fieldray.store.results import ResultStore
+from outcomes import run_spec, screened
+
+MARK = b"counted by a test"
+
+# A format as a colleague would add it: one module.
+MODULE = """
+from fieldray.reports.exporter import Exporter
+from fieldray.reports.outputs import own_text
+
+
+def write(path, stored):
+    with own_text(path, is_own, inputs=stored.inputs) as stream:
+        stream.write(f"counted by a test: {sum(1 for _ in stored.results)}")
+
+
+def is_own(head):
+    return head.startswith(b"counted by a test")
+
+
+EXPORTER = Exporter(name="count", suffix=".count", title="Count", write=write, is_own=is_own)
+"""
+
+
+def write(path: Path, stored: StoredRun) -> None:
+    with own_text(path, is_own, inputs=stored.inputs) as stream:
+        stream.write(f"{MARK.decode()}: {sum(1 for _ in stored.results)}")
+
+
+def is_own(head: bytes) -> bool:
+    return head.startswith(MARK)
+
+
+@pytest.fixture
+def count() -> Iterator[Exporter]:
+    exporter = Exporter(name="count", suffix=".count", title="Count", write=write, is_own=is_own)
+    EXPORTERS.register(exporter)
+    yield exporter
+    EXPORTERS.unregister("count")
+
+
+@pytest.fixture
+def absent() -> Iterator[None]:
+    EXPORTERS.register(
+        Exporter(
+            name="absent",
+            suffix=".x",
+            title="Absent",
+            write=write,
+            is_own=is_own,
+            unavailable_reason=lambda: reason("library_missing", name="highdicom"),
+        )
+    )
+    yield
+    EXPORTERS.unregister("absent")
+
+
+def database(folder: Path) -> Path:
+    path = folder / "results.sqlite"
+    with ResultStore(path) as store:
+        run_id = store.open_run(run_spec())
+        store.save(run_id, screened(), spec=run_spec())
+        store.finish(run_id)
+    return path
+
+
+def parsed(*arguments: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    add_run_options(parser)
+    return parser.parse_args(arguments)
+
+
+def test_a_registered_format_is_offered_written_replaced_and_left_out_of_runs(count: Exporter, tmp_path: Path) -> None:
+    assert parsed("--formats", "csv,count").formats == ("csv", "count")
+    path = database(tmp_path)
+    for _ in range(2):
+        (written,) = export_run(path, 1, tmp_path / "out", ["count"])
+        assert (written.name, written.read_bytes()) == ("fieldray-run-1.count", MARK + b": 1")
+    assert is_own_report(written.read_bytes())
+    every = [place.suffix for place in export_run(path, 1, tmp_path / "all")]
+    assert every == [".csv", ".json", ".count"]
+
+
+def test_a_format_that_is_not_available_says_why(absent: None, tmp_path: Path) -> None:
+    assert "absent" not in [exporter.name for exporter in available_exporters()]
+    with pytest.raises(argparse.ArgumentError, match="The library highdicom that this needs is not installed"):
+        parsed("--formats", "absent")
+    path = database(tmp_path)
+    with pytest.raises(UsageProblem, match="highdicom"):
+        export_run(path, 1, tmp_path / "out", ["absent"])
+    assert len(export_run(path, 1, tmp_path / "out")) == 2
+
+
+def test_a_name_is_given_once(count: Exporter) -> None:
+    with pytest.raises(ValueError, match="taken"):
+        EXPORTERS.register(count)
+
+
+def test_one_file_in_the_package_is_a_format(tmp_path: Path) -> None:
+    """In a process of its own, which is given a package of formats that holds one file more."""
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "count.py").write_text(MODULE)
+    code = """
+import json, sys
+import fieldray.reports.exporters as package
+package.__path__.append(sys.argv[1])
+from fieldray.__main__ import main
+from fieldray.pipeline.export import export_run
+from pathlib import Path
+print(json.dumps([str(path) for path in export_run(Path(sys.argv[2]), 1, Path(sys.argv[3]), ["count"])]))
+main(["screen", "--help"])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "more", database(tmp_path), tmp_path / "out"],
+        env=dict(os.environ), capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (written,) = json.loads(done.stdout.splitlines()[0])
+    assert Path(written).read_bytes() == MARK + b": 1"
+    assert "--formats count,csv,json" in done.stdout
+
+
+def test_results_are_those_of_the_run(tmp_path: Path) -> None:
+    seen: list[StoredResult] = []
+    exporter = Exporter(
+        name="seen", suffix="", title="", write=lambda _, stored: seen.extend(stored.results), is_own=is_own
+    )
+    EXPORTERS.register(exporter)
+    try:
+        export_run(database(tmp_path), 1, tmp_path, ["seen"])
+    finally:
+        EXPORTERS.unregister("seen")
+    assert [result.outcome.ref for result in seen] == [screened().ref]
