@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 import re
@@ -23,12 +24,9 @@ RUNTIME: Final = (
     "ai_edge_litert._pywrap_string_util",
     "ai_edge_litert._pywrap_tensorflow_lite_metrics_wrapper",
     "ai_edge_litert.metrics_portable",
-    # Each codec is loaded when it is first asked for; the first two serve all of them.
+    # Each codec is loaded when it is first asked for; the first two serve all of them. See `codec_modules`.
     "imagecodecs._shared",
     "imagecodecs._shared_cython",
-    "imagecodecs._htj2k",
-    "imagecodecs._imcd",
-    "imagecodecs._jpeg8",
     "imagecodecs._png",
 )
 
@@ -72,7 +70,6 @@ _KEPT: Final = (
     "ai_edge_litert/_pywrap_string_util.*",
     "ai_edge_litert/_pywrap_tensorflow_lite_metrics_wrapper.*",
     "ai_edge_litert/*pywrap_litert_common.*",
-    *(f"imagecodecs/{codec}.*" for codec in ("_shared", "_shared_cython", "_htj2k", "_imcd", "_jpeg8", "_png")),
     "imagecodecs.libs/libjpeg-*",
     "imagecodecs.libs/libopenjph-*",
     "imagecodecs.libs/libpng16*",
@@ -100,7 +97,8 @@ _RECORD_PARTS: Final = ("METADATA", "entry_points.txt")
 def goes_in(place: str) -> bool:
     """Whether the file at this place of the collection (with / or \\) is part of the program."""
     path = place.replace("\\", "/")
-    if any(fnmatchcase(path, pattern) for pattern in _KEPT):
+    modules = (module for module in (*RUNTIME, *codec_modules()) if module.startswith("imagecodecs."))
+    if any(fnmatchcase(path, pattern) for pattern in (*_KEPT, *(f"{m.replace('.', '/')}.*" for m in modules))):
         return True
     if ".dist-info/" in path:
         return PurePosixPath(path).name in _RECORD_PARTS
@@ -117,6 +115,14 @@ def worker_modules(package: Path) -> list[str]:
     found = [path.relative_to(package.parent).with_suffix("") for path in sorted(package.rglob("*.py"))]
     names = [".".join(path.parts).removesuffix(".__init__") for path in found]
     return [name for name in names if not name.startswith(("fieldray.desktop", "fieldray.adaptation"))]
+
+
+@functools.cache
+def codec_modules() -> tuple[str, ...]:
+    """The modules that DICOM's codecs load by name, by the program's own table."""
+    from fieldray.imaging.codec import CODECS  # `build` and `make_deb` run without the program's libraries
+
+    return tuple(sorted({module for codec in CODECS.entries() for module in codec.runtime_modules}))
 
 
 def entries_of(package: str) -> list[str]:

@@ -13,10 +13,10 @@ from pydicom.pixels import apply_color_lut
 from fieldray.domain.image import Image
 from fieldray.errors import FieldrayError, Unreadable, Unusable
 from fieldray.imaging import dicom_grey
+from fieldray.imaging.codec import codec_of
 from fieldray.imaging.dicom_fields import text, whole_number
-from fieldray.imaging.dicom_header import inflated, read_header
-from fieldray.imaging.dicom_reduced import reduced_image
-from fieldray.imaging.dicom_stored import pixel_value, shape_of, stored_values
+from fieldray.imaging.dicom_header import DicomHeader, inflated, read_header
+from fieldray.imaging.dicom_stored import Shape, compressed_frame, pixel_value, shape_of, stored_values
 from fieldray.imaging.grey import grey_of_colour
 from fieldray.imaging.limits import MAX_FILE_BYTES
 from fieldray.imaging.reduction import TargetSize, largest_reduction
@@ -27,6 +27,7 @@ _PALETTE: Final = tuple(
     for prefix, part in (("", "Descriptor"), ("", "Data"), ("Segmented", "Data"))
     for colour in ("Red", "Green", "Blue")
 )
+_DAMAGE: Final = (OSError, ValueError, SyntaxError, KeyError, IndexError, TypeError, EOFError)
 _KEYWORDS: Final = (
     "Modality",
     "SamplesPerPixel",
@@ -65,7 +66,7 @@ def _decode(data: bytes, frame: int, needed: TargetSize | None) -> Image:
     shape = shape_of(header)
     value = pixel_value(header, data if header.stream is stream else inflated(header))
     if needed is not None:
-        reduced = reduced_image(header, shape, value, frame, needed)
+        reduced = _reduced(header, shape, value, frame, needed)
         if reduced is not None:
             return reduced
     step = largest_reduction(shape.rows, shape.columns, needed) if needed is not None else 1
@@ -77,6 +78,31 @@ def _decode(data: bytes, frame: int, needed: TargetSize | None) -> Image:
     if stored.ndim == 3:
         return _grey_of_colour(stored, header.dataset, step)
     return dicom_grey.grey_image(stored, header.dataset, step=step)
+
+
+def _reduced(header: DicomHeader, shape: Shape, value: memoryview, index: int, needed: TargetSize) -> Image | None:
+    """The image as its compression gives it at a lower resolution; None where that offers nothing, or not for this one.
+
+    Raises Unreadable where the frame is not there or not of the size stated. Where it turns out to be damaged, the
+    whole image is left to say what is wrong.
+    """
+    codec = codec_of(header.transfer_syntax)
+    if codec is None or codec.reduced is None or codec.unavailable_reason() is not None:
+        return None
+    bits = whole_number(header.dataset, "BitsStored", shape.bits_allocated)
+    is_signed = whole_number(header.dataset, "PixelRepresentation") != 0
+    if not shape.is_plain_grey or is_signed or not 1 <= bits <= shape.bits_allocated:
+        return None
+    try:
+        found = codec.reduced(compressed_frame(header, shape, value, index, codec), needed)
+    except _DAMAGE:
+        return None
+    if found is None or found[0].shape != (-(-shape.rows // found[1]), -(-shape.columns // found[1])):
+        return None
+    stored, step = found
+    image = dicom_grey.grey_image_at(stored, header.dataset, step=step, rows=shape.rows, columns=shape.columns)
+    # Whether a window shows anything is for all pixels to decide.
+    return None if "window_ignored" in image.notes else image
 
 
 def _grey_of_colour(stored: NDArray[Any], dataset: Dataset, step: int) -> Image:

@@ -1,11 +1,13 @@
 """The stored values of one frame of a DICOM file, and the sizes that are checked before anything is allocated.
 
-Grey values of one sample in 8 or 16 bits, which is what images are, are taken from the file as they lie there, or from
-the decoder itself; everything out of the ordinary goes through pydicom, which knows every corner of the standard.
+Nearly all images have one grey sample of 8 or 16 bits. These are taken as they lie in the file, or straight from their
+codec, which saves pydicom's copies. Everything else goes through pydicom, which knows every corner of the standard.
 """
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
 from typing import Any, Final
@@ -17,42 +19,18 @@ from pydicom.dataset import Dataset
 from pydicom.encaps import get_frame
 from pydicom.pixels import get_decoder
 from pydicom.pixels.decoders.base import Decoder
-from pydicom.uid import (
-    UID,
-    ExplicitVRBigEndian,
-    JPEGExtended12Bit,
-    JPEGLossless,
-    JPEGLosslessSV1,
-    JPEGLSLossless,
-    JPEGLSNearLossless,
-    RLELossless,
-)
+from pydicom.uid import UID, ExplicitVRBigEndian
 
 from fieldray.errors import Unreadable, Unusable
-from fieldray.imaging import turbo
-from fieldray.imaging.dicom_codecs import (
-    HIGH_THROUGHPUT,
-    PLUGINS,
-    check_fragments,
-    codestream_size,
-    decode_extended,
-    decode_jpeg_ls,
-    decode_lossless_jpeg,
-    decode_run_lengths,
-    only_fragment,
-    plain_name,
-)
+from fieldray.imaging.codec import Codec, Frame, codec_of, decoded, not_supported
 from fieldray.imaging.dicom_fields import text, whole_number
 from fieldray.imaging.dicom_header import DicomHeader
-from fieldray.imaging.high_throughput import decode_high_throughput
 from fieldray.imaging.limits import check_pixel_count
 from fieldray.reasons import reason
 
-for _syntax in (JPEGLossless, JPEGLosslessSV1):
-    get_decoder(_syntax).add_plugin(turbo.PLUGIN, (turbo.__name__, turbo.decode_frame.__name__))
-
 _FLOAT_TAGS: Final = {0x7FE00008: "f4", 0x7FE00009: "f8"}
 _PIXEL_DATA: Final = 0x7FE00010
+_ITEM: Final = 0xFFFEE000
 _GREYS: Final = frozenset({"MONOCHROME1", "MONOCHROME2"})
 
 
@@ -110,23 +88,40 @@ def pixel_value(header: DicomHeader, data: bytes) -> memoryview:
     if pixels.length == 0:
         raise Unusable(reason("no_pixel_data", modality=text(header.dataset, "Modality") or "-"))
     if pixels.is_encapsulated:
-        check_fragments(rest)
+        _check_fragments(rest)
         return rest
     if pixels.length > len(rest):
         raise Unreadable(reason("truncated"))
     return rest[: pixels.length]
 
 
-def frame_source(shape: Shape, value: memoryview, frame: int) -> bytes:
-    """One frame's codestream. Raises Unreadable if its own size is not what the header says."""
-    source = only_fragment(value) if shape.frames == 1 and frame == 0 else None
+def compressed_frame(header: DicomHeader, shape: Shape, value: memoryview, frame: int, codec: Codec) -> Frame:
+    """One frame as its codec receives it. Raises Unreadable if the codestream's own size is not the header's."""
+    source = _only_fragment(value) if shape.frames == 1 and frame == 0 else None
     if source is None:
         source = bytes(get_frame(bytes(value), frame, number_of_frames=shape.frames))
-    size = codestream_size(source)
+    size = codec.stated_size(source)
     if size is not None and size != (shape.rows, shape.columns):
         found, stated = f"{size[0]} x {size[1]}", f"{shape.rows} x {shape.columns}"
         raise Unreadable(reason("size_mismatch", found=found, stated=stated))
-    return source
+    return _frame(header, shape, source)
+
+
+def _frame(header: DicomHeader, shape: Shape, source: bytes) -> Frame:
+    dataset = header.dataset
+    return Frame(
+        source=source,
+        transfer_syntax=header.transfer_syntax,
+        rows=shape.rows,
+        columns=shape.columns,
+        samples=shape.samples,
+        bits_allocated=shape.bits_allocated,
+        bits_stored=whole_number(dataset, "BitsStored", shape.bits_allocated),
+        unused_low_bits=_unused_low_bits(dataset, shape),
+        is_signed=whole_number(dataset, "PixelRepresentation") != 0,
+        is_plain_grey=shape.is_plain_grey,
+        has_padding="PixelPaddingValue" in dataset,
+    )
 
 
 def stored_values(header: DicomHeader, shape: Shape, value: memoryview, frame: int) -> NDArray[Any]:
@@ -135,17 +130,17 @@ def stored_values(header: DicomHeader, shape: Shape, value: memoryview, frame: i
     assert pixels is not None
     if pixels.tag in _FLOAT_TAGS:
         return _floats(shape, value, frame, _FLOAT_TAGS[pixels.tag])
-    decoder = _decoder(header.transfer_syntax)
-    if decoder.is_encapsulated:
-        return _encapsulated(header, decoder, shape, value, frame)
-    return _native(header, decoder, shape, value, frame)
+    codec = codec_of(header.transfer_syntax)
+    if codec is not None:
+        return _encapsulated(header, codec, shape, value, frame)
+    return _native(header, _pydicom_decoder(header.transfer_syntax), shape, value, frame)
 
 
-def _decoder(syntax: UID) -> Decoder:
+def _pydicom_decoder(syntax: UID) -> Decoder:
     try:
         return get_decoder(syntax)
     except NotImplementedError as error:
-        raise Unreadable(reason("unsupported_compression", name=plain_name(syntax))) from error
+        raise Unreadable(not_supported(syntax, syntax.name)) from error
 
 
 def _floats(shape: Shape, value: memoryview, frame: int, kind: str) -> NDArray[Any]:
@@ -183,28 +178,10 @@ def _as_it_lies(header: DicomHeader, shape: Shape, value: memoryview, frame: int
     size = shape.frame_bits // 8
     if not shape.is_plain_grey or (is_big and shape.bits_allocated == 8) or (frame + 1) * size > len(value):
         return None
-    kind = _kind(header.dataset, shape)
-    flat = np.frombuffer(value, (">" if is_big else "<") + kind, shape.rows * shape.columns, frame * size)
-    stored = flat.reshape(shape.rows, shape.columns).astype(kind, copy=False)
-    return stored if _fits(stored, header.dataset, shape) else None
-
-
-def _kind(dataset: Dataset, shape: Shape) -> str:
-    """NumPy's name for the type of the values."""
-    return f"{'i' if whole_number(dataset, 'PixelRepresentation') else 'u'}{shape.bits_allocated // 8}"
-
-
-def _fits(stored: NDArray[Any], dataset: Dataset, shape: Shape) -> bool:
-    """Whether only the lower Bits Stored are in use, so that there is nothing to mask (overlays once lay above)."""
-    bits = whole_number(dataset, "BitsStored", shape.bits_allocated)
-    if _unused_low_bits(dataset, shape) or not 1 <= bits <= shape.bits_allocated:
-        return False
-    if bits == shape.bits_allocated:
-        return True
-    if stored.dtype.kind == "u":
-        return int(stored.max()) < 1 << bits
-    limit = 1 << (bits - 1)
-    return int(stored.max()) < limit and int(stored.min()) >= -limit
+    values = _frame(header, shape, b"")
+    flat = np.frombuffer(value, (">" if is_big else "<") + values.kind, shape.rows * shape.columns, frame * size)
+    stored = flat.reshape(shape.rows, shape.columns).astype(values.kind, copy=False)
+    return stored if values.holds(stored) else None
 
 
 def _right_aligned(stored: NDArray[Any], high_bit: int, shift: int) -> NDArray[Any]:
@@ -224,36 +201,62 @@ def _unused_low_bits(dataset: Dataset, shape: Shape) -> int:
 # ---- compressed
 
 
-def _encapsulated(header: DicomHeader, decoder: Decoder, shape: Shape, value: memoryview, frame: int) -> NDArray[Any]:
-    source = frame_source(shape, value, frame)
-    bits = whole_number(header.dataset, "BitsStored", shape.bits_allocated)
-    is_extended = header.transfer_syntax == JPEGExtended12Bit
-    if is_extended and shape.samples == 1 and bits > 8:
-        return decode_extended(source, shape.rows, shape.columns)
-    plain = _decoded(header, shape, source)
-    if plain is not None:
-        return plain
-    values, plugin = _with_pixels(header, bytes(value)), PLUGINS.get(header.transfer_syntax, "")
-    stored: NDArray[Any] = decoder.as_array(values, index=frame, decoding_plugin=plugin)[0]
+def _encapsulated(header: DicomHeader, codec: Codec, shape: Shape, value: memoryview, index: int) -> NDArray[Any]:
+    if why := codec.unavailable_reason():
+        raise Unreadable(why)
+    stored = decoded(codec, compressed_frame(header, shape, value, index, codec))
+    if stored is None:
+        stored = _by_pydicom(header, codec, value, index)
     return stored
 
 
-def _decoded(header: DicomHeader, shape: Shape, source: bytes) -> NDArray[Any] | None:
-    """By the decoder itself, which saves pydicom's copies; None where there is more to it than an image has."""
-    if not shape.is_plain_grey:
+def _by_pydicom(header: DicomHeader, codec: Codec, value: memoryview, index: int) -> NDArray[Any]:
+    """What a codec leaves, by its one plugin of pydicom."""
+    if not codec.pydicom_plugin:
+        raise Unreadable(not_supported(header.transfer_syntax, codec.name))
+    decoder = _pydicom_decoder(header.transfer_syntax)
+    if codec.plugin_function and codec.pydicom_plugin not in decoder.available_plugins:
+        decoder.add_plugin(codec.pydicom_plugin, codec.plugin_function)
+    values = _with_pixels(header, bytes(value))
+    stored: NDArray[Any] = decoder.as_array(values, index=index, decoding_plugin=codec.pydicom_plugin)[0]
+    return stored
+
+
+# ---- fragments of encapsulated pixel data
+
+
+def _check_fragments(value: memoryview) -> None:
+    """Walk the fragments of encapsulated pixel data (PS3.5 A.4) without reading them.
+
+    Raises Unreadable `truncated` where a fragment is longer than what is left, `damaged` where there are none.
+    """
+    if len(list(_fragment_lengths(value))) < 2:
+        raise Unreadable(reason("damaged", detail="it holds no image data"))
+
+
+def _only_fragment(value: memoryview) -> bytes | None:
+    """What follows the offset table, if it is a single fragment: an image's one frame, without pydicom's copies."""
+    table, *lengths = _fragment_lengths(value)
+    if len(lengths) != 1:
         return None
-    bits = whole_number(header.dataset, "BitsStored", shape.bits_allocated)
-    is_signed = whole_number(header.dataset, "PixelRepresentation") != 0
-    stored = None
-    if header.transfer_syntax == RLELossless:
-        stored = decode_run_lengths(source, shape.rows, shape.columns, _kind(header.dataset, shape))
-    elif header.transfer_syntax in (JPEGLossless, JPEGLosslessSV1) and not is_signed:
-        stored = decode_lossless_jpeg(source, shape.rows, shape.columns, shape.bits_allocated // 8)
-    elif header.transfer_syntax in (JPEGLSLossless, JPEGLSNearLossless) and not is_signed:
-        return decode_jpeg_ls(source, shape.rows, shape.columns, bits)
-    elif header.transfer_syntax in HIGH_THROUGHPUT and not is_signed:
-        stored = decode_high_throughput(source)
-    return stored if stored is not None and _fits(stored, header.dataset, shape) else None
+    start = 16 + table
+    return bytes(value[start : start + lengths[0]])
+
+
+def _fragment_lengths(value: memoryview) -> Iterator[int]:
+    position = 0
+    while position + 8 <= len(value):
+        group, element, length = struct.unpack("<HHI", value[position : position + 8])
+        tag = group << 16 | element
+        if tag != _ITEM:
+            break
+        position += 8 + length
+        if position > len(value):
+            raise Unreadable(reason("truncated"))
+        yield length
+
+
+# ---- what pydicom is given
 
 
 def _with_pixels(header: DicomHeader, value: bytes | memoryview) -> Dataset:

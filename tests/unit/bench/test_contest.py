@@ -25,7 +25,7 @@ from fieldray.cli import run
 from fieldray.commands.console import Console
 from fieldray.domain.model import InputSpec
 from fieldray.domain.study import ImageRef
-from fieldray.imaging import turbo
+from fieldray.imaging.codecs import jpeg_lossless
 from fieldray.imaging.decode import decode
 from fieldray.imaging.image_files import KINDS
 from fieldray.imaging.reduction import TargetSize
@@ -294,7 +294,7 @@ def test_file_facts() -> None:
 
 def test_what_the_usual_scripts_cannot_read_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = SimpleNamespace(available_plugins=("libjpeg-turbo",))
-    monkeypatch.setattr(turbo, "get_decoder", lambda _: own)
+    monkeypatch.setattr(jpeg_lossless, "get_decoder", lambda _: own)
     wanted = Wanted(files=2, others=1, megapixels=(0.02, 0.02), kinds=("PNG", "lossless JPEG"))
     made = make_archive(tmp_path / "made", wanted, source=None, notify=lambda _: None)
     assert set(made.files) == {"PNG"} and len(list(made.first_folder.iterdir())) == 1

@@ -21,11 +21,11 @@ from fieldray.domain.image import Image
 from fieldray.domain.model import InputSpec
 from fieldray.domain.study import ImageRef
 from fieldray.errors import InputProblem, Unreadable
-from fieldray.imaging.codestream import is_whole_codestream, wavelets_of
+from fieldray.imaging.codecs.htj2k import decode_fast_wavelets, decode_high_throughput
+from fieldray.imaging.codecs.jpeg2000 import decode_wavelets, is_whole_codestream, wavelets_of
+from fieldray.imaging.codecs.jpeg_lossless import decode_lossless_jpeg
+from fieldray.imaging.codecs.rle import decode_run_lengths
 from fieldray.imaging.decode import decode
-from fieldray.imaging.dicom_codecs import decode_lossless_jpeg, decode_run_lengths
-from fieldray.imaging.dicom_reduced import decode_fast_wavelets, decode_wavelets
-from fieldray.imaging.high_throughput import decode_high_throughput
 from fieldray.imaging.pool import DecoderPool
 from fieldray.imaging.preprocess import thumbnail, to_tensor
 from fieldray.imaging.quality import check_pixels

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from fieldray.domain.study import ImageRef
 from fieldray.errors import InputProblem
-from fieldray.imaging import turbo
+from fieldray.imaging.codecs import jpeg_lossless
 from fieldray.imaging.discover import discover
 from fieldray.imaging.image_files import KINDS, ImageKind, LoadedImage, enlarged, read_image, write_image
 from fieldray.imaging.synthetic import chest_phantom
@@ -131,7 +131,7 @@ def is_read_by_scripts(kind: ImageKind) -> bool:
     """Whether pydicom alone, by which the usual scripts read, has a decoder for it on this computer."""
     if kind.syntax is None or not kind.syntax.is_encapsulated:
         return True
-    return turbo.has_other_decoder(kind.syntax)
+    return jpeg_lossless.has_other_decoder(kind.syntax)
 
 
 def _write(kind: ImageKind, *, root: Path, image: LoadedImage, number: int) -> ImageFile:

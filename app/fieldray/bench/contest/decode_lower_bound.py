@@ -33,7 +33,7 @@ from pydicom.uid import (
 )
 
 from fieldray.domain.model import InputSpec
-from fieldray.imaging.dicom_codecs import HIGH_THROUGHPUT
+from fieldray.imaging.codecs.htj2k import HIGH_THROUGHPUT
 from fieldray.imaging.reduction import JPEG_REDUCTIONS, WAVELET_COVER, TargetSize, largest_reduction, target_size
 from fieldray.processes.wire import Message
 

@@ -1,0 +1,155 @@
+"""JPEG 2000 (ITU-T T.800): whole frames by OpenJPEG through pydicom, lower resolutions by Pillow.
+
+A lower resolution is taken of the plain case only: one grey component, unsigned, untiled, of at least the precision
+that the header states.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL.Jpeg2KImagePlugin import Jpeg2KImageFile
+from pydicom.uid import JPEG2000, JPEG2000Lossless
+
+from fieldray.imaging.codec import Codec, Frame
+from fieldray.imaging.reduction import WAVELET_COVER, TargetSize, largest_reduction
+from fieldray.registry import missing_library
+
+_START: Final = b"\xff\x4f\xff\x51"
+_CODING_STYLE: Final = b"\xff\x52"
+_TILE_PART: Final = b"\xff\x90"
+_END: Final = b"\xff\xd9"
+# Beside a sharp white edge a low-pass filter overshoots the highest value a little.
+_OVERSHOOT: Final = 1.1
+_MOST_LEVELS: Final = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Wavelets:
+    """What a codestream states; `bits` is 0 unless it is one unsigned component, untiled, at the origin."""
+
+    rows: int
+    columns: int
+    bits: int
+    levels: int
+
+
+def wavelets_of(source: bytes) -> Wavelets | None:
+    """Read the main header (T.800 A.5.1 and A.6.1); None for what is not a bare codestream."""
+    if not source.startswith(_START) or len(source) < 44:
+        return None
+    right, bottom, left, top, wide, high, tile_left, tile_top, components = struct.unpack(">8IH", source[8:42])
+    position, levels = 4 + struct.unpack(">H", source[4:6])[0], 0
+    while position + 10 <= len(source) and source[position] == 0xFF:
+        marker = source[position : position + 2]
+        if marker == _CODING_STYLE:
+            levels = source[position + 9]
+        if marker == _TILE_PART:
+            break
+        position += 2 + struct.unpack(">H", source[position + 2 : position + 4])[0]
+    is_at_origin = not (left or top or tile_left or tile_top)
+    is_plain = components == 1 and is_at_origin and wide >= right and high >= bottom and source[43:45] == b"\1\1"
+    bits = source[42] + 1 if is_plain and source[42] < 16 else 0
+    return Wavelets(bottom - top, right - left, bits, levels)
+
+
+def is_whole_codestream(source: bytes) -> bool:
+    """Whether the tile-parts of a bare codestream lead to its end (T.800 A.4.2)."""
+    if not source.startswith(_START):
+        return False
+    position = 2
+    while position + 12 <= len(source):
+        marker, length = source[position : position + 2], struct.unpack_from(">H", source, position + 2)[0]
+        if marker == _END:
+            break
+        if marker == _TILE_PART:
+            length = struct.unpack_from(">I", source, position + 6)[0] - 2
+        if length < 2:
+            return False
+        position += 2 + length
+    return source[position : position + 2] == _END
+
+
+# ---- lower resolutions
+
+
+def reduced_wavelets(
+    frame: Frame, needed: TargetSize, *, fast: Callable[[bytes, int], NDArray[np.uint16] | None] | None = None
+) -> tuple[NDArray[np.uint16], int] | None:
+    """The values at the largest step of `reduction` that the codestream offers, and the step; None for a step of 1.
+
+    Parameters
+    ----------
+    frame
+        Plain unsigned grey.
+    needed
+        What the tensor takes.
+    fast
+        A quicker decoder of (source, step) for values of 9 to 15 bits, asked before `decode_wavelets`.
+
+    Raises
+    ------
+    OSError, ValueError, SyntaxError
+        For what Pillow cannot read.
+    """
+    if frame.has_padding:
+        return None
+    stream, bits = wavelets_of(frame.source), frame.bits_stored
+    if stream is None or stream.bits < bits:
+        return None
+    steps = [1 << level for level in range(min(stream.levels, _MOST_LEVELS) + 1)]
+    step = largest_reduction(stream.rows, stream.columns, needed, cover=WAVELET_COVER, steps=steps)
+    if step == 1:
+        return None
+    stored = fast(frame.source, step) if fast is not None and 8 < bits < 16 else None
+    if stored is None:
+        stored = decode_wavelets(frame.source, step, stream.bits)
+    if stream.bits > bits:  # encoders often state the container's precision; the values are as the header says
+        if int(stored.max()) > _OVERSHOOT * (1 << bits):
+            return None
+        stored = stored.clip(max=(1 << bits) - 1)
+    return stored, step
+
+
+def decode_wavelets(source: bytes, step: int, bits: int) -> NDArray[np.uint16]:
+    """Decode an unsigned grey image of `bits` bits at 1 / `step` (a power of two), as its wavelets hold it.
+
+    Returns (ceil(rows / step), ceil(columns / step)). Raises OSError, ValueError or SyntaxError for what Pillow cannot
+    read.
+    """
+    image: Any = Jpeg2KImageFile(io.BytesIO(source))
+    image.reduce = step.bit_length() - 1
+    # Pillow rounds the reduced size where the standard (B-15) rounds up, and then refuses what it decoded. There is no
+    # public way to state another size, so this one is a size for which both agree. A test watches over the attribute.
+    image._size = tuple(-(-side // step) * step for side in image.size)
+    # Pillow also scales the values up to fill 8 or 16 bits.
+    values = np.asarray(image).astype(np.float32) / (1 << ((8 if bits <= 8 else 16) - bits))
+    return centred(values, step, bits)
+
+
+def centred(values: NDArray[np.float32], step: int, bits: int) -> NDArray[np.uint16]:
+    """Move wavelet samples to the middle of the pixels they stand for, as integers of `bits` bits.
+
+    Every level keeps every other sample, not the middle of two (T.800 F.3.1): this shifts by the sum of these offsets.
+    """
+    shift = np.float32(0.5 - 0.5 / step)
+    for _ in range(2):
+        following = np.vstack([values[1:], values[-1:]])
+        values = ((1 - shift) * values + shift * following).T
+    moved: NDArray[np.uint16] = np.rint(values).clip(0, (1 << bits) - 1).astype(np.uint16)
+    return moved
+
+
+CODEC: Final = Codec(
+    name="JPEG 2000",
+    transfer_syntaxes=frozenset({JPEG2000, JPEG2000Lossless}),
+    reduced=reduced_wavelets,
+    pydicom_plugin="pylibjpeg",
+    unavailable_reason=lambda: missing_library("pylibjpeg", "openjpeg"),
+)

@@ -1,0 +1,247 @@
+"""The door for compressions: one file adds one, in full and reduced. And what codecs take from libraries' insides."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from pydicom import dcmread
+from pydicom.dataset import Dataset
+from pydicom.encaps import get_frame
+from pydicom.pixels import get_decoder
+from pydicom.uid import UID, HTJ2KLossless, JPEG2000Lossless, JPEGLossless, RLELossless
+
+from fieldray.domain.model import InputSpec
+from fieldray.domain.study import ImageRef
+from fieldray.errors import Unreadable
+from fieldray.imaging.codec import CODECS, Codec, Frame, codec_of
+from fieldray.imaging.codecs.htj2k import decode_high_throughput
+from fieldray.imaging.codecs.jpeg2000 import decode_wavelets
+from fieldray.imaging.decode import decode
+from fieldray.imaging.reduction import TargetSize, largest_reduction, target_size
+from fieldray.imaging.synthetic import chest_phantom, image_dataset
+from fieldray.imaging.transcoding import put_frame
+from fieldray.reasons import reason
+from phantoms import LOSSLESS, LOSSY, write_dicom
+
+SYNTAX = UID("1.2.826.0.1.3680043.8.498.1.2.3.4")  # an invented private transfer syntax
+IMAGE = chest_phantom(416, 360, 7, abnormal=True)
+# 69.6 pixels are needed of each side, twice as many are left: 360 // 139.1 = 2
+NEEDED = target_size(InputSpec(height=64, width=64, margin=0.04, intensity="as_displayed"))
+
+# A compression as a colleague would add it: one module.
+MODULE = """
+import zlib
+import numpy as np
+from fieldray.imaging.codec import Codec
+
+
+def decode(frame):
+    return np.frombuffer(zlib.decompress(frame.source), "<" + frame.kind).reshape(frame.rows, frame.columns)
+
+
+CODEC = Codec(name="zlib", transfer_syntaxes=frozenset({"1.2.826.0.1.3680043.8.498.1.2.3.4"}), decode=decode)
+"""
+
+
+def _decode(frame: Frame) -> NDArray[np.uint16]:
+    return np.frombuffer(zlib.decompress(frame.source), "<" + frame.kind).reshape(frame.rows, frame.columns)
+
+
+def _reduced(frame: Frame, needed: TargetSize) -> tuple[NDArray[np.uint16], int] | None:
+    step = largest_reduction(frame.rows, frame.columns, needed)
+    return (_decode(frame)[::step, ::step], step) if step > 1 else None
+
+
+CODEC = Codec(name="zlib", transfer_syntaxes=frozenset({SYNTAX}), decode=_decode, reduced=_reduced)
+
+
+@pytest.fixture
+def registered(request: pytest.FixtureRequest) -> Iterator[Codec]:
+    codec = replace(CODEC, **getattr(request, "param", {}))
+    CODECS.register(codec)
+    yield codec
+    CODECS.unregister(codec.name)
+
+
+def _write(path: Path, *, size: tuple[int, int] = IMAGE.shape) -> Path:
+    dataset: Dataset = image_dataset(IMAGE, number=1)
+    put_frame(dataset, zlib.compress(IMAGE.tobytes()))
+    dataset.Rows, dataset.Columns = size
+    dataset.file_meta.TransferSyntaxUID = SYNTAX
+    dataset.save_as(path, implicit_vr=False, little_endian=True, force_encoding=True)
+    return path
+
+
+def _read(path: Path, needed: TargetSize | None = None) -> NDArray[np.uint16]:
+    return decode(path.read_bytes(), ImageRef(path=path), needed=needed).pixels
+
+
+def _problem(path: Path) -> str:
+    with pytest.raises(Unreadable) as caught:
+        _read(path)
+    return caught.value.reason.text
+
+
+def test_a_registered_codec_reads_in_full_and_reduced(registered: Codec, tmp_path: Path) -> None:
+    path = _write(tmp_path / "image.dcm")
+    np.testing.assert_array_equal(_read(path), IMAGE)
+    image = decode(path.read_bytes(), ImageRef(path=path), needed=NEEDED)
+    assert (image.step, image.is_approximate, image.full_rows, image.full_columns) == (2, True, 416, 360)
+    np.testing.assert_array_equal(image.pixels, IMAGE[::2, ::2])
+
+
+def test_without_a_codec_the_compression_is_named(tmp_path: Path) -> None:
+    assert _problem(_write(tmp_path / "image.dcm")).startswith("The image is compressed in a way that cannot be read")
+
+
+@pytest.mark.parametrize("registered", [{"reduced": None}], indirect=True)
+def test_without_a_lower_resolution_the_whole_is_averaged(registered: Codec, tmp_path: Path) -> None:
+    image = decode(_write(tmp_path / "i.dcm").read_bytes(), ImageRef(path=tmp_path / "i.dcm"), needed=NEEDED)
+    assert (image.step, image.is_approximate) == (2, False)
+
+
+@pytest.mark.parametrize(
+    "registered", [{"unavailable_reason": lambda: reason("library_missing", name="zlib")}], indirect=True
+)
+def test_a_codec_that_is_not_available_says_why(registered: Codec, tmp_path: Path) -> None:
+    assert _problem(_write(tmp_path / "image.dcm")) == "The library zlib that this needs is not installed."
+    other = replace(CODEC, name="another")
+    CODECS.register(other)
+    try:
+        assert codec_of(SYNTAX) is other
+        np.testing.assert_array_equal(_read(tmp_path / "image.dcm"), IMAGE)
+    finally:
+        CODECS.unregister("another")
+
+
+@pytest.mark.parametrize("registered", [{"stated_size": lambda source: (1, 2)}], indirect=True)
+def test_a_size_that_is_not_the_headers_is_never_decoded(registered: Codec, tmp_path: Path) -> None:
+    assert "1 x 2" in _problem(_write(tmp_path / "image.dcm"))
+
+
+@pytest.mark.parametrize("registered", [{"takes": lambda frame: False}, {"decode": lambda frame: None}], indirect=True)
+def test_what_a_codec_leaves_and_nothing_else_decodes_is_named(registered: Codec, tmp_path: Path) -> None:
+    assert "(zlib)" in _problem(_write(tmp_path / "image.dcm"))
+
+
+def test_values_of_another_shape_are_not_shown(registered: Codec, tmp_path: Path) -> None:
+    assert "damaged" in _problem(_write(tmp_path / "image.dcm", size=(400, 360)))
+
+
+def test_one_file_in_the_package_is_a_codec(tmp_path: Path) -> None:
+    """In a process of its own, which is given a package of codecs that holds one file more."""
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "deflate.py").write_text(MODULE)
+    path = _write(tmp_path / "image.dcm")
+    code = """
+import json, sys
+from pathlib import Path
+import fieldray.imaging.codecs as package
+package.__path__.append(sys.argv[1])
+from fieldray.domain.study import ImageRef
+from fieldray.imaging.decode import decode
+from fieldray.imaging.reduction import TargetSize
+path = Path(sys.argv[2])
+images = [decode(path.read_bytes(), ImageRef(path=path), needed=needed) for needed in (None, TargetSize(70, 70))]
+print(json.dumps([[image.step, int(image.pixels.sum())] for image in images]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "more", path],
+        env=dict(os.environ), capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (full, total), (reduced, _) = json.loads(done.stdout)
+    assert (full, total, reduced) == (1, int(IMAGE.sum()), 2)
+
+
+def test_every_compression_has_one_codec_and_it_is_available() -> None:
+    uids = [uid for codec in CODECS.entries() for uid in codec.transfer_syntaxes]
+    assert len(uids) == len(set(uids))
+    compressed = {uid for uid in (*LOSSLESS.values(), *LOSSY.values()) if uid.is_encapsulated}
+    assert compressed <= set(uids)
+    assert [codec.name for codec in CODECS.entries() if codec.unavailable_reason()] == []
+
+
+# ---- what is taken from the insides of libraries: each of these fails when a new version changes it
+
+
+def test_pillow_still_reads_a_lower_resolution_once_it_is_told_its_size(tmp_path: Path) -> None:
+    """`decode_wavelets` sets Pillow's `_size`: Pillow and the standard round 823 x 719 at 1/4 differently."""
+    image = chest_phantom(823, 719, 7, abnormal=False)
+    path = write_dicom(tmp_path / "image.dcm", image, transfer_syntax=JPEG2000Lossless)
+    source = get_frame(dcmread(path).PixelData, 0, number_of_frames=1)
+    for step in (2, 4, 8):
+        small = decode_wavelets(source, step, 12)
+        assert small.shape == (-(-823 // step), -(-719 // step))
+        rows, columns = 823 // step * step, 719 // step * step
+        means = image[:rows, :columns].reshape(rows // step, step, columns // step, step).mean((1, 3))
+        assert np.abs(small[: rows // step, : columns // step] - means).mean() < 20  # of 4095
+
+
+def test_openjph_still_reports_an_error_where_it_is_looked_for(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A damaged frame gives values of the right shape: only the hooks of `htj2k` see that something was wrong."""
+    path = write_dicom(tmp_path / "image.dcm", IMAGE, transfer_syntax=HTJ2KLossless)
+    source = get_frame(dcmread(path).PixelData, 0, number_of_frames=1)
+    np.testing.assert_array_equal(decode_high_throughput(source), IMAGE)
+    hooks = sys.excepthook, sys.unraisablehook
+    random, unnoticed = np.random.default_rng(5), 0
+    for _ in range(30):
+        changed = bytearray(source)
+        at = int(random.integers(200, len(source) - 300))
+        changed[at : at + 200] = random.bytes(200)
+        decoded = decode_high_throughput(bytes(changed))
+        unnoticed += decoded is not None and np.mean(decoded != IMAGE) > 0.5
+    assert unnoticed == 0
+    assert (sys.excepthook, sys.unraisablehook) == hooks
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_reading_leaves_the_libraries_as_they_were(tmp_path: Path) -> None:
+    """In a process of its own: nothing is changed by an import, and all is put back after a file."""
+    path = write_dicom(tmp_path / "image.dcm", IMAGE, transfer_syntax=RLELossless)
+    code = """
+import logging, sys
+from pathlib import Path
+import PIL.Image
+from pydicom import config
+from pydicom.pixels import get_decoder
+from pydicom.uid import JPEGLossless
+def state():
+    plugins = get_decoder(JPEGLossless).available_plugins
+    return (PIL.Image.MAX_IMAGE_PIXELS, logging.getLogger("pydicom").level, config.settings.reading_validation_mode,
+            plugins)
+before = state()
+import fieldray.imaging.service, fieldray.imaging.dicom
+assert state() == before, state()
+from fieldray.domain.study import ImageRef
+from fieldray.imaging.decode import decode
+from fieldray.imaging.identify import identify
+path = Path(sys.argv[1])
+with path.open("rb") as stream:
+    identify(stream, ImageRef(path=path))
+decode(path.read_bytes(), ImageRef(path=path))
+assert state() == before, state()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, path],
+        env=dict(os.environ), capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_lossless_jpeg_in_colour_is_read_by_the_plugin_that_is_added_when_needed(tmp_path: Path) -> None:
+    path = write_dicom(tmp_path / "image.dcm", IMAGE, transfer_syntax=JPEGLossless, photometric="RGB")
+    np.testing.assert_array_equal(_read(path), IMAGE >> 4)
+    assert "libjpeg-turbo" in get_decoder(JPEGLossless).available_plugins
