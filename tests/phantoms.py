@@ -38,8 +38,8 @@ from pydicom.uid import (
     RLELossless,
 )
 
+from fieldray.imaging.image_files import put_frame, save_dicom
 from fieldray.imaging.synthetic import chest_phantom, image_dataset
-from fieldray.imaging.transcoding import put_frame, save_dicom
 from jpeg12 import encode_jpeg12
 
 LOSSLESS: Mapping[str, UID] = {

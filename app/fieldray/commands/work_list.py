@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from fieldray.domain.finding import Screened
+from fieldray.domain.finding import Screened, leading_finding
 from fieldray.domain.run import StoredResult
 from fieldray.plain_text import as_cell
-from fieldray.reports.content import CATEGORY_TEXTS, leading_finding, place
+from fieldray.reports.content import CATEGORY_TEXTS, place
 
 _HEADER: Final = f"{'result':<13} {'score':>6} {'at':>6}  file"
 

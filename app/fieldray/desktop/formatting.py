@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from fieldray.domain.finding import Category, Decision, Finding, Outcome, Screened
+from fieldray.domain.finding import Category, Decision
 from fieldray.domain.model import Estimate, Manifest
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.translation import Translator
-
-_URGENCY: tuple[Decision, ...] = ("above", "unsure", "not_assessed", "below")
 
 
 def research_only(translator: Translator) -> str:
@@ -42,13 +40,6 @@ def decision_sentence(translator: Translator, decision: Decision) -> str:
 def backend_name(translator: Translator, backend: str) -> str:
     """What ran the model."""
     return {"cpu": translator.text("Processor"), "edgetpu": "Edge TPU"}.get(backend, backend)
-
-
-def leading_finding(outcome: Outcome) -> Finding | None:
-    """The finding that decides an image's class: the most urgent decision, then the highest score."""
-    if not isinstance(outcome, Screened) or not outcome.findings:
-        return None
-    return min(outcome.findings, key=lambda finding: (_URGENCY.index(finding.decision), -finding.score))
 
 
 def label_meaning(translator: Translator, label: str, manifest: Manifest | None) -> str:

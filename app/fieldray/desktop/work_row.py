@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
-from typing import Final
 
-from fieldray.desktop.formatting import file_name, leading_finding, person
-from fieldray.domain.finding import Category, Failed, Finding, Outcome, Refused, Screened
+from fieldray.desktop.formatting import file_name, person
+from fieldray.domain.finding import (
+    WORK_LIST_ORDER,
+    Category,
+    Failed,
+    Finding,
+    Outcome,
+    Refused,
+    Screened,
+    leading_finding,
+)
 from fieldray.domain.model import Manifest
 from fieldray.domain.run import Verdict
 from fieldray.domain.study import ImageHeader
 from fieldray.reasons import Reason
 
-# What needs eyes first comes first; normals are last of what was read, never hidden.
-ORDER: Final[tuple[Category, ...]] = ("abnormal", "unsure", "not_assessed", "normal", "refused", "failed")
 _states = itertools.count()
 
 
@@ -43,7 +49,7 @@ class WorkRow:
         self.state = next(_states)
         self.category = self.outcome.category
         self.finding = leading_finding(self.outcome)
-        self.urgency = (ORDER.index(self.category), -self.score, self.row_id)
+        self.urgency = (WORK_LIST_ORDER.index(self.category), -self.score, self.row_id)
         header = self.header
         parts = (person(header.patient_name), header.patient_id, header.study_date, file_name(self.outcome.ref))
         self.searched = " ".join(parts).casefold()

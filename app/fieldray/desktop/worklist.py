@@ -22,10 +22,10 @@ from fieldray.desktop.class_shape import class_icon
 from fieldray.desktop.formatting import category_word
 from fieldray.desktop.style import Theme
 from fieldray.desktop.widgets import PlainButton, name_surface, push_button
-from fieldray.desktop.work_row import ORDER, WorkRow
+from fieldray.desktop.work_row import WorkRow
 from fieldray.desktop.worklist_delegate import CLASS_ROOM, ROW_HEIGHT, WorkListDelegate
 from fieldray.desktop.worklist_model import KEYS, WorkListModel
-from fieldray.domain.finding import Category
+from fieldray.domain.finding import WORK_LIST_ORDER, Category
 from fieldray.translation import Translator
 
 # Width of a column, and how wide the list must be for it to be shown of itself.
@@ -45,7 +45,7 @@ class FilterBar(QWidget):
         layout = QGridLayout(self)
         layout.setContentsMargins(8, 8, 8, 8)
         layout.setSpacing(6)
-        shown: tuple[Category | None, ...] = (None, *ORDER)
+        shown: tuple[Category | None, ...] = (None, *WORK_LIST_ORDER)
         for category in shown:
             button = push_button("", role="filter")
             button.setCheckable(True)
@@ -99,7 +99,7 @@ def class_width(translator: Translator, font: QFont) -> int:
     strong = QFont(font)
     strong.setWeight(QFont.Weight.DemiBold)
     measure = QFontMetrics(strong).horizontalAdvance
-    return max(measure(category_word(translator, category)) for category in ORDER) + CLASS_ROOM
+    return max(measure(category_word(translator, category)) for category in WORK_LIST_ORDER) + CLASS_ROOM
 
 
 class WorkTable(QTableView):

@@ -11,8 +11,8 @@ from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersisten
 
 from fieldray.desktop.formatting import backend_name, category_word, date, file_name, number, person, view_label
 from fieldray.desktop.widgets import plain, plain_tip
-from fieldray.desktop.work_row import ORDER, WorkRow
-from fieldray.domain.finding import Category
+from fieldray.desktop.work_row import WorkRow
+from fieldray.domain.finding import WORK_LIST_ORDER, Category
 from fieldray.domain.run import Verdict
 from fieldray.translation import Translator
 
@@ -140,7 +140,7 @@ class WorkListModel(QAbstractTableModel):
 
     def counts(self) -> dict[Category, int]:
         """The number of images by class, whatever is filtered."""
-        return {category: self._counts[category] for category in ORDER}
+        return {category: self._counts[category] for category in WORK_LIST_ORDER}
 
     def total(self) -> int:
         """The number of images, whatever is filtered."""

@@ -27,6 +27,10 @@ Category = Literal["abnormal", "unsure", "normal", "not_assessed", "refused", "f
 BORDERLINE_SCORE: Final = 0.05
 BORDERLINE_DISTANCE: Final = 0.015  # as a share of the gate's limit
 _EPSILON = 1e-7
+# Which finding decides an image with several labels: the first of these decisions, then the highest score.
+_MOST_URGENT_FIRST: Final[tuple[Decision, ...]] = ("above", "unsure", "not_assessed", "below")
+# The order of a work list: what needs eyes first comes first. Normal images are last of those read, never hidden.
+WORK_LIST_ORDER: Final[tuple[Category, ...]] = ("abnormal", "unsure", "not_assessed", "normal", "refused", "failed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,3 +158,10 @@ class Failed:
 
 
 Outcome = Screened | Refused | Failed
+
+
+def leading_finding(outcome: Outcome) -> Finding | None:
+    """The finding that decides an image's category; None for an image that was not screened."""
+    if not isinstance(outcome, Screened) or not outcome.findings:
+        return None
+    return min(outcome.findings, key=lambda found: (_MOST_URGENT_FIRST.index(found.decision), -found.score))

@@ -54,7 +54,6 @@ class Image:
     value_offset: float = 0.0
     spacing_mm: tuple[float, float] | None = None
     view: str = ""
-    is_colour: bool = False
     step: int = 1
     is_approximate: bool = False
     full_rows: int = 0

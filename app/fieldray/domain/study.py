@@ -1,4 +1,4 @@
-"""Studies and the images in them, before any pixel is read."""
+"""Images and the studies they belong to, before any pixel is read."""
 
 from __future__ import annotations
 
@@ -72,15 +72,3 @@ class ImageRef:
     def study_key(self) -> str:
         """The study this image belongs to: its Study Instance UID, else its own key (a study of one)."""
         return self.header.study_instance_uid or self.key
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Study:
-    """Images that belong together, in the order they were found."""
-
-    key: str
-    images: tuple[ImageRef, ...]
-
-    def __post_init__(self) -> None:
-        if not self.images:
-            raise ValueError("a study has at least one image")

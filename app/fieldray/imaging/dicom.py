@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
-import warnings
+from collections.abc import Iterator
 from typing import Any, Final
 
+import PIL.Image
 from numpy.typing import NDArray
 from pydicom.dataset import Dataset
 from pydicom.pixels import apply_color_lut
@@ -14,11 +16,18 @@ from fieldray.domain.image import Image
 from fieldray.errors import FieldrayError, Unreadable, Unusable
 from fieldray.imaging import dicom_grey
 from fieldray.imaging.codec import codec_of
-from fieldray.imaging.dicom_fields import text, whole_number
-from fieldray.imaging.dicom_header import DicomHeader, inflated, read_header
+from fieldray.imaging.dicom_header import (
+    LENIENT_PYDICOM,
+    DicomHeader,
+    SharedContext,
+    inflated,
+    read_header,
+    text,
+    whole_number,
+)
 from fieldray.imaging.dicom_stored import Shape, compressed_frame, pixel_value, shape_of, stored_values
-from fieldray.imaging.grey import grey_of_colour
 from fieldray.imaging.limits import MAX_FILE_BYTES
+from fieldray.imaging.raster import grey_of_colour
 from fieldray.imaging.reduction import TargetSize, largest_reduction
 from fieldray.reasons import reason
 
@@ -44,14 +53,26 @@ _KEYWORDS: Final = (
 )
 
 
+@contextlib.contextmanager
+def _without_pillows_limit() -> Iterator[None]:
+    limit = PIL.Image.MAX_IMAGE_PIXELS
+    PIL.Image.MAX_IMAGE_PIXELS = None
+    try:
+        yield
+    finally:
+        PIL.Image.MAX_IMAGE_PIXELS = limit
+
+
+# Sizes are checked before a decoder sees a frame, with one limit for all kinds of files.
+_OWN_LIMIT_FOR_PILLOW: Final = SharedContext(_without_pillows_limit)
+
+
 def decode_dicom(data: bytes, *, frame: int = 0, needed: TargetSize | None = None) -> Image:
     """Decode one frame of a DICOM file, with or without preamble and file meta information; see `decode`.
 
     Raises Unreadable; Unusable `colour` or `no_pixel_data`.
     """
-    with warnings.catch_warnings():
-        # pydicom warns of what it repairs; what matters here is in the image's notes or in the reason.
-        warnings.simplefilter("ignore")
+    with LENIENT_PYDICOM, _OWN_LIMIT_FOR_PILLOW:
         try:
             return _decode(data, frame, needed)
         except (FieldrayError, MemoryError):

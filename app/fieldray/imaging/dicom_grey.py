@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydicom.dataset import Dataset
 
 from fieldray.domain.image import Image, Window, WindowFunction
-from fieldray.imaging.dicom_fields import first_value, items, number, numbers, text, whole_number
+from fieldray.imaging.dicom_header import first_value, items, number, numbers, text, whole_number
 from fieldray.imaging.reduction import block_means
 
 KEYWORDS: Final = (

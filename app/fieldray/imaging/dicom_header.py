@@ -1,16 +1,20 @@
-"""The part of a DICOM file before its pixel data, read with a bound on everything a hostile file could inflate.
+"""The part of a DICOM file before its pixel data, with limits on everything that a hostile file could inflate.
 
-pydicom parses the elements; what it reads from never gives more than is there, never reads more than a header may
-hold, and a deflated data set is inflated only up to a limit (pydicom alone would inflate and allocate at will).
+pydicom parses the elements. The stream it reads from never gives more than is there, nor more than a header may hold,
+and a deflated data set is inflated only up to a limit. On its own pydicom would inflate and allocate without limits.
 """
 
 from __future__ import annotations
 
 import io
 import logging
+import math
 import struct
+import threading
+import warnings
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
@@ -23,10 +27,6 @@ from pydicom.uid import ImplicitVRLittleEndian as ImplicitLittle
 
 from fieldray.imaging.limits import MAX_HEADER_BYTES
 
-# pydicom reports every departure from the standard, with the value: names of patients do not belong in a log.
-logging.getLogger("pydicom").setLevel(logging.CRITICAL + 1)
-config.settings.reading_validation_mode = config.IGNORE
-
 UNDEFINED_LENGTH: Final = 0xFFFFFFFF
 _PIXEL_DATA: Final = 0x7FE00010
 _PIXEL_TAGS: Final = frozenset({0x7FE00008, 0x7FE00009, _PIXEL_DATA})
@@ -34,6 +34,51 @@ _SYNTAX: Final = 0x00020010
 _MEDIA_CLASS: Final = 0x00020002
 _LONG_REPRESENTATIONS: Final = frozenset(b"OB OD OF OL OV OW SQ SV UC UN UR UT UV".split())
 _MAX_READS: Final = 400_000
+
+
+class SharedContext:
+    """A context for what holds in the whole process, such as a library's settings: entered once for all threads.
+
+    The first to enter makes the change, the last to leave undoes it.
+    """
+
+    def __init__(self, change: Callable[[], AbstractContextManager[None]]) -> None:
+        self._change = change
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._undo = ExitStack()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._undo.enter_context(self._change())
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                self._undo.close()
+
+
+@contextmanager
+def _lenient_and_silent() -> Iterator[None]:
+    log, settings = logging.getLogger("pydicom"), config.settings
+    level, mode = log.level, settings.reading_validation_mode
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        log.setLevel(logging.CRITICAL + 1)
+        settings.reading_validation_mode = config.IGNORE
+        try:
+            yield
+        finally:
+            settings.reading_validation_mode = mode
+            log.setLevel(level)
+
+
+# pydicom reports every departure from the standard, and archives are full of them. It logs the values as well, and
+# names of patients do not belong in a log. What matters is in the image's notes or in the reason.
+LENIENT_PYDICOM: Final = SharedContext(_lenient_and_silent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,3 +236,76 @@ def _pixel_element(stream: _BoundedStream, *, is_implicit: bool, order: str) -> 
     else:
         (length,) = struct.unpack(order + "I", stream.read(4).rjust(4, b"\0"))
     return PixelElement(tag, representation.decode("ascii", "replace"), stream.tell(), length)
+
+
+# ---- single values, of a data set that may hold wrong types, several values or damaged numbers
+
+
+_TEXT_LIMIT = 200
+
+
+def text(dataset: Dataset, keyword: str) -> str:
+    """The value as one line of text, empty where there is none or it cannot be read."""
+    value = first_value(dataset, keyword)
+    plain = "" if value is None else str(value)
+    return "".join(letter if letter.isprintable() else " " for letter in plain).strip()[:_TEXT_LIMIT]
+
+
+def texts(dataset: Dataset, keyword: str) -> list[str]:
+    """All values as text."""
+    value = _value(dataset, keyword)
+    return [value] if isinstance(value, str) else [str(entry) for entry in _as_list(value)]
+
+
+def whole_number(dataset: Dataset, keyword: str, default: int = 0) -> int:
+    """The value as a whole number, `default` where there is none."""
+    value = number(dataset, keyword)
+    return default if value is None else int(value)
+
+
+def number(dataset: Dataset, keyword: str) -> float | None:
+    """The first value as a finite number, or None."""
+    return _as_number(first_value(dataset, keyword))
+
+
+def numbers(dataset: Dataset, keyword: str) -> list[float]:
+    """All values that are finite numbers."""
+    values = _value(dataset, keyword)
+    listed = [values] if values is None or isinstance(values, str | bytes | int | float) else _as_list(values)
+    return [value for value in map(_as_number, listed) if value is not None]
+
+
+def items(dataset: Dataset, keyword: str) -> list[Dataset]:
+    """The items of a sequence, none where it is absent or damaged."""
+    value = _value(dataset, keyword)
+    return [item for item in _as_list(value) if isinstance(item, Dataset)]
+
+
+def first_value(dataset: Dataset, keyword: str) -> Any:
+    """The value, or the first of several; None where there is none or it cannot be converted."""
+    value = _value(dataset, keyword)
+    if value is None or isinstance(value, str | bytes) or not hasattr(value, "__len__") or hasattr(value, "components"):
+        return value
+    return value[0] if len(value) else None
+
+
+def _value(dataset: Dataset, keyword: str) -> Any:
+    try:
+        return dataset.get(keyword)
+    except Exception:  # pydicom converts on access, and raises whatever the damaged bytes lead it to
+        return None
+
+
+def _as_list(value: Any) -> list[Any]:
+    try:
+        return list(value)
+    except TypeError:
+        return [] if value is None else [value]
+
+
+def _as_number(value: Any) -> float | None:
+    try:
+        converted = float(value)
+    except (TypeError, ValueError):
+        return None
+    return converted if math.isfinite(converted) else None

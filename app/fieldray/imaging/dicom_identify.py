@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, BinaryIO, Final
@@ -12,8 +11,7 @@ from pydicom.uid import DeflatedExplicitVRLittleEndian
 
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import FieldrayError, Unreadable, Unusable
-from fieldray.imaging.dicom_fields import items, text, texts, whole_number
-from fieldray.imaging.dicom_header import DicomHeader, read_header
+from fieldray.imaging.dicom_header import LENIENT_PYDICOM, DicomHeader, items, read_header, text, texts, whole_number
 from fieldray.imaging.limits import MAX_FRAMES, MAX_INDEX_RECORDS, MAX_INFLATED_HEADER_BYTES
 from fieldray.reasons import reason
 
@@ -46,9 +44,7 @@ def identify_dicom(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | tuple[tu
 
     Raises OSError; Unreadable for a damaged header, Unusable where there is no image or too many frames.
     """
-    with warnings.catch_warnings():
-        # pydicom warns of every departure from the standard; archives are full of them.
-        warnings.simplefilter("ignore")
+    with LENIENT_PYDICOM:
         try:
             header = _header(stream)
             if header.media_class == _INDEX_CLASS:

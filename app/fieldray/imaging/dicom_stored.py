@@ -23,8 +23,7 @@ from pydicom.uid import UID, ExplicitVRBigEndian
 
 from fieldray.errors import Unreadable, Unusable
 from fieldray.imaging.codec import Codec, Frame, codec_of, decoded, not_supported
-from fieldray.imaging.dicom_fields import text, whole_number
-from fieldray.imaging.dicom_header import DicomHeader
+from fieldray.imaging.dicom_header import DicomHeader, text, whole_number
 from fieldray.imaging.limits import check_pixel_count
 from fieldray.reasons import reason
 

@@ -115,7 +115,6 @@ _IMAGE_FIELDS = (
     "value_scale",
     "value_offset",
     "view",
-    "is_colour",
     "step",
     "is_approximate",
     "full_rows",

@@ -44,7 +44,7 @@ def _begins_with_element(head: bytes) -> bool:
     if len(head) < 12:
         return False
     group, element = struct.unpack("<HH", head[:4])
-    if (group, element) in ((0x0200, element), (0x0800, element)):
+    if group in (0x0200, 0x0800):  # big-endian, which is always written with value representations
         return head[4:6] in _VALUE_REPRESENTATIONS
     if group not in (0x0002, 0x0008):
         return False

@@ -11,7 +11,7 @@ import datetime
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from fieldray.domain.finding import Category, Decision, Failed, Finding, Outcome, Screened
+from fieldray.domain.finding import Category, Failed, Finding, Outcome, Screened, leading_finding
 from fieldray.domain.run import EarlierVerdict, Run, RunSpec, StoredResult
 from fieldray.domain.study import ImageRef
 
@@ -24,8 +24,6 @@ CATEGORY_TEXTS: Final[Mapping[Category, str]] = {
     "refused": "refused",
     "failed": "failed",
 }
-# Which finding speaks for an image with several labels: the most urgent decision, then the highest score.
-_URGENCY: Final[Mapping[Decision, int]] = {"above": 3, "unsure": 2, "not_assessed": 1, "below": 0}
 
 Value = str | int | float | None
 
@@ -39,13 +37,6 @@ def image_name(ref: ImageRef) -> str:
     """SOP Instance UID, else the file's name; with the frame's number (from 0) where there are several."""
     name = ref.header.sop_instance_uid or (ref.member or ref.path.name).rpartition("/")[2]
     return f"{name}#{ref.frame}" if ref.header.number_of_frames > 1 else name
-
-
-def leading_finding(outcome: Outcome) -> Finding | None:
-    """The finding that speaks for the image, None if it was not screened."""
-    if not isinstance(outcome, Screened) or not outcome.findings:
-        return None
-    return max(outcome.findings, key=lambda finding: (_URGENCY[finding.decision], finding.score))
 
 
 def image_line(outcome: Outcome, *, pack: str, model_sha256: str) -> dict[str, object]:

@@ -17,9 +17,17 @@ from typing import Final
 from fieldray.errors import StorageProblem
 from fieldray.file_lock import FileLock, HeldError
 from fieldray.reasons import Reason, reason
+from fieldray.store.database import (
+    COMPANIONS,
+    MIGRATIONS,
+    companions,
+    damage_mark,
+    free_name,
+    open_database,
+    storage_problems,
+    transaction,
+)
 from fieldray.store.rows import outcome_of, run_of
-from fieldray.store.schema import MIGRATIONS, damage_mark, open_database, storage_problems, transaction
-from fieldray.store.watched import COMPANIONS, companions, free_name
 
 log = logging.getLogger(__name__)
 

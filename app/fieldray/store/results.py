@@ -23,7 +23,9 @@ from typing import Self, TypeVar
 from fieldray.domain.events import RunState
 from fieldray.domain.finding import Category, Outcome
 from fieldray.domain.run import EarlierVerdict, Run, RunSpec, StoredResult, Verdict
+from fieldray.file_lock import FileLock, HeldError
 from fieldray.reasons import Reason
+from fieldray.store.database import damage_noticed, open_database, storage_problems, transaction
 from fieldray.store.rows import (
     image_text,
     outcome_columns,
@@ -34,8 +36,6 @@ from fieldray.store.rows import (
     spec_text,
     verdict_columns,
 )
-from fieldray.store.run_lock import RunLocks
-from fieldray.store.schema import damage_noticed, open_database, storage_problems, transaction
 
 T = TypeVar("T")
 
@@ -316,3 +316,43 @@ def _stored(row: sqlite3.Row) -> StoredResult:
         is_resumed=bool(row["is_resumed"]),
         verdict=Verdict(choice=row["choice"], note=row["note"]) if row["choice"] else None,
     )
+
+
+# ---- who works on a run
+
+
+class RunLocks:
+    """The runs that this store holds. Methods raise OSError where the files cannot be written."""
+
+    def __init__(self, database: Path) -> None:
+        self._database = database
+        self._held: dict[int, FileLock] = {}
+        self.rival: str | None = None
+
+    def compare_runs(self, run_id: int) -> bool:
+        """Whether the run is held by this store now; if not, `rival` is the process that holds it."""
+        if run_id in self._held:
+            return True
+        try:
+            self._held[run_id] = FileLock(self._path(run_id), holder=str(os.getpid()))
+        except HeldError as error:
+            self.rival = error.holder
+            return False
+        return True
+
+    def finish(self, run_id: int) -> None:
+        """The run is finished, and was committed as such: nobody will hold it again."""
+        lock = self._held.pop(run_id, None)
+        if lock:
+            lock.release()  # Windows deletes no open file
+            with contextlib.suppress(OSError):
+                self._path(run_id).unlink(missing_ok=True)
+
+    def release(self) -> None:
+        """Give all back."""
+        for lock in self._held.values():
+            lock.release()
+        self._held.clear()
+
+    def _path(self, run_id: int) -> Path:
+        return self._database.with_name(f"{self._database.name}.run-{run_id}.lock")

@@ -7,29 +7,19 @@ import hashlib
 import json
 import os
 import sqlite3
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.domain.finding import Category, Failed, Finding, Outcome, ReadFacts, Refused, Screened
+from fieldray.domain.finding import WORK_LIST_ORDER, Failed, Finding, Outcome, ReadFacts, Refused, Screened
 from fieldray.domain.image import PixelMap
 from fieldray.domain.model import Estimate, OperatingPoint
 from fieldray.domain.run import Run, RunSpec, Verdict
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.reasons import Reason, reason
 
-# The order of a work list: what needs eyes first on top.
-RANK: Final[Mapping[Category, int]] = {
-    "abnormal": 0,
-    "unsure": 1,
-    "not_assessed": 2,
-    "normal": 3,
-    "refused": 4,
-    "failed": 5,
-}
 _HEADER_FIELDS: Final = frozenset(field.name for field in dataclasses.fields(ImageHeader))
 
 
@@ -40,7 +30,7 @@ def outcome_columns(outcome: Outcome) -> dict[str, Any]:
         "image_key": image_key(outcome.ref),
         "status": outcome.status,
         "category": outcome.category,
-        "rank": RANK[outcome.category],
+        "rank": WORK_LIST_ORDER.index(outcome.category),
         "score": None,
         "stage": outcome.stage if isinstance(outcome, Failed) else None,
         "reason": None if isinstance(outcome, Screened) else reason_text(outcome.reason),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -27,9 +28,11 @@ from fieldray.imaging.codec import CODECS, Codec, Frame, codec_of
 from fieldray.imaging.codecs.htj2k import decode_high_throughput
 from fieldray.imaging.codecs.jpeg2000 import decode_wavelets
 from fieldray.imaging.decode import decode
+from fieldray.imaging.dicom_header import SharedContext
+from fieldray.imaging.identify import identify
+from fieldray.imaging.image_files import put_frame
 from fieldray.imaging.reduction import TargetSize, largest_reduction, target_size
 from fieldray.imaging.synthetic import chest_phantom, image_dataset
-from fieldray.imaging.transcoding import put_frame
 from fieldray.reasons import reason
 from phantoms import LOSSLESS, LOSSY, write_dicom
 
@@ -245,3 +248,33 @@ def test_lossless_jpeg_in_colour_is_read_by_the_plugin_that_is_added_when_needed
     path = write_dicom(tmp_path / "image.dcm", IMAGE, transfer_syntax=JPEGLossless, photometric="RGB")
     np.testing.assert_array_equal(_read(path), IMAGE >> 4)
     assert "libjpeg-turbo" in get_decoder(JPEGLossless).available_plugins
+
+
+def test_settings_hold_until_the_last_one_inside_has_left() -> None:
+    state: list[str] = []
+
+    @contextlib.contextmanager
+    def change() -> Iterator[None]:
+        state.append("ours")
+        yield
+        state.append("theirs")
+
+    shared = SharedContext(change)
+    with shared:
+        with shared:
+            assert state == ["ours"]
+        assert state == ["ours"]
+    assert state == ["ours", "theirs"]
+    with pytest.raises(OSError), shared:
+        raise OSError
+    assert state == ["ours", "theirs"] * 2
+
+
+def test_no_name_of_a_patient_gets_into_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = write_dicom(tmp_path / "image.dcm", IMAGE, changes={"PatientName": "Doe^Jane", "StudyDate": "Doe^Jane"})
+    caplog.clear()  # of what pydicom says while it writes
+    with caplog.at_level("DEBUG"):
+        _read(path)
+        with path.open("rb") as stream:
+            identify(stream, ImageRef(path=path))
+    assert "Doe" not in caplog.text

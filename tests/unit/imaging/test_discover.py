@@ -14,7 +14,7 @@ from pydicom.uid import ExplicitVRLittleEndian
 
 from fieldray.domain.study import ImageRef
 from fieldray.errors import UsageProblem
-from fieldray.imaging.discover import discover, group
+from fieldray.imaging.discover import discover
 from fieldray.imaging.source import open_file
 from fieldray.imaging.synthetic import chest_phantom
 from phantoms import write_bad_inputs, write_collection, write_dicom, write_index
@@ -149,8 +149,9 @@ def test_studies_are_grouped_and_loose_files_stand_alone(tmp_path: Path) -> None
     for name, number in (("a.dcm", 1), ("b.dcm", 2), ("c.dcm", 1)):
         write_dicom(tmp_path / name, IMAGE, number=number)
     (tmp_path / "d.txt").write_text("x")
-    studies = group(discover([tmp_path]))
-    assert [[ref.path.name for ref in study.images] for study in studies] == [["a.dcm", "c.dcm"], ["b.dcm"], ["d.txt"]]
+    keys = {ref.path.name: ref.study_key for ref in discover([tmp_path])}
+    assert keys["a.dcm"] == keys["c.dcm"]
+    assert len(set(keys.values())) == 3
 
 
 def test_it_streams(tmp_path: Path) -> None:

@@ -14,8 +14,7 @@ from typing import BinaryIO
 import pytest
 
 from fieldray.domain.study import ImageRef
-from fieldray.imaging.discover import discover
-from fieldray.imaging.folders import NamesInAnyCase
+from fieldray.imaging.discover import NamesInAnyCase, discover
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.reasons import OF_FOLDERS, Reason
 from phantoms import write_dicom, write_index

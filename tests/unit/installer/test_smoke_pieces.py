@@ -23,7 +23,7 @@ from clean_root import Done, plain_address
 from expectation import APT, Unexpected, expect
 from fieldray.imaging.codecs.jpeg_lossless import decode_lossless_jpeg
 from fieldray.imaging.codecs.rle import decode_run_lengths
-from fieldray.imaging.grey_png import decode_grey_png
+from fieldray.imaging.raster import decode_grey_png
 from smoke_test import missing_packages
 
 

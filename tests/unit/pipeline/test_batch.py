@@ -33,8 +33,8 @@ from fieldray.pipeline.export import export_run
 from fieldray.pipeline.screen import screen_image
 from fieldray.pipeline.statistics import Statistics
 from fieldray.reasons import Reason, reason
+from fieldray.store.database import damage_mark
 from fieldray.store.results import ResultQuery, ResultStore
-from fieldray.store.schema import damage_mark
 from outcomes import run_spec
 from tiny_models import tiny_model
 

@@ -15,9 +15,9 @@ import pytest
 
 from fieldray.domain.run import Verdict
 from fieldray.errors import StorageProblem
+from fieldray.store.database import damage_mark, open_database
 from fieldray.store.mending import mend
 from fieldray.store.results import ResultQuery, ResultStore
-from fieldray.store.schema import damage_mark, open_database
 from outcomes import image_ref, run_spec, screened
 
 SPEC = run_spec()
@@ -192,7 +192,7 @@ def test_a_store_that_is_a_link_is_refused(tmp_path: Path, ending: str) -> None:
 BEGIN = """
 import sys
 from pathlib import Path
-from fieldray.store.schema import open_database
+from fieldray.store.database import open_database
 print("ready", flush=True)
 sys.stdin.readline()
 for number in range(20):

@@ -17,8 +17,8 @@ from fieldray.domain.finding import Finding, Outcome, Screened
 from fieldray.domain.run import EarlierVerdict, Verdict
 from fieldray.domain.study import ImageHeader
 from fieldray.reasons import reason
+from fieldray.store.database import MIGRATIONS, open_database
 from fieldray.store.results import ResultQuery, ResultStore
-from fieldray.store.schema import MIGRATIONS, open_database
 from outcomes import POINT, failed, image_ref, read_facts, refused, run_spec, screened
 
 SPEC = run_spec()

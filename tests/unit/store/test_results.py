@@ -14,8 +14,8 @@ from fieldray.domain.run import Verdict
 from fieldray.domain.study import ImageHeader
 from fieldray.errors import StorageProblem
 from fieldray.reasons import reason
+from fieldray.store.database import open_database
 from fieldray.store.results import ResultQuery, ResultStore
-from fieldray.store.schema import open_database
 from outcomes import failed, image_ref, read_facts, refused, run_spec, screened
 
 SPEC = run_spec()

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image as Picture
 from PIL.PngImagePlugin import PngInfo
 
-from fieldray.imaging.grey_png import decode_grey_png
+from fieldray.imaging.raster import decode_grey_png
 
 GREY = (np.add.outer(np.arange(50), 3 * np.arange(70)) % 256).astype(np.uint8)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fieldray.errors import StorageProblem
-from fieldray.store.schema import MIGRATIONS, open_database, storage_problems
+from fieldray.store.database import MIGRATIONS, open_database, storage_problems
 
 
 def test_a_new_file_has_the_newest_version_and_is_for_this_user_only(tmp_path: Path) -> None:
