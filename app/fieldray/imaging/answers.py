@@ -1,4 +1,8 @@
-"""What the parent and the child of reading say to each other, on the parent's side; the child's is `service`."""
+"""The messages between the program and a child process that reads files: this is the program's side.
+
+The child's side is `service`. It is a module of its own because it imports every decoder, which the program itself
+never needs.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +21,9 @@ from fieldray.reasons import Reason
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class ReadResult:
-    """What reading gave: a tensor, or the reason why there is none; `facts` hold what is known either way.
+    """The outcome of reading: a tensor, or the reason why there is none. `facts` hold what is known either way.
 
-    ref             with the kind and the header of the bytes that were read; None where none were, or nobody asked
+    ref             with the kind and the header of the bytes that were read; None if none were read, or nobody asked
     is_approximate  whether the file in full would give a slightly different tensor
     """
 
@@ -33,12 +37,12 @@ class ReadResult:
 
 
 def image_request(ref: ImageRef, *, content_sha256: str) -> Message:
-    """How `imaging.service.handle` is asked for an image at full resolution."""
+    """Ask `imaging.service.handle` for an image at full resolution."""
     return Message({"ask": "image", "content_sha256": content_sha256, **_place(ref)})
 
 
 def read_request(ref: ImageRef, spec: InputSpec, *, rules: HeaderRules | None, detail: Detail) -> Message:
-    """How it is asked to read, check and prepare an image."""
+    """Ask it to read, check and prepare an image."""
     body = {"spec": _values(spec), "detail": detail, "frames": ref.header.number_of_frames, **_place(ref)}
     return Message({"ask": "read", "rules": asdict(rules) if rules else None, **body})
 
@@ -48,12 +52,12 @@ def _place(ref: ImageRef) -> dict[str, Any]:
 
 
 def hash_request(ref: ImageRef) -> Message:
-    """What it is asked for the hash of a file's bytes."""
+    """Ask it for the hash of a file's bytes."""
     return Message({"ask": "hash", "path": str(ref.path), "member": ref.member, "frame": ref.frame})
 
 
 def hash_of(answer: Message) -> str:
-    """What it answered to that: SHA-256, hex."""
+    """Its answer to that: SHA-256, hex."""
     return str(answer.body["content_sha256"])
 
 
@@ -62,13 +66,13 @@ def _values(spec: InputSpec) -> dict[str, Any]:
 
 
 def no_tensor(error: FieldrayError, *, content_sha256: str) -> ReadResult:
-    """The result where no child answered, or only that it could not."""
+    """The result if no child answered, or the child answered that it could not."""
     facts = ReadFacts(content_sha256=content_sha256)
     return ReadResult(tensor=None, facts=facts, problem=error.reason, problem_is_refusal=isinstance(error, Unusable))
 
 
 def read_result(answer: Message, ref: ImageRef) -> ReadResult:
-    """What the child answered to a read of `ref`."""
+    """The child's answer to a read of `ref`."""
     body = answer.body
     header = ImageHeader(**body["header"]) if "header" in body else None
     problem = body["problem"]
@@ -96,7 +100,7 @@ def read_result(answer: Message, ref: ImageRef) -> ReadResult:
 
 
 def image_of(answer: Message) -> Image:
-    """What it answered to the question for an image."""
+    """Its answer to the request for an image."""
     fields: Mapping[str, Any] = answer.body
     window, spacing = fields["window"], fields["spacing_mm"]
     return Image(

@@ -1,8 +1,9 @@
-"""Zip files: listed without unpacking, members only ever read into memory, every size bounded before.
+"""Zip files: listed without unpacking, with members read into memory only, and every size checked first.
 
-Python's `zipfile` reads the listing. It does not unpack: it hands bzip2 and LZMA whole blocks and takes whatever they
-give, so a kilobyte may become gigabytes. Here no call gives more than is asked for, whatever sizes a file states.
-A member's name is a label and never a path: nothing is written, so hostile names can do no harm.
+Python's `zipfile` reads the listing only. It is not used for unpacking, because it gives bzip2 and LZMA whole blocks
+and accepts whatever comes out, so a kilobyte may become gigabytes. Here no call returns more than was asked for,
+whatever sizes a file states. A member's name is a label and never a path: nothing is written, so hostile names can do
+no harm.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ _LOCAL_MARK: Final = b"PK\x03\x04"
 _IS_ENCRYPTED: Final = 0x1 | 0x40 | 0x2000
 _IS_PATCH: Final = 0x20
 _DAMAGE: Final = (zlib.error, lzma.LZMAError, EOFError, struct.error, OverflowError, ValueError)
-# An image that is mostly black may shrink a thousandfold while it is small; nothing large does.
+# A small image that is mostly black may shrink a thousandfold. Nothing large does.
 _MAX_RATIO: Final = 300
 _RATIO_COUNTS_FROM_BYTES: Final = 64 * 2**20
 _PACKED_BYTES: Final = 2**16
 _PART_BYTES: Final = 2**20
-# As much as the strongest setting of 7-Zip asks for; the decoder needs it for itself.
+# As much as the strongest setting of 7-Zip needs; the decoder allocates it.
 _MAX_DICTIONARY_BYTES: Final = 64 * 2**20
 
 
@@ -58,7 +59,7 @@ class Directory:
     """What a zip lists, without its folders.
 
     names    sorted
-    doubles  names under which there are several files that differ; `by_name` has the last of them, as every tool does
+    doubles  names of several files with different contents; `by_name` has the last one, as in every tool
     """
 
     by_name: Mapping[str, Member]
@@ -74,14 +75,14 @@ class Archive:
     directory: Directory
 
     def read(self, name: str, *, limit: int | None = None) -> bytes:
-        """The first `limit` bytes of a member, all of it without a limit. Raises as `parts`."""
+        """The first `limit` bytes of a member, or all of it. Raises the same as `parts`."""
         whole = io.BytesIO()
         for part in self.parts(name, limit=limit):
             whole.write(part)
         return whole.getvalue()
 
     def parts(self, name: str, *, limit: int | None = None) -> Iterator[bytes]:
-        """The same in pieces of at most a megabyte; the checksum is checked where the whole member was asked for.
+        """The same in pieces of at most a megabyte. The checksum is verified if the whole member was asked for.
 
         Raises OSError; Unreadable `missing`, `encrypted`, `empty`, `file_too_large`, `unsupported_compression`,
         `damaged`.
@@ -102,7 +103,7 @@ class Archive:
 
 
 def open_archive(stream: BinaryIO) -> Archive:
-    """The zip in `stream`; the listing of the zip that was opened last in this process is kept, and not read again.
+    """The zip in `stream`. The listing of the last zip opened in this process is kept and not read again.
 
     Raises OSError; Unreadable `damaged`, `too_large` or `too_many_members`.
     """
@@ -118,7 +119,7 @@ class _Opened:
 
 
 def _identity(stream: BinaryIO) -> tuple[object, ...]:
-    """Of the file as it is now; of nothing else where the stream is no file."""
+    """What identifies the file in its present state; unique if the stream is not a file."""
     try:
         state = os.fstat(stream.fileno())
     except io.UnsupportedOperation:
@@ -159,7 +160,7 @@ def _member(entry: zipfile.ZipInfo) -> Member:
 
 
 def _check_member(member: Member) -> None:
-    """Raise Unreadable for what is not unpacked: encrypted, empty, or far larger than it is packed."""
+    """Raise Unreadable for an encrypted or empty member, or one that is far larger than its packed bytes."""
     if member.flags & _IS_ENCRYPTED:
         raise Unreadable(reason("encrypted"))
     check_file_size(member.size_bytes)
@@ -174,7 +175,7 @@ def _check_count(count: int) -> None:
 
 
 def _check_directory(stream: BinaryIO) -> None:
-    """Hold the listing's stated size against a limit before `zipfile` loads it (APPNOTE 4.3.14 and 4.3.16)."""
+    """Check the stated size of the listing before `zipfile` loads it (APPNOTE 4.3.14 and 4.3.16)."""
     size = stream.seek(0, io.SEEK_END)
     stream.seek(max(0, size - _END_SEARCH_BYTES))
     tail = stream.read(_END_SEARCH_BYTES)
@@ -225,7 +226,7 @@ class _Stored:
 
 
 class _Inflater:
-    """`zlib` with the same face."""
+    """`zlib` with the same interface."""
 
     def __init__(self) -> None:
         self._inner = zlib.decompressobj(-zlib.MAX_WBITS)
@@ -243,7 +244,7 @@ class _Inflater:
 
 
 def _unpacked(stream: BinaryIO, member: Member, limit: int | None) -> Iterator[bytes]:
-    """Raises one of `_DAMAGE` where there is less than the listing states, or something else."""
+    """The member in pieces. Raises one of `_DAMAGE` if there is less than the listing states, or something else."""
     if member.offset < 0:
         raise ValueError("no member begins before the file")
     position = member.offset + _LOCAL_HEADER.size
@@ -290,7 +291,7 @@ def _unpacker(stream: BinaryIO, member: Member, position: int) -> tuple[_Unpacke
 
 
 def _lzma_unpacker(head: bytes) -> _Unpacker:
-    """From the version and the properties that LZMA data begin with in a zip (APPNOTE 5.8)."""
+    """LZMA data in a zip begin with a version and properties (APPNOTE 5.8)."""
     length, properties = struct.unpack("<2xH5s", head)
     (dictionary_bytes,) = struct.unpack("<I", properties[1:])
     if length != len(properties):
@@ -298,5 +299,5 @@ def _lzma_unpacker(head: bytes) -> _Unpacker:
     if dictionary_bytes > _MAX_DICTIONARY_BYTES:
         raise Unreadable(reason("unsupported_compression", name=f"LZMA, {dictionary_bytes // 2**20} MB"))
     unpacker = lzma.LZMADecompressor(lzma.FORMAT_ALONE, memlimit=2 * _MAX_DICTIONARY_BYTES)
-    unpacker.decompress(properties + b"\xff" * 8)  # of a length that is not stated: as much is taken as is wanted
+    unpacker.decompress(properties + b"\xff" * 8)  # the length is unknown: as much is taken as is wanted
     return unpacker

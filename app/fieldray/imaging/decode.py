@@ -12,11 +12,24 @@ from fieldray.reasons import reason
 
 
 def decode(data: bytes, ref: ImageRef, *, needed: TargetSize | None = None) -> Image:
-    """Decode one image, what it is being told from `data`; `ref.frame` chooses among several frames.
+    """Decode one image.
 
-    needed  allows a lower resolution, by the rule of `reduction`: what a tensor needs (`reduction.target_size`); full
-            resolution without it
-    Raises Unreadable (cannot be decoded) and Unusable (colour, no image in it).
+    Parameters
+    ----------
+    data
+        The whole file; its kind is recognised from its first bytes.
+    ref
+        `ref.frame` chooses among several frames.
+    needed
+        Allows a lower resolution, by the rule of `reduction`: what a tensor needs (`reduction.target_size`). Without it
+        the image has full resolution.
+
+    Raises
+    ------
+    Unreadable
+        For what cannot be decoded.
+    Unusable
+        For colour, and for a file without an image.
     """
     if not data:
         raise Unreadable(reason("empty"))

@@ -1,10 +1,9 @@
-"""From folders, files, DICOMDIR indexes and zip files to image references, one after another, no pixel read.
+"""From folders, files, DICOMDIR indexes and zip files to image references, one at a time, without reading pixels.
 
-Nothing is lost: every regular file gives at least one reference, what cannot be used with the reason in it. Left out
-are only the files that systems leave behind (hidden ones, thumbnail caches), the program's own reports, and the indexes
-themselves. A file is recognised by its content, never by its name, and a file that was already given is not given
-again. A folder that cannot be read, or vanishes with its drive, is one reference too: how many images it stands for is
-not known.
+Nothing is lost: every regular file gives at least one reference, with the reason in it if it cannot be used. Only files
+that systems leave behind (hidden files, thumbnail caches), the program's own reports and the indexes themselves are
+left out. A file is recognised by its content, never by its name, and is never given twice. A folder that cannot be
+read, or disappears with its drive, is one reference as well; how many images it stands for is unknown.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from fieldray.imaging.identify import IndexFound, ZipFound, identify
 from fieldray.imaging.source import Opener, file_problem, open_file
 from fieldray.reasons import Reason, reason
 
-# What a read gives when the device below it is gone; unlike EIO these never speak of one bad sector.
+# What a read raises when the device is gone. Unlike EIO, none of these can mean a single bad sector.
 _DEVICE_GONE: Final = frozenset({errno.ENODEV, errno.ENXIO, errno.ENOTCONN, errno.ESHUTDOWN, errno.ESTALE})
 _OWN_REPORT_BYTES: Final = 2**15
 
@@ -39,10 +38,10 @@ def discover(
 ) -> Iterator[ImageRef]:
     """References to every image under `paths`, in sorted order, found while they are asked for.
 
-    members        gives what is in a zip file; raises Unreadable, Unusable for the whole of it. Else it is looked at
-                   in this process
-    is_own_report  by a file's first bytes, where it is no image: whether this program wrote it
-    tell           is told, at the end, what concerns no single image (own_reports, no_image_in)
+    members        lists a zip file; raises Unreadable, Unusable for the whole of it. By default it is read in this
+                   process
+    is_own_report  whether this program wrote a file that is not an image, by the file's first bytes
+    tell           receives, at the end, what concerns no single image (own_reports, no_image_in)
 
     Raises UsageProblem `nothing_to_screen` at once for a path that does not exist; never for what is in a file.
     """
@@ -63,7 +62,7 @@ def _members_here(opener: Opener) -> Members:
 
 
 class _FolderLost(Exception):
-    """A folder on the way to what is visited is not there any more."""
+    """A folder on the path to what is visited no longer exists."""
 
     def __init__(self, depth: int) -> None:
         super().__init__(depth)
@@ -71,14 +70,14 @@ class _FolderLost(Exception):
 
 
 class _Search:
-    """One search: remembers by real path what was given already."""
+    """One search; remembers the real path of every file already given."""
 
     def __init__(self, opener: Opener, members: Members, is_own_report: Callable[[bytes], bool]) -> None:
         self._opener = opener
         self._members = members
         self._is_own_report = is_own_report
         self._seen: set[str] = set()
-        self._way: list[Folder] = []  # from the path that was given to what is visited
+        self._way: list[Folder] = []  # from the given path down to what is visited
         self._own_reports = 0
         self._has_met_images = False
 
@@ -122,7 +121,7 @@ class _Search:
             yield _failed(ImageRef(path=path), Unreadable(why))
 
     def _check_way(self, error: OSError) -> None:
-        """Raise _FolderLost if it is not only what was visited that cannot be read."""
+        """Raise _FolderLost if more than what was visited cannot be read."""
         for depth, folder in enumerate(self._way):
             if folder.is_lost():
                 raise _FolderLost(depth) from error
@@ -166,7 +165,7 @@ class _Search:
         return self._is_own_report(stream.read(_OWN_REPORT_BYTES))
 
     def _index(self, index: Path, references: Iterable[tuple[str, ...]]) -> Iterator[ImageRef]:
-        """What a DICOMDIR refers to; only files inside its own folder are opened."""
+        """The files that a DICOMDIR refers to; only those inside its own folder are opened."""
         top, names = os.path.realpath(index.parent), NamesInAnyCase()
         if not self._way:  # the index was given, not its folder
             self._way = [Folder(index.parent)]
@@ -188,7 +187,7 @@ class _Search:
 
 
 def _inside(folder: Path, components: Sequence[str], names: NamesInAnyCase) -> Path | None:
-    """The file that a DICOMDIR names, in whatever case a copy gave it; None for what is no plain name (PS3.10 8.2)."""
+    """The file that a DICOMDIR names, in upper or lower case; None for anything but plain names (PS3.10 8.2)."""
     path = folder
     for name in components:
         if name in ("", ".", "..") or set(name) & set('/\\:\0<>|"'):
@@ -198,7 +197,7 @@ def _inside(folder: Path, components: Sequence[str], names: NamesInAnyCase) -> P
 
 
 def _exists(path: Path) -> bool:
-    """Unlike the method of `Path`, no error for a name too long or a folder that may not be entered."""
+    """Like `Path.exists`, but without an error for a name that is too long or a folder that may not be entered."""
     return os.path.exists(path)  # noqa: PTH110
 
 
@@ -227,12 +226,12 @@ _SYSTEM_NAMES: Final = frozenset(
 
 
 def is_system_name(name: str) -> bool:
-    """Whether a file or folder of this name belongs to the system and not to the studies."""
+    """Whether a file or folder of this name belongs to the system."""
     return name.startswith(".") or name.lower() in _SYSTEM_NAMES
 
 
 class Folder:
-    """A folder and the entries of it that are still to be visited: names, and whether each is a folder itself."""
+    """A folder and its entries still to be visited: names, and whether each is a folder."""
 
     def __init__(self, path: Path, entries: Sequence[tuple[str, bool]] = ()) -> None:
         """Raises OSError."""
@@ -242,7 +241,7 @@ class Folder:
 
     @classmethod
     def listed(cls, path: Path) -> Self:
-        """With all its entries but the system's. A link is no folder here. Raises OSError."""
+        """With all its entries but the system's. A link does not count as a folder. Raises OSError."""
         with os.scandir(path) as entries:
             found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
         return cls(path, [entry for entry in found if not is_system_name(entry[0])])
@@ -255,7 +254,7 @@ class Folder:
         return self.path / name, is_folder
 
     def is_lost(self) -> bool:
-        """Whether it cannot be listed any more, or its drive is another: an empty mount point stays behind."""
+        """Whether it can no longer be listed, or is on another drive: unplugging leaves an empty mount point."""
         try:
             with os.scandir(self.path) as entries:
                 next(entries, None)
@@ -265,13 +264,13 @@ class Folder:
 
 
 class NamesInAnyCase:
-    """Finds files in whatever case a copy gave their names; lists a folder once, however often it is asked."""
+    """Finds files whatever the case of their names; lists each folder once."""
 
     def __init__(self) -> None:
         self._listed: dict[Path, dict[str, str]] = {}
 
     def find(self, folder: Path, name: str) -> Path:
-        """The entry of that name, or of the same in other letters; where there is none, as it was asked for."""
+        """The entry of that name, in another case if need be; the name as given if there is none."""
         exact = folder / name
         if os.path.lexists(exact):
             return exact

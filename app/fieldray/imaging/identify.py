@@ -1,4 +1,4 @@
-"""What one stream holds: an image's references, an index of files, or a zip file."""
+"""What one stream holds: images, an index of files, or a zip file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ZipFound:
 def identify(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound | ZipFound:
     """What is in the seekable `stream`; references are made from `ref`, one for every frame.
 
-    Raises OSError; Unreadable or Unusable for a file that holds no image, whatever it leads its parser to.
+    Raises OSError; Unreadable or Unusable for a file that holds no image, whatever its parser raises.
     """
     try:
         return _identified(stream, ref)
@@ -76,16 +76,15 @@ def _identified(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound 
 
 
 def identify_bytes(head: bytes, ref: ImageRef) -> list[ImageRef] | IndexFound | ZipFound:
-    """The same for the first bytes of something that cannot be sought in."""
+    """The same for the first bytes of something that is not seekable."""
     return identify(io.BytesIO(head), ref)
 
 
 def identify_again(data: bytes, ref: ImageRef) -> ImageRef:
-    """`ref` with the kind and the header of `data`, the bytes that are judged: discovery may have seen others.
+    """`ref` with the kind and the header of `data`, the bytes to be screened; discovery may have seen other bytes.
 
-    `ref.header` needs to state only how many frames discovery found: with another number, or an index or a zip file in
-    the place of the image, the images of the file are not the ones that were listed. Raises Unreadable (`changed` for
-    that), Unusable.
+    Of `ref.header` only the number of frames is used. If that differs, or if an index or a zip file has taken the place
+    of the image, the file no longer holds the images that were listed. Raises Unreadable (`changed` for that), Unusable.
     """
     found = identify_bytes(data, ImageRef(path=ref.path, member=ref.member))
     if not isinstance(found, list) or len(found) != ref.header.number_of_frames:

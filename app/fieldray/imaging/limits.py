@@ -1,4 +1,4 @@
-"""How much of anything is read: every size that a file states is held against these before memory is asked for."""
+"""Limits on how much is read: every size that a file states is checked against these before memory is allocated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAX_PIXELS: Final = 400_000_000
 MAX_FRAMES: Final = 300
 MAX_FILE_BYTES: Final = 2**30
 MAX_HEADER_BYTES: Final = 64 * 2**20
-# Of a deflated data set, or a member of a zip file, while only its header is wanted.
+# For a deflated data set or a member of a zip file, as long as only its header is wanted.
 MAX_INFLATED_HEADER_BYTES: Final = 8 * 2**20
 MAX_INDEX_RECORDS: Final = 20_000
 # As many as a zip file without extensions can list.

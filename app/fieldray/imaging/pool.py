@@ -1,4 +1,4 @@
-"""A few child processes that read files: a codec that crashes, hangs or balloons costs one file."""
+"""A few child processes that read files, so that a codec that crashes, hangs or takes all memory costs one file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fieldray.paths import child_command
 from fieldray.processes.child import Child, ChildLost, ChildTimeout
 from fieldray.reasons import Reason, reason
 
-# Everything else is imported where it is used: the children are started first, and import their own meanwhile.
+# Everything else is imported where it is used: the children start first, and import what they need meanwhile.
 if TYPE_CHECKING:
     from fieldray.domain.image import Detail, Image
     from fieldray.domain.model import HeaderRules, InputSpec
@@ -30,14 +30,14 @@ _TRIES: Final = 2
 
 
 class PoolClosed(Exception):
-    """The pool was closed while, or before, it was asked."""
+    """The pool was closed before or during a call."""
 
 
 class DecoderPool:
     """`size` children; calls from any number of threads wait for a free one. Close it, or use it as a context.
 
-    The first child starts at once, the others when it has read its first file, or is at it for a while: while a
-    program starts, cores are scarce, and the first result is what a person waits for.
+    The first child starts at once. The others start once it has read its first file or has been at it for a while:
+    cores are scarce while a program starts, and a person waits for the first result.
 
     timeout_s           for one file; a child that takes longer is killed
     memory_limit_mb     address space of one child
@@ -60,21 +60,21 @@ class DecoderPool:
         self._held_back = self._children[1:]
         self._condition = threading.Condition()
         self._is_closed = False
-        with contextlib.suppress(OSError):  # whoever needs it tries again, and says why
+        with contextlib.suppress(OSError):  # the first call tries again and reports why
             self._children[0].start()
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The process ids of the children that run."""
+        """The process ids of the running children."""
         return tuple(child.pid for child in self._children if child.is_running and child.pid is not None)
 
     def read(
         self, ref: ImageRef, spec: InputSpec, *, rules: HeaderRules | None = None, detail: Detail = "needed"
     ) -> ReadResult:
-        """Read, check and prepare one image, in such detail. Never raises for a bad file.
+        """Read, check and prepare one image at this level of detail. Never raises for a bad file.
 
-        With `rules` the header is read again from the bytes that are hashed and decoded, and held against them.
-        Raises PoolClosed, and ReaderProblem when no child can be started: no file has any part in that.
+        With `rules`, the header is read again from the bytes that are hashed and decoded, and checked against them.
+        Raises PoolClosed, and ReaderProblem if no child can be started, which is not the fault of any file.
         """
         from fieldray.imaging.answers import no_tensor, read_request, read_result
 
@@ -84,16 +84,16 @@ class DecoderPool:
             return no_tensor(error, content_sha256=self._hash_if_readable(ref))
 
     def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image:
-        """The image at full resolution, with a hash only of the file with that content.
+        """The image at full resolution. With a hash, the file must still have that content.
 
-        Raises Unreadable (`changed` for another content), Unusable, ReaderProblem, PoolClosed.
+        Raises Unreadable (`changed` for other content), Unusable, ReaderProblem, PoolClosed.
         """
         from fieldray.imaging.answers import image_of, image_request
 
         return image_of(self._ask(image_request(ref, content_sha256=content_sha256)))
 
     def members(self, ref: ImageRef) -> Iterator[ImageRef]:
-        """References to what is in a zip file, passed on while a child still looks at others.
+        """References to what is in a zip file, while a child is still searching it.
 
         Raises Unreadable, Unusable for the whole zip, PoolClosed.
         """
@@ -102,7 +102,7 @@ class DecoderPool:
         return references(ref, self._ask)
 
     def content_hash(self, ref: ImageRef) -> str:
-        """SHA-256 (hex) of the file's bytes, taken in this process unless it has to be unpacked.
+        """SHA-256 (hex) of the file's bytes, computed in this process unless the file is in a zip.
 
         Raises Unreadable, PoolClosed.
         """
@@ -115,7 +115,7 @@ class DecoderPool:
         return hash_of(self._ask(hash_request(ref)))
 
     def close(self) -> None:
-        """Kill the children; calls that wait or are under way raise PoolClosed."""
+        """Kill the children; waiting and running calls raise PoolClosed."""
         with self._condition:
             self._is_closed = True
             self._condition.notify_all()
@@ -136,9 +136,9 @@ class DecoderPool:
         return ""
 
     def _ask(self, question: Message) -> Message:
-        """One answer; a child that died or hung is replaced and the question asked once more.
+        """One answer. If a child dies or hangs, it is replaced and asked once more.
 
-        What happens to a child before it is asked anything is not the file's doing, and counts apart.
+        What happens to a child before it is asked anything is not the fault of the file and is counted separately.
         """
         losses: list[ChildLost] = []
         failed_starts: list[OSError | ChildLost] = []
@@ -162,7 +162,7 @@ class DecoderPool:
 
     @contextlib.contextmanager
     def _free_child(self) -> Iterator[Child]:
-        """The child used last, which has its codecs loaded; started again if it is gone. Raises OSError, PoolClosed."""
+        """The child used last, which has its codecs loaded; restarted if it died. Raises OSError, PoolClosed."""
         with self._condition:
             if self._held_back and not self._condition.wait_for(self._can_go_on, _HEAD_START_S):
                 self._hold_none_back()

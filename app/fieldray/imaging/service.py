@@ -1,4 +1,4 @@
-"""The child's side of reading: one request, one file, one answer. Nothing of a file leaves but arrays and numbers."""
+"""The child's side of reading: one request, one file, one answer. Only arrays and numbers leave the process."""
 
 from __future__ import annotations
 
@@ -34,10 +34,11 @@ def handle(message: Message) -> Message:
     {"ask": "members"} is answered as `zip_members.answer` says.
 
     A read is at the resolution that the spec needs, or as "detail" says (see `domain.image.Detail`). With "rules" the
-    header is read from the same bytes as the pixels and held against them; "frames" is how many discovery found.
+    header is read from the same bytes as the pixels and checked against them. "frames" is the number that discovery
+    found.
 
-    A file that cannot be used is an answer to "read" (its hash and size are known all the same); for "image" the
-    Unreadable or Unusable is raised.
+    A file that cannot be used still gets an answer to "read", with its hash and size. For "image", Unreadable or
+    Unusable is raised.
     """
     body = message.body
     if body["ask"] == "members":
@@ -50,12 +51,12 @@ def handle(message: Message) -> Message:
         return _image_message(_image(ref, body["content_sha256"]))
     rules = _rules(body["rules"]) if body.get("rules") else None
     answer = _read(ref, InputSpec(**body["spec"]), rules=rules, detail=body.get("detail", "needed"))
-    step_back()  # a run is to leave the screen usable, but its first result is waited for, as is an image to be shown
+    step_back()  # a run must not slow down the computer; its first result and images to be shown may
     return answer
 
 
 def _image(ref: ImageRef, content_sha256: str) -> Image:
-    """Nobody is shown other pixels than those that were judged. Raises Unreadable, Unusable."""
+    """Only the pixels that were screened are shown: `content_sha256` is theirs. Raises Unreadable, Unusable."""
     data = read_bytes(ref)
     if content_sha256 and hashlib.sha256(data).hexdigest() != content_sha256:
         raise Unreadable(reason("changed"))
@@ -77,7 +78,7 @@ def _read(ref: ImageRef, spec: InputSpec, *, rules: HeaderRules | None, detail: 
         data = read_bytes(ref)
         answer["content_sha256"] = hashlib.sha256(data).hexdigest()
         if rules is not None:
-            answer |= _identity(ref.header, "unknown")  # of bytes that are no image any more nothing else is known
+            answer |= _identity(ref.header, "unknown")  # nothing else is known if the bytes are no image any more
             again = identify_again(data, ref)
             answer |= _identity(again.header, again.kind)
             problem = check_header(again.header, rules)

@@ -1,4 +1,4 @@
-"""The one place that opens an image file: every failure of the file system becomes a plain reason here."""
+"""The one place that opens image files: here every failure of the file system becomes a reason."""
 
 from __future__ import annotations
 

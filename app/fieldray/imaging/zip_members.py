@@ -1,6 +1,6 @@
-"""The images in a zip file: looked at here, or a part at a time in a child process that answers another.
+"""The images in a zip file, found in this process or, a part at a time, in a child process.
 
-Both sides of that conversation are here: `answer` is the child's, `references` the parent's.
+Both sides of that conversation are here: `answer` is the child's, `references` is the parent's.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from fieldray.reasons import Reason, reason
 _FIRST_LOOK_BYTES: Final = 2**18
 # Office documents and programs are zip files too; their parts are not worth a line each.
 _DOCUMENTS: Final = frozenset({"[Content_Types].xml", "META-INF/MANIFEST.MF", "mimetype"})
-# Of one answer: so short that the first images do not wait for the others, and few enough for a message whatever
-# their names and headers are like.
+# Limits of one answer. It is short enough that the first images need not wait for the others, and small enough for a
+# message, however long the names and headers are.
 _ANSWER_S: Final = 0.05
 _ANSWER_MEMBERS: Final = 32
 
 
 def members(ref: ImageRef, *, opener: Opener = open_file) -> Iterator[ImageRef]:
-    """References to all that is in the zip file `ref.path`, found in this process; as `references`."""
+    """References to everything in the zip file `ref.path`, found in this process; see `references`."""
     return references(ref, lambda message: answer(message, opener=opener))
 
 
@@ -40,7 +40,7 @@ def members(ref: ImageRef, *, opener: Opener = open_file) -> Iterator[ImageRef]:
 
 
 def references(ref: ImageRef, ask: Callable[[Message], Message]) -> Iterator[ImageRef]:
-    """A reference for every member that is a file, sorted by name, passed on while others are still looked at.
+    """A reference for every member that is a file, sorted by name, while the search goes on.
 
     Raises what `ask` raises, and so Unreadable or Unusable for the zip as a whole.
     """
@@ -74,7 +74,7 @@ def _references(ref: ImageRef, entry: dict[str, Any]) -> Iterator[ImageRef]:
 
 
 def answer(message: Message, *, opener: Opener = open_file) -> Message:
-    """Some of the members of the zip "path" that come after the name "after" (None: the first), and how to go on.
+    """Some members of the zip "path", from after the name "after" (None: from the first), and where to continue.
 
     Raises Unreadable, Unusable for the whole zip.
     """
@@ -109,7 +109,7 @@ def _some(archive: Archive, ref: ImageRef, after: str | None) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=1)
 def _wanted(directory: Directory) -> Sequence[str]:
-    """The names worth a look. Raises Unusable where the zip is no collection of files."""
+    """The names of members that may be images. Raises Unusable if the zip is a document or program."""
     names = [name for name in directory.names if not _is_left_behind(name)]
     if not names or any(name in directory.by_name for name in _DOCUMENTS):
         raise Unusable(reason("not_an_image"))
@@ -117,7 +117,7 @@ def _wanted(directory: Directory) -> Sequence[str]:
 
 
 def _entry(refs: Sequence[ImageRef]) -> list[dict[str, Any]]:
-    """The images of one member, which differ in nothing but the frame."""
+    """The images of one member, which differ only in the frame."""
     if not refs:
         return []
     ref = refs[0]
@@ -144,7 +144,7 @@ def _found(archive: Archive, ref: ImageRef) -> list[ImageRef]:
 
 
 def _identified(archive: Archive, ref: ImageRef) -> list[ImageRef] | IndexFound | ZipFound:
-    """By the member's first bytes; more of it is unpacked only where its header goes on for longer."""
+    """Identify a member by its first bytes; more is unpacked only if its header is longer."""
     assert ref.member is not None
     try:
         head = archive.read(ref.member, limit=_FIRST_LOOK_BYTES)
