@@ -102,10 +102,10 @@ def _decode(data: bytes, frame: int, needed: TargetSize | None) -> Image:
 
 
 def _reduced(header: DicomHeader, shape: Shape, value: memoryview, index: int, needed: TargetSize) -> Image | None:
-    """The image as its compression gives it at a lower resolution; None where that offers nothing, or not for this one.
+    """The image as its compression gives it at a lower resolution; None if that offers nothing for this one.
 
-    Raises Unreadable where the frame is not there or not of the size stated. Where it turns out to be damaged, the
-    whole image is left to say what is wrong.
+    Raises Unreadable if the frame is missing or not of the size stated. If it turns out to be damaged, the whole image
+    is read and shows what is wrong.
     """
     codec = codec_of(header.transfer_syntax)
     if codec is None or codec.reduced is None or codec.unavailable_reason() is not None:
@@ -127,7 +127,7 @@ def _reduced(header: DicomHeader, shape: Shape, value: memoryview, index: int, n
 
 
 def _grey_of_colour(stored: NDArray[Any], dataset: Dataset, step: int) -> Image:
-    """Secondary captures of grey images: shown as stored, whatever else the file says."""
+    """A secondary capture of a grey image: shown as stored, whatever else the file says."""
     if stored.dtype.itemsize > 2:
         raise Unusable(reason("colour"))
     grey = grey_of_colour(stored)

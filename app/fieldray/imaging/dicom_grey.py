@@ -1,11 +1,11 @@
 """From stored values to an `Image`: Modality LUT, VOI LUT, window, polarity and padding (DICOM PS3.3 C.11).
 
-The pixels of an `Image` are the stored values shifted to start at 0, turned round where low means white; the rescale
-is kept as two numbers, so nothing is rounded. Windows and VOI LUTs are given in the file in modality values and are
-brought to pixel values here.
+The pixels of an `Image` are the stored values shifted to start at 0, and inverted if low means white. The rescale is
+kept as two numbers, so nothing is rounded. Files give windows and VOI LUTs in modality values; they are converted to
+pixel values here.
 
-An image that is to be averaged over blocks (`step`) is averaged as stored, before all that is affine; where a Modality
-LUT or pixel padding comes between, which are not, afterwards.
+An image that is to be averaged over blocks (`step`) is averaged as stored, because everything after that is affine. A
+Modality LUT and pixel padding are not: then it is averaged afterwards.
 """
 
 from __future__ import annotations
@@ -75,9 +75,18 @@ class _Modality:
 
 
 def grey_image(stored: NDArray[Any], dataset: Dataset, notes: tuple[str, ...] = (), *, step: int = 1) -> Image:
-    """The image of stored values (rows, columns), any integer or float type, and the elements that explain them.
+    """The image of stored values (rows, columns) of any integer or float type, by the elements that explain them.
 
-    step  averages over blocks of so many pixels, down and across
+    Parameters
+    ----------
+    stored
+        Values as the file holds them.
+    dataset
+        Holds `KEYWORDS`, as far as the file has them.
+    notes
+        Codes of what was assumed so far; more are added here.
+    step
+        Averages over blocks of this many rows and columns.
     """
     remarks = list(notes)
     stage = _modality(stored, dataset, remarks, step)
@@ -103,7 +112,7 @@ def grey_image(stored: NDArray[Any], dataset: Dataset, notes: tuple[str, ...] = 
 
 
 def grey_image_at(stored: NDArray[Any], dataset: Dataset, *, step: int, rows: int, columns: int) -> Image:
-    """The same of values that a codec gave at 1 / `step` of a file of `rows` x `columns`."""
+    """The same for values that a codec gave at 1 / `step` of a frame of `rows` x `columns`."""
     image = grey_image(stored, dataset)
     spacing_mm = _spacing_mm(dataset, step)
     return replace(image, step=step, is_approximate=True, full_rows=rows, full_columns=columns, spacing_mm=spacing_mm)
@@ -138,7 +147,7 @@ def _modality(stored: NDArray[Any], dataset: Dataset, remarks: list[str], step: 
 
 
 def _turned(stage: _Modality, top: int) -> _Modality:
-    """With 0 as black where low values are shown white: pixels become `top` - pixels."""
+    """Inverted, so that 0 is black although low values are shown white: pixels become `top` - pixels."""
     return replace(
         stage,
         pixels=stage.pixels.dtype.type(top) - stage.pixels,
@@ -156,7 +165,7 @@ def _low_is_white(dataset: Dataset) -> bool:
 
 
 def _stored_range(of: np.dtype[Any], dataset: Dataset, lowest: int, highest: int) -> tuple[int, int]:
-    """Lowest and highest value that Bits Stored allows, widened where those found disagree with it."""
+    """The lowest and highest value that Bits Stored allows, or more if the values found exceed that."""
     container = 8 * of.itemsize
     bits = whole_number(dataset, "BitsStored", container)
     bits = bits if 1 <= bits <= container else container
@@ -173,7 +182,7 @@ def _holds(bits: int, lowest: int, highest: int, kind: str) -> bool:
 
 
 def _shifted(stored: NDArray[Any], low: int, high: int) -> Pixels:
-    """stored - low as unsigned values, in 8 bits if they fit; the subtraction wraps round on purpose."""
+    """stored - low as unsigned values, in 8 bits if they fit; the subtraction wraps around on purpose."""
     if stored.dtype.kind == "f":
         return stored - np.float32(low)
     unsigned = stored.view(f"u{stored.dtype.itemsize}")
@@ -197,7 +206,7 @@ def _on_16_bits(stored: NDArray[Any]) -> tuple[NDArray[np.uint16], float, float]
 
 
 def _no_data(stored: NDArray[Any], dataset: Dataset, low: int, high: int) -> NDArray[np.bool_] | None:
-    """Where the file says that there is nothing (PS3.3 C.7.5.1.1.2); None for nowhere and everywhere."""
+    """Where the file marks "no image here" (PS3.3 C.7.5.1.1.2); None if that is nowhere or everywhere."""
     value = number(dataset, "PixelPaddingValue")
     if value is None or stored.dtype.kind == "f":
         return None
@@ -217,7 +226,7 @@ def _with_other_sign(value: int, low: int, high: int) -> int:
 
 
 def _window(dataset: Dataset, stage: _Modality, remarks: list[str]) -> Window | None:
-    """The first window of the file in pixel values. LINEAR is LINEAR_EXACT half a value lower and one narrower."""
+    """The first window of the file in pixel values. LINEAR equals LINEAR_EXACT half a value lower and one narrower."""
     pairs = zip(numbers(dataset, "WindowCenter"), numbers(dataset, "WindowWidth"), strict=False)
     center, width = next(((center, width) for center, width in pairs if width > 0), (0.0, 0.0))
     if width <= 0:
@@ -252,7 +261,7 @@ def _voi_lut(dataset: Dataset, stage: _Modality) -> NDArray[np.uint16] | None:
 
 
 def _table(item: Dataset, dataset: Dataset, *, is_signed: bool) -> _Table | None:
-    """The LUT Descriptor and LUT Data of a sequence item (PS3.3 C.11.1.1); None where they cannot be used."""
+    """The LUT Descriptor and LUT Data of a sequence item (PS3.3 C.11.1.1); None if they cannot be used."""
     little = dataset.original_encoding[1] is not False
     descriptor = _unsigned_words(item, "LUTDescriptor", little)
     entries = _unsigned_words(item, "LUTData", little)
@@ -270,7 +279,7 @@ def _table(item: Dataset, dataset: Dataset, *, is_signed: bool) -> _Table | None
 
 
 def _highest(entries: NDArray[np.uint16], bits: int) -> int:
-    """What counts as white: as the descriptor says, unless the entries need more bits, or three bits fewer or less."""
+    """The value of white: by the descriptor, unless the entries need more bits, or at least three bits fewer."""
     used = max(1, int(entries.max()).bit_length())
     return (1 << (bits if bits - 3 < used <= bits else used)) - 1
 

@@ -99,7 +99,7 @@ class PixelElement:
 class DicomHeader:
     """The elements asked for, and where the pixels are.
 
-    stream      positioned anywhere; the inflated data set where the file is deflated, else the file
+    stream      the file, or the inflated data set of a deflated one; positioned anywhere
     pixels      None if the data set ends without pixel data
     is_cut      the file ended inside an element
     """
@@ -116,7 +116,7 @@ def read_header(stream: BinaryIO, keywords: Sequence[str], *, inflated_limit: in
     """Read the elements named by `keywords`, up to the pixel data. The stream must be seekable.
 
     inflated_limit  how many bytes of a deflated data set are inflated
-    Raises ValueError for what is not DICOM, and whatever pydicom raises for elements that contradict themselves.
+    Raises ValueError for what is not DICOM, and whatever pydicom raises for elements that contradict each other.
     """
     bounded = _BoundedStream(stream)
     meta = _read_meta(bounded)
@@ -133,7 +133,7 @@ def read_header(stream: BinaryIO, keywords: Sequence[str], *, inflated_limit: in
 
 
 def inflated(header: DicomHeader) -> bytes:
-    """The data set of a deflated file, as far as it was inflated; `PixelElement.offset` counts in it."""
+    """The data set of a deflated file, as far as it was inflated; `PixelElement.offset` refers to it."""
     assert isinstance(header.stream, io.BytesIO)
     return header.stream.getvalue()
 
@@ -143,7 +143,7 @@ def _is_at_pixels(tag: int, _representation: str | None, _length: int) -> bool:
 
 
 class _BoundedStream:
-    """A stream that never gives, nor allocates for, more than is left in it."""
+    """A stream that never returns, or allocates memory for, more than is left in it."""
 
     def __init__(self, raw: BinaryIO) -> None:
         self.raw = raw
@@ -211,7 +211,7 @@ def _inflate(stream: BinaryIO, limit: int) -> bytes:
 
 
 def _guess_syntax(stream: _BoundedStream) -> UID:
-    """For files without meta information: what the first element looks like."""
+    """For files without meta information: guessed from the first element."""
     start = stream.tell()
     head = stream.read(6)
     stream.seek(start)
@@ -245,7 +245,7 @@ _TEXT_LIMIT = 200
 
 
 def text(dataset: Dataset, keyword: str) -> str:
-    """The value as one line of text, empty where there is none or it cannot be read."""
+    """The value as one line of text, empty if there is none or it cannot be read."""
     value = first_value(dataset, keyword)
     plain = "" if value is None else str(value)
     return "".join(letter if letter.isprintable() else " " for letter in plain).strip()[:_TEXT_LIMIT]
@@ -258,7 +258,7 @@ def texts(dataset: Dataset, keyword: str) -> list[str]:
 
 
 def whole_number(dataset: Dataset, keyword: str, default: int = 0) -> int:
-    """The value as a whole number, `default` where there is none."""
+    """The value as a whole number, `default` if there is none."""
     value = number(dataset, keyword)
     return default if value is None else int(value)
 
@@ -276,13 +276,13 @@ def numbers(dataset: Dataset, keyword: str) -> list[float]:
 
 
 def items(dataset: Dataset, keyword: str) -> list[Dataset]:
-    """The items of a sequence, none where it is absent or damaged."""
+    """The items of a sequence; none if it is absent or damaged."""
     value = _value(dataset, keyword)
     return [item for item in _as_list(value) if isinstance(item, Dataset)]
 
 
 def first_value(dataset: Dataset, keyword: str) -> Any:
-    """The value, or the first of several; None where there is none or it cannot be converted."""
+    """The value, or the first of several; None if there is none or it cannot be converted."""
     value = _value(dataset, keyword)
     if value is None or isinstance(value, str | bytes) or not hasattr(value, "__len__") or hasattr(value, "components"):
         return value

@@ -1,4 +1,4 @@
-"""What a DICOM file holds, by its header."""
+"""What a DICOM file holds, according to its header."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ _DAYS: Final = {"D": 1.0, "W": 7.0, "M": 30.4375, "Y": 365.25}
 
 
 def identify_dicom(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | tuple[tuple[str, ...], ...]:
-    """One reference for every frame, or what a DICOMDIR refers to.
+    """One reference per frame, or the files that a DICOMDIR refers to.
 
-    Raises OSError; Unreadable for a damaged header, Unusable where there is no image or too many frames.
+    Raises OSError; Unreadable for a damaged header, Unusable if there is no image or there are too many frames.
     """
     with LENIENT_PYDICOM:
         try:
@@ -62,7 +62,7 @@ def identify_dicom(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | tuple[tu
 
 
 def _header(stream: BinaryIO) -> DicomHeader:
-    """Of a deflated file only as much is inflated as headers usually have, and more where that was not enough."""
+    """Of a deflated file only as much is inflated as a header usually needs, and more if that is not enough."""
     for limit in (_USUAL_HEADER_BYTES, MAX_INFLATED_HEADER_BYTES):
         stream.seek(0)
         header = read_header(stream, _KEYWORDS, inflated_limit=limit)
@@ -110,7 +110,7 @@ def _facts(header: DicomHeader) -> ImageHeader:
 
 
 def _age_years(age: str) -> float | None:
-    """The value representation AS: three digits and D, W, M or Y (PS3.5 6.2); a bare number, as often met, is years."""
+    """The value representation AS: three digits and D, W, M or Y (PS3.5 6.2). A number alone, often met, is years."""
     count, unit = (age, "Y") if age[-1:].isdigit() else (age[:-1], age[-1:].upper())
     if unit not in _DAYS or not (count.isascii() and count.isdigit()):
         return None

@@ -35,7 +35,7 @@ _GREYS: Final = frozenset({"MONOCHROME1", "MONOCHROME2"})
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the header says of the pixels; `is_plain_grey`: one sample of 8 or 16 bits that is no colour's number."""
+    """What the header says about the pixels; `is_plain_grey`: one sample of 8 or 16 bits that is a grey value."""
 
     rows: int
     columns: int
@@ -51,7 +51,7 @@ class Shape:
 
 
 def shape_of(header: DicomHeader) -> Shape:
-    """What the header says of the pixels. Raises Unreadable for what cannot be, Unusable where there are none."""
+    """What the header says about the pixels. Raises Unreadable if it cannot be true, Unusable if there are none."""
     dataset = header.dataset
     if header.pixels is None:
         if header.is_cut:
@@ -77,9 +77,9 @@ def shape_of(header: DicomHeader) -> Shape:
 
 
 def pixel_value(header: DicomHeader, data: bytes) -> memoryview:
-    """The value of the pixel data element in `data`, which is what `header` was read from, inflated if it was deflated.
+    """The value of the pixel data element in `data`, from which `header` was read (inflated if it was deflated).
 
-    Raises Unreadable `truncated` if it is not all there.
+    Raises Unreadable `truncated` if part of it is missing, Unusable if it is empty.
     """
     pixels = header.pixels
     assert pixels is not None
@@ -172,7 +172,7 @@ def _native(header: DicomHeader, decoder: Decoder, shape: Shape, value: memoryvi
 
 
 def _as_it_lies(header: DicomHeader, shape: Shape, value: memoryview, frame: int) -> NDArray[Any] | None:
-    """Grey values of the file's own memory; None where they need putting right, or are cut by a byte."""
+    """Grey values as they lie in the file; None if they need correction, or a byte is missing."""
     is_big = header.transfer_syntax == ExplicitVRBigEndian
     size = shape.frame_bits // 8
     if not shape.is_plain_grey or (is_big and shape.bits_allocated == 8) or (frame + 1) * size > len(value):
@@ -184,14 +184,14 @@ def _as_it_lies(header: DicomHeader, shape: Shape, value: memoryview, frame: int
 
 
 def _right_aligned(stored: NDArray[Any], high_bit: int, shift: int) -> NDArray[Any]:
-    """Without the bits above `high_bit` and the `shift` bits below the stored ones; the sign is kept."""
+    """The stored bits alone, without those above `high_bit` and the `shift` bits below; the sign is kept."""
     above = 8 * stored.dtype.itemsize - 1 - high_bit
     aligned: NDArray[Any] = (stored << above) >> (above + shift)
     return aligned
 
 
 def _unused_low_bits(dataset: Dataset, shape: Shape) -> int:
-    """How far the stored bits lie above bit 0 (retired, but old archives hold such images)."""
+    """How far the stored bits lie above bit 0 (retired from the standard, but found in old archives)."""
     stored = whole_number(dataset, "BitsStored", shape.bits_allocated)
     high = whole_number(dataset, "HighBit", stored - 1)
     return high + 1 - stored if stored - 1 < high < shape.bits_allocated else 0
@@ -259,7 +259,7 @@ def _fragment_lengths(value: memoryview) -> Iterator[int]:
 
 
 def _with_pixels(header: DicomHeader, value: bytes | memoryview) -> Dataset:
-    """The data set with its pixel data put back, without another copy of it, and what old files leave out."""
+    """The data set with its pixel data, without another copy of them, and with the elements that old files omit."""
     assert header.pixels is not None
     dataset = header.dataset
     for keyword, usual in (("PixelRepresentation", 0), ("SamplesPerPixel", 1), ("BitsAllocated", 16)):

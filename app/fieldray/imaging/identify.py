@@ -84,7 +84,8 @@ def identify_again(data: bytes, ref: ImageRef) -> ImageRef:
     """`ref` with the kind and the header of `data`, the bytes to be screened; discovery may have seen other bytes.
 
     Of `ref.header` only the number of frames is used. If that differs, or if an index or a zip file has taken the place
-    of the image, the file no longer holds the images that were listed. Raises Unreadable (`changed` for that), Unusable.
+    of the image, the file no longer holds the images that were listed. Raises Unreadable (`changed` for that) and
+    Unusable.
     """
     found = identify_bytes(data, ImageRef(path=ref.path, member=ref.member))
     if not isinstance(found, list) or len(found) != ref.header.number_of_frames:

@@ -59,7 +59,7 @@ class ImageKind:
     picture: str = ""
 
 
-# The six that an archive of today holds most of come first.
+# The six that are most common in archives today come first.
 KINDS: Final[Mapping[str, ImageKind]] = {
     kind.name: kind
     for kind in (
@@ -82,7 +82,7 @@ KINDS: Final[Mapping[str, ImageKind]] = {
 
 
 def write_image(stem: Path, image: LoadedImage, kind: ImageKind, *, number: int) -> Path:
-    """Write a 12-bit image (rows, columns) beside `stem`, with the kind's ending; `number` names the study.
+    """Write a 12-bit image (rows, columns) as `stem` with the suffix of its kind; `number` names the study.
 
     Raises OSError, and ValueError or ImportError where the encoder cannot.
     """
@@ -122,9 +122,9 @@ def read_image(ref: ImageRef) -> NDArray[np.uint8]:
 
 
 def enlarged(shown: NDArray[np.uint8], *, megapixels: float, seed: int) -> LoadedImage:
-    """An image (rows, columns) at this size in 12 bits with a detector's grain, which enlarging alone would not have.
+    """An image (rows, columns) at this size in 12 bits, with the noise of a detector.
 
-    Without the grain every lossless codec would find the image far easier than one from a detector.
+    Without the noise every lossless codec would compress the image far better than one from a detector.
     """
     rows, columns = shown.shape
     factor = (megapixels * 1e6 / (rows * columns)) ** 0.5

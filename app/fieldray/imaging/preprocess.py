@@ -1,8 +1,8 @@
-"""From an image to what is shown and to what the network sees. The one copy, used for training and for screening.
+"""From an image to what is shown and to what the network sees: the same code for training and for screening.
 
-Every result is an exact area average of the image (a box of at least one pixel, so enlarging interpolates
-linearly). Large images are first averaged over whole blocks of pixels, down to at least twice the wanted size; grey
-levels are mapped there, so that neither time nor result depends much on the resolution of the detector.
+Every result is an exact area average of the image, over a box of at least one pixel, so enlarging interpolates
+linearly. Large images are first averaged over whole blocks of pixels, down to at least twice the wanted size. Grey
+levels are mapped at that size, so that neither time nor result depends much on the resolution of the detector.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def to_display(image: Image, window: Window | None = None) -> NDArray[np.uint8]:
 
 
 def display_table(image: Image, window: Window | None = None) -> NDArray[np.uint8]:
-    """Grey level 0..255 by pixel value: uint8 (256,) or (65536,), as the pixels are 8 or 16 bits wide.
+    """Grey level 0..255 by pixel value: uint8 (256,) for pixels of 8 bits, (65536,) for 16 bits.
 
-    window  in the units of `image.pixels`, overrides what the file asks for; without either, the 1st to 99th
-            percentile is shown. Pixel padding is black.
+    window  in the units of `image.pixels`; overrides the window of the file. Without either, the 1st to 99th percentile
+            is shown. Pixel padding is black.
     """
     levels = 256 if image.pixels.dtype == np.uint8 else 65536
     shown = _shown(np.arange(levels, dtype=np.float32), image, window or _window_in_use(image))
@@ -49,7 +49,7 @@ def display_table(image: Image, window: Window | None = None) -> NDArray[np.uint
 def default_window(image: Image) -> Window:
     """How the image is shown when nobody has chosen: the file's window, else its 1st to 99th percentile.
 
-    In the units of `image.pixels`. An image with a VOI LUT and no window gives the percentiles too.
+    In the units of `image.pixels`. For an image with a VOI LUT and no window, the percentiles as well.
     """
     return image.window or _percentile_window(image)
 
@@ -156,11 +156,11 @@ def _averaged(values: Grey, start: float, extent: float, count: int) -> Grey:
 
 @lru_cache(maxsize=32)
 def _weights(size: int, start: float, extent: float, count: int) -> tuple[NDArray[np.intp], Grey]:
-    """Of which of `size` input pixels each of `count` outputs over [start, start + extent) is made, and how much.
+    """Which of `size` input pixels make up each of `count` outputs over [start, start + extent), and in what shares.
 
-    The first pixel of each (count,), and the shares of that and the following ones, float32 (n, count); an output's
-    add up to 1. An output covers extent / count pixels, and never less than one: then its box slides between two
-    pixels, which is linear interpolation.
+    Returns the first pixel of each output (count,), and the shares of that pixel and the following ones, float32
+    (n, count), which add up to 1 per output. An output covers extent / count pixels but at least one: below that its
+    box slides between two pixels, which is linear interpolation.
     """
     step = extent / count
     centres = start + (np.arange(count) + 0.5) * step
@@ -226,7 +226,7 @@ def coarse_means(image: Image, side: int = _COARSE_SIDE) -> Grey:
 
 
 def _percentile_window(image: Image) -> Window:
-    """The 1st to 99th percentile of block means of a fixed size: noise has no say in it."""
+    """The 1st to 99th percentile of means over blocks of a fixed size, so that noise has no influence."""
     low, high = np.percentile(coarse_means(image, _AUTO_WINDOW_SIDE), (_LOW_PERCENT, _HIGH_PERCENT))
     return Window(float(low + high) / 2, max(float(high - low), 1.0), "LINEAR_EXACT")
 

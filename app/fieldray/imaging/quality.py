@@ -1,7 +1,7 @@
-"""Whether an image can be a frontal chest X-ray at all: by its header, and by its pixels.
+"""Whether an image can be a frontal chest X-ray at all, by its header and by its pixels.
 
-Too few refusals cost trust, too many cost images: an empty header field passes, and the pixel checks refuse only
-what nobody would call an image. What merely looks unlike the training images is the pack's gate to refuse.
+Too few refusals cost trust, too many cost images. So an empty header field passes, and the pixel checks refuse only
+what nobody would call an image. What merely looks unlike the training images is left to the pack's OOD gate.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def check_pixels(image: Image) -> Reason | None:
 
 
 def _is_blank(image: Image) -> bool:
-    """Whether the grey of large areas hardly differs: noise alone does not make an image."""
+    """Whether large areas hardly differ in grey: noise alone does not make an image."""
     means = coarse_means(image)
     low, high = np.percentile(means, (1, 99))
     return bool(high - low < max(_LEAST_LEVELS, _LEAST_CONTRAST * float(means.max())))

@@ -41,13 +41,13 @@ def decode_png(data: bytes, *, needed: TargetSize | None = None) -> Image:
 
 
 def decode_jpeg(data: bytes, *, needed: TargetSize | None = None) -> Image:
-    """Decode JPEG, grey or RGB without colour, turned upright by its EXIF orientation; `needed` as for `decode.decode`.
+    """Decode JPEG, grey or RGB without colour, upright by its EXIF orientation; `needed` as for `decode.decode`.
 
-    Raises Unreadable; Unusable `colour` for a coloured or CMYK picture.
+    Raises Unreadable; Unusable `colour` for a colour or CMYK image.
     """
     size = _checked(jpeg_size(data))
     step = 1
-    if needed is not None:  # it may have to be turned, which is known only later
+    if needed is not None:  # whether it has to be rotated is known only later
         step = min(largest_reduction(*size, either, steps=JPEG_REDUCTIONS) for either in (needed, needed.turned))
     picture = _load(data, JpegImageFile, step)
     return _image(picture, size, needed, picture_step=step if step > 1 and picture.mode == "L" else 1)
@@ -63,7 +63,7 @@ def _checked(size: tuple[int, int] | None) -> tuple[int, int]:
 def _image(
     picture: PIL.Image.Image, size: tuple[int, int], needed: TargetSize | None, *, picture_step: int = 1
 ) -> Image:
-    """`size` and `picture_step`: of the file, and what the picture was read at."""
+    """`size` is that of the file, `picture_step` the one at which it was read."""
     if picture.mode in ("CMYK", "YCCK", "LAB", "HSV"):
         raise Unusable(reason("colour"))
     pixels, notes = _grey(picture)
@@ -73,7 +73,7 @@ def _image(
 def _finished(
     pixels: NDArray[Any], notes: list[str], size: tuple[int, int], needed: TargetSize | None, *, step: int = 1
 ) -> Image:
-    """`size`: of the file; `step`: at which the pixels were read."""
+    """`size` is that of the file, `step` the one at which the pixels were read."""
     window = _AS_STORED if pixels.dtype == np.uint8 else None
     is_approximate = step > 1
     if step == 1 and needed is not None:
@@ -92,7 +92,7 @@ def _finished(
 
 
 def _is_alike(shape: tuple[int, ...], size: tuple[int, int], step: int) -> bool:
-    """Whether the upright picture lies as it is stored: EXIF may turn rows into columns."""
+    """Whether the upright image has the orientation of the stored one: EXIF may swap rows and columns."""
     return shape == (-(-size[0] // step), -(-size[1] // step))
 
 
@@ -124,7 +124,7 @@ def _opened(data: bytes, kind: type[ImageFile]) -> ImageFile:
 
 
 def _upright(picture: PIL.Image.Image) -> PIL.Image.Image:
-    """Turned as EXIF says, and not even copied where it says nothing; a damaged EXIF block says nothing."""
+    """Rotated as EXIF says, and not even copied if it says nothing; a damaged EXIF block is ignored."""
     try:
         is_upright = picture.getexif().get(_ORIENTATION, 1) == 1
         return picture if is_upright else ImageOps.exif_transpose(picture)
@@ -165,15 +165,15 @@ def _over_black(values: NDArray[Any]) -> tuple[NDArray[Any], bool]:
 # ---- colour that is really grey
 
 
-# A grey image saved as colour JPEG, or by a screen-shot tool, is a few levels off grey here and there.
+# A grey image saved as colour JPEG, or by a screenshot tool, has pixels that are a few levels off grey.
 _TOLERANCE_LEVELS: Final = 12
 _TINTED_SHARE: Final = 0.001
 
 
 def grey_of_colour(values: NDArray[Any]) -> NDArray[Any]:
-    """The grey of (rows, columns, 3) uint8 or uint16 whose channels are equal but for small errors.
+    """The grey of (rows, columns, 3) uint8 or uint16 whose channels are equal apart from small errors.
 
-    Raises Unusable `colour` where more than one pixel in a thousand is tinted by more than 12 of 256 levels.
+    Raises Unusable `colour` if more than one pixel in a thousand is tinted by more than 12 of 256 levels.
     """
     red, green, blue = (values[:, :, channel] for channel in range(3))
     spread = np.maximum(np.maximum(red, green), blue) - np.minimum(np.minimum(red, green), blue)
@@ -189,7 +189,7 @@ def grey_of_colour(values: NDArray[Any]) -> NDArray[Any]:
 _HEADER: Final = struct.Struct(">IIBBBBB")
 _START: Final = 8
 _DEPTHS: Final = (8, 16)
-# What may turn the picture or give it an alpha channel, which is for Pillow to see to.
+# What may rotate the image or give it an alpha channel: Pillow handles these.
 _OF_ORIENTATION: Final = (b"Raw profile type", b"XML:com.adobe.xmp")
 _CONSEQUENTIAL: Final = frozenset({b"eXIf", b"tRNS", b"acTL"})
 _TEXTS: Final = frozenset({b"tEXt", b"zTXt", b"iTXt"})
@@ -198,7 +198,7 @@ _TEXTS: Final = frozenset({b"tEXt", b"zTXt", b"iTXt"})
 def decode_grey_png(data: bytes) -> NDArray[Any] | None:
     """The pixels, (rows, columns) uint8 or uint16, of a grey PNG with nothing more to it.
 
-    None for every other kind, and for a damaged one: whoever reads those can say what is wrong.
+    None for every other kind, and for a damaged one: Pillow reads those and reports what is wrong.
     """
     if not _is_plain(data):
         return None

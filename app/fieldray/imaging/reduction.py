@@ -1,21 +1,21 @@
 """How far a file is read below its own resolution for screening, and area averages of integers.
 
-**The rule.** A pack's input needs so many pixels down and across the whole image (`target_size`). A file is read at
-the largest step (one pixel for step x step of the file's) that its format offers and that leaves
+**The rule.** The input of a pack needs a number of rows and columns across the whole image (`target_size`). A file is
+read at the largest step (one pixel for step x step pixels of the file) that its format offers and that leaves
 
-- `COVER` times what is needed where a lower resolution costs next to nothing in quality: JPEG by its own smaller
-  transform (steps 1, 2, 4, 8), and everything that must be decoded whole and is then averaged over blocks (any step);
+- `COVER` times what is needed if a lower resolution costs almost no quality: JPEG by its own smaller transform (steps
+  1, 2, 4, 8), and everything that must be decoded whole and is then averaged over blocks (any step);
 - `WAVELET_COVER` times for JPEG 2000 and HTJ2K (steps 1, 2, 4, ..., as many as the stream has levels), where each
-  level more costs four times as much, and the level is a picture made by a low pass and not by skipping.
+  further level costs four times as much, and a level comes from a low-pass filter and not from skipping pixels.
 
-Read in full, and averaged afterwards where that leaves the decision as it is: what has colour or a palette, a stream
-that is tiled, has fewer levels, or is not what its header says, and wavelets with pixel padding, whose value would be
-blended with its neighbours'. Where the lower resolution cannot be decoded the whole image decides what is wrong.
+Some files are read in full and averaged afterwards: those with colour or a palette, streams that are tiled, have fewer
+levels or differ from their header, and wavelets with pixel padding, whose value would be blended with its neighbours.
+If the lower resolution cannot be decoded, the whole image is read and shows what is wrong.
 
 The preprocessing averages over blocks of the same size before it maps grey levels, and averages taken here are not
-rounded, so they give the same tensor. JPEG and wavelets give one that differs by a fraction of a grey level; such an
-image is marked as approximate, and a borderline one is refined: screening reads it again (`REFINEMENT` times what is
-needed, which for JPEG is mostly all of it): what is left of the difference is a seventh.
+rounded, so they give the same tensor. JPEG and wavelets give a tensor that differs by a fraction of a grey level. Such
+an image is marked as approximate. If its result is borderline, screening reads it again at `REFINEMENT` times what is
+needed, which for JPEG is usually all of it. That leaves a seventh of the difference.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _WIDE: Final[Mapping[str, type[np.number[Any]]]] = {"i": np.int32, "u": np.uint3
 
 @dataclass(frozen=True, slots=True)
 class TargetSize:
-    """Pixels down and across the whole image that a tensor takes, one for each of its own.
+    """Rows and columns of the whole image that a tensor needs, one for each of its own.
 
-    of_longer  whether the image is shrunk until its longer side fits, so that the other has pixels to spare
+    of_longer  whether the image is shrunk until its longer side fits, which leaves the other with pixels to spare
     """
 
     rows: float
@@ -52,18 +52,18 @@ class TargetSize:
 
     @property
     def turned(self) -> TargetSize:
-        """The same of an image that is still to be turned by a quarter."""
+        """The same for an image that is still to be rotated by 90 degrees."""
         return TargetSize(self.columns, self.rows, self.of_longer)
 
 
 def target_size(spec: InputSpec, *, times: float = 1.0) -> TargetSize:
-    """What `spec` takes, with the margin that it cuts off; so many `times` as much down and across."""
+    """What `spec` needs, including the margin that it cuts off; `times` as much in both directions."""
     kept = (1 - 2 * spec.margin) / times
     return TargetSize(spec.height / kept, spec.width / kept, of_longer=spec.fit == "pad")
 
 
 def target_size_for(spec: InputSpec, detail: Detail) -> TargetSize | None:
-    """What is read of an image for a network; None for all of it."""
+    """How much of an image is read for a network; None for all of it."""
     if detail == "full":
         return None
     return target_size(spec, times=REFINEMENT if detail == "finer" else 1.0)
@@ -72,7 +72,7 @@ def target_size_for(spec: InputSpec, detail: Detail) -> TargetSize | None:
 def largest_reduction(
     rows: int, columns: int, needed: TargetSize, *, cover: float = COVER, steps: Iterable[int] | None = None
 ) -> int:
-    """The largest of `steps` (any whole number if not given) that leaves `cover` x what is needed; 1 or more."""
+    """The largest of `steps` (by default any whole number) that leaves `cover` times what is needed; at least 1."""
     ratios = (rows / (cover * needed.rows), columns / (cover * needed.columns))
     most = min(int(max(ratios) if needed.of_longer else min(ratios)), LARGEST_REDUCTION)
     if steps is None:
@@ -81,12 +81,12 @@ def largest_reduction(
 
 
 def block_sums(values: NDArray[Any], step: int, *, highest: int | None = None) -> NDArray[Any]:
-    """Sums over step x step values; what is left at the lower and right edge makes smaller blocks.
+    """Sums over step x step values; the blocks at the lower and right edge may be smaller.
 
     values   (rows, columns) integers of 8 or 16 bits in this machine's byte order, or averages of such
-    highest  the highest of them, or more, where somebody has looked already
-    Gives 32-bit integers (ceil(rows / step), ceil(columns / step)), exact up to `LARGEST_REDUCTION`; float32
-    of averages.
+    highest  an upper bound of the values, if one is known
+    Returns 32-bit integers (ceil(rows / step), ceil(columns / step)), exact up to `LARGEST_REDUCTION`; float32 for
+    averages.
     """
     lines = _sums_of_lines(values, step, highest)
     sums: NDArray[Any] = lines[:, ::step].astype(_WIDE[values.dtype.kind])
@@ -97,7 +97,7 @@ def block_sums(values: NDArray[Any], step: int, *, highest: int | None = None) -
 
 
 def block_means(values: NDArray[Any], step: int, *, highest: int | None = None) -> NDArray[Any]:
-    """Means over step x step integers, not rounded: float32; `values` themselves for a `step` of 1."""
+    """Means over step x step integers, not rounded, as float32; `values` themselves for a `step` of 1."""
     if step == 1:
         return values
     means = block_sums(values, step, highest=highest).astype(np.float32)

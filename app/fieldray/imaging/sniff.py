@@ -1,4 +1,4 @@
-"""What a file is, by its first bytes and never by its name."""
+"""The kind of a file, by its first bytes and never by its name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _VALUE_REPRESENTATIONS: Final = frozenset(
 
 
 def sniff(head: bytes) -> Content:
-    """The kind of content that begins with `head` (at least the first 132 bytes, where there are so many)."""
+    """The kind of content that begins with `head` (at least 132 bytes, unless the file is shorter)."""
     if head.startswith(_PROGRAMS):
         return "executable"
     if head[128:132] == b"DICM":
@@ -61,7 +61,7 @@ def png_size(head: bytes) -> tuple[int, int] | None:
 
 
 def jpeg_size(data: bytes) -> tuple[int, int] | None:
-    """(rows, columns) of the first frame header within `data`, JPEG's or JPEG-LS's; None where there is none."""
+    """(rows, columns) of the first JPEG or JPEG-LS frame header in `data`; None if there is none."""
     position = 2
     while position + 9 <= len(data) and data[position] == 0xFF:
         marker = data[position + 1]

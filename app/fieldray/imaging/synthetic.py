@@ -1,7 +1,7 @@
-"""Images made by code, for the demonstration and the tests: drawn like chest radiographs, and nobody's chest.
+"""Synthetic images for the demonstration and the tests: drawn to look like chest radiographs of nobody.
 
-Each is a map of how much is in the beam's way (tissue, ribs, heart; lungs are what is missing), with scatter and noise.
-They show that the program works. They say nothing about how well a model does on people.
+Each is a map of how much lies in the path of the beam (tissue, ribs, heart, less where the lungs are), with scatter and
+noise. They show that the program works. They say nothing about how well a model performs on people.
 """
 
 from __future__ import annotations
