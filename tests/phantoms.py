@@ -1,7 +1,7 @@
 """Synthetic images as files of every kind, and files that are wrong in every way we know.
 
 Encoders are at hand for all transfer syntaxes but High-Throughput JPEG 2000, which needs a package of its own
-(`imaging.transcoding`), and JPEG XL; those are tested on real files where the data folder is there.
+(`imaging.image_files`), and JPEG XL; those are tested on real files where the data folder is there.
 """
 
 from __future__ import annotations

@@ -146,8 +146,8 @@ class RunReport:
         from fieldray.commands.work_list import work_list_lines
         from fieldray.store.results import ResultQuery
 
-        with ResultQuery(database) as decoder:
-            for line in work_list_lines(decoder.work_list(run_id)):
+        with ResultQuery(database) as query:
+            for line in work_list_lines(query.work_list(run_id)):
                 self._console.say(line)
 
     def _note(self, event: OutcomeReady) -> None:

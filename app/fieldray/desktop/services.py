@@ -88,8 +88,8 @@ def open_services(settings: Settings, publish: Publish) -> Services:
     drives.start()
 
     def read_verdict(row_id: int, outcome: Outcome) -> Verdict | None:
-        with ResultQuery(session.database) as decoder:
-            return decoder.verdict(row_id, outcome)
+        with ResultQuery(session.database) as query:
+            return query.verdict(row_id, outcome)
 
     return Services(
         session=session,

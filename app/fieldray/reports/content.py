@@ -1,7 +1,7 @@
-"""Every word and number of an export or a printed list. The writers only lay it out.
+"""Every word and number in an export or a printed list. The exporters only lay them out.
 
-Names and numbers of patients are left out of exports on purpose: file, study and image identify a result.
-Reasons are in English here, with their code beside, so that scripts can rely on them.
+Patient names and IDs are left out of exports on purpose: file, study and image identify a result. Reasons are in
+English, together with their code, so that scripts can rely on them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def place(ref: ImageRef) -> str:
 
 
 def image_name(ref: ImageRef) -> str:
-    """SOP Instance UID, else the file's name; with the frame's number (from 0) where there are several."""
+    """SOP Instance UID, else the file's name; with the number of the frame (from 0) if there are several."""
     name = ref.header.sop_instance_uid or (ref.member or ref.path.name).rpartition("/")[2]
     return f"{name}#{ref.frame}" if ref.header.number_of_frames > 1 else name
 
@@ -64,7 +64,7 @@ def image_line(outcome: Outcome, *, pack: str, model_sha256: str) -> dict[str, o
 
 
 def _point_values(finding: Finding | None) -> dict[str, Value]:
-    """The operating point a finding was decided at, nothing but None without one."""
+    """The operating point at which a finding was decided; every value is None without one."""
     point = finding.point if finding else None
     return {
         "operating_point": point.name if point else None,
@@ -144,9 +144,22 @@ def about_run(
     not_present: Sequence[str] = (),
     earlier_verdicts: Sequence[EarlierVerdict] = (),
 ) -> dict[str, object]:
-    """How the results of a run came to be: pack, operating points, versions, counts, and the notice.
+    """How the results of a run came to be, and what is not among them.
 
-    Then what is not among the results: images that were there once, and the reader's verdicts on what changed since.
+    Parameters
+    ----------
+    run
+        Gives pack, operating points, versions and times.
+    counts
+        Images per category.
+    not_present
+        Images that were there once and are not any more.
+    earlier_verdicts
+        Verdicts on results that have changed since.
+
+    Returns
+    -------
+    An object with plain values; times in ISO 8601, UTC.
     """
     spec = run.spec
     return {

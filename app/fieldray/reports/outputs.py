@@ -1,8 +1,8 @@
-"""The one door for files that a person names to be written: what the program did not write, it does not replace.
+"""The one door for outputs that a person names: the program never replaces a file that it did not write.
 
-A file is known to be the program's own by its content, never by its name. Refused are an input under any of its names,
-whatever lies in the program's own folder, links and devices in the place of a file, and every file that was not
-written by the same kind of output before. A forgotten argument must not cost an X-ray.
+The program's own files are recognised by content, never by name. Refused are an input under any of its names, anything
+in the program's own folder, links and devices in the place of a file, and every file that was not written by the same
+kind of output before. A forgotten argument must not cost an X-ray.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ def require_free(path: Path, kind: Kind | Recognise, *, inputs: Sequence[Path] =
     """Refuse to write to `path` in the program's own folder, or over anything but an earlier output of this kind.
 
     inputs  files and folders that are read
-    Raises UsageProblem (output_in_home, output_is_input, output_not_ours), StorageProblem where it cannot be looked at.
+    Raises UsageProblem (output_in_home, output_is_input, output_not_ours), StorageProblem if it cannot be examined.
     """
     require_outside_home(path)
     require_own(path, kind, inputs=inputs)
 
 
 def require_own(path: Path, kind: Kind | Recognise, *, inputs: Sequence[Path] = ()) -> None:
-    """Refuse to write to `path` unless nothing is there, or what the program wrote for the same purpose.
+    """Refuse to write to `path` unless it is free, or holds what the program wrote for the same purpose.
 
-    Raises UsageProblem (output_is_input, output_not_ours), StorageProblem where it cannot be looked at.
+    Raises UsageProblem (output_is_input, output_not_ours), StorageProblem if it cannot be examined.
     """
     if not os.path.lexists(path):
         return
@@ -64,12 +64,12 @@ def require_outside_home(path: Path) -> None:
 
 
 def is_stream(path: Path) -> bool:
-    """Whether a pipe or a device is there, to which anything can be written as it comes."""
+    """Whether `path` is a pipe or a device, to which anything can be written."""
     return path.is_fifo() or path.is_char_device()
 
 
 def require_folder(folder: Path, *, is_made: bool = True) -> None:
-    """Make a folder for outputs if absent (unless not `is_made`) and try to write there, before hours of work.
+    """Try to write into a folder before hours of work; with `is_made` it is created if absent.
 
     Raises UsageProblem (output_in_home), StorageProblem.
     """
@@ -87,10 +87,25 @@ def require_folder(folder: Path, *, is_made: bool = True) -> None:
 def own_text(
     path: Path, kind: Kind | Recognise, *, encoding: str = "utf-8", inputs: Sequence[Path] = ()
 ) -> Iterator[TextIO]:
-    """A text stream whose content appears at `path` when the block ends well, and vanishes when it does not.
+    """A text stream whose content appears at `path` if the block ends well, and is discarded if it raises.
 
-    File names that are not valid Unicode are written with backslash escapes (as in JSON). The folder is made if
-    absent. Raises UsageProblem as `require_free`, StorageProblem (disk_full, not_writable).
+    Parameters
+    ----------
+    path
+        Its folder is made if absent.
+    kind
+        Recognises an earlier output, which is replaced.
+    encoding
+        File names that are not valid Unicode are written with backslash escapes, as in JSON.
+    inputs
+        Files and folders that are read, which are never replaced.
+
+    Raises
+    ------
+    UsageProblem
+        As `require_free`.
+    StorageProblem
+        disk_full, not_writable.
     """
     require_free(path, kind, inputs=inputs)
     with written_beside(path, mode=SHARED) as stream:
@@ -98,12 +113,12 @@ def own_text(
         try:
             yield text
         finally:
-            text.detach()  # brings what it holds to the stream, which is not its own to close
+            text.detach()  # flushes into the stream, which is not its own to close
         require_free(path, kind, inputs=inputs)  # hours may have passed
 
 
 def write_own(path: Path, kind: Kind | Recognise, data: bytes) -> None:
-    """Write bytes as `own_text` does a text. Raises as it does."""
+    """Write bytes as `own_text` writes a text. Raises the same."""
     require_free(path, kind)
     with written_beside(path, mode=SHARED) as stream:
         stream.write(data)
@@ -149,7 +164,7 @@ def _is_lines(head: bytes) -> bool:
 _RECOGNISE: Final[Mapping[Kind, Recognise]] = {
     "lines": _is_lines,
     "json": lambda head: head.startswith(_JSON_STARTS),
-    # The second is the beginning of the pages of older versions, which did not name their maker.
+    # The second is how pages of older versions begin, which did not name their generator.
     "html": lambda head: GENERATOR.encode() in head or b"<style>\nbody { font: 15px/1.5" in head,
     "svg": lambda head: head.startswith(b"<svg ") and _SVG_WORDS in head[:512],
     "png": lambda head: head.startswith(b"\x89PNG") and b"tEXtSoftware\0fieldray" in head[:512],

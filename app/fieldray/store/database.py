@@ -1,10 +1,10 @@
 """The database file: its tables, its version, and how an older file is brought up to date.
 
-`PRAGMA user_version` is the number of migrations applied. A file of a newer program is refused; before an older one
-is changed it is copied to `<name>.v<version>.bak`. The file is in WAL mode, so readers never wait for the writer;
-a commit survives the program being killed at any moment. A new file is made beside its place and appears there whole:
-two programs that begin at the same time share the one that was there first. A file found damaged is marked so, and is
-opened no more until it has been set aside (`mending`).
+`PRAGMA user_version` is the number of migrations applied. A file of a newer program is refused; an older one is copied
+to `<name>.v<version>.bak` before it is changed. The file is in WAL mode, so queries never wait for the writer, and a
+commit survives the program being killed at any moment. A new file is built under another name and appears complete:
+two programs that start at the same time share whichever came first. A file found to be damaged is marked, and is not
+opened again until it has been set aside (`mending`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Migration = tuple[str, ...]
 
 _BUSY_TIMEOUT_S: Final = 30.0
 _DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
-# What the machine or the file system does to a program that asks for the right things. All else is a bug of ours.
+# Errors of the machine or the file system. All others are bugs of this program.
 _ENVIRONMENT: Final = frozenset(
     {
         sqlite3.SQLITE_BUSY,
@@ -42,7 +42,7 @@ _ENVIRONMENT: Final = frozenset(
         sqlite3.SQLITE_READONLY,
     }
 )
-_FULL_BELOW_BYTES: Final = 2**18  # SQLite tells of a disk without room for its index as of an error of the disk
+_FULL_BELOW_BYTES: Final = 2**18  # SQLite reports a disk without room for its index as a disk error
 
 # One result row per image and run. What is sorted, filtered or looked up is a column; the rest is JSON. Texts that may
 # hold file names are JSON in ASCII or bytes: a name that is not valid Unicode must not stop a run.
@@ -149,7 +149,7 @@ def open_database(path: Path, *, migrations: Sequence[Migration] = MIGRATIONS) -
 
 
 def damage_mark(path: Path) -> Path:
-    """The file whose being there says that the database is damaged."""
+    """The file that marks the database as damaged by its presence."""
     return path.with_name(path.name + ".damaged")
 
 
@@ -170,7 +170,7 @@ def _connect(path: Path) -> WatchedConnection:
 
 
 def _make(path: Path, migrations: Sequence[Migration]) -> None:
-    """Make a new file beside and give it its name, unless another program has made one meanwhile."""
+    """Make a new file under another name and rename it, unless another program has made one meanwhile."""
     beside = path.with_name(f".{secrets.token_hex(8)}.new")
     try:
         os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE))
@@ -184,7 +184,7 @@ def _make(path: Path, migrations: Sequence[Migration]) -> None:
 
 
 def _name(beside: Path, path: Path) -> None:
-    """Give a file its name. Raises FileExistsError where one is there."""
+    """Give a file its name. Raises FileExistsError if there is one already."""
     try:
         os.link(beside, path)
     except FileExistsError:
@@ -202,7 +202,7 @@ def _migrate(connection: sqlite3.Connection, path: Path, migrations: Sequence[Mi
         if version:
             _copy(connection, path.with_name(f"{path.name}.v{version}.bak"))
         with transaction(connection):
-            # Another process may have done it while this one waited for the lock: read the version again inside.
+            # Another process may have migrated while this one waited for the lock, so the version is read again.
             for number, statements in enumerate(migrations[_version(connection) :], start=_version(connection) + 1):
                 for statement in statements:
                     connection.execute(statement)
@@ -234,17 +234,17 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
         yield
         connection.execute("COMMIT")
     except BaseException:
-        if connection.in_transaction:  # SQLite itself takes everything back where the disk is full
+        if connection.in_transaction:  # SQLite itself rolls back if the disk is full
             connection.execute("ROLLBACK")
         raise
 
 
 @contextlib.contextmanager
 def storage_problems(path: Path, *, is_open: bool = False) -> Iterator[None]:
-    """Turn what the machine does to the database or its file into a StorageProblem that names the file.
+    """Turn errors of the machine into a StorageProblem that names the database's file.
 
-    Other errors of SQLite are faults of this program and go through. A damaged file is marked; so is one that was open
-    as it should be (`is_open`) and has lost tables since.
+    Other SQLite errors are bugs of this program and are not caught. A damaged file is marked; so is one that was opened
+    properly (`is_open`) and has lost tables since.
     """
     try:
         yield
@@ -266,7 +266,7 @@ def storage_problems(path: Path, *, is_open: bool = False) -> Iterator[None]:
 
 @contextlib.contextmanager
 def damage_noticed(path: Path) -> Iterator[None]:
-    """Around making values of rows: what this program cannot have written was damaged. Raises StorageProblem."""
+    """Around turning rows into values: what this program cannot have written is damage. Raises StorageProblem."""
     try:
         yield
     except (ValueError, TypeError, LookupError, AttributeError) as error:
@@ -313,6 +313,8 @@ def _is_full(folder: Path) -> bool:
 
 
 # ---- a connection that notices when its file is no longer the one at its path
+#
+# SQLite continues with a file that was moved, deleted or replaced, and reports success: what is written then is lost.
 
 
 COMPANIONS: Final = ("-wal", "-shm")
@@ -320,32 +322,32 @@ _Identity = tuple[int, int]
 
 
 class WatchedConnection(sqlite3.Connection):
-    """Every statement first looks whether the file is still there. Raises StorageProblem (store_gone) if it is not."""
+    """Every statement first checks that the file is still there. Raises StorageProblem (store_gone) if it is not."""
 
     _path: Path | None = None
     _identity: _Identity | None = None
     _companions: tuple[_Identity | None, ...] = ()
 
     def watch(self, path: Path) -> None:
-        """From now on. The file has been read, so that its companions are there, too."""
+        """Watch from now on. The file has been read by then, so that its companions exist."""
         self._identity = _identity(path)
         self._companions = tuple(_identity(companion) for companion in companions(path))
         self._path = path
 
     def execute(self, statement: str, values: Any = (), /) -> sqlite3.Cursor:
-        """As SQLite's own, on the right file."""
+        """As in SQLite, but only on the right file."""
         if self._path is not None and (self._identity is None or _identity(self._path) != self._identity):
             self._leave(self._path)
             raise StorageProblem(reason("store_gone", path=self._path))
         return super().execute(statement, values)
 
     def _leave(self, path: Path) -> None:
-        """Put the companions out of the way: the next to open a file here would read them as changes to that one."""
+        """Move the companions away: the next to open a file here would read them as changes to that file."""
         for companion, known in zip(companions(path), self._companions, strict=True):
             if known is not None and _identity(companion) == known:
                 try:
                     companion.rename(free_name(path, "lost", companion.name.removeprefix(path.name)))
-                except OSError:  # another thread was quicker
+                except OSError:  # another thread was faster
                     continue
 
 
@@ -355,7 +357,7 @@ def companions(path: Path) -> tuple[Path, ...]:
 
 
 def free_name(path: Path, word: str, companion: str = "") -> Path:
-    """A name beside `path` that is not taken: `results.lost-1.sqlite` (with the ending of a companion)."""
+    """A free name beside `path`: `results.lost-1.sqlite`, plus the ending of a companion."""
     number = 1
     while (place := path.with_name(f"{path.stem}.{word}-{number}{path.suffix}{companion}")).exists():
         number += 1
@@ -363,7 +365,7 @@ def free_name(path: Path, word: str, companion: str = "") -> Path:
 
 
 def _identity(path: Path) -> _Identity | None:
-    """Device and inode, None where nothing is."""
+    """Device and inode, or None if there is no file."""
     try:
         status = path.lstat()
     except OSError:
@@ -372,16 +374,18 @@ def _identity(path: Path) -> _Identity | None:
 
 
 # ---- a little room on the disk, kept for the last words of a run
+#
+# On a full disk not even *failed* could be written, and the run would be called running for ever.
 
 
-_SIZE_BYTES: Final = 2**17  # a few pages, and a step of the index of the database's log
+_SIZE_BYTES: Final = 2**17  # a few pages, and room for SQLite's log index to grow once
 
 
 @contextlib.contextmanager
 def room_kept_back(database: Path) -> Iterator[None]:
-    """While inside, a file beside the database holds the room. Raises StorageProblem (disk_full, not_writable)."""
+    """While inside, a file beside the database reserves room. Raises StorageProblem (disk_full, not_writable)."""
     path = database.with_name(database.name + ".reserve")
-    write_atomically(path, os.urandom(_SIZE_BYTES))  # chance: some file systems keep no room for zeros
+    write_atomically(path, os.urandom(_SIZE_BYTES))  # random bytes: some file systems reserve no room for zeros
     try:
         yield
     finally:

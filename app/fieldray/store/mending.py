@@ -1,7 +1,7 @@
-"""A damaged database is set aside with its companions, and a new one begun with every row that can still be read.
+"""Setting a damaged database aside and starting a new one with every row that can still be read.
 
-It can be stopped at any moment and begun again: the new file gets its name only when it is complete, and until then
-the mark of the damage keeps everybody else from opening one there.
+This can be interrupted at any moment and started again: the new file gets its name only when it is complete, and until
+then the damage mark keeps everybody else from opening one there.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _SENSE: Final[Mapping[str, Sense]] = {"runs": run_of, "results": outcome_of}
 
 
 def mend(path: Path) -> Reason | None:
-    """Set the database at `path` aside if it is marked as damaged, and begin a new one.
+    """Set the database at `path` aside if it is marked as damaged, and start a new one.
 
-    The reason to tell a person: where the old one is, and how many results and verdicts were kept; None where nothing
-    had to be done. Raises StorageProblem (database_damaged while another program fixes it, disk_full, not_writable).
+    Returns what to tell a person: where the old one is, and how many results and verdicts were kept. None if there was
+    nothing to fix. Raises StorageProblem (database_damaged while another program fixes it, disk_full, not_writable).
     """
     mark = damage_mark(path)
     if not mark.exists():
@@ -65,10 +65,10 @@ def mend(path: Path) -> Reason | None:
 
 
 def _set_aside(path: Path) -> Path:
-    """The database's new place. Companions go first: left alone with a new database they would be taken for its own."""
+    """The database's new path. Companions move first: beside a new database they would be taken for its own."""
     aside = free_name(path, "damaged")
     if not path.exists() and (last := _last_aside(path)) is not None:
-        return last  # it was stopped after this step before
+        return last  # it was interrupted after this step before
     for companion, ending in zip(companions(path), COMPANIONS, strict=True):
         if companion.exists():
             companion.rename(aside.with_name(aside.name + ending))
@@ -83,7 +83,7 @@ def _last_aside(path: Path) -> Path | None:
 
 
 def _renew(path: Path, aside: Path) -> Counter[str]:
-    """Make the new database from what can be read in the old one; the number of rows kept by table."""
+    """Build the new database from what can be read in the old one; the number of rows kept per table."""
     beside = path.with_name(f"{path.stem}.mending{path.suffix}")
     for leftover in (beside, *companions(beside), damage_mark(beside)):
         leftover.unlink(missing_ok=True)
@@ -94,12 +94,12 @@ def _renew(path: Path, aside: Path) -> Counter[str]:
         version = _version(source)
         sense = _SENSE if version == len(MIGRATIONS) else {}
         with contextlib.closing(open_database(beside, migrations=MIGRATIONS[:version])) as target:
-            target.execute("PRAGMA foreign_keys = OFF")  # a result whose run is lost is still worth its while
+            target.execute("PRAGMA foreign_keys = OFF")  # a result whose run is lost is still worth keeping
             with transaction(target):
                 for table in _tables(target):
                     kept[table] = _copy_table(source, target, table, sense.get(table))
                 _keep_numbers(target)
-    open_database(beside).close()  # brings an older one up to date
+    open_database(beside).close()  # migrates an older one
     for leftover in (*companions(beside), *companions(path)):
         leftover.unlink(missing_ok=True)
     beside.replace(path)
@@ -107,7 +107,7 @@ def _renew(path: Path, aside: Path) -> Counter[str]:
 
 
 def _version(source: sqlite3.Connection) -> int:
-    """How many migrations the old file has seen; all of them where it does not say."""
+    """How many migrations the old file has seen; all of them if it does not say."""
     try:
         (version,) = source.execute("PRAGMA user_version").fetchone()
     except _UNREADABLE:
@@ -116,7 +116,7 @@ def _version(source: sqlite3.Connection) -> int:
 
 
 def _tables(connection: sqlite3.Connection) -> list[str]:
-    """In the order they were made, so that what is referred to comes first."""
+    """In the order of their creation, so that tables come before those that refer to them."""
     query = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY rowid"
     return [str(name) for (name,) in connection.execute(query)]
 
@@ -138,14 +138,14 @@ def _row(source: sqlite3.Connection, query: str, sense: Sense | None) -> sqlite3
         row: sqlite3.Row | None = source.execute(query).fetchone()
         if row is not None and sense is not None:
             sense(row)
-    except Exception as error:  # whatever a damaged row does to its reader, it is the row's fault
+    except Exception as error:  # whatever reading a damaged row raises is the row's fault
         log.warning("a row is lost: %s", type(error).__name__)
         return None
     return row
 
 
 def _row_ids(source: sqlite3.Connection, table: str) -> Iterator[int]:
-    """From both ends up to the damage, and then every number in between."""
+    """From both ends up to the damage, then every number in between."""
     below, is_whole = _walk(source, table, "ASC")
     yield from below
     if is_whole:
@@ -168,7 +168,7 @@ def _walk(source: sqlite3.Connection, table: str, order: str) -> tuple[list[int]
 
 
 def _keep_numbers(target: sqlite3.Connection) -> None:
-    """A run that comes may not get the number of one that is lost, whose results are still here."""
+    """A future run must not get the number of a lost one whose results are still here."""
     (last,) = target.execute("SELECT COALESCE(MAX(run_id), 0) FROM results").fetchone()
     known = target.execute("SELECT seq FROM sqlite_sequence WHERE name = 'runs'").fetchone()
     if known is None:

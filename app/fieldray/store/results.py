@@ -1,10 +1,10 @@
 """Results of runs: one committed row per image.
 
-The batch thread is the only one that writes results (`ResultStore`); every other thread reads through a
-`ResultQuery` of its own. A reader's verdict is a row of its own, so it is never in the way of a result.
+Only the batch thread writes results (`ResultStore`); every other thread reads through a `ResultQuery` of its own. A
+radiologist's verdict is a row of its own, so it never blocks a result.
 
-A run that was interrupted is continued in a further pass. What a whole pass did not see is not present any more: its
-rows are kept and marked, and are in no list, count or export of results.
+A run that was interrupted is resumed in a further pass. Images that a whole pass did not see are no longer present:
+their rows are kept and marked, and are left out of lists, counts and exports.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class ResultQuery:
             left = left if left < 0 else left - count
 
     def work_list(self, run_id: int) -> Iterator[StoredResult]:
-        """The results of a run, what needs eyes first on top: abnormal, not sure, ..., the highest score first."""
+        """The results of a run in the order of the work list (`WORK_LIST_ORDER`), the highest score first."""
         query = "SELECT id FROM results WHERE run_id = ? AND absent_s IS NULL ORDER BY rank, score DESC, id"
         ids = [row["id"] for row in self._all(query, run_id)]
         for start in range(0, len(ids), _BATCH_ROWS):
@@ -118,7 +118,7 @@ class ResultQuery:
         return self._made(lambda row: image_text(row["image_key"]), self._all(query, run_id))
 
     def verdict(self, row_id: int, outcome: Outcome) -> Verdict | None:
-        """The verdict on this outcome in this row, whatever the row holds by now."""
+        """The verdict on this outcome in this row, even if the row holds another outcome by now."""
         query = "SELECT choice, note FROM verdicts WHERE result_id = ? AND result_hash = ?"
         rows = self._all(query, row_id, result_hash(outcome))
         return Verdict(choice=rows[0]["choice"], note=rows[0]["note"]) if rows else None
@@ -139,7 +139,7 @@ class ResultQuery:
         return bool(self._all(query, spec.model_sha256, spec.settings_hash))
 
     def earlier(self, spec: RunSpec, *, content_sha256: str, frame: int, up_to_row_id: int) -> Outcome | None:
-        """What these bytes gave before with the same model and settings, if it did not fail; the newest."""
+        """The newest outcome of these bytes with the same model and settings, unless it failed."""
         query = """SELECT * FROM results WHERE content_sha256 = ? AND frame = ? AND model_sha256 = ?
                    AND settings_hash = ? AND status != 'failed' AND id <= ? ORDER BY id DESC LIMIT 1"""
         rows = self._all(query, content_sha256, frame, spec.model_sha256, spec.settings_hash, up_to_row_id)
@@ -173,21 +173,21 @@ class ResultStore(ResultQuery):
         self._locks.release()
 
     def open_run(self, spec: RunSpec, *, fresh: bool = False) -> int:
-        """Begin a run, or continue the newest of the same request if it is not finished; its id.
+        """Begin a run, or resume the newest of the same request if it is not finished; its id.
 
-        A run that another program works on is left to it: a second program gets a run of its own, with all images in
-        it, and takes over what the first one has done already. So each gives its whole list and its own end, and
-        neither can spoil the other's; to refuse would fail a script because of a window that somebody left open.
+        A run that another program is working on is left alone. The second program gets a run of its own with all
+        images, and takes over the results that the first one already has. So each has a complete list and cannot spoil
+        the other's. Refusing would make a script fail because somebody left a window open.
         """
         key = _request_key(spec)
         with self._transaction():
             newest = self._all("SELECT id, state FROM runs WHERE request_key = ? ORDER BY id DESC LIMIT 1", key)
             is_open = newest and newest[0]["state"] != "finished" and not fresh
-            if is_open and self._locks.compare_runs(newest[0]["id"]):
+            if is_open and self._locks.hold(newest[0]["id"]):
                 return self._continue(int(newest[0]["id"]))
             query = "INSERT INTO runs (request_key, spec, state, started_s) VALUES (?, ?, 'running', ?) RETURNING id"
             run_id = int(self._all(query, key, spec_text(spec), time.time())[0]["id"])
-            self._locks.compare_runs(run_id)
+            self._locks.hold(run_id)
             return run_id
 
     def _continue(self, run_id: int) -> int:
@@ -196,11 +196,11 @@ class ResultStore(ResultQuery):
         return run_id
 
     def finish(self, run_id: int) -> int:
-        """The run went through all there is: it is finished. The number of images that are no longer present.
+        """Finish a run that has seen everything; the number of images that are no longer present.
 
-        What lies in a folder that could not be read is neither there nor gone: it stays as it was. So does all of a run
-        that found nothing where there once was something, most likely on a drive that is not plugged in: that run is
-        not finished and can be continued. A verdict on bytes that are present under another name goes with them.
+        Images in a folder that could not be read stay as they were. So does a whole run that found nothing where there
+        once was something, most likely on a drive that is not plugged in: it is not finished and can be resumed. A
+        verdict on bytes that are present under another name moves with them.
         """
         with self._transaction():
             query = """SELECT results.id, image_key, stage, results.pass_number = runs.pass_number AS is_seen
@@ -224,7 +224,7 @@ class ResultStore(ResultQuery):
         self._all("UPDATE runs SET state = ?, reason = ?, ended_s = ? WHERE id = ?", state, why, ended_s, run_id)
 
     def save(self, run_id: int, outcome: Outcome, *, spec: RunSpec, is_resumed: bool = False) -> int:
-        """Commit one outcome; its row id. The same image of the same run is written over and keeps its row."""
+        """Commit one outcome; its row id. An image that the run already has is overwritten and keeps its row."""
         columns = {
             "run_id": run_id,
             **outcome_columns(outcome),
@@ -243,11 +243,11 @@ class ResultStore(ResultQuery):
         return int(self._all(query, *columns.values(), run_id)[0]["id"])
 
     def set_verdict(self, row_id: int, verdict: Verdict | None, *, judged: Outcome) -> None:
-        """Keep the reader's verdict on a result, or take it back (None). Raises KeyError if there is no such row.
+        """Store the radiologist's verdict on a result, or withdraw it (None). Raises KeyError if there is no such row.
 
-        judged  the outcome that the reader saw. The row may hold another one by now: then the verdict is kept, but not
-                shown as one on that.
-        A verdict outlives a power cut once this returns; a result can be worked out again, a verdict cannot.
+        judged  the outcome that was seen. The row may hold another one by now: then the verdict is kept, but not shown
+                with that one.
+        A verdict survives a power cut once this returns: a result can be computed again, a verdict cannot.
         """
         self.row(row_id)
         with self._durably():
@@ -262,7 +262,7 @@ class ResultStore(ResultQuery):
 
     @contextlib.contextmanager
     def _durably(self) -> Iterator[None]:
-        """What is committed inside is on the disk, and not only on its way there (sqlite.org/pragma.html)."""
+        """What is committed inside has reached the disk when the commit returns (sqlite.org/pragma.html)."""
         self._all("PRAGMA synchronous = FULL")
         try:
             yield
@@ -275,7 +275,7 @@ class ResultStore(ResultQuery):
             yield
 
 
-# Only one that is on the same bytes with the same outcome, and on a row that has none of its own.
+# Only to the same bytes with the same outcome, and to a row that has no verdict of its own.
 _COPY_VERDICTS = """
     INSERT OR IGNORE INTO verdicts (result_id, result_hash, choice, note, given_s, content_sha256, category, score)
     SELECT moved.id, given.result_hash, choice, note, given_s, given.content_sha256, given.category, given.score
@@ -286,7 +286,7 @@ _COPY_VERDICTS = """
 
 
 def _gone(rows: list[sqlite3.Row]) -> list[int]:
-    """The rows that a pass did not see, but for those in folders that it could not read."""
+    """The rows that a pass did not see, except those in folders that it could not read."""
     unread = [row["image_key"] for row in rows if row["is_seen"] and row["stage"] == "discover"]
     inside = tuple(key + os.fsencode(os.sep) for key in unread)
     return [row["id"] for row in rows if not row["is_seen"] and not row["image_key"].startswith(inside)]
@@ -319,6 +319,10 @@ def _stored(row: sqlite3.Row) -> StoredResult:
 
 
 # ---- who works on a run
+#
+# A lock per run, which ends with the process however that ends: a file beside the results for every run that is under
+# way or can be resumed, deleted once the run is finished. Nobody can lock such a file by mistake: whoever locks a run
+# holds the database's write lock and has just read there that the run is not finished.
 
 
 class RunLocks:
@@ -329,8 +333,8 @@ class RunLocks:
         self._held: dict[int, FileLock] = {}
         self.rival: str | None = None
 
-    def compare_runs(self, run_id: int) -> bool:
-        """Whether the run is held by this store now; if not, `rival` is the process that holds it."""
+    def hold(self, run_id: int) -> bool:
+        """Hold a run unless somebody else does; whether this store holds it. If not, `rival` is the process that does."""
         if run_id in self._held:
             return True
         try:
@@ -341,7 +345,7 @@ class RunLocks:
         return True
 
     def finish(self, run_id: int) -> None:
-        """The run is finished, and was committed as such: nobody will hold it again."""
+        """Release a run that was committed as finished: nobody will hold it again."""
         lock = self._held.pop(run_id, None)
         if lock:
             lock.release()  # Windows deletes no open file
@@ -349,7 +353,7 @@ class RunLocks:
                 self._path(run_id).unlink(missing_ok=True)
 
     def release(self) -> None:
-        """Give all back."""
+        """Release all runs."""
         for lock in self._held.values():
             lock.release()
         self._held.clear()

@@ -24,7 +24,7 @@ _HEADER_FIELDS: Final = frozenset(field.name for field in dataclasses.fields(Ima
 
 
 def outcome_columns(outcome: Outcome) -> dict[str, Any]:
-    """The columns of `results` that say what came out; the run's own columns are the caller's."""
+    """The columns of `results` that hold the outcome; the caller adds those of the run."""
     facts = outcome.facts
     columns: dict[str, Any] = {
         "image_key": image_key(outcome.ref),
@@ -69,9 +69,9 @@ def _add_screened(outcome: Screened, columns: dict[str, Any], details: dict[str,
 
 
 def image_key(ref: ImageRef) -> bytes:
-    """What tells an image from every other of one run, for whatever names: none of a file or a member has a zero byte.
+    """Identifies an image within a run whatever its names are, since no file or member has a zero byte in its name.
 
-    (`ImageRef.key` is for people: a file may be called `a.zip!b.dcm`, and lie beside a zip file with that member.)
+    `ImageRef.key` is for people: a file may be called `a.zip!b.dcm` and lie beside a zip file with that member.
     """
     frame = str(ref.frame) if ref.header.number_of_frames > 1 else ""
     parts = [str(ref.path), ref.member or "", frame] if ref.member is not None or frame else [str(ref.path)]
@@ -85,7 +85,7 @@ def image_text(key: bytes) -> str:
 
 
 def result_hash(outcome: Outcome) -> str:
-    """SHA-256 (hex) of what a verdict is on: the content, the model, and what came out with which score."""
+    """SHA-256 (hex) of what a verdict is about: the content, the model, the decisions and the scores."""
     judged: list[Any] = [outcome.facts.content_sha256, outcome.ref.frame, outcome.status]
     if isinstance(outcome, Screened):
         points = [found.point.threshold if found.point else None for found in outcome.findings]
@@ -97,7 +97,7 @@ def result_hash(outcome: Outcome) -> str:
 
 
 def verdict_columns(verdict: Verdict, judged: Outcome) -> dict[str, Any]:
-    """The columns of `verdicts` that say what was thought of what."""
+    """The columns of `verdicts` that hold a verdict and what it is about."""
     about = outcome_columns(judged)
     kept = {name: about[name] for name in ("result_hash", "content_sha256", "category", "score")}
     return {**kept, "choice": verdict.choice, "note": verdict.note}
@@ -161,12 +161,12 @@ def _reason_of(text: str) -> Reason:
     code, parameters = json.loads(text)
     try:
         return Reason(code, tuple((key, value) for key, value in parameters))
-    except KeyError:  # written by a version of the program that had other reasons
+    except KeyError:  # written by a version that had other reasons
         return reason("internal", detail=code)
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    """A data class's fields, for JSON to go on with; `dataclasses.asdict` copies deeply, and took a third of a row."""
+    """The fields of a data class, for JSON; `dataclasses.asdict` copies deeply and took a third of the time per row."""
     return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
 
 
