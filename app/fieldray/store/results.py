@@ -334,7 +334,7 @@ class RunLocks:
         self.rival: str | None = None
 
     def hold(self, run_id: int) -> bool:
-        """Hold a run unless somebody else does; whether this store holds it. If not, `rival` is the process that does."""
+        """Hold a run unless somebody else does; whether this store holds it. If not, `rival` is the other process."""
         if run_id in self._held:
             return True
         try:
