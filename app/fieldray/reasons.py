@@ -106,7 +106,8 @@ BACKENDS: Final[Mapping[str, str]] = {
     "wrong_answer": "The process that runs the model gave an answer that makes no sense.",
     "engine_closed": "The program was stopped before this image was run.",
     "start_failed": "The model could not be started: {detail}.",
-    "no_edgetpu_file": "This pack has no file for the Edge TPU.",
+    "no_model_file": "This pack has no file for this device: {device}.",
+    "no_device": "There is no device named {name} here.",
     "edgetpu_not_here": "No Edge TPU is connected.",
     "device_not_chosen": "It is switched off in the settings.",
     "coral_no_library": "The Edge TPU runtime is not installed ({name} is not there). Install libedgetpu, then plug the "

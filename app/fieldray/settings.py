@@ -7,11 +7,12 @@ it, keys as well as values, falls back to the default, is reported, and stays in
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from fieldray.backends import DeviceChoices
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.paths import user_data
 from fieldray.persistence import require_plain, write_atomically
@@ -27,7 +28,7 @@ class Row:
     key: str
     label: str
     default: Value
-    choices: tuple[str, ...] = ()
+    choices: Sequence[str] = ()
     low: float = 0
     high: float = 0
     in_dialog: bool = True
@@ -47,7 +48,7 @@ class Row:
 TABLE: Final[tuple[Row, ...]] = (
     Row(key="language", label="Language", default="system", choices=("system", "en", "uk")),
     Row(key="theme", label="Appearance", default="system", choices=("system", "light", "dark")),
-    Row(key="device", label="Run the model on", default="auto", choices=("auto", "cpu", "edgetpu")),
+    Row(key="device", label="Run the model on", default="auto", choices=DeviceChoices()),
     Row(key="policy", label="With a Coral USB Accelerator: the Edge TPU alone, whichever is faster, or both together",
         default="accelerator", choices=("accelerator", "fastest", "both")),
     Row(key="edgetpu_clock", label="Clock of the Coral USB Accelerator (max: it can get hot enough to burn the skin)",

@@ -9,10 +9,12 @@ from typing import Any, Final
 import numpy as np
 
 from faults.double import DoubleEdgeTpu
-from fieldray.domain.events import BackendChanged
+from fieldray.domain.events import BackendChanged, Publish
 from fieldray.domain.prediction import Request
+from fieldray.inference.backend import BackendKind
+from fieldray.inference.coral.backend import edgetpu_kind
+from fieldray.inference.cpu import cpu_kind
 from fieldray.inference.engine import Engine
-from fieldray.inference.system import system_engine
 from tiny_models import SIDE
 
 WAIT_S: Final = 20.0
@@ -58,8 +60,15 @@ class Said:
 
 def open_engine(edgetpu: DoubleEdgeTpu, said: Said, **options: Any) -> Engine:
     """An engine whose only Edge TPU is the test double."""
-    options = {"edgetpu_timeout_s": 1.0, "edgetpu_start_timeout_s": 5.0, **options}
-    return system_engine(said, libraries=[str(edgetpu.library)], find=edgetpu.find, **options)
+    return Engine(said, kinds=double_kinds(said, edgetpu, run_timeout_s=1.0, start_timeout_s=5.0), **options)
+
+
+def double_kinds(publish: Publish, edgetpu: DoubleEdgeTpu, **options: Any) -> tuple[BackendKind, ...]:
+    """The devices of a computer whose only Edge TPU is the test double."""
+    kind = edgetpu_kind(
+        libraries=[str(edgetpu.library)], find=edgetpu.find, publish=publish, priority="raised", **options
+    )
+    return kind, cpu_kind(priority="raised")
 
 
 def grey(number: int) -> Request:

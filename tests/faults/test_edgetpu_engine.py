@@ -111,7 +111,7 @@ def test_an_edgetpu_that_cannot_be_used_has_a_reason_and_the_cpu_goes_on(
 @pytest.mark.parametrize(
     ("model", "code"),
     [
-        (tiny_model(), "no_edgetpu_file"),
+        (tiny_model(), "no_model_file"),
         (replace(tiny_model(), edgetpu_file=tiny_model().cpu_file), "coral_not_compiled"),
         (replace(tiny_model(), edgetpu_file=b"a text that is no model"), "bad_model"),
         (edgetpu_model(oldest_runtime=15), "coral_runtime_old"),

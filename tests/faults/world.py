@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from PIL import Image
 
 from faults.double import DoubleEdgeTpu
+from faults.edgetpu_engine import double_kinds
 from faults.edgetpu_models import edgetpu_model
 from faults.record import Record, RecordingEngine, Reference, Verdicts, image_key
 from fieldray.domain.events import BackendChanged, BackendState, Event, Publish
@@ -23,7 +24,7 @@ from fieldray.domain.model import Model
 from fieldray.domain.study import ImageRef
 from fieldray.imaging.discover import discover
 from fieldray.imaging.pool import DecoderPool
-from fieldray.inference.system import system_engine
+from fieldray.inference.engine import Engine
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.write import write_pack
 from fieldray.pipeline.batch import Batch
@@ -79,16 +80,12 @@ class Clinic:
 
         def engines(heard: Publish, settings: Settings) -> RecordingEngine:
             device, policy = device_choice(settings)
-            engine = system_engine(
-                lambda event: self._hear(event, heard),
-                device=device,
-                policy=policy,
-                libraries=[str(self.edgetpu.library)],
-                find=self.edgetpu.find,
-                edgetpu_timeout_s=EDGETPU_TIMEOUT_S,
-                edgetpu_start_timeout_s=_START_TIMEOUT_S,
-                passed=self.packs.record_run,
-            )
+
+            def hear(event: Event) -> None:
+                self._hear(event, heard)
+
+            kinds = double_kinds(hear, self.edgetpu, run_timeout_s=EDGETPU_TIMEOUT_S, start_timeout_s=_START_TIMEOUT_S)
+            engine = Engine(hear, device=device, policy=policy, kinds=kinds, passed=self.packs.record_run)
             self._engines.append(RecordingEngine(engine, self.record))
             return self._engines[-1]
 

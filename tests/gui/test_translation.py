@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import fieldray
+from fieldray.backends import BACKENDS
 from fieldray.paths import asset
 from fieldray.reasons import TEMPLATES
 from fieldray.settings import TABLE
@@ -73,6 +74,7 @@ def spoken() -> Iterator[str]:
                 yield from (value for value in values if isinstance(value, str) and " " in value)
     yield from TEMPLATES.values()
     yield from (row.label for row in TABLE)
+    yield from (entry.title for entry in BACKENDS)
 
 
 def fields(text: str) -> list[str]:

@@ -37,7 +37,7 @@ class BenchmarkCase:
         unavailable_reason = self.kind.unavailable_reason(self.model)
         if unavailable_reason:
             raise BackendProblem(unavailable_reason)
-        backend = self.kind.make()
+        backend = self.kind.open()
         try:
             backend.start(self.model)
             if not give_priority(backend.pid, self.priority):

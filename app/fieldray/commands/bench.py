@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
+from fieldray.backends import BACKENDS
 from fieldray.commands.console import Console
 from fieldray.commands.pack_options import add_pack_rules
-
-_BACKENDS: Final = ("cpu", "edgetpu")
 
 
 def add_to(commands: argparse._SubParsersAction[Any]) -> None:
@@ -148,6 +147,6 @@ def _of_backend(text: str) -> tuple[str, float]:
         number = float(value)
     except ValueError:
         number = 0.0
-    if backend not in _BACKENDS or not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"give {' or '.join(_BACKENDS)}=NUMBER")
+    if backend not in BACKENDS.names or not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"give {' or '.join(BACKENDS.names)}=NUMBER")
     return backend, number

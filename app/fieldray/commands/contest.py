@@ -80,7 +80,7 @@ def pipeline(options: argparse.Namespace, console: Console) -> Report:
 def decisions(options: argparse.Namespace, console: Console) -> Report:
     """Compare reading reduced with reading in full. Raises as `pipeline`, UsageProblem (nothing_to_measure)."""
     model = load_pack(PackLibrary(user_data()), options.pack, options)
-    cores, backend = usable_cores(), cpu_kind(cores=1, budget_s=None).make()
+    cores, backend = usable_cores(), cpu_kind(cores=1, budget_s=None).open()
     try:
         backend.start(model)
         with stage_decoders(cores) as decoders:

@@ -8,6 +8,7 @@ import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fieldray.backends import DeviceChoices
 from fieldray.commands.console import Console
 from fieldray.commands.pack_options import add_pack_options, load_model
 from fieldray.reports.exporter import EXPORTERS, available_exporters
@@ -40,7 +41,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """What may be said about any run."""
-    parser.add_argument("--device", choices=("auto", "cpu", "edgetpu"), help="what runs the model")
+    parser.add_argument("--device", choices=DeviceChoices(), help="what runs the model")
     parser.add_argument("--operating-point", metavar="NAME", help="one of the pack's (default: its first)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write the results into this folder")
     names = ",".join(exporter.name for exporter in available_exporters())

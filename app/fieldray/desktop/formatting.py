@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fieldray.backends import BACKENDS
 from fieldray.domain.finding import Category, Decision
 from fieldray.domain.model import Estimate, Manifest
 from fieldray.domain.study import ImageHeader, ImageRef
@@ -39,7 +40,7 @@ def decision_sentence(translator: Translator, decision: Decision) -> str:
 
 def backend_name(translator: Translator, backend: str) -> str:
     """What ran the model."""
-    return {"cpu": translator.text("Processor"), "edgetpu": "Edge TPU"}.get(backend, backend)
+    return translator.text(BACKENDS.title(backend))
 
 
 def label_meaning(translator: Translator, label: str, manifest: Manifest | None) -> str:

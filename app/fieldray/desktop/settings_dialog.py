@@ -16,6 +16,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from fieldray.backends import BACKENDS
 from fieldray.desktop.widgets import PlainLabel, choice_box, label, push_button, scrolled
 from fieldray.settings import TABLE, Row, Settings, Value
 from fieldray.translation import LANGUAGES, Translator
@@ -96,12 +97,11 @@ class SettingsDialog(QDialog):
 def choice_label(translator: Translator, choice: str) -> str:
     """What a choice of the settings table is called; a language by its own name, the code where there is no word."""
     known: dict[str, str] = {
+        **{entry.name: translator.text(entry.title) for entry in BACKENDS},
         "system": translator.text("As the computer"),
         "light": translator.text("Light"),
         "dark": translator.text("Dark"),
         "auto": translator.text("Automatic"),
-        "cpu": translator.text("Processor"),
-        "edgetpu": "Edge TPU",
         "accelerator": translator.text("The Edge TPU alone"),
         "fastest": translator.text("Whichever is faster"),
         "both": translator.text("Both together"),

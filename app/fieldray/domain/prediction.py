@@ -9,11 +9,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-BackendName = Literal["cpu", "edgetpu"]
-DeviceChoice = Literal["auto", "cpu", "edgetpu"]
+# Names of rows of the table in `fieldray.backends`; a choice may also be "auto"
+BackendName = str
+DeviceChoice = str
 
-# Which of the backends that are ready run images: "accelerator" the Edge TPU, which spares the processor for other
-# programs; "fastest" the one that was measured to be; "both" all of them, draining one queue
+# Which of the backends that are ready run images: "accelerator" the one that the table prefers, which spares the CPU
+# for other programs; "fastest" the one that was measured to be; "both" all of them, draining one queue
 Policy = Literal["accelerator", "fastest", "both"]
 
 

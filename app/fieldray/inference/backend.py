@@ -5,16 +5,22 @@ A backend is used by one thread, the one that started it; only `abort`, `pid` an
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fieldray.backends import BACKENDS, BackendEntry, BackendTable
+from fieldray.domain.events import Publish
 from fieldray.domain.model import Model
 from fieldray.domain.prediction import BackendName
-from fieldray.reasons import Reason
+from fieldray.errors import BackendProblem
+from fieldray.processes.child import Child
+from fieldray.reasons import Reason, reason
+from fieldray.settings import Settings
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -79,18 +85,111 @@ class Backend(Protocol):
         """End at once, from any thread; a `start` or `run` under way then raises BackendProblem."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackendKind:
-    """A device the engine may use.
+class Watch(Protocol):
+    """Looks out for a device on a thread of its own; `close` waits for it."""
 
-    unavailable_reason  the reason why it cannot be used with a model here and now, or None; may take its time
-    make     a new backend, not started
-    close    ends what the kind itself keeps; no backend will be started any more
-    restarts how often it is started again after deaths in a row, without an image run or some quiet time between them
+    def start(self) -> None: ...
+    def close(self) -> None: ...
+
+
+WatchDevice = Callable[[Callable[[], None], Callable[[Reason], None]], Watch]
+
+
+def file_of(model: Model, role: str) -> bytes | None:
+    """The pack's file of a role, None where it has none."""
+    return {"cpu": model.cpu_file, "edgetpu": model.edgetpu_file}.get(role)
+
+
+def file_for(entry: BackendEntry, model: Model) -> bytes:
+    """The pack's file for a device, of the role that it prefers. Raises BackendProblem (no_model_file)."""
+    for role in entry.roles:
+        file = file_of(model, role)
+        if file is not None:
+            return file
+    raise BackendProblem(reason("no_model_file", device=entry.title))
+
+
+# Reasons that will be the same at the next start, whatever the device
+_PERMANENT: Final = frozenset({"no_runtime", "bad_model", "model_memory", "self_test", "no_model_file"})
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class BackendKind:
+    """A device that the engine may use. The engine knows nothing else of it.
+
+    Parameters
+    ----------
+    entry
+        Its row in `fieldray.backends`.
+    open
+        A new backend, not started.
+    probe
+        The reason why the device cannot be used with a model here and now, or None; may take its time. A pack without
+        a file for it is refused all the same.
+    close
+        Ends what the kind itself keeps; no backend will be started any more.
+    watch
+        For a device that comes and goes: given what to call when it has come and when it has gone, what looks out
+        for it.
+    permanent
+        Codes of reasons that will be the same at the next start, so that it is not started again by itself.
+    absent
+        Codes of reasons that say that there is no such device here, which is no loss to tell anybody of.
+    restarts
+        How often it is started again after deaths in a row, without an image run or some quiet time between them.
+    restart_delay_s
+        Before the first restart after a death; four times as long before each further one.
     """
 
-    name: BackendName
-    make: Callable[[], Backend]
-    unavailable_reason: Callable[[Model], Reason | None]
-    restarts: int = 3
+    entry: BackendEntry
+    open: Callable[[], Backend]
+    probe: Callable[[Model], Reason | None] = lambda _: None
     close: Callable[[], None] = lambda: None
+    watch: WatchDevice | None = None
+    permanent: frozenset[str] = frozenset()
+    absent: frozenset[str] = frozenset()
+    restarts: int = 3
+    restart_delay_s: float = 0.05
+
+    @property
+    def name(self) -> BackendName:
+        """Of the device."""
+        return self.entry.name
+
+    def unavailable_reason(self, model: Model) -> Reason | None:
+        """Why it cannot be used with a model here and now, or None; may take its time."""
+        if why := self.probe(model):
+            return why
+        try:
+            file_for(self.entry, model)
+        except BackendProblem as problem:
+            return problem.reason
+        return None
+
+    def is_permanent(self, why: Reason) -> bool:
+        """Whether another start would end in the same way."""
+        return why.code in _PERMANENT or why.code in self.permanent
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class BackendOptions:
+    """What the devices of the table are made with.
+
+    Parameters
+    ----------
+    publish
+        Hears what a device has to say of itself (`DeviceChanged`).
+    settings
+        What the person chose.
+    started
+        A process of `runtime.SERVICE`, started ahead, for whoever computes on the CPU.
+    """
+
+    publish: Publish
+    settings: Settings = field(default_factory=Settings)
+    started: Child | None = None
+
+
+def system_kinds(options: BackendOptions, *, table: BackendTable = BACKENDS) -> tuple[BackendKind, ...]:
+    """Every device of the table, in order of preference."""
+    return tuple(pkgutil.resolve_name(entry.kind)(options) for entry in table)

@@ -23,22 +23,6 @@ log = logging.getLogger(__name__)
 
 _STABLE_S: Final = 10.0  # a backend that lived this long has earned all its restarts again
 _BACK_OFF: Final = 4.0
-_LASTING: Final = frozenset(
-    {
-        "no_runtime",
-        "bad_model",
-        "model_memory",
-        "self_test",
-        "no_edgetpu_file",
-        "edgetpu_not_here",
-        "coral_not_compiled",
-        "coral_no_library",
-        "coral_no_libusb",
-        "coral_bad_library",
-        "coral_wrong_abi",
-        "coral_runtime_old",
-    }
-)
 
 
 class BackendRunner:
@@ -51,14 +35,12 @@ class BackendRunner:
         board: Scheduler,
         model: Model,
         *,
-        restart_delay_s: float,
         passed: Callable[[Model], None],
     ) -> None:
         self._kind = kind
         self._slot = slot
         self._board = board
         self._model = model
-        self._restart_delay_s = restart_delay_s
         self._passed = passed
         self._backend: Backend | None = None
         self._jobs: Sequence[InferenceJob] = ()
@@ -112,7 +94,7 @@ class BackendRunner:
         if unavailable_reason:
             raise BackendProblem(unavailable_reason)
         self._board.enter(self._slot, "starting")
-        self._backend = self._kind.make()
+        self._backend = self._kind.open()
         self._backend.start(self._model)
         if self._model.golden:
             check_golden(self._backend, self._model.golden)
@@ -167,11 +149,12 @@ class BackendRunner:
             self._failures = 0
         self._ready_since_s = None
         self._failures += 0 if unavailable_reason else 1
-        delay_s = self._restart_delay_s * _BACK_OFF ** max(0, self._failures - 1)
-        is_hopeless = why.code in _LASTING or self._failures > self._kind.restarts
+        delay_s = self._kind.restart_delay_s * _BACK_OFF ** max(0, self._failures - 1)
+        is_hopeless = self._kind.is_permanent(why) or self._failures > self._kind.restarts
         if is_hopeless:
             self._failures, delay_s = 0, 0.0
-        self._board.leave(self._slot, why, jobs=self._jobs, is_hopeless=is_hopeless)
+        is_absent = why.code in self._kind.absent
+        self._board.leave(self._slot, why, jobs=self._jobs, is_hopeless=is_hopeless, is_absent=is_absent)
         self._jobs = ()
         return delay_s
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from fieldray.domain.model import Model
-from fieldray.inference.backend import BackendKind
+from fieldray.backends import CPU
+from fieldray.inference.backend import BackendKind, BackendOptions
 from fieldray.inference.process import model_process
 from fieldray.inference.runtime import RUNTIMES
 from fieldray.inference.worker import BUDGET_S, WorkerBackend
 from fieldray.processes.child import Child
 from fieldray.processes.priority import Priority
-from fieldray.reasons import Reason
 
 
 def cpu_kind(
@@ -26,9 +25,9 @@ def cpu_kind(
     """
     waiting = [started] if started else []
 
-    def make() -> WorkerBackend:
+    def open_one() -> WorkerBackend:
         return WorkerBackend(
-            lambda model: model.cpu_file,
+            CPU,
             runtimes=runtimes,
             cores=cores,
             budget_s=budget_s,
@@ -36,8 +35,9 @@ def cpu_kind(
             child=lambda: waiting.pop() if waiting else model_process(),
         )
 
-    return BackendKind(name="cpu", make=make, unavailable_reason=_unavailable_reason)
+    return BackendKind(entry=CPU, open=open_one)
 
 
-def _unavailable_reason(_: Model) -> Reason | None:
-    return None
+def system_kind(options: BackendOptions) -> BackendKind:
+    """As the program runs it."""
+    return cpu_kind(priority="raised", started=options.started)

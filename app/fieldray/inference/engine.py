@@ -9,14 +9,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from types import TracebackType
-from typing import Final, Protocol
+from typing import Final
 
 from fieldray.domain.events import Publish
 from fieldray.domain.model import Model
 from fieldray.domain.prediction import BackendName, DeviceChoice, Policy, Prediction, Request
 from fieldray.errors import BackendProblem
-from fieldray.inference.backend import BackendKind
+from fieldray.inference.backend import BackendKind, Watch
 from fieldray.inference.backend_runner import BackendRunner
 from fieldray.inference.cpu import cpu_kind
 from fieldray.inference.scheduler import Scheduler
@@ -26,24 +27,15 @@ _CLOSE_GRACE_S: Final = 2.0
 _ABORT_INTERVAL_S: Final = 0.2
 
 
-class Watch(Protocol):
-    """Looks out for devices on a thread of its own; `close` waits for it."""
-
-    def start(self) -> None: ...
-    def close(self) -> None: ...
-
-
 class Engine:
     """Thread-safe; not to be closed from within `publish` or a future's callback.
 
-    publish          hears `BackendChanged` of the model that is open, from the engine's threads, one at a time
-    device           "auto" for all kinds, else only the one of this name
-    kinds            the devices there are, preferred ones first; the CPU alone if not given
-    policy           which of the backends that are ready run images; see `domain.prediction.Policy`
-    watch            makes what tells the engine, by `reconsider` and `lost`, that a device came or went
-    passed           hears of a model whose self-test passed on a backend, from that backend's thread and before it runs
-                     an image; a FieldrayError raised keeps it from running any
-    restart_delay_s  before the first restart of a backend that died; four times as long before each further one
+    publish  hears `BackendChanged` of the model that is open, from the engine's threads, one at a time
+    device   "auto" for all kinds, else only the one of this name
+    kinds    the devices there are, preferred ones first; the CPU alone if not given
+    policy   which of the backends that are ready run images; see `domain.prediction.Policy`
+    passed   hears of a model whose self-test passed on a backend, from that backend's thread and before it runs an
+             image; a FieldrayError raised keeps it from running any
     """
 
     def __init__(
@@ -53,18 +45,14 @@ class Engine:
         device: DeviceChoice = "auto",
         kinds: Sequence[BackendKind] | None = None,
         policy: Policy = "accelerator",
-        watch: Callable[[Engine], Watch] | None = None,
         passed: Callable[[Model], None] = lambda _: None,
-        restart_delay_s: float = 0.05,
     ) -> None:
         self._kinds = (cpu_kind(),) if kinds is None else tuple(kinds)
         self._chosen = self._names(device)
         self._policy = policy
         self._publish = publish
-        self._watch = watch
-        self._watch_started: Watch | None = None
+        self._watches: dict[BackendName, Watch] = {}
         self._passed = passed
-        self._restart_delay_s = restart_delay_s
         self._lock = threading.Lock()
         self._publishing = threading.RLock()
         self._current: _Deployment | None = None
@@ -87,9 +75,7 @@ class Engine:
                 self._retiring.append(self._current)
             board = Scheduler([kind.name for kind in self._kinds], self._publish, publishing=self._publishing)
             board.choose(self._chosen, self._policy)
-            self._current = _Deployment(
-                model, self._kinds, board, restart_delay_s=self._restart_delay_s, passed=self._passed
-            )
+            self._current = _Deployment(model, self._kinds, board, passed=self._passed)
             self._watch_devices()
 
     def wait_ready(self, *, timeout_s: float = 60.0) -> None:
@@ -144,8 +130,8 @@ class Engine:
             deployments = self._deployments()
         for kind in self._kinds:
             kind.close()
-        if self._watch_started:
-            self._watch_started.close()
+        for watch in self._watches.values():
+            watch.close()
         for deployment in deployments:
             deployment.board.close()
         for deployment in deployments:
@@ -162,14 +148,16 @@ class Engine:
     def _names(self, device: DeviceChoice) -> frozenset[BackendName]:
         names = frozenset(kind.name for kind in self._kinds if device in ("auto", kind.name))
         if not names:
-            raise BackendProblem(reason("edgetpu_not_here"))
+            raise BackendProblem(reason("no_device", name=device))
         return names
 
     def _watch_devices(self) -> None:
-        """Begin to look for an Edge TPU, once one is wanted."""
-        if self._watch and not self._watch_started and "edgetpu" in self._chosen:
-            self._watch_started = self._watch(self)
-            self._watch_started.start()
+        """Begin to look out for devices that come and go, for each once it is wanted."""
+        for kind in self._kinds:
+            if kind.watch and kind.name in self._chosen and kind.name not in self._watches:
+                watch = kind.watch(partial(self.reconsider, kind.name), partial(self.lost, kind.name))
+                self._watches[kind.name] = watch
+                watch.start()
 
     def _deployments(self) -> list[_Deployment]:
         return [*self._retiring, *([self._current] if self._current else [])]
@@ -189,13 +177,12 @@ class _Deployment:
         kinds: Sequence[BackendKind],
         board: Scheduler,
         *,
-        restart_delay_s: float,
         passed: Callable[[Model], None],
     ) -> None:
         self.model: Final = model
         self.board: Final = board
         self.lanes: Final = tuple(
-            BackendRunner(kind, slot, board, model, restart_delay_s=restart_delay_s, passed=passed)
+            BackendRunner(kind, slot, board, model, passed=passed)
             for kind, slot in zip(kinds, board.slots, strict=True)
         )
 

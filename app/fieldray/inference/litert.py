@@ -76,10 +76,17 @@ class Network:
     """
 
     def __init__(
-        self, file: bytes, spec: NetworkSpec, *, runtime: Runtime, threads: int, delegate: object | None = None
+        self,
+        file: bytes,
+        spec: NetworkSpec,
+        *,
+        runtime: Runtime,
+        threads: int,
+        delegate: object | None = None,
+        failure: str = "inference",
     ) -> None:
         self._interpreter = _interpreter(file, runtime, threads, delegate, wanted=spec.input)
-        self._failure = "coral_run_failed" if delegate else "inference"
+        self._failure = failure
         self._roles = spec.outputs
         self._labels = spec.labels
         (self._input,) = _inputs(self._interpreter)

@@ -13,23 +13,55 @@ There is no close: the child ends with its input.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.domain.model import InputSpec, OutputRoles
 from fieldray.inference.backend import Answer
-from fieldray.inference.coral.delegate import DelegateSpec
 from fieldray.inference.litert import NetworkSpec
+from fieldray.inference.runtime import Runtime
 from fieldray.processes.wire import Message
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class DelegateSpec:
+    """How the child opens a device: `opener` names a function ("module:function") that is called as `OpenDevice`.
+
+    options  for it, as JSON
+    failure  the code of the reason (with a `detail`) for an image that the device did not run
+    """
+
+    opener: str
+    options: Mapping[str, Any]
+    failure: str = "inference"
+
+
+class OpenedDevice(Protocol):
+    """A device that this process has opened, until it ends.
+
+    delegate  for the runtime's interpreter
+    detail    what the device says of itself, in a few words
+    """
+
+    @property
+    def delegate(self) -> object: ...
+    @property
+    def detail(self) -> str: ...
+
+
+class OpenDevice(Protocol):
+    """Opens a device for a file. Raises BackendProblem."""
+
+    def __call__(self, options: Mapping[str, Any], file: bytes, runtime: Runtime, /) -> OpenedDevice: ...
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class OpenRequest:
-    """Load `file`; time threadings on at most `cores` cores until `budget_s` is spent; `delegate` opens the Edge TPU.
+    """Load `file`; time threadings on at most `cores` cores until `budget_s` is spent; `delegate` opens a device.
 
     With no `budget_s` nothing is timed: one network gets a thread a core, and its first image is really its first.
     """
@@ -66,7 +98,7 @@ class OpenRequest:
             runtimes=tuple(body["runtimes"]),
             cores=body["cores"],
             budget_s=body["budget_s"],
-            delegate=DelegateSpec.of(body["delegate"]) if body["delegate"] else None,
+            delegate=DelegateSpec(**body["delegate"]) if body["delegate"] else None,
         )
 
 

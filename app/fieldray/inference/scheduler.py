@@ -197,13 +197,21 @@ class Scheduler:
         with self._changing():
             slot.state, slot.detail, slot.reason, slot.image_s = state, detail, None, image_s
 
-    def leave(self, slot: BackendStatus, why: Reason, *, jobs: Sequence[InferenceJob], is_hopeless: bool) -> None:
+    def leave(
+        self,
+        slot: BackendStatus,
+        why: Reason,
+        *,
+        jobs: Sequence[InferenceJob],
+        is_hopeless: bool,
+        is_absent: bool = False,
+    ) -> None:
         """The backend is gone, and these images of its were not run.
 
-        A device that was never there is no loss to tell anybody of: its backend is only stopped.
+        A device that was never there (`is_absent`) is no loss to tell anybody of: its backend is only stopped.
         """
         with self._changing() as doomed:
-            slot.state = "stopped" if why.code == "edgetpu_not_here" else "gone"
+            slot.state = "stopped" if is_absent else "gone"
             slot.detail, slot.reason, slot.is_hopeless = "", why, is_hopeless
             self._running -= len(jobs)
             for job in reversed(jobs):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import pkgutil
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
 from fieldray.errors import BackendProblem
-from fieldray.inference.coral.delegate import OpenDelegate
 from fieldray.inference.litert import Network, memory_problem
-from fieldray.inference.messages import OpenRequest, answer_message
+from fieldray.inference.messages import OpenDevice, OpenedDevice, OpenRequest, answer_message
 from fieldray.inference.runtime import load_runtime
 from fieldray.inference.thread_tuning import arrange
 from fieldray.processes.wire import Message
@@ -22,7 +22,7 @@ class Service:
     def __init__(self) -> None:
         self._networks: tuple[Network, ...] = ()
         self._threads: ThreadPoolExecutor | None = None
-        self._edgetpu: OpenDelegate | None = None
+        self._device: OpenedDevice | None = None
 
     def handle(self, message: Message) -> Message:
         """Answer one message. Raises BackendProblem, or ValueError for a message out of order."""
@@ -52,11 +52,15 @@ class Service:
             raise ValueError("opened already")
         runtime = load_runtime(request.runtimes)
         if request.delegate:
-            self._edgetpu = OpenDelegate(request.delegate, request.file, runtime)
-        delegate = self._edgetpu.delegate if self._edgetpu else None
+            open_device: OpenDevice = pkgutil.resolve_name(request.delegate.opener)
+            self._device = open_device(request.delegate.options, request.file, runtime)
+        delegate = self._device.delegate if self._device else None
+        failure = request.delegate.failure if request.delegate else "inference"
         shape = request.spec.input
         arrangement = arrange(
-            lambda threads: Network(request.file, request.spec, runtime=runtime, threads=threads, delegate=delegate),
+            lambda threads: Network(
+                request.file, request.spec, runtime=runtime, threads=threads, delegate=delegate, failure=failure
+            ),
             np.zeros((shape.height, shape.width, shape.channels), np.uint8),
             cores=request.cores,
             budget_s=request.budget_s,
@@ -69,7 +73,7 @@ class Service:
                 "version": runtime.version,
                 "networks": len(self._networks),
                 "threads": arrangement.threads,
-                "device": self._edgetpu.detail if self._edgetpu else "",
+                "device": self._device.detail if self._device else "",
             }
         )
 

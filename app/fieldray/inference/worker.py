@@ -9,13 +9,13 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fieldray.backends import BackendEntry
 from fieldray.domain.model import Model
 from fieldray.errors import BackendProblem, FieldrayError
-from fieldray.inference.backend import Answer
-from fieldray.inference.coral.delegate import DelegateSpec
+from fieldray.inference.backend import Answer, file_for
 from fieldray.inference.cores import usable_cores
 from fieldray.inference.litert import NetworkSpec
-from fieldray.inference.messages import OpenRequest, answers_of, run_message
+from fieldray.inference.messages import DelegateSpec, OpenRequest, answers_of, run_message
 from fieldray.inference.process import MEMORY_LIMIT_MB, model_process
 from fieldray.inference.runtime import RUNTIMES
 from fieldray.processes.child import Child, ChildDied, ChildTimeout
@@ -47,11 +47,11 @@ def explain_end(error: ChildDied | ChildTimeout, *, is_open: bool, timeout_s: fl
 class WorkerBackend:
     """`backend.Backend` in a child process with a deadline on each answer.
 
-    file       which of the model's files to run
+    entry      the device, whose file of the pack is run
     runtimes   which runtimes may be used, the first one found is (see `runtime.RUNTIMES`)
     cores      how many cores may be used at most; None for all of this machine's
-    budget_s   how long thread_configurations may be timed when a model is opened; None: not at all, a thread a core
-    delegate   opens the Edge TPU; None for the CPU
+    budget_s   how long numbers of threads may be tried when a model is opened; None: not at all, a thread a core
+    delegate   opens the device in the child; None for the CPU
     explain    says why the child ended
     priority   of the child against other programs; left as it is where this user may not change it
     child      makes the child process, which may run already
@@ -59,7 +59,7 @@ class WorkerBackend:
 
     def __init__(
         self,
-        file: Callable[[Model], bytes],
+        entry: BackendEntry,
         *,
         runtimes: tuple[str, ...] = RUNTIMES,
         cores: int | None = None,
@@ -71,7 +71,7 @@ class WorkerBackend:
         child: Callable[[], Child] = model_process,
         priority: Priority = "normal",
     ) -> None:
-        self._file = file
+        self._entry = entry
         self._runtimes = runtimes
         self._cores = cores or usable_cores()
         self._budget_s = budget_s
@@ -110,7 +110,7 @@ class WorkerBackend:
         manifest = model.manifest
         spec = NetworkSpec(input=manifest.input, outputs=manifest.outputs, labels=len(manifest.labels))
         request = OpenRequest(
-            file=self._file(model),
+            file=file_for(self._entry, model),
             spec=spec,
             runtimes=self._runtimes,
             cores=self._cores,

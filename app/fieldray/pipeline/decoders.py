@@ -6,6 +6,7 @@ import contextlib
 import sys
 from typing import Final
 
+from fieldray.backends import BACKENDS
 from fieldray.errors import EnvironmentProblem
 from fieldray.imaging.pool import DecoderPool
 from fieldray.inference.cores import usable_cores
@@ -30,9 +31,9 @@ def number_of_decoders(settings: Settings) -> int:
 
 
 def start_network(settings: Settings) -> Child:
-    """A process that will run the model on the processor; not started where only the Edge TPU may."""
+    """A process that will run the model on the CPU; started only where a device that may be used computes there."""
     child = model_process()
-    if settings["device"] != "edgetpu":
+    if any(entry.shares_cpu for entry in BACKENDS.chosen(str(settings["device"]))):
         with contextlib.suppress(OSError):  # whoever is to use it tries again, and says why
             child.start()
     return child

@@ -20,8 +20,8 @@ from fieldray.domain.prediction import BackendName, DeviceChoice, Policy
 from fieldray.domain.run import Verdict
 from fieldray.domain.study import ImageRef
 from fieldray.errors import PackProblem
-from fieldray.inference import system as devices
-from fieldray.inference.coral.backend import Clock
+from fieldray.inference.backend import BackendOptions, system_kinds
+from fieldray.inference.engine import Engine
 from fieldray.paths import user_data
 from fieldray.pipeline.assessment import choose
 from fieldray.pipeline.decoders import number_of_decoders, open_decoders
@@ -43,8 +43,8 @@ def system_engine(publish: Publish, settings: Settings, *, started: Child | None
     Every run of a person's images comes through here, so this is where it is known that a pack ran.
     """
     device, policy = device_choice(settings)
-    clock = cast("Clock", settings["edgetpu_clock"])
-    return devices.system_engine(publish, device=device, policy=policy, clock=clock, started=started, passed=record_run)
+    kinds = system_kinds(BackendOptions(publish=publish, settings=settings, started=started))
+    return Engine(publish, device=device, kinds=kinds, policy=policy, passed=record_run)
 
 
 def record_run(model: Model) -> None:
@@ -56,7 +56,7 @@ def record_run(model: Model) -> None:
 
 def device_choice(settings: Settings) -> tuple[DeviceChoice, Policy]:
     """What the settings say about devices; their rows allow no other values."""
-    return cast("DeviceChoice", settings["device"]), cast("Policy", settings["policy"])
+    return str(settings["device"]), cast("Policy", settings["policy"])
 
 
 class Session:

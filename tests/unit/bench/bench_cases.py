@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fieldray.backends import BackendEntry
 from fieldray.bench.benchmark_case import BenchmarkCase
 from fieldray.bench.images import LoadedImage
 from fieldray.bench.load import Cell
@@ -40,7 +41,9 @@ class Record:
 
     def subject(self, backend: BackendName = "cpu") -> BenchmarkCase:
         kind = BackendKind(
-            name=backend, make=lambda: Scripted(self), unavailable_reason=lambda _: self.unavailable_reason
+            entry=BackendEntry(name=backend, title=backend, roles=("cpu",), kind=""),
+            open=lambda: Scripted(self),
+            probe=lambda _: self.unavailable_reason,
         )
         return BenchmarkCase(name=self.name, model=tiny_model(), kind=kind)
 

@@ -64,10 +64,13 @@ def test_a_fast_network_runs_longer_than_its_count() -> None:
 
 
 def test_what_cannot_be_opened_says_why() -> None:
-    well, ill = Record("well").subject(), Record("ill", unavailable_reason=reason("no_edgetpu_file")).subject("edgetpu")
+    well, ill = (
+        Record("well").subject(),
+        Record("ill", unavailable_reason=reason("no_model_file", device="Edge TPU")).subject("edgetpu"),
+    )
     subjects, problems = usable([well, ill])
     assert subjects == (well,)
-    assert problems == {"ill": reason("no_edgetpu_file")}
+    assert problems == {"ill": reason("no_model_file", device="Edge TPU")}
     assert well.details == {"scripted"}
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fieldray.backends import BackendEntry
 from fieldray.domain.events import BackendChanged
 from fieldray.domain.model import Model
 from fieldray.domain.prediction import BackendName, Request
@@ -46,8 +47,14 @@ class Behaviour:
         self.may_run.set()
 
     def kind(self, name: BackendName = "cpu") -> BackendKind:
+        """A row of its own, which runs the pack's CPU file."""
         return BackendKind(
-            name=name, make=lambda: FakeBackend(self), unavailable_reason=lambda model: self.unavailable_reason
+            entry=BackendEntry(name=name, title=name, roles=("cpu",), kind=""),
+            open=lambda: FakeBackend(self),
+            probe=lambda model: self.unavailable_reason,
+            absent=frozenset({"edgetpu_not_here"}),
+            permanent=frozenset({"edgetpu_not_here"}),
+            restart_delay_s=0.001,
         )
 
 

@@ -19,12 +19,11 @@ from fieldray.reasons import reason
 from tiny_models import tiny_manifest, tiny_model
 
 DIED = reason("worker_died")
-SOON_S = 0.001
 MODEL = tiny_model()
 
 
 def engine_of(*kinds: Any, publish: Any = None, **options: Any) -> Engine:
-    return Engine(publish or Events(), kinds=kinds, restart_delay_s=SOON_S, **options)
+    return Engine(publish or Events(), kinds=kinds, **options)
 
 
 def answer(future: Future[Prediction]) -> Prediction:
@@ -158,10 +157,10 @@ def test_a_device_that_was_never_there_is_not_spoken_of() -> None:
 
 
 def test_a_backend_that_is_not_there_says_why_and_may_come_later() -> None:
-    edgetpu, events = Behaviour(unavailable_reason=reason("no_edgetpu_file")), Events()
+    edgetpu, events = Behaviour(unavailable_reason=reason("no_model_file", device="Edge TPU")), Events()
     with engine_of(edgetpu.kind("edgetpu"), Behaviour().kind(), publish=events) as engine:
         engine.open(MODEL)
-        assert events.wait_for("edgetpu", "gone").reason == reason("no_edgetpu_file")
+        assert events.wait_for("edgetpu", "gone").reason == reason("no_model_file", device="Edge TPU")
         assert edgetpu.starts == 0
         edgetpu.unavailable_reason = None
         engine.reconsider("edgetpu")
@@ -392,7 +391,7 @@ def test_only_the_chosen_device_is_used() -> None:
     assert edgetpu.starts == 0
     with pytest.raises(BackendProblem) as caught:
         Engine(Events(), device="edgetpu")
-    assert caught.value.reason.code == "edgetpu_not_here"
+    assert caught.value.reason.code == "no_device"
 
 
 def test_no_image_is_lost_or_mixed_up_when_backends_die_at_random() -> None:

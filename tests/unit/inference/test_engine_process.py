@@ -12,6 +12,7 @@ import psutil
 import pytest
 from backend_fakes import WAIT_S, Events, grey, grey_score
 
+from fieldray.backends import CPU
 from fieldray.errors import BackendProblem
 from fieldray.inference.backend import BackendKind
 from fieldray.inference.cpu import cpu_kind
@@ -26,10 +27,7 @@ MODEL = tiny_model()
 
 
 def impatient_cpu() -> BackendKind:
-    def make() -> WorkerBackend:
-        return WorkerBackend(lambda model: model.cpu_file, run_timeout_s=0.5)
-
-    return BackendKind(name="cpu", make=make, unavailable_reason=lambda model: None)
+    return BackendKind(entry=CPU, open=lambda: WorkerBackend(CPU, run_timeout_s=0.5), restart_delay_s=0.001)
 
 
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
@@ -74,7 +72,7 @@ def test_a_pack_with_other_results_than_promised_is_not_used() -> None:
 
 
 def test_a_damaged_file_ends_in_a_reason() -> None:
-    with Engine(Events(), restart_delay_s=0.001) as engine:
+    with Engine(Events()) as engine:
         engine.open(replace(MODEL, cpu_file=MODEL.cpu_file[:500]))
         with pytest.raises(BackendProblem) as caught:
             engine.wait_ready(timeout_s=WAIT_S)

@@ -74,7 +74,7 @@ def test_a_lost_device_serves_no_more_until_it_is_reconsidered() -> None:
 
 def test_an_edgetpu_that_is_plugged_in_again_before_its_loss_was_noticed_is_started_again() -> None:
     edgetpu, events = Behaviour(), Events()
-    with Engine(events, kinds=[edgetpu.kind("edgetpu"), Behaviour().kind()], restart_delay_s=0.001) as engine:
+    with Engine(events, kinds=[edgetpu.kind("edgetpu"), Behaviour().kind()]) as engine:
         engine.open(MODEL)
         events.wait_for("edgetpu", "ready")
         edgetpu.may_run.clear()

@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
+from fieldray.backends import CPU
 from fieldray.domain.model import Model
 from fieldray.errors import BackendProblem
 from fieldray.inference.process import MEMORY_LIMIT_MB
@@ -30,7 +31,7 @@ posix_only = pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="signals 
 
 @contextmanager
 def started(model: Model | None = None, **options: Any) -> Iterator[WorkerBackend]:
-    backend = WorkerBackend(lambda opened: opened.cpu_file, **options)
+    backend = WorkerBackend(CPU, **options)
     try:
         backend.start(model or tiny_model())
         yield backend

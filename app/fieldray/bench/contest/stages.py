@@ -74,7 +74,7 @@ def time_network(model: Model, images: Sequence[LoadedImage], *, cores: int | No
 
     Raises BackendProblem.
     """
-    backend = cpu_kind(cores=cores, budget_s=None if cores else 0.25).make()
+    backend = cpu_kind(cores=cores, budget_s=None if cores else 0.25).open()
     try:
         backend.start(model)
         values = itertools.cycle([image.values for image in images])

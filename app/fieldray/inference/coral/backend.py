@@ -6,15 +6,18 @@ import signal
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
+from fieldray.backends import EDGE_TPU
+from fieldray.domain.events import Publish
 from fieldray.domain.model import Model
 from fieldray.errors import BackendProblem
-from fieldray.inference.backend import BackendKind
+from fieldray.inference.backend import BackendKind, BackendOptions, file_for
 from fieldray.inference.coral import status
 from fieldray.inference.coral.compiled import read_compiled
-from fieldray.inference.coral.delegate import DelegateSpec
 from fieldray.inference.coral.usb import FindDevices
+from fieldray.inference.coral.watch import DeviceWatch
+from fieldray.inference.messages import DelegateSpec
 from fieldray.inference.runtime import RUNTIMES
 from fieldray.inference.warm_process import WarmProcess
 from fieldray.inference.worker import BUDGET_S, WorkerBackend
@@ -29,6 +32,19 @@ Clock = Literal["std", "max"]
 _PERFORMANCE: Final = {"std": "High", "max": "Max"}
 _ACCESS_VIOLATION: Final = 0xC0000005  # exit code of a Windows process that touched memory it must not
 _LOCK_NAME: Final = "Edge TPU-{index}.lock"
+_OPENER: Final = "fieldray.inference.coral.delegate:OpenDelegate"
+_NOT_HERE: Final = "edgetpu_not_here"
+_PERMANENT: Final = frozenset(
+    {
+        _NOT_HERE,
+        "coral_not_compiled",
+        "coral_no_library",
+        "coral_no_libusb",
+        "coral_bad_library",
+        "coral_wrong_abi",
+        "coral_runtime_old",
+    }
+)
 
 
 def edgetpu_kind(
@@ -37,7 +53,7 @@ def edgetpu_kind(
     clock: Clock = "std",
     runtimes: tuple[str, ...] = RUNTIMES,
     find: FindDevices = status.find_usb_devices,
-    spare: WarmProcess | None = None,
+    publish: Publish | None = None,
     lock_folder: Callable[[], Path] = user_data,
     start_timeout_s: float = 20.0,
     run_timeout_s: float = 3.0,
@@ -49,20 +65,24 @@ def edgetpu_kind(
     libraries    names of the Edge TPU runtime to try; this system's usual ones if empty
     clock        "max" makes the Edge TPU hot enough to burn the skin, and is only for who asks for it
     find         what the system knows about USB; where it shows no Edge TPU, the runtime's own list is asked
-    spare        keeps a process in waiting; closed with the kind
+    publish      hears what becomes of the Edge TPU, which is then looked out for; not if not given
     lock_folder  holds one lock file an Edge TPU, shared by all processes of this user
     """
 
-    waiting = spare or WarmProcess(runtimes)
+    waiting = WarmProcess(runtimes)
 
-    def make() -> WorkerBackend:
+    def open_one() -> WorkerBackend:
         delegate = DelegateSpec(
-            libraries=tuple(libraries),
-            options=(("Performance", _PERFORMANCE[clock]),),
-            lock=str(lock_folder() / _LOCK_NAME),
+            opener=_OPENER,
+            failure="coral_run_failed",
+            options={
+                "libraries": list(libraries),
+                "options": {"Performance": _PERFORMANCE[clock]},
+                "lock": str(lock_folder() / _LOCK_NAME),
+            },
         )
         return WorkerBackend(
-            _compiled_file,
+            EDGE_TPU,
             runtimes=runtimes,
             cores=1,
             budget_s=budget_s,
@@ -74,24 +94,41 @@ def edgetpu_kind(
             priority=priority,
         )
 
-    def unavailable_reason(model: Model) -> Reason | None:
-        return _device_problem(find, libraries) or _file_problem(model)
+    def watch(plugged: Callable[[], None], unplugged: Callable[[Reason], None]) -> DeviceWatch:
+        assert publish
+        return DeviceWatch(
+            publish,
+            plugged=plugged,
+            unplugged=unplugged,
+            find=find,
+            ask=lambda: status.ask_library(libraries),
+            library_works=waiting.prepare,
+            notes=(reason("coral_max_clock"),) if clock == "max" else (),
+        )
 
-    return BackendKind(name="edgetpu", make=make, unavailable_reason=unavailable_reason, close=waiting.close)
+    return BackendKind(
+        entry=EDGE_TPU,
+        open=open_one,
+        probe=lambda model: _device_problem(find, libraries) or _file_problem(model),
+        close=waiting.close,
+        watch=watch if publish else None,
+        permanent=_PERMANENT,
+        absent=frozenset({_NOT_HERE}),
+    )
 
 
-def _compiled_file(model: Model) -> bytes:
-    if model.edgetpu_file is None:
-        raise BackendProblem(reason("no_edgetpu_file"))
-    return model.edgetpu_file
+def system_kind(options: BackendOptions) -> BackendKind:
+    """As the program runs it."""
+    clock = cast("Clock", options.settings["edgetpu_clock"])
+    return edgetpu_kind(clock=clock, publish=options.publish, priority="raised")
 
 
 def _file_problem(model: Model) -> Reason | None:
     """Why the pack cannot run on any Edge TPU. A runtime would not say: it would run a plain file on the CPU."""
-    if model.edgetpu_file is None:
-        return reason("no_edgetpu_file")
     try:
-        compiled = read_compiled(model.edgetpu_file)
+        compiled = read_compiled(file_for(EDGE_TPU, model))
+    except BackendProblem as problem:
+        return problem.reason
     except ValueError as error:
         return reason("bad_model", detail=str(error))
     return None if compiled.on_edgetpu else reason("coral_not_compiled")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,30 +15,15 @@ from fieldray.inference.runtime import Runtime
 from fieldray.reasons import reason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DelegateSpec:
-    """How to open an Edge TPU: libraries to try, options of the delegate, and the path of its lock ("{index}")."""
-
-    libraries: tuple[str, ...]
-    options: tuple[tuple[str, str], ...]
-    lock: str
-
-    @classmethod
-    def of(cls, body: Mapping[str, Any]) -> DelegateSpec:
-        """As it was sent: `dataclasses.asdict`, through JSON."""
-        options = tuple((str(key), str(value)) for key, value in body["options"])
-        return cls(libraries=tuple(body["libraries"]), options=options, lock=str(body["lock"]))
-
-
 class OpenDelegate:
-    """An Edge TPU this process has to itself until it ends. Raises BackendProblem at birth.
+    """An Edge TPU that this process has to itself until it ends (`messages.OpenedDevice`).
 
-    delegate  for the runtime's interpreter
-    detail    the Edge TPU runtime's version, in a few words
+    Raises BackendProblem at birth. `options` are: libraries, the names to try; options, those of the delegate; lock,
+    the path of the Edge TPU's lock with "{index}" in it.
     """
 
-    def __init__(self, spec: DelegateSpec, file: bytes, runtime: Runtime) -> None:
-        library = EdgeTpuLibrary(spec.libraries)
+    def __init__(self, options: Mapping[str, Any], file: bytes, runtime: Runtime) -> None:
+        library = EdgeTpuLibrary(options["libraries"])
         devices = library.devices()
         if not devices:  # the parent saw one a moment ago
             raise BackendProblem(reason("coral_not_listed"))
@@ -49,10 +33,10 @@ class OpenDelegate:
             raise BackendProblem(reason("coral_runtime_old", needed=needed, found=version))
         self.detail = f"Edge TPU runtime {version if version is not None else '?'}"
         # the lock goes before the delegate: opening an Edge TPU that another process uses can upset both
-        index, self._lock = _lock_one(spec.lock, len(devices))
-        options = {**dict(spec.options), "device": _device_option(devices, index)}
+        index, self._lock = _lock_one(options["lock"], len(devices))
+        chosen = {**options["options"], "device": _device_option(devices, index)}
         try:
-            self.delegate = runtime.load_delegate(library.name, options)
+            self.delegate = runtime.load_delegate(library.name, chosen)
         except (ValueError, OSError) as error:
             self._lock.release()
             raise BackendProblem(reason("coral_open_failed")) from error

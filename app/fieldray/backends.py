@@ -1,0 +1,102 @@
+"""The devices that can run a model: one table, which command line, settings, window, benchmarks and engine read.
+
+To add a device, write a module with a function that takes `inference.backend.BackendOptions` and returns an
+`inference.backend.BackendKind`, and add its row here. The function is named and not imported, as the services of
+child processes are: the table is read while the command line is parsed, and must cost nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, overload
+
+AUTO: Final = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendEntry:
+    """One device.
+
+    Parameters
+    ----------
+    name
+        What `--device`, the settings and the stored results call it.
+    title
+        What a person reads: English, translated where it is shown.
+    roles
+        The files of a pack that it runs, by role, preferred ones first.
+    kind
+        "module:function" that makes its `BackendKind`; imported when an engine is made.
+    shares_cpu
+        Whether it computes on the CPU, beside the decoders. A process that runs models is then started ahead.
+    """
+
+    name: str
+    title: str
+    roles: tuple[str, ...]
+    kind: str
+    shares_cpu: bool = False
+
+
+EDGE_TPU: Final = BackendEntry(
+    name="edgetpu", title="Edge TPU", roles=("edgetpu",), kind="fieldray.inference.coral.backend:system_kind"
+)
+CPU: Final = BackendEntry(
+    name="cpu", title="Processor", roles=("cpu",), kind="fieldray.inference.cpu:system_kind", shares_cpu=True
+)
+
+
+class BackendTable:
+    """The rows in order of preference; the last one is the last resort."""
+
+    def __init__(self, *entries: BackendEntry) -> None:
+        self._entries = list(entries)
+
+    def __iter__(self) -> Iterator[BackendEntry]:
+        return iter(tuple(self._entries))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of every row."""
+        return tuple(entry.name for entry in self._entries)
+
+    def chosen(self, device: str) -> tuple[BackendEntry, ...]:
+        """The rows that may run images: all for "auto", else the one of this name; none for an unknown name."""
+        return tuple(entry for entry in self._entries if device in (AUTO, entry.name))
+
+    def title(self, name: str) -> str:
+        """What a person reads; the name itself where a stored result names a device that is not in the table."""
+        return next((entry.title for entry in self._entries if entry.name == name), name)
+
+    @contextlib.contextmanager
+    def added(self, entry: BackendEntry) -> Iterator[None]:
+        """Prefer another device to all others for a while. Raises ValueError if its name is taken."""
+        if entry.name in (AUTO, *self.names):
+            raise ValueError(f"there is a device {entry.name} already")
+        self._entries.insert(0, entry)
+        try:
+            yield
+        finally:
+            self._entries.remove(entry)
+
+
+BACKENDS: Final = BackendTable(EDGE_TPU, CPU)
+
+
+class DeviceChoices(Sequence[str]):
+    """What `--device` and the settings accept: "auto" or the name of a row, as the table is now."""
+
+    def __init__(self, table: BackendTable = BACKENDS) -> None:
+        self._table = table
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[str, ...]: ...
+    def __getitem__(self, index: int | slice) -> str | tuple[str, ...]:
+        return (AUTO, *self._table.names)[index]
+
+    def __len__(self) -> int:
+        return 1 + len(self._table.names)
