@@ -37,17 +37,29 @@ class EnvironmentProblem(FieldrayError):
 
 
 _SHORTAGES: Final = frozenset({errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN})
+_NOT_MAPPED: Final = ("failed to map segment", "cannot allocate memory", "out of memory")  # of the dynamic loader
 _NO_THREAD: Final = "can't start new thread"  # Python says so in a RuntimeError of no class of its own
 
 
 def shortage(error: BaseException) -> EnvironmentProblem | None:
     """The problem if the system refused this process memory, threads or open files: no input's fault; else None."""
+    cause: BaseException | None = error
+    while cause is not None:  # a library that is refused memory says so in an error of its own
+        if detail := _what_is_short(cause):
+            return EnvironmentProblem(reason("system_short", detail=detail))
+        cause = cause.__cause__ or cause.__context__
+    return None
+
+
+def _what_is_short(error: BaseException) -> str | None:
     if isinstance(error, MemoryError):
-        return EnvironmentProblem(reason("system_short", detail="memory"))
+        return "memory"
+    if isinstance(error, ImportError) and any(words in str(error) for words in _NOT_MAPPED):
+        return "memory"
     if isinstance(error, OSError) and error.errno in _SHORTAGES:
-        return EnvironmentProblem(reason("system_short", detail=error.strerror or str(error)))
+        return error.strerror or str(error)
     if isinstance(error, RuntimeError) and _NO_THREAD in str(error):
-        return EnvironmentProblem(reason("system_short", detail="threads"))
+        return "threads"
     return None
 
 

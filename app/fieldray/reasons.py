@@ -161,6 +161,8 @@ PROGRAM: Final[Mapping[str, str]] = {
                     "again.",
     "open_files": "Only {limit} files may be open at the same time here; {needed} are needed. Raise that "
                   "limit of this computer, or read fewer files at the same time.",
+    "memory_limit": "This computer lets the program use {limit_mb} MB of memory at most; {needed_mb} MB are needed. Raise "
+                    "that limit, or read fewer files at the same time.",
     "system_short": "The system refuses this program what it needs ({detail}). Close other programs. If this computer "
                     "limits memory, threads or open files, raise the limits. Then start again.",
     "readers_not_started": "A process that reads images could not be started, so no image can be read: {detail}. Nothing "

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import io
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import BinaryIO
 
 from fieldray.domain.study import FileKind, ImageHeader, ImageRef
-from fieldray.errors import FieldrayError, Unreadable, Unusable
+from fieldray.errors import FieldrayError, ReaderProblem, Unreadable, Unusable, shortage
 from fieldray.imaging.sniff import HEAD_BYTES, jpeg_size, png_size, sniff
 from fieldray.reasons import reason
 
 log = logging.getLogger(__name__)
 
+DicomIdentifier = Callable[[BinaryIO, ImageRef], list[ImageRef] | tuple[tuple[str, ...], ...]]
 # Where a JPEG states its size: after its metadata, which may hold a thumbnail and a colour profile.
 _JPEG_HEAD_BYTES = 2**18
 
@@ -68,11 +70,21 @@ def _identified(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound 
         return [_raster(ref, "jpeg", jpeg_size(stream.read(_JPEG_HEAD_BYTES)))]
     if content == "unknown":
         raise Unusable(reason("not_an_image"))
-    # pydicom takes a third of a second to load: only where there is DICOM.
-    from fieldray.imaging.dicom_identify import identify_dicom
-
-    found = identify_dicom(stream, ref)
+    found = _dicom_identifier()(stream, ref)
     return found if isinstance(found, list) else IndexFound(found)
+
+
+def _dicom_identifier() -> DicomIdentifier:
+    """Loaded only where there is DICOM: pydicom takes a third of a second. Raises ReaderProblem.
+
+    What this process is refused while it loads is no fault of the file that it is loaded for.
+    """
+    try:
+        from fieldray.imaging.dicom_identify import identify_dicom
+    except Exception as error:
+        problem = shortage(error)
+        raise (ReaderProblem(problem.reason) if problem else error) from error
+    return identify_dicom
 
 
 def identify_bytes(head: bytes, ref: ImageRef) -> list[ImageRef] | IndexFound | ZipFound:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import os
+import stat
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,11 +22,22 @@ _CHUNK_BYTES: Final = 2**20
 
 
 def open_file(path: Path) -> BinaryIO:
-    """Open for reading, also beyond 260 characters on Windows. Raises OSError."""
+    """Open an ordinary file for reading, also beyond 260 characters on Windows. Raises OSError for anything else.
+
+    Whatever lies there now is not waited for: an image may have become a named pipe since it was found.
+    """
     name = str(path)
     if sys.platform == "win32" and len(name) > 240 and not name.startswith("\\\\"):
         name = "\\\\?\\" + os.path.abspath(name)  # noqa: PTH100 - pathlib resolves links, which this must not
-    return open(name, "rb")  # noqa: PTH123 - a path object would normalise the prefix away
+    stream = open(name, "rb", opener=_open_at_once)  # noqa: PTH123 - a path object would normalise the prefix away
+    if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+        stream.close()
+        raise OSError(errno.EINVAL, "it is no ordinary file")
+    return stream
+
+
+def _open_at_once(name: str, flags: int) -> int:
+    return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def read_bytes(ref: ImageRef, *, opener: Opener = open_file) -> bytes:

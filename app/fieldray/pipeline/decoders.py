@@ -12,6 +12,7 @@ from fieldray.imaging.pool import DecoderPool
 from fieldray.inference.cores import usable_cores
 from fieldray.inference.process import model_process
 from fieldray.processes.child import Child
+from fieldray.processes.serving import memory_limit_mb
 from fieldray.reasons import reason
 from fieldray.settings import Settings
 
@@ -19,6 +20,10 @@ _MOST_DECODERS: Final = 8
 # Pipes of a process, and the results as its two threads read them; what everything else has open, with some to spare.
 _FILES_PER_READER: Final = 6
 _OTHER_FILES: Final = 32
+# Address space of this process, measured as VmPeak on 64-bit Linux with 1, 2, 4, 8 and 16 decoders: 1145, 1321, 1345,
+# 1442 and 1635 MB. Nearly all of it is what each thread sets aside for its stack and its heap.
+_OTHER_MEMORY_MB: Final = 1300
+_MEMORY_MB_PER_DECODER: Final = 22
 
 
 def number_of_decoders(settings: Settings) -> int:
@@ -31,7 +36,11 @@ def number_of_decoders(settings: Settings) -> int:
 
 
 def start_network(settings: Settings) -> Child:
-    """A process that will run the model on the CPU; started only where a device that may be used computes there."""
+    """A process that will run the model on the CPU; started only where a device that may be used computes there.
+
+    Raises EnvironmentProblem (open_files, memory_limit).
+    """
+    _require_resources(number_of_decoders(settings))
     child = model_process()
     if any(entry.shares_cpu for entry in BACKENDS.chosen(str(settings["device"]))):
         with contextlib.suppress(OSError):  # whoever is to use it tries again, and says why
@@ -40,8 +49,8 @@ def start_network(settings: Settings) -> Child:
 
 
 def open_decoders(settings: Settings, size: int) -> DecoderPool:
-    """`size` processes with the limits of the settings; they start at once. Raises EnvironmentProblem (open_files)."""
-    _require_open_files(size)
+    """`size` processes with the limits of the settings; they start at once. Raises EnvironmentProblem, as above."""
+    _require_resources(size)
     return DecoderPool(
         size,
         timeout_s=settings.integer("decode_timeout_s"),
@@ -49,10 +58,20 @@ def open_decoders(settings: Settings, size: int) -> DecoderPool:
     )
 
 
-def _require_open_files(size: int) -> None:
-    """As many files as a run keeps open: said here once, or it would end somewhere in the middle of an image."""
-    if sys.platform == "win32":  # it sets no such limit
+def _require_resources(size: int) -> None:
+    """What a run needs of this process's limits: said here once, or it would end somewhere in the middle of an image.
+
+    Short of address space, Python may wait for ever for a thread that it has just started and that cannot begin.
+    """
+    if sys.platform == "win32":  # it sets no such limits
         return
+    _require_open_files(size)
+    limit_mb, needed_mb = memory_limit_mb(), _OTHER_MEMORY_MB + _MEMORY_MB_PER_DECODER * size
+    if limit_mb is not None and limit_mb < needed_mb:
+        raise EnvironmentProblem(reason("memory_limit", limit_mb=limit_mb, needed_mb=needed_mb))
+
+
+def _require_open_files(size: int) -> None:
     import resource
 
     needed = _OTHER_FILES + _FILES_PER_READER * size

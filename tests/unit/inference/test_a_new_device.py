@@ -1,0 +1,191 @@
+"""A device that this file alone adds to the program: the door is open.
+
+The device "abacus" works out the tiny network's formula in this process. It can be plugged in and pulled out, and it
+can be out of order.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from backend_fakes import WAIT_S, Events, grey, grey_score
+from numpy.typing import NDArray
+
+from fieldray.backends import BACKENDS, BackendEntry, DeviceChoices
+from fieldray.cli import run
+from fieldray.domain.model import Model
+from fieldray.errors import BackendProblem, UsageProblem
+from fieldray.inference.backend import Answer, BackendKind, BackendOptions, system_kinds
+from fieldray.inference.engine import Engine
+from fieldray.reasons import Reason, reason
+from fieldray.settings import Settings
+from program import lines_of, write_images
+from tiny_models import tiny_model, tiny_scores
+from tiny_packs import fingerprint, write_tiny_pack
+
+MODEL = tiny_model()
+NOT_HERE = reason("start_failed", detail="there is no abacus")
+
+
+class Socket:
+    """Where an abacus is plugged in; the watch of this kind, too."""
+
+    def __init__(self) -> None:
+        self.problem: Reason | None = None
+        self.is_watched = False
+        self.plug: Callable[[], None] = lambda: None
+        self.pull: Callable[[Reason], None] = lambda why: None
+
+    def start(self) -> None:
+        self.is_watched = True
+
+    def close(self) -> None:
+        self.is_watched = False
+
+    def watch(self, plugged: Callable[[], None], unplugged: Callable[[Reason], None]) -> Socket:
+        self.plug, self.pull = plugged, unplugged
+        return self
+
+
+class Abacus:
+    """`Backend` in this process."""
+
+    capacity, detail, pid, is_alive = 2, "abacus", None, True
+
+    def __init__(self) -> None:
+        self._is_over = threading.Event()
+
+    def start(self, model: Model) -> None:
+        self.labels = len(model.manifest.labels)
+
+    def run(self, images: Sequence[NDArray[np.uint8]]) -> list[Answer]:
+        if self._is_over.is_set():
+            raise BackendProblem(reason("worker_died"))
+        scores = tiny_scores(np.stack(images), labels=self.labels)
+        return [Answer(scores=row, class_maps=None, features=None, latency_ms=1.0) for row in scores]
+
+    def close(self) -> None:
+        pass
+
+    def abort(self) -> None:
+        self._is_over.set()
+
+
+SOCKET = Socket()
+ENTRY = BackendEntry(name="abacus", title="Abacus", roles=("abacus", "cpu"), kind=f"{__name__}:kind")
+
+
+def kind(_: BackendOptions) -> BackendKind:
+    return BackendKind(
+        entry=ENTRY,
+        open=Abacus,
+        probe=lambda model: SOCKET.problem,
+        watch=SOCKET.watch,
+        permanent=frozenset({NOT_HERE.code}),
+        absent=frozenset({NOT_HERE.code}),
+    )
+
+
+@pytest.fixture(autouse=True)
+def abacus() -> Iterator[Socket]:
+    SOCKET.problem = None
+    with BACKENDS.added(ENTRY):
+        yield SOCKET
+    assert not SOCKET.is_watched
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    write_images(tmp_path / "images", 4)
+    return tmp_path / "images"
+
+
+@pytest.fixture
+def pack(tmp_path: Path) -> list[str]:
+    folder = write_tiny_pack(tmp_path / "drive")
+    return ["--pack", str(folder), "--trust", fingerprint(folder)]
+
+
+def open_engine(events: Events, *, device: str = "auto") -> Engine:
+    """As a session opens it."""
+    engine = Engine(events, device=device, kinds=system_kinds(BackendOptions(publish=events)))
+    engine.open(MODEL)
+    return engine
+
+
+@pytest.mark.parametrize("device", ["abacus", "auto"])
+def test_the_command_line_runs_images_on_it(
+    images: Path, pack: list[str], device: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["screen", str(images), *pack, "--device", device, "--json", "-"]) == 0
+    lines = lines_of(capfd.readouterr().out)
+    assert [line["backend"] for line in lines] == ["abacus"] * 4
+
+
+def test_the_command_line_runs_images_elsewhere_where_there_is_none(
+    images: Path, pack: list[str], abacus: Socket, capfd: pytest.CaptureFixture[str]
+) -> None:
+    abacus.problem = NOT_HERE
+    assert run(["screen", str(images), *pack, "--json", "-"]) == 0
+    assert {line["backend"] for line in lines_of(capfd.readouterr().out)} == {"cpu"}
+
+
+def test_where_it_is_demanded_its_own_reason_ends_the_run(
+    images: Path, pack: list[str], abacus: Socket, capfd: pytest.CaptureFixture[str]
+) -> None:
+    abacus.problem = NOT_HERE
+    assert run(["screen", str(images), *pack, "--device", "abacus", "--json", "-"]) != 0
+    told = capfd.readouterr()
+    assert not told.out and NOT_HERE.text in told.err
+
+
+def test_help_and_settings_name_it(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["screen", "--help"]) == 0
+    assert "{auto,abacus,edgetpu,cpu}" in capfd.readouterr().out
+    assert Settings({"device": "abacus"})["device"] == "abacus"
+    assert BACKENDS.title("abacus") == "Abacus"
+    with pytest.raises(UsageProblem, match="auto, abacus, edgetpu, cpu"):
+        Settings({"device": "slide rule"})
+
+
+def test_it_comes_and_goes_and_no_image_is_lost(abacus: Socket) -> None:
+    abacus.problem = NOT_HERE
+    events = Events()
+    with open_engine(events) as engine:
+        assert abacus.is_watched
+        assert engine.submit(grey(1)).result(WAIT_S).backend == "cpu"
+        assert not events.states("abacus")  # that there never was one is no loss to tell anybody of
+        abacus.problem = None
+        abacus.plug()
+        events.wait_for("abacus", "ready")
+        assert engine.submit(grey(2)).result(WAIT_S).backend == "abacus"
+        abacus.pull(reason("worker_died"))
+        answer = engine.submit(grey(3)).result(WAIT_S)
+        assert answer.backend == "cpu"
+        assert answer.scores["opacity"] == pytest.approx(grey_score(3), abs=0.02)
+        assert events.wait_for("abacus", "gone").reason == reason("worker_died")
+
+
+def test_a_device_that_is_not_wanted_is_neither_watched_nor_run(abacus: Socket) -> None:
+    with open_engine(Events(), device="cpu") as engine:
+        assert engine.submit(grey(1)).result(WAIT_S).backend == "cpu"
+        assert not abacus.is_watched
+        engine.choose("abacus", "accelerator")
+        assert abacus.is_watched
+        assert engine.submit(grey(2)).result(WAIT_S).backend == "abacus"
+
+
+def test_without_a_file_of_its_roles_the_pack_does_not_run_on_it() -> None:
+    bare = BackendEntry(name="oracle", title="Oracle", roles=("oracle",), kind="")
+    why = BackendKind(entry=bare, open=Abacus).unavailable_reason(MODEL)
+    assert why == reason("no_model_file", device="Oracle")
+
+
+def test_a_name_is_taken_once() -> None:
+    with pytest.raises(ValueError, match="abacus"), BACKENDS.added(ENTRY):
+        pass
+    assert list(DeviceChoices()) == ["auto", "abacus", "edgetpu", "cpu"]
