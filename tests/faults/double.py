@@ -11,8 +11,7 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from fieldray.inference.coral.linux import find_devices
-from fieldray.inference.coral.usb import UsbDevice
+from fieldray.inference.coral.usb import UsbDevice, find_on_linux
 
 SOURCE: Final = Path(__file__).with_name("fake_edgetpu.c")
 CONTROL_VARIABLE: Final = "FAKE_EDGETPU"
@@ -89,4 +88,4 @@ class DoubleEdgeTpu:
 
     def find(self) -> tuple[UsbDevice, ...]:
         """What the system would tell about it."""
-        return find_devices(sysfs=self.sysfs, nodes=self.nodes)
+        return find_on_linux(sysfs=self.sysfs, nodes=self.nodes)

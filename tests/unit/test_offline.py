@@ -103,7 +103,7 @@ STARTS_PROGRAMS = {
     "fieldray.processes.child": "our own child, which begins with the guard",
     "fieldray.starting": "the installed window, which begins with the guard",
     "fieldray.adaptation.compile": "the compiler the user installed",
-    "fieldray.inference.coral.macos": "ioreg, of the system",
+    "fieldray.inference.coral.usb": "ioreg, of the system",
     "fieldray.bench.contest.program": "this program itself, which begins with the guard",
     "fieldray.bench.machine_macos": "sysctl and pmset, of the system",
     "fieldray.bench.machine_windows": "powercfg, of the system",

@@ -44,7 +44,7 @@ def strange_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     [
         ("fieldray.imaging.service:handle", {"ask": "image", "path": "json.py", "member": "", "frame": 0}),
         ("fieldray.inference.service:handle", {"operation": "warm", "runtimes": ["ai_edge_litert"]}),
-        ("fieldray.inference.coral.probe:handle", {"libraries": []}),
+        ("fieldray.inference.coral.library:handle", {"libraries": []}),
         ("fieldray.bench.burner:handle", {"share": 0.0, "is_irregular": False, "seed": 1}),
     ],
 )

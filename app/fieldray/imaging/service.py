@@ -20,7 +20,7 @@ from fieldray.imaging.preprocess import thumbnail, to_tensor
 from fieldray.imaging.quality import check_header, check_pixels
 from fieldray.imaging.reduction import target_size_for
 from fieldray.imaging.source import content_hash, read_bytes
-from fieldray.processes.serving import step_back
+from fieldray.processes.priority import step_back
 from fieldray.processes.wire import Message
 from fieldray.reasons import Reason, reason
 

@@ -29,15 +29,17 @@ def open_file(path: Path) -> BinaryIO:
     name = str(path)
     if sys.platform == "win32" and len(name) > 240 and not name.startswith("\\\\"):
         name = "\\\\?\\" + os.path.abspath(name)  # noqa: PTH100 - pathlib resolves links, which this must not
-    stream = open(name, "rb", opener=_open_at_once)  # noqa: PTH123 - a path object would normalise the prefix away
-    if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-        stream.close()
-        raise OSError(errno.EINVAL, "it is no ordinary file")
-    return stream
+    # built in, because a path object would normalise the prefix away
+    return open(name, "rb", opener=_open_at_once)
 
 
 def _open_at_once(name: str, flags: int) -> int:
-    return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
+    number = os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
+    mode = os.fstat(number).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(number)
+        raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, "it is no ordinary file")
+    return number
 
 
 def read_bytes(ref: ImageRef, *, opener: Opener = open_file) -> bytes:

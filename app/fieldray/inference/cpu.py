@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from fieldray.backends import CPU
 from fieldray.inference.backend import BackendKind, BackendOptions
-from fieldray.inference.process import model_process
-from fieldray.inference.runtime import RUNTIMES
+from fieldray.inference.runtime import RUNTIMES, model_process
 from fieldray.inference.worker import BUDGET_S, WorkerBackend
 from fieldray.processes.child import Child
 from fieldray.processes.priority import Priority

@@ -8,7 +8,7 @@ from typing import Final
 
 from fieldray.errors import FieldrayError
 from fieldray.inference.messages import warm_message
-from fieldray.inference.process import model_process
+from fieldray.inference.runtime import model_process
 from fieldray.processes.child import Child, ChildDied, ChildTimeout
 
 log = logging.getLogger(__name__)

@@ -16,8 +16,7 @@ from fieldray.inference.backend import Answer, file_for
 from fieldray.inference.cores import usable_cores
 from fieldray.inference.litert import NetworkSpec
 from fieldray.inference.messages import DelegateSpec, OpenRequest, answers_of, run_message
-from fieldray.inference.process import MEMORY_LIMIT_MB, model_process
-from fieldray.inference.runtime import RUNTIMES
+from fieldray.inference.runtime import MEMORY_LIMIT_MB, RUNTIMES, model_process
 from fieldray.processes.child import Child, ChildDied, ChildTimeout
 from fieldray.processes.priority import Priority, give_priority
 from fieldray.processes.wire import Message

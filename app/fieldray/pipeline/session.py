@@ -6,6 +6,7 @@ for a backend or a file unless its docstring says so.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ from fieldray.domain.model import Model
 from fieldray.domain.prediction import BackendName, DeviceChoice, Policy
 from fieldray.domain.run import Verdict
 from fieldray.domain.study import ImageRef
-from fieldray.errors import PackProblem
+from fieldray.errors import EnvironmentProblem, PackProblem
 from fieldray.inference.backend import BackendOptions, system_kinds
 from fieldray.inference.engine import Engine
 from fieldray.paths import user_data
@@ -60,7 +61,7 @@ def device_choice(settings: Settings) -> tuple[DeviceChoice, Policy]:
 
 
 class Session:
-    """See the module. All methods are thread-safe.
+    """See the module. All methods are thread-safe; after `close` what needs a process raises EnvironmentProblem.
 
     engines, readers  make what runs models and what reads files
     warm              readers that were started ahead, for the first run; they are closed with the session
@@ -87,6 +88,7 @@ class Session:
         self._model: Model | None = None
         self._batch: Batch | None = None
         self._viewer: Decoders | None = None
+        self._is_closed = False
 
     def __enter__(self) -> Self:
         return self
@@ -107,6 +109,7 @@ class Session:
         Returns at once; `BackendChanged` events tell when the backends are ready. Raises BackendProblem.
         """
         with self._lock:
+            self._require_open()
             self._model = model
             if model and not self._is_running:
                 self._open(model)
@@ -118,6 +121,7 @@ class Session:
         run is under way.
         """
         with self._lock:
+            self._require_open()
             if self._is_running:
                 raise ValueError("a run is under way")
             if self._model is None:
@@ -129,21 +133,20 @@ class Session:
             engine = self._open(self._model)
             size = number_of_decoders(self._settings)
             decoders, self._warm = self._warm or self._decoders(self._settings, size), None
-            batch = assemble(
-                places,
-                assessment,
-                engine=engine,
-                decoders=decoders,
-                workers=size + _AWAITING_NETWORK,
-                database=self.database,
-                publish=self._publish,
-                fresh=fresh,
-            )
-            try:
-                batch.start()
-            except RuntimeError:  # no thread is to be had: there is no run that anybody could wait for
-                decoders.close()
-                raise
+            with contextlib.ExitStack() as unless_started:
+                unless_started.callback(decoders.close)
+                batch = assemble(
+                    places,
+                    assessment,
+                    engine=engine,
+                    decoders=decoders,
+                    workers=size + _AWAITING_NETWORK,
+                    database=self.database,
+                    publish=self._publish,
+                    fresh=fresh,
+                )
+                batch.start()  # where no thread is to be had, there is no run that anybody could wait for
+                unless_started.pop_all()
             self._batch = batch
             return batch
 
@@ -162,6 +165,7 @@ class Session:
     def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image:
         """The image in full resolution, for the viewer; waits for it. Raises Unusable, Unreadable."""
         with self._lock:
+            self._require_open()
             self._viewer = self._viewer or self._decoders(self._settings, 1)
             viewer = self._viewer
         return viewer.read_image(ref, content_sha256=content_sha256)
@@ -177,20 +181,26 @@ class Session:
             store.set_verdict(row_id, verdict, judged=judged)
 
     def close(self) -> None:
-        """Cancel what runs and end every thread and process; waits for them."""
+        """Cancel what runs and end every thread and process; waits for them. One that fails to end keeps no other."""
         with self._lock:
-            batch, resources = self._batch, (self._warm, self._viewer, self._engine)
+            self._is_closed = True
+            batch, resources = self._batch, (self._engine, self._viewer, self._warm)
             self._model = self._engine = self._viewer = self._warm = None
-        if batch:
-            batch.cancel()
-            batch.join()
-        for resource in resources:
-            if resource:
-                resource.close()
+        with contextlib.ExitStack() as ends:  # the last one first
+            for resource in resources:
+                if resource:
+                    ends.callback(resource.close)
+            if batch:
+                ends.callback(batch.join)
+                ends.callback(batch.cancel)
 
     @property
     def _is_running(self) -> bool:
         return self._batch is not None and not self._batch.is_over
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise EnvironmentProblem(reason("engine_closed"))
 
     def _open(self, model: Model) -> OpenEngine:
         if self._engine is None:

@@ -180,7 +180,7 @@ class Child:
         """Start the process and stay until it has ended.
 
         It has a thread of its own for this: on Linux a child is killed when the thread that started it ends
-        (`child_linux`), and those who call `start` may end long before it.
+        (`serving`), and those who call `start` may end long before it.
         """
         try:
             process = self._born()

@@ -7,7 +7,6 @@ import sys
 from typing import Any, Final
 
 _JOB_OBJECT_EXTENDED_LIMIT_INFORMATION: Final = 9
-_BELOW_NORMAL_PRIORITY_CLASS: Final = 0x4000
 _LIMIT_PROCESS_MEMORY: Final = 0x100
 _LIMIT_DIE_ON_UNHANDLED_EXCEPTION: Final = 0x400
 _LIMIT_KILL_ON_JOB_CLOSE: Final = 0x2000
@@ -56,14 +55,6 @@ def limit_memory(limit_mb: int) -> None:
     if sys.platform != "win32":
         raise OSError("job objects exist on Windows only")
     _assign(limits(limit_mb))
-
-
-def step_back() -> None:
-    """Give this process a priority below the usual one."""
-    if sys.platform == "win32":
-        kernel: Any = ctypes.WinDLL("kernel32", use_last_error=True)
-        kernel.GetCurrentProcess.restype = ctypes.c_void_p
-        kernel.SetPriorityClass(ctypes.c_void_p(kernel.GetCurrentProcess()), _BELOW_NORMAL_PRIORITY_CLASS)
 
 
 def _assign(wanted: _ExtendedLimits) -> None:

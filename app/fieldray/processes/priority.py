@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Literal
 
-import psutil
-
 Priority = Literal["lowered", "normal", "raised"]
 
-# Linux shares a core by niceness, about a quarter more for each step: ten steps are a share of nine in ten
+# Linux shares a core by niceness, about a quarter more for each step: beside a busy program at the usual 0, five
+# steps down leave about a quarter of a core, and ten steps up are a share of nine in ten
 _STEPS: Final = {"lowered": 5, "normal": 0, "raised": -10}
 _LOWEST, _HIGHEST = -20, 19
 
@@ -24,15 +25,21 @@ def give_priority(pid: int | None, priority: Priority) -> bool:
     if pid is None or priority == "normal":
         return True
     try:
-        if psutil.WINDOWS:
+        if sys.platform == "win32":
             _set_class(pid, priority)
         else:
             _set_niceness(pid, _STEPS[priority])
-    except (psutil.AccessDenied, PermissionError):
+    except PermissionError:
         return False
-    except (psutil.NoSuchProcess, ProcessLookupError, FileNotFoundError):
+    except (ProcessLookupError, FileNotFoundError):
         return True  # it has just ended, which whoever uses it finds out by itself
     return True
+
+
+@functools.cache
+def step_back() -> None:
+    """From now on leave the CPU to what somebody is waiting for; at most once, for it cannot be taken back."""
+    give_priority(os.getpid(), "lowered")
 
 
 def niceness(now: int, steps: int) -> int:
@@ -41,8 +48,15 @@ def niceness(now: int, steps: int) -> int:
 
 
 def _set_class(pid: int, priority: Priority) -> None:
+    import psutil  # not before it is needed: decoders, which step back, start faster without it
+
     name = "ABOVE_NORMAL_PRIORITY_CLASS" if priority == "raised" else "BELOW_NORMAL_PRIORITY_CLASS"
-    psutil.Process(pid).nice(getattr(psutil, name))
+    try:
+        psutil.Process(pid).nice(getattr(psutil, name))
+    except psutil.AccessDenied as error:
+        raise PermissionError from error
+    except psutil.NoSuchProcess as error:
+        raise ProcessLookupError from error
 
 
 def _set_niceness(pid: int, steps: int) -> None:
@@ -53,7 +67,7 @@ def _set_niceness(pid: int, steps: int) -> None:
 
 def _threads(pid: int) -> Iterator[int]:
     """On Linux niceness belongs to each thread; threads started later take that of the thread that starts them."""
-    if psutil.LINUX:
+    if sys.platform == "linux":
         yield from (int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir())
     else:
         yield pid

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import logging
 import os
@@ -23,7 +22,7 @@ Handler = Callable[[Message], Message]
 MEMORY_VARIABLE: Final = "FIELDRAY_CHILD_MEMORY_MB"
 PARENT_VARIABLE: Final = "FIELDRAY_CHILD_PARENT"
 READY: Final = Message({"ready": True})
-_STEP_BACK: Final = 5  # beside a busy program at the usual 0 that is about a quarter of a core
+_PR_SET_PDEATHSIG: Final = 1
 
 
 def serve(service: str) -> int:
@@ -40,17 +39,6 @@ def serve(service: str) -> int:
     while (message := read_message(requests)) is not None:
         write_message(answers, _answer(handle, message))
     return 0
-
-
-@functools.cache
-def step_back() -> None:
-    """From now on leave the processor to what somebody is waiting for; at most once, it cannot be taken back."""
-    if sys.platform == "win32":
-        from fieldray.processes.child_windows import step_back as lower
-
-        lower()
-    else:
-        os.nice(_STEP_BACK)
 
 
 def _answer(handle: Handler, message: Message) -> Message:
@@ -115,11 +103,20 @@ def _end_with_parent() -> None:
         return
     parent = int(os.environ.get(PARENT_VARIABLE) or 0) or os.getppid()
     if sys.platform == "linux":
-        from fieldray.processes.child_linux import die_with_parent
-
-        die_with_parent()
+        _die_with_parent()
     _leave_an_adopter(parent)
     threading.Thread(target=_watch, args=(parent,), name="parent-watch", daemon=True).start()
+
+
+def _die_with_parent() -> None:
+    """The kernel ends this process with its parent, even while it is stopped and no code of its own can run.
+
+    Source: prctl(2), PR_SET_PDEATHSIG. The signal comes when the thread that started this process ends, which is why
+    `child.Child` starts it from a thread that stays.
+    """
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
 
 
 def _watch(parent: int) -> None:

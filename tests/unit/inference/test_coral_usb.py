@@ -1,4 +1,4 @@
-"""Sticks as the three systems list them: a tree made of files, ioreg's text, Windows' instance ids."""
+"""Edge TPUs as the three systems list them: a tree made of files, ioreg's text, Windows' instance ids."""
 
 from __future__ import annotations
 
@@ -6,8 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.inference.coral import linux, macos, windows
-from fieldray.inference.coral.usb import UsbDevice
+from fieldray.inference.coral.usb import (
+    UsbDevice,
+    find_on_linux,
+    find_on_macos,
+    find_on_windows,
+    parse_instances,
+    parse_listing,
+    split_multi_string,
+)
 
 READY = {"idVendor": "18d1", "idProduct": "9302", "speed": "5000", "busnum": "2", "devnum": "4"}
 BARE = READY | {"idVendor": "1a6e", "idProduct": "089a"}
@@ -20,7 +27,7 @@ def add_device(sysfs: Path, name: str, facts: dict[str, str]) -> None:
 
 
 def linux_devices(tmp_path: Path) -> tuple[UsbDevice, ...]:
-    return linux.find_devices(sysfs=tmp_path / "sys", nodes=tmp_path / "dev")
+    return find_on_linux(sysfs=tmp_path / "sys", nodes=tmp_path / "dev")
 
 
 def test_an_edgetpu_with_and_without_its_firmware(tmp_path: Path) -> None:
@@ -86,12 +93,12 @@ IOREG = """\
 def test_macos(speed: str, port_mbit: int | None) -> None:
     # 6353 = 0x18d1, 37634 = 0x9302, 18874368 = 0x1200000
     expected = UsbDevice(place="0x01200000", state="ready", port_mbit=port_mbit)
-    assert macos.parse_listing(IOREG % speed) == (expected,)
-    assert macos.parse_listing("") == ()
+    assert parse_listing(IOREG % speed) == (expected,)
+    assert parse_listing("") == ()
 
 
 def test_windows() -> None:
-    instances = windows.split_multi_string(
+    instances = split_multi_string(
         "USB\\ROOT_HUB30\\4&1A2B3C4D&0&0\0"
         "USB\\VID_046D&PID_C52B&MI_00\\7&2F1B9E&0&0000\0"
         "USB\\VID_18D1&PID_9302\\5&2d3a1f2c&0&7\0"
@@ -99,12 +106,12 @@ def test_windows() -> None:
         "usb\\vid_1a6e&pid_089a\\5&2d3a1f2c&0&8\0\0"
     )
     assert len(instances) == 5
-    assert windows.parse_instances(instances) == (
+    assert parse_instances(instances) == (
         UsbDevice(place="5&2d3a1f2c&0&7", state="ready"),
         UsbDevice(place="5&2d3a1f2c&0&8", state="bare"),
     )
 
 
 def test_the_systems_own_lists_can_be_asked_anywhere() -> None:
-    for find in (linux.find_devices, macos.find_devices, windows.find_devices):
+    for find in (find_on_linux, find_on_macos, find_on_windows):
         assert isinstance(find(), tuple)

@@ -15,7 +15,7 @@ from fieldray.errors import BackendProblem
 from fieldray.inference.backend import BackendKind, BackendOptions, file_for
 from fieldray.inference.coral import status
 from fieldray.inference.coral.compiled import read_compiled
-from fieldray.inference.coral.usb import FindDevices
+from fieldray.inference.coral.usb import FindDevices, find_usb_devices
 from fieldray.inference.coral.watch import DeviceWatch
 from fieldray.inference.messages import DelegateSpec
 from fieldray.inference.runtime import RUNTIMES
@@ -52,7 +52,7 @@ def edgetpu_kind(
     libraries: Sequence[str] = (),
     clock: Clock = "std",
     runtimes: tuple[str, ...] = RUNTIMES,
-    find: FindDevices = status.find_usb_devices,
+    find: FindDevices = find_usb_devices,
     publish: Publish | None = None,
     lock_folder: Callable[[], Path] = user_data,
     start_timeout_s: float = 20.0,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from fieldray.errors import BackendProblem
+from fieldray.file_lock import FileLock, HeldError
 from fieldray.inference.coral.compiled import read_compiled
-from fieldray.inference.coral.device_lock import DeviceLock
 from fieldray.inference.coral.library import Device, EdgeTpuLibrary
 from fieldray.inference.runtime import Runtime
 from fieldray.reasons import reason
@@ -40,6 +41,23 @@ class OpenDelegate:
         except (ValueError, OSError) as error:
             self._lock.release()
             raise BackendProblem(reason("coral_open_failed")) from error
+
+
+class DeviceLock:
+    """One Edge TPU, one process: held from birth until `release`, or until the process ends, however it does.
+
+    Raises BackendProblem("coral_busy") if another process holds it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._lock = FileLock(path, holder=str(os.getpid()))
+        except HeldError as error:
+            raise BackendProblem(reason("coral_busy", process=error.holder)) from error
+
+    def release(self) -> None:
+        """Give it back; safe to call twice."""
+        self._lock.release()
 
 
 def _lock_one(pattern: str, count: int) -> tuple[int, DeviceLock]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from fieldray.errors import BackendProblem
+from fieldray.processes.wire import Message
 from fieldray.reasons import Reason, reason
 
 LIBRARY_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -84,6 +85,22 @@ class EdgeTpuLibrary:
             return tuple(_device(entries[index]) for index in range(count.value))
         finally:
             library.edgetpu_free_devices(entries)
+
+
+def handle(message: Message) -> Message:
+    """A child's whole life: load the library, say what it sees, end. Raises BackendProblem when it cannot be loaded.
+
+    The body of the message holds `libraries`, the names to try (empty for this system's usual ones); the answer's holds
+    `library`, `runtime_version` and `devices` ([kind, path], ...).
+    """
+    library = EdgeTpuLibrary(message.body["libraries"])
+    return Message(
+        {
+            "library": library.name,
+            "runtime_version": library.runtime_version,
+            "devices": [[device.kind, device.path] for device in library.devices()],
+        }
+    )
 
 
 def load_problem(error: OSError, name: str) -> Reason:

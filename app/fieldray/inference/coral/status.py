@@ -14,15 +14,14 @@ from typing import Final
 
 from fieldray.domain.events import DeviceChanged, DeviceState
 from fieldray.errors import BackendProblem, FieldrayError
-from fieldray.inference.coral import linux, macos, windows
 from fieldray.inference.coral.library import Device
-from fieldray.inference.coral.usb import USB3_MBIT, FindDevices, UsbDevice
-from fieldray.inference.process import MEMORY_LIMIT_MB
+from fieldray.inference.coral.usb import USB3_MBIT, FindDevices, UsbDevice, find_usb_devices
+from fieldray.inference.runtime import MEMORY_LIMIT_MB
 from fieldray.processes.child import Child, ChildDied, ChildTimeout
 from fieldray.processes.wire import Message
 from fieldray.reasons import Reason, reason
 
-_SERVICE: Final = "fieldray.inference.coral.probe:handle"
+_SERVICE: Final = "fieldray.inference.coral.library:handle"
 _TIMEOUT_S: Final = 5.0
 
 # How often to look at the system's list of USB devices; macOS needs a process for each look
@@ -73,15 +72,6 @@ class CoralStatus:
 
 
 AskLibrary = Callable[[], LibraryAnswer]
-
-
-def find_usb_devices() -> tuple[UsbDevice, ...]:
-    """Sticks on this machine's USB, as the system lists them."""
-    if sys.platform == "win32":
-        return windows.find_devices()
-    if sys.platform == "darwin":
-        return macos.find_devices()
-    return linux.find_devices()
 
 
 def ask_library(libraries: Sequence[str] = (), *, timeout_s: float = _TIMEOUT_S) -> LibraryAnswer:

@@ -1,9 +1,19 @@
-"""What the operating system tells about Edge TPUs on USB, in one form for all systems."""
+"""The Edge TPUs that the operating system lists on USB, in one form for all systems.
+
+Sources: Linux, /sys (kernel documentation, ABI/stable/sysfs-bus-usb); Windows, device instance ids from the
+configuration manager (cfgmgr32); macOS, the text of `ioreg -p IOUSB -l -w 0`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import ctypes
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Literal
 
 UsbState = Literal["bare", "ready"]
@@ -32,3 +42,147 @@ class UsbDevice:
 
 
 FindDevices = Callable[[], tuple[UsbDevice, ...]]
+
+
+def find_usb_devices() -> tuple[UsbDevice, ...]:
+    """The Edge TPUs on this machine's USB now, as the system lists them; none where the list cannot be had."""
+    if sys.platform == "win32":
+        return find_on_windows()
+    if sys.platform == "darwin":
+        return find_on_macos()
+    return find_on_linux()
+
+
+# ---- Linux
+
+SYSFS: Final = Path("/sys/bus/usb/devices")
+NODES: Final = Path("/dev/bus/usb")
+_SELF_POWERED: Final = 0x40  # bit of bmAttributes, USB 2.0 specification, 9.6.3
+
+
+def find_on_linux(*, sysfs: Path = SYSFS, nodes: Path = NODES) -> tuple[UsbDevice, ...]:
+    """The Edge TPUs there are now, in the order of their places. Cheap; never raises for a device that just left."""
+    try:
+        entries = sorted(sysfs.iterdir())
+    except OSError:
+        return ()
+    # "2-1.4" is a device; "usb2" a root hub, "2-1:1.0" an interface
+    devices = (entry for entry in entries if "-" in entry.name and ":" not in entry.name)
+    return tuple(edgetpu for folder in devices if (edgetpu := _edgetpu(folder, nodes)))
+
+
+def _edgetpu(folder: Path, nodes: Path) -> UsbDevice | None:
+    state = _state(folder)
+    if state is None:
+        return None
+    speed = _number(folder / "speed", 10)
+    bus, device = _number(folder / "busnum", 10), _number(folder / "devnum", 10)
+    node = nodes / f"{bus:03d}" / f"{device:03d}" if bus and device else None
+    return UsbDevice(
+        place=folder.name,
+        state=state,
+        port_mbit=speed or None,
+        is_writable=os.access(node, os.W_OK) if node and node.exists() else None,
+        is_on_weak_hub=_is_on_weak_hub(folder),
+    )
+
+
+def _state(folder: Path) -> UsbState | None:
+    vendor, product = _number(folder / "idVendor", 16), _number(folder / "idProduct", 16)
+    return IDENTITIES.get((vendor, product))
+
+
+def _is_on_weak_hub(folder: Path) -> bool | None:
+    hub, _, port = folder.name.rpartition(".")
+    if not hub or not port:
+        return False  # in a port of the computer itself
+    attributes = _number(folder.parent / hub / "bmAttributes", 16)
+    return not attributes & _SELF_POWERED if attributes else None
+
+
+def _number(path: Path, base: int) -> int:
+    """What the file says; 0 if it is not there or says nothing sensible."""
+    try:
+        text = path.read_text(encoding="ascii")
+        return int(text, base) if base != 10 else int(float(text))
+    except (OSError, ValueError):
+        return 0
+
+
+# ---- Windows
+
+_INSTANCE: Final = re.compile(r"USB\\VID_([0-9A-F]{4})&PID_([0-9A-F]{4})\\(.+)", re.IGNORECASE)
+_FILTER_ENUMERATOR_PRESENT: Final = 0x00000001 | 0x00000100  # CM_GETIDLIST_FILTER_ENUMERATOR | ..._PRESENT
+_SUCCESS: Final = 0
+
+
+def find_on_windows() -> tuple[UsbDevice, ...]:
+    """The Edge TPUs that are plugged in now; none where the list cannot be had."""
+    return parse_instances(_usb_instances())
+
+
+def parse_instances(instances: Iterable[str]) -> tuple[UsbDevice, ...]:
+    """Sticks among instance ids as `USB\\VID_18D1&PID_9302\\5&2F1B...`.
+
+    Interfaces of a device (`...&MI_00`) are no devices of their own. The port's speed is not in the id.
+    """
+    devices = []
+    for instance in instances:
+        match = _INSTANCE.fullmatch(instance)
+        if match and (state := IDENTITIES.get((int(match[1], 16), int(match[2], 16)))):
+            devices.append(UsbDevice(place=match[3], state=state))
+    return tuple(sorted(devices, key=lambda edgetpu: edgetpu.place))
+
+
+def split_multi_string(text: str) -> tuple[str, ...]:
+    """The strings of a REG_MULTI_SZ: each ends with a NUL, the list with an empty one."""
+    return tuple(part for part in text.split("\0") if part)
+
+
+def _usb_instances() -> tuple[str, ...]:
+    """CM_Get_Device_ID_List_SizeW, CM_Get_Device_ID_ListW (Windows SDK, cfgmgr32.h)."""
+    if sys.platform != "win32":
+        return ()
+    manager = ctypes.WinDLL("cfgmgr32")
+    length = ctypes.c_ulong()
+    if manager.CM_Get_Device_ID_List_SizeW(ctypes.byref(length), "USB", _FILTER_ENUMERATOR_PRESENT) != _SUCCESS:
+        return ()
+    # one that is plugged in between the two calls makes the second one fail: the next look finds it
+    buffer = ctypes.create_unicode_buffer(length.value)
+    if manager.CM_Get_Device_ID_ListW("USB", buffer, length, _FILTER_ENUMERATOR_PRESENT) != _SUCCESS:
+        return ()
+    return split_multi_string(buffer[:])
+
+
+# ---- macOS
+
+_COMMAND: Final = ("/usr/sbin/ioreg", "-p", "IOUSB", "-l", "-w", "0")
+_PROPERTY: Final = re.compile(r'"(idVendor|idProduct|locationID|UsbLinkSpeed|Device Speed)" = (\d+)')
+_SPEED_CLASSES: Final[Mapping[int, int]] = {0: 1, 1: 12, 2: 480, 3: 5000, 4: 10000}  # kUSBDeviceSpeed..., in Mbit/s
+
+
+def find_on_macos() -> tuple[UsbDevice, ...]:
+    """The Edge TPUs there are now; none where ioreg cannot be run."""
+    try:
+        listing = subprocess.run(_COMMAND, capture_output=True, text=True, errors="replace", timeout=5, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    return parse_listing(listing.stdout)
+
+
+def parse_listing(text: str) -> tuple[UsbDevice, ...]:
+    """Sticks in ioreg's tree, where each device begins with a line that holds "+-o"."""
+    devices = []
+    for block in text.split("+-o ")[1:]:
+        values = {name: int(value) for name, value in _PROPERTY.findall(block)}
+        state = IDENTITIES.get((values.get("idVendor", 0), values.get("idProduct", 0)))
+        if state:
+            place = f"{values.get('locationID', 0):#010x}"
+            devices.append(UsbDevice(place=place, state=state, port_mbit=_speed_mbit(values)))
+    return tuple(sorted(devices, key=lambda edgetpu: edgetpu.place))
+
+
+def _speed_mbit(values: Mapping[str, int]) -> int | None:
+    if "UsbLinkSpeed" in values:  # bits per second, since macOS 11
+        return values["UsbLinkSpeed"] // 1_000_000
+    return _SPEED_CLASSES.get(values.get("Device Speed", -1))

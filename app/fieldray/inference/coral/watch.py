@@ -16,7 +16,7 @@ from typing import Final, Literal
 
 from fieldray.domain.events import DeviceChanged, Publish
 from fieldray.inference.coral import status
-from fieldray.inference.coral.usb import FindDevices, UsbDevice
+from fieldray.inference.coral.usb import FindDevices, UsbDevice, find_usb_devices
 from fieldray.reasons import Reason, reason
 
 log = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class DeviceWatch:
         *,
         plugged: Callable[[], None],
         unplugged: Callable[[Reason], None],
-        find: FindDevices = status.find_usb_devices,
+        find: FindDevices = find_usb_devices,
         ask: status.AskLibrary = status.ask_library,
         library_works: Callable[[], None] = lambda: None,
         notes: tuple[Reason, ...] = (),
