@@ -38,6 +38,7 @@ class FakeReaders:
         self.reading = threading.Event()
         self.read_names: list[str] = []
         self.listed: list[Path] = []
+        self.close_problem: Exception | None = None
 
     def read(
         self, ref: ImageRef, spec: InputSpec, *, rules: HeaderRules | None = None, detail: Detail = "needed"
@@ -78,6 +79,8 @@ class FakeReaders:
 
     def close(self) -> None:
         self.closed.set()
+        if self.close_problem:
+            raise self.close_problem
 
 
 class FakeEngine:

@@ -249,7 +249,7 @@ def _memory(kilobytes: int) -> Callable[[World], None]:
     return attempt
 
 
-for _kilobytes in (3_000_000, 2_000_000, 1_000_000, 500_000):
+for _kilobytes in (3_000_000, 2_000_000, 1_400_000, 1_000_000, 600_000, 500_000, 300_000, 100_000):
     CASES.add(f"memory-{_kilobytes}", f"ulimit -v {_kilobytes}", _memory(_kilobytes), is_quick=_kilobytes == 2_000_000)
 
 

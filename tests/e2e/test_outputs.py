@@ -54,6 +54,16 @@ def test_lines_are_replaced_by_lines_and_a_pipe_takes_them(
         assert (done.returncode, done.stderr.count('"status"')) == (0, 2)
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+def test_a_full_device_is_told_once(tmp_path: Path, fieldray: Fieldray, pack_options: list[str]) -> None:
+    write_images(tmp_path / "images", 2)
+    done = fieldray("screen", tmp_path / "images", *pack_options, "--json", "/dev/full")
+    assert done.returncode == 1
+    assert [line for line in done.stderr.splitlines() if line.startswith("fieldray: ")] == [
+        "fieldray: The disk is full: /dev/full."
+    ]
+
+
 def test_demo_writes_over_no_study_but_its_own(tmp_path: Path, fieldray: Fieldray, pack_options: list[str]) -> None:
     (tmp_path / "study-001.dcm").write_bytes(b"a clinic's own")
     done = fieldray("demo", "--no-window", "--folder", tmp_path, *pack_options)

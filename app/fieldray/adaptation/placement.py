@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from fieldray.adaptation import compiled
 from fieldray.errors import UsageProblem
+from fieldray.inference.coral.compiled import OPERATOR, read_package
 from fieldray.reasons import reason
 
 MIB: Final = 2**20
@@ -130,9 +130,7 @@ class _File:
 
     def compiled(self) -> Placement:
         """Exact, from the blob of each Edge TPU operator."""
-        packages = [
-            compiled.read_package(bytes(row.customOptions)) for row in self.graph.operators if self.is_custom(row)
-        ]
+        packages = [read_package(bytes(row.customOptions)) for row in self.graph.operators if self.is_custom(row)]
         operators = (
             Operator(name=self._name(row), cpu_reason="" if self.is_custom(row) else "left on the CPU by the compiler")
             for row in self.graph.operators
@@ -145,12 +143,12 @@ class _File:
             cached_bytes=sum(package.cached_bytes for package in packages),
             streamed_bytes=sum(package.streamed_bytes for package in packages),
             estimate_ms=None,
-            least_runtime=max(package.least_runtime for package in packages),
+            least_runtime=max(package.oldest_runtime for package in packages),
         )
 
     def is_custom(self, row: Any) -> bool:
         """True for what edgetpu_compiler made."""
-        return bool(self._model.operatorCodes[row.opcodeIndex].customCode == compiled.CUSTOM_CODE)
+        return bool(self._model.operatorCodes[row.opcodeIndex].customCode == OPERATOR)
 
     def _name(self, row: Any) -> str:
         code = self._model.operatorCodes[row.opcodeIndex]

@@ -15,7 +15,7 @@ from fieldray.commands.console import Console, duration_text, progress_text
 from fieldray.domain.events import BackendChanged, Event, OutcomeReady, Progress, RunChanged, Speed, StoreMended
 from fieldray.domain.finding import Category, Outcome, Screened
 from fieldray.domain.model import Model, OperatingPoint
-from fieldray.errors import FieldrayError
+from fieldray.errors import FieldrayError, StorageProblem
 from fieldray.persistence import storage_problem
 from fieldray.reasons import BACKENDS, OF_FOLDERS, PACKS, Reason
 from fieldray.reports.content import CATEGORY_TEXTS, NOTICE, image_line
@@ -38,20 +38,26 @@ def json_lines(target: str | None, console: Console, *, inputs: Sequence[Path]) 
     if target is None or target == "-":
         yield None if target is None else console.emit
         return
-    path, problem = Path(target), None
-    with _stream(path, inputs) as stream:
+    path, problem, is_told = Path(target), None, False
+    try:
+        with _stream(path, inputs) as stream:
 
-        def emit(line: str) -> None:
+            def emit(line: str) -> None:
+                nonlocal is_told
+                try:
+                    stream.write(line + "\n")
+                    stream.flush()  # a full disk is told at the image it hinders
+                except OSError as error:
+                    is_told = True
+                    raise storage_problem(error, path) from error
+
             try:
-                stream.write(line + "\n")
-                stream.flush()  # a full disk is told at the image it hinders
-            except OSError as error:
-                raise storage_problem(error, path) from error
-
-        try:
-            yield emit
-        except FieldrayError as error:  # what was told so far is true all the same
-            problem = error
+                yield emit
+            except FieldrayError as error:  # what was told so far is true all the same
+                problem = error
+    except StorageProblem:
+        if not is_told:  # the line that could not be written fails once more when the stream is closed
+            raise
     if problem:
         raise problem
 

@@ -10,9 +10,9 @@ import flatbuffers
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 
-from fieldray.adaptation.compiled import read_package
 from fieldray.adaptation.placement import MIB, describe, estimate_ms, place
 from fieldray.errors import UsageProblem
+from fieldray.inference.coral.compiled import read_package
 from tiny_models import tiny_model_bytes
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
@@ -67,3 +68,24 @@ def test_a_vast_file_is_not_read() -> None:
     with pytest.raises(Unreadable) as caught:
         read_bytes(REF, opener=lambda path: _Vast(b"x"))
     assert caught.value.reason.code == "file_too_large"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes and devices of POSIX")
+@pytest.mark.parametrize("read", [read_bytes, content_hash])
+@pytest.mark.parametrize("kind", ["pipe", "pipe in a link", "device", "folder"])
+def test_what_is_no_ordinary_file_any_more_is_neither_waited_for_nor_read(
+    tmp_path: Path, read: Callable[[ImageRef], object], kind: str
+) -> None:
+    path = tmp_path / "image.dcm"
+    if kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        pipe = tmp_path / "pipe" if "link" in kind else path
+        os.mkfifo(pipe)
+        if pipe != path:
+            path.symlink_to(pipe)
+    with pytest.raises(Unreadable) as caught:
+        read(ImageRef(path=path))
+    assert caught.value.reason.code == "unreadable"

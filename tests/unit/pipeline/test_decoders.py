@@ -62,3 +62,23 @@ def test_too_few_open_files_are_said_before_any_image(limits: str, says: str) ->
     )
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert said.startswith(says)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux holds a process to its address space")
+@pytest.mark.parametrize("limit_mb", [100, 300, 600, 1000, 1343])
+@pytest.mark.parametrize("asked", ["open_decoders(settings, 2).close()", "start_network(settings).close()"])
+def test_too_little_memory_is_said_before_any_process_or_thread(limit_mb: int, asked: str) -> None:
+    script = (
+        "import resource, threading\n"
+        "from fieldray.errors import EnvironmentProblem\n"
+        "from fieldray.pipeline.decoders import open_decoders, start_network\n"
+        "from fieldray.settings import Settings\n"
+        "settings = Settings({'decoders': 2})\n"
+        f"resource.setrlimit(resource.RLIMIT_AS, ({limit_mb} * 2**20,) * 2)\n"
+        f"try: {asked}\n"
+        "except EnvironmentProblem as problem: print(problem, threading.active_count())\n"
+    )
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    # 1300 and 22 for each of two
+    assert said.startswith(f"This computer lets the program use {limit_mb} MB of memory at most; 1344 MB are needed. ")
+    assert said.split()[-1] == "1"

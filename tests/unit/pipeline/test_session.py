@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,7 @@ from fakes import FakeEngine, FakeReaders
 from fieldray.domain.events import Event, OutcomeReady, RunChanged
 from fieldray.domain.run import Verdict
 from fieldray.domain.study import ImageRef
-from fieldray.errors import PackProblem, UsageProblem
+from fieldray.errors import EnvironmentProblem, PackProblem, UsageProblem
 from fieldray.pipeline.assembly import count_files
 from fieldray.pipeline.export import export_run
 from fieldray.pipeline.session import Session
@@ -196,3 +196,29 @@ def test_a_zip_is_looked_at_by_the_readers_of_the_run(opened: Opened, tmp_path: 
     assert decoders.listed == [tmp_path / "images.zip"]
     (event,) = (event for event in opened.events if isinstance(event, OutcomeReady))
     assert (event.outcome.ref.member, event.outcome.status) == ("image.png", "screened")
+
+
+def test_what_is_asked_after_the_end_starts_nothing(opened: Opened, images: Path) -> None:
+    opened.session.use_pack(tiny_model())
+    opened.session.close()
+    asked: list[Callable[[], object]] = [
+        lambda: opened.session.read_image(ImageRef(path=images / "image-000.png")),
+        lambda: opened.session.use_pack(tiny_model()),
+        lambda: opened.session.start([images]),
+    ]
+    for ask in asked:
+        with pytest.raises(EnvironmentProblem) as caught:
+            ask()
+        assert caught.value.reason.code == "engine_closed"
+    assert (len(opened.engines), len(opened.decoders)) == (1, 0)
+    opened.session.close()
+
+
+def test_one_that_cannot_be_closed_keeps_no_other_open(opened: Opened, images: Path) -> None:
+    opened.session.use_pack(tiny_model())
+    opened.session.read_image(ImageRef(path=images / "image-000.png"))
+    (viewer,) = opened.decoders
+    viewer.close_problem = OSError("it does not end")
+    with pytest.raises(OSError, match="does not end"):
+        opened.session.close()
+    assert opened.engines[0].is_closed

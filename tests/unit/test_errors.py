@@ -1,0 +1,46 @@
+"""What the system refuses this program, in whatever words it comes."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from fieldray.errors import shortage, unexpected
+
+
+def chained(cause: Exception, *, is_explicit: bool) -> Exception:
+    """An error of a library, raised while it handled `cause`."""
+    try:
+        try:
+            raise cause
+        except type(cause):
+            raise ImportError("Error importing numpy") from (cause if is_explicit else None)
+    except ImportError as error:
+        if not is_explicit:
+            error.__context__ = cause
+        return error
+
+
+@pytest.mark.parametrize(
+    ("error", "detail"),
+    [
+        (MemoryError(), "memory"),
+        (ImportError("_rust.abi3.so: failed to map segment from shared object"), "memory"),
+        (ImportError("libm.so: cannot allocate memory in static TLS block"), "memory"),
+        (RuntimeError("can't start new thread"), "threads"),
+        (OSError(errno.EMFILE, "Too many open files"), "Too many open files"),
+        (chained(MemoryError(), is_explicit=True), "memory"),
+        (chained(ImportError("x.so: failed to map segment from shared object"), is_explicit=False), "memory"),
+    ],
+)
+def test_a_shortage_is_told_as_one(error: Exception, detail: str) -> None:
+    found = shortage(error)
+    assert found is not None and found.reason.parameters == (("detail", detail),)
+    assert unexpected(error).code == "system_short"
+
+
+@pytest.mark.parametrize("error", [ValueError("memory"), ImportError("No module named 'x'"), OSError(errno.ENOENT, "")])
+def test_nothing_else_is(error: Exception) -> None:
+    assert shortage(error) is None
+    assert unexpected(error).code == "internal"
