@@ -12,9 +12,7 @@ from fieldray.bench.images import LoadedImage
 from fieldray.domain.model import Model
 from fieldray.errors import BackendProblem
 from fieldray.imaging.pool import DecoderPool
-from fieldray.inference.backend import Backend, BackendKind
-from fieldray.inference.coral.backend import edgetpu_kind
-from fieldray.inference.cpu import cpu_kind
+from fieldray.inference.backend import Backend, BackendKind, BackendOptions, system_kinds
 from fieldray.processes.priority import Priority, give_priority
 from fieldray.reasons import Reason, reason
 
@@ -48,9 +46,10 @@ class BenchmarkCase:
             backend.close()
 
 
-def cpu_and_edgetpu(model: Model, *, threads: int) -> tuple[BenchmarkCase, ...]:
+def on_every_backend(model: Model, *, threads: int) -> tuple[BenchmarkCase, ...]:
     """The model on each backend there could be, with this many threads on the CPU, nothing run before image 1."""
-    kinds = (cpu_kind(cores=threads, budget_s=None), edgetpu_kind(budget_s=None))
+    options = BackendOptions(cores=threads, is_tuned=False, priority="normal")
+    kinds = reversed(system_kinds(options))  # the last resort is what the others are compared with
     return tuple(BenchmarkCase(name=f"{model.pack_name} on {kind.name}", model=model, kind=kind) for kind in kinds)
 
 

@@ -14,6 +14,7 @@ from fieldray.bench.images import find_images, one_decoder
 from fieldray.domain.model import Model
 from fieldray.domain.prediction import Prediction, Request
 from fieldray.errors import FieldrayError
+from fieldray.inference.cpu import cpu_kind
 from fieldray.inference.engine import Engine
 from fieldray.reasons import Reason, reason
 
@@ -33,7 +34,7 @@ class TrialFacts:
 def try_screening(
     load: Callable[[], Model],
     *,
-    engines: Callable[[], Engine] = lambda: Engine(lambda _: None),
+    engines: Callable[[], Engine] = lambda: Engine(lambda _: None, kinds=(cpu_kind(),)),
     decoders: Decoders = one_decoder,
 ) -> TrialFacts:
     """Load the pack, open it, read an image and run it. `load` raises PackProblem if no pack can be used."""

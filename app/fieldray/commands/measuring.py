@@ -11,7 +11,7 @@ from pathlib import Path
 from fieldray.bench import host_variants, measurement
 from fieldray.bench import load as load_study
 from fieldray.bench.advice import can_screen, findings
-from fieldray.bench.benchmark_case import BenchmarkCase, cpu_and_edgetpu, usable
+from fieldray.bench.benchmark_case import BenchmarkCase, on_every_backend, usable
 from fieldray.bench.device_report import Costs, device_report
 from fieldray.bench.facts import HostFacts, look
 from fieldray.bench.host_report import host_report
@@ -36,7 +36,7 @@ def device(options: argparse.Namespace, console: Console) -> int:
     """See `commands.bench.run_device`."""
     library = PackLibrary(user_data())
     models = [load_pack(library, name, options) for name in options.pack or (None,)]
-    asked = [subject for model in models for subject in cpu_and_edgetpu(model, threads=options.threads)]
+    asked = [subject for model in models for subject in on_every_backend(model, threads=options.threads)]
     subjects, problems = _usable(asked)
     with _images(options) as (images_for, images):
         measured = measurement.measure(

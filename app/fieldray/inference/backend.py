@@ -19,6 +19,7 @@ from fieldray.domain.model import Model
 from fieldray.domain.prediction import BackendName
 from fieldray.errors import BackendProblem
 from fieldray.processes.child import Child
+from fieldray.processes.priority import Priority
 from fieldray.reasons import Reason, reason
 from fieldray.settings import Settings
 
@@ -178,16 +179,25 @@ class BackendOptions:
     Parameters
     ----------
     publish
-        Hears what a device has to say of itself (`DeviceChanged`).
+        Hears what a device has to say of itself (`DeviceChanged`). Without it, nobody looks out for devices.
     settings
         What the person chose.
     started
         A process of `runtime.SERVICE`, started ahead, for whoever computes on the CPU.
+    cores
+        How many a device that computes on the CPU may use; None for all of this computer's.
+    is_tuned
+        Whether a device tries out how it runs a model fastest before it runs the first image.
+    priority
+        Of the processes against other programs.
     """
 
-    publish: Publish
+    publish: Publish | None = None
     settings: Settings = field(default_factory=Settings)
     started: Child | None = None
+    cores: int | None = None
+    is_tuned: bool = True
+    priority: Priority = "raised"
 
 
 def system_kinds(options: BackendOptions, *, table: BackendTable = BACKENDS) -> tuple[BackendKind, ...]:

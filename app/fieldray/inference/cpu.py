@@ -39,4 +39,9 @@ def cpu_kind(
 
 def system_kind(options: BackendOptions) -> BackendKind:
     """As the program runs it."""
-    return cpu_kind(priority="raised", started=options.started)
+    return cpu_kind(
+        cores=options.cores,
+        budget_s=BUDGET_S if options.is_tuned else None,
+        priority=options.priority,
+        started=options.started,
+    )

@@ -19,7 +19,6 @@ from fieldray.domain.prediction import BackendName, DeviceChoice, Policy, Predic
 from fieldray.errors import BackendProblem
 from fieldray.inference.backend import BackendKind, Watch
 from fieldray.inference.backend_runner import BackendRunner
-from fieldray.inference.cpu import cpu_kind
 from fieldray.inference.scheduler import Scheduler
 from fieldray.reasons import Reason, reason
 
@@ -32,7 +31,7 @@ class Engine:
 
     publish  hears `BackendChanged` of the model that is open, from the engine's threads, one at a time
     device   "auto" for all kinds, else only the one of this name
-    kinds    the devices there are, preferred ones first; the CPU alone if not given
+    kinds    the devices there are, preferred ones first
     policy   which of the backends that are ready run images; see `domain.prediction.Policy`
     passed   hears of a model whose self-test passed on a backend, from that backend's thread and before it runs an
              image; a FieldrayError raised keeps it from running any
@@ -43,11 +42,11 @@ class Engine:
         publish: Publish,
         *,
         device: DeviceChoice = "auto",
-        kinds: Sequence[BackendKind] | None = None,
+        kinds: Sequence[BackendKind],
         policy: Policy = "accelerator",
         passed: Callable[[Model], None] = lambda _: None,
     ) -> None:
-        self._kinds = (cpu_kind(),) if kinds is None else tuple(kinds)
+        self._kinds = tuple(kinds)
         self._chosen = self._names(device)
         self._policy = policy
         self._publish = publish

@@ -6,6 +6,7 @@ The network's real input is value / 255 in every pack, so that one rule serves f
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass
 from typing import Any, Final
@@ -22,7 +23,7 @@ from fieldray.processes.serving import memory_limit_mb
 from fieldray.reasons import reason
 
 _TYPES: Final = (np.uint8, np.int8, np.float32)
-_EDGETPU_OPERATOR: Final = "edgetpu-custom-op"
+_UNKNOWN_OPERATOR: Final = re.compile(r"unresolved custom op: ([\w-]+)")
 _NO_XNNPACK: Final = "failed to create XNNPACK runtime"
 
 Array = NDArray[Any]
@@ -101,8 +102,8 @@ class Network:
         try:
             self._interpreter.invoke()
         except RuntimeError as error:
-            words = str(error).split("Node number")[0]  # the rest names operators
-            raise _problem(words, self._failure) from error
+            detail = str(error).split("Node number")[0]  # the rest names operators
+            raise _problem(detail, self._failure) from error
         latency_ms = (time.perf_counter() - began) * 1000
         maps, means = self._class_maps()
         scores = self._scores() if means is None else _activate(means, self._roles.activation)
@@ -146,9 +147,9 @@ def _interpreter(file: bytes, runtime: Runtime, threads: int, delegate: object |
         _check_input(_inputs(interpreter), wanted)
         interpreter.allocate_tensors()
     except (ValueError, RuntimeError) as error:
-        is_compiled = _EDGETPU_OPERATOR in str(error)
-        words = "it is compiled for the Edge TPU" if is_compiled else str(error)
-        raise _problem(words, "bad_model") from error
+        unknown = _UNKNOWN_OPERATOR.search(str(error))
+        detail = f"it is made for another device (the operator {unknown[1]} is not known)" if unknown else str(error)
+        raise _problem(detail, "bad_model") from error
     return interpreter
 
 
@@ -156,11 +157,11 @@ def _inputs(interpreter: Any) -> list[_TensorInfo]:
     return [_TensorInfo.of(details) for details in interpreter.get_input_details()]
 
 
-def _problem(words: str, code: str) -> BackendProblem:
+def _problem(detail: str, code: str) -> BackendProblem:
     """What the runtime complains of; when memory is refused to it, it gives no words, or only those of XNNPACK."""
-    if (not words or words.startswith(_NO_XNNPACK)) and (problem := memory_problem()):
+    if (not detail or detail.startswith(_NO_XNNPACK)) and (problem := memory_problem()):
         return problem
-    return BackendProblem(reason(code, detail=words))
+    return BackendProblem(reason(code, detail=detail))
 
 
 def memory_problem() -> BackendProblem | None:

@@ -16,6 +16,7 @@ from backend_fakes import WAIT_S, Events, grey, grey_score
 from numpy.typing import NDArray
 
 from fieldray.backends import BACKENDS, BackendEntry, DeviceChoices
+from fieldray.bench.benchmark_case import on_every_backend, usable
 from fieldray.cli import run
 from fieldray.domain.model import Model
 from fieldray.errors import BackendProblem, UsageProblem
@@ -189,3 +190,12 @@ def test_a_name_is_taken_once() -> None:
     with pytest.raises(ValueError, match="abacus"), BACKENDS.added(ENTRY):
         pass
     assert list(DeviceChoices()) == ["auto", "abacus", "edgetpu", "cpu"]
+
+
+def test_it_is_measured_as_the_others_are(capfd: pytest.CaptureFixture[str]) -> None:
+    names = [case.name for case in on_every_backend(MODEL, threads=1)]
+    assert names == [f"{MODEL.pack_name} on {device}" for device in ("cpu", "edgetpu", "abacus")]
+    cases, _ = usable(on_every_backend(MODEL, threads=1))
+    assert "abacus" in {case.kind.name for case in cases}
+    assert run(["bench", "device", "--power-w", "slide rule=2"]) == 2
+    assert "give abacus or edgetpu or cpu=NUMBER" in capfd.readouterr().err

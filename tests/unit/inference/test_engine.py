@@ -390,7 +390,7 @@ def test_only_the_chosen_device_is_used() -> None:
         assert answer(engine.submit(grey(1))).backend == "cpu"
     assert edgetpu.starts == 0
     with pytest.raises(BackendProblem) as caught:
-        Engine(Events(), device="edgetpu")
+        engine_of(Behaviour().kind(), device="edgetpu")
     assert caught.value.reason.code == "no_device"
 
 

@@ -64,7 +64,7 @@ def test_the_cpu_runs_and_says_on_what(runtime: str) -> None:
 def test_a_pack_with_other_results_than_promised_is_not_used() -> None:
     golden = tiny_golden()
     wrong = replace(MODEL, golden=replace(golden, scores=np.clip(golden.scores + 0.1, 0, 1)))
-    with Engine(Events()) as engine:
+    with Engine(Events(), kinds=[replace(cpu_kind(), restart_delay_s=0.001)]) as engine:
         engine.open(wrong)
         with pytest.raises(BackendProblem) as caught:
             engine.wait_ready(timeout_s=WAIT_S)
@@ -72,7 +72,7 @@ def test_a_pack_with_other_results_than_promised_is_not_used() -> None:
 
 
 def test_a_damaged_file_ends_in_a_reason() -> None:
-    with Engine(Events()) as engine:
+    with Engine(Events(), kinds=[replace(cpu_kind(), restart_delay_s=0.001)]) as engine:
         engine.open(replace(MODEL, cpu_file=MODEL.cpu_file[:500]))
         with pytest.raises(BackendProblem) as caught:
             engine.wait_ready(timeout_s=WAIT_S)

@@ -140,7 +140,7 @@ def test_a_file_with_an_operator_of_its_own_is_refused(runtime: Runtime, name: b
 
 
 def test_a_file_for_the_edge_tpu_is_told_apart(runtime: Runtime) -> None:
-    with pytest.raises(BackendProblem, match="compiled for the Edge TPU"):
+    with pytest.raises(BackendProblem, match="made for another device"):
         network(runtime, with_custom_operator(b"edgetpu-custom-op"))
 
 

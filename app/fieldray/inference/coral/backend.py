@@ -12,7 +12,7 @@ from fieldray.backends import EDGE_TPU
 from fieldray.domain.events import Publish
 from fieldray.domain.model import Model
 from fieldray.errors import BackendProblem
-from fieldray.inference.backend import BackendKind, BackendOptions, file_for
+from fieldray.inference.backend import BackendKind, BackendOptions, WatchDevice, file_for
 from fieldray.inference.coral import status
 from fieldray.inference.coral.compiled import read_compiled
 from fieldray.inference.coral.usb import FindDevices, find_usb_devices
@@ -63,30 +63,21 @@ def edgetpu_kind(
     """Runs the pack's Edge TPU file on the first Edge TPU that no other process uses.
 
     libraries    names of the Edge TPU runtime to try; this system's usual ones if empty
-    clock        "max" makes the Edge TPU hot enough to burn the skin, and is only for who asks for it
+    clock        "max" makes the Edge TPU hot enough to burn the skin: only for those who ask for it
     find         what the system knows about USB; where it shows no Edge TPU, the runtime's own list is asked
-    publish      hears what becomes of the Edge TPU, which is then looked out for; not if not given
-    lock_folder  holds one lock file an Edge TPU, shared by all processes of this user
+    publish      hears when the Edge TPU comes and goes; without it nobody looks
+    lock_folder  holds one lock file per Edge TPU, shared by all processes of this user
     """
 
     waiting = WarmProcess(runtimes)
 
     def open_one() -> WorkerBackend:
-        delegate = DelegateSpec(
-            opener=_OPENER,
-            failure="coral_run_failed",
-            options={
-                "libraries": list(libraries),
-                "options": {"Performance": _PERFORMANCE[clock]},
-                "lock": str(lock_folder() / _LOCK_NAME),
-            },
-        )
         return WorkerBackend(
             EDGE_TPU,
             runtimes=runtimes,
             cores=1,
             budget_s=budget_s,
-            delegate=delegate,
+            delegate=_delegate(libraries, clock, lock_folder()),
             explain=partial(_explain, find),
             child=waiting.take,
             start_timeout_s=start_timeout_s,
@@ -94,8 +85,30 @@ def edgetpu_kind(
             priority=priority,
         )
 
+    return BackendKind(
+        entry=EDGE_TPU,
+        open=open_one,
+        probe=lambda model: _device_problem(find, libraries) or _file_problem(model),
+        close=waiting.close,
+        watch=_watch(publish, find, libraries, clock, waiting) if publish else None,
+        permanent=_PERMANENT,
+        absent=frozenset({_NOT_HERE}),
+    )
+
+
+def _delegate(libraries: Sequence[str], clock: Clock, lock_folder: Path) -> DelegateSpec:
+    options = {
+        "libraries": list(libraries),
+        "options": {"Performance": _PERFORMANCE[clock]},
+        "lock": str(lock_folder / _LOCK_NAME),
+    }
+    return DelegateSpec(opener=_OPENER, options=options, failure="coral_run_failed")
+
+
+def _watch(
+    publish: Publish, find: FindDevices, libraries: Sequence[str], clock: Clock, waiting: WarmProcess
+) -> WatchDevice:
     def watch(plugged: Callable[[], None], unplugged: Callable[[Reason], None]) -> DeviceWatch:
-        assert publish
         return DeviceWatch(
             publish,
             plugged=plugged,
@@ -106,21 +119,18 @@ def edgetpu_kind(
             notes=(reason("coral_max_clock"),) if clock == "max" else (),
         )
 
-    return BackendKind(
-        entry=EDGE_TPU,
-        open=open_one,
-        probe=lambda model: _device_problem(find, libraries) or _file_problem(model),
-        close=waiting.close,
-        watch=watch if publish else None,
-        permanent=_PERMANENT,
-        absent=frozenset({_NOT_HERE}),
-    )
+    return watch
 
 
 def system_kind(options: BackendOptions) -> BackendKind:
     """As the program runs it."""
     clock = cast("Clock", options.settings["edgetpu_clock"])
-    return edgetpu_kind(clock=clock, publish=options.publish, priority="raised")
+    return edgetpu_kind(
+        clock=clock,
+        publish=options.publish,
+        budget_s=BUDGET_S if options.is_tuned else None,
+        priority=options.priority,
+    )
 
 
 def _file_problem(model: Model) -> Reason | None:
