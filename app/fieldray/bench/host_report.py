@@ -84,7 +84,7 @@ def _machine_rows(machine: MachineFacts) -> tuple[tuple[str, str], ...]:
 def _edgetpu(facts: HostFacts) -> str:
     edgetpu = facts.edgetpu
     parts = [{"absent": "none", "bare": "plugged in", "ready": "ready"}[edgetpu.state]]
-    parts += [f"{usb.place}: {usb.port_mbit or '?'} Mbit/s" for usb in edgetpu.usb]
+    parts += [f"{usb.port}: {usb.port_mbit or '?'} Mbit/s" for usb in edgetpu.usb]
     if edgetpu.answer:
         parts.append(f"Edge TPU runtime {edgetpu.answer.runtime_version or '?'} ({edgetpu.answer.library})")
     return ", ".join(parts) + (f". {edgetpu.library_problem.text}" if edgetpu.library_problem else "")

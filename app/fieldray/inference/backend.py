@@ -26,7 +26,7 @@ from fieldray.settings import Settings
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Answer:
-    """What a network says about one image. Raises ValueError for what no network of ours can say.
+    """What a network gives for one image. Raises ValueError for values that no network can give.
 
     scores      (labels,) float32 in [0, 1], in the order of the manifest's labels
     class_maps  (labels, rows, columns) float32 logits, or None
@@ -68,7 +68,7 @@ class Backend(Protocol):
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can still be asked something. Cheap."""
+        """Whether it can still run images. Cheap."""
 
     def start(self, model: Model) -> None:
         """Get ready to run `model`. Raises BackendProblem."""
@@ -80,14 +80,14 @@ class Backend(Protocol):
         """
 
     def close(self) -> None:
-        """End in order; safe to call twice or before `start`."""
+        """End cleanly; safe to call twice or before `start`."""
 
     def abort(self) -> None:
         """End at once, from any thread; a `start` or `run` under way then raises BackendProblem."""
 
 
 class Watch(Protocol):
-    """Looks out for a device on a thread of its own; `close` waits for it."""
+    """Watches for a device on a thread of its own; `close` waits for it."""
 
     def start(self) -> None: ...
     def close(self) -> None: ...
@@ -116,7 +116,7 @@ _PERMANENT: Final = frozenset({"no_runtime", "bad_model", "model_memory", "self_
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class BackendKind:
-    """A device that the engine may use. The engine knows nothing else of it.
+    """A device that the engine may use, and all that the engine knows about it.
 
     Parameters
     ----------
@@ -130,14 +130,14 @@ class BackendKind:
     close
         Ends what the kind itself keeps; no backend will be started any more.
     watch
-        For a device that comes and goes: given what to call when it has come and when it has gone, what looks out
-        for it.
+        For a device that can be plugged in and pulled out: makes the watch for it, given what to call when it has
+        come and when it has gone.
     permanent
         Codes of reasons that will be the same at the next start, so that it is not started again by itself.
     absent
-        Codes of reasons that say that there is no such device here, which is no loss to tell anybody of.
+        Codes of reasons that mean that there is no such device here, which is not worth reporting.
     restarts
-        How often it is started again after deaths in a row, without an image run or some quiet time between them.
+        How often it is started again after deaths in a row, with no image run and no quiet time between them.
     restart_delay_s
         Before the first restart after a death; four times as long before each further one.
     """
@@ -179,11 +179,11 @@ class BackendOptions:
     Parameters
     ----------
     publish
-        Hears what a device has to say of itself (`DeviceChanged`). Without it, nobody looks out for devices.
+        Receives what a device reports of itself (`DeviceChanged`). Without it, no device is watched.
     settings
         What the person chose.
     started
-        A process of `runtime.SERVICE`, started ahead, for whoever computes on the CPU.
+        A process of `runtime.SERVICE` that already runs, for a device that computes on the CPU.
     cores
         How many a device that computes on the CPU may use; None for all of this computer's.
     is_tuned

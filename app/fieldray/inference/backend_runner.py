@@ -1,6 +1,6 @@
 """One backend and the thread that owns it: start, self-test, images, restart.
 
-A new backend gets ready in its own lane while another one goes on draining the queue: nobody waits for it.
+A new backend gets ready in its own runner while another one keeps draining the queue, so nothing waits for it.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ _BACK_OFF: Final = 4.0
 
 
 class BackendRunner:
-    """Serves a board's queue with one kind of backend until the board is over."""
+    """Serves a scheduler's queue with one kind of backend until the scheduler has ended."""
 
     def __init__(
         self,
         kind: BackendKind,
-        slot: BackendStatus,
-        board: Scheduler,
+        status: BackendStatus,
+        scheduler: Scheduler,
         model: Model,
         *,
         passed: Callable[[Model], None],
     ) -> None:
         self._kind = kind
-        self._slot = slot
-        self._board = board
+        self._status = status
+        self._scheduler = scheduler
         self._model = model
         self._passed = passed
         self._backend: Backend | None = None
@@ -47,7 +47,7 @@ class BackendRunner:
         self._failures = 0
         self._ready_since_s: float | None = None
         self._sequence = 0
-        self._thread = threading.Thread(target=self._serve, name=f"lane-{kind.name}", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name=f"runner-{kind.name}", daemon=True)
         self._thread.start()
 
     @property
@@ -62,7 +62,7 @@ class BackendRunner:
         return backend.pid if backend else None
 
     def abort(self) -> None:
-        """End the backend at once; its images go back to the board."""
+        """End the backend at once; its images go back to the scheduler."""
         backend = self._backend
         if backend:
             backend.abort()
@@ -74,26 +74,26 @@ class BackendRunner:
 
     def _serve(self) -> None:
         delay_s = 0.0
-        while self._board.pause(self._slot, delay_s):
+        while self._scheduler.pause(self._status, delay_s):
             try:
                 self._start()
                 self._run_images()
             except FieldrayError as problem:
                 delay_s = self._lose(problem.reason)
             except Exception as error:
-                log.exception("a backend failed in a way nobody thought of")
+                log.exception("a backend failed unexpectedly")
                 refused = shortage(error)
                 why = refused.reason if refused else reason("internal", detail=f"{type(error).__name__}: {error}")
                 delay_s = self._lose(why)
             finally:
                 self._end_backend()
-        self._board.enter(self._slot, "stopped")
+        self._scheduler.enter(self._status, "stopped")
 
     def _start(self) -> None:
         unavailable_reason = self._kind.unavailable_reason(self._model)
         if unavailable_reason:
             raise BackendProblem(unavailable_reason)
-        self._board.enter(self._slot, "starting")
+        self._scheduler.enter(self._status, "starting")
         self._backend = self._kind.open()
         self._backend.start(self._model)
         if self._model.golden:
@@ -102,17 +102,17 @@ class BackendRunner:
         self._passed(self._model)
         self._sequence = 0
         self._ready_since_s = time.monotonic()
-        self._board.enter(self._slot, "ready", detail=self._backend.detail, image_s=image_s)
+        self._scheduler.enter(self._status, "ready", detail=self._backend.detail, image_s=image_s)
 
     def _run_images(self) -> None:
         backend = self._backend
         assert backend
-        while (jobs := self._board.take(self._slot, backend.capacity)) is not None:
+        while (jobs := self._scheduler.take(self._status, backend.capacity)) is not None:
             self._jobs = jobs
             if jobs:
                 answers = backend.run([job.request.values[0] for job in jobs])
                 self._deliver(jobs, answers)
-            elif self._slot.unavailable_reason or not backend.is_alive:
+            elif self._status.unavailable_reason or not backend.is_alive:
                 raise BackendProblem(reason("worker_died"))
 
     def _deliver(self, jobs: Sequence[InferenceJob], answers: Sequence[Answer]) -> None:
@@ -121,7 +121,7 @@ class BackendRunner:
         self._failures = 0
         for job, prediction in zip(jobs, predictions, strict=True):
             job.future.set_result(prediction)
-        self._board.done(jobs)
+        self._scheduler.done(jobs)
 
     def _prediction(self, job: InferenceJob, answer: Answer) -> Prediction:
         self._sequence += 1
@@ -139,10 +139,10 @@ class BackendRunner:
         )
 
     def _lose(self, why: Reason) -> float:
-        """Give the images back; returns how long to wait before the next start."""
-        unavailable_reason = self._slot.unavailable_reason
+        """Return the images to the queue; how long to wait before the next start, in seconds."""
+        unavailable_reason = self._status.unavailable_reason
         why = unavailable_reason or why
-        log.info("backend %s is gone: %s", self._kind.name, why.text)
+        log.info("backend %s is unavailable: %s", self._kind.name, why.text)
         if unavailable_reason or (
             self._ready_since_s is not None and time.monotonic() - self._ready_since_s > _STABLE_S
         ):
@@ -154,7 +154,7 @@ class BackendRunner:
         if is_hopeless:
             self._failures, delay_s = 0, 0.0
         is_absent = why.code in self._kind.absent
-        self._board.leave(self._slot, why, jobs=self._jobs, is_hopeless=is_hopeless, is_absent=is_absent)
+        self._scheduler.leave(self._status, why, jobs=self._jobs, is_hopeless=is_hopeless, is_absent=is_absent)
         self._jobs = ()
         return delay_s
 

@@ -20,7 +20,7 @@ def cpu_kind(
 ) -> BackendKind:
     """Runs the pack's CPU file in a child process; see `worker.WorkerBackend` for the parameters.
 
-    started  a process of `runtime.SERVICE` for the first backend, started ahead
+    started  a process of `runtime.SERVICE` that already runs, for the first backend
     """
     waiting = [started] if started else []
 

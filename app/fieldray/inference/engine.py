@@ -1,7 +1,7 @@
 """The engine: images in, predictions out, whatever happens to the backends.
 
-Every image belongs to the model that was open when it was submitted. Opening another model leaves the images that
-are queued to their own model, whose backends end when they are done; new images wait for the new one.
+Every image belongs to the model that was open when it was submitted. When another model is opened, queued images still
+run on theirs, whose backends then end; new images wait for the new model.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _ABORT_INTERVAL_S: Final = 0.2
 class Engine:
     """Thread-safe; not to be closed from within `publish` or a future's callback.
 
-    publish  hears `BackendChanged` of the model that is open, from the engine's threads, one at a time
+    publish  receives `BackendChanged` of the model that is open, from the engine's threads, one at a time
     device   "auto" for all kinds, else only the one of this name
     kinds    the devices there are, preferred ones first
     policy   which of the backends that are ready run images; see `domain.prediction.Policy`
-    passed   hears of a model whose self-test passed on a backend, from that backend's thread and before it runs an
-             image; a FieldrayError raised keeps it from running any
+    passed   is given a model whose self-test passed on a backend, from that backend's thread and before it runs an
+             image; a FieldrayError that it raises keeps the backend from running any
     """
 
     def __init__(
@@ -70,16 +70,20 @@ class Engine:
                 return
             self._retiring = [deployment for deployment in self._retiring if not deployment.is_over]
             if self._current:
-                self._current.board.finish()
+                self._current.scheduler.finish()
                 self._retiring.append(self._current)
-            board = Scheduler([kind.name for kind in self._kinds], self._publish, publishing=self._publishing)
-            board.choose(self._chosen, self._policy)
-            self._current = _Deployment(model, self._kinds, board, passed=self._passed)
+            scheduler = Scheduler([kind.name for kind in self._kinds], self._publish, publishing=self._publishing)
+            scheduler.choose(self._chosen, self._policy)
+            try:
+                self._current = _Deployment(model, self._kinds, scheduler, passed=self._passed)
+            except BaseException:  # a thread could not be started: those that were must not wait for ever
+                scheduler.close()
+                raise
             self._watch_devices()
 
     def wait_ready(self, *, timeout_s: float = 60.0) -> None:
         """Wait until the open model can run. Raises BackendProblem if it cannot, or not within `timeout_s`."""
-        self._deployment().board.wait_ready(timeout_s)
+        self._deployment().scheduler.wait_ready(timeout_s)
 
     def submit(self, request: Request) -> Future[Prediction]:
         """Queue an image; at once, whatever the backends do.
@@ -90,40 +94,40 @@ class Engine:
         with self._lock:
             deployment = self._deployment()
             deployment.check(request)
-            return deployment.board.submit(request)
+            return deployment.scheduler.submit(request)
 
     def reconsider(self, name: BackendName) -> None:
         """Try a backend again that was given up, off the critical path; does not wait."""
-        self._deployment().board.reconsider(name)
+        self._deployment().scheduler.reconsider(name)
 
     def lost(self, name: BackendName, why: Reason) -> None:
-        """A device is gone: end its backend now, in case it has not noticed; does not wait."""
+        """A device is disconnected: end its backend now, in case it has not noticed; does not wait."""
         for deployment in self._deployments():
-            deployment.board.lose(name, why)
-            for lane in deployment.lanes:
-                if lane.name == name:
-                    lane.abort()
+            deployment.scheduler.lose(name, why)
+            for runner in deployment.runners:
+                if runner.name == name:
+                    runner.abort()
 
     def choose(self, device: DeviceChoice, policy: Policy) -> None:
         """Use other devices from now on, in the middle of a run too: no image is lost. Raises BackendProblem."""
         with self._lock:
             self._chosen, self._policy = self._names(device), policy
             if self._current:
-                self._current.board.choose(self._chosen, policy)
+                self._current.scheduler.choose(self._chosen, policy)
                 self._watch_devices()
 
     @property
     def unavailable_reason(self) -> Reason | None:
         """Why no image of the open model will ever be run again, None while there is hope."""
-        return self._deployment().board.unavailable_reason()
+        return self._deployment().scheduler.unavailable_reason()
 
     @property
     def pids(self) -> tuple[int, ...]:
         """The processes that run models now."""
-        return tuple(pid for deployment in self._deployments() for lane in deployment.lanes if (pid := lane.pid))
+        return tuple(pid for deployment in self._deployments() for runner in deployment.runners if (pid := runner.pid))
 
     def close(self) -> None:
-        """End everything; what is queued fails. No thread or process is left."""
+        """End everything; queued images fail. No thread or process is left."""
         with self._lock:
             self._is_closed = True
             deployments = self._deployments()
@@ -132,7 +136,7 @@ class Engine:
         for watch in self._watches.values():
             watch.close()
         for deployment in deployments:
-            deployment.board.close()
+            deployment.scheduler.close()
         for deployment in deployments:
             deployment.end()
 
@@ -151,7 +155,7 @@ class Engine:
         return names
 
     def _watch_devices(self) -> None:
-        """Begin to look out for devices that come and go, for each once it is wanted."""
+        """Watch for the devices that come and go, each from the moment it is wanted."""
         for kind in self._kinds:
             if kind.watch and kind.name in self._chosen and kind.name not in self._watches:
                 watch = kind.watch(partial(self.reconsider, kind.name), partial(self.lost, kind.name))
@@ -168,26 +172,26 @@ class Engine:
 
 
 class _Deployment:
-    """One model, its board and its lanes."""
+    """One model, its scheduler and its runners."""
 
     def __init__(
         self,
         model: Model,
         kinds: Sequence[BackendKind],
-        board: Scheduler,
+        scheduler: Scheduler,
         *,
         passed: Callable[[Model], None],
     ) -> None:
         self.model: Final = model
-        self.board: Final = board
-        self.lanes: Final = tuple(
-            BackendRunner(kind, slot, board, model, passed=passed)
-            for kind, slot in zip(kinds, board.slots, strict=True)
+        self.scheduler: Final = scheduler
+        self.runners: Final = tuple(
+            BackendRunner(kind, status, scheduler, model, passed=passed)
+            for kind, status in zip(kinds, scheduler.statuses, strict=True)
         )
 
     @property
     def is_over(self) -> bool:
-        return all(lane.join(0) for lane in self.lanes)
+        return all(runner.join(0) for runner in self.runners)
 
     def check(self, request: Request) -> None:
         spec = self.model.manifest.input
@@ -196,8 +200,8 @@ class _Deployment:
             raise ValueError(f"an image must be {shape} uint8, not {request.values.shape} {request.values.dtype}")
 
     def end(self) -> None:
-        """After `board.close`: wait for the lanes, then end what does not end by itself."""
-        for lane in self.lanes:
-            if not lane.join(_CLOSE_GRACE_S):
-                while not lane.join(_ABORT_INTERVAL_S):
-                    lane.abort()
+        """After `scheduler.close`: wait for the runners, then end what does not end by itself."""
+        for runner in self.runners:
+            if not runner.join(_CLOSE_GRACE_S):
+                while not runner.join(_ABORT_INTERVAL_S):
+                    runner.abort()

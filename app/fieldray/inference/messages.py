@@ -1,7 +1,7 @@
-"""What the parent and the child of inference say to each other; both sides are here, so that they cannot differ.
+"""The messages between the parent and the child of inference; both sides are here, so that they cannot differ.
 
 open   body: runtimes, input, outputs, labels, cores, budget_s, delegate (None for the CPU); array file (uint8 bytes)
-       -> body: runtime, version, networks, threads, device (what the delegate says of itself, empty for the CPU)
+       -> body: runtime, version, networks, threads, device (its description, empty for the CPU)
 warm   body: runtimes
        -> nothing: the runtime is imported, so that a later open is quick
 run    array images (n, height, width, channels) uint8, n up to `networks`
@@ -63,7 +63,7 @@ class OpenDevice(Protocol):
 class OpenRequest:
     """Load `file`; time threadings on at most `cores` cores until `budget_s` is spent; `delegate` opens a device.
 
-    With no `budget_s` nothing is timed: one network gets a thread a core, and its first image is really its first.
+    With no `budget_s` nothing is timed: one network gets one thread per core, and its first image is really its first.
     """
 
     file: bytes

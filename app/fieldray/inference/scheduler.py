@@ -1,8 +1,8 @@
 """What the backends of one model share: the queue they drain, the state each is in, and who drains it now.
 
-Every image is in exactly one place: in the queue, or with the one lane that runs it. A lane whose backend died puts
-its images back at the head of the queue, and whoever is in use then runs them. All states change under one lock;
-events leave and futures are settled after it is released, so that no foreign code runs inside it.
+Every image is either in the queue or with the one runner that runs it. A runner whose backend died puts its images
+back at the head of the queue, and the backend then in use runs them. All states change under one lock; events are
+published and futures settled after it is released, so that no foreign code runs inside it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _IDLE_CHECK_S: Final = 0.1  # an idle process that died has to be noticed before
 
 @dataclass(eq=False, slots=True)
 class InferenceJob:
-    """An image on its way.
+    """An image that waits for its answer.
 
     tries       how often the last resort died while it ran this image; another backend may have been unplugged
     is_suspect  whether any backend died while it ran this image
@@ -52,9 +52,9 @@ class InferenceJob:
 class BackendStatus:
     """What is known of one backend.
 
-    image_s      seconds per image takes, known once it is ready
-    is_hopeless  it failed too often; it will not be started again unless somebody asks for it
-    absent       why its device is not there, None if it may be
+    image_s      seconds per image, known once it is ready
+    is_hopeless  it failed too often; it is not started again unless asked for
+    absent       why its device is not connected, None if it may be
     is_chosen    whether the person wants it used
     """
 
@@ -82,12 +82,12 @@ class BackendStatus:
 class Scheduler:
     """See the module. `names` in order of preference, the last resort last; `policy` says which of them serve.
 
-    publishing  held while `publish` runs, so that its listener hears one event at a time; shared by all boards
+    publishing  held while `publish` runs, so that its listener receives one event at a time; shared by all schedulers
     """
 
     def __init__(self, names: Sequence[BackendName], publish: Publish, *, publishing: threading.RLock) -> None:
         self._policy: Policy = "accelerator"
-        self.slots: Final = tuple(BackendStatus(name) for name in names)
+        self.statuses: Final = tuple(BackendStatus(name) for name in names)
         self._publish: Publish | None = publish
         self._publishing = publishing
         lock = threading.RLock()
@@ -131,58 +131,58 @@ class Scheduler:
     def reconsider(self, name: BackendName) -> None:
         """Let a backend that was given up or whose device was absent be started again."""
         with self._changing():
-            for slot in self.slots:
-                if slot.name == name:
-                    slot.is_hopeless, slot.absent = False, None
+            for status in self.statuses:
+                if status.name == name:
+                    status.is_hopeless, status.absent = False, None
 
     def lose(self, name: BackendName, why: Reason) -> None:
         """A backend's device is gone."""
         with self._changing():
-            for slot in self.slots:
-                if slot.name == name:
-                    slot.absent = why
+            for status in self.statuses:
+                if status.name == name:
+                    status.absent = why
 
     def choose(self, names: Collection[BackendName], policy: Policy) -> None:
         """Use only these backends, by this policy; one that was given up is tried again."""
         with self._changing():
             self._policy = policy
-            for slot in self.slots:
-                slot.is_chosen, slot.is_hopeless = slot.name in names, False
+            for status in self.statuses:
+                status.is_chosen, status.is_hopeless = status.name in names, False
 
     def finish(self) -> None:
-        """Take no more, run what is queued, then end; from now on say nothing about backends."""
+        """Take no more images, run those queued, then end; from now on publish nothing about backends."""
         with self._condition:
             self._is_finishing = True
             self._publish = None
             self._wake_all()
 
     def close(self) -> None:
-        """End now: what is queued fails."""
+        """End now: queued images fail."""
         with self._changing() as doomed:
             self._is_closed = True
             doomed.extend((job, reason("engine_closed")) for job in self._jobs)
             self._jobs.clear()
 
-    # ---- for the lanes
+    # ---- for the runners
 
-    def take(self, slot: BackendStatus, capacity: int) -> list[InferenceJob] | None:
-        """Wait for images to run; empty after a moment without any or if it must not run, None when no more come.
+    def take(self, status: BackendStatus, capacity: int) -> list[InferenceJob] | None:
+        """Wait for images to run: empty after a moment without any or if it must not run, None when no more will come.
 
         An image that has seen a backend die travels alone, so that it can only take itself down.
         """
         until_s = time.monotonic() + _IDLE_CHECK_S
         with self._condition:
             while not self._is_over():
-                if slot.unavailable_reason:
+                if status.unavailable_reason:
                     return []
-                if self._jobs and slot in self._serving():
+                if self._jobs and status in self._serving():
                     jobs = self._next_jobs(capacity)
                     self._running += len(jobs)
                     if jobs:
                         return jobs
                     self._wake_all()
                 elif not self._arrival.wait(until_s - time.monotonic()) or time.monotonic() > until_s:
-                    return []  # woken again and again for others' images, it has to look after its process too
+                    return []  # woken again and again for others' images, it must check its own process too
         return None
 
     def done(self, jobs: Sequence[InferenceJob]) -> None:
@@ -192,45 +192,45 @@ class Scheduler:
             if self._is_finishing:
                 self._wake_all()
 
-    def enter(self, slot: BackendStatus, state: BackendState, *, detail: str = "", image_s: float = 0.0) -> None:
+    def enter(self, status: BackendStatus, state: BackendState, *, detail: str = "", image_s: float = 0.0) -> None:
         """The backend is in a new state, and all is well with it."""
         with self._changing():
-            slot.state, slot.detail, slot.reason, slot.image_s = state, detail, None, image_s
+            status.state, status.detail, status.reason, status.image_s = state, detail, None, image_s
 
     def leave(
         self,
-        slot: BackendStatus,
+        status: BackendStatus,
         why: Reason,
         *,
         jobs: Sequence[InferenceJob],
         is_hopeless: bool,
         is_absent: bool = False,
     ) -> None:
-        """The backend is gone, and these images of its were not run.
+        """The backend is unavailable, and these images of its were not run.
 
-        A device that was never there (`is_absent`) is no loss to tell anybody of: its backend is only stopped.
+        That a device was never connected (`is_absent`) is not worth reporting: its backend is just stopped.
         """
         with self._changing() as doomed:
-            slot.state = "stopped" if is_absent else "gone"
-            slot.detail, slot.reason, slot.is_hopeless = "", why, is_hopeless
+            status.state = "stopped" if is_absent else "gone"
+            status.detail, status.reason, status.is_hopeless = "", why, is_hopeless
             self._running -= len(jobs)
             for job in reversed(jobs):
                 job.is_suspect = True
-                job.tries += slot is self._chosen()[-1]
+                job.tries += status is self._chosen()[-1]
                 if self._is_closed or job.tries >= TRIES_PER_IMAGE:
                     doomed.append((job, why))
                 else:
                     self._jobs.appendleft(job)
-            nobody = self._unavailable_reason()
-            if nobody:
-                doomed.extend((job, nobody) for job in self._jobs)
+            lasting = self._unavailable_reason()
+            if lasting:
+                doomed.extend((job, lasting) for job in self._jobs)
                 self._jobs.clear()
 
-    def pause(self, slot: BackendStatus, delay_s: float) -> bool:
+    def pause(self, status: BackendStatus, delay_s: float) -> bool:
         """Wait before a start: for `delay_s`, and until it may run. False if there is no need any more."""
         with self._condition:
             self._condition.wait_for(self._is_over, delay_s)
-            self._condition.wait_for(lambda: self._is_over() or not slot.is_out)
+            self._condition.wait_for(lambda: self._is_over() or not status.is_out)
             return not self._is_over()
 
     # ---- inside, with the lock held
@@ -244,23 +244,23 @@ class Scheduler:
 
     def _serving(self) -> Sequence[BackendStatus]:
         """Who may take images now."""
-        ready = [slot for slot in self.slots if slot.state == "ready" and not slot.unavailable_reason]
+        ready = [status for status in self.statuses if status.state == "ready" and not status.unavailable_reason]
         if self._is_closed:
             return []
         if self._policy == "both":
             return ready
         if self._policy == "fastest":
-            return sorted(ready, key=lambda slot: slot.image_s)[:1]
+            return sorted(ready, key=lambda status: status.image_s)[:1]
         return ready[:1]
 
     def _chosen(self) -> Sequence[BackendStatus]:
-        return [slot for slot in self.slots if slot.is_chosen] or self.slots
+        return [status for status in self.statuses if status.is_chosen] or self.statuses
 
     def _unavailable_reason(self) -> Reason | None:
         """Why no backend will ever run an image again; the last resort's own reason."""
         if self._is_closed:
             return reason("engine_closed")
-        if not all(slot.is_out for slot in self.slots):
+        if not all(status.is_out for status in self.statuses):
             return None
         last_resort = self._chosen()[-1]
         return last_resort.unavailable_reason or last_resort.reason
@@ -272,18 +272,18 @@ class Scheduler:
         return [job for job in jobs if job.begin()]
 
     def _note_events(self) -> None:
-        for slot in self.slots:
-            if self._is_closed and slot.state != "stopped":
-                continue  # it is about to stop, which is all there is to say
+        for status in self.statuses:
+            if self._is_closed and status.state != "stopped":
+                continue  # it is about to stop, and nothing else matters
             event = BackendChanged(
-                backend=slot.name,
-                state=slot.state,
-                in_use=slot in self._serving(),
-                detail=slot.detail,
-                reason=slot.reason,
+                backend=status.name,
+                state=status.state,
+                in_use=status in self._serving(),
+                detail=status.detail,
+                reason=status.reason,
             )
-            if event != slot.announced and (slot.announced or slot.state != "stopped"):
-                slot.announced = event
+            if event != status.announced and (status.announced or status.state != "stopped"):
+                status.announced = event
                 self._events.append(event)
 
     # ---- after the lock
@@ -309,4 +309,4 @@ class Scheduler:
                 try:
                     publish(event)
                 except Exception:
-                    log.exception("a listener failed; the images go on")
+                    log.exception("a listener failed; the run continues")

@@ -12,7 +12,7 @@ from fieldray.errors import BackendProblem
 from fieldray.inference.litert import Network, memory_problem
 from fieldray.inference.messages import OpenDevice, OpenedDevice, OpenRequest, answer_message
 from fieldray.inference.runtime import load_runtime
-from fieldray.inference.thread_tuning import arrange
+from fieldray.inference.thread_tuning import tune_threads
 from fieldray.processes.wire import Message
 
 
@@ -57,7 +57,7 @@ class Service:
         delegate = self._device.delegate if self._device else None
         failure = request.delegate.failure if request.delegate else "inference"
         shape = request.spec.input
-        arrangement = arrange(
+        chosen = tune_threads(
             lambda threads: Network(
                 request.file, request.spec, runtime=runtime, threads=threads, delegate=delegate, failure=failure
             ),
@@ -65,14 +65,14 @@ class Service:
             cores=request.cores,
             budget_s=request.budget_s,
         )
-        self._networks = arrangement.networks
+        self._networks = chosen.networks
         self._threads = ThreadPoolExecutor(len(self._networks))
         return Message(
             {
                 "runtime": runtime.name,
                 "version": runtime.version,
                 "networks": len(self._networks),
-                "threads": arrangement.threads,
+                "threads": chosen.threads,
                 "device": self._device.detail if self._device else "",
             }
         )

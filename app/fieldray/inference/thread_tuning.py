@@ -1,7 +1,7 @@
 """How many interpreters with how many threads: measured when a model is opened, because no rule knows.
 
-A thread more makes one image faster, an interpreter more runs two images side by side; which pays depends on the
-network's width, the cores and their vector units. Each arrangement is timed for a few milliseconds.
+One more thread makes one image faster, one more interpreter runs two images side by side; which pays depends on the
+network's width, the cores and their vector units. Each configuration is timed for a few milliseconds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fieldray.errors import BackendProblem
 from fieldray.inference.litert import Network
 
 _SPELL_S: Final = 0.02
-_MOST_CORES: Final = 4  # beyond that reading feeds no faster, and the clinician's programs want some
+_MOST_CORES: Final = 4  # beyond that decoding cannot keep up, and the clinician's programs need some
 _WORTH: Final = 1.25  # more cores and memory must buy at least this much
 _FAST_IMAGES_PER_S: Final = 1000.0  # a network faster than the messages around it gains nothing
 
@@ -36,12 +36,14 @@ class ThreadConfiguration:
     images_per_s: float
 
 
-def arrange(load: LoadNetwork, image: NDArray[np.uint8], *, cores: int, budget_s: float | None) -> ThreadConfiguration:
-    """Time one lean network, one a core, and one with a thread a core; the best of them if it is worth it.
+def tune_threads(
+    load: LoadNetwork, image: NDArray[np.uint8], *, cores: int, budget_s: float | None
+) -> ThreadConfiguration:
+    """Time one network with one thread, one per core, and one with a thread per core; the best if it is worth it.
 
     load     a network with so many threads
     image    (height, width, channels) uint8 to time with
-    budget_s no further arrangement is tried after this time; None: nothing is timed, one network gets a thread a core
+    budget_s no further configuration is tried after this; None: nothing is timed, one network gets a thread per core
     """
     if budget_s is None:
         return ThreadConfiguration((load(cores),), cores, 0.0)
@@ -57,7 +59,7 @@ def arrange(load: LoadNetwork, image: NDArray[np.uint8], *, cores: int, budget_s
             tried.append(_timed(lean.networks + more, 1, image))
         if time.perf_counter() - began < budget_s:
             tried.append(_timed((load(cores),), cores, image))
-    best = max(tried, key=lambda arrangement: arrangement.images_per_s)
+    best = max(tried, key=lambda configuration: configuration.images_per_s)
     return best if best.images_per_s > _WORTH * lean.images_per_s else lean
 
 

@@ -1,4 +1,4 @@
-"""A child process that has imported the runtime and waits for an Edge TPU, so that a plugged Edge TPU serves sooner."""
+"""A child process that has imported the runtime and waits for a device, so that a device plugged in runs sooner."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class WarmProcess:
                 child.start()
                 child.call(warm_message(self._runtimes), timeout_s=_TIMEOUT_S)
             except (OSError, ChildDied, ChildTimeout, FieldrayError) as error:
-                log.info("no spare process: %s", error)
+                log.info("no process in waiting: %s", error)
                 child.close()
             else:
                 self._child = child

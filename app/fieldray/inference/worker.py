@@ -25,7 +25,7 @@ from fieldray.reasons import Reason, reason
 log = logging.getLogger(__name__)
 
 BUDGET_S: Final = 0.25
-_OUT_OF_MEMORY: Final = "std::bad_alloc"  # what C++ says when nobody catches that
+_OUT_OF_MEMORY: Final = "std::bad_alloc"  # what C++ prints when it is not caught
 
 
 class Explain(Protocol):
@@ -35,7 +35,7 @@ class Explain(Protocol):
 
 
 def explain_end(error: ChildDied | ChildTimeout, *, is_open: bool, timeout_s: float) -> Reason:  # noqa: ARG001
-    """Where nothing more is known."""
+    """The reason, where nothing more is known."""
     if isinstance(error, ChildTimeout):
         return reason("worker_timeout", seconds=f"{timeout_s:g}")
     if _OUT_OF_MEMORY in error.last_stderr:
@@ -49,7 +49,7 @@ class WorkerBackend:
     entry      the device, whose file of the pack is run
     runtimes   which runtimes may be used, the first one found is (see `runtime.RUNTIMES`)
     cores      how many cores may be used at most; None for all of this machine's
-    budget_s   how long numbers of threads may be tried when a model is opened; None: not at all, a thread a core
+    budget_s   how long numbers of threads may be tried when a model is opened; None: not at all, one thread per core
     delegate   opens the device in the child; None for the CPU
     explain    says why the child ended
     priority   of the child against other programs; left as it is where this user may not change it
@@ -134,11 +134,11 @@ class WorkerBackend:
         try:
             return answers_of(answer, count=len(images))
         except (ValueError, KeyError, TypeError) as error:
-            log.exception("the model's process answered what no network can")
+            log.exception("the model's process gave an answer that no network can give")
             raise BackendProblem(reason("wrong_answer")) from error
 
     def close(self) -> None:
-        """Let the child end in order."""
+        """Let the child end cleanly."""
         self._child.close()
 
     def abort(self) -> None:

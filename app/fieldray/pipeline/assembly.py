@@ -72,15 +72,15 @@ def assemble(
 
 
 def existing(paths: Sequence[Path]) -> tuple[Path, ...]:
-    """The paths absolute and without doubles, in order. Raises UsageProblem (nothing_to_screen).
+    """The paths, absolute and without duplicates, in order. Raises UsageProblem (nothing_to_screen).
 
     Links are not followed: a person knows a file by the name given.
     """
-    places = tuple(dict.fromkeys(Path(os.path.abspath(path)) for path in paths))  # noqa: PTH100
-    for place in places:
-        if not os.path.lexists(place):
-            raise UsageProblem(reason("nothing_to_screen", path=place))
-    return places
+    absolute = tuple(dict.fromkeys(Path(os.path.abspath(path)) for path in paths))  # noqa: PTH100
+    for path in absolute:
+        if not os.path.lexists(path):
+            raise UsageProblem(reason("nothing_to_screen", path=path))
+    return absolute
 
 
 def _spec(paths: Sequence[Path], assessment: Assessment) -> RunSpec:
@@ -100,9 +100,9 @@ def _spec(paths: Sequence[Path], assessment: Assessment) -> RunSpec:
 def count_files(paths: Sequence[Path], *, gives_up: Callable[[], bool]) -> int:
     """About how many images there are, by names alone: a zip or a multi-frame file counts as one."""
     number = 0
-    for place in paths:
-        number += not os.path.isdir(place)  # noqa: PTH112 - never raises, unlike the method of a path
-        for _, _, names in os.walk(place):
+    for path in paths:
+        number += not os.path.isdir(path)  # noqa: PTH112 - never raises, unlike the method of a path
+        for _, _, names in os.walk(path):
             if gives_up():
                 return number
             number += sum(not name.startswith(".") for name in names)

@@ -38,11 +38,11 @@ _SPEED_EVERY_S: Final = 0.5
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Work:
-    """What a batch does, as functions: the batch knows no reader and no engine.
+    """What a batch does, as functions: the batch knows neither decoders nor engine.
 
     discover      gives every image once, lazily
     noticed       what the search met that concerns no single image; asked once it is over
-    count         a quick guess of the number of images, for the time left; gives up when the function passed says so
+    count         a quick estimate of how many images there are; gives up when the function passed returns True
     content_hash  SHA-256 (hex) of an image's bytes; raises OSError or FieldrayError
     check_header  why an image with this header is refused, None if it is not
     screen        an image's outcome; raises Cancelled, or a FieldrayError that ends the run
@@ -94,7 +94,7 @@ class Batch:
         self._problem: Reason | None = None
         self._notes: tuple[Reason, ...] = ()
         self._found = 0
-        self._guess = 0
+        self._estimate = 0
         self._is_found = False
         self._last_earlier_row = 0
         self._last_row = 0
@@ -130,7 +130,7 @@ class Batch:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether the run is being broken off, by a person or by a problem."""
+        """Whether the run is being cancelled, by a person or by a problem."""
         return self._cancelled.is_set()
 
     def start(self) -> None:
@@ -148,12 +148,12 @@ class Batch:
         self._going.set()
 
     def cancel(self) -> None:
-        """Stop now. What is committed stays; a later run of the same request goes on from there."""
+        """Stop now. What is committed stays; a later run of the same request resumes from there."""
         with self._lock:
             self._cancelled.set()
             self._going.set()
-        self._refs.break_off()
-        self._outcomes.break_off()
+        self._refs.cancel()
+        self._outcomes.cancel()
 
     def join(self, timeout_s: float | None = None) -> bool:
         """Wait for the end of all threads; whether it came in time."""
@@ -272,7 +272,7 @@ class Batch:
             self._enter(wanted)
 
     def _progress(self, done: int, pace: Pace) -> Progress:
-        total = self._found if self._is_found else max(self._found, self._guess)
+        total = self._found if self._is_found else max(self._found, self._estimate)
         return Progress(
             done=done,
             total=total,
@@ -302,7 +302,7 @@ class Batch:
     # ---- the other threads
 
     def _guard(self, body: Callable[[], None]) -> None:
-        """Whatever a thread meets ends the run in order, never silently."""
+        """An error in a thread ends the run cleanly, never silently."""
         try:
             body()
         except (Cancelled, ChannelEnded):
@@ -311,17 +311,17 @@ class Batch:
             self._fail(problem.reason)
         except Exception as error:
             if self.is_cancelled:  # what it was using was closed
-                log.debug("thread of a run that was broken off", exc_info=True)
+                log.debug("thread of a run that was cancelled", exc_info=True)
                 return
             log.exception("thread of the batch")
             self._fail(unexpected(error))
 
     def _count(self) -> None:
-        """It is a guess for the bar alone: without one the run goes on."""
+        """An estimate for the progress bar alone: the run does without one."""
         try:
-            self._guess = self._work.count(lambda: self.is_cancelled or self._is_found)
+            self._estimate = self._work.count(lambda: self.is_cancelled or self._is_found)
         except Exception:
-            log.warning("the images could not be counted ahead", exc_info=True)
+            log.warning("the images could not be counted in advance", exc_info=True)
 
     def _discover(self) -> None:
         for ref in self._work.discover():
@@ -348,7 +348,7 @@ class Batch:
         return _Done(self._work.screen(ref), False)
 
     def _known(self, ref: ImageRef, earlier: ResultQuery) -> Outcome | None:
-        """What an earlier start found in the same bytes, if anything.
+        """The outcome of an earlier run for the same bytes, if there is one.
 
         The bytes that are hashed here may be others than discovery saw. So only what was found with the very header
         that discovery saw is taken over, and no score of an image whose header is refused.
@@ -360,7 +360,7 @@ class Batch:
         except StorageProblem:
             raise
         except (OSError, FieldrayError):
-            return None  # the reader will say what is wrong with the file
+            return None  # the decoder will report what is wrong with the file
         spec, last = self._work.spec, self._last_earlier_row
         known = earlier.earlier(spec, content_sha256=content_sha256, frame=ref.frame, up_to_row_id=last)
         if known is None or known.ref.header != ref.header:

@@ -1,4 +1,4 @@
-"""A bounded queue between threads that can end and can be broken off."""
+"""A bounded queue between threads that can end and can be cancelled."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Item = TypeVar("Item")
 
 
 class ChannelEnded(Exception):
-    """No item will come any more."""
+    """No more items will come."""
 
 
 class Channel(Generic[Item]):
@@ -24,7 +24,7 @@ class Channel(Generic[Item]):
         self._changed = threading.Condition()
 
     def put(self, item: Item) -> None:
-        """Add an item, waiting while the channel is full. Raises ChannelEnded once it was broken off."""
+        """Add an item, waiting while the channel is full. Raises ChannelEnded once it was cancelled."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_broken or len(self._items) < self._size)
             if self._is_broken:
@@ -33,7 +33,7 @@ class Channel(Generic[Item]):
             self._changed.notify_all()
 
     def get(self, *, timeout_s: float | None = None) -> Item | None:
-        """The oldest item; None if none came in time. Raises ChannelEnded when all is taken or it was broken off."""
+        """The oldest item; None if none came in time. Raises ChannelEnded when all is taken or it was cancelled."""
         with self._changed:
             self._changed.wait_for(lambda: self._items or self._is_over, timeout=timeout_s)
             if self._items and not self._is_broken:
@@ -44,13 +44,13 @@ class Channel(Generic[Item]):
             return None
 
     def finish(self) -> None:
-        """One writer puts nothing more."""
+        """One writer is done."""
         with self._changed:
             self._writers -= 1
             self._changed.notify_all()
 
-    def break_off(self) -> None:
-        """Drop everything and wake every thread that waits."""
+    def cancel(self) -> None:
+        """Drop everything and wake all waiting threads."""
         with self._changed:
             self._is_broken = True
             self._items.clear()

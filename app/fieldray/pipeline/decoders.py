@@ -18,7 +18,7 @@ from fieldray.settings import Settings
 
 _MOST_DECODERS: Final = 8
 # Pipes of a process, and the results as its two threads read them; what everything else has open, with some to spare.
-_FILES_PER_READER: Final = 6
+_FILES_PER_DECODER: Final = 6
 _OTHER_FILES: Final = 32
 # Address space of this process, measured as VmPeak on 64-bit Linux with 1, 2, 4, 8 and 16 decoders: 1145, 1321, 1345,
 # 1442 and 1635 MB. Nearly all of it is what each thread sets aside for its stack and its heap.
@@ -27,7 +27,7 @@ _MEMORY_MB_PER_DECODER: Final = 22
 
 
 def number_of_decoders(settings: Settings) -> int:
-    """As many files are read at the same time as the settings say, else as there are cores to use, up to eight.
+    """How many files are decoded at the same time: as the settings say, else one per usable core, up to eight.
 
     A core reads an image in several times the time that the network takes for it, so none is kept free for the network;
     the system shares them. Beyond eight, what the disk and this process can do sets the pace, and memory is spent.
@@ -43,7 +43,7 @@ def start_network(settings: Settings) -> Child:
     _require_resources(number_of_decoders(settings))
     child = model_process()
     if any(entry.shares_cpu for entry in BACKENDS.chosen(str(settings["device"]))):
-        with contextlib.suppress(OSError):  # whoever is to use it tries again, and says why
+        with contextlib.suppress(OSError):  # its user tries again, and reports why
             child.start()
     return child
 
@@ -74,7 +74,7 @@ def _require_resources(size: int) -> None:
 def _require_open_files(size: int) -> None:
     import resource
 
-    needed = _OTHER_FILES + _FILES_PER_READER * size
+    needed = _OTHER_FILES + _FILES_PER_DECODER * size
     limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit != resource.RLIM_INFINITY and limit < needed:
         if most != resource.RLIM_INFINITY and most < needed:

@@ -24,7 +24,7 @@ def open_store(database: Path, publish: Publish) -> ResultStore:
 
 
 def require_kept(store: ResultQuery, run_id: int, *, saved: int) -> None:
-    """Nothing is called finished that is not in the store. Raises StorageProblem (results_lost).
+    """Require that all results of a run are in the store. Raises StorageProblem (results_lost).
 
     saved  the number of rows that the run was given
     """

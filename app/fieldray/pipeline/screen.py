@@ -42,8 +42,8 @@ def screen_image(
 
     An image is read as far as the network needs; one that was read approximately is refined where it is borderline.
 
-    Gives an outcome, whatever the image is like; what nobody expected is logged and becomes `Failed`. Raises
-    `Cancelled`, and an EnvironmentProblem when no image at all can be run or read any more, which is no image's fault.
+    Gives an outcome, whatever the image is like; an unexpected error is logged and becomes `Failed`. Raises
+    `Cancelled`, and an EnvironmentProblem when no image at all can be run or read any more.
     """
     stage: Stage = "discover"
     facts = ReadFacts()

@@ -1,4 +1,4 @@
-"""What a front end holds: the engine with the pack in use, the run under way, and a reader for the viewer.
+"""What a front end holds: the engine with the pack in use, the current run, and a decoder for the viewer.
 
 Command line and window both work through a `Session`, so they can do the same and nothing else. Nothing here waits
 for a backend or a file unless its docstring says so.
@@ -39,7 +39,7 @@ _AWAITING_NETWORK: Final = 2  # so many more images are under way than are being
 
 
 def system_engine(publish: Publish, settings: Settings, *, started: Child | None = None) -> OpenEngine:
-    """The engine on this machine's devices; `started` is a process for the processor, started ahead.
+    """The engine on this machine's devices; `started` is a process for the CPU that already runs.
 
     Every run of a person's images comes through here, so this is where it is known that a pack ran.
     """
@@ -63,8 +63,8 @@ def device_choice(settings: Settings) -> tuple[DeviceChoice, Policy]:
 class Session:
     """See the module. All methods are thread-safe; after `close` what needs a process raises EnvironmentProblem.
 
-    engines, readers  make what runs models and what reads files
-    warm              readers that were started ahead, for the first run; they are closed with the session
+    engines, decoders  make what runs models and what reads files
+    warm               decoders that already run, for the first run; they are closed with the session
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class Session:
         return viewer.read_image(ref, content_sha256=content_sha256)
 
     def set_verdict(self, row_id: int, verdict: Verdict | None, *, judged: Outcome) -> None:
-        """Keep the reader's verdict on the outcome that was seen in a row, None to take it back; waits for the disk.
+        """Keep the radiologist's verdict on the outcome shown in a row, None to withdraw it; waits for the disk.
 
         Raises StorageProblem.
         """

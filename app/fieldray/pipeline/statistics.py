@@ -120,7 +120,7 @@ def memory_mb(process: psutil.Process) -> float:
 
 
 class Pace:
-    """Images a second over the last seconds, and the time left."""
+    """Images per second over the last seconds, and the time left."""
 
     def __init__(self, *, clock: Callable[[], float]) -> None:
         self._clock = clock

@@ -2,8 +2,8 @@
 
 Decoders and inference run in children: native code that crashes, hangs or takes all memory costs one image, never
 the program. It is `fieldray.processes.child_main MODULE:FUNCTION`; the function takes a `Message` and returns one. A
-child ends when its standard input closes or its parent is gone. Its side is `serving`. Before it is asked anything it
-says that it is ready: what ends it sooner is a problem of this computer, and of no image and no model.
+child ends when its standard input closes or its parent has ended. Its side is `serving`. Before it is asked anything it
+reports that it is ready: what ends it sooner is a problem of this computer, not of an image or a model.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _KEPT_MEMORY: Final = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESH
 
 
 class ChildLost(Exception):
-    """The child is gone without an answer. If it never `was_ready`, what it was asked had no part in that."""
+    """The child ended without an answer. If it never `was_ready`, what it was asked is not the cause."""
 
     was_ready: bool
 

@@ -1,4 +1,4 @@
-"""A deadline on one call after another, by one thread: to start a thread a call costs more than a small network."""
+"""A deadline on one call after another, by one thread: a thread per call would cost more than a small network."""
 
 from __future__ import annotations
 

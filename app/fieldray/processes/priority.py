@@ -1,4 +1,4 @@
-"""How much a running process matters to the system against others."""
+"""The priority of a running process against others."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _LOWEST, _HIGHEST = -20, 19
 
 
 def give_priority(pid: int | None, priority: Priority) -> bool:
-    """Change a process and every thread it has; whether that was permitted. None is no process: nothing to do.
+    """Change the priority of a process and all its threads; whether that was permitted. None is no process.
 
-    Windows lets anybody do this to his own processes; Linux and macOS let only an administrator raise one.
+    On Windows users may change their own processes; Linux and macOS let only an administrator raise one.
     """
     if pid is None or priority == "normal":
         return True
@@ -32,7 +32,7 @@ def give_priority(pid: int | None, priority: Priority) -> bool:
     except PermissionError:
         return False
     except (ProcessLookupError, FileNotFoundError):
-        return True  # it has just ended, which whoever uses it finds out by itself
+        return True  # it has just ended, which its user will notice
     return True
 
 

@@ -95,9 +95,10 @@ def _limit_memory() -> None:
 
 
 def _end_with_parent() -> None:
-    """A killed parent cannot close anything in order: see to it that this process does not outlive it.
+    """A killed parent cannot close anything: make sure that this process does not outlive it.
 
-    The parent says who it is: one that was gone before this began is not taken for whoever adopted this process.
+    The parent passes its process id, so that a parent that ended before this began is not mistaken for the process
+    that adopted this one.
     """
     if sys.platform == "win32":  # the end of its input has to do there
         return

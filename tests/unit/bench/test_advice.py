@@ -53,7 +53,7 @@ PLACES = StorageFacts(
 )
 NO_EDGETPU = CoralStatus(usb=(), answer=None, reason=reason("coral_no_library", name="libedgetpu.so.1"))
 TRIAL = TrialFacts(pack_name="chest-1.0.0", backend="cpu", seconds=0.84)
-EDGETPU = UsbDevice(place="2-1", state="ready", port_mbit=5000, is_writable=True)
+EDGETPU = UsbDevice(port="2-1", state="ready", port_mbit=5000, is_writable=True)
 ANSWER = LibraryAnswer(library="libedgetpu.so.1", runtime_version=14, devices=(Device("usb", "/sys/2-1"),))
 
 

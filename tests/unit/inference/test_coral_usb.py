@@ -37,8 +37,8 @@ def test_an_edgetpu_with_and_without_its_firmware(tmp_path: Path) -> None:
     add_device(tmp_path / "sys", "2-1:1.0", READY)  # an interface
     add_device(tmp_path / "sys", "usb2", {"idVendor": "1d6b", "idProduct": "0003"})
     assert linux_devices(tmp_path) == (
-        UsbDevice(place="1-4", state="bare", port_mbit=480, is_on_weak_hub=False),
-        UsbDevice(place="2-1", state="ready", port_mbit=5000, is_on_weak_hub=False),
+        UsbDevice(port="1-4", state="bare", port_mbit=480, is_on_weak_hub=False),
+        UsbDevice(port="2-1", state="ready", port_mbit=5000, is_on_weak_hub=False),
     )
 
 
@@ -54,7 +54,7 @@ def test_a_tree_that_is_absent_or_torn_gives_no_edgetpu(tmp_path: Path) -> None:
     add_device(tmp_path / "sys", "2-1", {"idVendor": "18d1"})
     add_device(tmp_path / "sys", "2-2", {"idVendor": "zz", "idProduct": "9302"})
     add_device(tmp_path / "sys", "2-3", {"idVendor": "18d1", "idProduct": "9302", "speed": "unknown"})
-    assert linux_devices(tmp_path) == (UsbDevice(place="2-3", state="ready", is_on_weak_hub=False),)
+    assert linux_devices(tmp_path) == (UsbDevice(port="2-3", state="ready", is_on_weak_hub=False),)
 
 
 def test_the_node_of_the_device_is_where_bus_and_device_number_say(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ IOREG = """\
 )
 def test_macos(speed: str, port_mbit: int | None) -> None:
     # 6353 = 0x18d1, 37634 = 0x9302, 18874368 = 0x1200000
-    expected = UsbDevice(place="0x01200000", state="ready", port_mbit=port_mbit)
+    expected = UsbDevice(port="0x01200000", state="ready", port_mbit=port_mbit)
     assert parse_listing(IOREG % speed) == (expected,)
     assert parse_listing("") == ()
 
@@ -107,8 +107,8 @@ def test_windows() -> None:
     )
     assert len(instances) == 5
     assert parse_instances(instances) == (
-        UsbDevice(place="5&2d3a1f2c&0&7", state="ready"),
-        UsbDevice(place="5&2d3a1f2c&0&8", state="bare"),
+        UsbDevice(port="5&2d3a1f2c&0&7", state="ready"),
+        UsbDevice(port="5&2d3a1f2c&0&8", state="bare"),
     )
 
 

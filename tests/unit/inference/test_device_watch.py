@@ -15,8 +15,8 @@ from fieldray.inference.coral.usb import UsbDevice
 from fieldray.inference.coral.watch import Change, Debouncer, DeviceWatch
 from fieldray.reasons import Reason, reason
 
-READY = (UsbDevice(place="2-1", state="ready", port_mbit=480),)
-BARE = (UsbDevice(place="2-1", state="bare"),)
+READY = (UsbDevice(port="2-1", state="ready", port_mbit=480),)
+BARE = (UsbDevice(port="2-1", state="bare"),)
 NONE: tuple[UsbDevice, ...] = ()
 WAIT_S = 10.0
 

@@ -14,7 +14,7 @@ from fieldray.inference.coral.usb import UsbDevice
 from fieldray.processes.child import ChildDied, ChildTimeout
 from tiny_models import tiny_model
 
-EDGETPU = UsbDevice(place="2-1", state="ready", is_writable=True)
+EDGETPU = UsbDevice(port="2-1", state="ready", is_writable=True)
 COMPILED = edgetpu_model()
 
 

@@ -18,13 +18,13 @@ from tiny_models import tiny_model
 MODEL = tiny_model()
 
 
-def ready_board(policy: Policy, *, edgetpu_s: float, cpu_s: float) -> tuple[Scheduler, Events]:
+def ready_scheduler(policy: Policy, *, edgetpu_s: float, cpu_s: float) -> tuple[Scheduler, Events]:
     events = Events()
-    board = Scheduler(["edgetpu", "cpu"], events, publishing=threading.RLock())
-    board.choose({"edgetpu", "cpu"}, policy)
-    for slot, image_s in zip(board.slots, (edgetpu_s, cpu_s), strict=True):
-        board.enter(slot, "ready", image_s=image_s)
-    return board, events
+    scheduler = Scheduler(["edgetpu", "cpu"], events, publishing=threading.RLock())
+    scheduler.choose({"edgetpu", "cpu"}, policy)
+    for status, image_s in zip(scheduler.statuses, (edgetpu_s, cpu_s), strict=True):
+        scheduler.enter(status, "ready", image_s=image_s)
+    return scheduler, events
 
 
 def in_use(events: Events) -> set[str]:
@@ -42,19 +42,19 @@ def in_use(events: Events) -> set[str]:
     ],
 )
 def test_who_serves(policy: Policy, edgetpu_s: float, cpu_s: float, served_by: set[str]) -> None:
-    board, events = ready_board(policy, edgetpu_s=edgetpu_s, cpu_s=cpu_s)
+    scheduler, events = ready_scheduler(policy, edgetpu_s=edgetpu_s, cpu_s=cpu_s)
     assert in_use(events) == served_by
-    future = board.submit(grey(1))
-    takers = {slot.name for slot in board.slots if takes(board, slot)}
+    future = scheduler.submit(grey(1))
+    takers = {status.name for status in scheduler.statuses if takes(scheduler, status)}
     assert takers and takers <= served_by
-    board.close()
+    scheduler.close()
     assert not future.done() or future.exception()
 
 
-def takes(board: Scheduler, slot: BackendStatus) -> bool:
-    """Whether a lane of this slot is given the image, or would wait for another one."""
+def takes(scheduler: Scheduler, status: BackendStatus) -> bool:
+    """Whether a runner of this status is given the image, or would wait for another one."""
     taken: list[object] = []
-    thread = threading.Thread(target=lambda: taken.extend(board.take(slot, 1) or []))
+    thread = threading.Thread(target=lambda: taken.extend(scheduler.take(status, 1) or []))
     thread.start()
     thread.join(0.05)
     found = bool(taken)
@@ -64,11 +64,11 @@ def takes(board: Scheduler, slot: BackendStatus) -> bool:
 
 
 def test_a_lost_device_serves_no_more_until_it_is_reconsidered() -> None:
-    board, events = ready_board("accelerator", edgetpu_s=0.01, cpu_s=0.01)
-    board.lose("edgetpu", reason("coral_unplugged"))
+    scheduler, events = ready_scheduler("accelerator", edgetpu_s=0.01, cpu_s=0.01)
+    scheduler.lose("edgetpu", reason("coral_unplugged"))
     assert in_use(events) == {"cpu"}
-    assert board.take(board.slots[0], 1) == []
-    board.reconsider("edgetpu")
+    assert scheduler.take(scheduler.statuses[0], 1) == []
+    scheduler.reconsider("edgetpu")
     assert in_use(events) == {"edgetpu"}
 
 
@@ -107,21 +107,21 @@ def test_a_device_of_which_there_is_no_kind_cannot_be_chosen() -> None:
 
 
 def test_an_idle_backend_looks_after_itself_however_busy_another_one_is() -> None:
-    board, _ = ready_board("accelerator", edgetpu_s=0.01, cpu_s=0.01)
+    scheduler, _ = ready_scheduler("accelerator", edgetpu_s=0.01, cpu_s=0.01)
     over = threading.Event()
 
     def keep_waking() -> None:
         while not over.wait(0.005):
-            board.reconsider("edgetpu")  # wakes all who wait, as each image submitted does
+            scheduler.reconsider("edgetpu")  # wakes all who wait, as each image submitted does
 
     waker = threading.Thread(target=keep_waking)
     waker.start()
-    idle = threading.Thread(target=lambda: board.take(board.slots[1], 1))
+    idle = threading.Thread(target=lambda: scheduler.take(scheduler.statuses[1], 1))
     idle.start()
     idle.join(WAIT_S)
     gave_up = not idle.is_alive()
     over.set()
     waker.join()
-    board.close()
+    scheduler.close()
     idle.join()
     assert gave_up

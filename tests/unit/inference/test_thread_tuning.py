@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fieldray.inference.cores import usable_cores
-from fieldray.inference.thread_tuning import ThreadConfiguration, arrange
+from fieldray.inference.thread_tuning import ThreadConfiguration, tune_threads
 
 IMAGE = np.zeros((8, 8, 1), np.uint8)
 MINUTE_S = 60.0
@@ -35,7 +35,7 @@ def choice(seconds: Any, *, is_one_core: bool, cores: int = 2, budget_s: float =
     def load(threads: int) -> Any:
         return TimedNetwork(seconds[threads], shared if is_one_core else threading.Lock())
 
-    return arrange(cast("Any", load), IMAGE, cores=cores, budget_s=budget_s)
+    return tune_threads(cast("Any", load), IMAGE, cores=cores, budget_s=budget_s)
 
 
 def test_networks_side_by_side_where_cores_are_free() -> None:
@@ -66,7 +66,7 @@ def test_lean_for_a_network_faster_than_its_messages() -> None:
 
 def test_without_a_budget_nothing_is_run() -> None:
     loaded: list[int] = []
-    chosen = arrange(cast("Any", loaded.append), IMAGE, cores=8, budget_s=None)
+    chosen = tune_threads(cast("Any", loaded.append), IMAGE, cores=8, budget_s=None)
     assert (loaded, len(chosen.networks), chosen.threads) == ([8], 1, 8)
 
 

@@ -53,8 +53,8 @@ def test_breaking_off_wakes_everybody_and_drops_the_rest() -> None:
     ]
     for thread in threads:
         thread.start()
-    full.break_off()
-    empty.break_off()
+    full.cancel()
+    empty.cancel()
     for thread in threads:
         thread.join()
     assert sorted(ended) == ["decoder", "writer"]

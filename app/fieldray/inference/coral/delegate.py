@@ -33,7 +33,7 @@ class OpenDelegate:
         if version is not None and needed is not None and needed > version:
             raise BackendProblem(reason("coral_runtime_old", needed=needed, found=version))
         self.detail = f"Edge TPU runtime {version if version is not None else '?'}"
-        # the lock goes before the delegate: opening an Edge TPU that another process uses can upset both
+        # the lock comes before the delegate, because opening an Edge TPU that another process uses can upset both
         index, self._lock = _lock_one(options["lock"], len(devices))
         chosen = {**options["options"], "device": _device_option(devices, index)}
         try:

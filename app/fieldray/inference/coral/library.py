@@ -88,7 +88,9 @@ class EdgeTpuLibrary:
 
 
 def handle(message: Message) -> Message:
-    """A child's whole life: load the library, say what it sees, end. Raises BackendProblem when it cannot be loaded.
+    """Serve a child that lives for one message: load the library, report what it sees.
+
+    Raises BackendProblem when it cannot be loaded.
 
     The body of the message holds `libraries`, the names to try (empty for this system's usual ones); the answer's holds
     `library`, `runtime_version` and `devices` ([kind, path], ...).

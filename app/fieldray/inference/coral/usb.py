@@ -27,14 +27,14 @@ IDENTITIES: Final[Mapping[tuple[int, int], UsbState]] = {(0x1A6E, 0x089A): "bare
 class UsbDevice:
     """One Edge TPU.
 
-    place           where it is plugged in, in the system's own words
+    port            where it is plugged in, as the system names it
     state           "bare" before its firmware was loaded
     port_mbit       480 for USB 2, 5000 or more for USB 3; None if unknown
     is_writable     whether this user may use it; None if unknown
-    is_on_weak_hub  whether it hangs on a hub without its own power supply; None if unknown
+    is_on_weak_hub  whether it is on a hub without its own power supply; None if unknown
     """
 
-    place: str
+    port: str
     state: UsbState
     port_mbit: int | None = None
     is_writable: bool | None = None
@@ -61,7 +61,7 @@ _SELF_POWERED: Final = 0x40  # bit of bmAttributes, USB 2.0 specification, 9.6.3
 
 
 def find_on_linux(*, sysfs: Path = SYSFS, nodes: Path = NODES) -> tuple[UsbDevice, ...]:
-    """The Edge TPUs there are now, in the order of their places. Cheap; never raises for a device that just left."""
+    """The Edge TPUs there are now, by port. Cheap; never raises for a device that was just pulled out."""
     try:
         entries = sorted(sysfs.iterdir())
     except OSError:
@@ -79,7 +79,7 @@ def _edgetpu(folder: Path, nodes: Path) -> UsbDevice | None:
     bus, device = _number(folder / "busnum", 10), _number(folder / "devnum", 10)
     node = nodes / f"{bus:03d}" / f"{device:03d}" if bus and device else None
     return UsbDevice(
-        place=folder.name,
+        port=folder.name,
         state=state,
         port_mbit=speed or None,
         is_writable=os.access(node, os.W_OK) if node and node.exists() else None,
@@ -101,7 +101,7 @@ def _is_on_weak_hub(folder: Path) -> bool | None:
 
 
 def _number(path: Path, base: int) -> int:
-    """What the file says; 0 if it is not there or says nothing sensible."""
+    """The number in the file; 0 if there is no file or no number in it."""
     try:
         text = path.read_text(encoding="ascii")
         return int(text, base) if base != 10 else int(float(text))
@@ -122,7 +122,7 @@ def find_on_windows() -> tuple[UsbDevice, ...]:
 
 
 def parse_instances(instances: Iterable[str]) -> tuple[UsbDevice, ...]:
-    """Sticks among instance ids as `USB\\VID_18D1&PID_9302\\5&2F1B...`.
+    """Edge TPUs among instance ids such as `USB\\VID_18D1&PID_9302\\5&2F1B...`.
 
     Interfaces of a device (`...&MI_00`) are no devices of their own. The port's speed is not in the id.
     """
@@ -130,8 +130,8 @@ def parse_instances(instances: Iterable[str]) -> tuple[UsbDevice, ...]:
     for instance in instances:
         match = _INSTANCE.fullmatch(instance)
         if match and (state := IDENTITIES.get((int(match[1], 16), int(match[2], 16)))):
-            devices.append(UsbDevice(place=match[3], state=state))
-    return tuple(sorted(devices, key=lambda edgetpu: edgetpu.place))
+            devices.append(UsbDevice(port=match[3], state=state))
+    return tuple(sorted(devices, key=lambda edgetpu: edgetpu.port))
 
 
 def split_multi_string(text: str) -> tuple[str, ...]:
@@ -171,15 +171,15 @@ def find_on_macos() -> tuple[UsbDevice, ...]:
 
 
 def parse_listing(text: str) -> tuple[UsbDevice, ...]:
-    """Sticks in ioreg's tree, where each device begins with a line that holds "+-o"."""
+    """Edge TPUs in ioreg's tree, where each device begins with a line that holds "+-o"."""
     devices = []
     for block in text.split("+-o ")[1:]:
         values = {name: int(value) for name, value in _PROPERTY.findall(block)}
         state = IDENTITIES.get((values.get("idVendor", 0), values.get("idProduct", 0)))
         if state:
-            place = f"{values.get('locationID', 0):#010x}"
-            devices.append(UsbDevice(place=place, state=state, port_mbit=_speed_mbit(values)))
-    return tuple(sorted(devices, key=lambda edgetpu: edgetpu.place))
+            port = f"{values.get('locationID', 0):#010x}"
+            devices.append(UsbDevice(port=port, state=state, port_mbit=_speed_mbit(values)))
+    return tuple(sorted(devices, key=lambda edgetpu: edgetpu.port))
 
 
 def _speed_mbit(values: Mapping[str, int]) -> int | None:
