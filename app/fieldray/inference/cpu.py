@@ -20,7 +20,10 @@ def cpu_kind(
 ) -> BackendKind:
     """Runs the pack's CPU file in a child process; see `worker.WorkerBackend` for the parameters.
 
-    started  a process of `runtime.SERVICE` that already runs, for the first backend
+    Parameters
+    ----------
+    started
+        A process of `runtime.SERVICE` that already runs, for the first backend.
     """
     waiting = [started] if started else []
 

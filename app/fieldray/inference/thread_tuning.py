@@ -41,9 +41,14 @@ def tune_threads(
 ) -> ThreadConfiguration:
     """Time one network with one thread, one per core, and one with a thread per core; the best if it is worth it.
 
-    load     a network with so many threads
-    image    (height, width, channels) uint8 to time with
-    budget_s no further configuration is tried after this; None: nothing is timed, one network gets a thread per core
+    Parameters
+    ----------
+    load
+        A network with so many threads.
+    image
+        (height, width, channels) uint8 to time with.
+    budget_s
+        No further configuration is tried after this; None: nothing is timed, one network gets a thread per core.
     """
     if budget_s is None:
         return ThreadConfiguration((load(cores),), cores, 0.0)

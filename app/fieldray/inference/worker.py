@@ -46,14 +46,24 @@ def explain_end(error: ChildDied | ChildTimeout, *, is_open: bool, timeout_s: fl
 class WorkerBackend:
     """`backend.Backend` in a child process with a deadline on each answer.
 
-    entry      the device, whose file of the pack is run
-    runtimes   which runtimes may be used, the first one found is (see `runtime.RUNTIMES`)
-    cores      how many cores may be used at most; None for all of this machine's
-    budget_s   how long numbers of threads may be tried when a model is opened; None: not at all, one thread per core
-    delegate   opens the device in the child; None for the CPU
-    explain    says why the child ended
-    priority   of the child against other programs; left as it is where this user may not change it
-    child      makes the child process, which may run already
+    Parameters
+    ----------
+    entry
+        The device, whose file of the pack is run.
+    runtimes
+        Which runtimes may be used, the first one found is (see `runtime.RUNTIMES`).
+    cores
+        How many cores may be used at most; None for all of this machine's.
+    budget_s
+        How long numbers of threads may be tried when a model is opened; None: not at all, one thread per core.
+    delegate
+        Opens the device in the child; None for the CPU.
+    explain
+        Says why the child ended.
+    priority
+        Of the child against other programs; left as it is where this user may not change it.
+    child
+        Makes the child process, which may run already.
     """
 
     def __init__(

@@ -40,13 +40,22 @@ _SPEED_EVERY_S: Final = 0.5
 class Work:
     """What a batch does, as functions: the batch knows neither decoders nor engine.
 
-    discover      gives every image once, lazily
-    noticed       what the search met that concerns no single image; asked once it is over
-    count         a quick estimate of how many images there are; gives up when the function passed returns True
-    content_hash  SHA-256 (hex) of an image's bytes; raises OSError or FieldrayError
-    check_header  why an image with this header is refused, None if it is not
-    screen        an image's outcome; raises Cancelled, or a FieldrayError that ends the run
-    release       ends what `screen` uses, at once, also while it is used; may be called twice
+    Attributes
+    ----------
+    discover
+        Gives every image once, lazily.
+    noticed
+        What the search met that concerns no single image; asked once it is over.
+    count
+        A quick estimate of how many images there are; gives up when the function passed returns True.
+    content_hash
+        SHA-256 (hex) of an image's bytes; raises OSError or FieldrayError.
+    check_header
+        Why an image with this header is refused, None if it is not.
+    screen
+        An image's outcome; raises Cancelled, or a FieldrayError that ends the run.
+    release
+        Ends what `screen` uses, at once, also while it is used; may be called twice.
     """
 
     spec: RunSpec

@@ -63,8 +63,12 @@ def device_choice(settings: Settings) -> tuple[DeviceChoice, Policy]:
 class Session:
     """See the module. All methods are thread-safe; after `close` what needs a process raises EnvironmentProblem.
 
-    engines, decoders  make what runs models and what reads files
-    warm               decoders that already run, for the first run; they are closed with the session
+    Parameters
+    ----------
+    engines, decoders
+        Make what runs models and what reads files.
+    warm
+        Decoders that already run, for the first run; they are closed with the session.
     """
 
     def __init__(

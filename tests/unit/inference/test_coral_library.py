@@ -85,7 +85,7 @@ def test_pycoral_is_told_apart_by_what_it_holds(
 def test_a_lock_has_one_holder_and_says_who(tmp_path: Path) -> None:
     import os
 
-    path = tmp_path / "Edge TPU-0.lock"
+    path = tmp_path / "edgetpu-0.lock"
     lock = DeviceLock(path)
     with pytest.raises(BackendProblem) as caught:
         DeviceLock(path)
@@ -96,6 +96,6 @@ def test_a_lock_has_one_holder_and_says_who(tmp_path: Path) -> None:
 
 
 def test_a_lock_file_left_behind_by_a_dead_process_locks_nobody_out(tmp_path: Path) -> None:
-    path = tmp_path / "Edge TPU-0.lock"
+    path = tmp_path / "edgetpu-0.lock"
     path.write_text("999999999")
     DeviceLock(path).release()

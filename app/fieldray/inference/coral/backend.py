@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Final, Literal, cast
 
 from fieldray.backends import EDGE_TPU
@@ -31,7 +30,7 @@ Clock = Literal["std", "max"]
 # The library built for "max" runs at its highest clock unless told else; the one built for "std" never does.
 _PERFORMANCE: Final = {"std": "High", "max": "Max"}
 _ACCESS_VIOLATION: Final = 0xC0000005  # exit code of a Windows process that touched memory it must not
-_LOCK_NAME: Final = "Edge TPU-{index}.lock"
+_LOCK_NAME: Final = "edgetpu-{index}.lock"  # one per Edge TPU, shared by all processes of this user
 _OPENER: Final = "fieldray.inference.coral.delegate:OpenDelegate"
 _NOT_HERE: Final = "edgetpu_not_here"
 _PERMANENT: Final = frozenset(
@@ -54,7 +53,6 @@ def edgetpu_kind(
     runtimes: tuple[str, ...] = RUNTIMES,
     find: FindDevices = find_usb_devices,
     publish: Publish | None = None,
-    lock_folder: Callable[[], Path] = user_data,
     start_timeout_s: float = 20.0,
     run_timeout_s: float = 3.0,
     budget_s: float | None = BUDGET_S,
@@ -62,13 +60,17 @@ def edgetpu_kind(
 ) -> BackendKind:
     """Runs the pack's Edge TPU file on the first Edge TPU that no other process uses.
 
-    libraries    names of the Edge TPU runtime to try; this system's usual ones if empty
-    clock        "max" makes the Edge TPU hot enough to burn the skin: only for those who ask for it
-    find         what the system knows about USB; where it shows no Edge TPU, the runtime's own list is asked
-    publish      hears when the Edge TPU comes and goes; without it nobody looks
-    lock_folder  holds one lock file per Edge TPU, shared by all processes of this user
+    Parameters
+    ----------
+    libraries
+        Names of the Edge TPU runtime to try; this system's usual ones if empty.
+    clock
+        "max" makes the Edge TPU hot enough to burn the skin: only for those who ask for it.
+    find
+        What the system knows about USB; where it shows no Edge TPU, the runtime's own list is asked.
+    publish
+        Receives what becomes of the Edge TPU; without it, the device is not watched.
     """
-
     waiting = WarmProcess(runtimes)
 
     def open_one() -> WorkerBackend:
@@ -77,7 +79,7 @@ def edgetpu_kind(
             runtimes=runtimes,
             cores=1,
             budget_s=budget_s,
-            delegate=_delegate(libraries, clock, lock_folder()),
+            delegate=_delegate(libraries, clock),
             explain=partial(_explain, find),
             child=waiting.take,
             start_timeout_s=start_timeout_s,
@@ -96,11 +98,11 @@ def edgetpu_kind(
     )
 
 
-def _delegate(libraries: Sequence[str], clock: Clock, lock_folder: Path) -> DelegateSpec:
+def _delegate(libraries: Sequence[str], clock: Clock) -> DelegateSpec:
     options = {
         "libraries": list(libraries),
         "options": {"Performance": _PERFORMANCE[clock]},
-        "lock": str(lock_folder / _LOCK_NAME),
+        "lock": str(user_data() / _LOCK_NAME),
     }
     return DelegateSpec(opener=_OPENER, options=options, failure="coral_run_failed")
 

@@ -76,11 +76,18 @@ class Debouncer:
 class DeviceWatch:
     """A thread that looks; the callbacks are called from it.
 
-    plugged        an Edge TPU is there: try it
-    unplugged      it is gone, and why
-    ask            asks the Edge TPU runtime; may take its time
-    library_works  the runtime has answered, once or earlier, and a moment has passed since the last change
-    notes          to be told whenever an Edge TPU is there
+    Parameters
+    ----------
+    plugged
+        An Edge TPU is there: try it.
+    unplugged
+        It is gone, and why.
+    ask
+        Asks the Edge TPU runtime; may take its time.
+    library_works
+        The runtime has answered, once or earlier, and a moment has passed since the last change.
+    notes
+        To be told whenever an Edge TPU is there.
     """
 
     def __init__(
@@ -112,7 +119,7 @@ class DeviceWatch:
         self._ask_at_s: float | None = time.monotonic() + ask_after_s / 3
         self._told: DeviceChanged | None = None
         self._ends = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="Edge TPU-watch", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name="edgetpu-watch", daemon=True)
 
     def start(self) -> None:
         """Begin to look."""
