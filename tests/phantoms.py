@@ -39,7 +39,7 @@ from pydicom.uid import (
 )
 
 from fieldray.imaging.synthetic import chest_phantom, image_dataset
-from fieldray.imaging.transcoding import put_frame, save_dicom
+from benchmarks.transcoding import put_frame, save_dicom
 from jpeg12 import encode_jpeg12
 
 LOSSLESS: Mapping[str, UID] = {

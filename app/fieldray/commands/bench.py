@@ -98,7 +98,7 @@ def _count(text: str) -> int:
 
 
 def _kinds(text: str) -> tuple[str, ...]:
-    from fieldray.imaging.image_files import KINDS
+    from benchmarks.image_files import KINDS
 
     by_name = {name.lower(): name for name in KINDS}
     asked = tuple(name.strip().lower() for name in text.split(","))

@@ -31,7 +31,7 @@ from fieldray.imaging.decode import decode
 from fieldray.imaging.preprocess import to_display
 from fieldray.imaging.source import read_bytes
 from fieldray.imaging.synthetic import image_dataset
-from fieldray.imaging.transcoding import save_dicom
+from benchmarks.transcoding import save_dicom
 
 _TWELVE_BITS: Final = 4095
 # Noise of quanta: its spread grows as the root of the signal. 12 of 4095 grey levels at half of the range.

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from fieldray.bench.contest.archive import USUAL
-from fieldray.bench.contest.engine_race import Entry, fastest, largest_difference
-from fieldray.bench.contest.run_comparison import MIXED, Results
-from fieldray.bench.contest.stages import Stages
+from benchmarks.archive import USUAL
+from benchmarks.engine_race import Entry, fastest, largest_difference
+from benchmarks.run_comparison import MIXED, Results
+from benchmarks.stages import Stages
 from fieldray.bench.report import Block, Chart, Points, Report, Series, Table
 
 PROGRAM: Final = "fieldray"

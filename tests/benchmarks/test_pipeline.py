@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fieldray.bench.contest import contest_report as names
-from fieldray.bench.contest.archive import OTHERS, USUAL, Archive, ImageFile, Wanted, make_archive
-from fieldray.bench.contest.contender import Contestant, ContestantFailed, Run
-from fieldray.bench.contest.contest_report import Contest, Mark, contest_report
-from fieldray.bench.contest.decode_lower_bound import DecodeLowerBound, decoders, locate, reduced
-from fieldray.bench.contest.engine_race import Entry, fastest, largest_difference, race
-from fieldray.bench.contest.run_comparison import MIXED, Results, compare_runs, together
-from fieldray.bench.contest.stages import Stages
+from benchmarks import contest_report as names
+from benchmarks.archive import OTHERS, USUAL, Archive, ImageFile, Wanted, make_archive
+from benchmarks.contender import Contestant, ContestantFailed, Run
+from benchmarks.contest_report import Contest, Mark, contest_report
+from benchmarks.decode_lower_bound import DecodeLowerBound, decoders, locate, reduced
+from benchmarks.engine_race import Entry, fastest, largest_difference, race
+from benchmarks.run_comparison import MIXED, Results, compare_runs, together
+from benchmarks.stages import Stages
 from fieldray.bench.report import Table
 from fieldray.cli import run
 from fieldray.commands.console import Console
@@ -27,7 +27,7 @@ from fieldray.domain.model import InputSpec
 from fieldray.domain.study import ImageRef
 from fieldray.imaging import turbo
 from fieldray.imaging.decode import decode
-from fieldray.imaging.image_files import KINDS
+from benchmarks.image_files import KINDS
 from fieldray.imaging.reduction import TargetSize
 from fieldray.processes.wire import Message
 from tiny_models import tiny_inputs, tiny_model_bytes
@@ -115,9 +115,9 @@ def test_the_least_of_a_file_that_nothing_reads(tmp_path: Path, archive: Archive
 
 
 def test_a_contender_that_cannot_be_opened_is_out_and_says_why(archive: Archive) -> None:
-    broken = Contestant(name="broken", service="fieldray.bench.contest.conventional:handle", model=b"no network")
+    broken = Contestant(name="broken", service="benchmarks.conventional:handle", model=b"no network")
     away = Contestant(name="away", service="fieldray.nowhere:handle", unavailable_reason="not installed")
-    reads = Contestant(name=names.BYTES, service="fieldray.bench.contest.limits:read_bytes")
+    reads = Contestant(name=names.BYTES, service="benchmarks.limits:read_bytes")
     results = compare_runs((broken, away, reads), archive, repeats=2, notify=lambda _: None)
     assert results.absent["away"] == "not installed" and "broken" in results.absent
     assert results.has(names.BYTES) and not results.has("broken")
@@ -126,7 +126,7 @@ def test_a_contender_that_cannot_be_opened_is_out_and_says_why(archive: Archive)
 
 
 def test_no_round_begins_when_the_time_is_over(archive: Archive) -> None:
-    reads = Contestant(name=names.BYTES, service="fieldray.bench.contest.limits:read_bytes")
+    reads = Contestant(name=names.BYTES, service="benchmarks.limits:read_bytes")
     rounds: list[int] = []
     compare_runs((reads,), archive, repeats=5, notify=lambda _: None, between=lambda: rounds.append(1), most_s=0)
     assert rounds == [1]
@@ -134,7 +134,7 @@ def test_no_round_begins_when_the_time_is_over(archive: Archive) -> None:
 
 def test_files_that_a_script_cannot_do_are_counted(tmp_path: Path) -> None:
     (tmp_path / "bad.dcm").write_bytes(b"no image")
-    script = Contestant(name="script", service="fieldray.bench.contest.limits:decode_in_full")
+    script = Contestant(name="script", service="benchmarks.limits:decode_in_full")
     with script.opened(()) as opened:
         assert opened.run([tmp_path / "bad.dcm"], folder=tmp_path).failed == 1
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from fieldray.bench.process_tree import cpu_s
+from benchmarks.process_tree import cpu_s
 from fieldray.domain.events import BackendChanged, Event, OutcomeReady
 from fieldray.domain.finding import Category
 from fieldray.domain.model import Model

@@ -11,13 +11,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.bench.contest.engines import unavailable_reason
+from benchmarks.engines import unavailable_reason
 from fieldray.bench.images import LoadedImage
 from fieldray.errors import FieldrayError
 from fieldray.processes.child import Child, ChildDied, ChildTimeout
 from fieldray.processes.wire import Message
 
-_SERVICE: Final = "fieldray.bench.contest.engines:handle"
+_SERVICE: Final = "benchmarks.engines:handle"
 _TIMEOUT_S: Final = 120.0
 _SECONDS: Final = 1.0
 

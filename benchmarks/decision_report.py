@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from fieldray.bench.contest.contest_report import Mark
-from fieldray.bench.contest.decisions import Compared
+from benchmarks.contest_report import Mark
+from benchmarks.decisions import Compared
 from fieldray.bench.report import Points, Report, Table
 
 MOST_MEAN_DIFFERENCE: Final = 0.01

@@ -25,7 +25,7 @@ from fieldray.domain.study import ImageRef
 from fieldray.errors import InputProblem
 from fieldray.imaging import turbo
 from fieldray.imaging.discover import discover
-from fieldray.imaging.image_files import KINDS, ImageKind, LoadedImage, enlarged, read_image, write_image
+from benchmarks.image_files import KINDS, ImageKind, LoadedImage, enlarged, read_image, write_image
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.inference.cores import usable_cores
 

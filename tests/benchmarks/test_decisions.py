@@ -12,8 +12,8 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from fieldray.bench.contest.decision_report import decision_report
-from fieldray.bench.contest.decisions import Compared, Pair, compare, evaluate_both
+from benchmarks.decision_report import decision_report
+from benchmarks.decisions import Compared, Pair, compare, evaluate_both
 from fieldray.cli import run
 from fieldray.commands.console import Console
 from fieldray.domain.finding import ReadFacts
@@ -21,7 +21,7 @@ from fieldray.domain.image import Detail, PixelMap, Tensor
 from fieldray.domain.model import InputSpec
 from fieldray.domain.study import ImageRef
 from fieldray.imaging.answers import ReadResult
-from fieldray.imaging.image_files import KINDS
+from benchmarks.image_files import KINDS
 from fieldray.inference.backend import Answer
 from fieldray.reasons import reason
 from program import write_images

@@ -10,8 +10,8 @@ from importlib import metadata
 import numpy as np
 from PIL import Image as Picture
 
-from fieldray.bench.contest.conventional_reading import in_8_bits, is_picture, stored
-from fieldray.bench.contest.script import Loop
+from benchmarks.conventional_reading import in_8_bits, is_picture, stored
+from benchmarks.script import Loop
 from fieldray.inference.runtime import load_runtime
 from fieldray.processes.wire import Message
 

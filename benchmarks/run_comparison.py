@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from fieldray.bench.contest.archive import USUAL, Archive
-from fieldray.bench.contest.contender import Contestant, ContestantFailed, Opened, Run
+from benchmarks.archive import USUAL, Archive
+from benchmarks.contender import Contestant, ContestantFailed, Opened, Run
 from fieldray.bench.load import rotated
 
 MIXED: Final = "mixed archive"

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from PIL import Image as Picture
 
-from fieldray.bench.contest.conventional_reading import shown
-from fieldray.bench.contest.script import Loop
+from benchmarks.conventional_reading import shown
+from benchmarks.script import Loop
 from fieldray.inference.cores import usable_cores
 from fieldray.processes.wire import Message
 

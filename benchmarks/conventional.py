@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from PIL import Image as Picture
 
-from fieldray.bench.contest.conventional_reading import in_8_bits, shown
-from fieldray.bench.contest.script import Loop
+from benchmarks.conventional_reading import in_8_bits, shown
+from benchmarks.script import Loop
 from fieldray.inference.runtime import load_runtime
 from fieldray.processes.wire import Message
 

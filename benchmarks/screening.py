@@ -19,7 +19,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from fieldray.bench.process_tree import MemoryWatch
+from benchmarks.process_tree import MemoryWatch
 from fieldray.paths import program_command
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from fieldray.bench.images import LoadedImage
-from fieldray.bench.process_tree import cpu_s
+from benchmarks.process_tree import cpu_s
 from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.study import ImageRef
 from fieldray.imaging.pool import DecoderPool

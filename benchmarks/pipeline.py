@@ -11,16 +11,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from fieldray.bench.contest import contest_report as names
-from fieldray.bench.contest.archive import Archive, Wanted, make_archive
-from fieldray.bench.contest.contender import Contestant
-from fieldray.bench.contest.contest_report import Contest, contest_report
-from fieldray.bench.contest.decision_report import decision_report
-from fieldray.bench.contest.decisions import compare
-from fieldray.bench.contest.engine_race import race
-from fieldray.bench.contest.program import make_float_file, time_first_result
-from fieldray.bench.contest.run_comparison import compare_runs
-from fieldray.bench.contest.stages import Stages, add_round, stage_decoders, time_reading
+from benchmarks import contest_report as names
+from benchmarks.archive import Archive, Wanted, make_archive
+from benchmarks.contender import Contestant
+from benchmarks.contest_report import Contest, contest_report
+from benchmarks.decision_report import decision_report
+from benchmarks.decisions import compare
+from benchmarks.engine_race import race
+from benchmarks.program import make_float_file, time_first_result
+from benchmarks.run_comparison import compare_runs
+from benchmarks.stages import Stages, add_round, stage_decoders, time_reading
 from fieldray.bench.report import Report
 from fieldray.commands.console import Console
 from fieldray.commands.measuring import file_bytes
@@ -28,7 +28,7 @@ from fieldray.commands.pack_options import find_pack, load_pack
 from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.study import ImageRef
 from fieldray.errors import UsageProblem
-from fieldray.imaging.image_files import KINDS
+from benchmarks.image_files import KINDS
 from fieldray.inference.cores import usable_cores
 from fieldray.inference.cpu import cpu_kind
 from fieldray.packs.library import PackLibrary
@@ -36,7 +36,7 @@ from fieldray.paths import user_data
 from fieldray.reasons import reason
 
 _STARTING_IMAGES: Final = 12
-_ROOM: Final = "fieldray.bench.contest"
+_ROOM: Final = "benchmarks"
 
 
 def pipeline(options: argparse.Namespace, console: Console) -> Report:
@@ -100,7 +100,7 @@ def _contenders(
     spec = model.manifest.input
     size = {"rows": spec.height, "columns": spec.width}
     rules = {"pack": options.pack, "allow_older": options.allow_older, "allow_legacy": options.allow_legacy}
-    yield Contestant(name=names.PROGRAM, service="fieldray.commands.screen_service:handle", body=rules, is_batch=True)
+    yield Contestant(name=names.PROGRAM, service="benchmarks.screen_service:handle", body=rules, is_batch=True)
     yield Contestant(name=names.CONVENTIONAL, service=f"{_ROOM}.conventional:handle", model=model.cpu_file)
     yield Contestant(
         name=names.DISSERTATION,

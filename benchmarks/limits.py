@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib import metadata
 from pathlib import Path
 
-from fieldray.bench.contest.conventional_reading import stored
-from fieldray.bench.contest.script import Loop
+from benchmarks.conventional_reading import stored
+from benchmarks.script import Loop
 from fieldray.processes.wire import Message
 
 

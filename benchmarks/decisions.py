@@ -26,7 +26,7 @@ from fieldray.domain.study import ImageRef
 from fieldray.errors import InputProblem
 from fieldray.imaging.answers import ReadResult
 from fieldray.imaging.discover import discover
-from fieldray.imaging.image_files import KINDS, ImageKind, enlarged, read_image, write_image
+from benchmarks.image_files import KINDS, ImageKind, enlarged, read_image, write_image
 from fieldray.inference.backend import Answer, Backend
 
 _LEAST_PIXELS: Final = 1_000_000

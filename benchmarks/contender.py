@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from fieldray.bench.process_tree import watched
+from benchmarks.process_tree import watched
 from fieldray.errors import FieldrayError
 from fieldray.processes.child import Child, ChildDied, ChildTimeout
 from fieldray.processes.wire import Message
