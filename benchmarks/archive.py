@@ -1,9 +1,9 @@
-"""The archive that a contest is about: the same images as files of every kind, made in a folder of its own.
+"""The archive that is measured: the same images as files of every kind, made in a folder of its own.
 
 <root>/<kind>/NNN.dcm     the images of one kind
-<root>/rounds/<kind>/     the same under many names, as links: long enough to be timed for a fast program
+<root>/rounds/<kind>/     the same under many names, as links: enough to time a fast program
 <root>/mixed/             the six usual kinds in turn, as links
-<root>/first/             one small image of each kind, to get ready with
+<root>/first/             one small image of each kind, to warm up with
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.image_files import KINDS, GreyImage, ImageKind, enlarged, read_image, write_image
 from fieldray.domain.study import ImageRef
 from fieldray.errors import InputProblem
 from fieldray.imaging import turbo
 from fieldray.imaging.discover import discover
-from benchmarks.image_files import KINDS, ImageKind, LoadedImage, enlarged, read_image, write_image
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.inference.cores import usable_cores
 
 USUAL: Final = ("uncompressed", "RLE", "JPEG-LS", "JPEG 2000", "PNG", "JPEG")
 OTHERS: Final = tuple(name for name in KINDS if name not in USUAL)
-_SIZES: Final = 6  # different numbers of pixels, from the least to the most
+_SIZES: Final = 6  # different numbers of pixels, from the smallest to the largest
 _MOST_SOURCES: Final = 24
-# A fast program does a kind's images several times in one run: until there are so many, within bounds.
+# In one run a fast program processes the images of a kind several times: about this many names, within bounds.
 _NAMES: Final = 96
 _FEWEST_TIMES, _MOST_TIMES = 4, 16
-_GETTING_READY_MEGAPIXELS: Final = 1.0
+_WARM_UP_MEGAPIXELS: Final = 1.0
 
 Notify = Callable[[str], None]
-MakeImage = Callable[[float, int], LoadedImage]
+MakeImage = Callable[[float, int], GreyImage]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class ImageFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Archive:
-    """`files` by kind."""
+    """A made archive: its root and its files by kind."""
 
     root: Path
     files: Mapping[str, tuple[ImageFile, ...]]
@@ -80,9 +80,18 @@ class Archive:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What to make: `files` of the usual kinds together, `others` of each further kind, between these sizes.
+    """What to make.
 
-    kinds   only these; empty for all
+    Attributes
+    ----------
+    files
+        The number of files of the six usual kinds together.
+    others
+        The number of files of each further kind.
+    megapixels
+        The smallest and the largest size.
+    kinds
+        Only these kinds; all if empty.
     """
 
     files: int = 144
@@ -91,14 +100,14 @@ class Wanted:
     kinds: tuple[str, ...] = ()
 
     def count(self, kind: str) -> int:
-        """Of one kind."""
+        """The number of files of one kind."""
         if self.kinds and kind not in self.kinds:
             return 0
         usual = [name for name in USUAL if name in self.kinds or not self.kinds]
         return max(1, self.files // len(usual)) if kind in usual else self.others
 
     def numbers(self, kind: str) -> tuple[int, ...]:
-        """The images, from 1, of one kind: where they are few, spread over all sizes."""
+        """The numbers, from 1, of the images of one kind; a few images are spread over all sizes."""
         count = self.count(kind)
         if count >= _SIZES:
             return tuple(range(1, count + 1))
@@ -106,7 +115,7 @@ class Wanted:
 
 
 def make_archive(root: Path, wanted: Wanted, *, source: Path | None, notify: Notify) -> Archive:
-    """Write the archive; images of `source` are enlarged, without it they are drawn. See `is_read_by_scripts`, too.
+    """Write the archive of images from `source`, enlarged; without it, drawn. Kinds no script can read are left out.
 
     Raises OSError; UsageProblem (nothing_to_screen) for a folder that does not exist.
     """
@@ -123,25 +132,25 @@ def make_archive(root: Path, wanted: Wanted, *, source: Path | None, notify: Not
             for kind, file in zip(due, threads.map(write, due), strict=True):
                 files[kind.name].append(file)
     _link(root, files)
-    _write_first(root / "first", kinds, next(images)(_GETTING_READY_MEGAPIXELS, 0))
+    _write_first(root / "first", kinds, next(images)(_WARM_UP_MEGAPIXELS, 0))
     return Archive(root=root, files={name: tuple(found) for name, found in files.items()})
 
 
 def is_read_by_scripts(kind: ImageKind) -> bool:
-    """Whether pydicom alone, by which the usual scripts read, has a decoder for it on this computer."""
+    """Whether pydicom alone, which the usual scripts use, has a decoder for this kind here."""
     if kind.syntax is None or not kind.syntax.is_encapsulated:
         return True
     return turbo.has_other_decoder(kind.syntax)
 
 
-def _write(kind: ImageKind, *, root: Path, image: LoadedImage, number: int) -> ImageFile:
+def _write(kind: ImageKind, *, root: Path, image: GreyImage, number: int) -> ImageFile:
     folder = root / _slug(kind.name)
     folder.mkdir(parents=True, exist_ok=True)
     path = write_image(folder / f"{number:03}", image, kind, number=number)
     return ImageFile(path=path, kind=kind.name, pixels=image.size)
 
 
-def _write_first(folder: Path, kinds: Sequence[ImageKind], image: LoadedImage) -> None:
+def _write_first(folder: Path, kinds: Sequence[ImageKind], image: GreyImage) -> None:
     folder.mkdir(parents=True)
     for kind in kinds:
         write_image(folder / _slug(kind.name), image, kind, number=999)
@@ -159,28 +168,28 @@ def _link(root: Path, files: Mapping[str, Sequence[ImageFile]]) -> None:
 def _link_all(folder: Path, paths: Sequence[Path]) -> None:
     folder.mkdir(parents=True)
     for number, path in enumerate(paths):
-        place = folder / f"{number:05}{path.suffix}"
+        target = folder / f"{number:05}{path.suffix}"
         try:
-            os.link(path, place)
+            os.link(path, target)
         except OSError:  # a file system without links
-            shutil.copyfile(path, place)
+            shutil.copyfile(path, target)
 
 
 def _megapixels(number: int, between: tuple[float, float]) -> float:
-    """Sizes in equal steps of proportion, going round."""
+    """Sizes in equal ratios, repeated."""
     low, high = between
     return float(low * (high / low) ** ((number - 1) % _SIZES / (_SIZES - 1)))
 
 
 def _images(source: Path | None) -> Iterator[MakeImage]:
-    """Endless makers of images by (megapixels, seed): real ones in turn, or drawn ones."""
+    """Endless makers of images by (megapixels, seed): the readable ones of `source` in turn, or drawn ones."""
     refs = itertools.islice(discover([source]), 10 * _MOST_SOURCES) if source else ()
     shown = tuple(itertools.islice(_readable(ref for ref in refs if ref.problem is None), _MOST_SOURCES))
     makers: list[MakeImage] = [functools.partial(_enlarged, picture) for picture in shown]
     return itertools.cycle(makers or [_drawn])
 
 
-def _enlarged(shown: NDArray[np.uint8], megapixels: float, seed: int) -> LoadedImage:
+def _enlarged(shown: NDArray[np.uint8], megapixels: float, seed: int) -> GreyImage:
     return enlarged(shown, megapixels=megapixels, seed=seed)
 
 
@@ -192,7 +201,7 @@ def _readable(refs: Iterable[ImageRef]) -> Iterator[NDArray[np.uint8]]:
             continue
 
 
-def _drawn(megapixels: float, seed: int) -> LoadedImage:
+def _drawn(megapixels: float, seed: int) -> GreyImage:
     side = round((megapixels * 1e6) ** 0.5)
     return chest_phantom(side, side, seed + 1, abnormal=seed % 3 == 0)
 

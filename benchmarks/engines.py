@@ -1,11 +1,10 @@
-"""Engines for one int8 file, side by side: how many images per second each gives in each arrangement.
+"""Inference engines on one int8 file: they alternate, each in a process of its own.
 
-The child's side. Every engine gets the same images, bytes in and scores out, for the same time, in a process of its
-own; `workers` networks run side by side, each with so many `threads`.
+The child's side gets the same images, bytes in and scores out, for the same time; `workers` networks run side by
+side, each with `threads` threads.
 
-open  body: engine, workers, threads, rows, columns, channels, labels, outputs, seconds; array model
-      -> body: detail
-run   array images (n, rows, columns, channels) uint8 -> body: images_per_s, latency_ms (median of one after another);
+open  body: engine, workers, threads, seconds; array model -> body: detail
+run   array images (n, rows, columns, channels) uint8 -> body: images_per_s, latency_ms (median, one image at a time);
       array scores (n, m): the output that holds scores, in 0..1, of each image
 """
 
@@ -17,13 +16,111 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.processes import child_command
+from fieldray.bench.benchmark_case import LoadedImage
+from fieldray.errors import FieldrayError
 from fieldray.inference.runtime import load_runtime
+from fieldray.processes.child import Child, ChildDied, ChildTimeout
 from fieldray.processes.wire import Message
+
+_SERVICE: Final = "benchmarks.engines:handle"
+_RACE_TIMEOUT_S: Final = 120.0
+_RACE_S: Final = 1.0
+
+Notify = Callable[[str], None]
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class Entry:
+    """An engine with `workers` networks side by side, each with `threads` threads; figures by round."""
+
+    engine: str
+    workers: int
+    threads: int
+    detail: str = ""
+    problem: str = ""
+    images_per_s: list[float] = field(default_factory=list)
+    latency_ms: list[float] = field(default_factory=list)
+    scores: NDArray[np.float32] | None = None
+
+    @property
+    def name(self) -> str:
+        """The name in tables."""
+        title = {"litert": "LiteRT", "openvino": "OpenVINO"}[self.engine]
+        return f"{title}, {self.workers} x {self.threads} thread{'s' if self.threads > 1 else ''}"
+
+    @property
+    def rate(self) -> float:
+        """Images per second, median."""
+        return statistics.median(self.images_per_s)
+
+    @property
+    def latency(self) -> float:
+        """Milliseconds per image, one at a time, median."""
+        return statistics.median(self.latency_ms)
+
+    @property
+    def is_lean(self) -> bool:
+        """Whether it is one network with one thread."""
+        return self.workers == self.threads == 1
+
+
+def entries(*, cores: int) -> list[Entry]:
+    """Each engine lean, with one thread per core, and with one network per core."""
+    thread_configurations = dict.fromkeys([(1, 1), (1, cores), (cores, 1)])
+    pairs = itertools.product(("litert", "openvino"), thread_configurations)
+    return [Entry(engine=engine, workers=workers, threads=threads) for engine, (workers, threads) in pairs]
+
+
+def race(
+    model: bytes, inputs: Sequence[LoadedImage], *, cores: int, repeats: int, notify: Notify, seconds: float = _RACE_S
+) -> tuple[Entry, ...]:
+    """Measure all of them, alternating; an engine that cannot run says why in `problem`."""
+    images = np.stack([image.values for image in inputs])
+    found = entries(cores=cores)
+    for number in range(repeats):
+        notify(f"engines, round {number + 1} of {repeats}")
+        for entry in found:
+            entry.problem = entry.problem or unavailable_reason(entry.engine)
+            if not entry.problem:
+                _race(entry, model, images, seconds)
+    return tuple(found)
+
+
+def fastest(measured: Sequence[Entry], engine: str = "") -> Entry | None:
+    """The entry with the highest rate, of one engine or of all."""
+    ran = [one for one in measured if one.images_per_s and engine in ("", one.engine)]
+    return max(ran, key=lambda one: one.rate, default=None)
+
+
+def largest_difference(measured: Sequence[Entry]) -> float:
+    """Between the scores of any two entries, in quantisation steps of the output."""
+    known = [one.scores for one in measured if one.scores is not None]
+    return max((float(np.abs(one - known[0]).max()) for one in known), default=0.0)
+
+
+def _race(entry: Entry, model: bytes, images: NDArray[np.uint8], seconds: float) -> None:
+    child = Child(_SERVICE, command=child_command)
+    body = {"ask": "open", "engine": entry.engine, "workers": entry.workers, "threads": entry.threads}
+    try:
+        child.start()
+        opening = Message({**body, "seconds": seconds}, {"model": np.frombuffer(model, np.uint8)})
+        entry.detail = child.call(opening, timeout_s=_RACE_TIMEOUT_S).body["detail"]
+        answer = child.call(Message({"ask": "run"}, {"images": images}), timeout_s=_RACE_TIMEOUT_S)
+        entry.images_per_s.append(answer.body["images_per_s"])
+        entry.latency_ms.append(answer.body["latency_ms"])
+        entry.scores = answer.arrays["scores"]
+    except (ChildDied, ChildTimeout, FieldrayError, OSError) as error:
+        entry.problem = str(error)
+    finally:
+        child.close()
+
 
 Infer = Callable[[NDArray[np.uint8]], NDArray[Any]]
 
@@ -65,7 +162,7 @@ def _seconds(network: Infer, image: NDArray[np.uint8]) -> float:
 
 
 def _rate(networks: Sequence[Infer], images: NDArray[np.uint8], seconds: float) -> float:
-    """Images a second of all together."""
+    """Images per second of all networks together."""
 
     def runs(network: Infer) -> int:
         count = 0
@@ -104,7 +201,7 @@ def _litert(runtime: Any, model: bytes, threads: int) -> Infer:
 
 
 def openvino(model: bytes, *, workers: int, threads: int) -> tuple[str, list[Infer]]:
-    """OpenVINO: one compiled model with so many streams, a request for each."""
+    """OpenVINO: one compiled model with one stream and one request per network."""
     import tempfile
     from pathlib import Path
 

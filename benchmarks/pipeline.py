@@ -1,4 +1,4 @@
-"""What `fieldray bench pipeline` does once its arguments are known: who takes part, and what is measured when."""
+"""What `pipeline` and `decisions` do once their arguments are known: who takes part, and what is measured when."""
 
 from __future__ import annotations
 
@@ -6,29 +6,28 @@ import argparse
 import importlib.util
 import itertools
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from benchmarks import contest_report as names
+from benchmarks import pipeline_report as names
 from benchmarks.archive import Archive, Wanted, make_archive
-from benchmarks.contender import Contestant
-from benchmarks.contest_report import Contest, contest_report
-from benchmarks.decision_report import decision_report
-from benchmarks.decisions import compare
-from benchmarks.engine_race import race
-from benchmarks.program import make_float_file, time_first_result
-from benchmarks.run_comparison import compare_runs
+from benchmarks.contestants import Contestant, compare_runs
+from benchmarks.decisions import compare, decision_report
+from benchmarks.engines import race
+from benchmarks.image_files import KINDS
+from benchmarks.pipeline_report import PipelineRun, pipeline_report
+from benchmarks.program import make_float_file
+from benchmarks.screening import fill, screen_once
 from benchmarks.stages import Stages, add_round, stage_decoders, time_reading
 from fieldray.bench.report import Report
+from fieldray.commands.bench import file_bytes
 from fieldray.commands.console import Console
-from fieldray.commands.measuring import file_bytes
 from fieldray.commands.pack_options import find_pack, load_pack
 from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.study import ImageRef
 from fieldray.errors import UsageProblem
-from benchmarks.image_files import KINDS
 from fieldray.inference.cores import usable_cores
 from fieldray.inference.cpu import cpu_kind
 from fieldray.packs.library import PackLibrary
@@ -36,27 +35,20 @@ from fieldray.paths import user_data
 from fieldray.reasons import reason
 
 _STARTING_IMAGES: Final = 12
-_ROOM: Final = "benchmarks"
 
 
 def pipeline(options: argparse.Namespace, console: Console) -> Report:
-    """See `commands.bench.run_pipeline`."""
+    """From files to scores, compared with the usual scripts. Raises PackProblem, UsageProblem, BackendProblem."""
     library = PackLibrary(user_data())
-    folder = find_pack(library, options.pack)
-    options.pack = str(folder)
+    options.pack = str(find_pack(library, options.pack))
     model, cores = load_pack(library, options.pack, options), usable_cores()
     float_file, unavailable_reason = _float_file(options.float_file, model.manifest.input, console)
     int8_file = file_bytes(options.int8_file) if options.int8_file else None
-    with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as place:
-        wanted = Wanted(files=options.files, others=options.others, megapixels=options.megapixels, kinds=options.kinds)
-        archive = make_archive(Path(place), wanted, source=options.folder, notify=console.bar)
-        for kind in KINDS.values():
-            if wanted.count(kind.name) and kind.name not in archive.files:
-                console.say(f"{kind.name} is left out: the usual scripts cannot read it here without python-gdcm")
+    with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as folder:
+        archive = _archive(options, Path(folder), console)
         refs, stages = [ImageRef(path=file.path) for file in archive.mixed], Stages()
-        contenders = _contenders(model, options, float_file, unavailable_reason)
         results = compare_runs(
-            tuple(contenders),
+            tuple(_contestants(model, options, float_file, unavailable_reason)),
             archive,
             repeats=options.repeats,
             notify=console.bar,
@@ -65,20 +57,20 @@ def pipeline(options: argparse.Namespace, console: Console) -> Report:
         )
         _, images = time_reading(refs[:8], model.manifest.input, cores=cores)
         effort = {"cores": cores, "repeats": options.repeats}
-        contest = Contest(
+        measured = PipelineRun(
             results=results,
             stages=stages,
             engines=race(model.cpu_file, images, notify=console.bar, **effort),
             other_engines=race(int8_file, images, notify=console.bar, **effort) if int8_file else (),
-            first_result_s=tuple(_starts(archive, model, options, Path(place), console)),
+            first_result_s=tuple(_starts(archive, model, options, Path(folder), console)),
             cores=cores,
             images=f"images of {options.folder}, enlarged" if options.folder else "images drawn by the program",
         )
-    return contest_report(contest)
+    return pipeline_report(measured)
 
 
 def decisions(options: argparse.Namespace, console: Console) -> Report:
-    """Compare reading reduced with reading in full. Raises as `pipeline`, UsageProblem (nothing_to_measure)."""
+    """Compare reading reduced with reading in full. Raises as `pipeline`, and UsageProblem (nothing_to_measure)."""
     model = load_pack(PackLibrary(user_data()), options.pack, options)
     cores, backend = usable_cores(), cpu_kind(cores=1, budget_s=None).make()
     try:
@@ -86,55 +78,59 @@ def decisions(options: argparse.Namespace, console: Console) -> Report:
         with stage_decoders(cores) as decoders:
             effort = {"most": options.images, "cores": cores}
             kinds, notify = options.kinds, console.bar
-            compared = compare(options.decisions, model, decoders, backend, kinds=kinds, notify=notify, **effort)
+            compared = compare(options.folder, model, decoders, backend, kinds=kinds, notify=notify, **effort)
     finally:
         backend.close()
     if not compared.pairs:
         raise UsageProblem(reason("nothing_to_measure"))
-    return decision_report(compared, pack=model.pack_name, images=f"images of {options.decisions}")
+    return decision_report(compared, pack=model.pack_name, images=f"images of {options.folder}")
 
 
-def _contenders(
+def _archive(options: argparse.Namespace, folder: Path, console: Console) -> Archive:
+    wanted = Wanted(files=options.files, others=options.others, megapixels=options.megapixels, kinds=options.kinds)
+    archive = make_archive(folder / "archive", wanted, source=options.folder, notify=console.bar)
+    for kind in KINDS.values():
+        if wanted.count(kind.name) and kind.name not in archive.files:
+            console.say(f"{kind.name} is left out: without python-gdcm the usual scripts cannot read it here")
+    return archive
+
+
+def _contestants(
     model: Model, options: argparse.Namespace, float_file: bytes | None, unavailable_reason: str
 ) -> Iterator[Contestant]:
     spec = model.manifest.input
     size = {"rows": spec.height, "columns": spec.width}
     rules = {"pack": options.pack, "allow_older": options.allow_older, "allow_legacy": options.allow_legacy}
-    yield Contestant(name=names.PROGRAM, service="benchmarks.screen_service:handle", body=rules, is_batch=True)
-    yield Contestant(name=names.CONVENTIONAL, service=f"{_ROOM}.conventional:handle", model=model.cpu_file)
+    yield Contestant(name=names.PROGRAM, service="benchmarks.program:handle", body=rules, is_batch=True)
+    yield Contestant(name=names.CONVENTIONAL, service="benchmarks.scripts:conventional", model=model.cpu_file)
     yield Contestant(
         name=names.DISSERTATION,
-        service=f"{_ROOM}.dissertation:handle",
+        service="benchmarks.scripts:dissertation",
         model=float_file,
         unavailable_reason=unavailable_reason,
     )
     no_torch = "" if importlib.util.find_spec("torch") else "torch is not installed"
-    yield Contestant(name=names.TORCH, service=f"{_ROOM}.torch_script:handle", body=size, unavailable_reason=no_torch)
-    yield Contestant(name=names.FULL_DECODE, service=f"{_ROOM}.limits:decode_in_full")
-    yield Contestant(name=names.LEAST_DECODE, service=f"{_ROOM}.least:handle", body={"spec": asdict(spec)})
-    yield Contestant(name=names.BYTES, service=f"{_ROOM}.limits:read_bytes")
+    torch = "benchmarks.torch_script:handle"
+    yield Contestant(name=names.TORCH, service=torch, body=size, unavailable_reason=no_torch)
+    yield Contestant(name=names.FULL_DECODE, service="benchmarks.scripts:decode_in_full")
+    fastest = "benchmarks.decode_lower_bound:handle"
+    yield Contestant(name=names.FASTEST_DECODE, service=fastest, body={"spec": asdict(spec)})
+    yield Contestant(name=names.BYTES, service="benchmarks.scripts:read_bytes")
 
 
 def _starts(
-    archive: Archive, model: Model, options: argparse.Namespace, place: Path, console: Console
+    archive: Archive, model: Model, options: argparse.Namespace, folder: Path, console: Console
 ) -> Iterator[float]:
     """Seconds from nothing to the first result, a few times."""
-    few = place / "start"
-    few.mkdir()
-    for path in itertools.islice(sorted(archive.mixed_folder.iterdir()), _STARTING_IMAGES):
-        (few / path.name).symlink_to(path)
+    paths = list(itertools.islice(sorted(archive.mixed_folder.iterdir()), _STARTING_IMAGES))
+    few = fill(folder / "start", paths, len(paths))
+    rules = ["--pack", options.pack]
+    rules += ["--trust", model.fingerprint] if model.trust == "signed" else []
+    rules += ["--allow-older"] if options.allow_older else []
+    rules += ["--allow-legacy"] if model.trust == "legacy" else []
     for number in range(options.repeats):
         console.bar(f"start {number + 1} of {options.repeats}")
-        seconds = time_first_result(_screen_arguments(model, options), few)
-        if seconds is not None:
-            yield seconds
-
-
-def _screen_arguments(model: Model, options: argparse.Namespace) -> Sequence[str]:
-    command = ["screen", "--json", "-", "--device", "cpu", "--pack", options.pack]
-    command += ["--trust", model.fingerprint] if model.trust == "signed" else []
-    command += ["--allow-older"] if options.allow_older else []
-    return [*command, "--allow-legacy"] if model.trust == "legacy" else command
+        yield screen_once(few, rules).first_s
 
 
 def _float_file(path: Path | None, spec: InputSpec, console: Console) -> tuple[bytes | None, str]:

@@ -1,115 +1,206 @@
-"""Measure `fieldray screen` as a user runs it: time to the first result, pace, and peak memory of all its processes.
-
-    .venv/bin/python tools/bench_screening.py [FOLDER] --pack DIR|ID [--counts 200,2000]
-
-Without FOLDER synthetic images are made. With one, its files are taken in turn, again and again, until there are
-enough; `--fresh` is used, so nothing is taken over. Prints rows for README's table.
-"""
+"""`fieldray screen` run as a person runs it: time to the first result, rate, CPU time and memory."""
 
 from __future__ import annotations
 
-import argparse
+import json
 import os
 import shutil
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Final
 
-from benchmarks.process_tree import MemoryWatch
-from fieldray.paths import program_command
+from benchmarks.processes import CHECKOUT, MemoryWatch, cpu_s
+from fieldray.bench.report import Points, Report, Table
+from fieldray.imaging.synthetic import write_studies
+from fieldray.paths import python_command
+
+_STARTING_IMAGES: Final = 10
+_COUNTED: Final = (0, 1)  # exit codes: every image has an outcome, or some failed
+
+Notify = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class Measured:
-    """One run. `pss_mb` shares what processes have in common, `rss_mb` counts it for each of them."""
+class ScreeningFailed(Exception):
+    """The program ended with another exit code; the message is what it said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Screening:
+    """One run of the program.
+
+    Attributes
+    ----------
+    images
+        The number of results.
+    first_s, total_s
+        Seconds from starting the program to its first result and to its end.
+    steady_s
+        Seconds from the first result to the last one.
+    cpu_s
+        CPU seconds of all its processes; None where the system does not tell.
+    pss_mb, rss_mb, processes
+        Peak memory in megabytes (see `MemoryWatch`) and most processes at once; 0 where it was not watched.
+    outcomes
+        (status, decision) by the file's name.
+    """
 
     images: int
     first_s: float
+    steady_s: float
     total_s: float
+    cpu_s: float | None
     pss_mb: float
     rss_mb: float
     processes: int
+    outcomes: Mapping[str, tuple[str, str]]
 
 
-def collect(sources: list[Path], folder: Path, count: int) -> None:
-    """Put `count` files into `folder`: a copy of each source, then further names for the same bytes."""
+def screen_once(
+    folder: Path, options: Sequence[str] = (), *, checkout: Path = CHECKOUT, is_watched: bool = False
+) -> Screening:
+    """Screen a folder on the CPU with a fresh user data folder, which is removed.
+
+    Parameters
+    ----------
+    folder
+        What is screened.
+    options
+        More options of `fieldray screen`.
+    checkout
+        The checkout whose program runs.
+    is_watched
+        Whether memory is sampled; it slows the run down.
+
+    Raises
+    ------
+    ScreeningFailed
+        The program ended with a code that does not stand for results.
+    """
+    arguments = ["screen", str(folder), "--json", "-", "--fresh", "--device", "cpu", *options]
+    app = checkout / "app"
+    command = python_command("fieldray.__main__", *arguments, folders=(app,))
+    with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as home, tempfile.TemporaryFile("w+") as said:
+        # Older programs start their children by `python -m`, which takes the package from PYTHONPATH.
+        environment = {**os.environ, "FIELDRAY_HOME": home, "PYTHONPATH": str(app)}
+        before_s, began_s = cpu_s(os.getpid()), time.perf_counter()
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, env=environment, cwd=home) as process:
+            watch = MemoryWatch(process.pid)
+            if is_watched:
+                watch.start()
+            assert process.stdout
+            lines = [(time.perf_counter(), line) for line in process.stdout]
+        total_s, after_s = time.perf_counter() - began_s, cpu_s(os.getpid())
+        if is_watched:
+            watch.stop()
+        said.seek(0)
+        if process.returncode not in _COUNTED or not lines:
+            raise ScreeningFailed(f"fieldray screen ended with {process.returncode}: {said.read().strip()}")
+    return Screening(
+        images=len(lines),
+        first_s=lines[0][0] - began_s,
+        steady_s=lines[-1][0] - lines[0][0],
+        total_s=total_s,
+        cpu_s=None if before_s is None or after_s is None else after_s - before_s,
+        pss_mb=watch.pss_mb,
+        rss_mb=watch.rss_mb,
+        processes=watch.processes,
+        outcomes=dict(_outcome(line) for _, line in lines),
+    )
+
+
+def _outcome(line: bytes) -> tuple[str, tuple[str, str]]:
+    said = json.loads(line)
+    return Path(said["path"]).name, (str(said["status"]), str(said["decision"]))
+
+
+def fill(folder: Path, sources: Sequence[Path], count: int) -> Path:
+    """Make `folder` with `count` files: a copy of each source, then further names of the same bytes.
+
+    Raises OSError.
+    """
+    folder.mkdir(parents=True)
     for number in range(count):
         source = sources[number % len(sources)]
-        place = folder / f"{number:05}-{source.name}"
+        target = folder / f"{number:05}-{source.name}"
+        first = folder / f"{number % len(sources):05}-{source.name}"
         if number < len(sources):
-            shutil.copyfile(source, place)
-        else:
-            os.link(folder / f"{number % len(sources):05}-{source.name}", place)
-
-
-def measure(folder: Path, options: list[str]) -> Measured:
-    """Screen a folder once."""
-    with tempfile.TemporaryDirectory() as home:
-        environment = {**os.environ, "FIELDRAY_HOME": home}
-        began = time.monotonic()
-        process = subprocess.Popen(
-            program_command("screen", str(folder), "--json", "-", "--fresh", *options),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment,
-            text=True,
-        )
-        watch = MemoryWatch(process.pid)
-        watch.start()
-        assert process.stdout
-        assert process.stderr
-        lines = int(bool(process.stdout.readline()))
-        first_s = time.monotonic() - began
-        lines += sum(1 for _ in process.stdout)
-        words = process.stderr.read()
-        code = process.wait()
-        total_s = time.monotonic() - began
-        watch.stop()
-    if code not in (0, 1):
-        raise SystemExit(f"fieldray screen ended with {code}:\n{words}")
-    sys.stderr.write(words + "\n")
-    return Measured(lines, first_s, total_s, watch.pss_mb, watch.rss_mb, watch.processes)
-
-
-def main() -> int:
-    """Measure and print; the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("folder", nargs="?", type=Path)
-    parser.add_argument("--counts", default="200,2000", help="numbers of images to screen")
-    parser.add_argument("--starts", type=int, default=5, help="how often the time to the first result is measured")
-    arguments, options = parser.parse_known_args()
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = arguments.folder or _synthetic(Path(temporary) / "images")
-        sources = sorted(path for path in folder.rglob("*") if path.is_file())
-        (Path(temporary) / "few").mkdir()
-        collect(sources, Path(temporary) / "few", 10)
-        starts = [measure(Path(temporary) / "few", options).first_s for _ in range(arguments.starts)]
-        sys.stdout.write(f"start to first result, s: median {statistics.median(starts):.2f}, worst {max(starts):.2f}\n")
-        sys.stdout.write("| images | seconds | images/s | peak PSS, MB | peak RSS, MB | processes |\n")
-        sys.stdout.write("|---|---|---|---|---|---|\n")
-        for count in map(int, arguments.counts.split(",")):
-            place = Path(temporary) / str(count)
-            place.mkdir()
-            collect(sources, place, count)
-            found = measure(place, options)
-            sys.stdout.write(
-                f"| {found.images} | {found.total_s:.1f} | {found.images / found.total_s:.1f} | {found.pss_mb:.0f} "
-                f"| {found.rss_mb:.0f} | {found.processes} |\n"
-            )
-            sys.stdout.flush()
-    return 0
-
-
-def _synthetic(folder: Path) -> Path:
-    from fieldray.imaging.synthetic import write_studies
-
-    write_studies(folder)
+            shutil.copyfile(source, target)
+            continue
+        try:
+            os.link(first, target)
+        except OSError:  # a file system without links
+            shutil.copyfile(source, target)
     return folder
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def screening_report(
+    source: Path | None, options: Sequence[str], *, counts: Sequence[int], starts: int, notify: Notify
+) -> Report:
+    """Measure starts and long runs.
+
+    Parameters
+    ----------
+    source
+        Whose files are screened, again and again under further names; synthetic studies without it.
+    options
+        More options of `fieldray screen`.
+    counts
+        The numbers of images of the long runs.
+    starts
+        How often the time to the first result is measured.
+    notify
+        Hears what is being done.
+
+    Raises
+    ------
+    ScreeningFailed, OSError
+    """
+    with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as folder:
+        root = Path(folder)
+        sources = sorted(_files(source or _synthetic(root / "studies")))
+        if not sources:
+            raise ScreeningFailed(f"{source} holds no files")
+        few = fill(root / "few", sources, _STARTING_IMAGES)
+        first_s = []
+        for number in range(starts):
+            notify(f"start {number + 1} of {starts}")
+            first_s.append(screen_once(few, options).first_s)
+        runs = []
+        for count in counts:
+            notify(f"{count} images")
+            runs.append(screen_once(fill(root / str(count), sources, count), options, is_watched=True))
+    rows = tuple(
+        (
+            str(run.images),
+            f"{run.total_s:.1f}",
+            f"{run.images / run.total_s:.1f}",
+            f"{run.pss_mb:.0f}",
+            f"{run.rss_mb:.0f}",
+            str(run.processes),
+        )
+        for run in runs
+    )
+    columns = ("images", "seconds", "images / s", "peak PSS, MB", "peak RSS, MB", "processes")
+    start = f"Start to first result: median {statistics.median(first_s):.2f} s, worst {max(first_s):.2f} s."
+    whose = f"{len(sources)} files of {source}" if source else f"{len(sources)} synthetic studies"
+    note = f"Run on {whose}, repeated under further names. Memory was sampled during the long runs."
+    return Report(
+        kind="screening",
+        title="Fieldray: screening as a person starts it",
+        blocks=(Table("Long runs", columns, rows), Points("Starts", (start,)), Points("How it was measured", (note,))),
+        data={"first_result_s": first_s, "runs": [{**asdict(run), "outcomes": None} for run in runs]},
+    )
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.rglob("*") if path.is_file())
+
+
+def _synthetic(folder: Path) -> Path:
+    write_studies(folder)
+    return folder

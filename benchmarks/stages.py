@@ -1,4 +1,4 @@
-"""The program's stages, each alone: what the whole can at best be as fast as."""
+"""The program's stages, each alone: the whole cannot be faster than the slowest of them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final
 
-from fieldray.bench.images import LoadedImage
-from benchmarks.process_tree import cpu_s
+from benchmarks.processes import cpu_s
+from fieldray.bench.benchmark_case import LoadedImage
 from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.study import ImageRef
 from fieldray.imaging.pool import DecoderPool
@@ -25,9 +25,18 @@ _MEMORY_MB: Final = 2048
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class Stages:
-    """Seconds an image by round: reading by all decoders at once, the network as the program arranges it.
+    """Seconds per image, one entry per round.
 
-    lean_s is processor seconds per image of one network with one thread; `detail` says how the program runs it.
+    Attributes
+    ----------
+    reading_s
+        Reading by all decoders at once.
+    network_s
+        The network with the threads that the program chooses.
+    lean_s
+        CPU seconds of one network with one thread.
+    detail
+        How the program runs the network.
     """
 
     reading_s: list[float] = field(default_factory=list)
@@ -37,24 +46,24 @@ class Stages:
 
     @property
     def slowest(self) -> list[float]:
-        """Of the two, by round."""
+        """The slower of the two, by round."""
         return [max(pair) for pair in zip(self.reading_s, self.network_s, strict=True)]
 
     @property
-    def network_processor_s(self) -> float:
-        """Of one image, median."""
+    def network_cpu_s(self) -> float:
+        """CPU seconds of the network for one image, median."""
         return statistics.median(self.lean_s)
 
 
 @contextlib.contextmanager
 def stage_decoders(count: int) -> Iterator[DecoderPool]:
-    """So many of the program's decoding processes."""
+    """`count` of the program's decoding processes."""
     with DecoderPool(count, timeout_s=_TIMEOUT_S, memory_limit_mb=_MEMORY_MB) as pool:
         yield pool
 
 
 def time_reading(refs: Sequence[ImageRef], spec: InputSpec, *, cores: int) -> tuple[float, tuple[LoadedImage, ...]]:
-    """Seconds an image when as many files are read at once as there are cores, and what the network gets of them."""
+    """Seconds per image with one file per core read at once, and the network's input for each."""
     with stage_decoders(cores) as pool, ThreadPoolExecutor(cores) as threads:
 
         def read(ref: ImageRef) -> LoadedImage | None:
@@ -70,7 +79,7 @@ def time_reading(refs: Sequence[ImageRef], spec: InputSpec, *, cores: int) -> tu
 
 
 def time_network(model: Model, images: Sequence[LoadedImage], *, cores: int | None) -> tuple[float, float | None, str]:
-    """(seconds per image, processor seconds per image, what ran it). `cores` None: as the program arranges it.
+    """(seconds per image, CPU seconds per image, what ran it). With `cores` None the program chooses the threads.
 
     Raises BackendProblem.
     """

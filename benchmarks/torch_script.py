@@ -1,6 +1,6 @@
 """A PyTorch script in the manner of torchxrayvision: ResNet50 in float32, values in -1024..1024, one after another.
 
-The weights are drawn: only the time counts. PyTorch uses all cores.
+The weights are random, because only the time counts. PyTorch uses all cores.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from PIL import Image as Picture
 
-from benchmarks.conventional_reading import shown
-from benchmarks.script import Loop
+from benchmarks.scripts import Loop, shown
 from fieldray.inference.cores import usable_cores
 from fieldray.processes.wire import Message
 
@@ -19,7 +18,7 @@ _BLOCKS = (3, 4, 6, 3)
 
 
 class TorchScript:
-    """The network's input has the size that the message's body states (`rows`, `columns`)."""
+    """The opening message names the size of the network's input (`rows`, `columns`)."""
 
     def __init__(self, message: Message) -> None:
         import torch

@@ -12,16 +12,15 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from benchmarks.decision_report import decision_report
-from benchmarks.decisions import Compared, Pair, compare, evaluate_both
-from fieldray.cli import run
+from benchmarks.command_line import run
+from benchmarks.decisions import Compared, Pair, compare, decision_report, evaluate_both
+from benchmarks.image_files import KINDS
 from fieldray.commands.console import Console
 from fieldray.domain.finding import ReadFacts
 from fieldray.domain.image import Detail, PixelMap, Tensor
 from fieldray.domain.model import InputSpec
 from fieldray.domain.study import ImageRef
 from fieldray.imaging.answers import ReadResult
-from benchmarks.image_files import KINDS
 from fieldray.inference.backend import Answer
 from fieldray.reasons import reason
 from program import write_images
@@ -136,7 +135,7 @@ def test_as_a_person_types_it(tmp_path: Path) -> None:
     pack = write_tiny_pack(tmp_path / "packs")
     write_images(tmp_path / "images", 2, side=64)
     out = io.StringIO()
-    arguments = ["bench", "pipeline", "--decisions", tmp_path / "images", "--pack", pack, "--trust", fingerprint(pack)]
+    arguments = ["decisions", tmp_path / "images", "--pack", pack, "--trust", fingerprint(pack)]
     assert run([str(argument) for argument in arguments], console=Console(out, io.StringIO())) == 0
     assert "Share of equal decisions: 1, at least 0.995: met" in out.getvalue()
 
@@ -144,5 +143,5 @@ def test_as_a_person_types_it(tmp_path: Path) -> None:
 def test_nothing_to_compare(tmp_path: Path) -> None:
     pack = write_tiny_pack(tmp_path / "packs")
     (tmp_path / "empty").mkdir()
-    arguments = ["bench", "pipeline", "--decisions", tmp_path / "empty", "--pack", pack, "--trust", fingerprint(pack)]
+    arguments = ["decisions", tmp_path / "empty", "--pack", pack, "--trust", fingerprint(pack)]
     assert run([str(argument) for argument in arguments], console=Console(io.StringIO(), io.StringIO())) == 2

@@ -12,22 +12,23 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from benchmarks import contest_report as names
+from benchmarks import pipeline_report as names
 from benchmarks.archive import OTHERS, USUAL, Archive, ImageFile, Wanted, make_archive
-from benchmarks.contender import Contestant, ContestantFailed, Run
-from benchmarks.contest_report import Contest, Mark, contest_report
+from benchmarks.command_line import run
+from benchmarks.contestants import MIXED, Contestant, ContestantFailed, Results, Run, compare_runs, together
 from benchmarks.decode_lower_bound import DecodeLowerBound, decoders, locate, reduced
-from benchmarks.engine_race import Entry, fastest, largest_difference, race
-from benchmarks.run_comparison import MIXED, Results, compare_runs, together
+from benchmarks.engines import Entry, fastest, largest_difference, race
+from benchmarks.image_files import KINDS
+from benchmarks.pipeline_report import PipelineRun, pipeline_report
+from benchmarks.reports import Mark
 from benchmarks.stages import Stages
+from fieldray.bench.benchmark_case import LoadedImage
 from fieldray.bench.report import Table
-from fieldray.cli import run
 from fieldray.commands.console import Console
 from fieldray.domain.model import InputSpec
 from fieldray.domain.study import ImageRef
 from fieldray.imaging import turbo
 from fieldray.imaging.decode import decode
-from benchmarks.image_files import KINDS
 from fieldray.imaging.reduction import TargetSize
 from fieldray.processes.wire import Message
 from tiny_models import tiny_inputs, tiny_model_bytes
@@ -115,9 +116,9 @@ def test_the_least_of_a_file_that_nothing_reads(tmp_path: Path, archive: Archive
 
 
 def test_a_contender_that_cannot_be_opened_is_out_and_says_why(archive: Archive) -> None:
-    broken = Contestant(name="broken", service="benchmarks.conventional:handle", model=b"no network")
-    away = Contestant(name="away", service="fieldray.nowhere:handle", unavailable_reason="not installed")
-    reads = Contestant(name=names.BYTES, service="benchmarks.limits:read_bytes")
+    broken = Contestant(name="broken", service="benchmarks.scripts:conventional", model=b"no network")
+    away = Contestant(name="away", service="benchmarks.nowhere:handle", unavailable_reason="not installed")
+    reads = Contestant(name=names.BYTES, service="benchmarks.scripts:read_bytes")
     results = compare_runs((broken, away, reads), archive, repeats=2, notify=lambda _: None)
     assert results.absent["away"] == "not installed" and "broken" in results.absent
     assert results.has(names.BYTES) and not results.has("broken")
@@ -126,7 +127,7 @@ def test_a_contender_that_cannot_be_opened_is_out_and_says_why(archive: Archive)
 
 
 def test_no_round_begins_when_the_time_is_over(archive: Archive) -> None:
-    reads = Contestant(name=names.BYTES, service="benchmarks.limits:read_bytes")
+    reads = Contestant(name=names.BYTES, service="benchmarks.scripts:read_bytes")
     rounds: list[int] = []
     compare_runs((reads,), archive, repeats=5, notify=lambda _: None, between=lambda: rounds.append(1), most_s=0)
     assert rounds == [1]
@@ -134,13 +135,13 @@ def test_no_round_begins_when_the_time_is_over(archive: Archive) -> None:
 
 def test_files_that_a_script_cannot_do_are_counted(tmp_path: Path) -> None:
     (tmp_path / "bad.dcm").write_bytes(b"no image")
-    script = Contestant(name="script", service="benchmarks.limits:decode_in_full")
+    script = Contestant(name="script", service="benchmarks.scripts:decode_in_full")
     with script.opened(()) as opened:
         assert opened.run([tmp_path / "bad.dcm"], folder=tmp_path).failed == 1
 
 
 def test_a_process_that_ends_is_a_failure_with_words() -> None:
-    with pytest.raises(ContestantFailed), Contestant(name="none", service="fieldray.none:handle").opened(()):
+    with pytest.raises(ContestantFailed), Contestant(name="none", service="benchmarks.none:handle").opened(()):
         pass
 
 
@@ -154,17 +155,17 @@ def results_of(archive: Archive) -> Results:
         for program_s, script_s in ((1 / 20, 1 / 4), (1 / 30, 1 / 5)):
             results.add(names.PROGRAM, kind, Run(seconds=program_s, cpu_s=0.06, files=1))
             results.add(names.CONVENTIONAL, kind, Run(seconds=script_s, cpu_s=script_s, files=1))
-            results.add(names.LEAST_DECODE, kind, Run(seconds=1, cpu_s=0.04, files=1, detail="numpy 1"))
+            results.add(names.FASTEST_DECODE, kind, Run(seconds=1, cpu_s=0.04, files=1, detail="numpy 1"))
     results.peak_mb = {names.PROGRAM: 200.0, names.CONVENTIONAL: 100.0}
     return results
 
 
-def contest_of(archive: Archive) -> Contest:
+def run_of(archive: Archive) -> PipelineRun:
     quick = Entry(engine="openvino", workers=1, threads=1, images_per_s=[120.0], latency_ms=[8.0])
     ours = Entry(engine="litert", workers=2, threads=1, images_per_s=[90.0, 110.0], latency_ms=[9.0, 11.0])
     lean = Entry(engine="litert", workers=1, threads=1, images_per_s=[80.0], latency_ms=[12.0])
     none = Entry(engine="openvino", workers=2, threads=1, problem="not installed (openvino)")
-    return Contest(
+    return PipelineRun(
         results=results_of(archive),
         stages=Stages(reading_s=[0.03, 0.03], network_s=[0.04, 0.02], lean_s=[0.01, 0.01], detail="litert, 2 x 1"),
         engines=(quick, ours, lean, none),
@@ -182,14 +183,14 @@ def test_ratios_are_taken_within_a_round(archive: Archive) -> None:
 
 
 def test_limits_and_marks(archive: Archive) -> None:
-    contest = contest_of(archive)
-    assert contest.limit() == pytest.approx(40)  # two cores, 0.04 s of decoding and 0.01 s of the network each
-    assert contest.share_of_limit() == pytest.approx(25 / 40)
+    measured = run_of(archive)
+    assert measured.limit() == pytest.approx(40)  # two cores, 0.04 s of decoding and 0.01 s of the network each
+    assert measured.share_of_limit() == pytest.approx(25 / 40)
     # (1 / 20) / 0.04 and (1 / 30) / 0.03
-    assert contest.of_slowest_stage == pytest.approx((1.25 + 10 / 9) / 2)
-    assert contest.of_fastest_engine == pytest.approx(1.2)
-    assert contest.of_fastest_alone == pytest.approx(1.5)  # 12 ms against 8
-    report = contest_report(contest)
+    assert measured.of_slowest_stage == pytest.approx((1.25 + 10 / 9) / 2)
+    assert measured.of_fastest_engine == pytest.approx(1.2)
+    assert measured.of_fastest_alone == pytest.approx(1.5)  # 12 ms against 8
+    report = pipeline_report(measured)
     verdicts = {mark["name"]: mark["is_met"] for mark in report.data["marks"]}
     assert verdicts["mixed archive, against the conventional script"] is False
     assert verdicts["JPEG, against the conventional script"] is True
@@ -201,9 +202,9 @@ def test_limits_and_marks(archive: Archive) -> None:
 
 
 def test_the_table_says_who_was_not_there(archive: Archive) -> None:
-    contest = contest_of(archive)
-    contest.results.absent[names.TORCH] = "torch is not installed"
-    report = contest_report(contest)
+    measured = run_of(archive)
+    measured.results.absent[names.TORCH] = "torch is not installed"
+    report = pipeline_report(measured)
     tables = [block for block in report.blocks if isinstance(block, Table)]
     assert [row[0] for row in tables[0].rows][:2] == [names.PROGRAM, names.CONVENTIONAL]
     said = json.dumps(report.data["not_measured"])
@@ -243,7 +244,7 @@ def test_marks(mark: Mark, is_met: bool | None) -> None:
 
 def test_engines_take_the_same_images() -> None:
     images = tiny_inputs()
-    images = [Image(ImageRef(path=Path("image.png")), image) for image in images]
+    images = [LoadedImage(ImageRef(path=Path("image.png")), image) for image in images]
     measured = race(tiny_model_bytes("uint8"), images, cores=2, repeats=1, notify=lambda _: None, seconds=0.05)
     ran = [entry for entry in measured if entry.images_per_s]
     assert {(entry.workers, entry.threads) for entry in ran if entry.engine == "litert"} == {(1, 1), (1, 2), (2, 1)}
@@ -263,26 +264,33 @@ def test_the_whole(tmp_path: Path) -> None:
     float_file = tmp_path / "float.tflite"
     float_file.write_bytes(tiny_model_bytes("float32"))
     out, error = io.StringIO(), io.StringIO()
-    arguments = ["bench", "pipeline", "--pack", pack, "--trust", fingerprint(pack), "--float-file", float_file]
+    arguments = ["pipeline", "--pack", pack, "--trust", fingerprint(pack), "--float-file", float_file]
     arguments += ["--kinds", "uncompressed,jpeg,deflated", "--files", 2, "--others", 1, "--megapixels", "0.02-0.03"]
     arguments += ["--repeats", 1, "--out", tmp_path / "out"]
     code = run([str(argument) for argument in arguments], console=Console(out, error))
     assert code == 0, error.getvalue()
-    data = json.loads((tmp_path / "out" / "bench-pipeline.json").read_text(encoding="utf-8"))
-    ran = {one["contender"]: one for one in data["runs"] if one["kind"] == MIXED}
-    there = {names.PROGRAM, names.CONVENTIONAL, names.DISSERTATION, names.FULL_DECODE, names.LEAST_DECODE, names.BYTES}
+    data = json.loads((tmp_path / "out" / "pipeline.json").read_text(encoding="utf-8"))
+    ran = {one["contestant"]: one for one in data["runs"] if one["kind"] == MIXED}
+    there = {
+        names.PROGRAM,
+        names.CONVENTIONAL,
+        names.DISSERTATION,
+        names.FULL_DECODE,
+        names.FASTEST_DECODE,
+        names.BYTES,
+    }
     assert there <= set(ran), data["not_measured"]
     assert all(one["rounds"][0]["failed"] == 0 for one in ran.values())
     assert ran[names.PROGRAM]["rounds"][0]["files"] == 2
     assert len(data["first_result_s"]) == 1 and len(data["stages"]["reading_s"]) == 1
     assert set(data["files"]) == {"uncompressed", "JPEG", "deflated"}
-    assert "By kind of file" in out.getvalue() and (tmp_path / "out" / "bench-pipeline.html").exists()
+    assert "By kind of file" in out.getvalue() and (tmp_path / "out" / "pipeline.html").exists()
 
 
 @pytest.mark.parametrize("size", ["7-1", "0-3", "big", "-"])
 def test_wrong_sizes(size: str) -> None:
     console = Console(io.StringIO(), io.StringIO())
-    assert run(["bench", "pipeline", "--megapixels", size], console=console) == 2
+    assert run(["pipeline", "--megapixels", size], console=console) == 2
 
 
 def test_file_facts() -> None:

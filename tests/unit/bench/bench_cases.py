@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.bench.benchmark_case import BenchmarkCase
-from fieldray.bench.images import LoadedImage
+from fieldray.bench.benchmark_case import BenchmarkCase, LoadedImage
 from fieldray.bench.load import Cell
 from fieldray.bench.parallel_load import Level, MeasuredLoad
 from fieldray.domain.finding import ReadFacts
@@ -38,7 +37,7 @@ class Record:
     unavailable_reason: Reason | None = None
     events: list[str] = field(default_factory=list)
 
-    def subject(self, backend: BackendName = "cpu") -> BenchmarkCase:
+    def case(self, backend: BackendName = "cpu") -> BenchmarkCase:
         kind = BackendKind(
             name=backend, make=lambda: Scripted(self), unavailable_reason=lambda _: self.unavailable_reason
         )
@@ -100,8 +99,8 @@ class ReadersOfNames:
         self.events.append("readers closed")
 
 
-def cell(subject: BenchmarkCase, level: Level, *means_ms: float, others: float = 0.0) -> Cell:
+def cell(case: BenchmarkCase, level: Level, *means_ms: float, others: float = 0.0) -> Cell:
     """A repetition of four images for each mean: iterations 1 and 2 take 50 ms, which must not count."""
     made = MeasuredLoad(made=level.share, machine=others)
     repetitions = [[50.0, 50.0, mean - 1, mean + 1] for mean in means_ms]
-    return Cell(subject=subject, level=level, repetitions=repetitions, loads=[made], loads_alone=[made])
+    return Cell(case=case, level=level, repetitions=repetitions, loads=[made], loads_alone=[made])

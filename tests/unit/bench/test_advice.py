@@ -7,15 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-
-from fieldray.bench.advice import Finding, can_screen, findings
-from fieldray.bench.facts import HostFacts
-from fieldray.bench.host_report import host_report, verdict
-from fieldray.bench.machine import MachineFacts, PowerFacts, ProcessorFacts
 from fieldray.bench.output import lines
-from fieldray.bench.software import SoftwareFacts
-from fieldray.bench.storage_check import PackFacts, StorageFacts
-from fieldray.bench.trial import TrialFacts
+
+from fieldray.bench.advice import Finding, can_screen, findings, host_report, verdict
+from fieldray.bench.host import HostFacts, PackFacts, SoftwareFacts, StorageFacts, TrialFacts
+from fieldray.bench.machine import MachineFacts, PowerFacts, ProcessorFacts
 from fieldray.inference.coral.library import Device
 from fieldray.inference.coral.status import CoralStatus, LibraryAnswer
 from fieldray.inference.coral.usb import UsbDevice
@@ -58,7 +54,7 @@ ANSWER = LibraryAnswer(library="libedgetpu.so.1", runtime_version=14, devices=(D
 
 
 def facts(**changes: Any) -> HostFacts:
-    well = HostFacts(machine=MACHINE, software=SOFTWARE, places=PLACES, edgetpu=NO_EDGETPU, trial=TRIAL)
+    well = HostFacts(machine=MACHINE, software=SOFTWARE, storage=PLACES, edgetpu=NO_EDGETPU, trial=TRIAL)
     return replace(well, **changes)
 
 

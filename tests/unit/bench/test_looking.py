@@ -7,11 +7,9 @@ from pathlib import Path
 from bench_cases import IMAGES, Record
 
 from fieldray.bench import host_variants
-from fieldray.bench.measurement import Effort
+from fieldray.bench.benchmark_case import Effort
+from fieldray.bench.host import check_storage, software_facts, try_screening
 from fieldray.bench.report import Chart, Table
-from fieldray.bench.software import software_facts
-from fieldray.bench.storage_check import check_storage
-from fieldray.bench.trial import try_screening
 from fieldray.domain.model import Model
 from fieldray.errors import PackProblem
 from fieldray.packs.library import PackLibrary
@@ -56,8 +54,8 @@ def test_without_a_pack_the_trial_says_so() -> None:
 
 def test_ways_to_run() -> None:
     names = [
-        subject.name
-        for subject in host_variants.ways(
+        case.name
+        for case in host_variants.variants(
             tiny_model(), cores=5, runtimes=("ai_edge_litert", "tflite_runtime"), float_file=b"x", max_clock=True
         )
     ]
@@ -74,7 +72,7 @@ def test_ways_to_run() -> None:
 
 
 def test_ways_are_compared_with_the_first() -> None:
-    slow, fast = (host_variants.HostVariant(subject=Record(name).subject()) for name in ("slow", "fast"))
+    slow, fast = (host_variants.HostVariant(case=Record(name).case()) for name in ("slow", "fast"))
     slow.repetitions.extend([[9, 9, 4], [9, 9, 8]])
     fast.repetitions.extend([[9, 9, 2], [9, 9, 4]])
     assert host_variants.times_as_fast(fast, [slow, fast]) == 2
@@ -87,7 +85,7 @@ def test_ways_are_compared_with_the_first() -> None:
 
 def test_ways_are_measured_in_turns() -> None:
     events: list[str] = []
-    subjects = [Record(name, events=events).subject() for name in "ab"]
-    measured = host_variants.measure(subjects, IMAGES, Effort(repeats=2, images=3), notify=str)
+    cases = [Record(name, events=events).case() for name in "ab"]
+    measured = host_variants.measure(cases, IMAGES, Effort(repeats=2, images=3), notify=str)
     assert [event for event in events if "start" in event] == ["a: start", "b: start"] * 2
     assert [len(way.repetitions) for way in measured] == [2, 2]

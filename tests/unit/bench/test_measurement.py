@@ -7,29 +7,28 @@ from typing import Any, cast
 import pytest
 from bench_cases import IMAGES, ReadersOfNames, Record
 
-from fieldray.bench.benchmark_case import time_images, time_network, time_stream, usable
-from fieldray.bench.images import read_images
-from fieldray.bench.measurement import FILE, NETWORK, Effort, measure
+from fieldray.bench.benchmark_case import read_images, time_images, time_network, time_stream, usable
+from fieldray.bench.device import FILE, NETWORK, Effort, measure
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 
 
 def test_the_first_time_is_that_of_a_fresh_backends_first_image() -> None:
     record = Record("one")
-    assert time_network(record.subject(), IMAGES, count=4) == [5, 2, 1, 1]
+    assert time_network(record.case(), IMAGES, count=4) == [5, 2, 1, 1]
     assert record.events == ["one: start", "one: 10", "one: 20", "one: 30", "one: 10", "one: close"]
 
 
 def test_repetitions_are_interleaved_and_each_is_fresh() -> None:
     events: list[str] = []
     first, second = Record("a", events=events), Record("b", events=events)
-    subjects = {first.subject(): IMAGES, second.subject(): IMAGES}
+    cases = {first.case(): IMAGES, second.case(): IMAGES}
     told: list[str] = []
     decoders = cast("Any", ReadersOfNames)
-    measured = measure(subjects, Effort(repeats=2, images=3), notify=told.append, decoders=decoders)
+    measured = measure(cases, Effort(repeats=2, images=3), notify=told.append, decoders=decoders)
     starts = [event for event in events if "start" in event]
     assert starts == ["a: start", "a: start", "b: start", "b: start"] * 2
-    assert [(one.subject.name, one.scope) for one in measured] == [
+    assert [(one.case.name, one.scope) for one in measured] == [
         ("a", NETWORK),
         ("a", FILE),
         ("b", NETWORK),
@@ -43,7 +42,7 @@ def test_from_file_each_image_is_read_before_it_is_run() -> None:
     events: list[str] = []
     record = Record("a", events=events)
     decoders = cast("Any", lambda: ReadersOfNames(events))
-    (_, from_file) = measure({record.subject(): IMAGES}, Effort(repeats=1, images=3), notify=str, decoders=decoders)
+    (_, from_file) = measure({record.case(): IMAGES}, Effort(repeats=1, images=3), notify=str, decoders=decoders)
     assert events[events.index("read 10") - 1 :] == [
         *("a: start", "read 10", "a: 10", "read 20", "a: 20", "read 30", "a: 30"),
         *("a: close", "readers closed"),
@@ -53,20 +52,20 @@ def test_from_file_each_image_is_read_before_it_is_run() -> None:
 
 def test_a_stream_fills_the_backend() -> None:
     record = Record("wide", capacity=2)
-    times_ms = time_stream(record.subject(), IMAGES, count=3)
+    times_ms = time_stream(record.case(), IMAGES, count=3)
     assert record.events[1:-1] == [f"wide: {grey}" for grey in (10, 20, 30, 10, 20, 30)]
     assert len(times_ms) == 3
 
 
 def test_a_fast_network_runs_longer_than_its_count() -> None:
-    with Record("fast").subject().opened() as backend:
+    with Record("fast").case().opened() as backend:
         assert len(time_images(backend, IMAGES, count=3, least_s=0.05)) > 3
 
 
 def test_what_cannot_be_opened_says_why() -> None:
-    well, ill = Record("well").subject(), Record("ill", unavailable_reason=reason("no_edgetpu_file")).subject("edgetpu")
-    subjects, problems = usable([well, ill])
-    assert subjects == (well,)
+    well, ill = Record("well").case(), Record("ill", unavailable_reason=reason("no_edgetpu_file")).case("edgetpu")
+    cases, problems = usable([well, ill])
+    assert cases == (well,)
     assert problems == {"ill": reason("no_edgetpu_file")}
     assert well.details == {"scripted"}
 

@@ -1,4 +1,4 @@
-"""What a process and all that it started cost: processor time and memory."""
+"""The benchmarks' child processes, and what a process and everything it started cost in CPU time and memory."""
 
 from __future__ import annotations
 
@@ -6,19 +6,30 @@ import contextlib
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 import psutil
 
+import fieldray
+from fieldray.paths import python_command
+
 _POLL_S: Final = 0.05
 _MEGABYTE: Final = 2**20
+CHECKOUT: Final = Path(__file__).resolve().parent.parent
+_PROGRAM: Final = Path(fieldray.__file__).resolve().parent.parent
+
+
+def child_command(service: str) -> list[str]:
+    """The command that starts a child process serving `service` ("module:function" of the benchmarks)."""
+    return python_command("benchmarks.child_main", service, folders=(CHECKOUT, _PROGRAM))
 
 
 def cpu_s(pid: int) -> float | None:
-    """Processor seconds of a process and its children, those that have ended too.
+    """CPU seconds of a process and its children, including those that have ended.
 
-    Falls short of a child that was killed and not waited for. None where the system does not keep the times of ended
-    children (all but Linux).
+    A child that was killed and not waited for is missing. None where the system does not keep the times of ended
+    children (everywhere but on Linux).
     """
     if sys.platform != "linux":
         return None
@@ -31,7 +42,7 @@ def cpu_s(pid: int) -> float | None:
 
 
 def tree(pid: int) -> list[psutil.Process]:
-    """The process and those below it that run; none if it has ended."""
+    """The process and its descendants that are running; empty if it has ended."""
     try:
         process = psutil.Process(pid)
         return [process, *process.children(recursive=True)]
@@ -40,10 +51,16 @@ def tree(pid: int) -> list[psutil.Process]:
 
 
 class MemoryWatch(threading.Thread):
-    """Looks at a process and its children until told to stop. Looking costs time: not for what is being timed.
+    """Samples the memory of a process and its children until it is stopped. Sampling slows down what is measured.
 
-    pss_mb  the most at any moment, what processes share counted once; where the system does not tell, as rss_mb
-    rss_mb  the most at any moment, what processes share counted for each of them
+    Attributes
+    ----------
+    pss_mb
+        Peak in megabytes; shared pages count once. Where the system does not report this, the same as `rss_mb`.
+    rss_mb
+        Peak in megabytes; shared pages count for each process.
+    processes
+        The largest number of processes seen at once.
     """
 
     def __init__(self, pid: int) -> None:
@@ -54,17 +71,17 @@ class MemoryWatch(threading.Thread):
         self.processes = 0
 
     def run(self) -> None:
-        """Refresh and again, and once at the end."""
+        """Sample until stopped, and once more at the end."""
         while not self._over.wait(_POLL_S):
-            self._look()
-        self._look()
+            self._sample()
+        self._sample()
 
     def stop(self) -> None:
-        """Look no more; the figures are final."""
+        """Stop sampling; the figures are final."""
         self._over.set()
         self.join()
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         pss = rss = number = 0
         for process in tree(self._pid):
             with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):

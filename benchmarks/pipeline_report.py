@@ -1,4 +1,4 @@
-"""`bench pipeline`, the report: who is how fast on what, against which limits, and whether the marks are met."""
+"""The report of `pipeline`: how fast each contestant is on each kind of file, against limits and marks."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from benchmarks.archive import USUAL
-from benchmarks.engine_race import Entry, fastest, largest_difference
-from benchmarks.run_comparison import MIXED, Results
+from benchmarks.contestants import MIXED, Results
+from benchmarks.engines import Entry, fastest, largest_difference
+from benchmarks.reports import Mark
 from benchmarks.stages import Stages
 from fieldray.bench.report import Block, Chart, Points, Report, Series, Table
 
@@ -18,10 +19,10 @@ CONVENTIONAL: Final = "conventional script"
 DISSERTATION: Final = "the dissertation's way"
 TORCH: Final = "PyTorch script"
 FULL_DECODE: Final = "full decode alone"
-LEAST_DECODE: Final = "least decode"
+FASTEST_DECODE: Final = "fastest decode"
 BYTES: Final = "file read alone"
 
-# What the program is meant to reach, as times the conventional script in the same run
+# What the program has to reach, as multiples of the conventional script's rate in the same round
 MARKS: Final[Mapping[str, float]] = {
     MIXED: 7.0,
     "JPEG 2000": 20.0,
@@ -42,36 +43,22 @@ MOST_MEMORY_MB: Final = 800.0
 MOST_START_S: Final = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
-    """Something to reach: `most` or `least` of it, and what was measured (None: not measured here)."""
-
-    name: str
-    measured: float | None
-    goal: float
-    is_most: bool = False
-    unit: str = "x"
-
-    @property
-    def is_met(self) -> bool | None:
-        """None where it was not measured."""
-        if self.measured is None:
-            return None
-        return self.measured <= self.goal if self.is_most else self.measured >= self.goal
-
-    @property
-    def sentence(self) -> str:
-        """For a list."""
-        verdict = {None: "not measured", True: "met", False: "MISSED"}[self.is_met]
-        unit = f" {self.unit}" if self.unit else ""
-        found = "" if self.measured is None else f"{self.measured:.4g}{unit}, "
-        return f"{self.name}: {found}{'at most' if self.is_most else 'at least'} {self.goal:g}{unit}: {verdict}"
-
-
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Contest:
-    """All that was measured. `engines` on the pack's file, `other_engines` on another one; `first_result_s` by
-    repetition.
+class PipelineRun:
+    """Everything that was measured.
+
+    Attributes
+    ----------
+    results, stages
+        The contestants' rounds, and the program's stages alone.
+    engines, other_engines
+        Inference engines on the pack's file, and on another int8 file.
+    first_result_s
+        Seconds from starting the program to its first result, one entry per start.
+    cores
+        The cores this program may use.
+    images
+        What was run on, as a phrase.
     """
 
     results: Results
@@ -84,24 +71,24 @@ class Contest:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """MIXED first."""
+        """The kinds of files; MIXED comes first."""
         return (MIXED, *self.results.archive.files)
 
     def limit(self, kind: str = MIXED) -> float | None:
-        """Images/s of the least decoding and one lean network on all cores; None where not known."""
-        if not self.results.has(LEAST_DECODE, kind):
+        """Images per second of the fastest decoding and one lean network on all cores; None where not known."""
+        if not self.results.has(FASTEST_DECODE, kind):
             return None
-        decode_s = self.results.cpu_s(LEAST_DECODE, kind)
-        return None if decode_s is None else self.cores / (decode_s + self.stages.network_processor_s)
+        decode_s = self.results.cpu_s(FASTEST_DECODE, kind)
+        return None if decode_s is None else self.cores / (decode_s + self.stages.network_cpu_s)
 
     def share_of_limit(self, kind: str = MIXED) -> float | None:
-        """How much of that limit the program reaches."""
+        """The share of that limit that the program reaches."""
         limit = self.limit(kind)
         return self.results.images_per_s(PROGRAM, kind) / limit if limit else None
 
     @property
     def of_slowest_stage(self) -> float:
-        """The whole's time as a multiple of the slowest stage's alone, median of the rounds."""
+        """The program's time as a multiple of its slowest stage's alone, median over the rounds."""
         runs = self.results.runs[PROGRAM, MIXED]
         pairs = zip(runs, self.stages.slowest, strict=True)
         return statistics.median(run.seconds / run.files / stage_s for run, stage_s in pairs)
@@ -114,42 +101,42 @@ class Contest:
 
     @property
     def of_fastest_alone(self) -> float | None:
-        """The same of one network with one thread, one image after another."""
+        """The same for one network with one thread, one image at a time."""
         alone = {entry.engine: entry.latency for entry in self.engines if entry.is_lean and entry.latency_ms}
         return alone["litert"] / min(alone.values()) if "litert" in alone else None
 
 
-def contest_report(contest: Contest) -> Report:
-    """Tables, pictures, figures and verdicts."""
-    marks = tuple(_marks(contest))
-    blocks: list[Block] = [_overall(contest), _by_kind(contest), _milliseconds(contest), _stages(contest)]
-    blocks.append(_engines("the pack's own file", contest.engines))
-    if contest.other_engines:
-        blocks.append(_engines("the other int8 file", contest.other_engines))
-    blocks += [Points("What was to be reached", tuple(mark.sentence for mark in marks))]
-    blocks += [Points("How it was measured, and what was not", tuple(_notes(contest))), _chart(contest)]
+def pipeline_report(measured: PipelineRun) -> Report:
+    """Tables, a chart, marks and notes."""
+    marks = tuple(_marks(measured))
+    blocks: list[Block] = [_overall(measured), _by_kind(measured), _milliseconds(measured), _stages(measured)]
+    blocks.append(_engines("the pack's own file", measured.engines))
+    if measured.other_engines:
+        blocks.append(_engines("the other int8 file", measured.other_engines))
+    blocks += [Points("What had to be reached", tuple(mark.sentence for mark in marks))]
+    blocks += [Points("How it was measured, and what was not", tuple(_notes(measured))), _chart(measured)]
     return Report(
-        kind="bench-pipeline",
-        title="Fieldray: from files to scores, beside what others do",
+        kind="pipeline",
+        title="Fieldray: from files to scores, compared with the usual scripts",
         blocks=tuple(blocks),
-        data=_data(contest, marks),
+        data=_data(measured, marks),
     )
 
 
-def _marks(contest: Contest) -> Iterator[Mark]:
-    results = contest.results
+def _marks(measured: PipelineRun) -> Iterator[Mark]:
+    results = measured.results
     for kind, goal in MARKS.items():
         is_there = results.has(PROGRAM, kind) and results.has(CONVENTIONAL, kind)
         times = results.times_as_fast(PROGRAM, CONVENTIONAL, kind) if is_there else None
         yield Mark(name=f"{kind}, against the conventional script", measured=times, goal=goal)
-    share = contest.share_of_limit() if results.has(PROGRAM) else None
+    share = measured.share_of_limit() if results.has(PROGRAM) else None
     yield Mark(name="Mixed archive, share of the limit", measured=share, goal=LEAST_SHARE_OF_LIMIT, unit="of it")
-    slowest = contest.of_slowest_stage if results.has(PROGRAM) else None
+    slowest = measured.of_slowest_stage if results.has(PROGRAM) else None
     yield _at_most("Whole against its slowest stage alone", slowest, MOST_OF_SLOWEST_STAGE)
-    yield _at_most("Network against the fastest engine", contest.of_fastest_engine, MOST_OF_FASTEST_ENGINE)
-    yield _at_most("The same, one network with one thread", contest.of_fastest_alone, MOST_OF_FASTEST_ENGINE)
+    yield _at_most("Network against the fastest engine", measured.of_fastest_engine, MOST_OF_FASTEST_ENGINE)
+    yield _at_most("The same with one network and one thread", measured.of_fastest_alone, MOST_OF_FASTEST_ENGINE)
     yield _at_most("Peak memory of all processes", results.peak_mb.get(PROGRAM), MOST_MEMORY_MB, unit="MB")
-    first = statistics.median(contest.first_result_s) if contest.first_result_s else None
+    first = statistics.median(measured.first_result_s) if measured.first_result_s else None
     yield _at_most("Start to first result", first, MOST_START_S, unit="s")
 
 
@@ -157,30 +144,36 @@ def _at_most(name: str, measured: float | None, goal: float, *, unit: str = "x")
     return Mark(name=name, measured=measured, goal=goal, is_most=True, unit=unit)
 
 
-def _overall(contest: Contest) -> Table:
-    results = contest.results
+def _overall(measured: PipelineRun) -> Table:
+    results = measured.results
     rows = []
     for name in dict.fromkeys(name for name, _ in results.runs):
-        if not results.has(name) or name == LEAST_DECODE:
+        if not results.has(name) or name == FASTEST_DECODE:
             continue
         times = results.times_as_fast(name, CONVENTIONAL) if results.has(CONVENTIONAL) else None
         cells = (f"{results.images_per_s(name):.1f}", _number(times), _number(results.cpu_s(name), 4))
         rows.append((name, *cells, _number(results.peak_mb.get(name), 0)))
-    limit = contest.limit()
+    limit = measured.limit()
     if limit:
         rows.append(
-            ("limit: least decode and network on all cores", f"{limit:.1f}", "", _number(contest.cores / limit, 4), "")
+            (
+                "limit: fastest decode and network on all cores",
+                f"{limit:.1f}",
+                "",
+                _number(measured.cores / limit, 4),
+                "",
+            )
         )
-    columns = ("", "images / s", "times conventional", "processor s / image", "peak MB")
+    columns = ("", "images / s", "times conventional", "CPU s / image", "peak MB")
     count = len(results.archive.mixed)
     kinds = ", ".join(kind for kind in USUAL if kind in results.archive.files)
     return Table(f"{count} files in equal parts: {kinds}", columns, tuple(rows))
 
 
-def _by_kind(contest: Contest) -> Table:
-    results = contest.results
+def _by_kind(measured: PipelineRun) -> Table:
+    results = measured.results
     rows = []
-    for kind in contest.kinds:
+    for kind in measured.kinds:
         if not results.has(PROGRAM, kind):
             continue
         rate, times = results.images_per_s(PROGRAM, kind), None
@@ -189,26 +182,26 @@ def _by_kind(contest: Contest) -> Table:
         cells = (f"{rate:.1f}", _rate(results, CONVENTIONAL, kind), _number(times, 1), _number(MARKS.get(kind), 1))
         limits = (
             _rate(results, FULL_DECODE, kind),
-            _number(contest.limit(kind), 1),
-            _number(contest.share_of_limit(kind)),
+            _number(measured.limit(kind), 1),
+            _number(measured.share_of_limit(kind)),
         )
         rows.append((kind, _megapixels(results, kind), *cells, *limits))
     columns = ("images / s", "Mpixel", PROGRAM, "conventional", "ratio", "to reach", "full decode", "limit", "of limit")
     return Table("By kind of file", columns, tuple(rows))
 
 
-def _milliseconds(contest: Contest) -> Table:
-    results = contest.results
-    names = [name for name in dict.fromkeys(name for name, _ in results.runs) if name != LEAST_DECODE]
+def _milliseconds(measured: PipelineRun) -> Table:
+    results = measured.results
+    names = [name for name in dict.fromkeys(name for name, _ in results.runs) if name != FASTEST_DECODE]
     rows = []
-    for kind in contest.kinds:
+    for kind in measured.kinds:
         cells = [1000 / results.images_per_s(name, kind) if results.has(name, kind) else None for name in names]
         rows.append((kind, *(_number(cell, 1) for cell in cells)))
-    return Table("Milliseconds a file", ("", *names), tuple(rows))
+    return Table("Milliseconds per file", ("", *names), tuple(rows))
 
 
-def _stages(contest: Contest) -> Table:
-    stages, results = contest.stages, contest.results
+def _stages(measured: PipelineRun) -> Table:
+    stages, results = measured.stages, measured.results
     reading_s, network_s = statistics.median(stages.reading_s), statistics.median(stages.network_s)
     rows = [
         ("reading alone, all decoders", f"{1 / reading_s:.1f}", _number(1000 * reading_s)),
@@ -229,40 +222,46 @@ def _engines(title: str, entries: Sequence[Entry]) -> Table:
             continue
         cells = (f"{entry.rate:.1f}", _number(entry.latency), _number(entry.rate / best.rate))
         rows.append((entry.name, *cells, entry.detail))
-    columns = ("", "images / s", "ms one alone", "of the fastest", "what")
-    return Table(f"Engines on {title}: networks side by side x threads of each", columns, tuple(rows))
+    columns = ("", "images / s", "ms, one at a time", "of the fastest", "what")
+    return Table(f"Engines on {title}: networks side by side x threads each", columns, tuple(rows))
 
 
-def _notes(contest: Contest) -> Iterator[str]:
-    results = contest.results
-    yield f"Run on {contest.images}, {contest.cores} cores. Files are in the system's cache."
-    yield "Medians of rounds in which all do the same kind of file one after another; ratios are taken within a round."
+def _notes(measured: PipelineRun) -> Iterator[str]:
+    results = measured.results
+    yield f"Run on {measured.images}, {measured.cores} cores. The files are in the system's cache."
     yield (
-        "All have done one image of each kind before the time begins; the program's processes are started, and its "
-        "time begins with the search for files and ends with the last result in its database."
+        "Medians over rounds. Within a round all contestants process the same kind of file in turn; ratios are taken "
+        "within a round."
     )
-    yield "The scripts' mixed archive is the sum of its kinds; their memory is that of the largest file of each kind."
     yield (
-        "The limit is the processor time of the quickest decoder at hand for each file, reduced where it can be, and "
-        "of one network with one thread, shared by all cores."
+        "Before the time begins, every contestant has processed one image of each kind, and the program's processes "
+        "are started. The program's time runs from the search for files to the last result in its database."
+    )
+    yield (
+        "A script's time for the mixed archive is the sum over its kinds; its memory is measured on the largest file "
+        "of each kind."
+    )
+    yield (
+        "The limit is the CPU time of the fastest decoder at hand for each file, reduced where possible, and of one "
+        "network with one thread, shared by all cores."
     )
     for name, detail in results.details.items():
         yield f"{name}: {detail}."
-    for kind in contest.kinds:
-        if results.has(LEAST_DECODE, kind) and (detail := results.runs[LEAST_DECODE, kind][-1].detail):
-            yield f"Quickest decoders for {kind}: {detail}."
+    for kind in measured.kinds:
+        if results.has(FASTEST_DECODE, kind) and (detail := results.runs[FASTEST_DECODE, kind][-1].detail):
+            yield f"Fastest decoders for {kind}: {detail}."
     failed = {key: runs[0].failed for key, runs in results.runs.items() if runs[0].failed}
     for (name, kind), count in failed.items():
-        yield f"{name} cannot do {count} of {results.runs[name, kind][0].files} files of {kind}."
+        yield f"{name} failed on {count} of {results.runs[name, kind][0].files} files of {kind}."
     for name, why in results.absent.items():
         yield f"Not measured: {name}. {why}."
-    if difference := largest_difference(contest.engines):
-        yield f"Scores of the engines differ by up to {difference:g} of their own steps; an int8 score has 256."
+    if difference := largest_difference(measured.engines):
+        yield f"Scores of the engines differ by up to {difference:g} quantisation steps; an int8 score has 256."
 
 
-def _chart(contest: Contest) -> Chart:
-    results = contest.results
-    kinds = [kind for kind in contest.kinds if results.has(PROGRAM, kind)]
+def _chart(measured: PipelineRun) -> Chart:
+    results = measured.results
+    kinds = [kind for kind in measured.kinds if results.has(PROGRAM, kind)]
     names = [name for name in (PROGRAM, CONVENTIONAL, DISSERTATION, TORCH) if results.has(name)]
     return Chart(
         title="Images per second by kind of file",
@@ -290,23 +289,23 @@ def _number(value: float | None, digits: int = 2) -> str:
     return "" if value is None else f"{value:.{digits}f}"
 
 
-def _data(contest: Contest, marks: Sequence[Mark]) -> dict[str, Any]:
-    results = contest.results
+def _data(measured: PipelineRun, marks: Sequence[Mark]) -> dict[str, Any]:
+    results = measured.results
     return {
-        "images": contest.images,
-        "cores": contest.cores,
+        "images": measured.images,
+        "cores": measured.cores,
         "files": {kind: [file.pixels for file in files] for kind, files in results.archive.files.items()},
         "runs": [
-            {"contender": name, "kind": kind, "rounds": [asdict(run) for run in runs]}
+            {"contestant": name, "kind": kind, "rounds": [asdict(run) for run in runs]}
             for (name, kind), runs in results.runs.items()
         ],
         "peak_mb": results.peak_mb,
         "details": results.details,
-        "limits": {kind: contest.limit(kind) for kind in contest.kinds},
-        "stages": asdict(contest.stages),
-        "engines": [_engine(entry) for entry in contest.engines],
-        "other_engines": [_engine(entry) for entry in contest.other_engines],
-        "first_result_s": list(contest.first_result_s),
+        "limits": {kind: measured.limit(kind) for kind in measured.kinds},
+        "stages": asdict(measured.stages),
+        "engines": [_engine(entry) for entry in measured.engines],
+        "other_engines": [_engine(entry) for entry in measured.other_engines],
+        "first_result_s": list(measured.first_result_s),
         "marks": [{**asdict(mark), "is_met": mark.is_met} for mark in marks],
         "not_measured": dict(results.absent),
     }
