@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fieldray.bench.output import lines
 
 from fieldray.bench.advice import Finding, can_screen, findings, host_report, verdict
 from fieldray.bench.host import HostFacts, PackFacts, SoftwareFacts, StorageFacts, TrialFacts
 from fieldray.bench.machine import MachineFacts, PowerFacts, ProcessorFacts
+from fieldray.bench.report import lines
 from fieldray.inference.coral.library import Device
 from fieldray.inference.coral.status import CoralStatus, LibraryAnswer
 from fieldray.inference.coral.usb import UsbDevice
@@ -75,8 +75,8 @@ def test_a_good_computer_has_nothing_to_change() -> None:
     [
         ({"software": replace(SOFTWARE, runtimes=())}, "no_runtime"),
         ({"software": replace(SOFTWARE, versions={**SOFTWARE.versions, "imagecodecs": ""})}, "host_library_missing"),
-        ({"places": replace(PLACES, problem=reason("not_writable", path="/x", detail="read-only"))}, "not_writable"),
-        ({"places": replace(PLACES, trust_problem=reason("trust_damaged", path="/x", detail="y"))}, "trust_damaged"),
+        ({"storage": replace(PLACES, problem=reason("not_writable", path="/x", detail="read-only"))}, "not_writable"),
+        ({"storage": replace(PLACES, trust_problem=reason("trust_damaged", path="/x", detail="y"))}, "trust_damaged"),
         ({"trial": TrialFacts(problem=reason("no_pack"))}, "no_pack"),
         ({"trial": TrialFacts(problem=reason("bad_model", detail="z"))}, "bad_model"),
     ],
@@ -115,13 +115,13 @@ def test_what_the_system_does_not_tell_is_no_fault() -> None:
 
 def test_an_old_runtime_and_a_full_disk() -> None:
     assert told("change", software=replace(SOFTWARE, runtimes=("tflite_runtime",))) == ["host_slow_runtime"]
-    assert told("change", places=replace(PLACES, free_mb=200)) == ["host_disk"]
+    assert told("change", storage=replace(PLACES, free_mb=200)) == ["host_disk"]
 
 
 def test_a_pack_that_would_not_load_is_named() -> None:
     untrusted = PackFacts(name="other-2.0.0", origin="drive", problem=reason("pack_unsigned"))
-    places = replace(PLACES, packs=(*PLACES.packs, untrusted))
-    (text,) = [one.reason.text for one in findings(facts(places=places)) if one.weight == "change"]
+    storage = replace(PLACES, packs=(*PLACES.packs, untrusted))
+    (text,) = [one.reason.text for one in findings(facts(storage=storage)) if one.weight == "change"]
     assert "other-2.0.0" in text and "no signature" in text
 
 
