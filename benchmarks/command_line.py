@@ -20,15 +20,21 @@ Measure = Callable[[argparse.Namespace, Console], Report]
 _SCREENING: Final = tuple(
     f"app/fieldray/{room}" for room in ("imaging", "inference", "packs", "pipeline", "processes", "store")
 )
+_WITH_SCREEN_OPTIONS: Final = ("screening", "compare-checkouts")
 _READING: Final = ("app/fieldray/imaging", "app/fieldray/domain/finding.py", "models")
 
 
 def run(arguments: Sequence[str], *, console: Console | None = None) -> int:
     """Run one command; the exit code (see `fieldray.cli`)."""
-    return cli.run(arguments, console=console, parser=_parser(["python", "-m", "benchmarks", *arguments]))
+    own, more = list(arguments), []
+    if "--" in arguments and arguments[0] in _WITH_SCREEN_OPTIONS:
+        end = arguments.index("--")
+        own, more = own[:end], own[end + 1 :]
+    typed = shlex.join(["python", "-m", "benchmarks", *arguments])
+    return cli.run(own, console=console, parser=_parser(typed, more))
 
 
-def _parser(command: Sequence[str]) -> argparse.ArgumentParser:
+def _parser(typed: str, screen_options: Sequence[str]) -> argparse.ArgumentParser:
     parser = cli.Parser(prog="python -m benchmarks", description="What developers measure.", allow_abbrev=False)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for add in (_add_pipeline, _add_decisions, _add_screening, _add_compare):
@@ -41,7 +47,7 @@ def _parser(command: Sequence[str]) -> argparse.ArgumentParser:
             metavar="SUBJECT",
             help="write a dated page into docs/benchmarks (default: named after the command)",
         )
-        action.set_defaults(command=_command(measure, shlex.join(command), paths))
+        action.set_defaults(command=_command(measure, typed, paths), screen_options=screen_options)
     return parser
 
 
@@ -113,13 +119,12 @@ def _add_screening(commands: argparse._SubParsersAction[Any]) -> Added:
     parser.add_argument("folder", nargs="?", type=Path, help="images to screen (otherwise: drawn by the program)")
     parser.add_argument("--counts", type=_counts, default=(200, 2000), metavar="N,...", help="(default: 200,2000)")
     parser.add_argument("--starts", type=number_from(1), default=5, metavar="N", help="short runs (default: 5)")
-    _add_screen_options(parser)
 
     def measure(options: argparse.Namespace, console: Console) -> Report:
         from benchmarks.screening import screening_report
 
         effort = {"counts": options.counts, "starts": options.starts}
-        return screening_report(options.folder, options.screen, notify=console.bar, **effort)
+        return screening_report(options.folder, options.screen_options, notify=console.bar, **effort)
 
     return parser, _SCREENING, measure
 
@@ -138,7 +143,6 @@ def _add_compare(commands: argparse._SubParsersAction[Any]) -> Added:
     _add_archive(parser, files=36, others=0)
     parser.add_argument("--images", type=number_from(1), default=288, metavar="N", help="per run (default: 288)")
     parser.add_argument("--repeats", type=number_from(1), default=7, metavar="N", help="rounds (default: 7)")
-    _add_screen_options(parser)
 
     def measure(options: argparse.Namespace, console: Console) -> Report:
         from benchmarks.archive import Wanted
@@ -153,7 +157,7 @@ def _add_compare(commands: argparse._SubParsersAction[Any]) -> Added:
             ),
             images=options.images,
             repeats=options.repeats,
-            options=options.screen,
+            options=options.screen_options,
             notify=console.bar,
         )
 
@@ -170,10 +174,6 @@ def _add_archive(parser: argparse.ArgumentParser, *, files: int, others: int) ->
 
 def _add_kinds(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kinds", type=_kinds, default=(), metavar="KIND,...", help="kinds of files (default: all)")
-
-
-def _add_screen_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("screen", nargs="*", metavar="-- OPTION", default=(), help=argparse.SUPPRESS)
 
 
 def _checkout(text: str) -> Path:

@@ -193,9 +193,8 @@ def compare_runs(
         No further round begins when this many seconds are over.
     """
     began_s = time.monotonic()
-    results = Results(
-        archive=archive, absent={one.name: one.unavailable_reason for one in contestants if one.unavailable_reason}
-    )
+    absent = {one.name: one.unavailable_reason for one in contestants if one.unavailable_reason}
+    results = Results(archive=archive, absent=absent)
     first = sorted(archive.first_folder.iterdir())
     with contextlib.ExitStack() as ends:
         opened_ones = []
@@ -214,10 +213,15 @@ def compare_runs(
             _mixed(_remaining(opened_ones, results), archive, results)
             between()
         notify("measuring memory")
-        for opened in _remaining(opened_ones, results):
-            with _excluding(results, opened.contestant):
-                results.peak_mb[opened.contestant.name] = opened.peak_mb(_largest(archive), folder=archive.mixed_folder)
+        _measure_memory(_remaining(opened_ones, results), archive, results)
     return results
+
+
+def _measure_memory(opened_ones: Sequence[Opened], archive: Archive, results: Results) -> None:
+    largest = _largest(archive)
+    for opened in opened_ones:
+        with _excluding(results, opened.contestant):
+            results.peak_mb[opened.contestant.name] = opened.peak_mb(largest, folder=archive.mixed_folder)
 
 
 def _remaining(opened_ones: Sequence[Opened], results: Results) -> list[Opened]:

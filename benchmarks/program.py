@@ -1,4 +1,4 @@
-"""The program itself as a contestant: a real run over a folder, and a start as a person starts it.
+"""The program itself as a contestant: a real run over a folder, in a process of its own.
 
 Every run has fresh decoding processes, a fresh engine and a fresh database. Before the time begins all of them are
 ready, every decoder has read one image of each kind, and one run has been through these images: the scripts that the
@@ -110,26 +110,6 @@ def _warm_up(decoders: DecoderPool, refs: Sequence[ImageRef], model: Model, size
 
 
 _MAKING_S: Final = 600.0
-
-
-def time_first_result(arguments: Sequence[str], folder: Path) -> float | None:
-    """Seconds from starting the program with `arguments` and the folder to its first line; None if it gives none.
-
-    The program keeps nothing: its user data are in a folder that is removed.
-    """
-    with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as home:
-        began_s = time.perf_counter()
-        with subprocess.Popen(
-            program_command(*arguments, str(folder)),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "FIELDRAY_HOME": home},
-        ) as process:
-            assert process.stdout
-            line = process.stdout.readline()
-            seconds = time.perf_counter() - began_s
-            process.stdout.read()
-    return seconds if line else None
 
 
 def make_float_file(spec: InputSpec) -> bytes | str:

@@ -119,7 +119,7 @@ class Page:
     paths: tuple[str, ...]
 
 
-def plan_page(subject: str, *, command: str, paths: Sequence[str], folder: Path = PAGES) -> Page:
+def plan_page(subject: str, *, command: str, paths: Sequence[str], folder: Path = PAGES, root: Path = CHECKOUT) -> Page:
     """Check before the measurement that a page can be written after it.
 
     Raises
@@ -131,9 +131,9 @@ def plan_page(subject: str, *, command: str, paths: Sequence[str], folder: Path 
     path = folder / f"{datetime.now(UTC).date().isoformat()}-{subject}.md"
     if path.exists():
         raise PageRefused(f"{path} exists: name another subject (--page SUBJECT)")
-    if changed := _git("status", "--porcelain", "--", *paths):
+    if changed := _git(root, "status", "--porcelain", "--", *paths):
         raise PageRefused(f"commit these changes first, a page names the commit it measured:\n{changed}")
-    return Page(path=path, commit=_git("rev-parse", "--short=12", "HEAD"), command=command, paths=tuple(paths))
+    return Page(path=path, commit=_git(root, "rev-parse", "--short=12", "HEAD"), command=command, paths=tuple(paths))
 
 
 def write_page(report: Report, page: Page) -> tuple[Path, ...]:
@@ -182,9 +182,9 @@ def _row(cells: Sequence[str]) -> str:
     return "| " + " | ".join(str(escape(cell)).replace("|", "\\|") for cell in cells) + " |"
 
 
-def _git(*arguments: str) -> str:
+def _git(root: Path, *arguments: str) -> str:
     try:
-        done = subprocess.run(["git", *arguments], cwd=CHECKOUT, capture_output=True, text=True, check=True)
+        done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
         raise PageRefused(f"a page needs the Git repository of the checkout: {error}") from error
     return done.stdout.strip()

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from benchmarks.processes import CHECKOUT, MemoryWatch, cpu_s
 from fieldray.bench.report import Points, Report, Table
@@ -82,24 +82,13 @@ def screen_once(
         The program ended with a code that does not stand for results.
     """
     arguments = ["screen", str(folder), "--json", "-", "--fresh", "--device", "cpu", *options]
-    app = checkout / "app"
-    command = python_command("fieldray.__main__", *arguments, folders=(app,))
-    with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as home, tempfile.TemporaryFile("w+") as said:
-        # Older programs start their children by `python -m`, which takes the package from PYTHONPATH.
-        environment = {**os.environ, "FIELDRAY_HOME": home, "PYTHONPATH": str(app)}
+    with tempfile.TemporaryFile("w+") as said:
         before_s, began_s = cpu_s(os.getpid()), time.perf_counter()
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, env=environment, cwd=home) as process:
-            watch = MemoryWatch(process.pid)
-            if is_watched:
-                watch.start()
-            assert process.stdout
-            lines = [(time.perf_counter(), line) for line in process.stdout]
+        code, lines, watch = _run(arguments, checkout / "app", said, is_watched=is_watched)
         total_s, after_s = time.perf_counter() - began_s, cpu_s(os.getpid())
-        if is_watched:
-            watch.stop()
         said.seek(0)
-        if process.returncode not in _COUNTED or not lines:
-            raise ScreeningFailed(f"fieldray screen ended with {process.returncode}: {said.read().strip()}")
+        if code not in _COUNTED or not lines:
+            raise ScreeningFailed(f"fieldray screen ended with {code}: {said.read().strip()}")
     return Screening(
         images=len(lines),
         first_s=lines[0][0] - began_s,
@@ -111,6 +100,25 @@ def screen_once(
         processes=watch.processes,
         outcomes=dict(_outcome(line) for _, line in lines),
     )
+
+
+def _run(
+    arguments: Sequence[str], app: Path, said: IO[str], *, is_watched: bool
+) -> tuple[int, list[tuple[float, bytes]], MemoryWatch]:
+    """Run the program of `app`: its exit code, its lines with the time each came, and the watch, stopped."""
+    command = python_command("fieldray.__main__", *arguments, folders=(app,))
+    with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as home:
+        # Older programs start their children by `python -m`, which takes the package from PYTHONPATH.
+        environment = {**os.environ, "FIELDRAY_HOME": home, "PYTHONPATH": str(app)}
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, env=environment) as process:
+            watch = MemoryWatch(process.pid)
+            if is_watched:
+                watch.start()
+            assert process.stdout
+            lines = [(time.perf_counter(), line) for line in process.stdout]
+        if is_watched:
+            watch.stop()
+    return process.returncode, lines, watch
 
 
 def _outcome(line: bytes) -> tuple[str, tuple[str, str]]:
@@ -174,6 +182,11 @@ def screening_report(
         for count in counts:
             notify(f"{count} images")
             runs.append(screen_once(fill(root / str(count), sources, count), options, is_watched=True))
+    whose = f"{len(sources)} files of {source}" if source else f"{len(sources)} synthetic studies"
+    return _report(runs, first_s, whose)
+
+
+def _report(runs: Sequence[Screening], first_s: Sequence[float], whose: str) -> Report:
     rows = tuple(
         (
             str(run.images),
@@ -187,13 +200,12 @@ def screening_report(
     )
     columns = ("images", "seconds", "images / s", "peak PSS, MB", "peak RSS, MB", "processes")
     start = f"Start to first result: median {statistics.median(first_s):.2f} s, worst {max(first_s):.2f} s."
-    whose = f"{len(sources)} files of {source}" if source else f"{len(sources)} synthetic studies"
     note = f"Run on {whose}, repeated under further names. Memory was sampled during the long runs."
     return Report(
         kind="screening",
         title="Fieldray: screening as a person starts it",
         blocks=(Table("Long runs", columns, rows), Points("Starts", (start,)), Points("How it was measured", (note,))),
-        data={"first_result_s": first_s, "runs": [{**asdict(run), "outcomes": None} for run in runs]},
+        data={"first_result_s": list(first_s), "runs": [{**asdict(run), "outcomes": None} for run in runs]},
     )
 
 

@@ -18,8 +18,8 @@ VERSION: Final = "0.1.0"
 _PACKAGE: Final = Path(__file__).resolve().parent
 # Importing a package fixes where its modules come from.
 _BEGIN: Final = (
-    "import sys; from importlib import import_module; module = sys.argv.pop(1); count = int(sys.argv.pop(1)); "
-    "sys.path[:0] = sys.argv[1 : 1 + count]; del sys.argv[1 : 1 + count]; "
+    "import sys; from importlib import import_module; count = int(sys.argv.pop(1)); "
+    "sys.path[:0] = sys.argv[1 : 1 + count]; del sys.argv[1 : 1 + count]; module = sys.argv.pop(1); "
     "import fieldray; import_module(module.partition('.')[0]); "
     "sys.path += sys.path[:count]; del sys.path[:count]; sys.exit(import_module(module).main())"
 )
@@ -110,5 +110,5 @@ def python_command(module: str, *arguments: str, folders: Sequence[Path] = (_PAC
         Where `fieldray` is, and the top-level package of `module` if that is another one (`benchmarks`).
     """
     utf8 = ["-X", "utf8"] if sys.flags.utf8_mode else []  # file names have to mean the same bytes there
-    begin = [sys.executable, "-I", *utf8, "-c", _BEGIN, module, str(len(folders)), *map(str, folders)]
-    return [*begin, *arguments]
+    places = [str(len(folders)), *map(str, folders)]
+    return [sys.executable, "-I", *utf8, "-c", _BEGIN, *places, module, *arguments]

@@ -24,6 +24,7 @@ from fieldray.inference.coral.status import CoralStatus
 from fieldray.inference.engine import Engine
 from fieldray.inference.runtime import RUNTIMES
 from fieldray.packs.library import PackLibrary
+from fieldray.paths import VERSION
 from fieldray.reasons import Reason, reason
 
 # import name: package name
@@ -61,7 +62,7 @@ class SoftwareFacts:
 def software_facts() -> SoftwareFacts:
     """Ask the packages' own records; nothing is imported."""
     return SoftwareFacts(
-        program=metadata.version("fieldray"),
+        program=VERSION,
         python=platform.python_version(),
         versions={name: _version(name, installed_as) for name, installed_as in _LIBRARIES.items()},
         runtimes=tuple(name for name in RUNTIMES if _is_installed(name)),
