@@ -20,11 +20,11 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+from pydicom.pixels import get_decoder
 
 from benchmarks.image_files import KINDS, GreyImage, ImageKind, enlarged, read_image, write_image
 from fieldray.domain.study import ImageRef
 from fieldray.errors import InputProblem
-from fieldray.imaging import turbo
 from fieldray.imaging.discover import discover
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.inference.cores import usable_cores
@@ -37,6 +37,7 @@ _MOST_SOURCES: Final = 24
 _NAMES: Final = 96
 _FEWEST_TIMES, _MOST_TIMES = 4, 16
 _WARM_UP_MEGAPIXELS: Final = 1.0
+_OWN_PLUGINS: Final = frozenset({"libjpeg-turbo"})  # those the program adds to pydicom
 
 Notify = Callable[[str], None]
 MakeImage = Callable[[float, int], GreyImage]
@@ -114,12 +115,37 @@ class Wanted:
         return tuple(round(1 + (_SIZES - 1) * (index + 0.5) / count) for index in range(count))
 
 
-def make_archive(root: Path, wanted: Wanted, *, source: Path | None, notify: Notify) -> Archive:
-    """Write the archive of images from `source`, enlarged; without it, drawn. Kinds no script can read are left out.
+def make_archive(
+    root: Path,
+    wanted: Wanted,
+    *,
+    source: Path | None,
+    notify: Notify,
+    is_readable: Callable[[ImageKind], bool] | None = None,
+) -> Archive:
+    """Write the archive.
 
-    Raises OSError; UsageProblem (nothing_to_screen) for a folder that does not exist.
+    Parameters
+    ----------
+    root
+        A folder that does not exist yet.
+    wanted
+        What to make.
+    source
+        Images to enlarge; without it they are drawn.
+    notify
+        Hears what is being done.
+    is_readable
+        Which kinds are made; those that scripts can read (`is_read_by_scripts`) if not given.
+
+    Raises
+    ------
+    OSError
+    UsageProblem
+        `source` does not exist (nothing_to_screen).
     """
-    kinds = [kind for name, kind in KINDS.items() if wanted.count(name) and is_read_by_scripts(kind)]
+    is_readable = is_readable or is_read_by_scripts
+    kinds = [kind for name, kind in KINDS.items() if wanted.count(name) and is_readable(kind)]
     files: dict[str, list[ImageFile]] = {kind.name: [] for kind in kinds}
     images = _images(source)
     most = max(max(wanted.numbers(kind.name)) for kind in kinds)
@@ -140,7 +166,7 @@ def is_read_by_scripts(kind: ImageKind) -> bool:
     """Whether pydicom alone, which the usual scripts use, has a decoder for this kind here."""
     if kind.syntax is None or not kind.syntax.is_encapsulated:
         return True
-    return turbo.has_other_decoder(kind.syntax)
+    return bool(set(get_decoder(kind.syntax).available_plugins) - _OWN_PLUGINS)
 
 
 def _write(kind: ImageKind, *, root: Path, image: GreyImage, number: int) -> ImageFile:

@@ -7,6 +7,7 @@ clock's time is, so the spread over the rounds stands beside every median.
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -114,7 +115,8 @@ def compare_on_archive(
     """
     with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as root:
         archive = make_archive(Path(root) / "archive", wanted, source=source, notify=notify)
-        files = [file.path for kind in zip(*archive.files.values(), strict=False) for file in kind]
+        in_turn = itertools.zip_longest(*archive.files.values())  # as mixed as in an archive of many sources
+        files = [file.path for row in in_turn for file in row if file]
         folder = fill(Path(root) / "images", files, max(images, len(files)))
         found = compare_checkouts(
             lambda folder: screen_once(folder, options, checkout=old),

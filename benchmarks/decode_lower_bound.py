@@ -24,8 +24,11 @@ from pydicom import dcmread
 from pydicom.encaps import get_frame
 from pydicom.pixels import get_decoder
 from pydicom.uid import (
+    HTJ2K,
     DeflatedExplicitVRLittleEndian,
     ExplicitVRBigEndian,
+    HTJ2KLossless,
+    HTJ2KLosslessRPCL,
     JPEG2000TransferSyntaxes,
     JPEGBaseline8Bit,
     JPEGLSTransferSyntaxes,
@@ -33,12 +36,12 @@ from pydicom.uid import (
 )
 
 from fieldray.domain.model import InputSpec
-from fieldray.imaging.dicom_codecs import HIGH_THROUGHPUT
 from fieldray.imaging.reduction import JPEG_REDUCTIONS, WAVELET_COVER, TargetSize, largest_reduction, target_size
 from fieldray.processes.wire import Message
 
 Values = NDArray[Any]
 Decode = Callable[[bytes, "PixelLocation"], Values]
+_HTJ2K: Final = frozenset({HTJ2KLossless, HTJ2KLosslessRPCL, HTJ2K})
 _HOPELESS: Final = 1.5  # multiple of the fastest decoder's time; slower ones are not tried on every file
 
 
@@ -140,7 +143,7 @@ def decoders(location: PixelLocation) -> Mapping[str, Decode]:
     if location.form in _OF_FORM:
         return _OF_FORM[location.form]()
     if location.syntax in JPEG2000TransferSyntaxes:
-        openjph = {"OpenJPH, reduced": _fast_wavelets} if location.syntax in HIGH_THROUGHPUT else {}
+        openjph = {"OpenJPH, reduced": _fast_wavelets} if location.syntax in _HTJ2K else {}
         return {"Pillow, reduced": _wavelets, **openjph}
     names = get_decoder(cast("Any", location.syntax)).available_plugins
     plugins = {name: functools.partial(_by_plugin, plugin=name) for name in names}

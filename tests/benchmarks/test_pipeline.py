@@ -6,14 +6,13 @@ import io
 import json
 from dataclasses import asdict
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from benchmarks import pipeline_report as names
-from benchmarks.archive import OTHERS, USUAL, Archive, ImageFile, Wanted, make_archive
+from benchmarks.archive import OTHERS, USUAL, Archive, ImageFile, Wanted, is_read_by_scripts, make_archive
 from benchmarks.command_line import run
 from benchmarks.contestants import MIXED, Contestant, ContestantFailed, Results, Run, compare_runs, together
 from benchmarks.decode_lower_bound import DecodeLowerBound, decoders, locate, reduced
@@ -27,7 +26,6 @@ from fieldray.bench.report import Table
 from fieldray.commands.console import Console
 from fieldray.domain.model import InputSpec
 from fieldray.domain.study import ImageRef
-from fieldray.imaging import turbo
 from fieldray.imaging.decode import decode
 from fieldray.imaging.reduction import TargetSize
 from fieldray.processes.wire import Message
@@ -300,9 +298,13 @@ def test_file_facts() -> None:
     assert ImageFile(path=Path("a"), kind="PNG", pixels=1).kind == "PNG"
 
 
-def test_what_the_usual_scripts_cannot_read_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = SimpleNamespace(available_plugins=("libjpeg-turbo",))
-    monkeypatch.setattr(turbo, "get_decoder", lambda _: own)
+def test_what_the_usual_scripts_cannot_read_is_left_out(tmp_path: Path) -> None:
     wanted = Wanted(files=2, others=1, megapixels=(0.02, 0.02), kinds=("PNG", "lossless JPEG"))
-    made = make_archive(tmp_path / "made", wanted, source=None, notify=lambda _: None)
+    made = make_archive(
+        tmp_path / "made", wanted, source=None, notify=lambda _: None, is_readable=lambda kind: kind.syntax is None
+    )
     assert set(made.files) == {"PNG"} and len(list(made.first_folder.iterdir())) == 1
+
+
+def test_scripts_read_what_pydicom_has_a_decoder_for() -> None:
+    assert all(is_read_by_scripts(KINDS[name]) for name in USUAL)

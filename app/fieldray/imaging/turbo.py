@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import imagecodecs
 from numpy.typing import NDArray
-from pydicom.pixels import get_decoder
 from pydicom.pixels.decoders.base import DecodeRunner
 from pydicom.uid import UID, JPEGLossless, JPEGLosslessSV1
 
@@ -40,11 +39,6 @@ def decode_jpeg(frame: bytes) -> NDArray[Any]:
 def is_available(_syntax: UID) -> bool:
     """Always: the program cannot be without it."""
     return True
-
-
-def has_other_decoder(syntax: UID) -> bool:
-    """Whether pydicom has a decoder of its own for a compressed transfer syntax on this computer."""
-    return bool(set(get_decoder(syntax).available_plugins) - {PLUGIN})
 
 
 def decode_frame(frame: bytes, runner: DecodeRunner) -> bytes:
