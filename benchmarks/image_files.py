@@ -154,7 +154,7 @@ def save_dicom(dataset: Dataset, path: Path, transfer_syntax: UID) -> None:
     """Write an uncompressed little-endian data set in this transfer syntax; the data set is changed.
 
     JPEG baseline takes 8-bit pixels only. Raises OSError, ValueError for what an encoder refuses, and ImportError
-    where none is at hand.
+    where none is installed.
     """
     if transfer_syntax in _COMPRESSION:
         with _encoding:

@@ -242,7 +242,7 @@ def _notes(measured: PipelineRun) -> Iterator[str]:
         "of each kind."
     )
     yield (
-        "The limit is the CPU time of the fastest decoder at hand for each file, reduced where possible, and of one "
+        "The limit is the CPU time of the fastest installed decoder for each file, reduced where possible, and of one "
         "network with one thread, shared by all cores."
     )
     for name, detail in results.details.items():

@@ -1,4 +1,4 @@
-"""Looking at this computer for real: software, places, and one image screened."""
+"""Inspecting this computer for real: software, storage, and one image screened."""
 
 from __future__ import annotations
 
