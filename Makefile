@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: run test check tflite faults attack offline-proof installer smoke clean
+.PHONY: run test check tflite faults attack bench offline-proof installer smoke clean
 
 run: $(STAMP)                 ## screen synthetic studies with the shipped pack, then show them
 	$(BIN)/fieldray demo
@@ -30,6 +30,9 @@ faults: $(STAMP)              ## a thousand fault_events with the stick's test d
 attack: $(STAMP)              ## all that was once tried against the program, a line a case; figures in build/attack.json
 	$(BIN)/python tests/attack/run_attack.py
 
+bench: $(STAMP)               ## from files to scores, compared with the usual scripts; JSON and a page in build/bench
+	$(BIN)/python -m benchmarks pipeline --out build/bench
+
 installer:                    ## the installers this machine can build, into build/dist
 	$(PYTHON) installer/build.py
 
@@ -39,11 +42,12 @@ smoke:                        ## try them in a root of their own, without Python
 offline-proof: $(STAMP)       ## watch every socket the program asks for, and let it work without any network (Linux)
 	$(BIN)/python tools/prove_offline.py --out build/offline.json
 
-check: $(STAMP)               ## lint, format, types, import contracts
+check: $(STAMP)               ## lint, format, types, import contracts, dead code
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/dead_code.py
 
 $(STAMP): pyproject.toml
 	bash tools/system_packages.sh

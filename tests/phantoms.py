@@ -1,7 +1,7 @@
 """Synthetic images as files of every kind, and files that are wrong in every way we know.
 
 Encoders are at hand for all transfer syntaxes but High-Throughput JPEG 2000, which needs a package of its own
-(`imaging.image_files`), and JPEG XL; those are tested on real files where the data folder is there.
+(`benchmarks.image_files`), and JPEG XL; those are tested on real files where the data folder is there.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from pydicom.uid import (
     RLELossless,
 )
 
-from fieldray.imaging.image_files import put_frame, save_dicom
+from benchmarks.image_files import put_frame, save_dicom
 from fieldray.imaging.synthetic import chest_phantom, image_dataset
 from jpeg12 import encode_jpeg12
 

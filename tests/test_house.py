@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import pkgutil
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,13 +13,16 @@ from pathlib import Path
 
 import pytest
 
+import benchmarks
 import fieldray
 from fieldray.imaging.synthetic import write_studies
 from program import write_images
 from tiny_packs import fingerprint, write_tiny_pack
 
 PACKAGE = Path(fieldray.__file__).parent
-MODULES = sorted(PACKAGE.rglob("*.py"))
+BENCHMARKS = Path(benchmarks.__file__).parent
+ROOT = BENCHMARKS.parent
+MODULES = sorted([*PACKAGE.rglob("*.py"), *BENCHMARKS.rglob("*.py")])
 LONGEST_MODULE, LONGEST_FUNCTION = 400, 50
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "manager", "managers", "common", "misc"}
 
@@ -45,7 +49,7 @@ def functions() -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
     for path in MODULES:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                yield f"{path.relative_to(PACKAGE)}:{node.lineno} {node.name}", node
+                yield f"{path.relative_to(ROOT)}:{node.lineno} {node.name}", node
 
 
 def test_the_package_was_found() -> None:
@@ -53,10 +57,17 @@ def test_the_package_was_found() -> None:
 
 
 def test_modules_and_functions_are_short() -> None:
-    lengths = {str(path.relative_to(PACKAGE)): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
     assert {name: length for name, length in lengths.items() if length > LONGEST_MODULE} == {}
     spans = {name: (node.end_lineno or 0) - node.lineno + 1 for name, node in functions()}
     assert {name: span for name, span in spans.items() if span > LONGEST_FUNCTION} == {}
+
+
+def test_nobody_imports_the_benchmarks_or_names_a_service_of_theirs() -> None:
+    """They measure the program from outside; what clinics install works without them."""
+    named = re.compile(r"^\s*(from|import) benchmarks\b|[\"']benchmarks\.", re.MULTILINE)
+    assert [path for path in PACKAGE.rglob("*.py") if named.search(path.read_text(encoding="utf-8"))] == []
+    assert named.search('import_module("benchmarks.program")') and named.search("from benchmarks import archive")
 
 
 def test_names_say_what_a_module_is_for() -> None:
@@ -70,7 +81,7 @@ def test_package_files_are_empty() -> None:
 
 def test_nobody_prints() -> None:
     calls = [
-        f"{path.relative_to(PACKAGE)}:{node.lineno}"
+        f"{path.relative_to(ROOT)}:{node.lineno}"
         for path in MODULES
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
@@ -87,7 +98,7 @@ def test_public_functions_are_described() -> None:
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             is_public = isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
             if is_public and not ast.get_docstring(node):
-                bare.append(f"{path.relative_to(PACKAGE)}:{node.lineno} {node.name}")
+                bare.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}")
     assert bare == []
 
 

@@ -34,19 +34,37 @@ CANCELLED: Final = 130
 _AGAIN_S: Final = 0.05
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
     """What is wrong with the arguments is told with them in it, as everything on the console: in one line."""
 
     def error(self, message: str) -> NoReturn:
         super().error(visible(message))
 
 
-def run(arguments: Sequence[str], *, open_window: OpenWindow | None = None, console: Console | None = None) -> int:
-    """Run one command; the exit code. `open_window` shows the window with paths to screen, where there is one."""
+def run(
+    arguments: Sequence[str],
+    *,
+    open_window: OpenWindow | None = None,
+    console: Console | None = None,
+    parser: argparse.ArgumentParser | None = None,
+) -> int:
+    """Run one command; the exit code.
+
+    Parameters
+    ----------
+    arguments
+        The command line without the program's name.
+    open_window
+        Shows the window with paths to screen, where there is one.
+    console
+        Where the command prints; the system's streams without it.
+    parser
+        Another program's commands (the benchmarks have some); these of `fieldray` without it.
+    """
     console = console or system_console()
     with _cancelled_by_signals() as signals:
         try:
-            return _perform(_parser(open_window).parse_args(arguments), console, signals)
+            return _perform((parser or _parser(open_window)).parse_args(arguments), console, signals)
         except SystemExit as stop:  # help was printed, or a usage error
             return int(stop.code or 0)
         except KeyboardInterrupt:
@@ -94,7 +112,7 @@ def _check_outputs(options: argparse.Namespace) -> None:
 
 
 def _parser(open_window: OpenWindow | None) -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="fieldray",
         description="Screen chest X-rays offline. Research use only. Not for diagnostic use.",
         epilog="Without arguments the window opens.",

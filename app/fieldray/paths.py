@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -15,10 +16,12 @@ APP_NAME: Final = "fieldray"
 # The installed package knows it too, but asking takes longer than anything else a run begins with.
 VERSION: Final = "0.1.0"
 _PACKAGE: Final = Path(__file__).resolve().parent
-# Importing the package fixes where its modules come from.
+# Importing a package fixes where its modules come from.
 _BEGIN: Final = (
-    "import sys; sys.path.insert(0, sys.argv.pop(1)); import fieldray; sys.path.append(sys.path.pop(0)); "
-    "from importlib import import_module; sys.exit(import_module(sys.argv.pop(1)).main())"
+    "import sys; from importlib import import_module; count = int(sys.argv.pop(1)); "
+    "sys.path[:0] = sys.argv[1 : 1 + count]; del sys.argv[1 : 1 + count]; module = sys.argv.pop(1); "
+    "import fieldray; import_module(module.partition('.')[0]); "
+    "sys.path += sys.path[:count]; del sys.path[:count]; sys.exit(import_module(module).main())"
 )
 
 
@@ -88,7 +91,7 @@ def program_command(*arguments: str) -> list[str]:
     return [sys.executable, *arguments] if frozen else python_command("fieldray.__main__", *arguments)
 
 
-def python_command(module: str, *arguments: str) -> list[str]:
+def python_command(module: str, *arguments: str, folders: Sequence[Path] = (_PACKAGE.parent,)) -> list[str]:
     """The command that runs `main()` of a module of this very package in a Python of its own: the only way to one.
 
     That Python is isolated (-I): neither the current directory, where images and pack folders of others lie, nor
@@ -96,6 +99,16 @@ def python_command(module: str, *arguments: str) -> list[str]:
     where this process has it, whatever else is installed under that name; that folder comes last for everything else,
     so that dependencies beside the package are found (`pip install --user` and `--target`, which -I knows nothing
     of), and nothing there can take the place of a module of the standard library.
+
+    Parameters
+    ----------
+    module
+        Its full name.
+    arguments
+        What `main()` finds in `sys.argv` after the program's name.
+    folders
+        Where `fieldray` is, and the top-level package of `module` if that is another one (`benchmarks`).
     """
     utf8 = ["-X", "utf8"] if sys.flags.utf8_mode else []  # file names have to mean the same bytes there
-    return [sys.executable, "-I", *utf8, "-c", _BEGIN, str(_PACKAGE.parent), module, *arguments]
+    places = [str(len(folders)), *map(str, folders)]
+    return [sys.executable, "-I", *utf8, "-c", _BEGIN, *places, module, *arguments]

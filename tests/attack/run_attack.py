@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the benchmarks write files of every kind
 
 from attack.runner import exit_code, figures, program_command, try_all
 from attack.table import CASES

@@ -8,14 +8,13 @@ import pytest
 
 from faults.double import DoubleEdgeTpu
 from faults.edgetpu_models import edgetpu_model
-from fieldray.bench.benchmark_case import BenchmarkCase, time_network, usable
-from fieldray.bench.images import LoadedImage
+from fieldray.bench.benchmark_case import BenchmarkCase, LoadedImage, time_network, usable
 from fieldray.domain.study import ImageRef
 from fieldray.inference.coral.backend import edgetpu_kind
 from tiny_models import tiny_inputs
 
 
-def subject(edgetpu: DoubleEdgeTpu) -> BenchmarkCase:
+def case(edgetpu: DoubleEdgeTpu) -> BenchmarkCase:
     kind = edgetpu_kind(libraries=(str(edgetpu.library),), find=edgetpu.find, budget_s=None)
     return BenchmarkCase(name="edgetpu", model=edgetpu_model(), kind=kind)
 
@@ -28,7 +27,7 @@ def test_the_edgetpu_is_measured_from_its_first_image(edgetpu: DoubleEdgeTpu) ->
     edgetpu.plug()
     # the double fails at its fourth invocation: three images only run if nothing was run before them
     edgetpu.order(invoke="fail", after=3)
-    on_edgetpu = subject(edgetpu)
+    on_edgetpu = case(edgetpu)
     assert len(time_network(on_edgetpu, images(), count=3)) == 3
     assert any("Edge TPU runtime" in detail for detail in on_edgetpu.details)
 
@@ -37,6 +36,6 @@ def test_the_edgetpu_is_measured_from_its_first_image(edgetpu: DoubleEdgeTpu) ->
 def test_it_is_measured_only_where_it_is(edgetpu: DoubleEdgeTpu, is_plugged: bool) -> None:
     if is_plugged:
         edgetpu.plug()
-    subjects, problems = usable([subject(edgetpu)])
-    assert bool(subjects) is is_plugged
+    cases, problems = usable([case(edgetpu)])
+    assert bool(cases) is is_plugged
     assert [why.code for why in problems.values()] == ([] if is_plugged else ["edgetpu_not_here"])

@@ -104,9 +104,7 @@ STARTS_PROGRAMS = {
     "fieldray.starting": "the installed window, which begins with the guard",
     "fieldray.adaptation.compile": "the compiler the user installed",
     "fieldray.inference.coral.usb": "ioreg, of the system",
-    "fieldray.bench.contest.program": "this program itself, which begins with the guard",
-    "fieldray.bench.machine_macos": "sysctl and pmset, of the system",
-    "fieldray.bench.machine_windows": "powercfg, of the system",
+    "fieldray.bench.machine": "sysctl, pmset and powercfg, of the system",
 }
 # By library, by Qt (also opening a page or a file), or by the os module.
 WAYS_TO_START = re.compile(

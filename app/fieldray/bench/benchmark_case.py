@@ -1,4 +1,4 @@
-"""What is measured: a model on a backend, run in a way; each repetition in a process of its own."""
+"""What is measured: a model on a backend with its images, and how it is timed; every repetition has a fresh process."""
 
 from __future__ import annotations
 
@@ -7,21 +7,75 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
 
-from fieldray.bench.images import LoadedImage
-from fieldray.domain.model import Model
-from fieldray.errors import BackendProblem
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray.domain.model import InputSpec, Model
+from fieldray.domain.study import ImageRef
+from fieldray.errors import BackendProblem, UsageProblem
+from fieldray.imaging.discover import discover
 from fieldray.imaging.pool import DecoderPool
+from fieldray.imaging.synthetic import write_studies
 from fieldray.inference.backend import Backend, BackendKind, BackendOptions, system_kinds
 from fieldray.processes.priority import Priority, give_priority
 from fieldray.reasons import Reason, reason
 
+MOST_IMAGES: Final = 24  # different ones; a longer measurement repeats them
+_TIMEOUT_S: Final = 60.0
+_MEMORY_MB: Final = 2048
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class LoadedImage:
+    """Where an image is, and the network's input made from it: (height, width, channels) uint8."""
+
+    ref: ImageRef
+    values: NDArray[np.uint8]
+
+
+def one_decoder() -> DecoderPool:
+    """One fresh decoding process."""
+    return DecoderPool(1, timeout_s=_TIMEOUT_S, memory_limit_mb=_MEMORY_MB)
+
+
+def find_images(folder: Path | None, *, count: int, drawn_in: Path) -> tuple[ImageRef, ...]:
+    """Up to `count` images of a folder; without a folder they are drawn into `drawn_in`.
+
+    Raises UsageProblem (nothing_to_screen) if the folder does not exist.
+    """
+    if folder is None:
+        write_studies(drawn_in, count=count)
+    wanted = (ref for ref in discover([folder or drawn_in]) if ref.problem is None)
+    return tuple(itertools.islice(wanted, count))
+
+
+def read_images(refs: Sequence[ImageRef], spec: InputSpec, decoders: DecoderPool) -> tuple[LoadedImage, ...]:
+    """The readable ones, prepared for a network. Raises UsageProblem (nothing_to_measure) if none can."""
+    results = ((ref, decoders.read(ref, spec).tensor) for ref in refs)
+    images = tuple(LoadedImage(ref, tensor.values[0]) for ref, tensor in results if tensor)
+    if not images:
+        raise UsageProblem(reason("nothing_to_measure"))
+    return images
+
+
 Decoders = Callable[[], DecoderPool]
+Notify = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """`repeats` fresh processes with `images` images each."""
+
+    repeats: int
+    images: int
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class BenchmarkCase:
-    """`name` tells it from the others of one study; `details` collects what its backends say they are."""
+    """A model on a backend. `name` is unique within a study; `details` collects what its backends say they are."""
 
     name: str
     model: Model
@@ -53,29 +107,29 @@ def on_every_backend(model: Model, *, threads: int) -> tuple[BenchmarkCase, ...]
     return tuple(BenchmarkCase(name=f"{model.pack_name} on {kind.name}", model=model, kind=kind) for kind in kinds)
 
 
-def usable(subjects: Sequence[BenchmarkCase]) -> tuple[tuple[BenchmarkCase, ...], dict[str, Reason]]:
-    """Those that can be opened here and now, and why the others cannot, by name."""
+def usable(cases: Sequence[BenchmarkCase]) -> tuple[tuple[BenchmarkCase, ...], dict[str, Reason]]:
+    """The cases that can be opened now, and by name why the others cannot."""
     found, problems = [], {}
-    for subject in subjects:
+    for case in cases:
         try:
-            with subject.opened():
-                found.append(subject)
+            with case.opened():
+                found.append(case)
         except BackendProblem as problem:
-            problems[subject.name] = problem.reason
+            problems[case.name] = problem.reason
     return tuple(found), problems
 
 
-def time_network(subject: BenchmarkCase, images: Sequence[LoadedImage], *, count: int) -> list[float]:
-    """Milliseconds of the network alone for `count` images, from the first one of a fresh process on.
+def time_network(case: BenchmarkCase, images: Sequence[LoadedImage], *, count: int) -> list[float]:
+    """Milliseconds of the network alone for `count` images, beginning with the first one of a fresh process.
 
     Raises BackendProblem.
     """
-    with subject.opened() as backend:
+    with case.opened() as backend:
         return time_images(backend, images, count=count)
 
 
 def time_images(backend: Backend, images: Sequence[LoadedImage], *, count: int, least_s: float = 0.0) -> list[float]:
-    """Milliseconds of the network alone, one image after another: `count` of them, more if `least_s` is not over."""
+    """Milliseconds of the network alone, one image at a time: `count` images, more until `least_s` seconds are over."""
     until_s = time.perf_counter() + least_s
     times_ms: list[float] = []
     for image in itertools.cycle(images):
@@ -85,29 +139,29 @@ def time_images(backend: Backend, images: Sequence[LoadedImage], *, count: int, 
     return times_ms
 
 
-def time_files(subject: BenchmarkCase, images: Sequence[LoadedImage], *, count: int, decoders: Decoders) -> list[float]:
-    """Milliseconds from file to scores (reading, preprocessing, network), one after another, all processes fresh.
+def time_files(case: BenchmarkCase, images: Sequence[LoadedImage], *, count: int, decoders: Decoders) -> list[float]:
+    """Milliseconds from file to scores (reading, preprocessing, network), one image at a time, in fresh processes.
 
     Raises BackendProblem.
     """
     times_ms = []
-    with decoders() as pool, subject.opened() as backend:
+    with decoders() as pool, case.opened() as backend:
         for image in itertools.islice(itertools.cycle(images), count):
             began_s = time.perf_counter()
-            tensor = pool.read(image.ref, subject.model.manifest.input).tensor
-            # an image that was read before and now is not (pulled drive) still costs the time that it took
+            tensor = pool.read(image.ref, case.model.manifest.input).tensor
+            # an image that can no longer be read (a drive was unplugged) still costs its time
             backend.run([tensor.values[0] if tensor else image.values])
             times_ms.append((time.perf_counter() - began_s) * 1000)
     return times_ms
 
 
-def time_stream(subject: BenchmarkCase, images: Sequence[LoadedImage], *, count: int) -> list[float]:
-    """Milliseconds an image when the backend gets as many at once as it takes, `count` times, messages included.
+def time_stream(case: BenchmarkCase, images: Sequence[LoadedImage], *, count: int) -> list[float]:
+    """Milliseconds per image in batches as large as the backend takes, `count` batches, messages included.
 
     Raises BackendProblem.
     """
     times_ms: list[float] = []
-    with subject.opened() as backend:
+    with case.opened() as backend:
         values = itertools.cycle([image.values for image in images])
         for _ in range(count):
             batch = list(itertools.islice(values, backend.capacity))

@@ -1,7 +1,7 @@
-"""`bench host`, the measuring: what threads, runtime, number format and Edge TPU are worth on this computer.
+"""`bench host`: what threads, runtime, number format and Edge TPU gain on this computer.
 
-Method 3 of the dissertation found up to 8.66 times between the best and the worst host. What can be changed by a
-command is measured here, every way against the plainest one in interleaved repetitions; the rest is only told.
+Method 3 of the dissertation found a factor of up to 8.66 between the best and the worst host. What a command can
+change is measured here, every variant against the simplest one in interleaved repetitions. The rest is only stated.
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from fieldray.bench.benchmark_case import BenchmarkCase, time_stream
-from fieldray.bench.images import LoadedImage
-from fieldray.bench.measurement import Effort, Notify
+from fieldray.bench.benchmark_case import BenchmarkCase, Effort, LoadedImage, Notify, time_stream
 from fieldray.bench.report import Block, Chart, Points, Series, Table
 from fieldray.bench.timing_statistics import paired_ratio, summarise
 from fieldray.domain.model import Model
@@ -22,26 +20,40 @@ from fieldray.reasons import Reason
 
 BASELINE: Final = "cpu, 1 thread"
 _NOT_MEASURED: Final = (
-    "The USB port of an Edge TPU cannot be changed by a command: plug it into a USB 2 and a USB 3 port and compare two "
-    "runs of bench device.",
-    "The power plan and the governor are the system's: change them, then compare two runs.",
-    "Another operating system needs another installation. The dissertation found up to 8.66 times between hosts, "
-    "system, USB port and clock together.",
+    "The USB port of an Edge TPU cannot be changed by a command: plug it into a USB 2 port, then into a USB 3 port, "
+    "and compare two runs of bench device.",
+    "The power plan and the governor belong to the system: change them, then compare two runs.",
+    "Another operating system needs another installation. The dissertation found a factor of up to 8.66 between "
+    "hosts, from system, USB port and clock together.",
 )
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class HostVariant:
-    """A way to run the model, and milliseconds an image by repetition, messages between processes included."""
+    """One way to run the model, and milliseconds per image by repetition, messages between processes included."""
 
-    subject: BenchmarkCase
+    case: BenchmarkCase
     repetitions: list[list[float]] = field(default_factory=list)
 
 
-def ways(
+def variants(
     model: Model, *, cores: int, runtimes: Sequence[str], float_file: bytes | None, max_clock: bool
 ) -> tuple[BenchmarkCase, ...]:
-    """The plainest way first. `float_file` is the same network in floating point, where there is one."""
+    """The ways to run a model, the simplest one first.
+
+    Parameters
+    ----------
+    model
+        The network to run.
+    cores
+        The largest number of threads.
+    runtimes
+        The installed runtimes, in order of use.
+    float_file
+        The same network in floating point, if there is one.
+    max_clock
+        Whether the Edge TPU runs at its highest clock, too.
+    """
     lean = cpu_kind(runtimes=tuple(runtimes[:1]), cores=1, budget_s=None)
     found = [BenchmarkCase(name=BASELINE, model=model, kind=lean)]
     threads = 2
@@ -50,7 +62,7 @@ def ways(
             BenchmarkCase(name=f"cpu, {threads} threads", model=model, kind=cpu_kind(cores=threads, budget_s=None))
         )
         threads *= 2
-    found.append(BenchmarkCase(name="cpu, as the program arranges it", model=model, kind=cpu_kind()))
+    found.append(BenchmarkCase(name="cpu, threads chosen by the program", model=model, kind=cpu_kind()))
     for name in runtimes[1:]:
         kind = cpu_kind(runtimes=(name,), cores=1, budget_s=None)
         found.append(BenchmarkCase(name=f"cpu, 1 thread, {name}", model=model, kind=kind))
@@ -65,54 +77,54 @@ def ways(
 
 
 def measure(
-    subjects: Sequence[BenchmarkCase], images: Sequence[LoadedImage], effort: Effort, *, notify: Notify
+    cases: Sequence[BenchmarkCase], images: Sequence[LoadedImage], effort: Effort, *, notify: Notify
 ) -> tuple[HostVariant, ...]:
-    """Measure each. Raises BackendProblem."""
-    measured = tuple(HostVariant(subject=subject) for subject in subjects)
+    """Measure every variant. Raises BackendProblem."""
+    measured = tuple(HostVariant(case=case) for case in cases)
     for repetition in range(effort.repeats):
         notify(f"repetition {repetition + 1} of {effort.repeats}")
-        for way in measured:
-            way.repetitions.append(time_stream(way.subject, images, count=effort.images))
+        for variant in measured:
+            variant.repetitions.append(time_stream(variant.case, images, count=effort.images))
     return measured
 
 
-def times_as_fast(way: HostVariant, measured: Sequence[HostVariant]) -> float:
-    """Against the first of `measured`."""
-    return 1 / paired_ratio(way.repetitions, measured[0].repetitions)
+def times_as_fast(variant: HostVariant, measured: Sequence[HostVariant]) -> float:
+    """How many times as fast as the first of `measured`."""
+    return 1 / paired_ratio(variant.repetitions, measured[0].repetitions)
 
 
 def blocks(measured: Sequence[HostVariant], *, problems: Mapping[str, Reason], images: str) -> tuple[Block, ...]:
-    """What each way is worth, as table and picture, and what could not be measured."""
+    """A table and a chart of the gains, and what could not be measured."""
     columns = ("", "images / s", "ms per image", "times as fast", "ran on")
     rows = []
-    for way in measured:
-        summary = summarise(way.repetitions)
-        figures = (f"{summary.fps_avg:.1f}", f"{summary.mean_ms:.2f}", f"{times_as_fast(way, measured):.2f}")
-        rows.append((way.subject.name, *figures, ", ".join(sorted(way.subject.details))))
+    for variant in measured:
+        summary = summarise(variant.repetitions)
+        figures = (f"{summary.fps_avg:.1f}", f"{summary.mean_ms:.2f}", f"{times_as_fast(variant, measured):.2f}")
+        rows.append((variant.case.name, *figures, ", ".join(sorted(variant.case.details))))
     told = [f"Run on {images}, in a fresh process for each repetition."]
     told += [f"{name}: {why.text}" for name, why in problems.items()]
     return (
-        Table(f"What each way of running is worth, against {BASELINE}", columns, tuple(rows)),
+        Table(f"Gain of each variant against {BASELINE}", columns, tuple(rows)),
         Chart(
-            title="Images per second by way of running",
+            title="Images per second by variant",
             kind="bars",
-            x_title="the network and the messages around it, from the third image on",
+            x_title="network and messages between processes, from the third image on",
             y_title="images per second",
             places=("",),
-            series=tuple(Series(way.subject.name, (summarise(way.repetitions).fps_avg,)) for way in measured),
+            series=tuple(Series(variant.case.name, (summarise(variant.repetitions).fps_avg,)) for variant in measured),
         ),
         Points("How it was measured, and what was not", (*told, *_NOT_MEASURED)),
     )
 
 
 def data(measured: Sequence[HostVariant]) -> list[dict[str, Any]]:
-    """The figures for a program."""
+    """The figures, for the JSON file."""
     return [
         {
-            "name": way.subject.name,
-            "times_as_fast": times_as_fast(way, measured),
-            "ran_on": sorted(way.subject.details),
-            "times_ms": way.repetitions,
+            "name": variant.case.name,
+            "times_as_fast": times_as_fast(variant, measured),
+            "ran_on": sorted(variant.case.details),
+            "times_ms": variant.repetitions,
         }
-        for way in measured
+        for variant in measured
     ]

@@ -1,41 +1,49 @@
 """`bench load`: how much slower an image gets while other programs work, and what helps.
 
-As figures 4.24 to 4.28 of the dissertation: no load, a user at work (40 %), 60 % and 100 % on every core. The load is
-made by processes of the command's own, and what was really there is what the system's own counters say. Every cell is
-measured in a fresh process; the repetitions of all cells are interleaved, and their ratios are taken within one round.
+As in figures 4.24 to 4.28 of the dissertation: no load, a user at work (40 %), 60 % and 100 % on every core. The
+command's own processes make the load, and the system's counters say how much of it was really there. Every cell is
+measured in a fresh process; the repetitions of all cells are interleaved, and ratios are taken within one round.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, TypeVar
 
-from fieldray.bench.benchmark_case import BenchmarkCase, time_images
-from fieldray.bench.images import LoadedImage
-from fieldray.bench.measurement import Effort, Notify
-from fieldray.bench.parallel_load import LEVELS, Level, LoadMeter, MeasuredLoad, parallel_load
-from fieldray.bench.timing_statistics import Summary, summarise
+from fieldray.bench.benchmark_case import BenchmarkCase, Effort, LoadedImage, Notify, time_images
+from fieldray.bench.device import FIGURE_COLUMNS, figure_cells, iteration_chart
+from fieldray.bench.parallel_load import LEVELS, NO_LOAD, Level, LoadMeter, MeasuredLoad, parallel_load
+from fieldray.bench.report import Chart, Points, Report, Series, Table
+from fieldray.bench.timing_statistics import Summary, paired_ratio, summarise
 from fieldray.domain.model import Model
+from fieldray.domain.prediction import BackendName
 from fieldray.inference.coral.backend import edgetpu_kind
 from fieldray.inference.cpu import cpu_kind
+from fieldray.reasons import Reason
 
-Thing = TypeVar("Thing")
+Item = TypeVar("Item")
 _SETTLE_S: Final = 1.0
-_LEAST_S: Final = 1.5  # long enough for several spells of a user's work
+_LEAST_S: Final = 1.5  # long enough for several bursts of a user's work
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Cell:
-    """One subject under one level: milliseconds by repetition, and what was there each time.
+    """One case under one level.
 
-    loads_alone   before the measurement, while the program did nothing but make the load
-    loads         during the measurement
+    Attributes
+    ----------
+    repetitions
+        Milliseconds per image.
+    loads_alone
+        The load before each measurement, while the program did nothing else.
+    loads
+        The load during each measurement.
     """
 
-    subject: BenchmarkCase
+    case: BenchmarkCase
     level: Level
     repetitions: list[list[float]] = field(default_factory=list)
     loads_alone: list[MeasuredLoad] = field(default_factory=list)
@@ -43,17 +51,17 @@ class Cell:
 
     @property
     def summary(self) -> Summary:
-        """Of all repetitions."""
+        """The summary of all repetitions."""
         return summarise(self.repetitions)
 
     @property
     def load(self) -> MeasuredLoad:
-        """During the measurement, medians over the repetitions."""
+        """The load during the measurement, medians over the repetitions."""
         return _median(self.loads)
 
     @property
     def alone(self) -> MeasuredLoad:
-        """Before the measurement, medians over the repetitions."""
+        """The load before the measurement, medians over the repetitions."""
         return _median(self.loads_alone)
 
 
@@ -63,19 +71,21 @@ def _median(loads: Sequence[MeasuredLoad]) -> MeasuredLoad:
 
 
 def load_cases(model: Model, *, cores: int) -> tuple[BenchmarkCase, ...]:
-    """The ways to run a model that load may hurt more or less."""
+    """The ways to run a model; load slows some of them more than others."""
     lean = cpu_kind(cores=1, budget_s=None)
-    ways = [BenchmarkCase(name="cpu, 1 thread", model=model, kind=lean)]
+    cases = [BenchmarkCase(name="cpu, 1 thread", model=model, kind=lean)]
     if cores > 1:
-        ways.append(BenchmarkCase(name=f"cpu, {cores} threads", model=model, kind=cpu_kind(cores=cores, budget_s=None)))
-    ways.append(BenchmarkCase(name="cpu, 1 thread, priority raised", model=model, kind=lean, priority="raised"))
-    ways.append(BenchmarkCase(name="cpu, 1 thread, priority lowered", model=model, kind=lean, priority="lowered"))
-    ways.append(BenchmarkCase(name="edgetpu", model=model, kind=edgetpu_kind(budget_s=None)))
-    return tuple(ways)
+        cases.append(
+            BenchmarkCase(name=f"cpu, {cores} threads", model=model, kind=cpu_kind(cores=cores, budget_s=None))
+        )
+    cases.append(BenchmarkCase(name="cpu, 1 thread, priority raised", model=model, kind=lean, priority="raised"))
+    cases.append(BenchmarkCase(name="cpu, 1 thread, priority lowered", model=model, kind=lean, priority="lowered"))
+    cases.append(BenchmarkCase(name="edgetpu", model=model, kind=edgetpu_kind(budget_s=None)))
+    return tuple(cases)
 
 
 def measure(
-    subjects: Sequence[BenchmarkCase],
+    cases: Sequence[BenchmarkCase],
     images: Sequence[LoadedImage],
     effort: Effort,
     *,
@@ -85,12 +95,30 @@ def measure(
     settle_s: float = _SETTLE_S,
     least_s: float = _LEAST_S,
 ) -> tuple[Cell, ...]:
-    """Measure every subject under every level. Raises BackendProblem, OSError.
+    """Measure every case under every level.
 
-    settle_s   a load is left alone for so long, and measured, before images are run beside it
-    least_s    a repetition takes at least so long, however fast its images are
+    Parameters
+    ----------
+    cases, images
+        What is measured, and on what.
+    effort
+        The number of repetitions and of images.
+    cores
+        How many processes make the load.
+    notify
+        Hears what is being done.
+    levels
+        The loads.
+    settle_s
+        Each load runs alone for so many seconds, and is measured, before images run beside it.
+    least_s
+        A repetition takes at least so many seconds, however fast its images are.
+
+    Raises
+    ------
+    BackendProblem, OSError
     """
-    cells = {(level, subject): Cell(subject=subject, level=level) for level in levels for subject in subjects}
+    cells = {(level, case): Cell(case=case, level=level) for level in levels for case in cases}
     for repetition in range(effort.repeats):
         for level in rotated(levels, repetition):
             notify(f"repetition {repetition + 1} of {effort.repeats}, {level.name}")
@@ -98,17 +126,182 @@ def measure(
                 alone = LoadMeter(processes, cores=cores)
                 time.sleep(settle_s)
                 measured = alone.read()
-                for subject in rotated(subjects, repetition):
-                    cell = cells[level, subject]
+                for case in rotated(cases, repetition):
+                    cell = cells[level, case]
                     cell.loads_alone.append(measured)
-                    with subject.opened() as backend:
+                    with case.opened() as backend:
                         meter = LoadMeter(processes, cores=cores)
                         cell.repetitions.append(time_images(backend, images, count=effort.images, least_s=least_s))
                         cell.loads.append(meter.read())
     return tuple(cells.values())
 
 
-def rotated(things: Sequence[Thing], by: int) -> list[Thing]:
-    """Begun with another one each time, so that no thing always comes after the same one."""
-    start = by % len(things)
-    return [*things[start:], *things[:start]]
+def rotated(items: Sequence[Item], by: int) -> list[Item]:
+    """Start with another one each time, so that no item always comes after the same one."""
+    start = by % len(items)
+    return [*items[start:], *items[:start]]
+
+
+# V. Taran, dissertation, KPI Kyiv 2022: increase of the mean time against no load, by backend and level
+DISSERTATION: Final[Mapping[tuple[BackendName, str], float]] = {
+    ("cpu", "60 %"): 0.132,
+    ("cpu", "100 %"): 0.273,
+    ("edgetpu", "100 %"): 0.04,
+}
+_QUIET: Final = 0.1  # share of the CPU that others may use, or that a load may miss
+
+
+def load_report(cells: Sequence[Cell], *, problems: Mapping[str, Reason], images: str) -> Report:
+    """Tables and charts; `cells` include every case under no load."""
+    names = tuple(dict.fromkeys(cell.case.name for cell in cells))
+    charts = [_chart(name, [cell for cell in cells if cell.case.name == name]) for name in names]
+    notes = [f"Run on {images}, in a fresh process for each repetition.", *_disturbance(cells)]
+    notes += [f"{name}: not measured. {why.text}" for name, why in problems.items()]
+    return Report(
+        kind="bench-load",
+        title="Fieldray: time of an image while other programs work",
+        blocks=(
+            _increases(cells),
+            Points("What helps", (*_verdicts(cells), *notes)),
+            _bars(cells),
+            _times(cells),
+            *charts,
+        ),
+        data={
+            "images": images,
+            "cells": [_data(cell, cells) for cell in cells],
+            "dissertation": [
+                {"backend": key[0], "level": key[1], "increase": DISSERTATION[key]} for key in DISSERTATION
+            ],
+            "not_measured": {name: why.text for name, why in problems.items()},
+        },
+    )
+
+
+def increase(cell: Cell, cells: Sequence[Cell]) -> float:
+    """The share by which the mean time grew against the same case under no load; 0.273 is +27.3 %."""
+    (base,) = (one for one in cells if one.case is cell.case and one.level == NO_LOAD)
+    return paired_ratio(cell.repetitions, base.repetitions) - 1
+
+
+def _increases(cells: Sequence[Cell]) -> Table:
+    columns = ("", "load alone", "load beside", "all", "mean ms", "p95 ms", "increase", "dissertation")
+    rows = tuple(
+        (
+            f"{cell.case.name}, {cell.level.name}",
+            f"{cell.alone.machine:.0%}",
+            f"{cell.load.made:.0%}",
+            f"{cell.load.machine:.0%}",
+            f"{cell.summary.mean_ms:.2f}",
+            f"{cell.summary.p95_ms:.2f}",
+            percent(increase(cell, cells)) if cell.level != NO_LOAD else "",
+            percent(DISSERTATION.get((cell.case.kind.name, cell.level.name))),
+        )
+        for cell in _by_case(cells)
+    )
+    title = (
+        "Mean time from the third image on, against no load. Shares of the CPU as the system counted them: all "
+        "programs before the measurement (load alone), the load during it (beside), all programs during it (all)"
+    )
+    return Table(title, columns, rows)
+
+
+def _times(cells: Sequence[Cell]) -> Table:
+    rows = tuple((f"{cell.case.name}, {cell.level.name}", *figure_cells(cell.summary)) for cell in _by_case(cells))
+    return Table("Milliseconds per image; iterations 1, 2 and 3+ apart", FIGURE_COLUMNS, rows)
+
+
+def _by_case(cells: Sequence[Cell]) -> list[Cell]:
+    names = list(dict.fromkeys(cell.case.name for cell in cells))
+    return sorted(cells, key=lambda cell: names.index(cell.case.name))
+
+
+def _verdicts(cells: Sequence[Cell]) -> list[str]:
+    """For each backend at the heaviest level: the case with the smallest increase, and whether the mark is met."""
+    heaviest = max((cell.level for cell in cells), key=lambda level: level.share)
+    return [
+        sentence
+        for backend in dict.fromkeys(cell.case.kind.name for cell in cells)
+        if (sentence := _verdict(backend, heaviest, cells))
+    ]
+
+
+def _verdict(backend: BackendName, level: Level, cells: Sequence[Cell]) -> str | None:
+    mark = DISSERTATION.get((backend, level.name))
+    under_load = [cell for cell in cells if cell.level == level and cell.case.kind.name == backend]
+    if mark is None or level == NO_LOAD or not under_load:
+        return None
+    best = min(under_load, key=lambda cell: increase(cell, cells))
+    grown = increase(best, cells)
+    verdict = "below" if grown < mark else "not below"
+    return (
+        f"Under {level.name} parallel load the smallest increase is {percent(grown)} ({best.case.name}): "
+        f"{verdict} the dissertation's {percent(mark)} for {backend}."
+    )
+
+
+def _disturbance(cells: Sequence[Cell]) -> list[str]:
+    """Warnings: other programs were busy before any load was made, or the load fell short."""
+    warnings = []
+    others = max(cell.alone.machine for cell in cells if cell.level == NO_LOAD)
+    if others > _QUIET:
+        warnings.append(
+            f"This computer was not idle: other programs used {others:.0%} of its CPU while nothing was measured and "
+            "no load was made, so these increases say little. Measure again with other programs closed."
+        )
+    # a user's load is uneven, so that a second of it may be far from its share
+    made = {cell.level: cell.alone.made for cell in cells if not cell.level.is_irregular}
+    warnings += [
+        f"The load of {level.name} fell short: it got {share:.0%} of the CPU."
+        for level, share in made.items()
+        if share < level.share - _QUIET
+    ]
+    return warnings
+
+
+def _bars(cells: Sequence[Cell]) -> Chart:
+    levels = [level for level in dict.fromkeys(cell.level for cell in cells) if level != NO_LOAD]
+    names = dict.fromkeys(cell.case.name for cell in cells)
+    backends = dict.fromkeys(cell.case.kind.name for cell in cells)
+    found = {(cell.case.name, cell.level): increase(cell, cells) * 100 for cell in cells}
+    return Chart(
+        title="Increase of the mean time against no load",
+        kind="bars",
+        x_title="parallel load",
+        y_title="percent",
+        places=tuple(level.name for level in levels),
+        series=(
+            *(Series(name, tuple(found[name, level] for level in levels)) for name in names),
+            *(Series(f"dissertation, {backend}", _published(backend, levels)) for backend in backends),
+        ),
+    )
+
+
+def _published(backend: BackendName, levels: Sequence[Level]) -> tuple[float | None, ...]:
+    published = (DISSERTATION.get((backend, level.name)) for level in levels)
+    return tuple(None if share is None else share * 100 for share in published)
+
+
+def _chart(name: str, cells: Sequence[Cell]) -> Chart:
+    return iteration_chart(f"Time of each image: {name}", {cell.level.name: cell.repetitions for cell in cells})
+
+
+def percent(share: float | None) -> str:
+    """For example `+27.3 %`; empty for None."""
+    return "" if share is None else f"{share * 100:+.1f} %"
+
+
+def _data(cell: Cell, cells: Sequence[Cell]) -> dict[str, Any]:
+    return {
+        "case": cell.case.name,
+        "backend": cell.case.kind.name,
+        "pack": cell.case.model.pack_name,
+        "ran_on": sorted(cell.case.details),
+        "level": asdict(cell.level),
+        "load_alone": asdict(cell.alone),
+        "load_beside": asdict(cell.load),
+        "loads_beside": [asdict(load) for load in cell.loads],
+        "increase": increase(cell, cells),
+        **asdict(cell.summary),
+        "times_ms": cell.repetitions,
+    }

@@ -1,15 +1,20 @@
-"""The computer: system, processor with the instructions that matter to a network, clock, power, memory."""
+"""The computer: system, processor with the instructions that matter to a network, clock, power and memory."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
+import re
+import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 
 import psutil
 
-from fieldray.bench import machine_linux, machine_macos, machine_windows
 from fieldray.inference.cores import usable_cores
 
 _BUSY_S = 0.5
@@ -17,7 +22,7 @@ _BUSY_S = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessorFacts:
-    """What the system tells of the processor. `vectors`: instruction sets that speed up networks, None if not told."""
+    """The processor as the system reports it. `vectors`: instruction sets that speed up networks, None if unknown."""
 
     name: str = ""
     vectors: tuple[str, ...] | None = None
@@ -25,9 +30,9 @@ class ProcessorFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerFacts:
-    """`governor` as on Linux, `plan` as on Windows and macOS; empty where there is none or it is not told.
+    """`governor` on Linux, `plan` on Windows and macOS; empty where there is none or it is unknown.
 
-    is_saving   the system holds the processor back to save power
+    `is_saving` says that the system slows the processor down to save power.
     """
 
     governor: str = ""
@@ -37,7 +42,7 @@ class PowerFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineFacts:
-    """Clocks in MHz (0: not told), memory in MB; `busy` is the share of all cores other programs use now, 0..1."""
+    """Clocks in MHz (0 if unknown), memory in MB; `busy` is the share of all cores that other programs use, 0..1."""
 
     system: str
     processor: ProcessorFacts
@@ -54,7 +59,7 @@ class MachineFacts:
 
 
 def machine_facts() -> MachineFacts:
-    """Ask the system; takes half a second, most of it to see how busy the processor is."""
+    """Ask the system; takes half a second, most of it to measure how busy the processor is."""
     memory, battery, clock = psutil.virtual_memory(), psutil.sensors_battery(), _clock()
     return MachineFacts(
         system=platform.platform(),
@@ -74,29 +79,158 @@ def machine_facts() -> MachineFacts:
 
 def _processor() -> ProcessorFacts:
     if sys.platform == "win32":
-        return ProcessorFacts(name=platform.processor(), vectors=machine_windows.vectors())
+        return ProcessorFacts(name=platform.processor(), vectors=windows_vectors())
     if sys.platform == "darwin":
-        name, vectors = machine_macos.processor()
+        name, vectors = macos_processor()
     else:
-        name, vectors = machine_linux.processor()
+        name, vectors = linux_processor()
     return ProcessorFacts(name=name or platform.processor(), vectors=vectors)
 
 
 def _power() -> PowerFacts:
     if sys.platform == "win32":
-        plan, is_saving = machine_windows.power_plan()
+        plan, is_saving = windows_power_plan()
         return PowerFacts(plan=plan, is_saving=is_saving)
     if sys.platform == "darwin":
-        plan, is_saving = machine_macos.power_mode()
+        plan, is_saving = macos_power_mode()
         return PowerFacts(plan=plan, is_saving=is_saving)
-    governor = machine_linux.governor()
-    return PowerFacts(governor=governor, is_saving=governor == "powersave" and not machine_linux.scales_itself())
+    governor = linux_governor()
+    return PowerFacts(governor=governor, is_saving=governor == "powersave" and not linux_scales_itself())
 
 
 def _clock() -> tuple[float, float]:
     """(now, highest) in MHz."""
     try:
         clock = psutil.cpu_freq()
-    except (NotImplementedError, OSError):  # some virtual machines and ARM boards do not tell
+    except (NotImplementedError, OSError):  # some virtual machines and ARM boards do not report it
         return 0.0, 0.0
     return (clock.current, clock.max) if clock else (0.0, 0.0)
+
+
+CPUINFO: Final = Path("/proc/cpuinfo")
+CPUFREQ: Final = Path("/sys/devices/system/cpu/cpu0/cpufreq")
+# flags of /proc/cpuinfo on x86 and ARM, and their usual names
+_LINUX_FLAGS: Final = {
+    "avx2": "AVX2",
+    "avx512f": "AVX-512",
+    "avx_vnni": "VNNI",
+    "avx512_vnni": "VNNI",
+    "amx_int8": "AMX",
+    "asimd": "NEON",
+    "asimddp": "dot product",
+    "i8mm": "int8 matrix",
+    "sve": "SVE",
+}
+# drivers that choose the clock by themselves: their "powersave" still runs at full clock under load
+_OWN_CHOICE: Final = frozenset({"intel_pstate", "amd-pstate-epp"})
+
+
+def linux_processor(*, cpuinfo: Path = CPUINFO) -> tuple[str, tuple[str, ...] | None]:
+    """(name, vector instructions); empty and None if unknown."""
+    lines = [line.partition(":") for line in _file_text(cpuinfo).splitlines()]
+    fields = {key.strip().lower(): value.strip() for key, _, value in reversed(lines)}
+    flags = fields.get("flags") or fields.get("features")
+    if flags is None:
+        return fields.get("model name", ""), None
+    known = dict.fromkeys(_LINUX_FLAGS[flag] for flag in _LINUX_FLAGS if flag in flags.split())
+    return fields.get("model name", ""), tuple(known)
+
+
+def linux_governor(*, cpufreq: Path = CPUFREQ) -> str:
+    """What sets the clock, for example "performance"; empty where the clock is fixed (virtual machines)."""
+    return _file_text(cpufreq / "scaling_governor").strip()
+
+
+def linux_scales_itself(*, cpufreq: Path = CPUFREQ) -> bool:
+    """Whether the driver raises the clock under load, whatever the governor is called."""
+    return _file_text(cpufreq / "scaling_driver").strip() in _OWN_CHOICE
+
+
+def _file_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+_MACOS_KEYS: Final = {
+    "hw.optional.avx2_0": "AVX2",
+    "hw.optional.avx512f": "AVX-512",
+    "hw.optional.neon": "NEON",
+    "hw.optional.arm.FEAT_DotProd": "dot product",
+    "hw.optional.arm.FEAT_I8MM": "int8 matrix",
+}
+_TIMEOUT_S: Final = 10
+
+
+def macos_processor() -> tuple[str, tuple[str, ...] | None]:
+    """(name, vector instructions); empty and None if unknown."""
+    values = parse_sysctl(_output("sysctl", "machdep.cpu.brand_string", *_MACOS_KEYS))
+    known = tuple(name for key, name in _MACOS_KEYS.items() if values.get(key) == "1")
+    return values.get("machdep.cpu.brand_string", ""), known if values else None
+
+
+def macos_power_mode() -> tuple[str, bool]:
+    """("low power", True) while the system saves power, else an empty name and False."""
+    return parse_power(_output("pmset", "-g"))
+
+
+def parse_sysctl(text: str) -> Mapping[str, str]:
+    """Parse "key: value" lines; sysctl leaves out keys that this processor does not have."""
+    pairs = (line.partition(":") for line in text.splitlines() if ":" in line)
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def parse_power(text: str) -> tuple[str, bool]:
+    """Parse the output of `pmset -g`: it has a line "lowpowermode 1" while power is saved."""
+    saves = any(line.split()[:2] == ["lowpowermode", "1"] for line in text.splitlines())
+    return ("low power", True) if saves else ("", False)
+
+
+def _output(*command: str) -> str:
+    """The output of a command; sysctl prints the keys it knows and fails for the others."""
+    try:
+        answer = subprocess.run(command, capture_output=True, check=False, timeout=_TIMEOUT_S)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return answer.stdout.decode(errors="replace")
+
+
+# processthreadsapi.h, IsProcessorFeaturePresent
+_WINDOWS_FEATURES: Final = {40: "AVX2", 41: "AVX-512", 19: "NEON", 43: "dot product"}
+# GUIDs of the plans that come with Windows: their names are translated, these are not
+_PLANS: Final = {
+    "a1841308-3541-4fab-bc81-f71556f20b4a": ("power saver", True),
+    "381b4222-f694-41f0-9685-ff5bb260df2e": ("balanced", False),
+    "8c5e7fda-e8bf-4a96-9a85-a6e23a8c635c": ("high performance", False),
+    "e9a42b02-d5df-448d-aa00-03f14749eb61": ("ultimate performance", False),
+}
+_GUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+
+
+def windows_vectors() -> tuple[str, ...] | None:
+    """Vector instructions the processor has; None anywhere but on Windows."""
+    if sys.platform != "win32":
+        return None
+    has = ctypes.windll.kernel32.IsProcessorFeaturePresent
+    return tuple(name for number, name in _WINDOWS_FEATURES.items() if has(number))
+
+
+def windows_power_plan() -> tuple[str, bool]:
+    """(name, whether it saves power); an empty name if unknown."""
+    try:
+        # by its full path: Windows looks for a name in the current directory, too
+        command = [str(Path(os.environ["SYSTEMROOT"]) / "System32" / "powercfg.exe"), "/getactivescheme"]
+        answer = subprocess.run(command, capture_output=True, check=True, timeout=_TIMEOUT_S)
+    except (KeyError, OSError, subprocess.SubprocessError):
+        return "", False
+    return parse_plan(answer.stdout.decode(errors="replace"))
+
+
+def parse_plan(text: str) -> tuple[str, bool]:
+    """Parse the output of `powercfg /getactivescheme`: a GUID, and a name in brackets in the user's language."""
+    guid = _GUID.search(text)
+    if not guid:
+        return "", False
+    name = re.search(r"\((.*)\)", text)
+    return _PLANS.get(guid[0].lower(), (name[1] if name else guid[0], False))

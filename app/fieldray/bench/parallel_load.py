@@ -1,4 +1,4 @@
-"""A parallel load made for a study, and what the system says was really there."""
+"""A parallel load made for a study, and the load that the system really counted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _START_S: Final = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """`share` of every core (0..1) that other programs ask for; `is_irregular`: in spells, as a person's work."""
+    """`share` of every core (0..1) that the load demands; `is_irregular`: in bursts, as programs in use do."""
 
     name: str
     share: float
@@ -37,7 +37,7 @@ LEVELS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredLoad:
-    """Shares of all cores, 0..1: `made` by the load's own processes, `machine` by everything, as psutil saw it."""
+    """Shares of all cores, 0..1: `made` by the load's own processes, `machine` by all programs, as psutil counts."""
 
     made: float
     machine: float
@@ -59,7 +59,7 @@ def parallel_load(level: Level, *, cores: int) -> Iterator[tuple[psutil.Process,
 
 
 class LoadMeter:
-    """Measures from its birth to `read`."""
+    """Measures the load from its creation to `read`."""
 
     def __init__(self, processes: Sequence[psutil.Process], *, cores: int) -> None:
         self._processes = processes
@@ -69,7 +69,7 @@ class LoadMeter:
         self._machine = psutil.cpu_times()
 
     def read(self) -> MeasuredLoad:
-        """The load since birth."""
+        """The load since creation."""
         elapsed_s = time.perf_counter() - self._began_s
         made = (self._processor_s() - self._before_s) / (elapsed_s * self._cores)
         return MeasuredLoad(made=made, machine=busy_share(self._machine, psutil.cpu_times()))
@@ -79,7 +79,7 @@ class LoadMeter:
 
 
 def busy_share(before: object, after: object) -> float:
-    """Share of the processor's time between two `psutil.cpu_times` that was not idle, 0..1."""
+    """The share of CPU time between two `psutil.cpu_times` that was not idle, 0..1."""
     names = [name for name in getattr(after, "_fields", ()) if name not in ("guest", "guest_nice")]
     spent = {name: getattr(after, name) - getattr(before, name) for name in names}
     total = sum(spent.values())

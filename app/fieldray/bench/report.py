@@ -1,15 +1,17 @@
-"""What a measurement tells, laid out once: the console, the page and the pictures all take it from here."""
+"""The content of a report, laid out once: console, page and charts are made from it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from fieldray.plain_text import visible
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """`rows` are texts as they are shown, each as long as `columns`; the first column is the row's name."""
+    """`rows` are texts as they are shown, each as long as `columns`; the first column names the row."""
 
     title: str
     columns: tuple[str, ...]
@@ -30,7 +32,7 @@ class Points:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line, or one colour of bars: a value for each of the chart's places; None where there is none."""
+    """One line, or the bars of one colour: a value for each of the chart's places, None where there is none."""
 
     name: str
     values: tuple[float | None, ...]
@@ -38,7 +40,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """`places` along the x axis, a value of every series at each; what is drawn above `top` is cut off there."""
+    """`places` along the x axis, with a value of every series at each; what lies above `top` is cut off."""
 
     title: str
     kind: Literal["lines", "bars"]
@@ -58,9 +60,26 @@ Block = Table | Points | Chart
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """`kind` names the files; `data` is what the JSON file holds beside when and where."""
+    """`kind` names the files; `data` goes into the JSON file, after when and where."""
 
     kind: str
     title: str
     blocks: tuple[Block, ...]
     data: Mapping[str, Any]
+
+
+def lines(report: Report) -> Iterator[str]:
+    """The report for a console, without its charts."""
+    for block in report.blocks:
+        if isinstance(block, Table):
+            yield from ("", block.title, *_columns(block))
+        elif isinstance(block, Points):
+            yield from ("", block.title, *(f"  - {sentence}" for sentence in block.sentences))
+
+
+def _columns(table: Table) -> Iterator[str]:
+    cells = [[visible(cell) for cell in row] for row in (table.columns, *table.rows)]
+    wide = [max(len(row[index]) for row in cells) for index in range(len(table.columns))]
+    for row in cells:
+        others = (cell.rjust(width) for cell, width in zip(row[1:], wide[1:], strict=True))
+        yield "  " + "  ".join((row[0].ljust(wide[0]), *others)).rstrip()

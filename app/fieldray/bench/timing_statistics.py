@@ -1,7 +1,7 @@
-"""The arithmetic of repeated measurements: iterations 1, 2 and 3+ apart, as in the dissertation.
+"""Statistics of repeated measurements: iterations 1, 2 and 3+ apart, as in the dissertation.
 
-A repetition is the times of one fresh process, first image first. The first image of a process carries start-up cost
-(memory, caches, weights sent to an Edge TPU), the second some of it, so only the third and later ones tell the pace.
+A repetition holds the times of one fresh process in order. The first image of a process carries start-up cost
+(memory, caches, weights sent to an Edge TPU) and the second some of it; only the third and later ones show the rate.
 """
 
 from __future__ import annotations
@@ -21,11 +21,16 @@ Repetitions = Sequence[Sequence[float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """What repetitions say, times in milliseconds.
+    """Statistics over repetitions; times are in milliseconds.
 
-    first_ms, second_ms      median over the repetitions
-    mean_ms .. fps_max       of all images from the third of a repetition on; stdev_ms of the sample (n - 1)
-    fps_min, fps_avg, fps_max   frames per second at the slowest image, over all, at the fastest
+    Attributes
+    ----------
+    first_ms, second_ms
+        Medians over the repetitions.
+    mean_ms, stdev_ms, p50_ms, p95_ms, p99_ms
+        Of all images from the third of each repetition on; the standard deviation is the sample's (n - 1).
+    fps_min, fps_avg, fps_max
+        Images per second: of the slowest image, over all, of the fastest image.
     """
 
     repetitions: int
@@ -43,12 +48,15 @@ class Summary:
 
     @property
     def first_ratio(self) -> float:
-        """How many times longer the first image takes than the later ones."""
+        """The time of the first image as a multiple of the later ones'."""
         return self.first_ms / self.mean_ms
 
 
 def summarise(repetitions: Repetitions) -> Summary:
-    """Raises ValueError if there is no repetition, one has no third image, or a time is not above 0."""
+    """Summarise repetitions.
+
+    Raises ValueError if there is none, one has no third image, or a time is not above 0.
+    """
     if not repetitions or any(len(times_ms) < FEWEST_IMAGES for times_ms in repetitions):
         raise ValueError(f"every repetition needs {FEWEST_IMAGES} images")
     later = np.concatenate([np.asarray(times_ms[START_UP:], np.float64) for times_ms in repetitions])
@@ -77,9 +85,9 @@ def later_mean_ms(times_ms: Sequence[float]) -> float:
 
 
 def paired_ratio(repetitions: Repetitions, baselines: Repetitions) -> float:
-    """How many times as long as the baseline: median of the ratios of repetitions that were measured side by side.
+    """The time as a multiple of the baseline's: median of the ratios of repetitions measured side by side.
 
-    What else the machine does changes over minutes; within one round of interleaved repetitions it hardly does.
+    Other load on the machine changes over minutes, but hardly within one round of interleaved repetitions.
     Raises ValueError for different numbers of repetitions, or none.
     """
     if not repetitions:
@@ -89,5 +97,5 @@ def paired_ratio(repetitions: Repetitions, baselines: Repetitions) -> float:
 
 
 def by_iteration(repetitions: Repetitions) -> list[float]:
-    """Median time of iteration 1, 2, 3, ... over the repetitions, as far as the shortest goes."""
+    """Median time of iteration 1, 2, 3, ... over the repetitions, up to the length of the shortest one."""
     return [statistics.median(times_ms) for times_ms in zip(*repetitions, strict=False)]

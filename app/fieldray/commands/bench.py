@@ -3,28 +3,39 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fieldray.backends import BACKENDS
 from fieldray.commands.console import Console
-from fieldray.commands.pack_options import add_pack_rules
+from fieldray.commands.pack_options import add_pack_rules, drives_with_packs, load_pack
+
+if TYPE_CHECKING:
+    from fieldray.bench.benchmark_case import BenchmarkCase, LoadedImage
+    from fieldray.bench.host import HostFacts
+    from fieldray.bench.report import Report
+    from fieldray.domain.model import InputSpec, Model
+    from fieldray.reasons import Reason
+
+    ImagesFor = Callable[[InputSpec], tuple[LoadedImage, ...]]
 
 
 def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the command and its own commands."""
     parser = commands.add_parser("bench", help="measure this computer and the packs on it", allow_abbrev=False)
     actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    device = actions.add_parser("device", help="time of each image on each backend, the first ones apart")
-    device.add_argument("--pack", metavar="DIR|ID", action="append", help="a pack to measure; may be given again")
-    device.add_argument("--threads", type=_number, default=1, metavar="N", help="on the processor (default: 1)")
+    device = actions.add_parser("device", help="time per image on each backend, the first images apart")
+    device.add_argument("--pack", metavar="DIR|ID", action="append", help="a pack to measure; may be repeated")
+    device.add_argument("--threads", type=number_from(1), default=1, metavar="N", help="on the CPU (default: 1)")
     device.add_argument("--power-w", type=_of_backend, action="append", default=[], metavar="BACKEND=WATTS")
     device.add_argument("--price-usd", type=_of_backend, action="append", default=[], metavar="BACKEND=DOLLARS")
     device.set_defaults(command=run_device)
-    load = actions.add_parser("load", help="the same while other programs work; makes that load itself")
+    load = actions.add_parser("load", help="time per image beside a load on the CPU, which the command makes itself")
     load.add_argument("--pack", metavar="DIR|ID", help="the pack to measure")
     load.set_defaults(command=run_load)
-    host = actions.add_parser("host", help="what the parts of this computer are worth, and what to change")
+    host = actions.add_parser("host", help="what threads, runtime and Edge TPU gain here, and what to change")
     host.add_argument("--pack", metavar="DIR|ID", help="the pack to measure with")
     host.add_argument("--float-file", type=Path, metavar="FILE", help="the pack's network in floating point (.tflite)")
     host.add_argument(
@@ -33,111 +44,162 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     host.set_defaults(command=run_host)
     for action in (device, load, host):
         _add_effort(action)
-    _add_pipeline(actions)
 
 
 def run_device(options: argparse.Namespace, console: Console) -> int:
     """Measure packs on backends; the exit code. Raises PackProblem, UsageProblem, BackendProblem, StorageProblem."""
-    from fieldray.commands import measuring
+    from fieldray.bench import device
+    from fieldray.bench.benchmark_case import Effort, on_every_backend
+    from fieldray.packs.library import PackLibrary
+    from fieldray.paths import user_data
 
-    return measuring.device(options, console)
+    library = PackLibrary(user_data())
+    models = [load_pack(library, name, options) for name in options.pack or (None,)]
+    cases, problems = _usable([case for model in models for case in on_every_backend(model, threads=options.threads)])
+    with _images(options) as (images_for, images):
+        measured = device.measure(
+            {case: images_for(case.model.manifest.input) for case in cases},
+            Effort(repeats=options.repeats, images=options.images),
+            notify=console.bar,
+        )
+    costs = device.Costs(power_w=dict(options.power_w), price_usd=dict(options.price_usd))
+    report = device.device_report(measured, costs=costs, problems=problems, images=images)
+    return show(report, options.out, console)
 
 
 def run_load(options: argparse.Namespace, console: Console) -> int:
     """Measure beside loads; the exit code. Raises as `run_device` does."""
-    from fieldray.commands import measuring
+    from fieldray.bench import load
+    from fieldray.bench.benchmark_case import Effort
+    from fieldray.inference.cores import usable_cores
 
-    return measuring.load(options, console)
+    model, cores = chosen_model(options), usable_cores()
+    cases, problems = _usable(load.load_cases(model, cores=cores))
+    effort = Effort(repeats=options.repeats, images=options.images)
+    with _images(options) as (images_for, images):
+        values = images_for(model.manifest.input)
+        cells = load.measure(cases, values, effort, cores=cores, notify=console.bar)
+    return show(load.load_report(cells, problems=problems, images=images), options.out, console)
 
 
 def run_host(options: argparse.Namespace, console: Console) -> int:
-    """Look at the computer and measure ways to run; the exit code. Raises as `run_device` does."""
-    from fieldray.commands import measuring
+    """Inspect the computer and measure host variants; the exit code. Raises as `run_device` does."""
+    from fieldray.bench import host_variants
+    from fieldray.bench.advice import findings, host_report
+    from fieldray.bench.benchmark_case import Effort
+    from fieldray.inference.cores import usable_cores
 
-    return measuring.host(options, console)
-
-
-def run_pipeline(options: argparse.Namespace, console: Console) -> int:
-    """Screen a mixed archive beside what others do; the exit code. Raises as `run_device` does."""
-    from fieldray.commands import contest, measuring
-
-    measure = contest.decisions if options.decisions else contest.pipeline
-    return measuring.show(measure(options, console), options.out, console)
-
-
-def _add_pipeline(actions: argparse._SubParsersAction[Any]) -> None:
-    parser = actions.add_parser("pipeline", help="from files to scores, beside what others do, and the limits")
-    parser.add_argument("folder", nargs="?", type=Path, help="images to enlarge (otherwise: drawn by the program)")
-    parser.add_argument("--pack", metavar="DIR|ID", help="the pack to measure with")
-    add_pack_rules(parser)
-    parser.add_argument("--files", type=_number, default=144, metavar="N", help="of the six usual kinds (default: 144)")
-    parser.add_argument("--others", type=_count, default=6, metavar="N", help="of each further kind (default: 6)")
-    parser.add_argument("--megapixels", type=_range, default=(1.0, 7.0), metavar="LOW-HIGH", help="(default: 1-7)")
-    parser.add_argument("--kinds", type=_kinds, default=(), metavar="KIND,...", help="only these (default: all)")
-    parser.add_argument("--repeats", type=_number, default=3, metavar="N", help="rounds (default: 3)")
-    parser.add_argument("--minutes", type=_number, default=60, metavar="N", help="then no new round (default: 60)")
-    parser.add_argument("--float-file", type=Path, metavar="FILE", help="a float32 network (.tflite) to compare with")
-    parser.add_argument("--int8-file", type=Path, metavar="FILE", help="another int8 network to compare engines on")
-    parser.add_argument(
-        "--decisions",
-        type=Path,
-        metavar="DIR",
-        help="instead: read the images of this folder reduced and in full, and compare the decisions (up to --images)",
+    model = chosen_model(options)
+    console.bar("looking at this computer")
+    facts = host_facts(lambda: model)
+    found = findings(facts)
+    cases, problems = _usable(
+        host_variants.variants(
+            model,
+            cores=usable_cores(),
+            runtimes=facts.software.runtimes,
+            float_file=file_bytes(options.float_file) if options.float_file else None,
+            max_clock=options.max_clock,
+        )
     )
-    parser.add_argument("--images", type=_number, default=1200, metavar="N", help="to compare (default: 1200)")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write JSON, HTML and pictures into this folder")
-    parser.set_defaults(command=run_pipeline)
+    effort = Effort(repeats=options.repeats, images=options.images)
+    with _images(options) as (images_for, images):
+        measured = host_variants.measure(cases, images_for(model.manifest.input), effort, notify=console.bar)
+    blocks = host_variants.blocks(measured, problems=problems, images=images)
+    report = host_report(facts, found, kind="bench-host", measured=blocks, variants=host_variants.data(measured))
+    return show(report, options.out, console)
 
 
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError("0 or more")
+def host_facts(load: Callable[[], Model]) -> HostFacts:
+    """Inspect this computer with the pack that `load` gives. Raises StorageProblem."""
+    from fieldray.bench.host import inspect
+    from fieldray.packs.library import PackLibrary
+    from fieldray.paths import user_data
+
+    home = user_data()
+    return inspect(home, PackLibrary(home), drives=drives_with_packs(), load=load)
+
+
+def chosen_model(options: argparse.Namespace) -> Model:
+    """The pack that the options name. Raises PackProblem, StorageProblem."""
+    from fieldray.packs.library import PackLibrary
+    from fieldray.paths import user_data
+
+    return load_pack(PackLibrary(user_data()), options.pack, options)
+
+
+def show(report: Report, out: Path | None, console: Console) -> int:
+    """Print a report, and write it into a folder if one is given; the exit code. Raises StorageProblem."""
+    from fieldray.bench.page import write
+    from fieldray.bench.report import lines
+
+    for line in lines(report):
+        console.say(line)
+    for path in write(report, out) if out else ():
+        console.say(f"Written: {path}")
+    return 0
+
+
+def file_bytes(path: Path) -> bytes:
+    """A file named on the command line. Raises UsageProblem (unreadable)."""
+    from fieldray.errors import UsageProblem
+    from fieldray.reasons import reason
+
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageProblem(reason("unreadable", detail=f"{path}: {error.strerror}")) from error
+
+
+def number_from(least: int) -> Callable[[str], int]:
+    """A type of argument: a whole number that is at least `least`."""
+
+    def number(text: str) -> int:
+        found = int(text)
+        if found < least:
+            raise argparse.ArgumentTypeError(f"{least} or more")
+        return found
+
     return number
 
 
-def _kinds(text: str) -> tuple[str, ...]:
-    from fieldray.imaging.image_files import KINDS
+def _usable(asked: Sequence[BenchmarkCase]) -> tuple[tuple[BenchmarkCase, ...], Mapping[str, Reason]]:
+    """The cases that can run; the first is what all others are compared with. Raises BackendProblem."""
+    from fieldray.bench.benchmark_case import usable
+    from fieldray.errors import BackendProblem
 
-    by_name = {name.lower(): name for name in KINDS}
-    asked = tuple(name.strip().lower() for name in text.split(","))
-    if not set(asked) <= set(by_name):
-        raise argparse.ArgumentTypeError(f"choose from {', '.join(KINDS)}")
-    return tuple(by_name[name] for name in asked)
+    cases, problems = usable(asked)
+    if asked[0] not in cases:
+        raise BackendProblem(problems[asked[0].name])
+    return cases, problems
 
 
-def _range(text: str) -> tuple[float, float]:
-    """`1-7` as (1.0, 7.0)."""
-    low, _, high = text.partition("-")
-    try:
-        found = float(low), float(high or low)
-    except ValueError:
-        found = (0.0, 0.0)
-    if not 0.01 <= found[0] <= found[1] <= 100:
-        raise argparse.ArgumentTypeError("give LOW-HIGH, for example 1-7")
-    return found
+@contextlib.contextmanager
+def _images(options: argparse.Namespace) -> Iterator[tuple[ImagesFor, str]]:
+    """Images for any network, and a phrase that names them; drawn ones exist while the block runs."""
+    import tempfile
+
+    from fieldray.bench.benchmark_case import MOST_IMAGES, find_images, one_decoder, read_images
+
+    count = min(options.images, MOST_IMAGES)
+    with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as drawn_in:
+        refs = find_images(options.folder, count=count, drawn_in=Path(drawn_in))
+
+        def images_for(spec: InputSpec) -> tuple[LoadedImage, ...]:
+            with one_decoder() as decoders:
+                return read_images(refs, spec, decoders)
+
+        whose = f"images of {options.folder}" if options.folder else "images drawn by the program"
+        yield images_for, f"{len(refs)} {whose}"
 
 
 def _add_effort(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", nargs="?", type=Path, help="images to run on (otherwise: drawn by the program)")
     add_pack_rules(parser)
-    parser.add_argument("--images", type=_images, default=50, metavar="N", help="of a repetition (default: 50)")
-    parser.add_argument("--repeats", type=_number, default=5, metavar="N", help="fresh processes each (default: 5)")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write JSON, HTML and pictures into this folder")
-
-
-def _number(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("1 or more")
-    return number
-
-
-def _images(text: str) -> int:
-    number = int(text)
-    if number < 3:
-        raise argparse.ArgumentTypeError("3 or more: the first two are kept apart")
-    return number
+    least = number_from(3)  # the first two are kept apart
+    parser.add_argument("--images", type=least, default=50, metavar="N", help="per repetition, 3 or more (default: 50)")
+    parser.add_argument("--repeats", type=number_from(1), default=5, metavar="N", help="fresh processes (default: 5)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write JSON, HTML and charts into this folder")
 
 
 def _of_backend(text: str) -> tuple[str, float]:

@@ -1,4 +1,4 @@
-"""`fieldray doctor`: can this computer screen, and if not, what has to be done."""
+"""`fieldray doctor`: whether this computer can screen and, if not, what has to be done."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the command and its options."""
     parser = commands.add_parser(
         "doctor",
-        help="can this computer screen, and what would make it better",
-        description="Looks at this computer, screens one image drawn by the program, and says what to change.",
+        help="whether this computer can screen, and what would make it better",
+        description="Inspects this computer, screens one image drawn by the program, and says what to change.",
         epilog="Exit code: 0 this computer can screen, 1 it cannot yet.",
         allow_abbrev=False,
     )
@@ -25,7 +25,11 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Look and tell; the exit code."""
-    from fieldray.commands.measuring import doctor
+    """Inspect this computer and report; the exit code. Raises StorageProblem, UsageProblem."""
+    from fieldray.bench.advice import can_screen, findings, host_report
+    from fieldray.commands.bench import chosen_model, host_facts, show
 
-    return doctor(options, console)
+    console.bar("looking at this computer")
+    found = findings(facts := host_facts(lambda: chosen_model(options)))
+    show(host_report(facts, found, kind="doctor"), options.out, console)
+    return 0 if can_screen(found) else 1

@@ -10,7 +10,7 @@ from fieldray.desktop.formatting import research_only
 from fieldray.desktop.licences_dialog import LicencesDialog
 from fieldray.desktop.widgets import label, push_button
 from fieldray.licences import licensed_parts
-from fieldray.paths import user_data
+from fieldray.paths import VERSION, user_data
 from fieldray.translation import Translator
 
 
@@ -27,7 +27,7 @@ class AboutDialog(QDialog):
         column = QVBoxLayout(self)
         column.setContentsMargins(24, 20, 24, 16)
         column.setSpacing(10)
-        column.addWidget(label(f"Fieldray {program_version()}", role="title"))
+        column.addWidget(label(f"Fieldray {VERSION}", role="title"))
         column.addWidget(label(research_only(translator), role="heading"))
         column.addWidget(label(translator.text("Sorts chest X-rays with a model pack, on this computer alone.")))
         column.addWidget(label(translator.text("What this program connects to: nothing."), role="heading"))
@@ -52,13 +52,3 @@ class AboutDialog(QDialog):
         box.addButton(close, QDialogButtonBox.ButtonRole.RejectRole)
         box.rejected.connect(self.reject)
         column.addWidget(box)
-
-
-def program_version() -> str:
-    """The installed version, empty when run without being installed."""
-    from importlib import metadata  # slow to import, and asked for by hardly anyone
-
-    try:
-        return metadata.version("fieldray")
-    except metadata.PackageNotFoundError:
-        return ""

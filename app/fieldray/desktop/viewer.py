@@ -135,11 +135,6 @@ class Viewer(QWidget):
         """What is shown: the image, or what the network saw of it; None while it is loaded."""
         return self._open_image.network_image if self.shows_network_view else self._open_image.picture
 
-    @property
-    def has_heat_map(self) -> bool:
-        """Whether there is one to show or hide."""
-        return self._heat_map is not None
-
     # ---- painting
 
     def paintEvent(self, event: QPaintEvent) -> None:

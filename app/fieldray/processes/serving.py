@@ -25,10 +25,10 @@ READY: Final = Message({"ready": True})
 _PR_SET_PDEATHSIG: Final = 1
 
 
-def serve(service: str) -> int:
-    """Serve `module:function` of this package until the input closes. Raises SystemExit for another package's."""
+def serve(service: str, *, package: str = "fieldray") -> int:
+    """Serve `module:function` of a package until the input closes. Raises SystemExit for another package's."""
     module_name, _, function_name = service.partition(":")
-    if not module_name.startswith("fieldray."):
+    if not module_name.startswith(f"{package}."):
         raise SystemExit(2)
     _end_with_parent()
     requests, answers = _private_streams()

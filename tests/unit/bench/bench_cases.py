@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.backends import BackendEntry
-from fieldray.bench.benchmark_case import BenchmarkCase
-from fieldray.bench.images import LoadedImage
+from fieldray.bench.benchmark_case import BenchmarkCase, LoadedImage
 from fieldray.bench.load import Cell
 from fieldray.bench.parallel_load import Level, MeasuredLoad
 from fieldray.domain.finding import ReadFacts
@@ -39,7 +38,7 @@ class Record:
     unavailable_reason: Reason | None = None
     events: list[str] = field(default_factory=list)
 
-    def subject(self, backend: BackendName = "cpu") -> BenchmarkCase:
+    def case(self, backend: BackendName = "cpu") -> BenchmarkCase:
         kind = BackendKind(
             entry=BackendEntry(name=backend, title=backend, roles=("cpu",), kind=""),
             open=lambda: Scripted(self),
@@ -103,8 +102,8 @@ class ReadersOfNames:
         self.events.append("readers closed")
 
 
-def cell(subject: BenchmarkCase, level: Level, *means_ms: float, others: float = 0.0) -> Cell:
+def cell(case: BenchmarkCase, level: Level, *means_ms: float, others: float = 0.0) -> Cell:
     """A repetition of four images for each mean: iterations 1 and 2 take 50 ms, which must not count."""
     made = MeasuredLoad(made=level.share, machine=others)
     repetitions = [[50.0, 50.0, mean - 1, mean + 1] for mean in means_ms]
-    return Cell(subject=subject, level=level, repetitions=repetitions, loads=[made], loads_alone=[made])
+    return Cell(case=case, level=level, repetitions=repetitions, loads=[made], loads_alone=[made])

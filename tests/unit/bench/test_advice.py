@@ -8,14 +8,10 @@ from typing import Any
 
 import pytest
 
-from fieldray.bench.advice import Finding, can_screen, findings
-from fieldray.bench.facts import HostFacts
-from fieldray.bench.host_report import host_report, verdict
+from fieldray.bench.advice import Finding, can_screen, findings, host_report, verdict
+from fieldray.bench.host import HostFacts, PackFacts, SoftwareFacts, StorageFacts, TrialFacts
 from fieldray.bench.machine import MachineFacts, PowerFacts, ProcessorFacts
-from fieldray.bench.output import lines
-from fieldray.bench.software import SoftwareFacts
-from fieldray.bench.storage_check import PackFacts, StorageFacts
-from fieldray.bench.trial import TrialFacts
+from fieldray.bench.report import lines
 from fieldray.inference.coral.library import Device
 from fieldray.inference.coral.status import CoralStatus, LibraryAnswer
 from fieldray.inference.coral.usb import UsbDevice
@@ -58,7 +54,7 @@ ANSWER = LibraryAnswer(library="libedgetpu.so.1", runtime_version=14, devices=(D
 
 
 def facts(**changes: Any) -> HostFacts:
-    well = HostFacts(machine=MACHINE, software=SOFTWARE, places=PLACES, edgetpu=NO_EDGETPU, trial=TRIAL)
+    well = HostFacts(machine=MACHINE, software=SOFTWARE, storage=PLACES, edgetpu=NO_EDGETPU, trial=TRIAL)
     return replace(well, **changes)
 
 
@@ -79,8 +75,8 @@ def test_a_good_computer_has_nothing_to_change() -> None:
     [
         ({"software": replace(SOFTWARE, runtimes=())}, "no_runtime"),
         ({"software": replace(SOFTWARE, versions={**SOFTWARE.versions, "imagecodecs": ""})}, "host_library_missing"),
-        ({"places": replace(PLACES, problem=reason("not_writable", path="/x", detail="read-only"))}, "not_writable"),
-        ({"places": replace(PLACES, trust_problem=reason("trust_damaged", path="/x", detail="y"))}, "trust_damaged"),
+        ({"storage": replace(PLACES, problem=reason("not_writable", path="/x", detail="read-only"))}, "not_writable"),
+        ({"storage": replace(PLACES, trust_problem=reason("trust_damaged", path="/x", detail="y"))}, "trust_damaged"),
         ({"trial": TrialFacts(problem=reason("no_pack"))}, "no_pack"),
         ({"trial": TrialFacts(problem=reason("bad_model", detail="z"))}, "bad_model"),
     ],
@@ -119,13 +115,13 @@ def test_what_the_system_does_not_tell_is_no_fault() -> None:
 
 def test_an_old_runtime_and_a_full_disk() -> None:
     assert told("change", software=replace(SOFTWARE, runtimes=("tflite_runtime",))) == ["host_slow_runtime"]
-    assert told("change", places=replace(PLACES, free_mb=200)) == ["host_disk"]
+    assert told("change", storage=replace(PLACES, free_mb=200)) == ["host_disk"]
 
 
 def test_a_pack_that_would_not_load_is_named() -> None:
     untrusted = PackFacts(name="other-2.0.0", origin="drive", problem=reason("pack_unsigned"))
-    places = replace(PLACES, packs=(*PLACES.packs, untrusted))
-    (text,) = [one.reason.text for one in findings(facts(places=places)) if one.weight == "change"]
+    storage = replace(PLACES, packs=(*PLACES.packs, untrusted))
+    (text,) = [one.reason.text for one in findings(facts(storage=storage)) if one.weight == "change"]
     assert "other-2.0.0" in text and "no signature" in text
 
 
@@ -158,3 +154,20 @@ def test_the_report_is_json_and_reads_from_the_top() -> None:
     assert text[1:3] == ["Verdict", "  - This computer cannot screen yet."]
     assert "  - Vector instructions: AVX2, VNNI" in text
     assert any("performance" in line for line in text)
+
+
+def test_without_an_edgetpu_nobody_is_told_to_install_its_runtime() -> None:
+    problem = reason("coral_no_library", name="libedgetpu.so.1")
+    none = CoralStatus(usb=(), answer=None, reason=reason("edgetpu_not_here"), library_problem=problem)
+    text = "\n".join(lines(host_report(facts(edgetpu=none), findings(facts(edgetpu=none)), kind="doctor")))
+    assert "Nothing has to be done" in text and "Edge TPU: none, no usable runtime" in text
+    assert "nstall" not in text
+
+
+def test_with_an_edgetpu_and_no_runtime_it_is_a_thing_to_change() -> None:
+    problem = reason("coral_no_library", name="libedgetpu.so.1")
+    there = CoralStatus(usb=(EDGETPU,), answer=None, reason=problem, library_problem=problem)
+    assert told("change", edgetpu=there) == ["coral_no_library"]
+    assert "Nothing has to be done" not in "\n".join(
+        lines(host_report(facts(edgetpu=there), findings(facts(edgetpu=there)), kind="doctor"))
+    )

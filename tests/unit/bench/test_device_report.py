@@ -6,18 +6,17 @@ import json
 
 from bench_cases import Record
 
-from fieldray.bench.device_report import Costs, device_report, iteration_chart
-from fieldray.bench.measurement import FILE, NETWORK, Measurement
+from fieldray.bench.device import FILE, NETWORK, Costs, Measurement, device_report, iteration_chart
 from fieldray.bench.report import Points, Report, Table
 from fieldray.reasons import reason
 
 
 def report() -> Report:
-    subject = Record("tiny on edgetpu").subject("edgetpu")
+    case = Record("tiny on edgetpu").case("edgetpu")
     # later images: 8 and 12 ms, mean 10 ms = 100 a second
     measured = [
-        Measurement(subject=subject, scope=NETWORK, repetitions=[[30, 20, 8, 12]]),
-        Measurement(subject=subject, scope=FILE, repetitions=[[300, 60, 40, 40]]),
+        Measurement(case=case, scope=NETWORK, repetitions=[[30, 20, 8, 12]]),
+        Measurement(case=case, scope=FILE, repetitions=[[300, 60, 40, 40]]),
     ]
     costs = Costs(power_w={"edgetpu": 2.0}, price_usd={"edgetpu": 80.0})
     return device_report(measured, costs=costs, problems={"cpu": reason("no_runtime")}, images="2 images")

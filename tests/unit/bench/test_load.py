@@ -8,10 +8,9 @@ from typing import NamedTuple
 import pytest
 from bench_cases import IMAGES, Record, cell
 
-from fieldray.bench.burner import spells
-from fieldray.bench.load import load_cases, measure, rotated
-from fieldray.bench.load_report import increase, load_report, percent
-from fieldray.bench.measurement import Effort
+from fieldray.bench.benchmark_case import Effort
+from fieldray.bench.burner import bursts
+from fieldray.bench.load import increase, load_cases, load_report, measure, percent, rotated
 from fieldray.bench.parallel_load import LEVELS, NO_LOAD, Level, MeasuredLoad, busy_share, parallel_load
 from fieldray.bench.report import Chart, Points, Report, Table
 from tiny_models import tiny_model
@@ -35,15 +34,15 @@ def test_busy_is_what_is_not_idle() -> None:
 
 
 def test_a_steady_load_is_busy_for_its_share() -> None:
-    assert list(itertools.islice(spells(0.6, is_irregular=False, seed=0), 2)) == [(0.1, pytest.approx(0.06))] * 2
+    assert list(itertools.islice(bursts(0.6, is_irregular=False, seed=0), 2)) == [(0.1, pytest.approx(0.06))] * 2
 
 
 def test_a_users_load_is_busy_for_its_share_on_average() -> None:
     # busy parts are uniform in 0..0.8 of spells that are uniform too: over 4000 of them the mean is within 0.02
-    made = list(itertools.islice(spells(0.4, is_irregular=True, seed=3), 4000))
+    made = list(itertools.islice(bursts(0.4, is_irregular=True, seed=3), 4000))
     assert sum(busy for _, busy in made) / sum(length for length, _ in made) == pytest.approx(0.4, abs=0.02)
     assert all(0 <= busy <= length for length, busy in made)
-    assert made == list(itertools.islice(spells(0.4, is_irregular=True, seed=3), 4000))
+    assert made == list(itertools.islice(bursts(0.4, is_irregular=True, seed=3), 4000))
 
 
 def test_a_load_has_a_process_for_each_core_and_none_afterwards() -> None:
@@ -59,11 +58,11 @@ def test_no_one_always_comes_first() -> None:
 
 
 def test_every_subject_is_measured_under_every_level() -> None:
-    a, b = Record("a").subject(), Record("b").subject()
+    a, b = Record("a").case(), Record("b").case()
     levels = (NO_LOAD, Level(name="a little", share=0.05))
     effort = Effort(repeats=2, images=3)
     cells = measure([a, b], IMAGES, effort, cores=1, notify=str, levels=levels, settle_s=0.01, least_s=0)
-    assert {(one.subject.name, one.level.name) for one in cells} == {
+    assert {(one.case.name, one.level.name) for one in cells} == {
         *(("a", "no load"), ("b", "no load"), ("a", "a little"), ("b", "a little")),
     }
     assert all(one.repetitions == [[5, 2, 1], [5, 2, 1]] for one in cells)
@@ -72,23 +71,23 @@ def test_every_subject_is_measured_under_every_level() -> None:
 
 
 def test_subjects_differ_in_threads_and_priority() -> None:
-    names = [subject.name for subject in load_cases(tiny_model(), cores=2)]
+    names = [case.name for case in load_cases(tiny_model(), cores=2)]
     assert names == [
         *("cpu, 1 thread", "cpu, 2 threads", "cpu, 1 thread, priority raised", "cpu, 1 thread, priority lowered"),
         "edgetpu",
     ]
-    assert not any("2 threads" in subject.name for subject in load_cases(tiny_model(), cores=1))
+    assert not any("2 threads" in case.name for case in load_cases(tiny_model(), cores=1))
 
 
 def test_increase_is_against_the_same_subject_without_load() -> None:
-    plain, raised = Record("plain").subject(), Record("raised").subject()
+    plain, raised = Record("plain").case(), Record("raised").case()
     cells = [cell(plain, NO_LOAD, 10), cell(raised, NO_LOAD, 20), cell(plain, FULL, 15), cell(raised, FULL, 21)]
     # 15 / 10 and 21 / 20
     assert [increase(one, cells) for one in cells] == pytest.approx([0, 0, 0.5, 0.05])
 
 
 def study(*, others: float = 0.0, raised_ms: float = 12.0) -> Report:
-    plain, raised = Record("plain").subject(), Record("raised").subject()
+    plain, raised = Record("plain").case(), Record("raised").case()
     cells = [
         cell(plain, NO_LOAD, 10, 10, others=others),
         cell(raised, NO_LOAD, 10, 10, others=others),
@@ -126,17 +125,17 @@ def test_the_best_way_is_named_whether_or_not_it_reaches_the_mark() -> None:
     assert "+30.0 % (raised): not below the dissertation's +27.3 %" in sentences(study(raised_ms=13))
 
 
-def test_a_machine_that_was_not_quiet_is_confessed() -> None:
-    assert "not quiet: other programs used 40%" in sentences(study(others=0.4))
+def test_a_machine_that_was_not_idle_is_reported() -> None:
+    assert "not idle: other programs used 40%" in sentences(study(others=0.4))
     assert "not quiet" not in sentences(study(others=0.05))
 
 
-def test_a_load_that_could_not_be_made_is_confessed() -> None:
-    plain = Record("plain").subject()
+def test_a_load_that_fell_short_is_reported() -> None:
+    plain = Record("plain").case()
     weak = cell(plain, FULL, 15)
     weak.loads_alone[:] = [MeasuredLoad(made=0.3, machine=1.0)]
     report = load_report([cell(plain, NO_LOAD, 10), weak], problems={}, images="3 images")
-    assert "load of 100 % could not be made in full: it got 30%" in sentences(report)
+    assert "load of 100 % fell short: it got 30%" in sentences(report)
     assert "in full" not in sentences(study())
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.bench import machine_linux, machine_macos, machine_windows
+from fieldray.bench import machine
 from fieldray.bench.machine import machine_facts
 
 XEON = """processor\t: 0
@@ -33,22 +33,22 @@ BOARD = "processor : 0\nFeatures : fp asimd asimddp\nCPU implementer : 0x41\n"
 def test_linux_processors(tmp_path: Path, text: str, expected: object) -> None:
     path = tmp_path / "cpuinfo"
     path.write_text(text)
-    assert machine_linux.processor(cpuinfo=path) == expected
+    assert machine.linux_processor(cpuinfo=path) == expected
 
 
 def test_linux_without_proc(tmp_path: Path) -> None:
-    assert machine_linux.processor(cpuinfo=tmp_path / "none") == ("", None)
+    assert machine.linux_processor(cpuinfo=tmp_path / "none") == ("", None)
 
 
 def test_linux_governor(tmp_path: Path) -> None:
-    assert machine_linux.governor(cpufreq=tmp_path) == ""
+    assert machine.linux_governor(cpufreq=tmp_path) == ""
     (tmp_path / "scaling_governor").write_text("powersave\n")
     (tmp_path / "scaling_driver").write_text("intel_pstate\n")
-    assert machine_linux.governor(cpufreq=tmp_path) == "powersave"
+    assert machine.linux_governor(cpufreq=tmp_path) == "powersave"
     # the "powersave" of this driver runs at full clock under load
-    assert machine_linux.scales_itself(cpufreq=tmp_path)
+    assert machine.linux_scales_itself(cpufreq=tmp_path)
     (tmp_path / "scaling_driver").write_text("acpi-cpufreq\n")
-    assert not machine_linux.scales_itself(cpufreq=tmp_path)
+    assert not machine.linux_scales_itself(cpufreq=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -64,18 +64,18 @@ def test_linux_governor(tmp_path: Path) -> None:
     ],
 )
 def test_windows_plans(text: str, expected: tuple[str, bool]) -> None:
-    assert machine_windows.parse_plan(text) == expected
+    assert machine.parse_plan(text) == expected
 
 
 def test_macos_power() -> None:
-    assert machine_macos.parse_power("Battery Power:\n lowpowermode         1\n") == ("low power", True)
-    assert machine_macos.parse_power(" lowpowermode         0\n") == ("", False)
-    assert machine_macos.parse_power("") == ("", False)
+    assert machine.parse_power("Battery Power:\n lowpowermode         1\n") == ("low power", True)
+    assert machine.parse_power(" lowpowermode         0\n") == ("", False)
+    assert machine.parse_power("") == ("", False)
 
 
 def test_macos_processor() -> None:
     text = "machdep.cpu.brand_string: Apple M2\nhw.optional.neon: 1\nhw.optional.arm.FEAT_I8MM: 0\n"
-    values = machine_macos.parse_sysctl(text)
+    values = machine.parse_sysctl(text)
     assert (values["machdep.cpu.brand_string"], values["hw.optional.neon"]) == ("Apple M2", "1")
 
 

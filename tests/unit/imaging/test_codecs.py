@@ -21,6 +21,7 @@ from pydicom.encaps import get_frame
 from pydicom.pixels import get_decoder
 from pydicom.uid import UID, HTJ2KLossless, JPEG2000Lossless, JPEGLossless, RLELossless
 
+from benchmarks.image_files import put_frame
 from fieldray.domain.model import InputSpec
 from fieldray.domain.study import ImageRef
 from fieldray.errors import Unreadable
@@ -30,7 +31,6 @@ from fieldray.imaging.codecs.jpeg2000 import decode_wavelets
 from fieldray.imaging.decode import decode
 from fieldray.imaging.dicom_header import SharedContext
 from fieldray.imaging.identify import identify
-from fieldray.imaging.image_files import put_frame
 from fieldray.imaging.reduction import TargetSize, largest_reduction, target_size
 from fieldray.imaging.synthetic import chest_phantom, image_dataset
 from fieldray.reasons import reason

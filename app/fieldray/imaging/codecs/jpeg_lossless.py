@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 from numpy.typing import NDArray
-from pydicom.pixels import get_decoder
 from pydicom.pixels.decoders.base import DecodeRunner
 from pydicom.uid import UID, JPEGLossless, JPEGLosslessSV1
 
@@ -43,11 +42,6 @@ def decode_frame(source: bytes, runner: DecodeRunner) -> bytes:
     if values.ndim == 3:
         runner.set_option("planar_configuration", 0)
     return values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes()
-
-
-def has_other_decoder(syntax: UID) -> bool:
-    """Whether pydicom has a decoder of its own for a compressed transfer syntax on this computer."""
-    return bool(set(get_decoder(syntax).available_plugins) - {PLUGIN})
 
 
 CODEC: Final = Codec(

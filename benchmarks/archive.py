@@ -1,0 +1,236 @@
+"""The archive that is measured: the same images as files of every kind, made in a folder of its own.
+
+<root>/<kind>/NNN.dcm     the images of one kind
+<root>/rounds/<kind>/     the same under many names, as links: enough to time a fast program
+<root>/mixed/             the six usual kinds in turn, as links
+<root>/first/             one small image of each kind, to warm up with
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from pydicom.pixels import get_decoder
+
+from benchmarks.image_files import KINDS, GreyImage, ImageKind, enlarged, read_image, write_image
+from fieldray.domain.study import ImageRef
+from fieldray.errors import InputProblem
+from fieldray.imaging.discover import discover
+from fieldray.imaging.synthetic import chest_phantom
+from fieldray.inference.cores import usable_cores
+
+USUAL: Final = ("uncompressed", "RLE", "JPEG-LS", "JPEG 2000", "PNG", "JPEG")
+OTHERS: Final = tuple(name for name in KINDS if name not in USUAL)
+_SIZES: Final = 6  # different numbers of pixels, from the smallest to the largest
+_MOST_SOURCES: Final = 24
+# In one run a fast program processes the images of a kind several times: about this many names, within bounds.
+_NAMES: Final = 96
+_FEWEST_TIMES, _MOST_TIMES = 4, 16
+_WARM_UP_MEGAPIXELS: Final = 1.0
+_OWN_PLUGINS: Final = frozenset({"libjpeg-turbo"})  # those the program adds to pydicom
+
+Notify = Callable[[str], None]
+MakeImage = Callable[[float, int], GreyImage]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageFile:
+    """One file of the archive."""
+
+    path: Path
+    kind: str
+    pixels: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Archive:
+    """A made archive: its root and its files by kind."""
+
+    root: Path
+    files: Mapping[str, tuple[ImageFile, ...]]
+
+    @property
+    def mixed(self) -> tuple[ImageFile, ...]:
+        """The files of the usual kinds."""
+        return tuple(file for kind in USUAL for file in self.files.get(kind, ()))
+
+    def folder(self, kind: str) -> Path:
+        """The images of one kind, under many names."""
+        return self.root / "rounds" / _slug(kind)
+
+    @property
+    def mixed_folder(self) -> Path:
+        """The usual kinds in turn."""
+        return self.root / "mixed"
+
+    @property
+    def first_folder(self) -> Path:
+        """One small image of each kind."""
+        return self.root / "first"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What to make.
+
+    Attributes
+    ----------
+    files
+        The number of files of the six usual kinds together.
+    others
+        The number of files of each further kind.
+    megapixels
+        The smallest and the largest size.
+    kinds
+        Only these kinds; all if empty.
+    """
+
+    files: int = 144
+    others: int = 6
+    megapixels: tuple[float, float] = (1.0, 7.0)
+    kinds: tuple[str, ...] = ()
+
+    def count(self, kind: str) -> int:
+        """The number of files of one kind."""
+        if self.kinds and kind not in self.kinds:
+            return 0
+        usual = [name for name in USUAL if name in self.kinds or not self.kinds]
+        return max(1, self.files // len(usual)) if kind in usual else self.others
+
+    def numbers(self, kind: str) -> tuple[int, ...]:
+        """The numbers, from 1, of the images of one kind; a few images are spread over all sizes."""
+        count = self.count(kind)
+        if count >= _SIZES:
+            return tuple(range(1, count + 1))
+        return tuple(round(1 + (_SIZES - 1) * (index + 0.5) / count) for index in range(count))
+
+
+def make_archive(
+    root: Path,
+    wanted: Wanted,
+    *,
+    source: Path | None,
+    notify: Notify,
+    is_readable: Callable[[ImageKind], bool] | None = None,
+) -> Archive:
+    """Write the archive.
+
+    Parameters
+    ----------
+    root
+        A folder that does not exist yet.
+    wanted
+        What to make.
+    source
+        Images to enlarge; without it they are drawn.
+    notify
+        Hears what is being done.
+    is_readable
+        Which kinds are made; those that scripts can read (`is_read_by_scripts`) if not given.
+
+    Raises
+    ------
+    OSError
+    UsageProblem
+        `source` does not exist (nothing_to_screen).
+    """
+    is_readable = is_readable or is_read_by_scripts
+    kinds = [kind for name, kind in KINDS.items() if wanted.count(name) and is_readable(kind)]
+    files: dict[str, list[ImageFile]] = {kind.name: [] for kind in kinds}
+    images = _images(source)
+    most = max(max(wanted.numbers(kind.name)) for kind in kinds)
+    with ThreadPoolExecutor(usable_cores()) as threads:
+        for number in range(1, most + 1):
+            notify(f"writing image {number} of {most}")
+            image = next(images)(_megapixels(number, wanted.megapixels), number)
+            due = [kind for kind in kinds if number in wanted.numbers(kind.name)]
+            write = functools.partial(_write, root=root, image=image, number=number)
+            for kind, file in zip(due, threads.map(write, due), strict=True):
+                files[kind.name].append(file)
+    _link(root, files)
+    _write_first(root / "first", kinds, next(images)(_WARM_UP_MEGAPIXELS, 0))
+    return Archive(root=root, files={name: tuple(found) for name, found in files.items()})
+
+
+def is_read_by_scripts(kind: ImageKind) -> bool:
+    """Whether pydicom alone, which the usual scripts use, has a decoder for this kind here."""
+    if kind.syntax is None or not kind.syntax.is_encapsulated:
+        return True
+    return bool(set(get_decoder(kind.syntax).available_plugins) - _OWN_PLUGINS)
+
+
+def _write(kind: ImageKind, *, root: Path, image: GreyImage, number: int) -> ImageFile:
+    folder = root / _slug(kind.name)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = write_image(folder / f"{number:03}", image, kind, number=number)
+    return ImageFile(path=path, kind=kind.name, pixels=image.size)
+
+
+def _write_first(folder: Path, kinds: Sequence[ImageKind], image: GreyImage) -> None:
+    folder.mkdir(parents=True)
+    for kind in kinds:
+        write_image(folder / _slug(kind.name), image, kind, number=999)
+
+
+def _link(root: Path, files: Mapping[str, Sequence[ImageFile]]) -> None:
+    for kind, found in files.items():
+        times = max(_FEWEST_TIMES, min(_MOST_TIMES, _NAMES // len(found)))
+        _link_all(root / "rounds" / _slug(kind), [file.path for file in found] * times)
+    usual = [[file.path for file in files[kind]] for kind in USUAL if kind in files]
+    in_turn = [path for row in itertools.zip_longest(*usual) for path in row if path]
+    _link_all(root / "mixed", in_turn)
+
+
+def _link_all(folder: Path, paths: Sequence[Path]) -> None:
+    folder.mkdir(parents=True)
+    for number, path in enumerate(paths):
+        target = folder / f"{number:05}{path.suffix}"
+        try:
+            os.link(path, target)
+        except OSError:  # a file system without links
+            shutil.copyfile(path, target)
+
+
+def _megapixels(number: int, between: tuple[float, float]) -> float:
+    """Sizes in equal ratios, repeated."""
+    low, high = between
+    return float(low * (high / low) ** ((number - 1) % _SIZES / (_SIZES - 1)))
+
+
+def _images(source: Path | None) -> Iterator[MakeImage]:
+    """Endless makers of images by (megapixels, seed): the readable ones of `source` in turn, or drawn ones."""
+    refs = itertools.islice(discover([source]), 10 * _MOST_SOURCES) if source else ()
+    shown = tuple(itertools.islice(_readable(ref for ref in refs if ref.problem is None), _MOST_SOURCES))
+    makers: list[MakeImage] = [functools.partial(_enlarged, picture) for picture in shown]
+    return itertools.cycle(makers or [_drawn])
+
+
+def _enlarged(shown: NDArray[np.uint8], megapixels: float, seed: int) -> GreyImage:
+    return enlarged(shown, megapixels=megapixels, seed=seed)
+
+
+def _readable(refs: Iterable[ImageRef]) -> Iterator[NDArray[np.uint8]]:
+    for ref in refs:
+        try:
+            yield read_image(ref)
+        except InputProblem:
+            continue
+
+
+def _drawn(megapixels: float, seed: int) -> GreyImage:
+    side = round((megapixels * 1e6) ** 0.5)
+    return chest_phantom(side, side, seed + 1, abnormal=seed % 3 == 0)
+
+
+def _slug(kind: str) -> str:
+    return kind.lower().replace(" ", "-")

@@ -1,0 +1,15 @@
+"""Where a child process of the benchmarks begins: `benchmarks.child_main MODULE:FUNCTION`."""
+
+from __future__ import annotations
+
+import sys
+
+from fieldray.offline import stay_offline
+
+
+def main() -> int:
+    """Serve `module:function` of this package until the input closes; returns the exit code."""
+    stay_offline()
+    from fieldray.processes.serving import serve  # only now: nothing is imported that the guard has not seen
+
+    return serve(sys.argv[1], package="benchmarks")

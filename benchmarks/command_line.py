@@ -1,0 +1,207 @@
+"""`python -m benchmarks COMMAND`: arguments to a report, and where the report goes."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.image_files import KINDS
+from fieldray import cli
+from fieldray.bench.report import Report, lines
+from fieldray.commands.bench import number_from
+from fieldray.commands.console import Console
+from fieldray.commands.pack_options import add_pack_options
+
+Measure = Callable[[argparse.Namespace, Console], Report]
+# The code that figures depend on, as dated pages name it.
+_SCREENING: Final = tuple(
+    f"app/fieldray/{room}" for room in ("imaging", "inference", "packs", "pipeline", "processes", "store")
+)
+_WITH_SCREEN_OPTIONS: Final = ("screening", "compare-checkouts")
+_READING: Final = ("app/fieldray/imaging", "app/fieldray/domain/finding.py", "models")
+
+
+def run(arguments: Sequence[str], *, console: Console | None = None) -> int:
+    """Run one command; the exit code (see `fieldray.cli`)."""
+    own, more = list(arguments), []
+    if "--" in arguments and arguments[0] in _WITH_SCREEN_OPTIONS:
+        end = arguments.index("--")
+        own, more = own[:end], own[end + 1 :]
+    typed = shlex.join(["python", "-m", "benchmarks", *arguments])
+    return cli.run(own, console=console, parser=_parser(typed, more))
+
+
+def _parser(typed: str, screen_options: Sequence[str]) -> argparse.ArgumentParser:
+    parser = cli.Parser(prog="python -m benchmarks", description="What developers measure.", allow_abbrev=False)
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    for add in (_add_pipeline, _add_decisions, _add_screening, _add_compare):
+        action, paths, measure = add(commands)
+        action.add_argument("--out", type=Path, metavar="DIR", help="write JSON and HTML into this folder")
+        action.add_argument(
+            "--page",
+            nargs="?",
+            const=action.prog.rpartition(" ")[2],
+            metavar="SUBJECT",
+            help="write a dated page into docs/benchmarks (default: named after the command)",
+        )
+        action.set_defaults(command=_command(measure, typed, paths), screen_options=screen_options)
+    return parser
+
+
+def _command(measure: Measure, typed: str, paths: Sequence[str]) -> Callable[[argparse.Namespace, Console], int]:
+    def run_command(options: argparse.Namespace, console: Console) -> int:
+        from benchmarks.reports import PageRefused, plan_page, write, write_page
+        from benchmarks.screening import ScreeningFailed
+
+        try:
+            page = plan_page(options.page, command=typed, paths=paths) if options.page else None
+            report = measure(options, console)
+        except (PageRefused, ScreeningFailed) as problem:
+            console.complain(str(problem))
+            return 1
+        for line in lines(report):
+            console.say(line)
+        written = write(report, options.out) if options.out else ()
+        for path in (*written, *(write_page(report, page) if page else ())):
+            console.say(f"Written: {path}")
+        return 0
+
+    return run_command
+
+
+Added = tuple[argparse.ArgumentParser, Sequence[str], Measure]
+
+
+def _add_pipeline(commands: argparse._SubParsersAction[Any]) -> Added:
+    parser = commands.add_parser("pipeline", help="from files to scores, compared with the usual scripts and limits")
+    parser.add_argument("folder", nargs="?", type=Path, help="images to enlarge (otherwise: drawn by the program)")
+    add_pack_options(parser)
+    _add_archive(parser, files=144, others=6)
+    parser.add_argument("--repeats", type=number_from(1), default=3, metavar="N", help="rounds (default: 3)")
+    parser.add_argument(
+        "--minutes", type=number_from(1), default=60, metavar="N", help="no new round after (default: 60)"
+    )
+    parser.add_argument("--float-file", type=Path, metavar="FILE", help="a float32 network (.tflite) to compare with")
+    parser.add_argument("--int8-file", type=Path, metavar="FILE", help="another int8 network to compare engines on")
+
+    def measure(options: argparse.Namespace, console: Console) -> Report:
+        from benchmarks.pipeline import pipeline
+
+        return pipeline(options, console)
+
+    return parser, _SCREENING, measure
+
+
+def _add_decisions(commands: argparse._SubParsersAction[Any]) -> Added:
+    parser = commands.add_parser("decisions", help="whether reading at a reduced resolution changes decisions")
+    parser.add_argument("folder", type=Path, help="the images to compare")
+    add_pack_options(parser)
+    parser.add_argument("--images", type=number_from(1), default=1200, metavar="N", help="at most (default: 1200)")
+    _add_kinds(parser)
+
+    def measure(options: argparse.Namespace, console: Console) -> Report:
+        from benchmarks.pipeline import decisions
+
+        return decisions(options, console)
+
+    return parser, _READING, measure
+
+
+def _add_screening(commands: argparse._SubParsersAction[Any]) -> Added:
+    parser = commands.add_parser(
+        "screening",
+        help="the program as a person starts it: first result, rate, memory",
+        epilog="Options after -- are options of `fieldray screen`.",
+    )
+    parser.add_argument("folder", nargs="?", type=Path, help="images to screen (otherwise: drawn by the program)")
+    parser.add_argument("--counts", type=_counts, default=(200, 2000), metavar="N,...", help="(default: 200,2000)")
+    parser.add_argument("--starts", type=number_from(1), default=5, metavar="N", help="short runs (default: 5)")
+
+    def measure(options: argparse.Namespace, console: Console) -> Report:
+        from benchmarks.screening import screening_report
+
+        effort = {"counts": options.counts, "starts": options.starts}
+        return screening_report(options.folder, options.screen_options, notify=console.bar, **effort)
+
+    return parser, _SCREENING, measure
+
+
+def _add_compare(commands: argparse._SubParsersAction[Any]) -> Added:
+    parser = commands.add_parser(
+        "compare-checkouts",
+        help="the programs of two checkouts side by side: speed and decisions",
+        epilog="Options after -- are options of `fieldray screen`, for both programs.",
+    )
+    parser.add_argument("old", type=_checkout, help="the root of the checkout to compare with")
+    parser.add_argument("new", type=_checkout, help="the root of the checkout to measure")
+    parser.add_argument(
+        "--source", type=Path, metavar="DIR", help="images to enlarge (otherwise: drawn by the program)"
+    )
+    _add_archive(parser, files=36, others=0)
+    parser.add_argument("--images", type=number_from(1), default=288, metavar="N", help="per run (default: 288)")
+    parser.add_argument("--repeats", type=number_from(1), default=7, metavar="N", help="rounds (default: 7)")
+
+    def measure(options: argparse.Namespace, console: Console) -> Report:
+        from benchmarks.archive import Wanted
+        from benchmarks.checkouts import compare_on_archive
+
+        return compare_on_archive(
+            options.old,
+            options.new,
+            source=options.source,
+            wanted=Wanted(
+                files=options.files, others=options.others, megapixels=options.megapixels, kinds=options.kinds
+            ),
+            images=options.images,
+            repeats=options.repeats,
+            options=options.screen_options,
+            notify=console.bar,
+        )
+
+    return parser, ("app/fieldray",), measure
+
+
+def _add_archive(parser: argparse.ArgumentParser, *, files: int, others: int) -> None:
+    usual, further = f"of the six usual kinds (default: {files})", f"of each further kind (default: {others})"
+    parser.add_argument("--files", type=number_from(1), default=files, metavar="N", help=usual)
+    parser.add_argument("--others", type=number_from(0), default=others, metavar="N", help=further)
+    parser.add_argument("--megapixels", type=_range, default=(1.0, 7.0), metavar="LOW-HIGH", help="(default: 1-7)")
+    _add_kinds(parser)
+
+
+def _add_kinds(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--kinds", type=_kinds, default=(), metavar="KIND,...", help="kinds of files (default: all)")
+
+
+def _checkout(text: str) -> Path:
+    path = Path(text).resolve()
+    if not (path / "app" / "fieldray" / "__main__.py").is_file():
+        raise argparse.ArgumentTypeError(f"{text} is not the root of a checkout")
+    return path
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    return tuple(map(number_from(1), text.split(",")))
+
+
+def _kinds(text: str) -> tuple[str, ...]:
+    by_name = {name.lower(): name for name in KINDS}
+    asked = tuple(name.strip().lower() for name in text.split(","))
+    if not set(asked) <= set(by_name):
+        raise argparse.ArgumentTypeError(f"choose from {', '.join(KINDS)}")
+    return tuple(by_name[name] for name in asked)
+
+
+def _range(text: str) -> tuple[float, float]:
+    """`1-7` as (1.0, 7.0)."""
+    low, _, high = text.partition("-")
+    try:
+        found = float(low), float(high or low)
+    except ValueError:
+        found = (0.0, 0.0)
+    if not 0.01 <= found[0] <= found[1] <= 100:
+        raise argparse.ArgumentTypeError("give LOW-HIGH, for example 1-7")
+    return found

@@ -1,0 +1,199 @@
+"""One image written as a file of any kind that an archive may hold, at any size; DICOM in every transfer syntax.
+
+For measurements and tests. The program itself never changes an image.
+"""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image as Picture
+from pydicom import dcmwrite
+from pydicom.dataset import Dataset
+from pydicom.encaps import encapsulate
+from pydicom.uid import (
+    JPEG2000,
+    UID,
+    DeflatedExplicitVRLittleEndian,
+    ExplicitVRBigEndian,
+    ExplicitVRLittleEndian,
+    HTJ2KLossless,
+    ImplicitVRLittleEndian,
+    JPEG2000Lossless,
+    JPEGBaseline8Bit,
+    JPEGLossless,
+    JPEGLosslessSV1,
+    JPEGLSLossless,
+    JPEGLSNearLossless,
+    RLELossless,
+)
+
+from fieldray.domain.study import ImageRef
+from fieldray.imaging.decode import decode
+from fieldray.imaging.preprocess import to_display
+from fieldray.imaging.source import read_bytes
+from fieldray.imaging.synthetic import image_dataset
+
+_TWELVE_BITS: Final = 4095
+# Noise of quanta: its spread grows as the root of the signal. 12 of 4095 grey levels at half of the range.
+_GRAIN_AT_HALF: Final = 12.0
+_JPEG_QUALITY: Final = 92
+
+_COMPRESSION: Final[Mapping[UID, Mapping[str, Any]]] = {
+    RLELossless: {"encoding_plugin": "pydicom"},
+    JPEGLSLossless: {"encoding_plugin": "pyjpegls"},
+    JPEGLSNearLossless: {"encoding_plugin": "pyjpegls", "jls_error": 2},
+    JPEG2000Lossless: {"encoding_plugin": "pylibjpeg"},
+    JPEG2000: {"encoding_plugin": "pylibjpeg", "j2k_cr": [6]},
+}
+# Any of the seven predictors may stand in the first, only the first in the second (ITU-T T.81, table H.1).
+_PREDICTORS: Final[Mapping[UID, int]] = {JPEGLossless: 4, JPEGLosslessSV1: 1}
+_DICOM_JPEG_QUALITY: Final = 95
+# Two threads that encode JPEG 2000 by pylibjpeg-openjpeg 2.6 at the same time end the process sooner or later.
+_encoding = threading.Lock()
+
+GreyImage = NDArray[np.uint16]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageKind:
+    """A kind of file: DICOM in a transfer syntax, or a PNG or JPEG (`form`); grey levels of `bits` bits."""
+
+    name: str
+    bits: int = 12
+    syntax: UID | None = None
+    form: str = ""
+
+
+# The six most common ones in today's archives come first.
+KINDS: Final[Mapping[str, ImageKind]] = {
+    kind.name: kind
+    for kind in (
+        ImageKind(name="uncompressed", syntax=ExplicitVRLittleEndian),
+        ImageKind(name="RLE", syntax=RLELossless),
+        ImageKind(name="JPEG-LS", syntax=JPEGLSLossless),
+        ImageKind(name="JPEG 2000", syntax=JPEG2000Lossless),
+        ImageKind(name="PNG", bits=8, form="PNG"),
+        ImageKind(name="JPEG", bits=8, form="JPEG"),
+        ImageKind(name="HTJ2K", syntax=HTJ2KLossless),
+        ImageKind(name="lossless JPEG", syntax=JPEGLosslessSV1),
+        ImageKind(name="JPEG 2000 lossy", syntax=JPEG2000),
+        ImageKind(name="JPEG in DICOM", bits=8, syntax=JPEGBaseline8Bit),
+        ImageKind(name="deflated", syntax=DeflatedExplicitVRLittleEndian),
+        ImageKind(name="big-endian", syntax=ExplicitVRBigEndian),
+        ImageKind(name="implicit VR", syntax=ImplicitVRLittleEndian),
+        ImageKind(name="PNG of 16 bits", bits=16, form="PNG"),
+    )
+}
+
+
+def write_image(stem: Path, image: GreyImage, kind: ImageKind, *, number: int) -> Path:
+    """Write a 12-bit image (rows, columns) as `stem` with the kind's suffix; `number` names the study.
+
+    Raises OSError, and ValueError or ImportError where the encoder cannot.
+    """
+    values = _in_bits(image, kind.bits)
+    if kind.syntax is None:
+        path = stem.with_suffix(".png" if kind.form == "PNG" else ".jpg")
+        path.write_bytes(_encoded(values, kind.form))
+        return path
+    dataset = image_dataset(image, number=number)
+    if kind.bits == 8:
+        dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit = 8, 8, 7
+        dataset.WindowCenter, dataset.WindowWidth = 128, 256
+        data = values.tobytes()
+        dataset.PixelData = data + b"\0" * (len(data) % 2)
+        dataset["PixelData"].VR = "OB"
+    path = stem.with_suffix(".dcm")
+    save_dicom(dataset, path, kind.syntax)
+    return path
+
+
+def _in_bits(image: GreyImage, bits: int) -> NDArray[Any]:
+    if bits == 8:
+        return (image >> 4).astype(np.uint8)
+    return image << 4 if bits == 16 else image
+
+
+def _encoded(values: NDArray[Any], form: str) -> bytes:
+    stream = io.BytesIO()
+    options: dict[str, Any] = {"quality": _JPEG_QUALITY} if form == "JPEG" else {}
+    Picture.fromarray(values).save(stream, form, **options)
+    return stream.getvalue()
+
+
+def read_image(ref: ImageRef) -> NDArray[np.uint8]:
+    """An image as it is shown, at full resolution. Raises Unreadable, Unusable."""
+    return to_display(decode(read_bytes(ref), ref))
+
+
+def enlarged(shown: NDArray[np.uint8], *, megapixels: float, seed: int) -> GreyImage:
+    """An image (rows, columns) of this size in 12 bits, with a detector's grain.
+
+    Without the grain an enlarged image would be far easier for every lossless codec than one from a detector.
+    """
+    rows, columns = shown.shape
+    factor = (megapixels * 1e6 / (rows * columns)) ** 0.5
+    size = round(columns * factor), round(rows * factor)
+    picture = Picture.fromarray(shown.astype(np.float32)).resize(size, Picture.Resampling.BICUBIC)
+    signal = np.asarray(picture).clip(0, 255) * np.float32(_TWELVE_BITS / 255)
+    noise = np.random.default_rng(seed).standard_normal(signal.shape, dtype=np.float32)
+    spread = np.float32(_GRAIN_AT_HALF) * np.sqrt(signal / np.float32(_TWELVE_BITS / 2))
+    image: GreyImage = np.rint((signal + noise * spread).clip(0, _TWELVE_BITS)).astype(np.uint16)
+    return image
+
+
+def save_dicom(dataset: Dataset, path: Path, transfer_syntax: UID) -> None:
+    """Write an uncompressed little-endian data set in this transfer syntax; the data set is changed.
+
+    JPEG baseline takes 8-bit pixels only. Raises OSError, ValueError for what an encoder refuses, and ImportError
+    where none is installed.
+    """
+    if transfer_syntax in _COMPRESSION:
+        with _encoding:
+            dataset.compress(transfer_syntax, generate_instance_uid=False, **_COMPRESSION[transfer_syntax])
+    elif transfer_syntax == JPEGBaseline8Bit:
+        encoded = io.BytesIO()
+        Picture.fromarray(_stored(dataset)).save(encoded, "JPEG", quality=_DICOM_JPEG_QUALITY)
+        put_frame(dataset, encoded.getvalue())
+    elif transfer_syntax in _PREDICTORS:
+        put_frame(dataset, _lossless_jpeg(dataset, _PREDICTORS[transfer_syntax]))
+    elif transfer_syntax == HTJ2KLossless:
+        import imagecodecs
+
+        put_frame(dataset, bytes(imagecodecs.htj2k_encode(_stored(dataset), reversible=True)))
+    elif transfer_syntax == ExplicitVRBigEndian and dataset.BitsAllocated == 16:
+        dataset.PixelData = np.frombuffer(dataset.PixelData, "<u2").astype(">u2").tobytes()
+    dataset.file_meta.TransferSyntaxUID = transfer_syntax
+    dcmwrite(path, dataset, enforce_file_format=True)
+
+
+def put_frame(dataset: Dataset, codestream: bytes) -> None:
+    """Make one compressed frame the pixel data (PS3.5 A.4)."""
+    dataset.PixelData = encapsulate([codestream])
+    dataset["PixelData"].VR, dataset["PixelData"].is_undefined_length = "OB", True
+
+
+def _stored(dataset: Dataset) -> NDArray[Any]:
+    """The stored values: (rows, columns), or (rows, columns, 3)."""
+    shape = (dataset.Rows, dataset.Columns, 3) if dataset.SamplesPerPixel == 3 else (dataset.Rows, dataset.Columns)
+    kind = np.uint8 if dataset.BitsAllocated == 8 else np.dtype("<u2")
+    return np.frombuffer(dataset.PixelData, kind)[: int(np.prod(shape))].reshape(shape)
+
+
+def _lossless_jpeg(dataset: Dataset, predictor: int) -> bytes:
+    import imagecodecs
+
+    # A negative value has its sign in the bits above those stored.
+    bits = dataset.BitsAllocated if dataset.PixelRepresentation else dataset.BitsStored
+    options = {"lossless": True, "predictor": predictor, "bitspersample": bits}
+    if dataset.SamplesPerPixel == 3:
+        options |= {"colorspace": "RGB", "outcolorspace": "RGB"}
+    return bytes(imagecodecs.jpeg8_encode(_stored(dataset), **options))

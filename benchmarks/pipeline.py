@@ -1,0 +1,144 @@
+"""What `pipeline` and `decisions` do once their arguments are known: who takes part, and what is measured when."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import itertools
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+
+from benchmarks import pipeline_report as names
+from benchmarks.archive import Archive, Wanted, make_archive
+from benchmarks.contestants import Contestant, compare_runs
+from benchmarks.decisions import compare, decision_report
+from benchmarks.engines import race
+from benchmarks.image_files import KINDS
+from benchmarks.pipeline_report import PipelineRun, pipeline_report
+from benchmarks.program import make_float_file
+from benchmarks.screening import fill, screen_once
+from benchmarks.stages import Stages, add_round, stage_decoders, time_reading
+from fieldray.bench.report import Report
+from fieldray.commands.bench import file_bytes
+from fieldray.commands.console import Console
+from fieldray.commands.pack_options import find_pack, load_pack
+from fieldray.domain.model import InputSpec, Model
+from fieldray.domain.study import ImageRef
+from fieldray.errors import UsageProblem
+from fieldray.inference.cores import usable_cores
+from fieldray.inference.cpu import cpu_kind
+from fieldray.packs.library import PackLibrary
+from fieldray.paths import user_data
+from fieldray.reasons import reason
+
+_STARTING_IMAGES: Final = 12
+
+
+def pipeline(options: argparse.Namespace, console: Console) -> Report:
+    """From files to scores, compared with the usual scripts. Raises PackProblem, UsageProblem, BackendProblem."""
+    library = PackLibrary(user_data())
+    options.pack = str(find_pack(library, options.pack))
+    model, cores = load_pack(library, options.pack, options), usable_cores()
+    float_file, unavailable_reason = _float_file(options.float_file, model.manifest.input, console)
+    int8_file = file_bytes(options.int8_file) if options.int8_file else None
+    with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as folder:
+        archive = _archive(options, Path(folder), console)
+        refs, stages = [ImageRef(path=file.path) for file in archive.mixed], Stages()
+        results = compare_runs(
+            tuple(_contestants(model, options, float_file, unavailable_reason)),
+            archive,
+            repeats=options.repeats,
+            notify=console.bar,
+            most_s=60 * options.minutes,
+            between=lambda: add_round(stages, refs, model, cores=cores),
+        )
+        _, images = time_reading(refs[:8], model.manifest.input, cores=cores)
+        effort = {"cores": cores, "repeats": options.repeats}
+        measured = PipelineRun(
+            results=results,
+            stages=stages,
+            engines=race(model.cpu_file, images, notify=console.bar, **effort),
+            other_engines=race(int8_file, images, notify=console.bar, **effort) if int8_file else (),
+            first_result_s=tuple(_starts(archive, model, options, Path(folder), console)),
+            cores=cores,
+            images=f"images of {options.folder}, enlarged" if options.folder else "images drawn by the program",
+        )
+    return pipeline_report(measured)
+
+
+def decisions(options: argparse.Namespace, console: Console) -> Report:
+    """Compare reading reduced with reading in full. Raises as `pipeline`, and UsageProblem (nothing_to_measure)."""
+    model = load_pack(PackLibrary(user_data()), options.pack, options)
+    cores, backend = usable_cores(), cpu_kind(cores=1, budget_s=None).open()
+    try:
+        backend.start(model)
+        with stage_decoders(cores) as decoders:
+            effort = {"most": options.images, "cores": cores}
+            kinds, notify = options.kinds, console.bar
+            compared = compare(options.folder, model, decoders, backend, kinds=kinds, notify=notify, **effort)
+    finally:
+        backend.close()
+    if not compared.pairs:
+        raise UsageProblem(reason("nothing_to_measure"))
+    return decision_report(compared, pack=model.pack_name, images=f"images of {options.folder}")
+
+
+def _archive(options: argparse.Namespace, folder: Path, console: Console) -> Archive:
+    wanted = Wanted(files=options.files, others=options.others, megapixels=options.megapixels, kinds=options.kinds)
+    archive = make_archive(folder / "archive", wanted, source=options.folder, notify=console.bar)
+    for kind in KINDS.values():
+        if wanted.count(kind.name) and kind.name not in archive.files:
+            console.say(f"{kind.name} is left out: without python-gdcm the usual scripts cannot read it here")
+    return archive
+
+
+def _contestants(
+    model: Model, options: argparse.Namespace, float_file: bytes | None, unavailable_reason: str
+) -> Iterator[Contestant]:
+    spec = model.manifest.input
+    size = {"rows": spec.height, "columns": spec.width}
+    rules = {"pack": options.pack, "allow_older": options.allow_older, "allow_legacy": options.allow_legacy}
+    yield Contestant(name=names.PROGRAM, service="benchmarks.program:handle", body=rules, is_batch=True)
+    yield Contestant(name=names.CONVENTIONAL, service="benchmarks.scripts:conventional", model=model.cpu_file)
+    yield Contestant(
+        name=names.DISSERTATION,
+        service="benchmarks.scripts:dissertation",
+        model=float_file,
+        unavailable_reason=unavailable_reason,
+    )
+    no_torch = "" if importlib.util.find_spec("torch") else "torch is not installed"
+    torch = "benchmarks.torch_script:handle"
+    yield Contestant(name=names.TORCH, service=torch, body=size, unavailable_reason=no_torch)
+    yield Contestant(name=names.FULL_DECODE, service="benchmarks.scripts:decode_in_full")
+    fastest = "benchmarks.decode_lower_bound:handle"
+    yield Contestant(name=names.FASTEST_DECODE, service=fastest, body={"spec": asdict(spec)})
+    yield Contestant(name=names.BYTES, service="benchmarks.scripts:read_bytes")
+
+
+def _starts(
+    archive: Archive, model: Model, options: argparse.Namespace, folder: Path, console: Console
+) -> Iterator[float]:
+    """Seconds from nothing to the first result, a few times."""
+    paths = list(itertools.islice(sorted(archive.mixed_folder.iterdir()), _STARTING_IMAGES))
+    few = fill(folder / "start", paths, len(paths))
+    rules = ["--pack", options.pack]
+    rules += ["--trust", model.fingerprint] if model.trust == "signed" else []
+    rules += ["--allow-older"] if options.allow_older else []
+    rules += ["--allow-legacy"] if model.trust == "legacy" else []
+    for number in range(options.repeats):
+        console.bar(f"start {number + 1} of {options.repeats}")
+        yield screen_once(few, rules).first_s
+
+
+def _float_file(path: Path | None, spec: InputSpec, console: Console) -> tuple[bytes | None, str]:
+    """A float32 network for the dissertation's way: the file given, else one made where TensorFlow is installed."""
+    if path is not None:
+        return file_bytes(path), ""
+    if importlib.util.find_spec("tensorflow") is None:
+        return None, "it needs a float32 file (--float-file), or TensorFlow to make one"
+    console.bar("making a float32 network of full width")
+    made = make_float_file(spec)
+    return (made, "") if isinstance(made, bytes) else (None, made)

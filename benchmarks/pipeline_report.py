@@ -1,0 +1,316 @@
+"""The report of `pipeline`: how fast each contestant is on each kind of file, against limits and marks."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from benchmarks.archive import USUAL
+from benchmarks.contestants import MIXED, Results
+from benchmarks.engines import Entry, fastest, largest_difference
+from benchmarks.reports import Mark
+from benchmarks.stages import Stages
+from fieldray.bench.report import Block, Chart, Points, Report, Series, Table
+
+PROGRAM: Final = "fieldray"
+CONVENTIONAL: Final = "conventional script"
+DISSERTATION: Final = "the dissertation's way"
+TORCH: Final = "PyTorch script"
+FULL_DECODE: Final = "full decode alone"
+FASTEST_DECODE: Final = "fastest decode"
+BYTES: Final = "file read alone"
+
+# What the program has to reach, as multiples of the conventional script's rate in the same round
+MARKS: Final[Mapping[str, float]] = {
+    MIXED: 7.0,
+    "JPEG 2000": 20.0,
+    "JPEG 2000 lossy": 20.0,
+    "HTJ2K": 20.0,
+    "uncompressed": 8.0,
+    "RLE": 5.0,
+    "JPEG": 3.0,
+    "JPEG in DICOM": 3.0,
+    "PNG": 2.5,
+    "JPEG-LS": 2.5,
+    "lossless JPEG": 2.5,
+}
+LEAST_SHARE_OF_LIMIT: Final = 0.85
+MOST_OF_SLOWEST_STAGE: Final = 1.25
+MOST_OF_FASTEST_ENGINE: Final = 1.15
+MOST_MEMORY_MB: Final = 800.0
+MOST_START_S: Final = 1.0
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class PipelineRun:
+    """Everything that was measured.
+
+    Attributes
+    ----------
+    results, stages
+        The contestants' rounds, and the program's stages alone.
+    engines, other_engines
+        Inference engines on the pack's file, and on another int8 file.
+    first_result_s
+        Seconds from starting the program to its first result, one entry per start.
+    cores
+        The cores this program may use.
+    images
+        What was run on, as a phrase.
+    """
+
+    results: Results
+    stages: Stages
+    engines: Sequence[Entry]
+    other_engines: Sequence[Entry] = ()
+    first_result_s: Sequence[float]
+    cores: int
+    images: str
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of files; MIXED comes first."""
+        return (MIXED, *self.results.archive.files)
+
+    def limit(self, kind: str = MIXED) -> float | None:
+        """Images per second of the fastest decoding and one lean network on all cores; None where not known."""
+        if not self.results.has(FASTEST_DECODE, kind):
+            return None
+        decode_s = self.results.cpu_s(FASTEST_DECODE, kind)
+        return None if decode_s is None else self.cores / (decode_s + self.stages.network_cpu_s)
+
+    def share_of_limit(self, kind: str = MIXED) -> float | None:
+        """The share of that limit that the program reaches."""
+        limit = self.limit(kind)
+        return self.results.images_per_s(PROGRAM, kind) / limit if limit else None
+
+    @property
+    def of_slowest_stage(self) -> float:
+        """The program's time as a multiple of its slowest stage's alone, median over the rounds."""
+        runs = self.results.runs[PROGRAM, MIXED]
+        pairs = zip(runs, self.stages.slowest, strict=True)
+        return statistics.median(run.seconds / run.files / stage_s for run, stage_s in pairs)
+
+    @property
+    def of_fastest_engine(self) -> float | None:
+        """The time of the program's engine as a multiple of the fastest engine's on the same file."""
+        best, ours = fastest(self.engines), fastest(self.engines, "litert")
+        return best.rate / ours.rate if best and ours else None
+
+    @property
+    def of_fastest_alone(self) -> float | None:
+        """The same for one network with one thread, one image at a time."""
+        alone = {entry.engine: entry.latency for entry in self.engines if entry.is_lean and entry.latency_ms}
+        return alone["litert"] / min(alone.values()) if "litert" in alone else None
+
+
+def pipeline_report(measured: PipelineRun) -> Report:
+    """Tables, a chart, marks and notes."""
+    marks = tuple(_marks(measured))
+    blocks: list[Block] = [_overall(measured), _by_kind(measured), _milliseconds(measured), _stages(measured)]
+    blocks.append(_engines("the pack's own file", measured.engines))
+    if measured.other_engines:
+        blocks.append(_engines("the other int8 file", measured.other_engines))
+    blocks += [Points("What had to be reached", tuple(mark.sentence for mark in marks))]
+    blocks += [Points("How it was measured, and what was not", tuple(_notes(measured))), _chart(measured)]
+    return Report(
+        kind="pipeline",
+        title="Fieldray: from files to scores, compared with the usual scripts",
+        blocks=tuple(blocks),
+        data=_data(measured, marks),
+    )
+
+
+def _marks(measured: PipelineRun) -> Iterator[Mark]:
+    results = measured.results
+    for kind, goal in MARKS.items():
+        is_there = results.has(PROGRAM, kind) and results.has(CONVENTIONAL, kind)
+        times = results.times_as_fast(PROGRAM, CONVENTIONAL, kind) if is_there else None
+        yield Mark(name=f"{kind}, against the conventional script", measured=times, goal=goal)
+    share = measured.share_of_limit() if results.has(PROGRAM) else None
+    yield Mark(name="Mixed archive, share of the limit", measured=share, goal=LEAST_SHARE_OF_LIMIT, unit="of it")
+    slowest = measured.of_slowest_stage if results.has(PROGRAM) else None
+    yield _at_most("Whole against its slowest stage alone", slowest, MOST_OF_SLOWEST_STAGE)
+    yield _at_most("Network against the fastest engine", measured.of_fastest_engine, MOST_OF_FASTEST_ENGINE)
+    yield _at_most("The same with one network and one thread", measured.of_fastest_alone, MOST_OF_FASTEST_ENGINE)
+    yield _at_most("Peak memory of all processes", results.peak_mb.get(PROGRAM), MOST_MEMORY_MB, unit="MB")
+    first = statistics.median(measured.first_result_s) if measured.first_result_s else None
+    yield _at_most("Start to first result", first, MOST_START_S, unit="s")
+
+
+def _at_most(name: str, measured: float | None, goal: float, *, unit: str = "x") -> Mark:
+    return Mark(name=name, measured=measured, goal=goal, is_most=True, unit=unit)
+
+
+def _overall(measured: PipelineRun) -> Table:
+    results = measured.results
+    rows = []
+    for name in dict.fromkeys(name for name, _ in results.runs):
+        if not results.has(name) or name == FASTEST_DECODE:
+            continue
+        times = results.times_as_fast(name, CONVENTIONAL) if results.has(CONVENTIONAL) else None
+        cells = (f"{results.images_per_s(name):.1f}", _number(times), _number(results.cpu_s(name), 4))
+        rows.append((name, *cells, _number(results.peak_mb.get(name), 0)))
+    limit = measured.limit()
+    if limit:
+        rows.append(
+            (
+                "limit: fastest decode and network on all cores",
+                f"{limit:.1f}",
+                "",
+                _number(measured.cores / limit, 4),
+                "",
+            )
+        )
+    columns = ("", "images / s", "times conventional", "CPU s / image", "peak MB")
+    count = len(results.archive.mixed)
+    kinds = ", ".join(kind for kind in USUAL if kind in results.archive.files)
+    return Table(f"{count} files in equal parts: {kinds}", columns, tuple(rows))
+
+
+def _by_kind(measured: PipelineRun) -> Table:
+    results = measured.results
+    rows = []
+    for kind in measured.kinds:
+        if not results.has(PROGRAM, kind):
+            continue
+        rate, times = results.images_per_s(PROGRAM, kind), None
+        if results.has(CONVENTIONAL, kind):
+            times = results.times_as_fast(PROGRAM, CONVENTIONAL, kind)
+        cells = (f"{rate:.1f}", _rate(results, CONVENTIONAL, kind), _number(times, 1), _number(MARKS.get(kind), 1))
+        limits = (
+            _rate(results, FULL_DECODE, kind),
+            _number(measured.limit(kind), 1),
+            _number(measured.share_of_limit(kind)),
+        )
+        rows.append((kind, _megapixels(results, kind), *cells, *limits))
+    columns = ("images / s", "Mpixel", PROGRAM, "conventional", "ratio", "to reach", "full decode", "limit", "of limit")
+    return Table("By kind of file", columns, tuple(rows))
+
+
+def _milliseconds(measured: PipelineRun) -> Table:
+    results = measured.results
+    names = [name for name in dict.fromkeys(name for name, _ in results.runs) if name != FASTEST_DECODE]
+    rows = []
+    for kind in measured.kinds:
+        cells = [1000 / results.images_per_s(name, kind) if results.has(name, kind) else None for name in names]
+        rows.append((kind, *(_number(cell, 1) for cell in cells)))
+    return Table("Milliseconds per file", ("", *names), tuple(rows))
+
+
+def _stages(measured: PipelineRun) -> Table:
+    stages, results = measured.stages, measured.results
+    reading_s, network_s = statistics.median(stages.reading_s), statistics.median(stages.network_s)
+    rows = [
+        ("reading alone, all decoders", f"{1 / reading_s:.1f}", _number(1000 * reading_s)),
+        (f"network alone ({stages.detail})", f"{1 / network_s:.1f}", _number(1000 * network_s)),
+    ]
+    if results.has(PROGRAM):
+        rate = results.images_per_s(PROGRAM)
+        rows.append(("both together, the program", f"{rate:.1f}", _number(1000 / rate)))
+    return Table("The stages, each alone, on the mixed archive", ("", "images / s", "ms / image"), tuple(rows))
+
+
+def _engines(title: str, entries: Sequence[Entry]) -> Table:
+    best = fastest(entries)
+    rows = []
+    for entry in entries:
+        if not entry.images_per_s or best is None:
+            rows.append((entry.name, "", "", "", entry.problem))
+            continue
+        cells = (f"{entry.rate:.1f}", _number(entry.latency), _number(entry.rate / best.rate))
+        rows.append((entry.name, *cells, entry.detail))
+    columns = ("", "images / s", "ms, one at a time", "of the fastest", "what")
+    return Table(f"Engines on {title}: networks side by side x threads each", columns, tuple(rows))
+
+
+def _notes(measured: PipelineRun) -> Iterator[str]:
+    results = measured.results
+    yield f"Run on {measured.images}, {measured.cores} cores. The files are in the system's cache."
+    yield (
+        "Medians over rounds. Within a round all contestants process the same kind of file in turn; ratios are taken "
+        "within a round."
+    )
+    yield (
+        "Before the time begins, every contestant has processed one image of each kind, and the program's processes "
+        "are started. The program's time runs from the search for files to the last result in its database."
+    )
+    yield (
+        "A script's time for the mixed archive is the sum over its kinds; its memory is measured on the largest file "
+        "of each kind."
+    )
+    yield (
+        "The limit is the CPU time of the fastest installed decoder for each file, reduced where possible, and of one "
+        "network with one thread, shared by all cores."
+    )
+    for name, detail in results.details.items():
+        yield f"{name}: {detail}."
+    for kind in measured.kinds:
+        if results.has(FASTEST_DECODE, kind) and (detail := results.runs[FASTEST_DECODE, kind][-1].detail):
+            yield f"Fastest decoders for {kind}: {detail}."
+    failed = {key: runs[0].failed for key, runs in results.runs.items() if runs[0].failed}
+    for (name, kind), count in failed.items():
+        yield f"{name} failed on {count} of {results.runs[name, kind][0].files} files of {kind}."
+    for name, why in results.absent.items():
+        yield f"Not measured: {name}. {why}."
+    if difference := largest_difference(measured.engines):
+        yield f"Scores of the engines differ by up to {difference:g} quantisation steps; an int8 score has 256."
+
+
+def _chart(measured: PipelineRun) -> Chart:
+    results = measured.results
+    kinds = [kind for kind in measured.kinds if results.has(PROGRAM, kind)]
+    names = [name for name in (PROGRAM, CONVENTIONAL, DISSERTATION, TORCH) if results.has(name)]
+    return Chart(
+        title="Images per second by kind of file",
+        kind="bars",
+        x_title="kind of file",
+        y_title="images per second",
+        places=tuple(kinds),
+        series=tuple(
+            Series(name, tuple(results.images_per_s(name, kind) if results.has(name, kind) else None for kind in kinds))
+            for name in names
+        ),
+    )
+
+
+def _rate(results: Results, name: str, kind: str) -> str:
+    return f"{results.images_per_s(name, kind):.1f}" if results.has(name, kind) else ""
+
+
+def _megapixels(results: Results, kind: str) -> str:
+    files = results.archive.mixed if kind == MIXED else results.archive.files[kind]
+    return f"{statistics.fmean(file.pixels for file in files) / 1e6:.1f}"
+
+
+def _number(value: float | None, digits: int = 2) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
+
+
+def _data(measured: PipelineRun, marks: Sequence[Mark]) -> dict[str, Any]:
+    results = measured.results
+    return {
+        "images": measured.images,
+        "cores": measured.cores,
+        "files": {kind: [file.pixels for file in files] for kind, files in results.archive.files.items()},
+        "runs": [
+            {"contestant": name, "kind": kind, "rounds": [asdict(run) for run in runs]}
+            for (name, kind), runs in results.runs.items()
+        ],
+        "peak_mb": results.peak_mb,
+        "details": results.details,
+        "limits": {kind: measured.limit(kind) for kind in measured.kinds},
+        "stages": asdict(measured.stages),
+        "engines": [_engine(entry) for entry in measured.engines],
+        "other_engines": [_engine(entry) for entry in measured.other_engines],
+        "first_result_s": list(measured.first_result_s),
+        "marks": [{**asdict(mark), "is_met": mark.is_met} for mark in marks],
+        "not_measured": dict(results.absent),
+    }
+
+
+def _engine(entry: Entry) -> dict[str, Any]:
+    facts = {name: getattr(entry, name) for name in ("engine", "workers", "threads", "detail", "problem")}
+    return {**facts, "images_per_s": entry.images_per_s, "latency_ms": entry.latency_ms}

@@ -1,0 +1,102 @@
+"""The benchmarks' child processes, and what a process and everything it started cost in CPU time and memory."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+import fieldray
+from fieldray.paths import python_command
+
+_POLL_S: Final = 0.05
+_MEGABYTE: Final = 2**20
+CHECKOUT: Final = Path(__file__).resolve().parent.parent
+_PROGRAM: Final = Path(fieldray.__file__).resolve().parent.parent
+
+
+def child_command(service: str) -> list[str]:
+    """The command that starts a child process serving `service` ("module:function" of the benchmarks)."""
+    return python_command("benchmarks.child_main", service, folders=(CHECKOUT, _PROGRAM))
+
+
+def cpu_s(pid: int) -> float | None:
+    """CPU seconds of a process and its children, including those that have ended.
+
+    A child that was killed and not waited for is missing. None where the system does not keep the times of ended
+    children (everywhere but on Linux).
+    """
+    if sys.platform != "linux":
+        return None
+    total = 0.0
+    for process in tree(pid):
+        with contextlib.suppress(psutil.Error):
+            times = process.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+def tree(pid: int) -> list[psutil.Process]:
+    """The process and its descendants that are running; empty if it has ended."""
+    try:
+        process = psutil.Process(pid)
+        return [process, *process.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+class MemoryWatch(threading.Thread):
+    """Samples the memory of a process and its children until it is stopped. Sampling slows down what is measured.
+
+    Attributes
+    ----------
+    pss_mb
+        Peak in megabytes; shared pages count once. Where the system does not report this, the same as `rss_mb`.
+    rss_mb
+        Peak in megabytes; shared pages count for each process.
+    processes
+        The largest number of processes seen at once.
+    """
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(name="memory-watch", daemon=True)
+        self._pid = pid
+        self._over = threading.Event()
+        self.pss_mb = self.rss_mb = 0.0
+        self.processes = 0
+
+    def run(self) -> None:
+        """Sample until stopped, and once more at the end."""
+        while not self._over.wait(_POLL_S):
+            self._sample()
+        self._sample()
+
+    def stop(self) -> None:
+        """Stop sampling; the figures are final."""
+        self._over.set()
+        self.join()
+
+    def _sample(self) -> None:
+        pss = rss = number = 0
+        for process in tree(self._pid):
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                memory = process.memory_full_info()
+                pss, rss, number = pss + getattr(memory, "pss", memory.rss), rss + memory.rss, number + 1
+        self.pss_mb, self.rss_mb = max(self.pss_mb, pss / _MEGABYTE), max(self.rss_mb, rss / _MEGABYTE)
+        self.processes = max(self.processes, number)
+
+
+@contextlib.contextmanager
+def watched(pid: int) -> Iterator[MemoryWatch]:
+    """Watch while the block runs."""
+    watch = MemoryWatch(pid)
+    watch.start()
+    try:
+        yield watch
+    finally:
+        watch.stop()

@@ -1,0 +1,131 @@
+"""The program itself as a contestant: a real run over a folder, in a process of its own.
+
+Every run has fresh decoding processes, a fresh engine and a fresh database. Before the time begins all of them are
+ready, every decoder has read one image of each kind, and one run has been through these images: the scripts that the
+program is compared with have processed one image of each kind, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from benchmarks.processes import cpu_s
+from fieldray.domain.events import BackendChanged, Event, OutcomeReady
+from fieldray.domain.finding import Category
+from fieldray.domain.model import InputSpec, Model
+from fieldray.domain.study import ImageRef
+from fieldray.errors import BackendProblem
+from fieldray.imaging.pool import DecoderPool
+from fieldray.packs.library import PackLibrary
+from fieldray.paths import program_command, user_data
+from fieldray.pipeline.decoders import number_of_decoders, open_decoders
+from fieldray.pipeline.session import Session
+from fieldray.processes.wire import Message
+from fieldray.reasons import reason
+from fieldray.settings import Settings
+
+_READY_S: Final = 60.0
+
+
+class ScreenService:
+    """The child's side (messages: see `scripts`). Holds the pack and the images to warm up with."""
+
+    def __init__(self) -> None:
+        self._model: Model | None = None
+        self._first: list[ImageRef] = []
+
+    def handle(self, message: Message) -> Message:
+        """`open` names pack, allow_older, allow_legacy and first; `read` names the folder."""
+        body = message.body
+        if body["ask"] == "open":
+            library = PackLibrary(user_data())
+            rules = {"allow_older": body["allow_older"], "allow_legacy": body["allow_legacy"]}
+            self._model = library.load(Path(body["pack"]), **rules)
+            self._first = [ImageRef(path=Path(path)) for path in body["first"]]
+            self._screen([ref.path for ref in self._first])
+            return Message({"detail": f"{number_of_decoders(Settings())} decoders"})
+        return Message(self._screen([Path(body["folder"])]))
+
+    def _screen(self, paths: Sequence[Path]) -> dict[str, object]:
+        assert self._model is not None
+        settings, heard = Settings({"device": "cpu"}), Heard()
+        size = number_of_decoders(settings)
+        with contextlib.ExitStack() as ends:
+            home = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="fieldray-bench-")))
+            decoders = ends.enter_context(contextlib.closing(open_decoders(settings, size)))
+            session = Session(settings, heard.publish, database=home / "results.sqlite", warm=decoders)
+            ends.enter_context(session)
+            session.use_pack(self._model)
+            _warm_up(decoders, self._first, self._model, size)
+            heard.wait_ready()
+            before_s, began_s = cpu_s(os.getpid()), time.perf_counter()
+            session.start(paths, fresh=True).join()
+            seconds, after_s = time.perf_counter() - began_s, cpu_s(os.getpid())
+        spent_s = None if before_s is None or after_s is None else after_s - before_s
+        found = heard.counts
+        detail = ", ".join(f"{category} {count}" for category, count in sorted(found.items()))
+        files, failed = sum(found.values()), found["failed"]
+        return {"seconds": seconds, "cpu_s": spent_s, "files": files, "failed": failed, "detail": detail}
+
+
+class Heard:
+    """What the session published: whether a backend is ready, and the outcomes by category."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._is_ready = False
+        self.counts: Counter[Category] = Counter()
+
+    def publish(self, event: Event) -> None:
+        """Receive an event, from any thread."""
+        with self._changed:
+            if isinstance(event, OutcomeReady):
+                self.counts[event.outcome.category] += 1
+            elif isinstance(event, BackendChanged) and event.state == "ready":
+                self._is_ready = True
+                self._changed.notify_all()
+
+    def wait_ready(self) -> None:
+        """Wait for a backend. Raises BackendProblem if none is ready within a minute."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._is_ready, timeout=_READY_S):
+                raise BackendProblem(reason("worker_timeout", seconds=f"{_READY_S:g}"))
+
+
+def _warm_up(decoders: DecoderPool, refs: Sequence[ImageRef], model: Model, size: int) -> None:
+    """Let every decoding process read one image of each kind, so that its codecs are loaded."""
+    with ThreadPoolExecutor(size) as threads:
+        for ref in refs:
+            list(threads.map(lambda again: decoders.read(again, model.manifest.input), [ref] * size))
+
+
+_MAKING_S: Final = 600.0
+
+
+def make_float_file(spec: InputSpec) -> bytes | str:
+    """A float32 ResNet50 of full width with random weights, made by TensorFlow; or a sentence that says why not."""
+    size = f"{spec.height}x{spec.width}x{spec.channels}"
+    with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as folder:
+        arguments = program_command("adapt", "full-width", folder, "--size", size)
+        try:
+            done = subprocess.run(arguments, capture_output=True, text=True, timeout=_MAKING_S, check=False)
+        except subprocess.TimeoutExpired:
+            return "making a float32 network took too long"
+        if done.returncode:
+            return (
+                "a float32 network could not be made: " + (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+            )
+        return (Path(folder) / "resnet50-float.tflite").read_bytes()
+
+
+handle = ScreenService().handle

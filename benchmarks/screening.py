@@ -1,0 +1,218 @@
+"""`fieldray screen` run as a person runs it: time to the first result, rate, CPU time and memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Final
+
+from benchmarks.processes import CHECKOUT, MemoryWatch, cpu_s
+from fieldray.bench.report import Points, Report, Table
+from fieldray.imaging.synthetic import write_studies
+from fieldray.paths import python_command
+
+_STARTING_IMAGES: Final = 10
+_COUNTED: Final = (0, 1)  # exit codes: every image has an outcome, or some failed
+
+Notify = Callable[[str], None]
+
+
+class ScreeningFailed(Exception):
+    """The program ended with another exit code; the message is what it said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Screening:
+    """One run of the program.
+
+    Attributes
+    ----------
+    images
+        The number of results.
+    first_s, total_s
+        Seconds from starting the program to its first result and to its end.
+    steady_s
+        Seconds from the first result to the last one.
+    cpu_s
+        CPU seconds of all its processes; None where the system does not tell.
+    pss_mb, rss_mb, processes
+        Peak memory in megabytes (see `MemoryWatch`) and most processes at once; 0 where it was not watched.
+    outcomes
+        (status, decision) by the file's name.
+    """
+
+    images: int
+    first_s: float
+    steady_s: float
+    total_s: float
+    cpu_s: float | None
+    pss_mb: float
+    rss_mb: float
+    processes: int
+    outcomes: Mapping[str, tuple[str, str]]
+
+
+def screen_once(
+    folder: Path, options: Sequence[str] = (), *, checkout: Path = CHECKOUT, is_watched: bool = False
+) -> Screening:
+    """Screen a folder on the CPU with a fresh user data folder, which is removed.
+
+    Parameters
+    ----------
+    folder
+        What is screened.
+    options
+        More options of `fieldray screen`.
+    checkout
+        The checkout whose program runs.
+    is_watched
+        Whether memory is sampled; it slows the run down.
+
+    Raises
+    ------
+    ScreeningFailed
+        The program ended with a code that does not stand for results.
+    """
+    arguments = ["screen", str(folder), "--json", "-", "--fresh", "--device", "cpu", *options]
+    with tempfile.TemporaryFile("w+") as said:
+        before_s, began_s = cpu_s(os.getpid()), time.perf_counter()
+        code, lines, watch = _run(arguments, checkout / "app", said, is_watched=is_watched)
+        total_s, after_s = time.perf_counter() - began_s, cpu_s(os.getpid())
+        said.seek(0)
+        if code not in _COUNTED or not lines:
+            raise ScreeningFailed(f"fieldray screen ended with {code}: {said.read().strip()}")
+    return Screening(
+        images=len(lines),
+        first_s=lines[0][0] - began_s,
+        steady_s=lines[-1][0] - lines[0][0],
+        total_s=total_s,
+        cpu_s=None if before_s is None or after_s is None else after_s - before_s,
+        pss_mb=watch.pss_mb,
+        rss_mb=watch.rss_mb,
+        processes=watch.processes,
+        outcomes=dict(_outcome(line) for _, line in lines),
+    )
+
+
+def _run(
+    arguments: Sequence[str], app: Path, said: IO[str], *, is_watched: bool
+) -> tuple[int, list[tuple[float, bytes]], MemoryWatch]:
+    """Run the program of `app`: its exit code, its lines with the time each came, and the watch, stopped."""
+    command = python_command("fieldray.__main__", *arguments, folders=(app,))
+    with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as home:
+        # Older programs start their children by `python -m`, which takes the package from PYTHONPATH.
+        environment = {**os.environ, "FIELDRAY_HOME": home, "PYTHONPATH": str(app)}
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, env=environment) as process:
+            watch = MemoryWatch(process.pid)
+            if is_watched:
+                watch.start()
+            assert process.stdout
+            lines = [(time.perf_counter(), line) for line in process.stdout]
+        if is_watched:
+            watch.stop()
+    return process.returncode, lines, watch
+
+
+def _outcome(line: bytes) -> tuple[str, tuple[str, str]]:
+    said = json.loads(line)
+    return Path(said["path"]).name, (str(said["status"]), str(said["decision"]))
+
+
+def fill(folder: Path, sources: Sequence[Path], count: int) -> Path:
+    """Make `folder` with `count` files: a copy of each source, then further names of the same bytes.
+
+    Raises OSError.
+    """
+    folder.mkdir(parents=True)
+    for number in range(count):
+        source = sources[number % len(sources)]
+        target = folder / f"{number:05}-{source.name}"
+        first = folder / f"{number % len(sources):05}-{source.name}"
+        if number < len(sources):
+            shutil.copyfile(source, target)
+            continue
+        try:
+            os.link(first, target)
+        except OSError:  # a file system without links
+            shutil.copyfile(source, target)
+    return folder
+
+
+def screening_report(
+    source: Path | None, options: Sequence[str], *, counts: Sequence[int], starts: int, notify: Notify
+) -> Report:
+    """Measure starts and long runs.
+
+    Parameters
+    ----------
+    source
+        Whose files are screened, again and again under further names; synthetic studies without it.
+    options
+        More options of `fieldray screen`.
+    counts
+        The numbers of images of the long runs.
+    starts
+        How often the time to the first result is measured.
+    notify
+        Hears what is being done.
+
+    Raises
+    ------
+    ScreeningFailed, OSError
+    """
+    with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as folder:
+        root = Path(folder)
+        sources = sorted(_files(source or _synthetic(root / "studies")))
+        if not sources:
+            raise ScreeningFailed(f"{source} holds no files")
+        few = fill(root / "few", sources, _STARTING_IMAGES)
+        first_s = []
+        for number in range(starts):
+            notify(f"start {number + 1} of {starts}")
+            first_s.append(screen_once(few, options).first_s)
+        runs = []
+        for count in counts:
+            notify(f"{count} images")
+            runs.append(screen_once(fill(root / str(count), sources, count), options, is_watched=True))
+    whose = f"{len(sources)} files of {source}" if source else f"{len(sources)} synthetic studies"
+    return _report(runs, first_s, whose)
+
+
+def _report(runs: Sequence[Screening], first_s: Sequence[float], whose: str) -> Report:
+    rows = tuple(
+        (
+            str(run.images),
+            f"{run.total_s:.1f}",
+            f"{run.images / run.total_s:.1f}",
+            f"{run.pss_mb:.0f}",
+            f"{run.rss_mb:.0f}",
+            str(run.processes),
+        )
+        for run in runs
+    )
+    columns = ("images", "seconds", "images / s", "peak PSS, MB", "peak RSS, MB", "processes")
+    start = f"Start to first result: median {statistics.median(first_s):.2f} s, worst {max(first_s):.2f} s."
+    note = f"Run on {whose}, repeated under further names. Memory was sampled during the long runs."
+    return Report(
+        kind="screening",
+        title="Fieldray: screening as a person starts it",
+        blocks=(Table("Long runs", columns, rows), Points("Starts", (start,)), Points("How it was measured", (note,))),
+        data={"first_result_s": list(first_s), "runs": [{**asdict(run), "outcomes": None} for run in runs]},
+    )
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.rglob("*") if path.is_file())
+
+
+def _synthetic(folder: Path) -> Path:
+    write_studies(folder)
+    return folder

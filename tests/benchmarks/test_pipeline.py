@@ -1,0 +1,310 @@
+"""`bench pipeline`: the archive, the rounds, the arithmetic of the report, and the whole once with real contenders."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from benchmarks import pipeline_report as names
+from benchmarks.archive import OTHERS, USUAL, Archive, ImageFile, Wanted, is_read_by_scripts, make_archive
+from benchmarks.command_line import run
+from benchmarks.contestants import MIXED, Contestant, ContestantFailed, Results, Run, compare_runs, together
+from benchmarks.decode_lower_bound import DecodeLowerBound, decoders, locate, reduced
+from benchmarks.engines import Entry, fastest, largest_difference, race
+from benchmarks.image_files import KINDS
+from benchmarks.pipeline_report import PipelineRun, pipeline_report
+from benchmarks.reports import Mark
+from benchmarks.stages import Stages
+from fieldray.bench.benchmark_case import LoadedImage
+from fieldray.bench.report import Table
+from fieldray.commands.console import Console
+from fieldray.domain.model import InputSpec
+from fieldray.domain.study import ImageRef
+from fieldray.imaging.decode import decode
+from fieldray.imaging.reduction import TargetSize
+from fieldray.processes.wire import Message
+from tiny_models import tiny_inputs, tiny_model_bytes
+from tiny_packs import fingerprint, write_tiny_pack
+
+SMALL = Wanted(files=6, others=1, megapixels=(0.02, 0.04))
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Archive:
+    return make_archive(tmp_path_factory.mktemp("archive") / "made", SMALL, source=None, notify=lambda _: None)
+
+
+def test_an_archive_holds_every_kind_or_says_why_not(archive: Archive) -> None:
+    assert set(archive.files) == set(KINDS)
+    assert [file.kind for file in archive.mixed] == list(USUAL)
+    assert len(list(archive.mixed_folder.iterdir())) == 6
+    assert len(list(archive.folder("RLE").iterdir())) == 16
+    assert len(list(archive.first_folder.iterdir())) == len(archive.files)
+
+
+def test_every_kind_shows_the_same_image(archive: Archive) -> None:
+    """8-bit kinds have lost four bits and lossy ones a little more: the shares of their whole range still agree."""
+    shares = {}
+    for kind, (file, *_) in archive.files.items():
+        image = decode(file.path.read_bytes(), ImageRef(path=file.path))
+        shares[kind] = image.pixels / (2 ** KINDS[kind].bits - 1)
+    plain = shares["uncompressed"]
+    assert {kind for kind, share in shares.items() if np.abs(share - plain).mean() > 0.01} == set()
+    assert (shares["lossless JPEG"] == plain).all() and (shares["big-endian"] == plain).all()
+
+
+def test_real_images_are_enlarged_with_grain(tmp_path: Path) -> None:
+    shown = np.tile(np.linspace(0, 255, 64).astype(np.uint8), (48, 1))
+    (tmp_path / "images").mkdir()
+    Image.fromarray(shown).save(tmp_path / "images" / "one.png")
+    wanted = Wanted(files=6, others=0, megapixels=(0.03, 0.03))
+    made = make_archive(tmp_path / "made", wanted, source=tmp_path / "images", notify=lambda _: None)
+    (file,) = made.files["uncompressed"]
+    pixels = decode(file.path.read_bytes(), ImageRef(path=file.path)).pixels.astype(float)
+    assert pixels.shape == (150, 200)  # 30,000 pixels, 3 to 4 as before
+    # grain: 12 levels at half of 4095, so sqrt(2) x 12 = 17 near white, where the ramp itself is even along a column
+    assert 10 < pixels[:, 190].std() < 25
+    assert not set(made.files) & set(OTHERS)
+
+
+# ---- the least decoding
+
+
+def test_every_kind_has_a_decoder_and_all_of_them_show_the_image(archive: Archive) -> None:
+    """174 x 174 pixels by 4: 43 whole blocks, or 44 where the last one may be narrower. Some give sums, some means."""
+    plain = None
+    for kind, (file, *_) in archive.files.items():
+        place = locate(str(file.path), TargetSize(20, 20))
+        assert place.factor == 4
+        data = file.path.read_bytes()[place.offset : place.offset + place.length]
+        for name, decode_one in decoders(place).items():
+            if name == "imagecodecs spng" and KINDS[kind].bits == 16:
+                continue  # it reads no such files
+            small = decode_one(data, place)[:43, :43].astype(float)
+            assert small.shape == (43, 43), (kind, name)
+            plain = small if plain is None else plain
+            # wavelets keep every fourth pixel, not the middle of four: the picture lies 3/8 of a block beside
+            assert np.corrcoef(small.ravel(), plain.ravel())[0, 1] > 0.9, (kind, name)
+
+
+def test_sums_over_blocks(archive: Archive) -> None:
+    place = locate(str(archive.files["uncompressed"][0].path), TargetSize(10**6, 10**6))
+    values = np.arange(35, dtype=np.uint16).reshape(5, 7)
+    place = type(place)(**{**{name: getattr(place, name) for name in place.__slots__}, "factor": 3})
+    # the first block holds 0 1 2 7 8 9 14 15 16, which add up to 72; the next is 9 x 3 more
+    assert reduced(values, place).tolist() == [[72, 99]]
+
+
+def test_the_least_of_a_file_that_nothing_reads(tmp_path: Path, archive: Archive) -> None:
+    service = DecodeLowerBound()
+    first = [str(path) for path in archive.first_folder.iterdir()]
+    service.handle(Message({"ask": "open", "spec": asdict(InputSpec(height=16, width=16)), "first": first}))
+    paths = [str(file.path) for file in archive.mixed]
+    answer = service.handle(Message({"ask": "read", "paths": paths})).body
+    assert answer["files"] == 6 and 0 < answer["cpu_s"] <= answer["seconds"]
+
+
+# ---- contenders in their own processes
+
+
+def test_a_contender_that_cannot_be_opened_is_out_and_says_why(archive: Archive) -> None:
+    broken = Contestant(name="broken", service="benchmarks.scripts:conventional", model=b"no network")
+    away = Contestant(name="away", service="benchmarks.nowhere:handle", unavailable_reason="not installed")
+    reads = Contestant(name=names.BYTES, service="benchmarks.scripts:read_bytes")
+    results = compare_runs((broken, away, reads), archive, repeats=2, notify=lambda _: None)
+    assert results.absent["away"] == "not installed" and "broken" in results.absent
+    assert results.has(names.BYTES) and not results.has("broken")
+    assert [run.files for run in results.runs[names.BYTES, MIXED]] == [6, 6]
+    assert results.peak_mb[names.BYTES] > 0
+
+
+def test_no_round_begins_when_the_time_is_over(archive: Archive) -> None:
+    reads = Contestant(name=names.BYTES, service="benchmarks.scripts:read_bytes")
+    rounds: list[int] = []
+    compare_runs((reads,), archive, repeats=5, notify=lambda _: None, between=lambda: rounds.append(1), most_s=0)
+    assert rounds == [1]
+
+
+def test_files_that_a_script_cannot_do_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "bad.dcm").write_bytes(b"no image")
+    script = Contestant(name="script", service="benchmarks.scripts:decode_in_full")
+    with script.opened(()) as opened:
+        assert opened.run([tmp_path / "bad.dcm"], folder=tmp_path).failed == 1
+
+
+def test_a_process_that_ends_is_a_failure_with_words() -> None:
+    with pytest.raises(ContestantFailed), Contestant(name="none", service="benchmarks.none:handle").opened(()):
+        pass
+
+
+# ---- the arithmetic
+
+
+def results_of(archive: Archive) -> Results:
+    """The program does 20 then 30 files a second, the script 4 then 5; one file each, on two cores."""
+    results = Results(archive=archive)
+    for kind in (MIXED, *archive.files):
+        for program_s, script_s in ((1 / 20, 1 / 4), (1 / 30, 1 / 5)):
+            results.add(names.PROGRAM, kind, Run(seconds=program_s, cpu_s=0.06, files=1))
+            results.add(names.CONVENTIONAL, kind, Run(seconds=script_s, cpu_s=script_s, files=1))
+            results.add(names.FASTEST_DECODE, kind, Run(seconds=1, cpu_s=0.04, files=1, detail="numpy 1"))
+    results.peak_mb = {names.PROGRAM: 200.0, names.CONVENTIONAL: 100.0}
+    return results
+
+
+def run_of(archive: Archive) -> PipelineRun:
+    quick = Entry(engine="openvino", workers=1, threads=1, images_per_s=[120.0], latency_ms=[8.0])
+    ours = Entry(engine="litert", workers=2, threads=1, images_per_s=[90.0, 110.0], latency_ms=[9.0, 11.0])
+    lean = Entry(engine="litert", workers=1, threads=1, images_per_s=[80.0], latency_ms=[12.0])
+    none = Entry(engine="openvino", workers=2, threads=1, problem="not installed (openvino)")
+    return PipelineRun(
+        results=results_of(archive),
+        stages=Stages(reading_s=[0.03, 0.03], network_s=[0.04, 0.02], lean_s=[0.01, 0.01], detail="litert, 2 x 1"),
+        engines=(quick, ours, lean, none),
+        first_result_s=(0.8, 0.9, 1.5),
+        cores=2,
+        images="images drawn by the program",
+    )
+
+
+def test_ratios_are_taken_within_a_round(archive: Archive) -> None:
+    results = results_of(archive)
+    assert results.images_per_s(names.PROGRAM) == pytest.approx(25)
+    assert results.times_as_fast(names.PROGRAM, names.CONVENTIONAL) == pytest.approx(5.5)  # of 20 / 4 and 30 / 5
+    assert results.cpu_s(names.PROGRAM) == pytest.approx(0.06)
+
+
+def test_limits_and_marks(archive: Archive) -> None:
+    measured = run_of(archive)
+    assert measured.limit() == pytest.approx(40)  # two cores, 0.04 s of decoding and 0.01 s of the network each
+    assert measured.share_of_limit() == pytest.approx(25 / 40)
+    # (1 / 20) / 0.04 and (1 / 30) / 0.03
+    assert measured.of_slowest_stage == pytest.approx((1.25 + 10 / 9) / 2)
+    assert measured.of_fastest_engine == pytest.approx(1.2)
+    assert measured.of_fastest_alone == pytest.approx(1.5)  # 12 ms against 8
+    report = pipeline_report(measured)
+    verdicts = {mark["name"]: mark["is_met"] for mark in report.data["marks"]}
+    assert verdicts["mixed archive, against the conventional script"] is False
+    assert verdicts["JPEG, against the conventional script"] is True
+    assert verdicts["Mixed archive, share of the limit"] is False
+    assert verdicts["Whole against its slowest stage alone"] is True
+    assert verdicts["Network against the fastest engine"] is False
+    assert verdicts["Peak memory of all processes"] is True and verdicts["Start to first result"] is True
+    json.dumps(report.data)
+
+
+def test_the_table_says_who_was_not_there(archive: Archive) -> None:
+    measured = run_of(archive)
+    measured.results.absent[names.TORCH] = "torch is not installed"
+    report = pipeline_report(measured)
+    tables = [block for block in report.blocks if isinstance(block, Table)]
+    assert [row[0] for row in tables[0].rows][:2] == [names.PROGRAM, names.CONVENTIONAL]
+    said = json.dumps(report.data["not_measured"])
+    assert "torch is not installed" in said
+    assert any("not installed (openvino)" in row for row in tables[4].rows)
+
+
+def test_a_script_that_cannot_do_a_kind_has_no_rate_there(archive: Archive) -> None:
+    results = results_of(archive)
+    results.runs[names.CONVENTIONAL, "HTJ2K"] = [Run(seconds=1, cpu_s=1, files=3, failed=3)]
+    assert not results.has(names.CONVENTIONAL, "HTJ2K") and results.has(names.CONVENTIONAL, "RLE")
+
+
+def test_runs_one_after_another_add_up() -> None:
+    runs = (Run(seconds=1, cpu_s=0.5, files=2), Run(seconds=3, cpu_s=2.5, files=4, failed=1))
+    assert together(runs) == Run(seconds=4, cpu_s=3, files=6, failed=1)
+    unknown = Run(seconds=1, cpu_s=None, files=1)
+    assert together((runs[0], unknown)).cpu_s is None
+
+
+@pytest.mark.parametrize(
+    ("mark", "is_met"),
+    [
+        (Mark(name="a", measured=7.0, goal=7.0), True),
+        (Mark(name="a", measured=6.9, goal=7.0), False),
+        (Mark(name="a", measured=1.3, goal=1.25, is_most=True), False),
+        (Mark(name="a", measured=None, goal=1.25), None),
+    ],
+)
+def test_marks(mark: Mark, is_met: bool | None) -> None:
+    assert mark.is_met is is_met
+    assert {True: "met", False: "MISSED", None: "not measured"}[is_met] in mark.sentence
+
+
+# ---- engines
+
+
+def test_engines_take_the_same_images() -> None:
+    images = tiny_inputs()
+    images = [LoadedImage(ImageRef(path=Path("image.png")), image) for image in images]
+    measured = race(tiny_model_bytes("uint8"), images, cores=2, repeats=1, notify=lambda _: None, seconds=0.05)
+    ran = [entry for entry in measured if entry.images_per_s]
+    assert {(entry.workers, entry.threads) for entry in ran if entry.engine == "litert"} == {(1, 1), (1, 2), (2, 1)}
+    assert all(entry.problem for entry in measured if not entry.images_per_s)
+    assert fastest(measured) in ran and largest_difference(measured) <= 3
+
+
+def test_no_engine_no_fastest() -> None:
+    assert fastest([Entry(engine="openvino", workers=1, threads=1, problem="not installed")]) is None
+
+
+# ---- as a person types it
+
+
+def test_the_whole(tmp_path: Path) -> None:
+    pack = write_tiny_pack(tmp_path / "packs")
+    float_file = tmp_path / "float.tflite"
+    float_file.write_bytes(tiny_model_bytes("float32"))
+    out, error = io.StringIO(), io.StringIO()
+    arguments = ["pipeline", "--pack", pack, "--trust", fingerprint(pack), "--float-file", float_file]
+    arguments += ["--kinds", "uncompressed,jpeg,deflated", "--files", 2, "--others", 1, "--megapixels", "0.02-0.03"]
+    arguments += ["--repeats", 1, "--out", tmp_path / "out"]
+    code = run([str(argument) for argument in arguments], console=Console(out, error))
+    assert code == 0, error.getvalue()
+    data = json.loads((tmp_path / "out" / "pipeline.json").read_text(encoding="utf-8"))
+    ran = {one["contestant"]: one for one in data["runs"] if one["kind"] == MIXED}
+    there = {
+        names.PROGRAM,
+        names.CONVENTIONAL,
+        names.DISSERTATION,
+        names.FULL_DECODE,
+        names.FASTEST_DECODE,
+        names.BYTES,
+    }
+    assert there <= set(ran), data["not_measured"]
+    assert all(one["rounds"][0]["failed"] == 0 for one in ran.values())
+    assert ran[names.PROGRAM]["rounds"][0]["files"] == 2
+    assert len(data["first_result_s"]) == 1 and len(data["stages"]["reading_s"]) == 1
+    assert set(data["files"]) == {"uncompressed", "JPEG", "deflated"}
+    assert "By kind of file" in out.getvalue() and (tmp_path / "out" / "pipeline.html").exists()
+
+
+@pytest.mark.parametrize("size", ["7-1", "0-3", "big", "-"])
+def test_wrong_sizes(size: str) -> None:
+    console = Console(io.StringIO(), io.StringIO())
+    assert run(["pipeline", "--megapixels", size], console=console) == 2
+
+
+def test_file_facts() -> None:
+    assert Wanted(files=144, others=6).count("JPEG") == 24 and Wanted(others=6).count("HTJ2K") == 6
+    # of six sizes: one in the middle, two a quarter from each end
+    assert Wanted(others=1).numbers("HTJ2K") == (4,) and Wanted(others=2).numbers("HTJ2K") == (2, 5)
+    assert ImageFile(path=Path("a"), kind="PNG", pixels=1).kind == "PNG"
+
+
+def test_what_the_usual_scripts_cannot_read_is_left_out(tmp_path: Path) -> None:
+    wanted = Wanted(files=2, others=1, megapixels=(0.02, 0.02), kinds=("PNG", "lossless JPEG"))
+    made = make_archive(
+        tmp_path / "made", wanted, source=None, notify=lambda _: None, is_readable=lambda kind: kind.syntax is None
+    )
+    assert set(made.files) == {"PNG"} and len(list(made.first_folder.iterdir())) == 1
+
+
+def test_scripts_read_what_pydicom_has_a_decoder_for() -> None:
+    assert all(is_read_by_scripts(KINDS[name]) for name in USUAL)

@@ -1,0 +1,190 @@
+"""Reports of benchmarks: HTML that needs nothing else, and dated pages with their state."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+from xml.etree import ElementTree
+
+import pytest
+
+import benchmark_pages
+from benchmark_pages import read_front_matter, state, with_note
+from benchmarks.reports import Page, PageRefused, html, machine_line, plan_page, svg, write, write_page
+from fieldray.bench.report import Chart, Points, Report, Series, Table
+
+CHART = Chart(
+    title="Images <per> second",
+    kind="bars",
+    x_title="kind",
+    y_title="images per second",
+    places=("RLE", "PNG"),
+    series=(Series("fieldray", (40.0, None)), Series("script", (5.0, 6.0))),
+)
+REPORT = Report(
+    kind="pipeline",
+    title="Fieldray: from files & scores",
+    blocks=(
+        Table("By kind", ("", "a|b"), (("RLE", "1 < 2"),)),
+        Points("Notes", ("a <b> & c",)),
+        CHART,
+    ),
+    data={"x": 1},
+)
+GOOD = """---
+title: From files to scores
+date: 2026-11-22
+commit: '1234567'
+machine: 2 cores
+command: python -m benchmarks pipeline
+paths:
+  - app
+---
+
+# From files to scores
+
+Text.
+"""
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
+    command = ["git", *identity, *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def commit(folder: Path, name: str) -> str:
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(name)
+    git(folder, "add", ".")
+    git(folder, "commit", "-q", "-m", name)
+    return git(folder, "rev-parse", "HEAD")
+
+
+def test_a_page_of_html_needs_nothing_else() -> None:
+    text = html(REPORT, made="today")
+    assert text.startswith("<!DOCTYPE html>") and "<svg" in text
+    assert "1 &lt; 2" in text and "a &lt;b&gt; &amp; c" in text
+    assert not [word for word in ("<script", "<link", "<img", "@import") if word in text]
+
+
+@pytest.mark.parametrize("kind", ["bars", "lines"])
+def test_charts_are_xml_and_the_same_each_time(kind: str) -> None:
+    chart = Chart(**{**{name: getattr(CHART, name) for name in CHART.__slots__}, "kind": kind})
+    text = svg(chart)
+    ElementTree.fromstring(text)
+    assert "Images &lt;per&gt; second" in text and svg(chart) == text
+
+
+def test_files(tmp_path: Path) -> None:
+    for _ in range(2):  # its own files may be replaced
+        paths = write(REPORT, tmp_path / "out")
+    assert [path.name for path in paths] == ["pipeline.json", "pipeline.html"]
+    assert json.loads(paths[0].read_text())["x"] == 1
+
+
+# ---- dated pages
+
+
+def test_a_written_page_can_be_read_again(tmp_path: Path) -> None:
+    page = Page(path=tmp_path / "2026-11-22-pipeline.md", commit="0123456789ab", command="python -m x", paths=("app",))
+    written = write_page(REPORT, page)
+    assert [path.name for path in written] == ["2026-11-22-pipeline.md", "2026-11-22-pipeline-1.svg"]
+    text = written[0].read_text()
+    found = read_front_matter(text, name=written[0].name)
+    assert (found.commit, found.command, found.paths) == ("0123456789ab", "python -m x", ("app",))
+    assert found.title == "From files & scores" and found.machine == machine_line()
+    assert "| RLE | 1 &lt; 2 |" in text and "a\\|b" in text and "- a &lt;b&gt; &amp; c" in text
+    assert "![Images <per> second](2026-11-22-pipeline-1.svg)" in text
+
+
+def test_a_page_is_not_replaced_and_names_what_was_committed(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")
+    made = commit(tmp_path, "app/a.py")
+    (tmp_path / "notes.txt").write_text("not measured")
+    pages = tmp_path / "pages"
+    page = plan_page("x", command="c", paths=["app"], folder=pages, root=tmp_path)
+    assert made.startswith(page.commit) and page.path.name.endswith("-x.md")
+    write_page(REPORT, page)
+    with pytest.raises(PageRefused, match="exists"):
+        plan_page("x", command="c", paths=["app"], folder=pages, root=tmp_path)
+    (tmp_path / "app" / "a.py").write_text("changed")
+    with pytest.raises(PageRefused, match="commit these changes"):
+        plan_page("y", command="c", paths=["app"], folder=pages, root=tmp_path)
+
+
+def test_without_a_repository_there_is_no_page(tmp_path: Path) -> None:
+    with pytest.raises(PageRefused, match="Git repository"):
+        plan_page("x", command="c", paths=["app"], folder=tmp_path, root=tmp_path)
+
+
+# ---- stale pages
+
+
+def test_a_page_gets_stale_with_the_code_it_measured(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")
+    measured = commit(tmp_path, "app/a.py")
+    page = read_front_matter(GOOD.replace("1234567", measured), name="2026-11-22-x.md")
+    commit(tmp_path, "other/b.py")
+    assert state(page, root=tmp_path).sentence == ""
+    commit(tmp_path, "app/c.py")
+    assert state(page, root=tmp_path).sentence == "Stale: 1 commit has changed the measured code since."
+    commit(tmp_path, "app/d.py")
+    assert state(page, root=tmp_path).commits == 2
+
+
+def test_an_unknown_commit_is_stale(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")
+    commit(tmp_path, "app/a.py")
+    for name in ("unknown", "abcdef1"):
+        page = read_front_matter(GOOD.replace("1234567", name), name="2026-11-22-x.md")
+        assert "not known" in state(page, root=tmp_path).sentence
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("---\ntitle", "title"),
+        ("machine: 2 cores\n", ""),
+        ("machine: 2 cores", "machine:"),
+        ("  - app\n", ""),
+        ("title: ", "titel: "),
+        ("title: From", "title: From\ntitle: From"),
+        ("'1234567'", "main"),
+        ("2026-11-22", "2026-13-22"),
+        ("2026-11-22", "2026-11-21"),
+    ],
+)
+def test_malformed_front_matter(old: str, new: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        read_front_matter(GOOD.replace(old, new, 1), name="2026-11-22-x.md")
+
+
+def test_the_note_stands_under_the_title() -> None:
+    page = read_front_matter(GOOD, name="2026-11-22-x.md")
+    text = with_note("\n# From files to scores\n\nText.\n", page, benchmark_pages.State(commits=3))
+    note = '!!! warning "Stale: 3 commits have changed the measured code since."'
+    assert text.splitlines()[:3] == ["# From files to scores", "", note]
+    assert "python -m benchmarks pipeline" in text and text.rstrip().endswith("Text.")
+    assert "!!!" not in with_note("# A\n", page, benchmark_pages.State(commits=0))
+
+
+def test_the_hook_leaves_other_pages_alone(tmp_path: Path) -> None:
+    page = SimpleNamespace(file=SimpleNamespace(abs_src_path=str(tmp_path / "index.md")))
+    assert benchmark_pages.on_page_markdown("text", page=page, config=None, files=None) == "text"
+
+
+def test_the_list_names_malformed_pages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "README.md").write_text("about")
+    (tmp_path / "2026-11-22-x.md").write_text(GOOD)
+    assert benchmark_pages.main(tmp_path) == 0
+    (tmp_path / "2026-11-23-y.md").write_text("no front matter")
+    assert benchmark_pages.main(tmp_path) == 1
+    said = capsys.readouterr().out.splitlines()
+    assert said[-2].startswith("2026-11-23-y.md: MALFORMED") and said[-1].startswith("2026-11-22-x.md: Stale")
+
+
+def test_the_pages_here_are_well_formed() -> None:
+    assert benchmark_pages.main() == 0

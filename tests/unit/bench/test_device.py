@@ -1,0 +1,85 @@
+"""What runs in which order: fresh processes, images one after another, repetitions interleaved."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+from bench_cases import IMAGES, ReadersOfNames, Record
+
+from fieldray.bench.benchmark_case import read_images, time_images, time_network, time_stream, usable
+from fieldray.bench.device import FILE, NETWORK, Effort, measure
+from fieldray.errors import UsageProblem
+from fieldray.reasons import reason
+
+
+def test_the_first_time_is_that_of_a_fresh_backends_first_image() -> None:
+    record = Record("one")
+    assert time_network(record.case(), IMAGES, count=4) == [5, 2, 1, 1]
+    assert record.events == ["one: start", "one: 10", "one: 20", "one: 30", "one: 10", "one: close"]
+
+
+def test_repetitions_are_interleaved_and_each_is_fresh() -> None:
+    events: list[str] = []
+    first, second = Record("a", events=events), Record("b", events=events)
+    cases = {first.case(): IMAGES, second.case(): IMAGES}
+    told: list[str] = []
+    decoders = cast("Any", ReadersOfNames)
+    measured = measure(cases, Effort(repeats=2, images=3), notify=told.append, decoders=decoders)
+    starts = [event for event in events if "start" in event]
+    assert starts == ["a: start", "a: start", "b: start", "b: start"] * 2
+    assert [(one.case.name, one.scope) for one in measured] == [
+        ("a", NETWORK),
+        ("a", FILE),
+        ("b", NETWORK),
+        ("b", FILE),
+    ]
+    assert measured[0].repetitions == [[5, 2, 1], [5, 2, 1]]
+    assert told == ["repetition 1 of 2", "repetition 2 of 2"]
+
+
+def test_from_file_each_image_is_read_before_it_is_run() -> None:
+    events: list[str] = []
+    record = Record("a", events=events)
+    decoders = cast("Any", lambda: ReadersOfNames(events))
+    (_, from_file) = measure({record.case(): IMAGES}, Effort(repeats=1, images=3), notify=str, decoders=decoders)
+    assert events[events.index("read 10") - 1 :] == [
+        *("a: start", "read 10", "a: 10", "read 20", "a: 20", "read 30", "a: 30"),
+        *("a: close", "readers closed"),
+    ]
+    assert from_file.summary.images == 1
+
+
+def test_a_stream_fills_the_backend() -> None:
+    record = Record("wide", capacity=2)
+    times_ms = time_stream(record.case(), IMAGES, count=3)
+    assert record.events[1:-1] == [f"wide: {grey}" for grey in (10, 20, 30, 10, 20, 30)]
+    assert len(times_ms) == 3
+
+
+def test_a_fast_network_runs_longer_than_its_count() -> None:
+    with Record("fast").case().opened() as backend:
+        assert len(time_images(backend, IMAGES, count=3, least_s=0.05)) > 3
+
+
+def test_what_cannot_be_opened_says_why() -> None:
+    well = Record("well").case()
+    ill = Record("ill", unavailable_reason=reason("no_model_file", device="Edge TPU")).case("edgetpu")
+    cases, problems = usable([well, ill])
+    assert cases == (well,)
+    assert problems == {"ill": reason("no_model_file", device="Edge TPU")}
+    assert well.details == {"scripted"}
+
+
+def test_images_that_cannot_be_read_are_left_out() -> None:
+    from pathlib import Path
+
+    from fieldray.domain.study import ImageRef
+    from tiny_models import tiny_manifest
+
+    refs = [ImageRef(path=Path(name)) for name in ("broken.png", "7.png")]
+    pool = cast("Any", ReadersOfNames())
+    (image,) = read_images(refs, tiny_manifest().input, pool)
+    assert image.values.mean() == 7
+    with pytest.raises(UsageProblem, match="nothing to measure"):
+        read_images(refs[:1], tiny_manifest().input, pool)

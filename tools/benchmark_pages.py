@@ -1,0 +1,152 @@
+"""Mark benchmark pages as stale: those whose code has changed since the commit they measured.
+
+    python tools/benchmark_pages.py            list all pages with their state; exit code 1 if one is malformed
+
+mkdocs loads this file as a hook (`hooks: [tools/benchmark_pages.py]`) and puts a note on top of each stale page. The
+format of a page is in docs/benchmarks/README.md. Nothing but Git and the standard library is needed.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+_PAGE_NAME: Final = re.compile(r"(\d{4}-\d{2}-\d{2})-[a-z0-9-]+\.md")
+_COMMIT: Final = re.compile(r"[0-9a-f]{7,40}")
+_TEXTS: Final = ("title", "date", "commit", "machine", "command")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontMatter:
+    """What a page says about its measurement; `paths` are relative to the root of the checkout."""
+
+    title: str
+    date: str
+    commit: str
+    machine: str
+    command: str
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """How many commits changed the measured code since; None where the commit is unknown to the repository."""
+
+    commits: int | None
+
+    @property
+    def sentence(self) -> str:
+        """Empty for a page that still holds."""
+        if self.commits is None:
+            return "Stale: the commit that was measured is not known."
+        if not self.commits:
+            return ""
+        since = f"{self.commits} commit{'s have' if self.commits > 1 else ' has'}"
+        return f"Stale: {since} changed the measured code since."
+
+
+def read_front_matter(text: str, *, name: str) -> FrontMatter:
+    """Read the front matter of a page, a small part of YAML.
+
+    Parameters
+    ----------
+    text
+        The whole page.
+    name
+        The file's name, which repeats the date.
+
+    Raises
+    ------
+    ValueError
+        A key is missing, unknown or malformed; the message says which.
+    """
+    head, closing, _ = text.removeprefix("---\n").partition("\n---\n")
+    if not text.startswith("---\n") or not closing:
+        raise ValueError("it does not begin with front matter between two lines of ---")
+    texts: dict[str, str] = {}
+    paths: list[str] = []
+    for line in head.splitlines():
+        if line.startswith("  - "):
+            paths.append(_unquoted(line.removeprefix("  - ")))
+            continue
+        key, colon, value = line.partition(":")
+        if not colon or key in texts or key not in (*_TEXTS, "paths"):
+            raise ValueError(f"this line is not understood: {line}")
+        texts[key] = _unquoted(value)
+    if missing := [key for key in (*_TEXTS, "paths") if not (paths if key == "paths" else texts.get(key))]:
+        raise ValueError(f"missing: {', '.join(missing)}")
+    _check(texts, name)
+    return FrontMatter(**{key: texts[key] for key in _TEXTS}, paths=tuple(paths))
+
+
+def _check(texts: Mapping[str, str], name: str) -> None:
+    datetime.date.fromisoformat(texts["date"])
+    named = _PAGE_NAME.fullmatch(name)
+    if not named or named[1] != texts["date"]:
+        raise ValueError(f"its file must be named {texts['date']}-SUBJECT.md (small letters, digits, hyphens)")
+    if texts["commit"] != "unknown" and not _COMMIT.fullmatch(texts["commit"]):
+        raise ValueError(f"{texts['commit']} is no commit of at least seven digits, and not `unknown`")
+
+
+def _unquoted(value: str) -> str:
+    value = value.strip()
+    is_quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
+    return value[1:-1] if is_quoted else value
+
+
+def state(page: FrontMatter, *, root: Path = ROOT) -> State:
+    """Ask Git for the commits since. Raises OSError where Git is not installed."""
+    if page.commit == "unknown":
+        return State(commits=None)
+    command = ["git", "rev-list", "--count", f"{page.commit}..HEAD", "--", *page.paths]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    return State(commits=int(done.stdout) if done.returncode == 0 else None)
+
+
+def pages(folder: Path) -> list[Path]:
+    """The dated pages, newest first."""
+    return sorted((path for path in folder.glob("*.md") if path.name != "README.md"), reverse=True)
+
+
+def with_note(text: str, page: FrontMatter, now: State) -> str:
+    """The page's Markdown (without front matter) with the facts of the measurement, and a note if it is stale."""
+    facts = f"Measured on {page.date} at commit `{page.commit}` on {page.machine}.\n\n```\n{page.command}\n```\n\n"
+    note = f'!!! warning "{now.sentence}"\n\n' if now.sentence else ""
+    title, newline, rest = text.lstrip().partition("\n")
+    if not title.startswith("# "):
+        return note + facts + text
+    return f"{title}{newline}\n{note}{facts}{rest}"
+
+
+def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:  # noqa: ARG001
+    """Called by mkdocs for every page. Raises ValueError for a malformed benchmark page, which ends the build."""
+    source = Path(page.file.abs_src_path)
+    if source.parent.name != "benchmarks" or source.name == "README.md":
+        return markdown
+    found = read_front_matter(source.read_text(encoding="utf-8"), name=source.name)
+    return with_note(markdown, found, state(found))
+
+
+def main(folder: Path = ROOT / "docs" / "benchmarks", *, root: Path = ROOT) -> int:
+    """List all pages; the exit code."""
+    faults = 0
+    for path in pages(folder):
+        try:
+            found = read_front_matter(path.read_text(encoding="utf-8"), name=path.name)
+        except ValueError as error:
+            faults += 1
+            sys.stdout.write(f"{path.name}: MALFORMED: {error}\n")
+            continue
+        sys.stdout.write(f"{path.name}: {state(found, root=root).sentence or 'current'}\n")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

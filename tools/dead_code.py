@@ -1,0 +1,59 @@
+"""Report code that nothing uses, by vulture: functions, methods, properties, classes, constants and imports.
+
+    python tools/dead_code.py [--without-tests]
+
+Attributes and fields are left out: most of those that look unused are set for others (DICOM data sets, ctypes, Qt).
+Tests count as users unless `--without-tests` is given.
+"""
+
+from __future__ import annotations
+
+import sys
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Final
+
+import vulture
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+_CODE: Final = ("app", "benchmarks", "tools")
+_KINDS: Final = frozenset({"function", "method", "property", "class", "import", "unreachable_code"})
+# Called by others under these names: Qt, logging, PyTorch, pydicom, mkdocs.
+_CALLED_BY_OTHERS: Final = (
+    "*Event",
+    "paint",
+    "columnCount",
+    "minimumSizeHint",
+    "handleError",
+    "forward",
+    "DECODER_DEPENDENCIES",
+    "on_page_markdown",
+)
+
+
+def dead_code(*, with_tests: bool = True, root: Path = ROOT) -> list[str]:
+    """One line for each thing that nothing uses."""
+    found = vulture.Vulture()
+    found.scavenge([str(root / folder) for folder in (*_CODE, *(["tests"] if with_tests else []))])
+    return [
+        f"{item.filename.relative_to(root)}:{item.first_lineno} unused {item.typ} {item.name}"
+        for item in found.get_unused_code(min_confidence=60)
+        if _is_ours(item, root)
+    ]
+
+
+def _is_ours(item: vulture.core.Item, root: Path) -> bool:
+    is_code = item.filename.relative_to(root).parts[0] in _CODE
+    is_kind = item.typ in _KINDS or (item.typ == "variable" and item.name.isupper())
+    return is_code and is_kind and not any(fnmatchcase(item.name, pattern) for pattern in _CALLED_BY_OTHERS)
+
+
+def main(arguments: list[str]) -> int:
+    """Print what is dead; the exit code is 1 if anything is."""
+    found = dead_code(with_tests="--without-tests" not in arguments)
+    sys.stdout.writelines(f"{line}\n" for line in found)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
