@@ -41,7 +41,7 @@ def model_card(
         *[cross_text(label.code, label.meaning["en"], cross[label.code]) for label in recipe.kept_labels if cross],
         "## Images that are no chest X-rays\n\n" + _gate(results.get("gate")),
         "## Made with\n\n" + "\n".join(f"- {name}: {value}" for name, value in tools.items()),
-        "## Credits and licences\n\n" + texts.credits,
+        "## Credits and licences\n\n" + (recipe.credits_text or "The recipe names none."),
     ]
     return "\n\n".join(parts) + "\n"
 

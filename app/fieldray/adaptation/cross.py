@@ -24,7 +24,8 @@ from fieldray.adaptation.evaluate import Evaluated, auc_difference, by_group, co
 from fieldray.adaptation.files import publish, require_publishable, write_atomically
 from fieldray.adaptation.prune.image_task import prune_as_told
 from fieldray.adaptation.quantise_step import FITTED_IMAGES, to_files
-from fieldray.adaptation.recipe import LabelRule, Recipe, what_is_made, what_is_trained
+from fieldray.adaptation.recipe import Recipe, what_is_made, what_is_trained
+from fieldray.adaptation.recipe_data import LabelRule
 from fieldray.adaptation.run import Run, Step
 from fieldray.adaptation.shortcuts import border_pixels, shortcut_scores, thumbnail_pixels
 from fieldray.adaptation.specification import Specification

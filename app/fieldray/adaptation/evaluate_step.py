@@ -21,7 +21,7 @@ from fieldray.adaptation.image_set import read_images
 from fieldray.adaptation.intervals import share
 from fieldray.adaptation.layouts import Row
 from fieldray.adaptation.quantise_step import converted
-from fieldray.adaptation.recipe import LabelRule
+from fieldray.adaptation.recipe_data import LabelRule
 from fieldray.adaptation.run import Run, Step
 from fieldray.adaptation.shortcuts import border_pixels, shortcut_scores, thumbnail_pixels
 from fieldray.adaptation.steps import load_network
@@ -82,7 +82,13 @@ def _evaluate_label(
     calibration = metrics.fit_calibration(raw["validation"].scores, raw["validation"].truth)
     judged = {part: raw[part].calibrated(calibration) for part in _PARTS}
     points = [
-        choose_point(point, label=label.code, validation=judged["validation"], test=judged["test"])
+        choose_point(
+            point,
+            label=label.code,
+            validation=judged["validation"],
+            test=judged["test"],
+            measured_on=run.recipe.evaluation.measured_on,
+        )
         for point in run.recipe.evaluation.points
     ]
     found = {part: figures(judged[part], points=points) for part in _PARTS}

@@ -13,7 +13,7 @@ from typing import Any, Final
 from fieldray.adaptation.digest import digest
 from fieldray.adaptation.files import write_atomically
 from fieldray.adaptation.layouts import Row, read_source
-from fieldray.adaptation.recipe import Source
+from fieldray.adaptation.recipe_data import Source
 
 CACHE: Final = "digests.json"
 # A file changed within a clock's tick of being read looks unchanged; 2 s is the coarsest tick there is (FAT).

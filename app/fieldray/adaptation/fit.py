@@ -6,7 +6,7 @@ import importlib.util
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from fieldray.adaptation.checkpoint import Checkpoint, Kept
 from fieldray.adaptation.digest import digest
 from fieldray.adaptation.engine import EngineSettings, open_engine
 from fieldray.adaptation.specification import Specification
+from fieldray.adaptation.tables import Key, require_ranges
 from fieldray.adaptation.weights import Weights
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
@@ -46,15 +47,14 @@ class Labelled:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How a network is trained: batch size, epochs (parts of one are allowed) and the highest learning rate."""
+    """How long and how fast a network is trained."""
 
-    batch_size: int
-    epochs: float
-    learning_rate: float
+    batch_size: Annotated[int, Key(doc="Images in a step.", unit="images", low=1, example=32)]
+    epochs: Annotated[float, Key(doc="Passes over the images; parts of one are allowed.", above=0, example=10.0)]
+    learning_rate: Annotated[float, Key(doc="The highest rate.", above=0, example=1e-3)]
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1 or not self.epochs > 0 or not self.learning_rate > 0:
-            raise ValueError(f"cannot train with {self}")
+        require_ranges(self)
 
 
 def fit(

@@ -19,7 +19,7 @@ from fieldray.adaptation.plots import class_map_plots, score_plots, training_cur
 from fieldray.adaptation.profile_step import PROFILE_NAME, profile_section
 from fieldray.adaptation.pruning_plots import Curve, pruning_plots
 from fieldray.adaptation.quantise_step import converted
-from fieldray.adaptation.recipe import LabelRule
+from fieldray.adaptation.recipe_data import LabelRule
 from fieldray.adaptation.run import Run, Step
 from fieldray.adaptation.steps import load_network
 from fieldray.domain.model import Calibration

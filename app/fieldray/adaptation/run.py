@@ -17,6 +17,7 @@ from fieldray.adaptation.recipe import Recipe
 from fieldray.errors import FieldrayError
 
 STATUS: Final = "status.json"
+RECIPE_TEXT: Final = "recipe.toml"
 
 Progress = Callable[[str, int, int], None]
 """What is being done, how many are done, of how many."""
@@ -45,10 +46,11 @@ class Step:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Run:
-    """A recipe at work in its folder."""
+    """A recipe at work in its folder. `text` is the recipe as it was written."""
 
     recipe: Recipe
     progress: Progress
+    text: str = ""
 
     def folder(self, step: str) -> Path:
         """The folder of a step's results."""
@@ -77,6 +79,8 @@ class Run:
         """
         document = json.loads(json.dumps(asdict(self.recipe), default=str))
         write_atomically(self.recipe.run / "recipe.json", json.dumps(document, indent=1).encode())
+        if self.text:
+            write_atomically(self.recipe.run / RECIPE_TEXT, self.text.encode())
         before = ""
         for step in steps:
             parts = {name: document[name] for name in step.reads}

@@ -14,7 +14,8 @@ from PIL import Image
 from fieldray.adaptation.file_digests import CACHE, content_digest, read_rows
 from fieldray.adaptation.image_set import read_images
 from fieldray.adaptation.layouts import Row, read_source
-from fieldray.adaptation.recipe import LabelRule, Source, Split, read_recipe
+from fieldray.adaptation.recipe import read_recipe
+from fieldray.adaptation.recipe_data import LabelRule, Source, Split
 from fieldray.adaptation.split import check_classes, split_rows, targets_of
 from fieldray.domain.model import InputSpec
 from fieldray.errors import UsageProblem
@@ -247,11 +248,12 @@ RECIPE = Path(__file__).parents[3] / "models" / "recipes" / "pneumonia-paediatri
     ("wrong", "sentence"),
     [
         (("epochs = ", "epoch = "), "training.epoch is not known"),
-        (("epochs = 6", ""), "training.epochs is missing"),
-        (("height = 160", "height = 4"), "input height and width must be 8..2048"),
+        (('id = "pneumonia-paediatric"', ""), "pack.id is missing"),
+        (("height = 160", "height = 4"), "input.height must be 8..2048, not 4"),
         (('layout = "index"', 'layout = "excel"'), "layout must be one of index, csv, folders, chexpert, nih"),
         (("width = 0.5", 'width = "half"'), "network.width must be a number"),
-        (('uk = "Пневмонія"', ""), "needs positive classes and a meaning in en and uk"),
+        (('en = "Pneumonia"', ""), "labels[1].meaning needs the language en"),
+        (('uk = "Пневмонія"', 'ukrainisch = "Пневмонія"'), "must have language tags"),
         (("[input]", "[input"), "cannot be read"),
     ],
 )

@@ -12,7 +12,7 @@ from fieldray.adaptation.keras_network import build_network, set_weights
 from fieldray.adaptation.layouts import Row
 from fieldray.adaptation.networks import mobilenet, resnet50
 from fieldray.adaptation.pack_weights import convolutions, pack_channels, pack_weights
-from fieldray.adaptation.recipe import LabelRule
+from fieldray.adaptation.recipe_data import LabelRule
 from fieldray.adaptation.split import targets_of
 from fieldray.adaptation.weights import initial_weights
 from fieldray.errors import UsageProblem
