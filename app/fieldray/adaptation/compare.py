@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from fieldray.adaptation import intervals
 from fieldray.adaptation.answers import answer
-from fieldray.adaptation.compare_report import write_report
 from fieldray.adaptation.dataset import DATA, dataset_of, refuse_seen
 from fieldray.adaptation.digest import digest
 from fieldray.adaptation.evaluate import auc_difference, known
@@ -25,6 +24,7 @@ from fieldray.adaptation.file_digests import content_digest
 from fieldray.adaptation.files import publish, require_publishable
 from fieldray.adaptation.placement import place
 from fieldray.adaptation.prune.timing import time_files
+from fieldray.adaptation.published_report import write_comparison
 from fieldray.adaptation.quantise_step import QUANTISE, converted
 from fieldray.adaptation.recipe import Comparison, what_is_trained
 from fieldray.adaptation.run import Run, Step
@@ -76,7 +76,7 @@ def compare_step(run: Run) -> Mapping[str, Any]:
         "labels": _quality(whole, {**networks, "whole_float": _evaluated(whole, "float")}),
     }
     publish(folder / "comparison.json", (json.dumps(results, indent=1) + "\n").encode())
-    write_report(folder / "comparison.html", results)
+    write_comparison(folder / "comparison.html", results)
     return {f"times_{name}": round(ratio, 2) for name, ratio in results["times_less"].items()} | {
         f"{code}_{part}_auc_difference": round(found[part]["difference"]["value"], 4)
         for code, found in results["labels"].items()

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from fieldray.adaptation import metrics
 from fieldray.adaptation.answers import answer
-from fieldray.adaptation.cross_report import write_report
 from fieldray.adaptation.dataset import Dataset, dataset_of
 from fieldray.adaptation.engine import EngineSettings, open_engine
 from fieldray.adaptation.evaluate import Evaluated, auc_difference, by_group, compare, known
 from fieldray.adaptation.files import publish, require_publishable, write_atomically
 from fieldray.adaptation.prune.image_task import prune_as_told
+from fieldray.adaptation.published_report import write_cross_validation
 from fieldray.adaptation.quantise_step import FITTED_IMAGES, to_files
 from fieldray.adaptation.recipe import Recipe, what_is_made, what_is_trained
 from fieldray.adaptation.recipe_data import LabelRule
@@ -73,7 +73,8 @@ def _publish(run: Run, data: Dataset, scores: Mapping[str, Scores], results: Map
     whole = {"pack": f"{texts.id} {texts.version}", "data_sha256": data.facts["data_sha256"], "labels": results, **how}
     publish(folder / CROSS_RESULTS, (json.dumps(whole, indent=1) + "\n").encode())
     parts = {label.code: _evaluated(run, data, scores[INT8], label) for label in run.recipe.kept_labels}
-    write_report(folder / "cross.html", whole, scored={code: (part.scores, part.truth) for code, part in parts.items()})
+    scored = {code: (part.scores, part.truth) for code, part in parts.items()}
+    write_cross_validation(folder / "cross.html", whole, scored=scored)
 
 
 def _judged_in(data: Dataset, run: Run, fold: int) -> NDArray[np.int64]:

@@ -108,8 +108,13 @@ def _reference_tables(table: type[Any], path: str, described: Mapping[str, Key])
 
 def _inner(known: KnownKey) -> type[Any] | None:
     """The dataclass of a key that is a table, or a list of tables; None for any other, and for a choice of tables."""
-    kinds = [kind for kind in _members(known.kind) if is_dataclass(kind)]
-    return typing.cast("type[Any]", kinds[0]) if len(kinds) == 1 else None
+    tables = _tables(known)
+    return tables[0] if len(tables) == 1 else None
+
+
+def _tables(known: KnownKey) -> list[type[Any]]:
+    """The dataclasses that a key's table, or a table of its list, may be."""
+    return [typing.cast("type[Any]", kind) for kind in _members(known.kind) if is_dataclass(kind)]
 
 
 def _members(kind: Any) -> list[Any]:
@@ -122,7 +127,7 @@ def _members(kind: Any) -> list[Any]:
 def _laws(table: type[Any]) -> Iterator[type[Any]]:
     """The dataclasses between which a key's table may choose, in a table and those within it."""
     for known in keys_of(table).values():
-        tables = [kind for kind in _members(known.kind) if is_dataclass(kind)]
+        tables = _tables(known)
         if len(tables) > 1:
             yield from tables
         for inner in tables[:1]:

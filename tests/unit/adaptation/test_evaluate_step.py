@@ -16,6 +16,7 @@ from fieldray.adaptation.recipe import Point
 from fieldray.adaptation.shortcuts import border_pixels, shortcut_scores, thumbnail_pixels
 
 TITLES = {"en": "Balanced", "uk": "Збалансована"}
+MEASURED_ON = {"en": "{images} images of {patients} patients"}
 
 
 def _rows(count: int, **facts: object) -> list[Row]:
@@ -35,7 +36,7 @@ def _evaluated(seed: int, *, count: int = 400, **facts: object) -> Evaluated:
 def test_points_come_from_validation_and_figures_from_test() -> None:
     validation, test = _evaluated(1), _evaluated(2)
     wanted = Point(name="high", titles=TITLES, rule="sensitivity", sensitivity=0.97, band_catches=0.99, band_clears=0.9)
-    point = choose_point(wanted, label="x", validation=validation, test=test)
+    point = choose_point(wanted, label="x", validation=validation, test=test, measured_on=MEASURED_ON)
     caught = (validation.scores[validation.truth] >= point.threshold).mean()
     assert 0.97 <= caught < 0.98  # the highest threshold that catches enough, of 200: 194
     assert (validation.scores[validation.truth] < point.unsure_low).mean() <= 0.01
