@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import softmax
 
 from fieldray.adaptation.engine import EngineSettings, open_engine
 from fieldray.adaptation.fit import Labelled
@@ -32,6 +33,5 @@ def taught(
     engine = open_engine(specification, weights, settings=settings)
     parts = [engine.logits(data.images[at : at + _BATCH]) for at in range(0, len(data), _BATCH)]
     logits = np.concatenate(parts).astype(np.float64) / temperature
-    soft = np.exp(logits - logits.max(axis=1, keepdims=True))
-    soft /= soft.sum(axis=1, keepdims=True)
+    soft = softmax(logits, axis=1)
     return Labelled(data.images, ((1 - share) * data.targets + share * soft).astype(np.float32))

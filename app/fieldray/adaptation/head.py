@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.linear_model import Ridge
 
 from fieldray.adaptation.answers import Answers
 from fieldray.adaptation.weights import Weights
@@ -34,19 +35,9 @@ def refit_head(weights: Mapping[str, NDArray[np.float32]], *, whole: Answers, in
     kernel = weights[_KERNEL].reshape(-1, weights[_KERNEL].shape[-1]).astype(np.float64)
     features = integer.features.astype(np.float64)
     missing = whole.class_maps.mean(axis=(2, 3), dtype=np.float64) - features @ kernel
-    change, bias = _ridge(features, missing, penalty=PENALTY_SHARE * len(features))
+    fitted = Ridge(alpha=PENALTY_SHARE * len(features), solver="cholesky").fit(features, missing)
+    change, bias = fitted.coef_.reshape(-1, len(features[0])).T, np.atleast_1d(fitted.intercept_)
     refitted = Weights({name: np.array(array) for name, array in weights.items()})
     refitted[_KERNEL] = (kernel + change).reshape(weights[_KERNEL].shape).astype(np.float32)
     refitted[_BIAS] = bias.astype(np.float32)
     return refitted
-
-
-def _ridge(
-    inputs: NDArray[np.float64], targets: NDArray[np.float64], *, penalty: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Coefficients (inputs, targets) and intercept (targets,) of the least squares with a penalty on coefficients."""
-    centre, middle = inputs.mean(axis=0), targets.mean(axis=0)
-    centred = inputs - centre
-    gram = centred.T @ centred + penalty * np.eye(inputs.shape[1])
-    coefficients = np.linalg.solve(gram, centred.T @ (targets - middle))
-    return coefficients, middle - centre @ coefficients

@@ -12,6 +12,7 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, NullFormatter, ScalarFormatter
 from numpy.typing import NDArray
 
 from fieldray.adaptation.metrics import Scores, Truth
@@ -31,10 +32,12 @@ def training_curves(history: Sequence[Mapping[str, Any]], *, labels: Sequence[st
         epochs = [row["epoch"] for row in history]
         left.plot(epochs, [row["loss"] for row in history], color=_BLUE)
         left.set(xlabel="epoch", ylabel="training loss")
+        for axes in (left, right):
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         for column, label in enumerate(labels):
             areas = [row["auc"][column] if row["auc"] else None for row in history]
             right.plot(epochs, [np.nan if area is None else area for area in areas], label=label)
-        right.set(xlabel="epoch", ylabel="validation AUC")
+        right.set(xlabel="epoch", ylabel="validation AUC", ylim=(min(0.5, *right.get_ylim()), 1.01))
         right.legend(frameon=False, fontsize=7)
         return _svg(figure)
 
@@ -50,7 +53,9 @@ def score_plots(scores: Scores, truth: Truth, *, points: Mapping[str, Mapping[st
         spread.hist(scores[truth], bins=bins, color=_RED, alpha=0.6, label="with")
         for point in points.values():
             spread.axvline(point["threshold"], color=_GREY, linewidth=1)
-        spread.set(xlabel="score", ylabel="images", yscale="log")
+        spread.set(xlabel="score", ylabel="images (logarithmic)", yscale="log", xlim=(0, 1), ylim=(0.8, None))
+        spread.yaxis.set_major_formatter(ScalarFormatter())
+        spread.yaxis.set_minor_formatter(NullFormatter())
         spread.legend(frameon=False)
         return _svg(figure)
 
@@ -59,17 +64,20 @@ def class_map_plots(images: NDArray[np.uint8], maps: NDArray[np.float32], *, tit
     """Images (n, rows, columns) with their class map (n, map rows, map columns) laid over them."""
     with rc_context(_STYLE):
         figure = Figure(figsize=(9, 2.4 * -(-len(images) // 4)), layout="constrained")
+        cells = []
         rows, columns = images.shape[1:]
         limit = float(np.abs(maps).max()) or 1.0
         for number, (image, evidence, title) in enumerate(zip(images, maps, titles, strict=True), start=1):
             axes = figure.add_subplot(-(-len(images) // 4), 4, number)
             axes.imshow(image, cmap="gray", extent=(0, columns, rows, 0))
-            axes.imshow(
+            shown = axes.imshow(
                 evidence, cmap="coolwarm", alpha=0.35, vmin=-limit, vmax=limit, extent=(0, columns, rows, 0),
                 interpolation="bilinear",
             )  # fmt: skip
             axes.set_title(title, fontsize=8)
             axes.set_axis_off()
+            cells.append(axes)
+        figure.colorbar(shown, ax=cells, shrink=0.6, label="evidence against / for (logit)")
         return _svg(figure)
 
 
@@ -129,7 +137,9 @@ def _draw_calibration(axes: Axes, scores: Scores, truth: Truth) -> None:
     parts = [part for part in np.array_split(np.argsort(scores, kind="stable"), _BINS) if len(part)]
     axes.plot([0, 1], [0, 1], color=_GREY, linewidth=0.8, linestyle=":")
     axes.plot([scores[part].mean() for part in parts], [truth[part].mean() for part in parts], "o-", color=_BLUE)
-    axes.set(xlabel="score", ylabel="share with the finding", aspect="equal")
+    axes.set(
+        xlabel="mean score", ylabel="share with the finding", aspect="equal", xlim=(-0.03, 1.03), ylim=(-0.03, 1.03)
+    )
 
 
 def _figure_of(count: int) -> tuple[Figure, list[Axes]]:

@@ -70,10 +70,17 @@ def _steps(run: Run) -> Table:
     """Those before this one, which is still at work while its report is written."""
     done = {name: entry for name, entry in run.status.items() if name in _DOES}
     rows = [
-        [name, _DOES[name], entry["state"], told_seconds(entry["seconds"]) if "seconds" in entry else "-"]
+        [name, _DOES[name], _state(run, name, entry), told_seconds(entry["seconds"]) if "seconds" in entry else "-"]
         for name, entry in done.items()
     ]
-    return Table(head=("step", "what it did", "state", "time"), rows=rows)
+    return Table(head=("step", "what it does", "state", "time"), rows=rows)
+
+
+def _state(run: Run, name: str, entry: Mapping[str, Any]) -> str:
+    """What came of a step, also where it found nothing to do."""
+    if name == "prune" and run.recipe.prune is None:
+        return "not asked for by the recipe"
+    return f"left out: {entry['why']}" if entry.get("compiled") is False else str(entry["state"])
 
 
 def _images(data: Mapping[str, Any]) -> list[Part]:
