@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from fieldray.adaptation.compare import COMPARE
+from fieldray.adaptation.compile import COMPILE, PLACEMENT
 from fieldray.adaptation.cross import CROSS
 from fieldray.adaptation.data_check import data_problems
 from fieldray.adaptation.dataset import DATA
 from fieldray.adaptation.describe import template
-from fieldray.adaptation.edgetpu_steps import COMPILE, PLACEMENT
 from fieldray.adaptation.evaluate_step import EVALUATE
 from fieldray.adaptation.files import write_atomically
 from fieldray.adaptation.pack import PACK
@@ -26,8 +26,7 @@ from fieldray.adaptation.quantise_step import QUANTISE
 from fieldray.adaptation.recipe import Recipe, rooted
 from fieldray.adaptation.recipe_file import Document, RecipeProblems
 from fieldray.adaptation.report import REPORT
-from fieldray.adaptation.run import Progress, Run, Step
-from fieldray.adaptation.run_lock import locked
+from fieldray.adaptation.run import Progress, Run, Step, locked
 from fieldray.adaptation.steps import TRAIN, specification_of
 from fieldray.adaptation.tables import Problem
 from fieldray.errors import UsageProblem

@@ -20,8 +20,8 @@ from fieldray.adaptation.answers import answer
 from fieldray.adaptation.dataset import DATA, dataset_of, refuse_seen
 from fieldray.adaptation.digest import digest
 from fieldray.adaptation.evaluate import auc_difference, known
-from fieldray.adaptation.file_digests import content_digest
 from fieldray.adaptation.files import publish, require_publishable
+from fieldray.adaptation.image_set import content_digest
 from fieldray.adaptation.placement import place
 from fieldray.adaptation.prune.timing import time_files
 from fieldray.adaptation.published_report import write_comparison

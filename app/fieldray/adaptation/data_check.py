@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from fieldray.adaptation.file_digests import content_digest
+from fieldray.adaptation.image_set import content_digest
 from fieldray.adaptation.layouts import Row, find_rows
 from fieldray.adaptation.recipe import NAMED_WEIGHTS, NetworkChoice, Recipe
 from fieldray.adaptation.recipe_data import LabelRule, Source

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from fieldray.adaptation.digest import digest
 from fieldray.adaptation.duplicates import Duplicates, find_duplicates
-from fieldray.adaptation.file_digests import read_rows, rows_digest
 from fieldray.adaptation.files import write_atomically
-from fieldray.adaptation.image_set import ImageSet, read_images
+from fieldray.adaptation.image_set import ImageSet, read_images, read_rows, rows_digest
 from fieldray.adaptation.layouts import Row
 from fieldray.adaptation.run import Run, Step
 from fieldray.adaptation.split import PARTS, check_classes, counts, refuse_leak, split_rows, targets_of

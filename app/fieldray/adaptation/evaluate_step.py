@@ -14,10 +14,9 @@ from fieldray.adaptation import metrics
 from fieldray.adaptation.answers import Answers, answer
 from fieldray.adaptation.dataset import Dataset, dataset_of, refuse_seen
 from fieldray.adaptation.evaluate import Evaluated, by_group, choose_point, compare, figures, known
-from fieldray.adaptation.file_digests import read_rows, rows_digest
 from fieldray.adaptation.files import write_atomically
 from fieldray.adaptation.gate import distances, fit_gate
-from fieldray.adaptation.image_set import read_images
+from fieldray.adaptation.image_set import read_images, read_rows, rows_digest
 from fieldray.adaptation.intervals import share
 from fieldray.adaptation.layouts import Row
 from fieldray.adaptation.quantise_step import converted

@@ -1,4 +1,10 @@
-"""Training on arrays that fit into memory: an original network and the retraining of a pruned one."""
+"""Training on arrays that fit into memory: an original network and the retraining of a pruned one.
+
+Targets from a better network: what it thinks of every class says more than the one that is right.
+
+Hinton et al. 2015, arXiv:1503.02531. The cross-entropy with a mixture of two targets is the mixture of the two
+cross-entropies, so training needs nothing but other targets.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +16,7 @@ from typing import Annotated, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import softmax
 
 from fieldray.adaptation.checkpoint import Checkpoint, Kept
 from fieldray.adaptation.digest import digest
@@ -140,3 +147,23 @@ def quality(
     shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
     logarithms = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
     return float(right.mean()), float(-(data.targets * logarithms).sum(axis=1).mean())
+
+
+_BATCH: Final = 500
+
+
+def taught(
+    data: Labelled,
+    specification: Specification,
+    weights: Mapping[str, NDArray[np.float32]],
+    *,
+    share: float,
+    temperature: float,
+    settings: EngineSettings,
+) -> Labelled:
+    """The same images with targets (n, labels) that are to `share` the teacher's softmax at a temperature."""
+    engine = open_engine(specification, weights, settings=settings)
+    parts = [engine.logits(data.images[at : at + _BATCH]) for at in range(0, len(data), _BATCH)]
+    logits = np.concatenate(parts).astype(np.float64) / temperature
+    soft = softmax(logits, axis=1)
+    return Labelled(data.images, ((1 - share) * data.targets + share * soft).astype(np.float32))

@@ -11,11 +11,9 @@ from numpy.typing import NDArray
 
 from fieldray.adaptation.answers import answer
 from fieldray.adaptation.dataset import dataset_of
-from fieldray.adaptation.equalise import equalise
 from fieldray.adaptation.files import write_atomically
-from fieldray.adaptation.head import refit_head
 from fieldray.adaptation.networks import LABELS
-from fieldray.adaptation.quantise import Converted, quantise, to_float_file
+from fieldray.adaptation.quantise import Converted, equalise, quantise, refit_head, to_float_file
 from fieldray.adaptation.recipe import Recipe
 from fieldray.adaptation.run import Run, Step
 from fieldray.adaptation.specification import Specification

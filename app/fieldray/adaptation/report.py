@@ -11,8 +11,8 @@ import numpy as np
 from fieldray.adaptation import metrics
 from fieldray.adaptation.answers import answer
 from fieldray.adaptation.dataset import dataset_of
-from fieldray.adaptation.file_digests import content_digest
 from fieldray.adaptation.files import write_atomically
+from fieldray.adaptation.image_set import content_digest
 from fieldray.adaptation.intervals import told
 from fieldray.adaptation.page import Code, Figure, Part, Report, Section, Table, Text, facts, page, told_seconds
 from fieldray.adaptation.plots import Curve, class_map_plots, pruning_plots, score_plots, training_curves

@@ -1,11 +1,19 @@
-"""A run folder: the recipe as it was read, the steps' results, and what has been done."""
+"""A run folder: the recipe as it was read, the steps' results, and what has been done.
+
+One run folder, one run: two at work in one folder would mix their files.
+"""
 
 from __future__ import annotations
 
+import datetime
+import getpass
 import json
+import os
+import platform
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +22,41 @@ from fieldray.adaptation.checkpoint import remove_checkpoints
 from fieldray.adaptation.digest import digest
 from fieldray.adaptation.files import write_atomically
 from fieldray.adaptation.recipe import Recipe
-from fieldray.errors import FieldrayError
+from fieldray.errors import FieldrayError, StorageProblem, UsageProblem
+from fieldray.file_lock import FileLock, HeldError
+from fieldray.reasons import reason
+
+LOCK_NAME: Final = "run.lock"
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a run folder. A lock whose process has ended counts for nothing: the kernel released it.
+
+    Raises UsageProblem `run_in_use` saying who holds it, StorageProblem if the folder cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / LOCK_NAME, holder=_holder())
+    except HeldError as held:
+        raise UsageProblem(reason("run_in_use", path=folder, holder=held.holder)) from held
+    except OSError as problem:
+        raise StorageProblem(reason("not_writable", path=folder, detail=problem.strerror or problem)) from problem
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _holder() -> str:
+    """Who this is, for a person who finds the folder in use."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError, ImportError):
+        user = "?"
+    since = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S %z")
+    return f"process {os.getpid()} of {user} on {platform.node() or '?'}, since {since}"
+
 
 STATUS: Final = "status.json"
 RECIPE_TEXT: Final = "recipe.toml"

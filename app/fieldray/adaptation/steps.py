@@ -12,15 +12,13 @@ from numpy.typing import NDArray
 
 from fieldray.adaptation.dataset import SPLIT, dataset_of, keep_split
 from fieldray.adaptation.engine import EngineSettings
-from fieldray.adaptation.file_digests import content_digest
 from fieldray.adaptation.files import write_atomically
+from fieldray.adaptation.image_set import content_digest
 from fieldray.adaptation.networks import NETWORKS
-from fieldray.adaptation.onnx_weights import onnx_weights
-from fieldray.adaptation.pack_weights import pack_channels, pack_weights
-from fieldray.adaptation.published import imagenet_weights
 from fieldray.adaptation.recipe import NAMED_WEIGHTS, NetworkChoice, Recipe
 from fieldray.adaptation.run import Run, Step
 from fieldray.adaptation.specification import Specification, multiply_adds, parameters, specification_from_json
+from fieldray.adaptation.starting_weights import imagenet_weights, onnx_weights, pack_channels, pack_weights
 from fieldray.adaptation.train import Samples, Schedule, train
 from fieldray.adaptation.weights import (
     Weights,

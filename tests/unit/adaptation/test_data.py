@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fieldray.adaptation.file_digests import CACHE, content_digest, read_rows
-from fieldray.adaptation.image_set import read_images
+from fieldray.adaptation.image_set import CACHE, content_digest, read_images, read_rows
 from fieldray.adaptation.layouts import Row, read_source
 from fieldray.adaptation.recipe import read_recipe
 from fieldray.adaptation.recipe_data import LabelRule, Source, Split

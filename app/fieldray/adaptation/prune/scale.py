@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.adaptation.keras_network import build_network, set_weights
+from fieldray.adaptation.keras_engine import build_network, set_weights
 from fieldray.adaptation.prune.selection import Keep
 from fieldray.adaptation.specification import Specification, channel_sets
 from fieldray.adaptation.weights import Weights

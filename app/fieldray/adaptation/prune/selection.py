@@ -1,4 +1,7 @@
-"""Which channels of each set stay."""
+"""Which channels of each set stay.
+
+One-shot pruning to compare with: every set cut at once to a share of its channels, then trained once.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,9 @@ from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fieldray.adaptation.prune.statistics import weight_sizes
+from fieldray.adaptation.specification import Specification
 
 CutKind = Literal["level", "deviation", "time"]
 Keep = dict[str, NDArray[np.int64]]
@@ -90,3 +96,24 @@ def _counts_by_time(zeros: Mapping[str, NDArray[np.float64]], cut: Cut, costs: M
 def most_used(shares: NDArray[np.float64], *, count: int) -> NDArray[np.int64]:
     """Indices of the `count` channels with the lowest score, ascending."""
     return np.sort(np.argsort(shares, kind="stable")[:count]).astype(np.int64)
+
+
+Baseline = Literal["magnitude", "random"]
+
+
+def one_shot(
+    specification: Specification,
+    weights: Mapping[str, NDArray[np.float32]],
+    *,
+    kind: Baseline,
+    share: float,
+    minimum_channels: int = 1,
+    seed: int = 0,
+) -> Keep:
+    """The channels to keep: `share` (0..1) of each set, those with the largest weights or drawn at random."""
+    generator = np.random.default_rng(seed)
+    keep = Keep()
+    for channel, sizes in weight_sizes(specification, weights).items():
+        count = min(len(sizes), max(minimum_channels, math.ceil(len(sizes) * share)))
+        keep[channel] = most_used(-sizes if kind == "magnitude" else generator.random(len(sizes)), count=count)
+    return keep

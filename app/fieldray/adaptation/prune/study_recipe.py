@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 from fieldray.adaptation.engine import Precision
 from fieldray.adaptation.fit import Effort
 from fieldray.adaptation.profile import ProfileChoice
-from fieldray.adaptation.prune.baselines import Baseline
 from fieldray.adaptation.prune.recipe import PruneRecipe
+from fieldray.adaptation.prune.selection import Baseline
 from fieldray.adaptation.prune.timing import ROUNDS
 from fieldray.adaptation.recipe_file import Document
 from fieldray.adaptation.tables import Key, require, require_ranges
