@@ -54,7 +54,7 @@ def compare_step(run: Run) -> Mapping[str, Any]:
     """Train and quantise the unpruned network, then measure both; comparison.json and comparison.html.
 
     Raises UsageProblem (recipe_key where nothing is to be compared, data_changed where the pack is not of this split:
-    it may have learnt from the images it would be measured on), PackProblem, StorageProblem.
+    it may have been trained on the images it would be measured on), PackProblem, StorageProblem.
     """
     choice = run.recipe.comparison
     if choice is None:

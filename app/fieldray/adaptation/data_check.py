@@ -11,7 +11,7 @@ from fieldray.adaptation.image_set import content_digest
 from fieldray.adaptation.layouts import Row, find_rows
 from fieldray.adaptation.recipe import NAMED_WEIGHTS, NetworkChoice, Recipe
 from fieldray.adaptation.recipe_data import LabelRule, Source
-from fieldray.adaptation.split import empty_classes, judged_parts, leaks, parts_of, targets_of
+from fieldray.adaptation.split import empty_classes, evaluated_parts, leaks, parts_of, targets_of
 from fieldray.adaptation.tables import Location, Problem
 from fieldray.errors import UsageProblem
 
@@ -66,13 +66,13 @@ def _first(details: Sequence[str], at: Location, *, lead: str = "") -> Iterator[
 
 def _single_class(labels: Sequence[LabelRule], source: Source, rows: Sequence[Row], at: Location) -> Iterator[Problem]:
     """A source of one class alone teaches, and measures, where an image comes from and not what it shows."""
-    if not source.judged or not rows:
+    if not source.evaluated or not rows:
         return
     targets = targets_of(rows, labels)
     known = [{value for value in column if value in (0, 1)} for column in targets.T]
     if all(len(values) < 2 for values in known):
         classes = ", ".join(sorted(set().union(*(row.classes for row in rows)))[:8])
-        yield Problem(at, f"has images of one side of every label only (classes: {classes}); set judged = false")
+        yield Problem(at, f"has images of one side of every label only (classes: {classes}); set evaluated = false")
 
 
 def _class_problems(labels: Sequence[LabelRule], rows: Sequence[Row]) -> Iterator[Problem]:
@@ -100,7 +100,7 @@ def _split_problems(recipe: Recipe, rows: Sequence[Row]) -> Iterator[Problem]:
         yield Problem(("split",), f"cannot be made: {problem.reason.text}")
         return
     yield from _first([found.text for found in leaks(rows, parts)], ("split",), lead="is no split by patient: ")
-    used = judged_parts(rows, parts, recipe.data)
+    used = evaluated_parts(rows, parts, recipe.data)
     for found in empty_classes(used, targets_of(rows, recipe.labels), recipe.labels):
         yield Problem(("split",), f"leaves a part without a class: {found.text}")
 

@@ -116,8 +116,8 @@ def refuse_seen(run: Run, data: Dataset, *, step: str) -> None:
     The two splits are one as long as the steps are done in their order: this is the check that they were.
     """
     then = _read_split(run.folder(step) / SPLIT)
-    learnt = [line for line in then if line["part"] == "training"]
-    for name, lines in (("patient", then), ("sha256", learnt)):
+    trained_on = [line for line in then if line["part"] == "training"]
+    for name, lines in (("patient", then), ("sha256", trained_on)):
         before = [_row_of(line, known_by=line[name]) for line in lines]
         now = [replace(row, patient=getattr(row, name)) for row in data.rows("test")]
         refuse_leak([*before, *now], [line["part"] for line in lines] + ["test"] * len(now))

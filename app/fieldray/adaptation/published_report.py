@@ -21,7 +21,7 @@ minus the unpruned network's, with a 95 % interval over patients. Nothing was ch
 Edge TPU is an estimate."""
 _CROSS: Final = """Each fold's images were scored by a network trained on the other folds, so no network was trained on
 images of a patient it is evaluated on. Intervals are 95 % over patients. The border's pixels alone and a thumbnail were
-fitted and evaluated on the same images in the same folds: a network whose result is near theirs has learnt little of
+fitted and evaluated on the same images in the same folds: a network whose result is near theirs has learned little of
 the lungs. Each network was pruned where the recipe prunes, and converted to int8 as a pack's is; figures without a
 stage are those of the int8 file."""
 _STAGES: Final = {"trained": "as trained", "pruned": "pruned", "int8": "int8 file"}

@@ -292,7 +292,7 @@ def what_is_trained(recipe: Recipe) -> dict[str, Any]:
     """What decides a training, ready to be published as JSON: no paths but the names of what they lead to."""
     network = {**asdict(recipe.network), "weights": Path(recipe.network.weights).name}
     sources = [
-        {"name": source.name, "where": dict(source.where), "share": source.share, "judged": source.judged}
+        {"name": source.name, "where": dict(source.where), "share": source.share, "evaluated": source.evaluated}
         for source in recipe.data
     ]
     return {

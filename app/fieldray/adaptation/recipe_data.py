@@ -89,7 +89,7 @@ class Source:
         ),
     ] = ""
     share: Annotated[float, Key(doc="How often it is drawn, relative to the other sources.", low=0)] = 1.0
-    judged: Annotated[
+    evaluated: Annotated[
         bool, Key(doc="Whether results may be measured on it. Use a confounded source for training only.")
     ] = True
 

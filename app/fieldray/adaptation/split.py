@@ -19,7 +19,7 @@ PARTS: Final = ("training", "validation", "test")
 
 
 def targets_of(rows: Sequence[Row], labels: Sequence[LabelRule]) -> NDArray[np.float32]:
-    """(rows, labels): 1, 0, or nan where a row tells nothing about a label."""
+    """(rows, labels): 1, 0, or nan where a row says nothing about a label."""
     return np.array([[_target(row, label) for label in labels] for row in rows], np.float32).reshape(-1, len(labels))
 
 
@@ -39,17 +39,18 @@ def _target(row: Row, label: LabelRule) -> float:
 def split_rows(rows: Sequence[Row], split: Split, sources: Sequence[Source]) -> list[str]:
     """The part of each row: "training", "validation", "test", or "none" for what is left out.
 
-    Images of a source that is not judged are left out where they are not for training. Raises UsageProblem: data_leak
-    when a patient would be on two sides, data_split for values without a meaning.
+    Images of a source that is not evaluated are left out where they are not for training.
+
+    Raises UsageProblem: data_leak when a patient would be on two sides, data_split for values without a meaning.
     """
     parts = parts_of(rows, split, sources)
     refuse_leak(rows, parts)
-    return judged_parts(rows, parts, sources)
+    return evaluated_parts(rows, parts, sources)
 
 
-def judged_parts(rows: Sequence[Row], parts: Sequence[str], sources: Sequence[Source]) -> list[str]:
+def evaluated_parts(rows: Sequence[Row], parts: Sequence[str], sources: Sequence[Source]) -> list[str]:
     """The parts without images for validation and test from sources that are for training only."""
-    training_only = {source.name for source in sources if not source.judged}
+    training_only = {source.name for source in sources if not source.evaluated}
     return [
         "none" if row.source in training_only and part != "training" else part
         for row, part in zip(rows, parts, strict=True)

@@ -150,9 +150,9 @@ def test_a_random_split_has_about_its_shares_and_nobody_moves_when_another_is_ad
     assert {part for part, before in zip(larger, parts, strict=True) if before == "test"} == {"test"}
 
 
-def test_images_of_a_source_that_is_not_judged_are_for_training_only() -> None:
+def test_images_of_a_source_that_is_not_evaluated_are_for_training_only() -> None:
     rows = [_row(number, fold=str(number)) for number in range(4)]
-    source = Source(name="set", layout="csv", path=Path("set.csv"), judged=False)
+    source = Source(name="set", layout="csv", path=Path("set.csv"), evaluated=False)
     parts = split_rows(rows, Split(by="fold", validation_folds=(1,), test_folds=(0,)), [source])
     assert parts == ["none", "none", "training", "training"]
 

@@ -65,7 +65,7 @@ class ImageTask:
         return keep_channels(specification, weights, keep=keep)
 
     def retrain(self, specification: Specification, weights: Weights, *, effort: Effort, seed: int) -> Weights:
-        """Train as the original was; goes on from a checkpoint of the same iteration."""
+        """Train as the original was; resumes from a checkpoint of the same iteration."""
         epochs = max(1, math.ceil(effort.epochs))
         images = round((self.schedule.images_per_epoch or len(self.training)) * effort.epochs / epochs)
         schedule = Schedule(
@@ -115,7 +115,7 @@ class ImageTask:
 
 
 def prune_step(run: Run) -> Mapping[str, Any]:
-    """Prune what the train step left; the smallest network that kept the quality asked for goes on."""
+    """Prune what the train step left; the smallest network that kept the quality asked for is used from here on."""
     if run.recipe.prune is None:
         return {}
     data, home = dataset_of(run), run.folder("prune")
@@ -139,7 +139,7 @@ def prune_as_told(
     validation: Samples,
     folder: Path,
 ) -> tuple[str, Iteration, RunFolder]:
-    """Prune a network as the recipe says: the rule that stopped it, the iteration that goes on, and all of them.
+    """Prune a network as the recipe says: the rule that stopped it, the iteration that is used from here on, and all of them.
 
     original    the trained network
     folder      iterations of this very pruning are resumed there, those of another begun again: only its stop rules

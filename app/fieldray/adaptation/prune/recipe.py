@@ -45,7 +45,7 @@ class PruneRecipe:
 
     @property
     def fingerprint(self) -> str:
-        """A stable text of all but the stop rules: a run may be told to go on further."""
+        """A stable text of all but the stop rules: a run may be continued with others."""
         return json.dumps({**asdict(self), "stop": None}, sort_keys=True)
 
     def plan(self, seed: int) -> Plan:

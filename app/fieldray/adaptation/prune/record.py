@@ -1,4 +1,4 @@
-"""What one iteration did, as a line of JSON beside its weights, so that a run can go on after a kill at any point."""
+"""What one iteration did, as a line of JSON beside its weights, so that a run can resume after a kill at any point."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ Scores = dict[str, NDArray[np.float64]]
 def rectified_layers(specification: Specification) -> dict[str, tuple[str, ...]]:
     """For each channel set the layers that end in a rectifier; sets without one (the labels) are left out.
 
-    A residual stage is judged by its sums alone: what its branches give before the sum is not rectified.
+    A residual stage is evaluated by its sums alone: what its branches give before the sum is not rectified.
     """
     sets, found = channel_sets(specification), dict[str, tuple[str, ...]]()
     for layer in specification.layers:

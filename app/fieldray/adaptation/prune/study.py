@@ -39,7 +39,7 @@ Bar = Callable[[str, int, int], None]
 
 
 def run_study(recipe: StudyRecipe, *, step: str, say: Callable[[str], None], progress: Bar = lambda *_: None) -> None:
-    """Run a study to its end, or go on with it; step "report" tests, times and reports what there is so far."""
+    """Run a study to its end, or resume it; step "report" tests, times and reports what there is so far."""
     require_publishable(recipe.results, recipe.results.with_name("report.html"))
     study = Study(recipe, say=say, progress=progress)
     study.report() if step == "report" else study.run()

@@ -1,4 +1,4 @@
-"""How long networks take an image, all measured in one run, turn by turn, on one thread.
+"""The time of networks per image, all measured in one run, alternating, on one thread.
 
 Three kinds, and each network is only ever compared with the original of the same kind:
 - "engine_batch": float32 in the engine that trains, batches of 100 (as the dissertation measured in Keras);
@@ -86,12 +86,12 @@ def time_networks(
 
 
 def time_files(files: Mapping[str, bytes], *, rounds: int = ROUNDS) -> dict[str, float]:
-    """Median milliseconds an image of TensorFlow Lite files by name, on one thread and alternating."""
+    """Median milliseconds per image of TensorFlow Lite files by name, on one thread and alternating."""
     return _in_turns({name: (_file_run(data), 1) for name, data in files.items()}, rounds=rounds)
 
 
 def _in_turns(runs: Mapping[Key, tuple[Callable[[], object], int]], *, rounds: int) -> dict[Key, float]:
-    """Median milliseconds an image of each run, given with the number of images it does."""
+    """Median milliseconds per image of each run, given with the number of images it does."""
     seconds: dict[Key, list[float]] = {key: [] for key in runs}
     for _ in range(rounds):
         for key, (run, count) in runs.items():
