@@ -43,7 +43,7 @@ def thumbnail_pixels(images: NDArray[np.uint8]) -> NDArray[np.float64]:
 def shortcut_scores(
     training: NDArray[np.float64], truth: NDArray[np.bool_], evaluated: NDArray[np.float64], *, seed: int = 0
 ) -> NDArray[np.float64]:
-    """Scores (n,) of `evaluated` pixels by a logistic regression on the training pixels (at most 4000 images, drawn)."""
+    """Scores (n,) of `evaluated` pixels by a logistic regression on the training pixels, at most 4000 drawn ones."""
     chosen = np.random.default_rng(seed).permutation(len(training))[:_MOST_IMAGES]
     mean, spread = training[chosen].mean(0), training[chosen].std(0) + 1e-6
     weights = fit_logistic((training[chosen] - mean) / spread, truth[chosen], ridge=_RIDGE)

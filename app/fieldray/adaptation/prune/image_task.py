@@ -139,7 +139,7 @@ def prune_as_told(
     validation: Samples,
     folder: Path,
 ) -> tuple[str, Iteration, RunFolder]:
-    """Prune a network as the recipe says: the rule that stopped it, the iteration that is used from here on, and all of them.
+    """Prune a network as the recipe says: the rule that stopped it, the iteration used from here on, and all of them.
 
     original    the trained network
     folder      iterations of this very pruning are resumed there, those of another begun again: only its stop rules
