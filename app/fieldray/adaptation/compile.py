@@ -1,8 +1,6 @@
-"""Compile an int8 file for the Edge TPU, where Google's `edgetpu_compiler` is installed, and check what it says.
+"""The Edge TPU: forecast where the int8 file's operators run, and compile it where `edgetpu_compiler` is installed.
 
-The compiler is a program for x86-64 Linux only. A pack without a compiled file is a whole pack for the CPU.
-
-The steps for the Edge TPU: the placement report of the int8 file, and compiling it where the compiler is.
+The compiler is a program for x86-64 Linux only. A pack without a compiled file is a complete pack for the CPU.
 """
 
 from __future__ import annotations

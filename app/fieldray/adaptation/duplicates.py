@@ -1,4 +1,4 @@
-"""Images that occur twice: byte for byte, or so alike that they are surely one exposure."""
+"""Duplicate images: identical files, or images so similar that they are the same exposure."""
 
 from __future__ import annotations
 

@@ -1,9 +1,11 @@
-"""Training on arrays that fit into memory: an original network and the retraining of a pruned one.
+"""Training on arrays that fit into memory: an original network, and the retraining of a pruned one.
 
-Targets from a better network: what it thinks of every class says more than the one that is right.
+With a teacher, the targets are a mixture of labels and the teacher's softmax [1]_. The cross-entropy with a mixture of
+two targets is the mixture of the two cross-entropies, so training needs nothing but other targets.
 
-Hinton et al. 2015, arXiv:1503.02531. The cross-entropy with a mixture of two targets is the mixture of the two
-cross-entropies, so training needs nothing but other targets.
+References
+----------
+.. [1] Hinton G. et al., Distilling the Knowledge in a Neural Network, 2015, arXiv:1503.02531.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""ImageSet, read once with the program's own reading and preprocessing, and kept in the run folder.
+"""The images of a data set: read once, as the program itself reads and preprocesses them, and kept in the run folder.
 
-The content of every file of a data set as a SHA-256, worked out once for each state of a file.
+Each file is known by the SHA-256 of its content, computed once for each state of the file.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Training on Keras (with TensorFlow unless KERAS_BACKEND says otherwise).
-
-A specification as a Keras 3 model (whatever backend Keras runs on), and its weights in and out.
-"""
+"""Training on Keras 3 (with TensorFlow unless KERAS_BACKEND says otherwise), and specifications as Keras models."""
 
 from __future__ import annotations
 

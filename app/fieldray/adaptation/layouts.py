@@ -29,7 +29,7 @@ class Row:
 
     classes     what is known to be there; unknown: classes of which nothing is known
     origin      file and line, for messages
-    sha256      of the file's content, as hexadecimal text; "" as long as nobody looked, and where it cannot be read
+    sha256      of the file's content, in hexadecimal; "" until it is computed, and where the file cannot be read
     """
 
     path: Path
@@ -47,9 +47,9 @@ class Row:
 
     @property
     def person(self) -> str:
-        """Who it is of: a patient number means the same person in all sources, an image without one is its own person.
+        """The patient. The same number means the same person in all sources; an image without one is its own person.
 
-        Such an image is known by its content: its line in the table moves when another line is added above it.
+        Such an image is identified by its content, because its line number changes when lines are added above it.
         """
         return self.patient or self.sha256 or self.origin
 

@@ -1,28 +1,22 @@
 """From trained weights to TensorFlow Lite files: full int8 (uint8 in and out) and float.
 
-Keras 3 models convert through `model.export` and `from_saved_model`; the converter's other entrances leave variables
-unfrozen. The representative images decide the ranges of the integers, so they must come from training images only.
+Keras 3 models are converted through `model.export` and `from_saved_model`; the converter's other entry points leave
+variables unfrozen. The representative images decide the ranges of the integers: they come from training images only.
 
-Give the channels of a tensor like ranges, so that one scale for all of them rounds none away.
+Three steps keep the int8 network close to the float network:
 
-An int8 tensor has one scale for all its channels, set by the largest. A channel that stays far below it keeps only a
-few of the 255 steps. Rectified layers pass a factor on, so a channel may be multiplied where it is made and divided
-where it is read, and the network computes the same (Nagel et al., ICCV 2019, arXiv:1906.04721, section 4.1, there for
-weights). Channels that are added share a channel set, and so their factors.
+- `equalise`: an int8 tensor has one scale for all its channels, set by the largest, so a channel far below it keeps
+  only a few of the 255 levels. Rectified layers pass a factor on: a channel is multiplied where it is computed and
+  divided where it is used, and the network computes the same [1]_, section 4.1. Channels that are added share a factor.
+- `correct_rounding`: a convolution that takes differences of large values changes its mean by the sum of the rounding
+  errors times the mean input. Both are known, so the bias compensates [1]_, section 4.2.
+- `refit_head`: quantisation noise adds up over the stages, partly in one direction. The head is linear and comes last:
+  ridge regression of the float logits on the int8 features, towards the head there was. It needs no labels.
 
-What rounding the weights to integers does to a convolution's mean, taken back in its bias.
-
-A convolution that takes differences of large values (the first one always does: its input is never below 0) changes
-its mean by the sum of the rounding errors times the mean input, which can be a large part of its signal. Both are
-known, so the bias can carry the opposite (Nagel et al. 2019, arXiv:1906.04721, section 4.2).
-
-Fit the head to the integers that reach it.
-
-Quantisation noise adds up over the residual stages, so that the features of the int8 network differ from the float
-network's, partly always in the same direction. The head is linear and comes last, so it can be fitted again: ridge
-regression of the float network's logits on the int8 network's features, drawn towards the head there was. It learns
-from the network's own answers and needs no labels. Bias correction (Nagel et al., ICCV 2019) is its limit for a large
-penalty.
+References
+----------
+.. [1] Nagel M. et al., Data-Free Quantization Through Weight Equalization and Bias Correction, ICCV 2019,
+   arXiv:1906.04721.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The quantise step of a recipe: the network as an int8 and a float file, its ranges levelled and its head refitted."""
+"""The quantise step of a recipe: the network as an int8 and a float file, equalised, its head refitted."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A run folder: the recipe as it was read, the steps' results, and what has been done.
 
-One run folder, one run: two at work in one folder would mix their files.
+A run folder is locked while a run works in it: two at once would mix their files.
 """
 
 from __future__ import annotations
@@ -113,11 +113,13 @@ class Run:
         return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
 
     def execute(self, steps: tuple[Step, ...], *, say: Callable[[str], None]) -> None:
-        """Perform the steps that are not done, as they are to be done now, and all that follow one that is performed.
+        """Perform the steps that are not done, and every step after one that is performed.
 
-        A step is done if its key is: it holds the parts of the recipe that the step reads, what it reads from outside,
-        and which performance of the step before it left what it begins with. A step that was stopped is begun again
-        and resumes what it left; `say` hears of each. Raises what a step raises; the status says why.
+        A step is done if it was performed with the same key: a digest of the recipe's parts that it reads, of what it
+        reads from outside, and of the performance of the step before it. A step that was stopped starts again and
+        resumes from its checkpoints. `say` gets a line for each step.
+
+        Raises what a step raises; the status says why.
         """
         document = json.loads(json.dumps(asdict(self.recipe), default=str))
         write_atomically(self.recipe.run / "recipe.json", json.dumps(document, indent=1).encode())
@@ -147,7 +149,7 @@ class Run:
         except FieldrayError as problem:
             self._note(step, {"state": "failed", "key": key, "problem": problem.reason.text})
             raise
-        # By chance, so that no two performances are taken for one: what follows is done again after each.
+        # Random, so that every performance differs: later steps are then performed again.
         done = {
             "state": "done",
             "key": key,

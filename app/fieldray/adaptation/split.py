@@ -1,4 +1,4 @@
-"""Training, validation and test images, never with one patient on two sides."""
+"""Training, validation and test images. No patient is in two parts."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _by_fold(rows: Sequence[Row], split: Split) -> list[str]:
 
 
 def _by_random(rows: Sequence[Row], split: Split) -> list[str]:
-    """Each patient by a number of their own, so that one who is added or removed moves nobody else."""
+    """Each patient by a number of their own: adding or removing one moves nobody else."""
 
     def part(row: Row) -> str:
         share = _share_of(row.person, seed=split.seed)
@@ -118,7 +118,7 @@ def _by_random(rows: Sequence[Row], split: Split) -> list[str]:
 
 
 def _share_of(patient: str, *, seed: int) -> float:
-    """A number in 0..1 that this patient always has with this seed, as even as chance over many patients."""
+    """A number in 0..1 that depends on patient and seed alone, uniformly distributed over patients."""
     return int.from_bytes(hashlib.sha256(f"{seed} {patient}".encode()).digest()[:8], "big") / 2**64
 
 

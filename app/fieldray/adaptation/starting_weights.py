@@ -1,17 +1,9 @@
 """Weights to start from: ImageNet's as Keras publishes them, those of a pack, or those of an ONNX file.
 
-Convolutions with their normalisations folded in, made ready to learn: convolution and normalisation apart again.
-
-A network that was written for use holds each convolution with its normalisation folded in. Training wants it apart:
-the convolution's output over some images gives each channel's mean and variance, and gamma and beta undo exactly what
-they do. So the network answers as the file's does, and learns as one that was trained here.
-
-Weights to start from out of a pack: the integers of its network made numbers again, with normalisations.
-
-Weights to start from out of an ONNX file of the same network, as others publish them.
-
-Such a file is written for use: each convolution has its normalisation folded in, and the network reads colour images
-in a scale of its own. Both are put right here; its last layers, which know other labels, are left out.
+Packs and ONNX files hold networks written for use: each convolution has its batch normalisation folded in. Training
+needs the two apart. The convolution's output over some images gives each channel's mean and variance; gamma and beta
+then cancel what they do, so that the network starts with the file's answers and trains like any other. The last layers,
+which were trained for other labels, are left out.
 """
 
 from __future__ import annotations

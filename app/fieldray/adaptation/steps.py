@@ -34,7 +34,7 @@ _STATISTICS_IMAGES: Final = 64
 
 
 def save_network(folder: Path, specification: Specification, weights: Weights) -> None:
-    """What a step that changes the network leaves. Raises StorageProblem."""
+    """Save the network that a step has changed. Raises StorageProblem."""
     save_weights(folder / "weights.npz", weights)
     write_atomically(folder / "specification.json", specification.to_json().encode())
 
@@ -122,7 +122,7 @@ def specification_of(recipe: Recipe) -> Specification:
 
 
 def _channels_of_pack(pack: Path, whole: Specification, choice: NetworkChoice) -> dict[str, int]:
-    """A network that starts from a pack's has its widths. Raises UsageProblem where the recipe asks for others."""
+    """The widths of the pack that the network starts from. Raises UsageProblem where the recipe asks for others."""
     if choice.width != 1 or choice.channels:
         detail = "cannot be chosen for a network that starts from a pack: it has the pack's"
         raise UsageProblem(reason("recipe_key", key="network.width", detail=detail))

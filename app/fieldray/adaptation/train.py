@@ -1,11 +1,10 @@
 """Training: epochs of balanced draws, a cosine rate, a running mean of the weights, a checkpoint after each epoch.
 
-Everything random comes from (seed, epoch), so a training that was killed resumes exactly as it would have gone on. Only
-the very same training resumes: anything that goes into it, changed, begins it again.
+All randomness depends on (seed, epoch), so a training that was killed resumes exactly. Only the same training resumes:
+if anything that it depends on has changed, it starts again.
 
-Which images one epoch shows: sources in given shares, and within each source its classes equally often.
-
-Otherwise the network learns the source (its letters, collimation, grey levels) instead of the finding.
+Sources are drawn in given shares, and within each source its classes equally often. Otherwise the network learns to
+recognise the source (its letters, collimation, grey levels) instead of the finding.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Which channels of each set stay.
-
-One-shot pruning to compare with: every set cut at once to a share of its channels, then trained once.
-"""
+"""Which channels of each set are kept: by iterative pruning, or in one shot, to compare with."""
 
 from __future__ import annotations
 
