@@ -1,4 +1,4 @@
-"""The model card: what the pack is, what it was made from, and what was measured, in plain words and true figures."""
+"""The model card: what the pack is, what it was made from, and what was measured."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def model_card(
     tools: Facts,
     cross: Facts | None = None,
 ) -> str:
-    """The card's Markdown. `data` are `images.Dataset.facts`, `results` the evaluation's figures, `cross` those of a
+    """The card's Markdown. `data` are `dataset.Dataset.facts`, `results` the evaluation's figures, `cross` those of a
     cross-validation, where there was one.
     """
     texts = recipe.pack

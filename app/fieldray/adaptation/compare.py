@@ -1,7 +1,7 @@
-"""`adapt compare`: what the pack lost and won against the unpruned network, trained on the same images, in int8 too.
+"""`adapt compare`: the pack against the unpruned network, trained on the same images, and in int8, too.
 
-The unpruned network has a run of its own inside the recipe's run folder, so that it resumes stopped. Both
-files answer the same images by the code that screens, and are timed alternating in one run.
+The unpruned network has a run of its own inside the recipe's run folder, so that it resumes after it
+was stopped. The code that screens runs both files on the same images; they are timed alternating in one run.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _pack_folder(run: Run) -> Path:
 
 
 def _outside(run: Run) -> str:
-    """The pack as it lies there, and the weights that the unpruned network starts from."""
+    """Digest of the pack as it is, and of the weights that the unpruned network starts from."""
     choice = run.recipe.comparison
     return digest(content_digest(_pack_folder(run) / MANIFEST_NAME), starting_digest(choice.network) if choice else "")
 

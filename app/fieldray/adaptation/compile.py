@@ -59,10 +59,20 @@ def compile_for_edgetpu(
 ) -> Compiled:
     """Compile an int8 file's bytes.
 
-    compiler        None looks for it on PATH
-    least_runtime   smallest runtime version of the clinics' Edge TPUs
-    Raises EnvironmentProblem (no_compiler, compiler_failed) or UsageProblem (compiled_partly: some of it stays on the
-    CPU or in several subgraphs, which the whole method is there to avoid).
+    Parameters
+    ----------
+    compiler
+        None looks for it on PATH.
+    least_runtime
+        Smallest runtime version of the clinics' Edge TPUs.
+
+    Raises
+    ------
+    EnvironmentProblem
+        (no_compiler, compiler_failed).
+    UsageProblem
+        (compiled_partly: some of it stays on the CPU or in several subgraphs, which the whole method is there to
+        avoid).
     """
     program = find_compiler() if compiler is None else compiler
     with tempfile.TemporaryDirectory(prefix="fieldray-") as folder:

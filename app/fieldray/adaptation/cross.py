@@ -1,6 +1,6 @@
-"""Cross-validation: each fold's images are evaluated by a network that saw none of their patients.
+"""Cross-validation: each fold's images are scored by a network that was trained on none of their patients.
 
-So every image of a small data set counts once. What is measured is the recipe, not the one network that ships: the
+Every image of a small data set then counts once. What is measured is the recipe, not the one network that ships: the
 network as it is trained, then pruned if the recipe prunes, and then as the int8 file that a pack holds.
 """
 

@@ -32,7 +32,10 @@ _REPORTED: Final = 20
 class Dataset:
     """Images with what is known of each label (n, labels) and the part each belongs to.
 
-    facts    counts, duplicates, what was left out, and the digests of data and split: ready for JSON
+    Attributes
+    ----------
+    facts
+        Counts, duplicates, what was left out, and the digests of data and split: ready for JSON.
     """
 
     image_set: ImageSet

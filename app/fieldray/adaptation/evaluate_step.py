@@ -1,4 +1,4 @@
-"""The evaluate step: the quantised file's answers to validation and test images, and all figures drawn from them."""
+"""The evaluate step: the int8 file's answers to validation and test images, and all figures computed from them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PARTS: Final = ("validation", "test")
 
 
 def evaluate_step(run: Run) -> Mapping[str, Any]:
-    """Judge the int8 file, choose operating points, fit the gate; metrics.json, scores.npz, gate.npz."""
+    """Evaluate the int8 file, choose operating points, fit the gate; metrics.json, scores.npz, gate.npz."""
     data = dataset_of(run)
     refuse_seen(run, data, step="train")
     integer = {part: _answers(run, "int8", data.samples(part).images, part) for part in _PARTS}

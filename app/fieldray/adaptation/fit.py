@@ -79,10 +79,19 @@ def fit(
 ) -> tuple[Weights, float]:
     """Train with a short warm-up and cosine decay; returns the weights and the mean loss of the last tenth.
 
-    progress      is told, after each step, how many of how many are done, and the step's loss
-    checkpoint    where a killed training resumes from: as it would have gone on, but for what a dropout draws; it stays
-                  until the caller has kept what came of it
-    Raises UsageProblem (training_diverged) if the loss is not finite, StorageProblem.
+    Parameters
+    ----------
+    progress
+        Is told, after each step, how many of how many are done, and the step's loss.
+    checkpoint
+        Where a killed training resumes from: as it would have gone on, but for what a dropout draws; it stays until
+        the caller has kept what came of it.
+
+    Raises
+    ------
+    UsageProblem
+        (training_diverged) if the loss is not finite.
+    StorageProblem
     """
     _seed_dropout(seed)  # before the engine: Keras gives a layer its seed when it makes it
     engine = open_engine(specification, weights, settings=settings)

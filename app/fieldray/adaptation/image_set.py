@@ -39,9 +39,14 @@ _SETTLED_NS: Final = 2 * 10**9
 def read_rows(sources: Iterable[Source], *, folder: Path, now_ns: Callable[[], int] = time.time_ns) -> list[Row]:
     """The rows of all sources, each with the SHA-256 of its file ("" where that cannot be read).
 
-    folder    keeps the digests, each for as long as the file's size, times and number are what they were
-    now_ns    the time as files have it, in nanoseconds
     Raises what `layouts.read_source` raises, StorageProblem.
+
+    Parameters
+    ----------
+    folder
+        Keeps the digests, each for as long as the file's size, times and number are what they were.
+    now_ns
+        The time as files have it, in nanoseconds.
     """
     rows, path = [row for source in sources for row in read_source(source)], folder / CACHE
     before: dict[str, list[Any]] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
@@ -92,8 +97,12 @@ Progress = Callable[[str, int, int], None]
 class ImageSet:
     """Images that could be read.
 
-    images      (n, height, width, channels) uint8 as the network sees them
-    left_out    origin and sentence of each image that could not be read or is refused
+    Attributes
+    ----------
+    images
+        (n, height, width, channels) uint8 as the network sees them.
+    left_out
+        Origin and sentence of each image that could not be read or is refused.
     """
 
     rows: tuple[Row, ...]
@@ -106,10 +115,18 @@ def read_images(
 ) -> ImageSet:
     """Read and prepare each row's image, or take them from `cache` if the content of every file is as it was.
 
-    rows         with their SHA-256, see `file_digests.read_rows`
-    shrink_to    first shrink each image to a square of this side (0: not), to compare it with what is that small
-    Raises UsageProblem data_none_readable when not one image could be read, data_changed when a file is no longer what
-    its row says, StorageProblem.
+    Parameters
+    ----------
+    rows
+        With their SHA-256, see `read_rows`.
+    shrink_to
+        First shrink each image to a square of this side (0: not), to compare it with what is that small.
+
+    Raises
+    ------
+    UsageProblem
+        data_none_readable when not one image could be read, data_changed when a file is no longer what its row says.
+    StorageProblem
     """
     key = _key(rows, spec, shrink_to)
     stored = _load(cache, key)

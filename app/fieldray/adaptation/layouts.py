@@ -27,9 +27,14 @@ _YEARS: Final = re.compile(r"(\d{1,3}(?:\.\d+)?)")
 class Row:
     """One labelled image before it is read.
 
-    classes     what is known to be there; unknown: classes of which nothing is known
-    origin      file and line, for messages
-    sha256      of the file's content, in hexadecimal; "" until it is computed, and where the file cannot be read
+    Attributes
+    ----------
+    classes
+        What is known to be there; unknown: classes of which nothing is known.
+    origin
+        File and line, for messages.
+    sha256
+        Of the file's content, in hexadecimal; "" until it is computed, and where the file cannot be read.
     """
 
     path: Path

@@ -62,7 +62,7 @@ def specificity_at_sensitivity(scores: Scores, truth: Truth, *, wanted: float) -
 
 
 def logit(scores: Scores) -> Scores:
-    """log(s / (1 - s)), with scores kept a hair inside 0..1."""
+    """log(s / (1 - s)), with scores clipped to just inside 0..1."""
     clipped = np.clip(scores, _SMALLEST, 1 - _SMALLEST)
     odds: Scores = np.log(clipped / (1 - clipped))
     return odds

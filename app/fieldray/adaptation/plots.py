@@ -85,7 +85,10 @@ def class_map_plots(images: NDArray[np.uint8], maps: NDArray[np.float32], *, tit
 class Curve:
     """One run: for each iteration, from the original on, the quality after retraining and how many times faster.
 
-    before    the quality before retraining, None for the original
+    Attributes
+    ----------
+    before
+        The quality before retraining, None for the original.
     """
 
     name: str
@@ -97,7 +100,10 @@ class Curve:
 def pruning_plots(curves: Sequence[Curve], *, quality: str, points: Mapping[str, tuple[float, float]]) -> str:
     """Quality and speed-up against the iteration, and quality against speed-up; `quality` names it.
 
-    points    other networks (speed-up, quality) by name
+    Parameters
+    ----------
+    points
+        Other networks (speed-up, quality) by name.
     """
     with rc_context(_STYLE):
         figure, (left, middle, right) = _figure_of(3)

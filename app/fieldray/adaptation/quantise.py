@@ -48,8 +48,12 @@ def equalise(
 ) -> Weights:
     """Weights of a network that computes the same, with channels of like range.
 
-    representative  (n, height, width, channels) training images, whose ranges count
     Channel sets that are written by anything but rectified and linear layers stay as they are, and so do the labels.
+
+    Parameters
+    ----------
+    representative
+        (n, height, width, channels) training images, whose ranges count.
     """
     factors = {
         name: np.clip(1 / share, 1, _LARGEST_FACTOR).astype(np.float32)
@@ -139,7 +143,10 @@ def correct_rounding(
 ) -> Weights:
     """Weights whose convolutions keep their mean output once they are int8 with a scale for each output channel.
 
-    representative  (n, height, width, channels) training images; borders, where padding counts, are neglected
+    Parameters
+    ----------
+    representative
+        (n, height, width, channels) training images; borders, where padding counts, are neglected.
     """
     layers = [layer for layer in specification.layers if layer.kind in ("conv", "depthwise")]
     means = _input_means(specification, weights, layers, representative)
@@ -196,8 +203,15 @@ _BIAS: Final = "class_maps/bias"
 def refit_head(weights: Mapping[str, NDArray[np.float32]], *, whole: Answers, integer: Answers) -> Weights:
     """The weights with a head (1, 1, features, labels) that gives the float logits from the int8 features.
 
-    whole, integer    answers of the float and the int8 file to the same training images
-    Raises ValueError if they differ in number.
+    Parameters
+    ----------
+    whole, integer
+        Answers of the float and the int8 file to the same training images.
+
+    Raises
+    ------
+    ValueError
+        If they differ in number.
     """
     if len(whole) != len(integer):
         raise ValueError("the two files answered different images")
@@ -238,8 +252,15 @@ def quantise(
 ) -> Converted:
     """The full int8 file: weights and every tensor int8, image and outputs uint8.
 
-    representative  (n, height, width, channels) training images as the network sees them, 100 to 300 are enough
-    Raises ValueError without images or if the converter cannot express the network in integers.
+    Parameters
+    ----------
+    representative
+        (n, height, width, channels) training images as the network sees them, 100 to 300 are enough.
+
+    Raises
+    ------
+    ValueError
+        Without images or if the converter cannot express the network in integers.
     """
     if not len(representative):
         raise ValueError("quantising needs representative images")

@@ -51,8 +51,11 @@ def quantise_step(run: Run) -> Mapping[str, Any]:
 def to_files(recipe: Recipe, specification: Specification, weights: Weights, *, images: NDArray[np.uint8]) -> Files:
     """The network's files, with the labels of the pack alone.
 
-    images    (n, height, width, channels) training images, drawn by chance, `FITTED_IMAGES` are enough: the recipe's
-             `calibration_images` first of them give the ranges, all fit the head to the integers
+    Parameters
+    ----------
+    images
+        (n, height, width, channels) training images, drawn by chance, `FITTED_IMAGES` are enough: the recipe's
+        `calibration_images` first of them give the ranges, all fit the head to the integers.
     """
     kept = [index for index, label in enumerate(recipe.labels) if not label.auxiliary]
     specification, weights = keep_channels(specification, weights, keep={LABELS: np.array(kept)})

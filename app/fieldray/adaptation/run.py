@@ -73,10 +73,16 @@ def _nothing(_run: Run) -> str:
 class Step:
     """One step of a run.
 
-    perform    does it, and returns a few facts for the status
-    reads      the recipe's keys it reads
-    outside    a digest of what it reads that neither the recipe nor a step before it holds: data, weights, a pack
-    leaves     files in its folder that later steps read: without them it is not done, whatever the status says
+    Attributes
+    ----------
+    perform
+        Does it, and returns a few facts for the status.
+    reads
+        The recipe's keys it reads.
+    outside
+        A digest of what it reads that neither the recipe nor a step before it holds: data, weights, a pack.
+    leaves
+        Files in its folder that later steps read: without them it is not done, whatever the status says.
     """
 
     name: str

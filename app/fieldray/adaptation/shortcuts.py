@@ -1,4 +1,4 @@
-"""What cannot be the finding but may still tell the classes apart: the border's pixels alone, and a 16 x 16 thumbnail.
+"""Shortcuts: what is not the finding but may separate the classes, the border's pixels and a 16 x 16 thumbnail.
 
 A network that scores no better than these has learned nothing about lungs. Each is a logistic regression on
 standardised pixels, fitted on the training images and evaluated on the test images, like the network.

@@ -30,10 +30,19 @@ Folded = Mapping[str, tuple[NDArray[np.float32], NDArray[np.float32]]]
 def unfold_batchnorm(specification: Specification, folded: Folded, images: NDArray[np.uint8]) -> Weights:
     """The weights of the layers that have a normalisation.
 
-    specification    the network to start; its height and width may differ from those of the images
-    folded           by layer: kernel (height, width, in, out) and bias (out,)
-    images            (n, height, width, channels), a few dozen: they give the statistics
-    Raises UsageProblem `weights_unfit` naming the layer whose kernel has another shape.
+    Parameters
+    ----------
+    specification
+        The network to start; its height and width may differ from those of the images.
+    folded
+        By layer: kernel (height, width, in, out) and bias (out,).
+    images
+        (n, height, width, channels), a few dozen: they give the statistics.
+
+    Raises
+    ------
+    UsageProblem
+        `weights_unfit` naming the layer whose kernel has another shape.
     """
     sized = replace(specification, height=images.shape[1], width=images.shape[2])
     layers = [layer for layer in sized.layers if layer.kind == "conv" and layer.batch_norm]
@@ -75,8 +84,17 @@ def pack_weights(folder: Path, specification: Specification) -> Weights:
     """The weights of the convolutions of a pack's network that a network like it has too.
 
     Each channel's statistics come from the pack's own golden images.
-    specification    the network to start; of another side it may be, and with other labels
-    Raises UsageProblem `weights_unfit` where the pack has no golden images or another network, PackProblem.
+
+    Parameters
+    ----------
+    specification
+        The network to start; of another side it may be, and with other labels.
+
+    Raises
+    ------
+    UsageProblem
+        `weights_unfit` where the pack has no golden images or another network.
+    PackProblem
     """
     folded, images = _read_pack(folder, specification)
     if images is None:
@@ -132,11 +150,20 @@ def onnx_weights(
 ) -> Weights:
     """The weights of the convolutions, with normalisations made from the images.
 
-    specification    the file's network, or one without its last stages
-    images            (n, height, width, channels), a few dozen that are trained on
-    scale, offsets   the file's network was fed x * scale + offset of a channel, of a value x in 0..1
-    Raises UsageProblem: `data_unreadable` (no ONNX file, or the package onnx is missing), `weights_unfit` (another
-    network, or normalisations that are not folded in).
+    Parameters
+    ----------
+    specification
+        The file's network, or one without its last stages.
+    images
+        (n, height, width, channels), a few dozen that are trained on.
+    scale, offsets
+        The file's network was fed x * scale + offset of a channel, of a value x in 0..1.
+
+    Raises
+    ------
+    UsageProblem
+        `data_unreadable` (no ONNX file, or the package onnx is missing), `weights_unfit` (another network, or
+        normalisations that are not folded in).
     """
     graph = _read_onnx(path)
     layers = [layer for layer in specification.layers if layer.kind == "conv" and layer.batch_norm]

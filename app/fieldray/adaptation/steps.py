@@ -132,8 +132,15 @@ def _channels_of_pack(pack: Path, whole: Specification, choice: NetworkChoice) -
 def starting_weights(recipe: Recipe, specification: Specification, *, images: NDArray[np.uint8]) -> Weights:
     """Initial weights, with those of another network copied in where name and shape are the same.
 
-    images    those that are trained on
-    Raises UsageProblem `weights_unfit` when nothing fits.
+    Parameters
+    ----------
+    images
+        Those that are trained on.
+
+    Raises
+    ------
+    UsageProblem
+        `weights_unfit` when nothing fits.
     """
     weights, source = initial_weights(specification, seed=recipe.training.seed), recipe.network.weights
     if source == "none":

@@ -93,8 +93,12 @@ def _class_of(targets: NDArray[np.float32]) -> str:
 class Schedule:
     """How long and how fast.
 
-    images_per_epoch    0: as many as there are; average_epochs: span of the running mean of the weights, 0 for none
-    shares              how often each source is drawn, 1 where not named
+    Attributes
+    ----------
+    images_per_epoch
+        0: as many as there are; average_epochs: span of the running mean of the weights, 0 for none.
+    shares
+        How often each source is drawn, 1 where not named.
     """
 
     epochs: int

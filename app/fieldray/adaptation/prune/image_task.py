@@ -36,9 +36,14 @@ _TIMED: Final = 8
 class ImageTask:
     """A pruning task over labelled images; quality is the AUC of the first label on the validation images.
 
-    schedule    of the training that made the original: each retraining differs from it by its effort alone
-    folder      where a retraining keeps its checkpoints
-    progress    is told of each epoch of a retraining
+    Attributes
+    ----------
+    schedule
+        Of the training that made the original: each retraining differs from it by its effort alone.
+    folder
+        Where a retraining keeps its checkpoints.
+    progress
+        Is told of each epoch of a retraining.
     """
 
     training: Samples
@@ -141,9 +146,13 @@ def prune_as_told(
 ) -> tuple[str, Iteration, RunFolder]:
     """Prune a network as the recipe says: the rule that stopped it, the iteration used from here on, and all of them.
 
-    original    the trained network
-    folder      iterations of this very pruning are resumed there, those of another begun again: only its stop rules
-                may change
+    Parameters
+    ----------
+    original
+        The trained network.
+    folder
+        Iterations of this very pruning are resumed there, those of another begun again: only its stop rules may
+        change.
     """
     chosen = run.recipe.prune
     if chosen is None:

@@ -17,10 +17,16 @@ from fieldray.adaptation.tables import Key, require_ranges
 class Context:
     """What the last iteration changed, as ratios after / before, each above 0.
 
-    size    of the number of parameters, at most 1
-    loss    of the validation loss after retraining
-    time    of the seconds per image
-    batch   the batch size that the profile proposes for the network as it is now, over the one used last
+    Attributes
+    ----------
+    size
+        Of the number of parameters, at most 1.
+    loss
+        Of the validation loss after retraining.
+    time
+        Of the seconds per image.
+    batch
+        The batch size that the profile proposes for the network as it is now, over the one used last.
     """
 
     size: float = 1.0

@@ -127,11 +127,16 @@ def prune(
     progress: Callable[[Iteration], None] = lambda _: None,
     costs: Costs = channel_costs,
 ) -> str:
-    """Prune until a rule stops it, and return that rule's name. Goes on where an earlier run was ended.
+    """Prune until a rule stops it, and return that rule's name. Resumes a run that was stopped.
 
-    original    the network to begin with; asked for only if the run has not begun
-    progress    is told of each iteration once it is kept
-    costs       measures what a channel of each set costs, for a cut-off by time
+    Parameters
+    ----------
+    original
+        The network to begin with; asked for only if the run has not begun.
+    progress
+        Is told of each iteration once it is kept.
+    costs
+        Measures what a channel of each set costs, for a cut-off by time.
     """
     if not folder.iterations():
         specification, weights = original()

@@ -21,13 +21,19 @@ Keep = dict[str, NDArray[np.int64]]
 class Cut:
     """The rule by which channels of a set go.
 
-    kind              "level": a share of zeros above `value` goes; "deviation": above mean + value * standard
-                      deviation of the set; "time": of all sets together, those that are used least for the time
-                      they cost go, until they hold the share `value` of the measured time
-    minimum_channels  of every set (a smaller set is left as it is)
-    largest_share     of a set that may go at once, 0..1
-    multiple          counts kept are rounded up to a multiple of it, where the set had as many: kernels of the
-                      runtimes work on 8 or 16 channels at a time, and a channel less than that saves nothing
+    Attributes
+    ----------
+    kind
+        "level": a share of zeros above `value` goes; "deviation": above mean + value * standard deviation of the set;
+        "time": of all sets together, those that are used least for the time they cost go, until they hold the share
+        `value` of the measured time.
+    minimum_channels
+        Of every set (a smaller set is left as it is).
+    largest_share
+        Of a set that may go at once, 0..1.
+    multiple
+        Counts kept are rounded up to a multiple of it, where the set had as many: kernels of the runtimes work on 8
+        or 16 channels at a time, and a channel less than that saves nothing.
     """
 
     kind: CutKind
@@ -48,7 +54,10 @@ class Cut:
 def select(zeros: Mapping[str, NDArray[np.float64]], *, cut: Cut, costs: Mapping[str, float] | None = None) -> Keep:
     """The channels to keep of each set, ascending, by its APoZ; equal ones are kept in their order.
 
-    costs    time of one channel of each set, in any unit; needed for a cut-off by time
+    Parameters
+    ----------
+    costs
+        Time of one channel of each set, in any unit; needed for a cut-off by time.
     """
     if cut.kind == "time":
         counts = _counts_by_time(zeros, cut, costs or {})

@@ -38,8 +38,17 @@ def zero_shares(
 ) -> Scores:
     """APoZ in 0..1 of every channel of every prunable set, float64 (channels,).
 
-    batches    images (n, height, width, channels) float32 in 0..1
-    A set that several layers share (a residual stage) gets the mean over them. Raises ValueError for no images.
+    A set that several layers share (a residual stage) gets the mean over them.
+
+    Parameters
+    ----------
+    batches
+        Images (n, height, width, channels) float32 in 0..1.
+
+    Raises
+    ------
+    ValueError
+        For no images.
     """
     layers = rectified_layers(specification)
     names = [name for members in layers.values() for name in members]

@@ -74,7 +74,7 @@ def _labelled(images: NDArray[np.uint8], classes: NDArray[np.uint8], *, labels: 
 
 
 class Study:
-    """The steps of a study in one folder; each resumes ended."""
+    """The steps of a study in one folder; each resumes after it was stopped."""
 
     def __init__(
         self,
