@@ -24,6 +24,9 @@ def project(folder: Path, recipe: str) -> Path:
     recipes = folder / "project" / "models" / "recipes"
     recipes.mkdir(parents=True)
     shutil.copytree(CHILDREN, recipes.parent / CHILDREN.name)
+    credits_file = MODELS / "recipes" / f"{recipe}.credits.md"
+    if credits_file.is_file():
+        shutil.copy(credits_file, recipes)
     return Path(shutil.copy(MODELS / "recipes" / f"{recipe}.toml", recipes))
 
 

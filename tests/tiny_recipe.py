@@ -59,7 +59,7 @@ name = "confounded"
 layout = "csv"
 path = "confounded.csv"
 columns = { fold = "fold" }
-judged = false
+evaluated = false
 """
 
 

@@ -215,6 +215,9 @@ HOST: Final[Mapping[str, str]] = {
 ADAPTATION: Final[Mapping[str, str]] = {
     "recipe_unreadable": "The recipe {path} cannot be read: {detail}.",
     "recipe_key": "The recipe's {key} {detail}.",
+    "recipe_problems": "The recipe {path} cannot be used. Problems: {count}. The first: {problem}.",
+    "recipe_kind": "There is no kind of recipe called {kind}. There are: {known}.",
+    "recipe_exists": "{path} is already there; nothing was written.",
     "not_a_tflite": "This is not a TensorFlow Lite file, or it is damaged ({detail}).",
     "no_compiler": "edgetpu_compiler is not installed, so nothing was compiled for the Edge TPU. It runs on "
                    "64-bit Intel or AMD Linux; see coral.ai/docs/edgetpu/compiler. The pack works on the CPU without it.",

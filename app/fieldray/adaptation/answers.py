@@ -1,4 +1,4 @@
-"""A TensorFlow Lite file's answers to many images, by the very code that screens."""
+"""A TensorFlow Lite file's answers to many images, by the same code that screens."""
 
 from __future__ import annotations
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageFilter
+
+from fieldray.adaptation.tables import Key, require_ranges
 
 Grey = NDArray[np.uint8]
 _SHADING_KNOTS: Final = 4
@@ -17,39 +19,40 @@ _LEVELS: Final = np.linspace(0, 1, 256)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Augmentation:
-    """How much at most, each drawn evenly from -x..x (or 0..x); all zeros change nothing.
+    """How much at most, each drawn evenly from -x..x (or 0..x); all zeros change nothing."""
 
-    shift, scale      shares of the side, 0..0.5; rotation_degrees 0..45
-    stretch           share by which height and width change against each other
-    flip              probability of a left-right mirror image (the heart changes sides: keep it small or 0)
-    gamma, contrast, brightness   in powers of e, factors and shares of the range
-    shading           a smooth field added to the image, up to this share of the range: broad differences of grey, which
-                      often come from the archive and not from the lungs, then tell little
-    blur_pixels       standard deviation of a Gaussian blur, drawn for half of the images
-    noise             standard deviation in shares of the range
-    coarsen           probability of shrinking to between 48 pixels and the full side and back
-    cutout            largest side of one erased square, as a share
-    """
-
-    shift: float = 0.0
-    scale: float = 0.0
-    stretch: float = 0.0
-    rotation_degrees: float = 0.0
-    flip: float = 0.0
-    gamma: float = 0.0
-    contrast: float = 0.0
-    brightness: float = 0.0
-    shading: float = 0.0
-    blur_pixels: float = 0.0
-    noise: float = 0.0
-    coarsen: float = 0.0
-    cutout: float = 0.0
+    shift: Annotated[float, Key(doc="Shift, as a share of the side.", low=0, high=1)] = 0.0
+    scale: Annotated[float, Key(doc="Zoom, in powers of e.", low=0, high=1)] = 0.0
+    stretch: Annotated[float, Key(doc="Share by which height and width change against each other.", low=0, high=1)] = (
+        0.0
+    )
+    rotation_degrees: Annotated[float, Key(doc="Rotation.", unit="degrees", low=0, high=45)] = 0.0
+    flip: Annotated[
+        float, Key(doc="Probability of a mirror image. The heart changes sides: keep it small.", low=0, high=1)
+    ] = 0.0
+    gamma: Annotated[float, Key(doc="Gamma, in powers of e.", low=0, high=2)] = 0.0
+    contrast: Annotated[float, Key(doc="Contrast, in powers of e.", low=0, high=2)] = 0.0
+    brightness: Annotated[float, Key(doc="Brightness, as a share of the range.", low=0, high=1)] = 0.0
+    shading: Annotated[
+        float,
+        Key(
+            doc="A smooth field is added, up to this share of the range. Broad differences of grey, which often come "
+            "from the archive and not from the lungs, then say little.",
+            low=0,
+            high=1,
+        ),
+    ] = 0.0
+    blur_pixels: Annotated[
+        float, Key(doc="Standard deviation of a Gaussian blur, for half of the images.", unit="pixels", low=0)
+    ] = 0.0
+    noise: Annotated[float, Key(doc="Standard deviation of noise, as a share of the range.", low=0, high=1)] = 0.0
+    coarsen: Annotated[
+        float, Key(doc="Probability of shrinking to between 48 pixels and the full side, and back.", low=0, high=1)
+    ] = 0.0
+    cutout: Annotated[float, Key(doc="Largest side of one erased square, as a share.", low=0, high=1)] = 0.0
 
     def __post_init__(self) -> None:
-        moves = (self.shift, self.scale, self.stretch, self.flip)
-        shares = (*moves, self.brightness, self.shading, self.noise, self.coarsen, self.cutout)
-        if not all(0 <= share <= 1 for share in shares) or not 0 <= self.rotation_degrees <= 45:
-            raise ValueError(f"not an augmentation: {self}")
+        require_ranges(self)
 
 
 def augment(image: Grey, settings: Augmentation, *, generator: np.random.Generator) -> Grey:

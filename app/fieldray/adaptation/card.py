@@ -1,4 +1,4 @@
-"""The model card: what the pack is, what it was made from, and what was measured, in plain words and true figures."""
+"""The model card: what the pack is, what it was made from, and what was measured."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def model_card(
     tools: Facts,
     cross: Facts | None = None,
 ) -> str:
-    """The card's Markdown. `data` are `images.Dataset.facts`, `results` the evaluation's figures, `cross` those of a
+    """The card's Markdown. `data` are `dataset.Dataset.facts`, `results` the evaluation's figures, `cross` those of a
     cross-validation, where there was one.
     """
     texts = recipe.pack
@@ -41,7 +41,7 @@ def model_card(
         *[cross_text(label.code, label.meaning["en"], cross[label.code]) for label in recipe.kept_labels if cross],
         "## Images that are no chest X-rays\n\n" + _gate(results.get("gate")),
         "## Made with\n\n" + "\n".join(f"- {name}: {value}" for name, value in tools.items()),
-        "## Credits and licences\n\n" + texts.credits,
+        "## Credits and licences\n\n" + (recipe.credits_text or "The recipe names none."),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -51,14 +51,14 @@ def cross_text(code: str, meaning: str, found: Facts) -> str:
     return (
         f"## {meaning} (`{code}`): cross-validation\n\n"
         f"{found['images']} images of {found['patients']} patients, {found['positive']} with and {found['negative']} "
-        f"without, each judged by a network of the same recipe that saw no image of its fold. {_stages(found)} The "
+        f"without, each evaluated by a network of the same recipe that saw no image of its fold. {_stages(found)} The "
         f"border's pixels alone score {found['shortcuts']['border']:.3f}, a 16 x 16 thumbnail "
         f"{found['shortcuts']['thumbnail']:.3f}. That says more than the few test images above."
     )
 
 
 def _stages(found: Facts) -> str:
-    """What each stage that was judged scored: the network as trained, pruned, and the int8 file."""
+    """What each stage that was evaluated scored: the network as trained, pruned, and the int8 file."""
     stages = found["stages"]
     last = stages["int8" if "int8" in stages else "trained"]
     folds = ", ".join(f"{value:.3f}" for value in last["auc_by_fold"].values())
@@ -78,7 +78,7 @@ def _network(recipe: Recipe, specification: Specification, size_bytes: int) -> s
     spec = recipe.input
     return (
         f"{specification.name} with a class-map head: {parameters(specification):,} weights, "
-        f"{multiply_adds(specification) / 1e9:.2f} billion multiply-adds an image, full int8 "
+        f"{multiply_adds(specification) / 1e9:.2f} billion multiply-adds per image, full int8 "
         f"({size_bytes / 2**20:.2f} MiB as a file). The heat map is the head's own evidence: its mean is the logit.\n\n"
         f"Input: {spec.width} x {spec.height} pixels, grey, {spec.margin:.0%} of each side cut off, fit by {spec.fit}, "
         f"grey levels {spec.intensity.replace('_', ' ')}."
@@ -171,7 +171,7 @@ def _gate(gate: Facts | None) -> str:
     if gate is None:
         return "This pack has no gate."
     text = (
-        "The gate refuses what lies too far from the training images, judged by the network's pooled features. "
+        "The gate refuses what lies too far from the training images, evaluated by the network's pooled features. "
         f"Refused of the test images: {told(gate['images_refused'])}."
     )
     if "ood_refused" not in gate:

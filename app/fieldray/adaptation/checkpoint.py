@@ -34,7 +34,7 @@ class Kept:
 class Checkpoint:
     """Where a training keeps its state, and how often.
 
-    Only what was written with the same key, by an engine of the same kind, is taken up again. The key is the digest of
+    Only a state written with the same key, by an engine of the same kind, is resumed. The key is the digest of
     everything that goes into the training (see `digest.digest`): network, weights, data, schedule, settings.
     """
 
@@ -47,7 +47,7 @@ class Checkpoint:
         self._last_s = self.clock()
 
     def restore(self, engine: Engine, *, key: str) -> Kept | None:
-        """Set the engine to the state kept; None, and the engine as it was, if there is no such state."""
+        """Restore the engine to the stored state; without such a state None, and the engine unchanged."""
         if not self.path.is_file():
             return None
         with np.load(self.path, allow_pickle=False) as arrays:
@@ -76,12 +76,12 @@ class Checkpoint:
         self._last_s = self.clock()
 
     def remove(self) -> None:
-        """What the training led to is kept: its state is of no more use."""
+        """Remove the state once the result of the training is stored."""
         self.path.unlink(missing_ok=True)
 
 
 def remove_checkpoints(folder: Path) -> None:
-    """Remove every checkpoint in a folder and below: what they led to is kept."""
+    """Remove every checkpoint in a folder and below, once their results are stored."""
     for path in folder.rglob(CHECKPOINT):
         path.unlink()
 

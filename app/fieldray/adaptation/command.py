@@ -1,28 +1,38 @@
-"""What `fieldray adapt STEP RECIPE` does: the steps up to the one asked for, those already done left alone."""
+"""What `fieldray adapt` does with a recipe of any kind: write one, check one, and perform its steps."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from fieldray.adaptation.compare import COMPARE
+from fieldray.adaptation.compile import COMPILE, PLACEMENT
 from fieldray.adaptation.cross import CROSS
+from fieldray.adaptation.data_check import data_problems
 from fieldray.adaptation.dataset import DATA
-from fieldray.adaptation.edgetpu_steps import COMPILE, PLACEMENT
+from fieldray.adaptation.describe import template
 from fieldray.adaptation.evaluate_step import EVALUATE
+from fieldray.adaptation.files import write_atomically
 from fieldray.adaptation.pack import PACK
 from fieldray.adaptation.profile_step import PROFILE, profile_study
+from fieldray.adaptation.prune import study_recipe
 from fieldray.adaptation.prune.image_task import PRUNE
 from fieldray.adaptation.prune.study import run_study
-from fieldray.adaptation.prune.study_recipe import is_study, read_study
+from fieldray.adaptation.prune.study_recipe import StudyRecipe
 from fieldray.adaptation.quantise_step import QUANTISE
-from fieldray.adaptation.recipe import read_recipe
+from fieldray.adaptation.recipe import Recipe, rooted
+from fieldray.adaptation.recipe_file import Document, RecipeProblems
 from fieldray.adaptation.report import REPORT
-from fieldray.adaptation.run import Progress, Run, Step
-from fieldray.adaptation.run_lock import locked
-from fieldray.adaptation.steps import TRAIN
+from fieldray.adaptation.run import Progress, Run, Step, locked
+from fieldray.adaptation.steps import TRAIN, specification_of
+from fieldray.adaptation.tables import Problem
+from fieldray.errors import UsageProblem
+from fieldray.reasons import reason
+
+Say = Callable[[str], None]
 
 STEPS: Final[tuple[Step, ...]] = (DATA, TRAIN, PRUNE, QUANTISE, PLACEMENT, COMPILE, EVALUATE, PACK, REPORT)
 _ALONE: Final[Mapping[str, tuple[Step, ...]]] = {
@@ -30,10 +40,36 @@ _ALONE: Final[Mapping[str, tuple[Step, ...]]] = {
     "compare": (DATA, COMPARE),
     "cross": (DATA, CROSS),
 }
+_CREDITS: Final = """# Credits and licences
+
+Where the images come from, who published them, their licences, and whom to cite. This text goes into the model card.
+"""
 
 
-def adapt(step: str, recipe: Path, *, say: Callable[[str], None], progress: Progress) -> None:
-    """Perform the steps up to `step` ("run" for all) that are not done; `say` gets a line about each.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A kind of recipe.
+
+    Parameters
+    ----------
+    schema
+        Its dataclass, described by keys (see `tables`): checks, template and reference come from there.
+    check
+        What is wrong with the files that a recipe of this kind names.
+    perform
+        Performs the steps up to a named one. Raises UsageProblem, PackProblem, StorageProblem.
+    has_credits
+        Whether a file of credits and licences belongs to it.
+    """
+
+    schema: type[Any]
+    check: Callable[[Any, Document], list[Problem]]
+    perform: Callable[[Any, Document, str, Say, Progress], None]
+    has_credits: bool = False
+
+
+def adapt(step: str, path: Path, *, say: Say, progress: Progress) -> None:
+    """Perform the steps of a recipe up to `step` ("run" for all) that are not done; `say` gets a line about each.
 
     "profile", "compare" and "cross" are steps of their own, which no other needs; the last two need the data alone.
 
@@ -41,23 +77,93 @@ def adapt(step: str, recipe: Path, *, say: Callable[[str], None], progress: Prog
     others run it to its end. Raises UsageProblem (recipe, data, a training that diverged), PackProblem, StorageProblem.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's notes about itself hide ours
-    if is_study(recipe):
-        study = read_study(recipe)
-        with locked(study.run):
-            if step == "profile":
-                profile_study(study, say=say, progress=progress)
-            else:
-                run_study(study, step=step, say=say, progress=progress)
-        return
-    run = Run(recipe=read_recipe(recipe), progress=progress)
+    document = Document.read(path)
+    kind = kind_of(document)
+    kind.perform(document.parsed(kind.schema), document, step, say, progress)
+
+
+def check(path: Path) -> None:
+    """Look for everything that is wrong with a recipe and its data. Raises UsageProblem, RecipeProblems with all."""
+    document = Document.read(path)
+    kind = kind_of(document)
+    problems = kind.check(document.parsed(kind.schema), document)
+    if problems:
+        raise RecipeProblems(path, document.lines(problems))
+
+
+def new(name: str, path: Path) -> list[Path]:
+    """Write a commented recipe, and a file for credits where one belongs to it; the files written.
+
+    Raises UsageProblem (recipe_kind, recipe_exists), StorageProblem.
+    """
+    kind = _known(name)
+    files = {path: template(kind.schema)}
+    if kind.has_credits:
+        files[path.with_name(f"{path.stem}.credits.md")] = _CREDITS
+    for file in files:
+        if file.exists():
+            raise UsageProblem(reason("recipe_exists", path=file))
+    for file, text in files.items():
+        write_atomically(file, text.encode())
+    return list(files)
+
+
+def kind_of(document: Document) -> Kind:
+    """The kind of a recipe, a classifier where it names none. Raises UsageProblem (recipe_kind)."""
+    return _known(str(document.tables.get("kind", "classifier")))
+
+
+def _known(name: str) -> Kind:
+    if name not in KINDS:
+        raise UsageProblem(reason("recipe_kind", kind=name, known=", ".join(KINDS)))
+    return KINDS[name]
+
+
+def _check_classifier(recipe: Recipe, document: Document) -> list[Problem]:
+    whole = rooted(recipe, document.path)
+    problems = data_problems(whole, every_image=True)
+    if not problems:
+        try:
+            specification_of(whole)
+        except UsageProblem as found:
+            problems.append(Problem(("network",), f"does not fit: {found.reason.text}"))
+    return problems
+
+
+def _perform_classifier(recipe: Recipe, document: Document, step: str, say: Say, progress: Progress) -> None:
+    whole = rooted(recipe, document.path)
+    run = Run(recipe=whole, text=document.text, progress=progress)
     names = [known.name for known in STEPS]
     wanted = STEPS if step == "run" else _ALONE.get(step) or STEPS[: names.index(step) + 1]
     with locked(run.recipe.run):
+        if DATA in wanted and (problems := data_problems(whole, every_image=False)):
+            raise RecipeProblems(document.path, document.lines(problems))
         run.execute(wanted, say=say)
     for known in wanted:
         say(_line(known.name, run.status[known.name]))
 
 
+def _check_study(recipe: StudyRecipe, document: Document) -> list[Problem]:
+    file = study_recipe.rooted(recipe, document.path).data.file
+    return [] if file.is_file() else [Problem(("data", "file"), f"names {file}, which is not there")]
+
+
+def _perform_study(recipe: StudyRecipe, document: Document, step: str, say: Say, progress: Progress) -> None:
+    study = study_recipe.rooted(recipe, document.path)
+    with locked(study.run):
+        if step == "profile":
+            profile_study(study, say=say, progress=progress)
+        else:
+            run_study(study, step=step, say=say, progress=progress)
+
+
 def _line(name: str, entry: Mapping[str, object]) -> str:
     facts = {key: value for key, value in entry.items() if key not in ("state", "key", "made")}
     return f"{name}: " + ", ".join(f"{key} {value}" for key, value in facts.items())
+
+
+KINDS: Final[dict[str, Kind]] = {
+    "classifier": Kind(schema=Recipe, check=_check_classifier, perform=_perform_classifier, has_credits=True),
+    "pruning-study": Kind(schema=StudyRecipe, check=_check_study, perform=_perform_study),
+}
+"""The kinds of recipes, by the name that the key `kind` has in a recipe. Another is added by one entry."""

@@ -1,7 +1,7 @@
-"""`adapt compare`: what the pack lost and won against the unpruned network, trained on the same images, in int8 too.
+"""`adapt compare`: the pack against the unpruned network, trained on the same images, and in int8, too.
 
-The unpruned network has a run of its own inside the recipe's run folder, so that it resumes stopped. Both
-files answer the same images by the code that screens, and are timed alternating in one run.
+The unpruned network has a run of its own inside the recipe's run folder, so that it resumes after it
+was stopped. The code that screens runs both files on the same images; they are timed alternating in one run.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 
 from fieldray.adaptation import intervals
 from fieldray.adaptation.answers import answer
-from fieldray.adaptation.compare_report import write_report
 from fieldray.adaptation.dataset import DATA, dataset_of, refuse_seen
 from fieldray.adaptation.digest import digest
 from fieldray.adaptation.evaluate import auc_difference, known
-from fieldray.adaptation.file_digests import content_digest
 from fieldray.adaptation.files import publish, require_publishable
+from fieldray.adaptation.image_set import content_digest
 from fieldray.adaptation.placement import place
 from fieldray.adaptation.prune.timing import time_files
+from fieldray.adaptation.published_report import write_comparison
 from fieldray.adaptation.quantise_step import QUANTISE, converted
 from fieldray.adaptation.recipe import Comparison, what_is_trained
 from fieldray.adaptation.run import Run, Step
@@ -54,7 +54,7 @@ def compare_step(run: Run) -> Mapping[str, Any]:
     """Train and quantise the unpruned network, then measure both; comparison.json and comparison.html.
 
     Raises UsageProblem (recipe_key where nothing is to be compared, data_changed where the pack is not of this split:
-    it may have learnt from the images it would be measured on), PackProblem, StorageProblem.
+    it may have been trained on the images it would be measured on), PackProblem, StorageProblem.
     """
     choice = run.recipe.comparison
     if choice is None:
@@ -76,7 +76,7 @@ def compare_step(run: Run) -> Mapping[str, Any]:
         "labels": _quality(whole, {**networks, "whole_float": _evaluated(whole, "float")}),
     }
     publish(folder / "comparison.json", (json.dumps(results, indent=1) + "\n").encode())
-    write_report(folder / "comparison.html", results)
+    write_comparison(folder / "comparison.html", results)
     return {f"times_{name}": round(ratio, 2) for name, ratio in results["times_less"].items()} | {
         f"{code}_{part}_auc_difference": round(found[part]["difference"]["value"], 4)
         for code, found in results["labels"].items()
@@ -103,7 +103,7 @@ def _pack_folder(run: Run) -> Path:
 
 
 def _outside(run: Run) -> str:
-    """The pack as it lies there, and the weights that the unpruned network starts from."""
+    """Digest of the pack as it is, and of the weights that the unpruned network starts from."""
     choice = run.recipe.comparison
     return digest(content_digest(_pack_folder(run) / MANIFEST_NAME), starting_digest(choice.network) if choice else "")
 

@@ -1,6 +1,6 @@
-"""Cross-validation: each fold's images are judged by a network that saw none of their patients.
+"""Cross-validation: each fold's images are scored by a network that was trained on none of their patients.
 
-So every image of a small data set counts once. What is measured is the recipe, not the one network that ships: the
+Every image of a small data set then counts once. What is measured is the recipe, not the one network that ships: the
 network as it is trained, then pruned if the recipe prunes, and then as the int8 file that a pack holds.
 """
 
@@ -17,14 +17,15 @@ from numpy.typing import NDArray
 
 from fieldray.adaptation import metrics
 from fieldray.adaptation.answers import answer
-from fieldray.adaptation.cross_report import write_report
 from fieldray.adaptation.dataset import Dataset, dataset_of
 from fieldray.adaptation.engine import EngineSettings, open_engine
 from fieldray.adaptation.evaluate import Evaluated, auc_difference, by_group, compare, known
 from fieldray.adaptation.files import publish, require_publishable, write_atomically
 from fieldray.adaptation.prune.image_task import prune_as_told
+from fieldray.adaptation.published_report import write_cross_validation
 from fieldray.adaptation.quantise_step import FITTED_IMAGES, to_files
-from fieldray.adaptation.recipe import LabelRule, Recipe, what_is_made, what_is_trained
+from fieldray.adaptation.recipe import Recipe, what_is_made, what_is_trained
+from fieldray.adaptation.recipe_data import LabelRule
 from fieldray.adaptation.run import Run, Step
 from fieldray.adaptation.shortcuts import border_pixels, shortcut_scores, thumbnail_pixels
 from fieldray.adaptation.specification import Specification
@@ -53,9 +54,9 @@ def cross_step(run: Run) -> Mapping[str, Any]:
     for fold in folds:
         rows = data.image_set.rows
         refuse_leak(rows, [f"fold {fold}" if row.fold == str(fold) else "the other folds" for row in rows])
-        judged = _judged_in(data, run, fold)
-        for stage, found in _out_of_fold(run, data, fold, judged).items():
-            scores.setdefault(stage, np.full((len(data.image_set.rows), found.shape[1]), np.nan))[judged] = found
+        evaluated = _evaluated_in(data, run, fold)
+        for stage, found in _out_of_fold(run, data, fold, evaluated).items():
+            scores.setdefault(stage, np.full((len(data.image_set.rows), found.shape[1]), np.nan))[evaluated] = found
     buffer = io.BytesIO()
     np.savez(buffer, **scores, targets=data.targets)
     write_atomically(run.folder("cross") / "scores.npz", buffer.getvalue())
@@ -72,17 +73,18 @@ def _publish(run: Run, data: Dataset, scores: Mapping[str, Scores], results: Map
     whole = {"pack": f"{texts.id} {texts.version}", "data_sha256": data.facts["data_sha256"], "labels": results, **how}
     publish(folder / CROSS_RESULTS, (json.dumps(whole, indent=1) + "\n").encode())
     parts = {label.code: _evaluated(run, data, scores[INT8], label) for label in run.recipe.kept_labels}
-    write_report(folder / "cross.html", whole, scored={code: (part.scores, part.truth) for code, part in parts.items()})
+    scored = {code: (part.scores, part.truth) for code, part in parts.items()}
+    write_cross_validation(folder / "cross.html", whole, scored=scored)
 
 
-def _judged_in(data: Dataset, run: Run, fold: int) -> NDArray[np.int64]:
-    """The images of a fold that are judged."""
-    sources = {source.name for source in run.recipe.data if source.judged}
+def _evaluated_in(data: Dataset, run: Run, fold: int) -> NDArray[np.int64]:
+    """The images of a fold that are evaluated."""
+    sources = {source.name for source in run.recipe.data if source.evaluated}
     rows = enumerate(data.image_set.rows)
     return np.array([index for index, row in rows if row.fold == str(fold) and row.source in sources], np.int64)
 
 
-def _out_of_fold(run: Run, data: Dataset, fold: int, judged: NDArray[np.int64]) -> dict[str, Scores]:
+def _out_of_fold(run: Run, data: Dataset, fold: int, evaluated: NDArray[np.int64]) -> dict[str, Scores]:
     """By stage, the scores (images, labels of the pack) of a fold's images by a network made from all other folds."""
     recipe, folder = run.recipe, run.folder("cross") / str(fold)
     others = np.array([index for index, row in enumerate(data.image_set.rows) if row.fold != str(fold)])
@@ -90,20 +92,20 @@ def _out_of_fold(run: Run, data: Dataset, fold: int, judged: NDArray[np.int64]) 
     weights, _ = train_as_told(
         run,
         training=training,
-        validation=data.samples_of(judged[:0]),
+        validation=data.samples_of(evaluated[:0]),
         folder=folder,
         what=f"epochs of fold {fold}",
     )
-    network, images = (specification_of(recipe), weights), data.image_set.images[judged]
+    network, images = (specification_of(recipe), weights), data.image_set.images[evaluated]
     found = {TRAINED: _float_scores(recipe, *network, images)}
     if recipe.prune is not None:
-        # Its own quality is asked of images that it learnt from: nothing of the fold may choose how it is made.
-        learnt = [_judged_in(data, run, own) for own in recipe.split.cross_folds if own != fold]
+        # Its own quality is asked of images that it was trained on: nothing of the fold may choose how it is made.
+        trained_on = [_evaluated_in(data, run, own) for own in recipe.split.cross_folds if own != fold]
         _, kept, iterations = prune_as_told(
             run,
             network,
             training=training,
-            validation=data.samples_of(np.concatenate(learnt)),
+            validation=data.samples_of(np.concatenate(trained_on)),
             folder=folder / "prune",
         )
         network = iterations.network(kept.number)
@@ -157,7 +159,7 @@ def _after_training(parts: Mapping[str, Evaluated]) -> dict[str, Any]:
 
 
 def _evaluated(run: Run, data: Dataset, scores: Scores, label: LabelRule) -> Evaluated:
-    """The images that were judged and whose answer is known."""
+    """The images that were evaluated and whose answer is known."""
     chosen, column = np.flatnonzero(~np.isnan(scores).any(1)), run.recipe.kept_labels.index(label)
     rows = [data.image_set.rows[index] for index in chosen]
     return known(scores[chosen, column], data.targets[chosen, run.recipe.labels.index(label)], rows)
@@ -169,18 +171,18 @@ def _fold_auc(part: Evaluated, fold: int) -> float:
 
 
 def _shortcuts(run: Run, data: Dataset, column: int) -> dict[str, float]:
-    """The same images judged out of fold by their border alone and by a thumbnail."""
+    """The same images evaluated out of fold by their border alone and by a thumbnail."""
     found = {}
     for name, pixels in (("border", border_pixels), ("thumbnail", thumbnail_pixels)):
         values, scores = pixels(data.image_set.images), np.full(len(data.image_set.rows), np.nan)
         for fold in run.recipe.split.cross_folds:
-            judged = _judged_in(data, run, fold)
+            evaluated = _evaluated_in(data, run, fold)
             inside = np.isin(
                 np.arange(len(values)), [i for i, row in enumerate(data.image_set.rows) if row.fold == str(fold)]
             )
-            learnt = np.flatnonzero(~inside & ~np.isnan(data.targets[:, column]))
-            truth = data.targets[learnt, column] >= 0.5
-            scores[judged] = shortcut_scores(values[learnt], truth, values[judged])
+            trained_on = np.flatnonzero(~inside & ~np.isnan(data.targets[:, column]))
+            truth = data.targets[trained_on, column] >= 0.5
+            scores[evaluated] = shortcut_scores(values[trained_on], truth, values[evaluated])
         asked = ~np.isnan(scores) & ~np.isnan(data.targets[:, column])
         found[name] = metrics.auc(scores[asked], data.targets[asked, column] >= 0.5)
     return found

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from fieldray.adaptation.digest import digest
 from fieldray.adaptation.duplicates import Duplicates, find_duplicates
-from fieldray.adaptation.file_digests import read_rows, rows_digest
 from fieldray.adaptation.files import write_atomically
-from fieldray.adaptation.image_set import ImageSet, read_images
+from fieldray.adaptation.image_set import ImageSet, read_images, read_rows, rows_digest
 from fieldray.adaptation.layouts import Row
 from fieldray.adaptation.run import Run, Step
 from fieldray.adaptation.split import PARTS, check_classes, counts, refuse_leak, split_rows, targets_of
@@ -33,7 +32,10 @@ _REPORTED: Final = 20
 class Dataset:
     """Images with what is known of each label (n, labels) and the part each belongs to.
 
-    facts    counts, duplicates, what was left out, and the digests of data and split: ready for JSON
+    Attributes
+    ----------
+    facts
+        Counts, duplicates, what was left out, and the digests of data and split: ready for JSON.
     """
 
     image_set: ImageSet
@@ -50,11 +52,11 @@ class Dataset:
         return [self.image_set.rows[index] for index in self.indices(part)]
 
     def samples(self, part: str) -> Samples:
-        """What a part is for training."""
+        """The training samples of a part."""
         return self.samples_of(self.indices(part))
 
     def samples_of(self, chosen: NDArray[np.int64]) -> Samples:
-        """What some images, by number, are for training."""
+        """The training samples of some images, by their numbers."""
         rows = [self.image_set.rows[index] for index in chosen]
         return Samples(
             images=self.image_set.images[chosen],
@@ -68,11 +70,11 @@ def data_step(run: Run) -> Mapping[str, Any]:
     """Read the images, split them, look for duplicates; split.csv and facts.json.
 
     Training images that are also validation or test images are left out. Raises UsageProblem (see
-    `layouts.read_source`, `split`, `images.read_images`), StorageProblem.
+    `layouts.read_source`, `split`, `image_set.read_images`), StorageProblem.
     """
     recipe = run.recipe
     rows = _rows(run)
-    split_rows(rows, recipe.split, recipe.data)  # a wrong split is told before an hour of reading
+    split_rows(rows, recipe.split, recipe.data)  # reports a wrong split before reading for an hour
     image_set = _images_of(run, rows)
     parts = split_rows(image_set.rows, recipe.split, recipe.data)
     found = find_duplicates(image_set.images, [row.sha256 for row in image_set.rows], parts)
@@ -107,18 +109,18 @@ def dataset_of(run: Run) -> Dataset:
 
 
 def keep_split(run: Run, step: str) -> None:
-    """Keep beside what a step has trained which images it was trained on. Raises StorageProblem."""
+    """Keep a copy of the split beside what a step has trained. Raises StorageProblem."""
     write_atomically(run.folder(step) / SPLIT, (run.folder("data") / SPLIT).read_bytes())
 
 
 def refuse_seen(run: Run, data: Dataset, *, step: str) -> None:
-    """Raises UsageProblem `data_leak` where a test image, or another of its patient, was not one when `step` trained.
+    """Raises UsageProblem `data_leak` where a test image, or its patient, was in another part when `step` trained.
 
-    The two splits are one as long as the steps are done in their order: this is the check that they were.
+    The splits are the same as long as the steps were performed in order: this checks that they were.
     """
     then = _read_split(run.folder(step) / SPLIT)
-    learnt = [line for line in then if line["part"] == "training"]
-    for name, lines in (("patient", then), ("sha256", learnt)):
+    trained_on = [line for line in then if line["part"] == "training"]
+    for name, lines in (("patient", then), ("sha256", trained_on)):
         before = [_row_of(line, known_by=line[name]) for line in lines]
         now = [replace(row, patient=getattr(row, name)) for row in data.rows("test")]
         refuse_leak([*before, *now], [line["part"] for line in lines] + ["test"] * len(now))
@@ -138,7 +140,7 @@ def _images_of(run: Run, rows: Sequence[Row]) -> ImageSet:
 
 
 def _digests(rows: Sequence[Row], split: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """Of what the tables and the files hold, and of which image is in which part; where they lie does not count."""
+    """Digests of the content of tables and files, and of the parts. Where files are stored does not count."""
     parts = [{name: line[name] for name in _COLUMNS if name != "path"} for line in split]
     return {"data_sha256": rows_digest(rows), "split_sha256": digest(parts)}
 
@@ -157,7 +159,7 @@ def _facts(image_set: ImageSet, parts: Sequence[str], found: Duplicates) -> dict
 
 
 def _split_file(rows: Sequence[Row], parts: Sequence[str]) -> bytes:
-    """One line per image: where it lies, what it holds, whose it is, and its part."""
+    """One line per image: its path, digest, patient and part."""
     stream = io.StringIO(newline="")
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(_COLUMNS)

@@ -1,4 +1,4 @@
-"""Images that occur twice: byte for byte, or so alike that they are surely one exposure."""
+"""Duplicate images: identical files, or images so similar that they are the same exposure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _JUDGED: Final = ("validation", "test")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Duplicates:
-    """Pairs of image numbers, the smaller first; `training_copies`: training images that are also judged on."""
+    """Pairs of image numbers, the smaller first; `training_copies`: training images that are also evaluated on."""
 
     exact: tuple[tuple[int, int], ...]
     near: tuple[tuple[int, int], ...]

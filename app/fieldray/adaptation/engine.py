@@ -27,11 +27,18 @@ Batch = NDArray[np.float32]
 class EngineSettings:
     """How an engine trains.
 
-    weight_decay    of AdamW (arXiv:1711.05101), on kernels only
-    frozen          layers whose weights and normalisation statistics stay as they are
-    loss            "binary": a sigmoid per label; "categorical": one softmax over all labels
-    threads         CPU threads; 0 leaves the choice to the framework
-    label_weights   of each label's loss where it is binary; none: all alike
+    Attributes
+    ----------
+    weight_decay
+        Of AdamW (arXiv:1711.05101), on kernels only.
+    frozen
+        Layers whose weights and normalisation statistics stay as they are.
+    loss
+        "binary": a sigmoid per label; "categorical": one softmax over all labels.
+    threads
+        CPU threads; 0 leaves the choice to the framework.
+    label_weights
+        Of each label's loss where it is binary; none: all alike.
     """
 
     weight_decay: float = 1e-4

@@ -72,10 +72,21 @@ def known(scores: NDArray[np.float64], targets: NDArray[np.float32], rows: Seque
     return whole.where(keep)
 
 
-def choose_point(point: Point, *, label: str, validation: Evaluated, test: Evaluated) -> OperatingPoint:
+def choose_point(
+    point: Point, *, label: str, validation: Evaluated, test: Evaluated, measured_on: Mapping[str, str]
+) -> OperatingPoint:
     """An operating point: threshold and band from the validation images, its figures from the test images.
 
-    Both parts hold calibrated scores.
+    Parameters
+    ----------
+    point
+        What the recipe asks for.
+    label
+        The code of the label.
+    validation, test
+        The two parts, with calibrated scores.
+    measured_on
+        By language, what the figures were measured on, with {images} and {patients} for their numbers.
     """
     if point.rule == "balance":
         threshold = metrics.threshold_for_balance(validation.scores, validation.truth)
@@ -92,15 +103,11 @@ def choose_point(point: Point, *, label: str, validation: Evaluated, test: Evalu
         unsure_high=max(high, threshold),
         sensitivity=test.sensitivity(threshold).estimate,
         specificity=test.specificity(threshold).estimate,
-        measured_on=_measured_on(len(test.rows), len(set(test.patients))),
+        measured_on={
+            language: text.replace("{images}", str(len(test.rows))).replace("{patients}", str(len(set(test.patients))))
+            for language, text in measured_on.items()
+        },
     )
-
-
-def _measured_on(images: int, patients: int) -> dict[str, str]:
-    return {
-        "en": f"the test part ({images} images, {patients} patients)",
-        "uk": f"тестовій частині ({images} знімків, {patients} пацієнтів)",
-    }
 
 
 def figures(test: Evaluated, *, points: Sequence[OperatingPoint]) -> dict[str, Any]:

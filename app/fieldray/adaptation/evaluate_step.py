@@ -1,4 +1,4 @@
-"""The evaluate step: the quantised file's answers to validation and test images, and all figures drawn from them."""
+"""The evaluate step: the int8 file's answers to validation and test images, and all figures computed from them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from fieldray.adaptation import metrics
 from fieldray.adaptation.answers import Answers, answer
 from fieldray.adaptation.dataset import Dataset, dataset_of, refuse_seen
 from fieldray.adaptation.evaluate import Evaluated, by_group, choose_point, compare, figures, known
-from fieldray.adaptation.file_digests import read_rows, rows_digest
 from fieldray.adaptation.files import write_atomically
 from fieldray.adaptation.gate import distances, fit_gate
-from fieldray.adaptation.image_set import read_images
+from fieldray.adaptation.image_set import read_images, read_rows, rows_digest
 from fieldray.adaptation.intervals import share
 from fieldray.adaptation.layouts import Row
 from fieldray.adaptation.quantise_step import converted
-from fieldray.adaptation.recipe import LabelRule
+from fieldray.adaptation.recipe_data import LabelRule
 from fieldray.adaptation.run import Run, Step
 from fieldray.adaptation.shortcuts import border_pixels, shortcut_scores, thumbnail_pixels
 from fieldray.adaptation.steps import load_network
@@ -32,7 +31,7 @@ _PARTS: Final = ("validation", "test")
 
 
 def evaluate_step(run: Run) -> Mapping[str, Any]:
-    """Judge the int8 file, choose operating points, fit the gate; metrics.json, scores.npz, gate.npz."""
+    """Evaluate the int8 file, choose operating points, fit the gate; metrics.json, scores.npz, gate.npz."""
     data = dataset_of(run)
     refuse_seen(run, data, step="train")
     integer = {part: _answers(run, "int8", data.samples(part).images, part) for part in _PARTS}
@@ -80,31 +79,37 @@ def _evaluate_label(
     column = run.recipe.labels.index(label)
     raw = {part: known(scores[part], data.samples(part).targets[:, column], data.rows(part)) for part in _PARTS}
     calibration = metrics.fit_calibration(raw["validation"].scores, raw["validation"].truth)
-    judged = {part: raw[part].calibrated(calibration) for part in _PARTS}
+    evaluated = {part: raw[part].calibrated(calibration) for part in _PARTS}
     points = [
-        choose_point(point, label=label.code, validation=judged["validation"], test=judged["test"])
+        choose_point(
+            point,
+            label=label.code,
+            validation=evaluated["validation"],
+            test=evaluated["test"],
+            measured_on=run.recipe.evaluation.measured_on,
+        )
         for point in run.recipe.evaluation.points
     ]
-    found = {part: figures(judged[part], points=points) for part in _PARTS}
-    found["by_group"] = by_group(judged["test"])
-    found["shortcuts"] = _evaluate_shortcuts(data, column, judged["test"])
+    found = {part: figures(evaluated[part], points=points) for part in _PARTS}
+    found["by_group"] = by_group(evaluated["test"])
+    found["shortcuts"] = _evaluate_shortcuts(data, column, evaluated["test"])
     return {"points": [asdict(point) for point in points], "calibration": calibration, "figures": found}
 
 
 def _evaluate_shortcuts(data: Dataset, column: int, test: Evaluated) -> dict[str, float]:
-    """AUC of the border's pixels alone and of a thumbnail, fitted and judged on the same images as the network."""
+    """AUC of the border's pixels alone and of a thumbnail, fitted and evaluated on the same images as the network."""
     found = {}
-    training, judged = data.samples("training"), data.samples("test")
-    learnt, asked = ~np.isnan(training.targets[:, column]), ~np.isnan(judged.targets[:, column])
-    truth = training.targets[learnt, column] >= 0.5
+    training, evaluated = data.samples("training"), data.samples("test")
+    trained_on, asked = ~np.isnan(training.targets[:, column]), ~np.isnan(evaluated.targets[:, column])
+    truth = training.targets[trained_on, column] >= 0.5
     for name, pixels in (("border", border_pixels), ("thumbnail", thumbnail_pixels)):
-        scores = shortcut_scores(pixels(training.images[learnt]), truth, pixels(judged.images[asked]))
+        scores = shortcut_scores(pixels(training.images[trained_on]), truth, pixels(evaluated.images[asked]))
         found[name] = metrics.auc(scores, test.truth)
     return found
 
 
 def _evaluate_gate(run: Run, data: Dataset, integer: Mapping[str, Answers]) -> tuple[OodGate, dict[str, Any]]:
-    """The gate from training features, its limit from validation; judged on test images and on the strangers."""
+    """The gate from training features, its limit from validation; evaluated on test images and on the OOD images."""
     choice = run.recipe.evaluation
     images = np.random.default_rng(run.recipe.training.seed).permutation(data.indices("training"))[:_GATE_IMAGES]
     training = _answers(run, "int8", data.image_set.images[np.sort(images)], "features").features
@@ -115,9 +120,9 @@ def _evaluate_gate(run: Run, data: Dataset, integer: Mapping[str, Answers]) -> t
     if choice.ood_images is None:
         return gate, facts
     ood_images = read_images(
-        _strangers(run),
+        _ood_rows(run),
         run.recipe.input,
-        cache=run.folder("data") / "strangers.npz",
+        cache=run.folder("data") / "ood.npz",
         progress=run.progress,
     )
     small = read_images(
@@ -137,7 +142,7 @@ def _evaluate_gate(run: Run, data: Dataset, integer: Mapping[str, Answers]) -> t
     }
 
 
-def _strangers(run: Run) -> list[Row]:
+def _ood_rows(run: Run) -> list[Row]:
     """The images that the gate must refuse; none where the recipe names none."""
     chosen = run.recipe.evaluation.ood_images
     return read_rows([chosen], folder=run.folder("data")) if chosen else []
@@ -157,6 +162,6 @@ EVALUATE: Final = Step(
     name="evaluate",
     perform=evaluate_step,
     reads=("evaluation",),
-    outside=lambda run: rows_digest(_strangers(run)),
+    outside=lambda run: rows_digest(_ood_rows(run)),
     leaves=("metrics.json", "points.json", "gate.npz", "scores.npz"),
 )

@@ -1,4 +1,12 @@
-"""Training on arrays that fit into memory: an original network and the retraining of a pruned one."""
+"""Training on arrays that fit into memory: an original network, and the retraining of a pruned one.
+
+With a teacher, the targets are a mixture of labels and the teacher's softmax [1]_. The cross-entropy with a mixture of
+two targets is the mixture of the two cross-entropies, so training needs nothing but other targets.
+
+References
+----------
+.. [1] Hinton G. et al., Distilling the Knowledge in a Neural Network, 2015, arXiv:1503.02531.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +14,17 @@ import importlib.util
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import softmax
 
 from fieldray.adaptation.checkpoint import Checkpoint, Kept
 from fieldray.adaptation.digest import digest
 from fieldray.adaptation.engine import EngineSettings, open_engine
 from fieldray.adaptation.specification import Specification
+from fieldray.adaptation.tables import Key, require_ranges
 from fieldray.adaptation.weights import Weights
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
@@ -46,15 +56,14 @@ class Labelled:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How a network is trained: batch size, epochs (parts of one are allowed) and the highest learning rate."""
+    """How long and how fast a network is trained."""
 
-    batch_size: int
-    epochs: float
-    learning_rate: float
+    batch_size: Annotated[int, Key(doc="Images in a step.", unit="images", low=1, example=32)]
+    epochs: Annotated[float, Key(doc="Passes over the images; parts of one are allowed.", above=0, example=10.0)]
+    learning_rate: Annotated[float, Key(doc="The highest rate.", above=0, example=1e-3)]
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1 or not self.epochs > 0 or not self.learning_rate > 0:
-            raise ValueError(f"cannot train with {self}")
+        require_ranges(self)
 
 
 def fit(
@@ -70,10 +79,19 @@ def fit(
 ) -> tuple[Weights, float]:
     """Train with a short warm-up and cosine decay; returns the weights and the mean loss of the last tenth.
 
-    progress      is told, after each step, how many of how many are done, and the step's loss
-    checkpoint    where a killed training resumes from: as it would have gone on, but for what a dropout draws; it stays
-                  until the caller has kept what came of it
-    Raises UsageProblem (training_diverged) if the loss is not finite, StorageProblem.
+    Parameters
+    ----------
+    progress
+        Is told, after each step, how many of how many are done, and the step's loss.
+    checkpoint
+        Where a killed training resumes from: as it would have gone on, but for what a dropout draws; it stays until
+        the caller has kept what came of it.
+
+    Raises
+    ------
+    UsageProblem
+        (training_diverged) if the loss is not finite.
+    StorageProblem
     """
     _seed_dropout(seed)  # before the engine: Keras gives a layer its seed when it makes it
     engine = open_engine(specification, weights, settings=settings)
@@ -140,3 +158,23 @@ def quality(
     shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
     logarithms = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
     return float(right.mean()), float(-(data.targets * logarithms).sum(axis=1).mean())
+
+
+_BATCH: Final = 500
+
+
+def taught(
+    data: Labelled,
+    specification: Specification,
+    weights: Mapping[str, NDArray[np.float32]],
+    *,
+    share: float,
+    temperature: float,
+    settings: EngineSettings,
+) -> Labelled:
+    """The same images with targets (n, labels) that are to `share` the teacher's softmax at a temperature."""
+    engine = open_engine(specification, weights, settings=settings)
+    parts = [engine.logits(data.images[at : at + _BATCH]) for at in range(0, len(data), _BATCH)]
+    logits = np.concatenate(parts).astype(np.float64) / temperature
+    soft = softmax(logits, axis=1)
+    return Labelled(data.images, ((1 - share) * data.targets + share * soft).astype(np.float32))

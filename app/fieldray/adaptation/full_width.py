@@ -19,8 +19,15 @@ _IMAGES: Final = 2
 def write_full_width(folder: Path, *, size: tuple[int, int, int], has_int8: bool) -> tuple[Path, ...]:
     """Write resnet50-float.tflite (float32, image in 0..1), with `has_int8` also resnet50-int8.tflite (uint8).
 
-    size  (height, width, channels) of the image
-    Raises UsageProblem, StorageProblem.
+    Parameters
+    ----------
+    size
+        (height, width, channels) of the image.
+
+    Raises
+    ------
+    UsageProblem
+    StorageProblem
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     require_publishable(folder / "resnet50-float.tflite", folder / "resnet50-int8.tflite")

@@ -1,4 +1,4 @@
-"""The refusal gate: how far an image's pooled features may lie from those of the images the network was trained on."""
+"""The out-of-distribution gate: how far an image's pooled features may lie from those of the training images."""
 
 from __future__ import annotations
 

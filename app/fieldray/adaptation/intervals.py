@@ -1,13 +1,13 @@
-"""95 % intervals of shares and areas that stay honest at 0 and 1, over patients.
+"""95 % intervals of shares and AUCs over patients, valid also at 0 and 1.
 
 A percentile bootstrap has no width where every image is right: 63 of 63 became 1.000 (1.000 to 1.000). Over normal
 scores with a true area of 0.99 it held the truth in 70 of 100 data sets of 20 and 20 images, the interval here in 97.
-So a share has Wilson's interval and an area Newcombe's. What is drawn again is left for what has no such formula: the
-difference of two areas, and a share at a threshold that the same images chose.
+So a share has Wilson's interval and an area Newcombe's. The bootstrap remains for what has no such formula: the
+difference of two areas, and a share at a threshold that was chosen on the same images.
 
-Images of one patient are alike. How much, few images cannot say, so the least is assumed: as if all images of a patient
-told the same. The number of images that counts is then (sum m)^2 / sum m^2 over the patients' numbers of images m
-(Kish 1965): all of them where each patient has one, the number of patients where all have equally many.
+Images of one patient are correlated. A few images cannot show how much, so the worst is assumed: that all images of a
+patient say the same. The number of images that counts is then (sum m)^2 / sum m^2 over the patients' numbers of images
+m (Kish 1965): all of them where each patient has one, the number of patients where all have equally many.
 
 Wilson E. B., J Am Stat Assoc 22 (1927) 209; Brown, Cai, DasGupta, Statistical Science 16 (2001) 101: closer to its 95 %
 than the exact interval of Clopper and Pearson, which is always too wide, and defined for numbers that are not whole.
@@ -56,7 +56,7 @@ def told(found: Mapping[str, float], form: str = ".3f") -> str:
 
 
 def effective_number(patients: Sequence[str]) -> float:
-    """How many images count, if those of one patient all tell the same: 1 to their number."""
+    """The effective number of images, if all images of one patient say the same: 1 to their number."""
     _, images = np.unique(np.asarray(patients), return_counts=True)
     return float(images.sum() ** 2 / (images**2).sum())
 

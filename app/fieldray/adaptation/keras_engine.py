@@ -1,17 +1,111 @@
-"""Training on Keras (with TensorFlow unless KERAS_BACKEND says otherwise)."""
+"""Training on Keras 3 (with TensorFlow unless KERAS_BACKEND says otherwise), and specifications as Keras models."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.adaptation.engine import Batch, EngineSettings
-from fieldray.adaptation.keras_network import build_network, get_weights, set_weights
-from fieldray.adaptation.specification import Specification
+from fieldray.adaptation.specification import INPUT, Layer, Shape, Specification, shapes
 from fieldray.adaptation.weights import Weights
+
+_NORMALISED_PARTS = ("gamma", "beta", "mean", "variance")
+
+
+def build_network(specification: Specification, *, outputs: Sequence[str], l2: float = 0.0) -> Any:
+    """A keras.Model from the image (n, height, width, channels) float32 in 0..1 to the outputs named by role or layer.
+
+    One output gives a single tensor, several a list in the order asked for. `l2` weighs the kernels' squared norm.
+    """
+    import keras
+
+    sizes = shapes(specification)
+    values = {INPUT: keras.Input(sizes[INPUT], name=INPUT)}
+    for layer in specification.layers:
+        tensors = [values[name] for name in layer.inputs]
+        values[layer.name] = _apply(layer, tensors, sizes, epsilon=specification.epsilon, l2=l2)
+    wanted = [values[specification.outputs.get(name, name)] for name in outputs]
+    return keras.Model(values[INPUT], wanted if len(wanted) > 1 else wanted[0], name=specification.name)
+
+
+def _apply(layer: Layer, tensors: list[Any], sizes: Mapping[str, Shape], *, epsilon: float, l2: float) -> Any:
+    from keras import layers
+
+    value = _operate(layer, tensors, sizes, l2=l2)
+    if layer.batch_norm:
+        value = layers.BatchNormalization(epsilon=epsilon, momentum=0.9, name=f"{layer.name}_bn")(value)
+    if layer.activation == "relu6":
+        return layers.ReLU(max_value=6.0, name=f"{layer.name}_activation")(value)
+    if layer.activation != "none":
+        return layers.Activation(
+            layer.activation, dtype="float32" if layer.kind == "activation" else None, name=f"{layer.name}_activation"
+        )(value)
+    return value
+
+
+def _operate(layer: Layer, tensors: list[Any], sizes: Mapping[str, Shape], *, l2: float) -> Any:
+    """The bare operation of a layer, before normalisation and activation."""
+    if layer.kind == "activation":
+        return tensors[0]
+    step = _keras_layer(layer, sizes, l2=l2)
+    value = step(tensors if layer.kind == "add" else tensors[0])
+    return _reshaped(value, layer.name) if layer.kind == "average_all" else value
+
+
+def _reshaped(value: Any, name: str) -> Any:
+    from keras import layers
+
+    return layers.Reshape((value.shape[-1],), name=name)(value)
+
+
+def _keras_layer(layer: Layer, sizes: Mapping[str, Shape], *, l2: float) -> Any:
+    from keras import layers, regularizers
+
+    penalty = {"kernel_regularizer": regularizers.L2(l2)} if l2 else {}
+    windowed = {"strides": layer.stride, "padding": "same", "name": layer.name}
+    biased = {"use_bias": not layer.batch_norm}
+    makers: dict[str, Callable[[], Any]] = {
+        "conv": lambda: layers.Conv2D(sizes[layer.name][-1], layer.kernel, **windowed, **biased, **penalty),
+        "depthwise": lambda: layers.DepthwiseConv2D(layer.kernel, **windowed, **biased),
+        "dense": lambda: layers.Dense(sizes[layer.name][0], name=layer.name, **penalty),
+        "max_pool": lambda: layers.MaxPooling2D(layer.kernel, **windowed),
+        "average_all": lambda: layers.AveragePooling2D(sizes[layer.inputs[0]][:2], name=f"{layer.name}_pool"),
+        "add": lambda: layers.Add(name=layer.name),
+        "flatten": lambda: layers.Flatten(name=layer.name),
+        "dropout": lambda: layers.Dropout(layer.rate, name=layer.name),
+    }
+    return makers[layer.kind]()
+
+
+def set_weights(model: Any, weights: Mapping[str, NDArray[np.float32]]) -> None:
+    """Copy weights into a model made by `build_network`. Raises KeyError or ValueError if they do not fit."""
+    for layer, parts in _weighted(model):
+        layer.set_weights([weights[part] for part in parts])
+
+
+def get_weights(model: Any) -> Weights:
+    """The model's weights by name."""
+    return {
+        part: np.asarray(array, np.float32)
+        for layer, parts in _weighted(model)
+        for part, array in zip(parts, layer.get_weights(), strict=True)
+    }
+
+
+def _weighted(model: Any) -> list[tuple[Any, list[str]]]:
+    """The layers that have weights, with the names of their arrays in Keras's order."""
+    found = []
+    for layer in model.layers:
+        if layer.name.endswith("_bn"):
+            found.append((layer, [f"{layer.name[:-3]}/{part}" for part in _NORMALISED_PARTS]))
+        elif layer.weights:
+            parts = ("kernel", "bias")[: len(layer.weights)]
+            found.append((layer, [f"{layer.name}/{part}" for part in parts]))
+    return found
+
 
 _LEAST_KNOWN: Final = 1e-6
 

@@ -9,13 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from fieldray.adaptation.recipe import Source
+from fieldray.adaptation.recipe_data import Source
 from fieldray.errors import UsageProblem
-from fieldray.reasons import reason
+from fieldray.reasons import Reason, reason
+
+Wrong = Callable[[Reason], None]
+"""Hears of everything that is wrong with a source."""
 
 _SUFFIXES: Final = frozenset({".png", ".jpg", ".jpeg", ".dcm", ".dicom", ""})
 _CHEXPERT_FIRST_CLASS: Final = 5
 _CHEXPERT_PATIENT: Final = re.compile(r"(patient\d+)")
+_CHEXPERT_VALUES: Final = {"": 0, "0.0": 0, "0": 0, "1.0": 1, "1": 1, "-1.0": -1, "-1": -1}
 _YEARS: Final = re.compile(r"(\d{1,3}(?:\.\d+)?)")
 
 
@@ -23,9 +27,14 @@ _YEARS: Final = re.compile(r"(\d{1,3}(?:\.\d+)?)")
 class Row:
     """One labelled image before it is read.
 
-    classes     what is known to be there; unknown: classes of which nothing is known
-    origin      file and line, for messages
-    sha256      of the file's content, as hexadecimal text; "" as long as nobody looked, and where it cannot be read
+    Attributes
+    ----------
+    classes
+        What is known to be there; unknown: classes of which nothing is known.
+    origin
+        File and line, for messages.
+    sha256
+        Of the file's content, in hexadecimal; "" until it is computed, and where the file cannot be read.
     """
 
     path: Path
@@ -43,9 +52,9 @@ class Row:
 
     @property
     def person(self) -> str:
-        """Who it is of: a patient number means the same person in all sources, an image without one is its own person.
+        """The patient. The same number means the same person in all sources; an image without one is its own person.
 
-        Such an image is known by its content: its line in the table moves when another line is added above it.
+        Such an image is identified by its content, because its line number changes when lines are added above it.
         """
         return self.patient or self.sha256 or self.origin
 
@@ -53,17 +62,29 @@ class Row:
 def read_source(source: Source) -> list[Row]:
     """The rows of one source, in the file's order, less what `where` and `drop` leave out.
 
-    Raises UsageProblem: data_unreadable, data_column (naming the columns there are), data_row, data_empty.
+    Raises UsageProblem, the first of what `find_rows` finds wrong.
     """
-    rows = [row for row in _LAYOUT_READERS[source.layout](source) if not row.classes & set(source.drop)]
-    if not rows:
-        raise UsageProblem(reason("data_empty", name=source.name, path=source.path))
+    rows, wrong = find_rows(source)
+    if wrong:
+        raise UsageProblem(wrong[0])
     return rows
 
 
-def _read_index(source: Source) -> Iterator[Row]:
+def find_rows(source: Source) -> tuple[list[Row], list[Reason]]:
+    """The rows of one source, and everything that is wrong with it.
+
+    That is data_unreadable, data_column (naming the columns there are), data_row, data_patient, data_empty.
+    """
+    wrong: list[Reason] = []
+    rows = [row for row in _LAYOUT_READERS[source.layout](source, wrong.append) if not row.classes & set(source.drop)]
+    if not rows and not wrong:
+        wrong.append(reason("data_empty", name=source.name, path=source.path))
+    return rows, wrong
+
+
+def _read_index(source: Source, wrong: Wrong) -> Iterator[Row]:
     """path, label, finding (names joined by |), patient_id, view, age, sex, fold, split."""
-    for line, row in _table(source, ("path", "label", "patient_id")):
+    for line, row in _table(source, wrong, ("path", "label", "patient_id")):
         yield Row(
             path=_images(source) / row["path"],
             source=source.name,
@@ -78,11 +99,11 @@ def _read_index(source: Source) -> Iterator[Row]:
         )
 
 
-def _read_csv(source: Source) -> Iterator[Row]:
+def _read_csv(source: Source, wrong: Wrong) -> Iterator[Row]:
     """A CSV whose columns the recipe names; `path` and `classes` are needed."""
     columns = {"path": "path", "classes": "label", "patient": "patient", **source.columns}
     needed = tuple(dict.fromkeys(("path", "classes", "patient", *source.columns)))
-    for line, row in _table(source, tuple(columns[name] for name in needed)):
+    for line, row in _table(source, wrong, tuple(columns[name] for name in needed)):
         cells = {name: row[column] for name, column in columns.items() if column in row}
         yield Row(
             path=_images(source) / cells["path"],
@@ -98,9 +119,9 @@ def _read_csv(source: Source) -> Iterator[Row]:
         )
 
 
-def _read_nih(source: Source) -> Iterator[Row]:
+def _read_nih(source: Source, wrong: Wrong) -> Iterator[Row]:
     """NIH ChestX-ray14, Data_Entry_2017*.csv."""
-    for line, row in _table(source, ("Image Index", "Finding Labels", "Patient ID")):
+    for line, row in _table(source, wrong, ("Image Index", "Finding Labels", "Patient ID")):
         yield Row(
             path=_images(source) / row["Image Index"],
             source=source.name,
@@ -113,20 +134,24 @@ def _read_nih(source: Source) -> Iterator[Row]:
         )
 
 
-def _read_chexpert(source: Source) -> Iterator[Row]:
+def _read_chexpert(source: Source, wrong: Wrong) -> Iterator[Row]:
     """CheXpert's train.csv: 1 is there, 0 and blank are not, -1 is what the recipe's `uncertain` says."""
-    for line, row in _table(source, ("Path", "Sex", "Age", "Frontal/Lateral", "AP/PA")):
+    for line, row in _table(source, wrong, ("Path", "Sex", "Age", "Frontal/Lateral", "AP/PA")):
         if row["Frontal/Lateral"] == "Lateral":
             continue
         names = list(row)[_CHEXPERT_FIRST_CLASS:]
-        values = {name: _chexpert_value(row[name], name, source, line) for name in names}
+        values = {name: _CHEXPERT_VALUES.get(row[name]) for name in names}
         uncertain = frozenset(name for name, value in values.items() if value == -1)
         if uncertain and source.uncertain == "drop":
             continue
         present = frozenset(name for name, value in values.items() if value == 1)
         patient = _CHEXPERT_PATIENT.search(row["Path"])
         if patient is None:
-            raise _bad_row(source, line, f"no patient in the path {row['Path']}")
+            wrong(_bad_row(source, line, f"no patient in the path {row['Path']}"))
+        for name in (name for name, value in values.items() if value is None):
+            wrong(_bad_row(source, line, f"{name} is {row[name]}, not 1, 0, -1 or blank"))
+        if patient is None or None in values.values():
+            continue
         yield Row(
             path=_images(source) / row["Path"],
             source=source.name,
@@ -140,56 +165,50 @@ def _read_chexpert(source: Source) -> Iterator[Row]:
         )
 
 
-def _chexpert_value(text: str, name: str, source: Source, line: int) -> int:
-    values = {"": 0, "0.0": 0, "0": 0, "1.0": 1, "1": 1, "-1.0": -1, "-1": -1}
-    if text not in values:
-        raise _bad_row(source, line, f"{name} is {text}, not 1, 0, -1 or blank")
-    return values[text]
-
-
-def _read_folders(source: Source) -> Iterator[Row]:
-    """A folder a class; what is in deeper folders counts too."""
+def _read_folders(source: Source, wrong: Wrong) -> Iterator[Row]:
+    """A folder per class; what is in deeper folders counts too."""
     if not source.path.is_dir():
-        raise UsageProblem(reason("data_unreadable", path=source.path, detail="there is no such folder"))
+        wrong(reason("data_unreadable", path=source.path, detail="there is no such folder"))
+        return
     for path in sorted(source.path.rglob("*")):
         inside = path.relative_to(source.path)
         if path.is_file() and len(inside.parts) > 1 and path.suffix.lower() in _SUFFIXES:
+            patient = _patient_in(path.name, source)
+            if patient is None:
+                wrong(reason("data_patient", name=path.name, pattern=source.patient))
+                continue
             yield Row(
                 path=path,
                 source=source.name,
                 classes=frozenset({inside.parts[0]}),
-                patient=_patient_in(path.name, source),
+                patient=patient,
                 origin=str(inside),
             )
 
 
-def _patient_in(name: str, source: Source) -> str:
+def _patient_in(name: str, source: Source) -> str | None:
     if not source.patient:
         return name
     found = re.search(source.patient, name)
-    if found is None or not found.groups():
-        raise UsageProblem(reason("data_patient", name=name, pattern=source.patient))
-    return found[1]
+    return found[1] if found else None
 
 
-def _table(source: Source, needed: tuple[str, ...]) -> Iterator[tuple[int, Mapping[str, str]]]:
+def _table(source: Source, wrong: Wrong, needed: tuple[str, ...]) -> Iterator[tuple[int, Mapping[str, str]]]:
     """Line number and cells of each row that `where` lets through."""
     try:
         with source.path.open(encoding="utf-8-sig", newline="") as stream:
             decoder = csv.DictReader(stream)
             known = decoder.fieldnames or []
-            for column in (*needed, *source.where):
-                if column not in known:
-                    raise UsageProblem(
-                        reason("data_column", path=source.path, column=column, known=", ".join(known) or "-")
-                    )
-            for row in decoder:
+            missing = [column for column in dict.fromkeys((*needed, *source.where)) if column not in known]
+            for column in missing:
+                wrong(reason("data_column", path=source.path, column=column, known=", ".join(known) or "-"))
+            for row in () if missing else decoder:
                 if any(value is None for value in row.values()) or None in row:
-                    raise _bad_row(source, decoder.line_num, "it has another number of cells than the header")
-                if all(row[column] in values for column, values in source.where.items()):
+                    wrong(_bad_row(source, decoder.line_num, "it has another number of cells than the header"))
+                elif all(row[column] in values for column, values in source.where.items()):
                     yield decoder.line_num, row
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UsageProblem(reason("data_unreadable", path=source.path, detail=error)) from error
+        wrong(reason("data_unreadable", path=source.path, detail=error))
 
 
 def _images(source: Source) -> Path:
@@ -211,11 +230,11 @@ def _age(text: str) -> float | None:
     return years if years is not None and years <= 120 else None
 
 
-def _bad_row(source: Source, line: int, detail: str) -> UsageProblem:
-    return UsageProblem(reason("data_row", path=source.path, line=line, detail=detail))
+def _bad_row(source: Source, line: int, detail: str) -> Reason:
+    return reason("data_row", path=source.path, line=line, detail=detail)
 
 
-_LAYOUT_READERS: Final[Mapping[str, Callable[[Source], Iterator[Row]]]] = {
+_LAYOUT_READERS: Final[Mapping[str, Callable[[Source, Wrong], Iterator[Row]]]] = {
     "index": _read_index,
     "csv": _read_csv,
     "folders": _read_folders,

@@ -7,6 +7,8 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import rankdata
+from sklearn.linear_model import LogisticRegression
 
 from fieldray.domain.logistic import sigmoid
 from fieldray.domain.model import Calibration
@@ -22,9 +24,8 @@ def auc(scores: Scores, truth: Truth) -> float:
     positive, negative = int(truth.sum()), int((~truth).sum())
     if not positive or not negative:
         return math.nan
-    _, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    middle_rank = np.cumsum(counts) - (counts - 1) / 2
-    return float((middle_rank[inverse][truth].sum() - positive * (positive + 1) / 2) / (positive * negative))
+    ranks = rankdata(scores)
+    return float((ranks[truth].sum() - positive * (positive + 1) / 2) / (positive * negative))
 
 
 def sensitivity(scores: Scores, truth: Truth, *, threshold: float) -> float:
@@ -61,27 +62,19 @@ def specificity_at_sensitivity(scores: Scores, truth: Truth, *, wanted: float) -
 
 
 def logit(scores: Scores) -> Scores:
-    """log(s / (1 - s)), with scores kept a hair inside 0..1."""
+    """log(s / (1 - s)), with scores clipped to just inside 0..1."""
     clipped = np.clip(scores, _SMALLEST, 1 - _SMALLEST)
     odds: Scores = np.log(clipped / (1 - clipped))
     return odds
 
 
 def fit_logistic(features: NDArray[np.float64], truth: Truth, *, ridge: float) -> NDArray[np.float64]:
-    """Weights (n + 1,), the last the intercept, of a logistic regression by Newton's method; `ridge` spares it."""
-    design = np.column_stack([features, np.ones(len(features))])
-    penalty = np.full(design.shape[1], ridge)
-    penalty[-1] = 1e-9
-    weights = np.zeros(design.shape[1])
-    for _ in range(50):
-        chance = sigmoid(np.clip(design @ weights, -30, 30))  # so that the curvature is never 0
-        gradient = design.T @ (chance - truth) + penalty * weights
-        curvature = (design.T * (chance * (1 - chance))) @ design + np.diag(penalty)
-        change = np.linalg.solve(curvature, gradient)
-        weights -= change
-        if np.abs(change).max() < 1e-8:
-            break
-    return weights
+    """Weights (n + 1,), the last the intercept, which `ridge` spares, of a logistic regression.
+
+    Raises ValueError where a class is missing.
+    """
+    fitted = LogisticRegression(C=1 / ridge, solver="newton-cholesky", tol=1e-10).fit(features, truth)
+    return np.append(fitted.coef_[0], fitted.intercept_)
 
 
 def fit_calibration(scores: Scores, truth: Truth) -> Calibration:

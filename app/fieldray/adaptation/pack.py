@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from fieldray.adaptation.answers import answer
 from fieldray.adaptation.card import model_card
+from fieldray.adaptation.compile import edgetpu_file
 from fieldray.adaptation.cross import CROSS_RESULTS
-from fieldray.adaptation.edgetpu_steps import edgetpu_file
-from fieldray.adaptation.file_digests import content_digest
+from fieldray.adaptation.digest import digest
+from fieldray.adaptation.image_set import content_digest
 from fieldray.adaptation.quantise_step import converted
 from fieldray.adaptation.recipe import what_is_made, what_is_trained
 from fieldray.adaptation.run import Run, Step
@@ -184,5 +185,5 @@ PACK: Final = Step(
     name="pack",
     perform=pack_step,
     reads=("pack", "packs_folder", "results", "signing_key"),
-    outside=lambda run: content_digest(run.recipe.published / CROSS_RESULTS),
+    outside=lambda run: digest(content_digest(run.recipe.published / CROSS_RESULTS), run.recipe.credits_text),
 )

@@ -48,12 +48,20 @@ class Operator:
 class Placement:
     """The report.
 
-    compiled          True: bytes are exact, read from a compiled file; False: a forecast
-    subgraphs         parts that run on the Edge TPU: 0 or 1 by the forecast
-    weight_bytes      raw weights and biases of the mapped operators (0 for a compiled file)
-    cached_bytes      weights kept on the chip; streamed_bytes go over USB for every image
-    estimate_ms       per image on USB 3, an estimate; None where nothing is mapped, or the file is compiled
-    least_runtime     smallest Edge TPU runtime version a compiled file needs
+    Attributes
+    ----------
+    compiled
+        True: bytes are exact, read from a compiled file; False: a forecast.
+    subgraphs
+        Parts that run on the Edge TPU: 0 or 1 by the forecast.
+    weight_bytes
+        Raw weights and biases of the mapped operators (0 for a compiled file).
+    cached_bytes
+        Weights kept on the chip; streamed_bytes go over USB for every image.
+    estimate_ms
+        Per image on USB 3, an estimate; None where nothing is mapped, or the file is compiled.
+    least_runtime
+        Smallest Edge TPU runtime version a compiled file needs.
     """
 
     compiled: bool

@@ -1,16 +1,18 @@
-"""The report's pictures, as SVG text without any link to the outside."""
+"""The plots of the reports, as SVG text without any link to the outside."""
 
 from __future__ import annotations
 
 import io
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, NullFormatter, ScalarFormatter
 from numpy.typing import NDArray
 
 from fieldray.adaptation.metrics import Scores, Truth
@@ -18,30 +20,32 @@ from fieldray.adaptation.metrics import Scores, Truth
 _BLUE: Final = "#0a6ebd"
 _RED: Final = "#c2410c"
 _GREY: Final = "#8a8f98"
-STYLE: Final = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "svg.fonttype": "none"}
+_STYLE: Final = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "svg.fonttype": "none"}
 _BINS: Final = 10
 _METADATA: Final = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
 
 
 def training_curves(history: Sequence[Mapping[str, Any]], *, labels: Sequence[str]) -> str:
     """Loss, and AUC of each label on the validation images, against the epoch."""
-    with rc_context(STYLE):
-        figure, (left, right) = figure_of(2)
+    with rc_context(_STYLE):
+        figure, (left, right) = _figure_of(2)
         epochs = [row["epoch"] for row in history]
         left.plot(epochs, [row["loss"] for row in history], color=_BLUE)
         left.set(xlabel="epoch", ylabel="training loss")
+        for axes in (left, right):
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         for column, label in enumerate(labels):
             areas = [row["auc"][column] if row["auc"] else None for row in history]
             right.plot(epochs, [np.nan if area is None else area for area in areas], label=label)
-        right.set(xlabel="epoch", ylabel="validation AUC")
+        right.set(xlabel="epoch", ylabel="validation AUC", ylim=(min(0.5, *right.get_ylim()), 1.01))
         right.legend(frameon=False, fontsize=7)
-        return svg(figure)
+        return _svg(figure)
 
 
 def score_plots(scores: Scores, truth: Truth, *, points: Mapping[str, Mapping[str, Any]]) -> str:
     """ROC curve with the operating points, calibration, and the two classes' calibrated scores."""
-    with rc_context(STYLE):
-        figure, (roc, calibration, spread) = figure_of(3)
+    with rc_context(_STYLE):
+        figure, (roc, calibration, spread) = _figure_of(3)
         _draw_roc(roc, scores, truth, points)
         _draw_calibration(calibration, scores, truth)
         bins = list(np.linspace(0, 1, 41))
@@ -49,27 +53,77 @@ def score_plots(scores: Scores, truth: Truth, *, points: Mapping[str, Mapping[st
         spread.hist(scores[truth], bins=bins, color=_RED, alpha=0.6, label="with")
         for point in points.values():
             spread.axvline(point["threshold"], color=_GREY, linewidth=1)
-        spread.set(xlabel="score", ylabel="images", yscale="log")
+        spread.set(xlabel="score", ylabel="images (logarithmic)", yscale="log", xlim=(0, 1), ylim=(0.8, None))
+        spread.yaxis.set_major_formatter(ScalarFormatter())
+        spread.yaxis.set_minor_formatter(NullFormatter())
         spread.legend(frameon=False)
-        return svg(figure)
+        return _svg(figure)
 
 
 def class_map_plots(images: NDArray[np.uint8], maps: NDArray[np.float32], *, titles: Sequence[str]) -> str:
-    """ImageSet (n, rows, columns) with their class map (n, map rows, map columns) laid over them."""
-    with rc_context(STYLE):
+    """Images (n, rows, columns) with their class map (n, map rows, map columns) laid over them."""
+    with rc_context(_STYLE):
         figure = Figure(figsize=(9, 2.4 * -(-len(images) // 4)), layout="constrained")
+        cells = []
         rows, columns = images.shape[1:]
         limit = float(np.abs(maps).max()) or 1.0
         for number, (image, evidence, title) in enumerate(zip(images, maps, titles, strict=True), start=1):
             axes = figure.add_subplot(-(-len(images) // 4), 4, number)
             axes.imshow(image, cmap="gray", extent=(0, columns, rows, 0))
-            axes.imshow(
+            shown = axes.imshow(
                 evidence, cmap="coolwarm", alpha=0.35, vmin=-limit, vmax=limit, extent=(0, columns, rows, 0),
                 interpolation="bilinear",
             )  # fmt: skip
             axes.set_title(title, fontsize=8)
             axes.set_axis_off()
-        return svg(figure)
+            cells.append(axes)
+        figure.colorbar(shown, ax=cells, shrink=0.6, label="evidence against / for (logit)")
+        return _svg(figure)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """One run: for each iteration, from the original on, the quality after retraining and how many times faster.
+
+    Attributes
+    ----------
+    before
+        The quality before retraining, None for the original.
+    """
+
+    name: str
+    quality: Sequence[float]
+    before: Sequence[float | None]
+    speed_up: Sequence[float]
+
+
+def pruning_plots(curves: Sequence[Curve], *, quality: str, points: Mapping[str, tuple[float, float]]) -> str:
+    """Quality and speed-up against the iteration, and quality against speed-up; `quality` names it.
+
+    Parameters
+    ----------
+    points
+        Other networks (speed-up, quality) by name.
+    """
+    with rc_context(_STYLE):
+        figure, (left, middle, right) = _figure_of(3)
+        for curve in curves:
+            steps = range(len(curve.quality))
+            line = left.plot(steps, curve.quality, "o-", markersize=3, label=curve.name)[0]
+            known = [(step, value) for step, value in enumerate(curve.before) if value is not None]
+            left.plot(*zip(*known, strict=True), ":", color=line.get_color(), linewidth=0.8) if known else None
+            middle.plot(steps, curve.speed_up, "o-", markersize=3, color=line.get_color())
+            right.plot(curve.speed_up, curve.quality, "o-", markersize=3, color=line.get_color())
+        for name, (speed_up, value) in points.items():
+            right.plot(speed_up, value, "x", label=name)
+        worst = min(value for curve in curves for value in curve.quality)
+        left.set(xlabel="iteration (dotted: before retraining)", ylabel=quality)
+        middle.set(xlabel="iteration", ylabel="times faster", yscale="log")
+        right.set(xlabel="times faster", ylabel=quality, xscale="log", ylim=(max(worst - 0.005, 0), 1.0))
+        left.legend(frameon=False, fontsize=7)
+        if points:
+            right.legend(frameon=False, fontsize=7)
+        return _svg(figure)
 
 
 def _draw_roc(axes: Axes, scores: Scores, truth: Truth, points: Mapping[str, Mapping[str, Any]]) -> None:
@@ -89,16 +143,18 @@ def _draw_calibration(axes: Axes, scores: Scores, truth: Truth) -> None:
     parts = [part for part in np.array_split(np.argsort(scores, kind="stable"), _BINS) if len(part)]
     axes.plot([0, 1], [0, 1], color=_GREY, linewidth=0.8, linestyle=":")
     axes.plot([scores[part].mean() for part in parts], [truth[part].mean() for part in parts], "o-", color=_BLUE)
-    axes.set(xlabel="score", ylabel="share with the finding", aspect="equal")
+    axes.set(
+        xlabel="mean score", ylabel="share with the finding", aspect="equal", xlim=(-0.03, 1.03), ylim=(-0.03, 1.03)
+    )
 
 
-def figure_of(count: int) -> tuple[Figure, list[Axes]]:
-    """A figure with so many pictures side by side."""
+def _figure_of(count: int) -> tuple[Figure, list[Axes]]:
+    """A figure with so many plots side by side."""
     figure = Figure(figsize=(3.2 * count, 3), layout="constrained")
     return figure, [figure.add_subplot(1, count, number + 1) for number in range(count)]
 
 
-def svg(figure: Figure) -> str:
+def _svg(figure: Figure) -> str:
     """The figure as SVG text, without a date and without what only describes it."""
     stream = io.StringIO()
     figure.savefig(stream, format="svg", metadata={"Date": None})

@@ -10,13 +10,14 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.adaptation.engine import EngineSettings, open_engine
 from fieldray.adaptation.specification import Specification
+from fieldray.adaptation.tables import Key, require, require_ranges
 
 Mode = Literal["training", "inference"]
 Clock = Callable[[], float]
@@ -24,20 +25,15 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileChoice:
-    """`[profile]`: what is measured.
+    """What a profile measures: the time of an iteration against batch size and image size."""
 
-    batch_sizes    images in a step
-    sides          image sides in pixels; none: the recipe's own
-    iterations     at least 3, of which the first and the second are kept apart
-    """
-
-    batch_sizes: tuple[int, ...] = (8, 16, 32, 64)
-    sides: tuple[int, ...] = ()
-    iterations: int = 6
+    batch_sizes: Annotated[tuple[int, ...], Key(doc="Images in a step.", unit="images", low=1)] = (8, 16, 32, 64)
+    sides: Annotated[tuple[int, ...], Key(doc="Image sides; the recipe's own by default.", unit="pixels", low=8)] = ()
+    iterations: Annotated[int, Key(doc="Of each size; the first two are kept apart.", low=3)] = 6
 
     def __post_init__(self) -> None:
-        if not self.batch_sizes or min(*self.batch_sizes, *self.sides, 1) < 1 or self.iterations < 3:
-            raise ValueError("needs batch_sizes and sides of 1 or more, and 3 iterations or more")
+        require_ranges(self)
+        require((bool(self.batch_sizes), "batch_sizes", "must have one or more"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

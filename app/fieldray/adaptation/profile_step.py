@@ -10,7 +10,7 @@ from typing import Any, Final
 from fieldray.adaptation.engine import EngineSettings
 from fieldray.adaptation.files import write_atomically
 from fieldray.adaptation.networks import vgg16
-from fieldray.adaptation.page import table
+from fieldray.adaptation.page import Part, Table, Text
 from fieldray.adaptation.profile import ProfileChoice, ProfileRow, profile, propose_batch_size
 from fieldray.adaptation.prune.study_recipe import StudyRecipe
 from fieldray.adaptation.run import Progress, Run, Step
@@ -76,15 +76,19 @@ def _row(row: ProfileRow) -> dict[str, Any]:
     }
 
 
-def profile_section(found: Mapping[str, Any]) -> str:
-    """The profile as HTML: a line for each mode, side and batch size."""
-    head = ("", "side", "batch", "iteration 1, ms", "2, ms", "3 and later, ms", "3 and later, ms per image")
+def profile_parts(found: Mapping[str, Any]) -> list[Part]:
+    """The profile for a report: a row for each mode, side and batch size."""
+    head = (
+        *("mode", "side, pixels", "images in a batch", "iteration 1, ms", "iteration 2, ms", "later, ms"),
+        "later, ms per image",
+    )
     times = ("first_ms", "second_ms", "later_ms", "later_ms_per_image")
-    lines = [
-        [row["mode"], row["side"], row["batch_size"], *(f"{row[key]:.2f}" for key in times)] for row in found["rows"]
+    rows = [
+        [row["mode"], str(row["side"]), str(row["batch_size"]), *(f"{row[key]:.2f}" for key in times)]
+        for row in found["rows"]
     ]
     chosen = ", ".join(f"{size} at {side} pixels" for side, size in found["proposed_batch_size"].items())
-    return table(head, lines) + f"<p>Batch size proposed for training: {chosen}.</p>"
+    return [Table(head=head, rows=rows), Text(f"Batch size proposed for training: {chosen}.")]
 
 
 PROFILE: Final = Step(

@@ -1,4 +1,4 @@
-"""The quantise step of a recipe: the network as an int8 and a float file, its ranges levelled and its head refitted."""
+"""The quantise step of a recipe: the network as an int8 and a float file, equalised, its head refitted."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from numpy.typing import NDArray
 
 from fieldray.adaptation.answers import answer
 from fieldray.adaptation.dataset import dataset_of
-from fieldray.adaptation.equalise import equalise
 from fieldray.adaptation.files import write_atomically
-from fieldray.adaptation.head import refit_head
 from fieldray.adaptation.networks import LABELS
-from fieldray.adaptation.quantise import Converted, quantise, to_float_file
+from fieldray.adaptation.quantise import Converted, equalise, quantise, refit_head, to_float_file
 from fieldray.adaptation.recipe import Recipe
 from fieldray.adaptation.run import Run, Step
 from fieldray.adaptation.specification import Specification
@@ -53,8 +51,11 @@ def quantise_step(run: Run) -> Mapping[str, Any]:
 def to_files(recipe: Recipe, specification: Specification, weights: Weights, *, images: NDArray[np.uint8]) -> Files:
     """The network's files, with the labels of the pack alone.
 
-    images    (n, height, width, channels) training images, drawn by chance, `FITTED_IMAGES` are enough: the recipe's
-             `calibration_images` first of them give the ranges, all fit the head to the integers
+    Parameters
+    ----------
+    images
+        (n, height, width, channels) training images, drawn by chance, `FITTED_IMAGES` are enough: the recipe's
+        `calibration_images` first of them give the ranges, all fit the head to the integers.
     """
     kept = [index for index, label in enumerate(recipe.labels) if not label.auxiliary]
     specification, weights = keep_channels(specification, weights, keep={LABELS: np.array(kept)})

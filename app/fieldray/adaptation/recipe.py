@@ -1,6 +1,7 @@
-"""The recipe: all that makes a pack, as one typed TOML document.
+"""The recipe of a classifier: all that makes a pack, as one typed TOML document.
 
-Paths are relative to the recipe's folder. Every key has its meaning in the dataclass that holds it.
+Paths are relative to the recipe's folder. Each key is described where it is defined; the checks, the template and the
+recipe reference come from there. Credits and licences are in a file beside the recipe.
 """
 
 from __future__ import annotations
@@ -8,284 +9,252 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from fieldray.adaptation.augmentation import Augmentation
 from fieldray.adaptation.engine import EngineName, Precision
 from fieldray.adaptation.profile import ProfileChoice
 from fieldray.adaptation.prune.recipe import PruneRecipe
-from fieldray.adaptation.tables import parse, read_toml
+from fieldray.adaptation.recipe_checks import Texts, pack_id_problem
+from fieldray.adaptation.recipe_data import LabelRule, Source, Split
+from fieldray.adaptation.recipe_file import Document
+from fieldray.adaptation.tables import Key, require, require_ranges
 from fieldray.domain.model import InputSpec
-
-Texts = Mapping[str, str]
-Layout = Literal["index", "csv", "folders", "chexpert", "nih"]
-UncertainRule = Literal["positive", "negative", "unknown", "drop"]
-SplitName = Literal["training", "validation", "test", "none"]
 
 NAMED_WEIGHTS: Final = ("none", "imagenet")
 """Beginnings of a network that are no path."""
 
+_INPUT_KEYS: Final = {
+    "height": Key(doc="Rows of the image as the network sees it.", unit="pixels", low=8, high=2048, example=224),
+    "width": Key(doc="Columns of the image as the network sees it.", unit="pixels", low=8, high=2048, example=224),
+    "channels": Key(doc="1 for grey; 3 where the weights come from a network for colour.", low=1, high=3),
+    "intensity": Key(
+        doc="as_displayed: the file's own window; percentile: besides, its 1st to 99th percentile becomes 0..255."
+    ),
+    "fit": Key(doc="How an image of another shape is fitted: stretched, padded with black, or cropped."),
+    "margin": Key(doc="Share of each side that is cut off before fitting.", low=0, high=0.2),
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackTexts:
-    """`[pack]`: what the manifest and the card say in words.
+    """What the manifest and the model card say in words."""
 
-    Texts by language need en and uk. credits: where the images come from, their licences and whom to cite.
-    """
-
-    id: str
-    version: str
-    names: Texts
-    descriptions: Texts
-    intended_use: Texts
-    limits: Texts
-    credits: str
-    accepted_views: tuple[str, ...] = ("PA", "AP")
-    accepted_ages_years: tuple[int, int] | None = None
+    id: Annotated[
+        str,
+        Key(
+            doc="Name of the pack's folder: lower-case letters, digits and hyphens.",
+            example="my-pack",
+            check=pack_id_problem,
+        ),
+    ]
+    version: Annotated[str, Key(doc="Version of the pack, in three numbers.")] = "0.1.0"
+    names: Annotated[Texts, Key(doc="Name of the pack for people; its id by default.", example={"en": "My pack"})] = (
+        field(default_factory=dict)
+    )
+    descriptions: Annotated[Texts, Key(doc="One sentence on what the pack does.")] = field(
+        default_factory=lambda: {"en": "Sorts chest X-rays by the labels that it was trained on."}
+    )
+    intended_use: Annotated[Texts, Key(doc="What the pack is for, and what not.")] = field(
+        default_factory=lambda: {"en": "Research and education. Research use only. Not for diagnostic use."}
+    )
+    limits: Annotated[Texts, Key(doc="Whom and what the pack was not measured on.")] = field(
+        default_factory=lambda: {"en": "Results on images of another site were not measured, and may be worse."}
+    )
+    credits: Annotated[
+        Path | None,
+        Key(doc="File with sources, licences and citations; NAME.credits.md beside NAME.toml by default."),
+    ] = None
+    accepted_views: Annotated[tuple[str, ...], Key(doc="View positions that the pack accepts.")] = ("PA", "AP")
+    accepted_ages_years: Annotated[
+        tuple[int, int] | None, Key(doc="Youngest and oldest patient; any age by default.", unit="years")
+    ] = None
 
     def __post_init__(self) -> None:
-        for name in ("names", "descriptions", "intended_use", "limits"):
-            if not {"en", "uk"} <= set(getattr(self, name)):
-                raise ValueError(f"{name} needs the languages en and uk")
+        if not self.names:
+            object.__setattr__(self, "names", {"en": self.id})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkChoice:
-    """`[network]`: which network and where its weights come from.
+    """Which network is trained, and where its weights come from."""
 
-    width     share of every hidden channel count; blocks: per stage of a ResNet50, empty for (3, 4, 6, 3)
-    channels  counts of channel sets that differ from that, by their names in `networks`
-    weights   "none", "imagenet" (needs a network connection, and width 1), a weights file of this toolchain, the
-              folder of a pack with a network of this kind, whose widths it then has, or an ONNX file of a network of
-              this kind and width
-    weights_scale, weights_offsets
-              what the network of an ONNX file was fed: x * scale + the channel's offset, of a value x in 0..1
-    train     "all", or "head" to leave everything but the head as it is
-    """
-
-    kind: Literal["resnet50", "mobilenet"] = "resnet50"
-    width: float = 1.0
-    blocks: tuple[int, ...] = ()
-    channels: Mapping[str, int] = field(default_factory=dict)
-    weights: str = "none"
-    weights_scale: float = 255.0
-    weights_offsets: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    train: Literal["all", "head"] = "all"
-
-    def __post_init__(self) -> None:
-        if not 0 < self.width <= 2:
-            raise ValueError("width must be above 0 and at most 2")
-        if self.weights == "imagenet" and self.width != 1:
-            raise ValueError("imagenet weights need width 1")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LabelRule:
-    """`[[labels]]`: a label and the classes of the data that mean it.
-
-    A row is positive if it has a class of `positive`; negative if it has one of `negative` (or, where `negative` is
-    empty, any other class); else unknown, which teaches nothing.
-
-    auxiliary   trained with the others because it helps them, and removed from the head before quantising
-    weight      of its loss, relative to the others
-    column      what is asked: "classes", or for an auxiliary label "view" or "sex" (with `positive` and `negative` as
-                the column's values) or "age" (positive: above `above_years`); an empty cell teaches nothing
-    """
-
-    code: str
-    meaning: Texts
-    positive: tuple[str, ...] = ()
-    negative: tuple[str, ...] = ()
-    scheme: str = "fieldray"
-    auxiliary: bool = False
-    weight: float = 1.0
-    column: Literal["classes", "view", "sex", "age"] = "classes"
-    above_years: float | None = None
+    kind: Annotated[Literal["resnet50", "mobilenet"], Key(doc="The architecture.")] = "resnet50"
+    width: Annotated[float, Key(doc="Share of every hidden channel count.", above=0, high=2)] = 1.0
+    blocks: Annotated[
+        tuple[int, ...], Key(doc="Blocks of each stage of a ResNet50; [3, 4, 6, 3] by default.", low=1)
+    ] = ()
+    channels: Annotated[Mapping[str, int], Key(doc="Channel counts that differ from that, by the layers' names.")] = (
+        field(default_factory=dict)
+    )
+    weights: Annotated[
+        str,
+        Key(
+            doc="none, imagenet (downloaded; needs width 1), or a path: a weights file of this toolchain, the folder "
+            "of a pack, whose widths are then taken over, or an ONNX file of the same network."
+        ),
+    ] = "none"
+    weights_scale: Annotated[float, Key(doc="An ONNX file's network was fed value x scale + offset.")] = 255.0
+    weights_offsets: Annotated[
+        tuple[float, float, float], Key(doc="The offset of each channel, for values in 0..1.")
+    ] = (0.0, 0.0, 0.0)
+    train: Annotated[
+        Literal["all", "head"], Key(doc="all layers, or only the head; the others then stay as they are.")
+    ] = "all"
 
     def __post_init__(self) -> None:
-        if bool(self.positive) == (self.column == "age") or not {"en", "uk"} <= set(self.meaning):
-            raise ValueError(f"label {self.code} needs positive classes and a meaning in en and uk")
-        if (self.column == "age") != (self.above_years is not None):
-            raise ValueError(f"label {self.code}: above_years belongs to the column age, and that needs it")
-        if not self.weight > 0 or (self.column != "classes" and not self.auxiliary):
-            raise ValueError(f"label {self.code}: a weight is above 0, and only auxiliary labels ask another column")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """`[[data]]`: one source of labelled images.
-
-    name        drawing is balanced within each name
-    path        the CSV file, or the folder with one folder a class (layout "folders")
-    images      folder the file names count from; the CSV file's own by default
-    where       only rows whose columns have one of these values
-    drop        rows with one of these classes are left out
-    columns     layout "csv": which column holds path, classes, patient, split, fold, view, age, sex
-    splits      what the values of the split column mean; values not named are left out
-    uncertain   layout "chexpert": what -1 means; it has to be said
-    patient     layout "folders": regular expression whose first group, found in the file name, is the patient;
-                without it each file counts as a patient of its own
-    share       how often it is drawn, relative to the others
-    judged      whether results may be measured on its images; a confounded source is good for training only
-    """
-
-    name: str
-    layout: Layout
-    path: Path
-    images: Path | None = None
-    where: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    drop: tuple[str, ...] = ()
-    columns: Mapping[str, str] = field(default_factory=dict)
-    splits: Mapping[str, SplitName] = field(default_factory=dict)
-    uncertain: UncertainRule | None = None
-    patient: str = ""
-    share: float = 1.0
-    judged: bool = True
-
-    def __post_init__(self) -> None:
-        if self.layout == "chexpert" and self.uncertain is None:
-            raise ValueError("chexpert data needs the key uncertain: positive, negative, unknown or drop")
-        if self.share < 0:
-            raise ValueError("share must be 0 or more")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
-    """`[split]`: who is trained on and who is judged on, always by patient.
-
-    by       "column": the source's own split column; "fold": the fold column, with the folds below; "random": each
-             patient by a hash with the seed, so that parts have about the shares below and nobody moves when others
-             are added
-    cross_folds   folds for a cross-validation besides: each is judged by a network trained on all the others
-    """
-
-    by: Literal["column", "fold", "random"]
-    validation_folds: tuple[int, ...] = ()
-    test_folds: tuple[int, ...] = ()
-    cross_folds: tuple[int, ...] = ()
-    validation_share: float = 0.15
-    test_share: float = 0.15
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.validation_share + self.test_share < 1:
-            raise ValueError("validation_share and test_share must leave something to train on")
-        if self.by == "fold" and (not self.validation_folds or not self.test_folds):
-            raise ValueError("a split by fold needs validation_folds and test_folds")
+        require_ranges(self)
+        require((self.weights != "imagenet" or self.width == 1, "weights", "imagenet needs width 1"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """`[training]`: see `train.Schedule` and `engine.EngineSettings`."""
+    """How the network is trained: AdamW, a warm-up, cosine decay, averaged weights."""
 
-    epochs: int
-    batch_size: int = 32
-    learning_rate: float = 1e-3
-    warm_up_epochs: float = 1.0
-    average_epochs: float = 1.0
-    label_smoothing: float = 0.0
-    images_per_epoch: int = 0
-    weight_decay: float = 0.05
-    seed: int = 0
-    engine: EngineName = "auto"
-    precision: Precision = "float32"
-    threads: int = 0
+    epochs: Annotated[int, Key(doc="Passes over the training images.", low=1, example=20)] = 20
+    batch_size: Annotated[int, Key(doc="Images in a step.", unit="images", low=1)] = 32
+    learning_rate: Annotated[float, Key(doc="The highest rate.", above=0)] = 1e-3
+    warm_up_epochs: Annotated[float, Key(doc="The rate rises from 0 for so long.", unit="epochs", low=0)] = 1.0
+    average_epochs: Annotated[float, Key(doc="How far back the averaged weights reach.", unit="epochs", low=0)] = 1.0
+    label_smoothing: Annotated[float, Key(doc="Targets are moved towards 0.5 by this share.", low=0, high=1)] = 0.0
+    images_per_epoch: Annotated[int, Key(doc="Draws in an epoch; 0: as many as images.", unit="images", low=0)] = 0
+    weight_decay: Annotated[float, Key(doc="Of AdamW, on kernels only.", low=0)] = 0.05
+    seed: Annotated[int, Key(doc="Of initial weights, order and augmentation.")] = 0
+    engine: Annotated[EngineName, Key(doc="The framework that trains; auto: PyTorch where it is installed.")] = "auto"
+    precision: Annotated[Precision, Key(doc="bfloat16 is faster where the CPU has it.")] = "float32"
+    threads: Annotated[int, Key(doc="CPU threads; 0 leaves the choice to the framework.", low=0)] = 0
+
+    def __post_init__(self) -> None:
+        require_ranges(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """`[[evaluation.points]]`: an operating point, chosen on the validation images.
+    """An operating point. Its threshold and its band are chosen on the validation images."""
 
-    rule          "balance": largest sum of sensitivity and specificity; "sensitivity": at least `sensitivity` caught
-    band_catches  of the positives at most 1 - band_catches lie below the not-sure band
-    band_clears   of the negatives at most 1 - band_clears lie above it
-    """
-
-    name: str
-    titles: Texts
-    rule: Literal["balance", "sensitivity"]
-    sensitivity: float = 0.95
-    band_catches: float = 0.98
-    band_clears: float = 0.95
+    name: Annotated[str, Key(doc="Name in settings and on the command line.", example="balanced")]
+    titles: Annotated[Texts, Key(doc="Name for people; the name by default.")] = field(default_factory=dict)
+    rule: Annotated[
+        Literal["balance", "sensitivity"],
+        Key(doc="balance: the largest sum of sensitivity and specificity; sensitivity: at least the one given below."),
+    ] = "balance"
+    sensitivity: Annotated[float, Key(doc="With the rule sensitivity: at least this.", low=0.5, high=1)] = 0.95
+    band_catches: Annotated[
+        float, Key(doc="Share of the positive images that are not below the not-sure band.", low=0.5, high=1)
+    ] = 0.98
+    band_clears: Annotated[
+        float, Key(doc="Share of the negative images that are not above the not-sure band.", low=0.5, high=1)
+    ] = 0.95
 
     def __post_init__(self) -> None:
-        if not all(0.5 <= share <= 1 for share in (self.sensitivity, self.band_catches, self.band_clears)):
-            raise ValueError("sensitivity, band_catches and band_clears must be 0.5..1")
+        if not self.titles:
+            object.__setattr__(self, "titles", {"en": self.name.replace("-", " ").capitalize()})
+        require_ranges(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """`[evaluation]`: operating points, and images that the refusal gate must refuse.
+    """What is measured: operating points, and the out-of-distribution (OOD) gate."""
 
-    strangers         images that are no chest X-rays; ood_side: images are shrunk to this side before they are
-                      compared with them, so that sharpness alone tells nothing (0: as they are)
-    ood_gate_keeps        share of the validation images that the gate accepts; ood_gate_components: of the whitening
-    example_images     how many images with their class maps the report shows (0 for a report that is published)
-    """
-
-    points: tuple[Point, ...]
-    ood_images: Source | None = None
-    ood_side: int = 0
-    ood_gate_keeps: float = 0.99
-    ood_gate_components: int = 64
-    example_images: int = 8
+    points: Annotated[tuple[Point, ...], Key(doc="The operating points; one, balanced, by default.")] = (
+        Point(name="balanced"),
+    )
+    measured_on: Annotated[
+        Texts, Key(doc="Completes 'Measured on ...' in the program; {images} and {patients} become numbers.")
+    ] = field(
+        default_factory=lambda: {
+            "en": "the test part ({images} images, {patients} patients)",
+            "uk": "тестовій частині ({images} знімків, {patients} пацієнтів)",
+        }
+    )
+    ood_images: Annotated[Source | None, Key(doc="Images that are no chest X-rays, which the gate must refuse.")] = None
+    ood_side: Annotated[
+        int,
+        Key(
+            doc="Test images are shrunk to this side before they are compared with the OOD images, so that sharpness "
+            "alone decides nothing; 0: as they are.",
+            unit="pixels",
+            low=0,
+        ),
+    ] = 0
+    ood_gate_keeps: Annotated[
+        float, Key(doc="Share of the validation images that the gate accepts.", low=0.9, high=0.99999)
+    ] = 0.99
+    ood_gate_components: Annotated[int, Key(doc="Components of the gate's whitening.", low=1)] = 64
+    example_images: Annotated[
+        int, Key(doc="Images with class maps in the report; 0 for a report that is published.", low=0)
+    ] = 8
 
     def __post_init__(self) -> None:
-        if not self.points or not 0.9 <= self.ood_gate_keeps < 1 or self.ood_gate_components < 1:
-            raise ValueError("points are needed, ood_gate_keeps must be 0.9..1 and ood_gate_components 1 or more")
+        require_ranges(self)
+        names = [point.name for point in self.points]
+        require((bool(names) and len(set(names)) == len(names), "points", "must be one or more, with different names"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """`[comparison]`: the unpruned network that the pack is measured against, trained on the same images.
+    """The unpruned network that the pack is measured against, trained on the same images."""
 
-    network, training    in place of the recipe's own
-    """
-
-    network: NetworkChoice
-    training: Training
+    network: Annotated[NetworkChoice, Key(doc="In place of the recipe's own.")]
+    training: Annotated[Training, Key(doc="In place of the recipe's own.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """The whole document.
+    """A classifier: from labelled images to a signed pack."""
 
-    run           the run folder
-    results       folder for what is published of comparisons and cross-validations; without it, the run folder
-    signing_key   private key file for the pack; made there if absent
-    calibration_images   how many training images decide the ranges of the integers
-    prune                `[prune]`: how the trained network is pruned; without it, it is not
-    profile              `[profile]`: what `adapt profile` measures
-    comparison           `[comparison]`: what `adapt compare` measures the pack against
-    """
-
-    run: Path
-    pack: PackTexts
-    input: InputSpec
-    network: NetworkChoice
-    labels: tuple[LabelRule, ...]
-    data: tuple[Source, ...]
-    split: Split
-    training: Training
-    evaluation: Evaluation
-    signing_key: Path
-    packs_folder: Path
-    augmentation: Augmentation = field(default_factory=Augmentation)
-    calibration_images: int = 200
-    results: Path | None = None
-    prune: PruneRecipe | None = None
-    profile: ProfileChoice = field(default_factory=ProfileChoice)
-    comparison: Comparison | None = None
+    kind: Annotated[Literal["classifier"], Key(doc="What the recipe makes.")] = "classifier"
+    run: Annotated[Path, Key(doc="Folder for everything that a run leaves.")] = Path("run")
+    results: Annotated[
+        Path | None, Key(doc="Folder for what is published of comparisons and cross-validations; the run by default.")
+    ] = None
+    signing_key: Annotated[Path, Key(doc="Private key that signs the pack; made there if absent.")] = Path(
+        "signing.pem"
+    )
+    packs_folder: Annotated[Path, Key(doc="Folder that gets the pack.")] = Path("packs")
+    calibration_images: Annotated[
+        int, Key(doc="Training images that decide the ranges of the integers.", unit="images", low=1)
+    ] = 200
+    pack: Annotated[PackTexts, Key(doc="What the pack says of itself.")]
+    input: Annotated[
+        InputSpec, Key(doc="The image as the network sees it; 224 x 224 by default.", keys=_INPUT_KEYS)
+    ] = field(default_factory=lambda: InputSpec(height=224, width=224))
+    network: Annotated[NetworkChoice, Key(doc="The network.")] = NetworkChoice()
+    labels: Annotated[tuple[LabelRule, ...], Key(doc="What the pack looks for.")]
+    data: Annotated[tuple[Source, ...], Key(doc="Where the images are.")]
+    split: Annotated[Split, Key(doc="Which patients are for training, validation and test.")] = field(
+        default_factory=Split
+    )
+    augmentation: Annotated[Augmentation, Key(doc="Random changes of training images.")] = field(
+        default_factory=Augmentation
+    )
+    training: Annotated[Training, Key(doc="How the network is trained.")] = Training()
+    prune: Annotated[PruneRecipe | None, Key(doc="How the trained network is pruned; without it, it is not.")] = None
+    profile: Annotated[ProfileChoice, Key(doc="What `fieldray adapt profile` measures.")] = field(
+        default_factory=ProfileChoice
+    )
+    comparison: Annotated[Comparison | None, Key(doc="What `fieldray adapt compare` measures the pack against.")] = None
+    evaluation: Annotated[Evaluation, Key(doc="What is measured.")] = Evaluation()
 
     def __post_init__(self) -> None:
         codes = [label.code for label in self.labels]
-        if len(set(codes)) != len(codes) or not self.data or all(label.auxiliary for label in self.labels):
-            raise ValueError("needs data, and labels with different codes that are not all auxiliary")
+        has_kept = any(not label.auxiliary for label in self.labels)
+        require(
+            (bool(self.data), "data", "must name at least one source"),
+            (has_kept, "labels", "must have at least one label that is not auxiliary"),
+            (len(set(codes)) == len(codes), "labels", "must have different codes"),
+        )
 
     @property
     def published(self) -> Path:
         """The folder for what is published."""
         return self.results or self.run
+
+    @property
+    def credits_text(self) -> str:
+        """Sources, licences and citations from the file of credits; empty where there is none."""
+        path = self.pack.credits
+        return path.read_text(encoding="utf-8").strip() if path and path.is_file() else ""
 
     @property
     def kept_labels(self) -> tuple[LabelRule, ...]:
@@ -296,15 +265,21 @@ class Recipe:
 def read_recipe(path: Path) -> Recipe:
     """Read a recipe; its relative paths count from its folder.
 
-    Raises UsageProblem (recipe_unreadable, recipe_key with the wrong key).
+    Raises UsageProblem: recipe_unreadable, or recipe_problems with everything that is wrong.
     """
-    recipe, base = parse(Recipe, read_toml(path), where="recipe"), path.resolve().parent
+    return rooted(Document.read(path).parsed(Recipe), path)
+
+
+def rooted(recipe: Recipe, path: Path) -> Recipe:
+    """The recipe of a file with its paths made whole."""
+    base = path.resolve().parent
     ood_images, comparison = recipe.evaluation.ood_images, recipe.comparison
     return replace(
         recipe,
         run=base / recipe.run,
         signing_key=base / recipe.signing_key.expanduser(),
         packs_folder=base / recipe.packs_folder,
+        pack=replace(recipe.pack, credits=base / (recipe.pack.credits or f"{path.stem}.credits.md")),
         network=_with_path(recipe.network, base),
         data=tuple(_rooted(source, base) for source in recipe.data),
         evaluation=replace(recipe.evaluation, ood_images=_rooted(ood_images, base) if ood_images else None),
@@ -317,7 +292,7 @@ def what_is_trained(recipe: Recipe) -> dict[str, Any]:
     """What decides a training, ready to be published as JSON: no paths but the names of what they lead to."""
     network = {**asdict(recipe.network), "weights": Path(recipe.network.weights).name}
     sources = [
-        {"name": source.name, "where": dict(source.where), "share": source.share, "judged": source.judged}
+        {"name": source.name, "where": dict(source.where), "share": source.share, "evaluated": source.evaluated}
         for source in recipe.data
     ]
     return {

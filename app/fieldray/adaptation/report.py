@@ -1,4 +1,4 @@
-"""The report step: one HTML file with everything of a run, pictures included, that needs nothing else to be read."""
+"""The report step: one HTML file with everything of a run, plots included, that needs nothing else to be read."""
 
 from __future__ import annotations
 
@@ -11,58 +11,125 @@ import numpy as np
 from fieldray.adaptation import metrics
 from fieldray.adaptation.answers import answer
 from fieldray.adaptation.dataset import dataset_of
-from fieldray.adaptation.file_digests import content_digest
 from fieldray.adaptation.files import write_atomically
+from fieldray.adaptation.image_set import content_digest
 from fieldray.adaptation.intervals import told
-from fieldray.adaptation.page import page, table, text
-from fieldray.adaptation.plots import class_map_plots, score_plots, training_curves
-from fieldray.adaptation.profile_step import PROFILE_NAME, profile_section
-from fieldray.adaptation.pruning_plots import Curve, pruning_plots
+from fieldray.adaptation.page import Code, Figure, Part, Report, Section, Table, Text, facts, page, told_seconds
+from fieldray.adaptation.plots import Curve, class_map_plots, pruning_plots, score_plots, training_curves
+from fieldray.adaptation.profile_step import PROFILE_NAME, profile_parts
 from fieldray.adaptation.quantise_step import converted
-from fieldray.adaptation.recipe import LabelRule
-from fieldray.adaptation.run import Run, Step
+from fieldray.adaptation.recipe_data import LabelRule
+from fieldray.adaptation.run import RECIPE_TEXT, Run, Step
+from fieldray.adaptation.split import PARTS
 from fieldray.adaptation.steps import load_network
 from fieldray.domain.model import Calibration
+
+_DOES: Final = {
+    "data": "read the images and freeze their split",
+    "train": "train the network",
+    "prune": "make the network smaller",
+    "quantise": "convert it to int8",
+    "placement": "forecast the Edge TPU",
+    "compile": "compile for the Edge TPU",
+    "evaluate": "choose operating points, measure",
+    "pack": "write the signed pack",
+}
+_POINT_HEAD: Final = ("operating point", "sensitivity", "specificity", "accuracy", "sensitivity, not sure counted")
+_POINT_KEYS: Final = ("sensitivity", "specificity", "accuracy", "sensitivity_with_band")
+SCORES_CAPTION: Final = """Left: ROC curve; dots are the operating points. Middle: the share of images with the finding
+among those of about the same score; a well calibrated score follows the dotted line. Right: how many images got which
+score, with and without the finding, on a logarithmic axis; lines are the thresholds."""
 
 
 def report_step(run: Run) -> Mapping[str, Any]:
     """Write report.html. Raises UsageProblem `step_missing`, StorageProblem."""
     results = run.read("evaluate", "metrics.json")
     chosen = run.read("evaluate", "points.json")
-    names = [label.code for label in run.recipe.labels]
-    parts = [
-        f"<h1>{text(run.recipe.pack.names['en'])} {text(run.recipe.pack.version)}</h1>",
-        '<p class="note">Research use only. Not for diagnostic use.</p>',
-        "<h2>Steps</h2>" + _steps(run),
-        "<h2>Training</h2>" + training_curves(run.read("train", "history.json"), labels=names),
-        _profile(run),
-        _pruning(run),
+    names = [label.meaning["en"] for label in run.recipe.labels]
+    curves = training_curves(run.read("train", "history.json"), labels=names)
+    caption = "Loss on the training images, and area under the ROC curve (AUC) on the validation images, per epoch."
+    sections = [
+        Section(title="Steps", parts=[_steps(run)]),
+        Section(title="Images", parts=_images(results["data"])),
         *[_label(run, label, results, chosen) for label in run.recipe.kept_labels],
-        "<h2>Images</h2>" + _facts(results["data"]),
-        "<h2>Refusal gate</h2>" + _facts(results["gate"]),
-        _examples(run) if run.recipe.evaluation.example_images else "",
-        "<h2>Recipe as it was read</h2><pre>" + text((run.recipe.run / "recipe.json").read_text()) + "</pre>",
+        Section(title="Out-of-distribution gate", parts=_gate(results["gate"])),
+        Section(title="Class maps", parts=_examples(run)),
+        Section(title="Training", parts=[Figure(svg=curves, caption=caption)]),
+        Section(title="Pruning", parts=_pruning(run)),
+        Section(title="Time per iteration", parts=_profile(run)),
+        Section(title="Recipe", parts=_recipe(run)),
     ]
+    texts = run.recipe.pack
     path: Path = run.recipe.run / "report.html"
-    write_atomically(path, page(run.recipe.pack.id, parts))
+    lead = f"{texts.descriptions['en']} {texts.limits['en']}"
+    write_atomically(path, page(Report(title=f"{texts.names['en']} {texts.version}", lead=lead, sections=sections)))
     return {"report": str(path)}
 
 
-def _steps(run: Run) -> str:
-    rows = [[name, entry["state"], entry.get("seconds", "")] for name, entry in run.status.items()]
-    return table(["step", "state", "seconds"], rows)
+def _steps(run: Run) -> Table:
+    """Those before this one, which is still at work while its report is written."""
+    done = {name: entry for name, entry in run.status.items() if name in _DOES}
+    rows = [
+        [name, _DOES[name], _state(run, name, entry), told_seconds(entry["seconds"]) if "seconds" in entry else "-"]
+        for name, entry in done.items()
+    ]
+    return Table(head=("step", "what it does", "state", "time"), rows=rows)
 
 
-def _profile(run: Run) -> str:
+def _state(run: Run, name: str, entry: Mapping[str, Any]) -> str:
+    """What came of a step, also where it found nothing to do."""
+    if name == "prune" and run.recipe.prune is None:
+        return "not asked for by the recipe"
+    return f"left out: {entry['why']}" if entry.get("compiled") is False else str(entry["state"])
+
+
+def _images(data: Mapping[str, Any]) -> list[Part]:
+    sizes = [[part, f"{data['images'][part]:,}", f"{data['patients'][part]:,}"] for part in PARTS]
+    labels = [
+        [code, part, *(f"{counted[part][kind]:,}" for kind in ("positive", "negative", "unknown"))]
+        for code, counted in data["labels"].items()
+        for part in PARTS
+    ]
+    pairs = data["duplicates"]
+    rest = {
+        "images in no part": data["images"]["none"],
+        "images that could not be read": data["left_out"],
+        "pairs of equal files": pairs["exact"],
+        "pairs of nearly equal images": pairs["near"],
+        "pairs across parts": pairs["across_parts"],
+        "training images left out because of that": pairs["training_copies_left_out"],
+        "SHA-256 of the data": data["data_sha256"],
+        "SHA-256 of the split": data["split_sha256"],
+    }
+    left_out = [[origin, why] for origin, why in data["left_out_examples"]]
+    return [
+        Table(head=("part", "images", "patients"), rows=sizes),
+        Table(head=("label", "part", "with", "without", "not known"), rows=labels),
+        facts(rest),
+        *([Table(head=("image that could not be read", "why"), rows=left_out)] if left_out else []),
+    ]
+
+
+def _gate(gate: Mapping[str, Any]) -> list[Part]:
+    rows = {"test images refused": told(gate["images_refused"])}
+    if "ood_refused" in gate:
+        side = f"{gate['side']} x {gate['side']} pixels" if gate["side"] else "their own size"
+        rows["out-of-distribution images refused"] = told(gate["ood_refused"])
+        rows[f"test images refused when first shrunk to {side}"] = told(gate["images_refused_at_equal_resolution"])
+    text = "The gate refuses images that are unlike the training images. Shares are given with 95 % intervals."
+    return [Text(text), facts({**rows, "limit of the distance": gate["limit"]})]
+
+
+def _profile(run: Run) -> list[Part]:
     """What `adapt profile` measured, if it was asked."""
     known = (run.folder("profile") / PROFILE_NAME).is_file()
-    return "<h2>Time per iteration</h2>" + profile_section(run.read("profile", PROFILE_NAME)) if known else ""
+    return profile_parts(run.read("profile", PROFILE_NAME)) if known else []
 
 
-def _pruning(run: Run) -> str:
+def _pruning(run: Run) -> list[Part]:
     """The iterations of the prune step, if the recipe has one."""
     if run.recipe.prune is None:
-        return ""
+        return []
     rows = run.read("prune", "table.json")
     curve = Curve(
         name="validation AUC",
@@ -70,48 +137,80 @@ def _pruning(run: Run) -> str:
         before=[None, *(row["auc_before_retraining"] for row in rows[1:])],
         speed_up=[row["speed_up"] for row in rows],
     )
-    names = list(rows[0])
-    cells = [[row[name] for name in names] for row in rows]
-    return (
-        "<h2>Pruning</h2>"
-        + pruning_plots([curve], quality="validation AUC", points={})
-        + table([name.replace("_", " ") for name in names], cells)
+    cells = [
+        [
+            str(row["iteration"]),
+            f"{row['parameters']:,}",
+            f"{row['removed_share']:.1%}",
+            f"{row['multiply_adds'] / 1e6:,.1f}",
+            f"{row['times_fewer_multiply_adds']:.2f}",
+            f"{row['speed_up']:.2f}",
+            f"{row['auc_before_retraining']:.3f}" if row["iteration"] else "-",
+            f"{row['auc']:.3f}",
+        ]
+        for row in rows
+    ]
+    head = (
+        *("iteration", "parameters", "removed", "multiply-adds per image, millions", "times fewer", "times faster"),
+        *("AUC before retraining", "AUC after"),
     )
+    caption = "AUC is of the validation images. Speed is of the float network, relative to the network as trained."
+    return [
+        Figure(svg=pruning_plots([curve], quality="validation AUC", points={}), caption=caption),
+        Table(head=head, rows=cells),
+    ]
 
 
-def _label(run: Run, label: LabelRule, results: Mapping[str, Any], chosen: Mapping[str, Any]) -> str:
+def _label(run: Run, label: LabelRule, results: Mapping[str, Any], chosen: Mapping[str, Any]) -> Section:
     found, column = results["labels"][label.code], run.recipe.kept_labels.index(label)
     with np.load(run.folder("evaluate") / "scores.npz", allow_pickle=False) as arrays:
         targets, raw = arrays["test_targets"][:, column], arrays["test"][:, column]
     known = ~np.isnan(targets)
     scores = metrics.calibrated(raw[known], Calibration(**chosen["calibration"][label.code]))
-    test = found["test"]
-    points = [
-        [name, *(told(point[key]) for key in ("sensitivity", "specificity", "accuracy", "sensitivity_with_band"))]
-        for name, point in test["points"].items()
-    ]
-    rows = [["AUC", told(test["auc"])], ["AUC on validation", told(found["validation"]["auc"])]]
-    rows += [[f"AUC of the {name} alone", f"{area:.3f}"] for name, area in found["shortcuts"].items()]
-    rows += [[f"specificity at sensitivity {at}", told(e)] for at, e in test["specificity_at_sensitivity"].items()]
-    rows += [[name.replace("_", " "), f"{value:.4f}"] for name, value in found["float_against_int8"].items()]
-    groups = [
-        [group, name, facts["images"], facts["positive"], told(facts["auc"])]
-        for group, members in found["by_group"].items()
-        for name, facts in members.items()
-    ]
-    return (
-        f"<h2>{text(label.meaning['en'])}: test images</h2>"
-        + score_plots(scores, targets[known] >= 0.5, points=test["points"])
-        + table(["operating point", "sensitivity", "specificity", "accuracy", "sensitivity with band"], points)
-        + table(["figure", "value (95 %)"], rows)
-        + (table(["group", "", "images", "with the finding", "AUC"], groups) if groups else "")
+    test, both = found["test"], found["float_against_int8"]
+    points = [[name, *(told(point[key]) for key in _POINT_KEYS)] for name, point in test["points"].items()]
+    rows = {
+        "AUC": told(test["auc"]),
+        "AUC on the validation images": told(found["validation"]["auc"]),
+        **{f"AUC of the image's {name} alone": f"{area:.3f}" for name, area in found["shortcuts"].items()},
+        **{
+            f"specificity at a sensitivity of {float(at):.0%}": told(e)
+            for at, e in test["specificity_at_sensitivity"].items()
+        },
+        "expected calibration error": f"{test['calibration_error']:.3f}",
+        "AUC, float": f"{both['auc_float']:.4f}",
+        "AUC, int8": f"{both['auc_int8']:.4f}",
+        "score, float against int8: mean difference": f"{both['mean_absolute_difference']:.4f}",
+        "score, float against int8: largest difference": f"{both['largest_difference']:.4f}",
+    }
+    return Section(
+        title=f"{label.meaning['en']}: test images",
+        parts=[
+            Figure(svg=score_plots(scores, targets[known] >= 0.5, points=test["points"]), caption=SCORES_CAPTION),
+            Table(head=_POINT_HEAD, rows=points, caption="Count, share and 95 % interval."),
+            Table(head=("figure", "value (95 % interval)"), rows=[[*row] for row in rows.items()]),
+            *group_tables(found["by_group"]),
+        ],
     )
 
 
-def _examples(run: Run) -> str:
+def group_tables(groups: Mapping[str, Mapping[str, Any]]) -> list[Table]:
+    """The AUC within groups of patients or images; none where there are no groups."""
+    rows = [
+        [group, name, f"{own['images']:,}", f"{own['positive']:,}", told(own["auc"])]
+        for group, members in groups.items()
+        for name, own in members.items()
+    ]
+    return [Table(head=("group by", "value", "images", "with the finding", "AUC"), rows=rows)] if rows else []
+
+
+def _examples(run: Run) -> list[Part]:
     """Test images spread over the scores of the first label, with their class maps."""
+    count = run.recipe.evaluation.example_images
+    if not count:
+        return []
     data, label = dataset_of(run), run.recipe.kept_labels[0]
-    samples, count = data.samples("test"), run.recipe.evaluation.example_images
+    samples = data.samples("test")
     with np.load(run.folder("evaluate") / "scores.npz", allow_pickle=False) as arrays:
         order = np.argsort(arrays["test"][:, 0])
     chosen = order[np.linspace(0, len(order) - 1, min(count, len(order))).round().astype(int)]
@@ -124,17 +223,22 @@ def _examples(run: Run) -> str:
         labels=len(run.recipe.kept_labels),
     )
     truths = samples.targets[chosen, run.recipe.labels.index(label)]
-    titles = [f"{score:.2f} (truth {truth:g})" for score, truth in zip(found.scores[:, 0], truths, strict=True)]
-    images = samples.images[chosen, :, :, 0]
-    return f"<h2>Class maps of {text(label.code)}</h2>" + class_map_plots(images, found.class_maps[:, 0], titles=titles)
+    known = {0.0: "without", 1.0: "with"}
+    titles = [
+        f"score {score:.2f}, {known.get(float(truth), 'not known')}"
+        for score, truth in zip(found.scores[:, 0], truths, strict=True)
+    ]
+    svg = class_map_plots(samples.images[chosen, :, :, 0], found.class_maps[:, 0], titles=titles)
+    caption = (
+        f"Test images from the lowest to the highest score of {label.meaning['en']}, as the network sees them, with "
+        "the evidence for (red) and against (blue) laid over them, and whether they are with or without the finding."
+    )
+    return [Figure(svg=svg, caption=caption)]
 
 
-def _facts(facts: Mapping[str, Any]) -> str:
-    return table(["", ""], [[key.replace("_", " "), _fact(value)] for key, value in facts.items()])
-
-
-def _fact(value: object) -> object:
-    return told(value) if isinstance(value, Mapping) and "low" in value else value
+def _recipe(run: Run) -> list[Part]:
+    path = run.recipe.run / RECIPE_TEXT
+    return [Code(path.read_text(encoding="utf-8"))] if path.is_file() else []
 
 
 REPORT: Final = Step(

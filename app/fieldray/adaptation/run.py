@@ -1,11 +1,19 @@
-"""A run folder: the recipe as it was read, the steps' results, and what has been done."""
+"""A run folder: the recipe as it was read, the steps' results, and what has been done.
+
+A run folder is locked while a run works in it: two at once would mix their files.
+"""
 
 from __future__ import annotations
 
+import datetime
+import getpass
 import json
+import os
+import platform
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -14,9 +22,44 @@ from fieldray.adaptation.checkpoint import remove_checkpoints
 from fieldray.adaptation.digest import digest
 from fieldray.adaptation.files import write_atomically
 from fieldray.adaptation.recipe import Recipe
-from fieldray.errors import FieldrayError
+from fieldray.errors import FieldrayError, StorageProblem, UsageProblem
+from fieldray.file_lock import FileLock, HeldError
+from fieldray.reasons import reason
+
+LOCK_NAME: Final = "run.lock"
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a run folder. A lock whose process has ended counts for nothing: the kernel released it.
+
+    Raises UsageProblem `run_in_use` saying who holds it, StorageProblem if the folder cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / LOCK_NAME, holder=_holder())
+    except HeldError as held:
+        raise UsageProblem(reason("run_in_use", path=folder, holder=held.holder)) from held
+    except OSError as problem:
+        raise StorageProblem(reason("not_writable", path=folder, detail=problem.strerror or problem)) from problem
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _holder() -> str:
+    """Who this is, for a person who finds the folder in use."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError, ImportError):
+        user = "?"
+    since = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S %z")
+    return f"process {os.getpid()} of {user} on {platform.node() or '?'}, since {since}"
+
 
 STATUS: Final = "status.json"
+RECIPE_TEXT: Final = "recipe.toml"
 
 Progress = Callable[[str, int, int], None]
 """What is being done, how many are done, of how many."""
@@ -30,10 +73,16 @@ def _nothing(_run: Run) -> str:
 class Step:
     """One step of a run.
 
-    perform    does it, and returns a few facts for the status
-    reads      the recipe's keys it reads
-    outside    a digest of what it reads that neither the recipe nor a step before it holds: data, weights, a pack
-    leaves     files in its folder that later steps read: without them it is not done, whatever the status says
+    Attributes
+    ----------
+    perform
+        Does it, and returns a few facts for the status.
+    reads
+        The recipe's keys it reads.
+    outside
+        A digest of what it reads that neither the recipe nor a step before it holds: data, weights, a pack.
+    leaves
+        Files in its folder that later steps read: without them it is not done, whatever the status says.
     """
 
     name: str
@@ -45,10 +94,11 @@ class Step:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Run:
-    """A recipe at work in its folder."""
+    """A recipe at work in its folder. `text` is the recipe as it was written."""
 
     recipe: Recipe
     progress: Progress
+    text: str = ""
 
     def folder(self, step: str) -> Path:
         """The folder of a step's results."""
@@ -69,14 +119,18 @@ class Run:
         return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
 
     def execute(self, steps: tuple[Step, ...], *, say: Callable[[str], None]) -> None:
-        """Perform the steps that are not done, as they are to be done now, and all that follow one that is performed.
+        """Perform the steps that are not done, and every step after one that is performed.
 
-        A step is done if its key is: it holds the parts of the recipe that the step reads, what it reads from outside,
-        and which performance of the step before it left what it begins with. A step that was stopped is begun again
-        and resumes what it left; `say` hears of each. Raises what a step raises; the status says why.
+        A step is done if it was performed with the same key: a digest of the recipe's parts that it reads, of what it
+        reads from outside, and of the performance of the step before it. A step that was stopped starts again and
+        resumes from its checkpoints. `say` gets a line for each step.
+
+        Raises what a step raises; the status says why.
         """
         document = json.loads(json.dumps(asdict(self.recipe), default=str))
         write_atomically(self.recipe.run / "recipe.json", json.dumps(document, indent=1).encode())
+        if self.text:
+            write_atomically(self.recipe.run / RECIPE_TEXT, self.text.encode())
         before = ""
         for step in steps:
             parts = {name: document[name] for name in step.reads}
@@ -101,7 +155,7 @@ class Run:
         except FieldrayError as problem:
             self._note(step, {"state": "failed", "key": key, "problem": problem.reason.text})
             raise
-        # By chance, so that no two performances are taken for one: what follows is done again after each.
+        # Random, so that every performance differs: later steps are then performed again.
         done = {
             "state": "done",
             "key": key,

@@ -1,7 +1,7 @@
-"""What cannot be the finding but may still tell the classes apart: the border's pixels alone, and a 16 x 16 thumbnail.
+"""Shortcuts: what is not the finding but may separate the classes, the border's pixels and a 16 x 16 thumbnail.
 
 A network that scores no better than these has learned nothing about lungs. Each is a logistic regression on
-standardised pixels, fitted on the training images and judged on the test images, like the network.
+standardised pixels, fitted on the training images and evaluated on the test images, like the network.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def thumbnail_pixels(images: NDArray[np.uint8]) -> NDArray[np.float64]:
 
 
 def shortcut_scores(
-    training: NDArray[np.float64], truth: NDArray[np.bool_], judged: NDArray[np.float64], *, seed: int = 0
+    training: NDArray[np.float64], truth: NDArray[np.bool_], evaluated: NDArray[np.float64], *, seed: int = 0
 ) -> NDArray[np.float64]:
-    """Scores (n,) of `judged` pixels by a logistic regression on the training pixels (at most 4000 images, drawn)."""
+    """Scores (n,) of `evaluated` pixels by a logistic regression on the training pixels, at most 4000 drawn ones."""
     chosen = np.random.default_rng(seed).permutation(len(training))[:_MOST_IMAGES]
     mean, spread = training[chosen].mean(0), training[chosen].std(0) + 1e-6
     weights = fit_logistic((training[chosen] - mean) / spread, truth[chosen], ridge=_RIDGE)
-    return sigmoid(((judged - mean) / spread) @ weights[:-1] + weights[-1])
+    return sigmoid(((evaluated - mean) / spread) @ weights[:-1] + weights[-1])

@@ -25,9 +25,14 @@ _WEIGHTED: Final = frozenset({"conv", "depthwise", "dense"})
 class Layer:
     """One step: the operation, then batch normalisation if asked for, then the activation.
 
-    channels    the channel set of the output of a conv or dense layer; all others keep their input's set
-    kernel      side of a conv's or max_pool's window, in pixels
-    rate        share of values a dropout drops while training
+    Attributes
+    ----------
+    channels
+        The channel set of the output of a conv or dense layer; all others keep their input's set.
+    kernel
+        Side of a conv's or max_pool's window, in pixels.
+    rate
+        Share of values a dropout drops while training.
     """
 
     name: str
@@ -66,11 +71,19 @@ class Axis:
 class Specification:
     """Layers in an order in which each comes after its inputs; the first inputs are named `INPUT`.
 
-    channels    number of channels of each channel set, each at least 1
-    outputs     layer by role: "logits" (for training), "scores", and for class-map networks "class_maps", "features"
-    epsilon     of the batch normalisations
+    Attributes
+    ----------
+    channels
+        Number of channels of each channel set, each at least 1.
+    outputs
+        Layer by role: "logits" (for training), "scores", and for class-map networks "class_maps", "features".
+    epsilon
+        Of the batch normalisations.
 
-    Raises ValueError at birth if layers and channel sets do not fit together.
+    Raises
+    ------
+    ValueError
+        At birth if layers and channel sets do not fit together.
     """
 
     name: str

@@ -1,25 +1,25 @@
-"""Training, validation and test images, never with one patient on two sides."""
+"""Training, validation and test images. No patient is in two parts."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.adaptation.layouts import Row
-from fieldray.adaptation.recipe import LabelRule, Source, Split
+from fieldray.adaptation.recipe_data import LabelRule, Source, Split
 from fieldray.errors import UsageProblem
-from fieldray.reasons import reason
+from fieldray.reasons import Reason, reason
 
 PARTS: Final = ("training", "validation", "test")
 
 
 def targets_of(rows: Sequence[Row], labels: Sequence[LabelRule]) -> NDArray[np.float32]:
-    """(rows, labels): 1, 0, or nan where a row tells nothing about a label."""
+    """(rows, labels): 1, 0, or nan where a row says nothing about a label."""
     return np.array([[_target(row, label) for label in labels] for row in rows], np.float32).reshape(-1, len(labels))
 
 
@@ -39,23 +39,39 @@ def _target(row: Row, label: LabelRule) -> float:
 def split_rows(rows: Sequence[Row], split: Split, sources: Sequence[Source]) -> list[str]:
     """The part of each row: "training", "validation", "test", or "none" for what is left out.
 
-    Images of a source that is not judged are left out where they are not for training. Raises UsageProblem: data_leak
-    when a patient would be on two sides, data_split for values without a meaning.
+    Images of a source that is not evaluated are left out where they are not for training.
+
+    Raises UsageProblem: data_leak when a patient would be on two sides, data_split for values without a meaning.
     """
-    if split.by == "random":
-        parts = _by_random(rows, split)
-    else:
-        parts = _by_column(rows, sources) if split.by == "column" else _by_fold(rows, split)
+    parts = parts_of(rows, split, sources)
     refuse_leak(rows, parts)
-    training_only = {source.name for source in sources if not source.judged}
+    return evaluated_parts(rows, parts, sources)
+
+
+def evaluated_parts(rows: Sequence[Row], parts: Sequence[str], sources: Sequence[Source]) -> list[str]:
+    """The parts without images for validation and test from sources that are for training only."""
+    training_only = {source.name for source in sources if not source.evaluated}
     return [
         "none" if row.source in training_only and part != "training" else part
         for row, part in zip(rows, parts, strict=True)
     ]
 
 
+def parts_of(rows: Sequence[Row], split: Split, sources: Sequence[Source]) -> list[str]:
+    """The part of each row before anybody looks for patients in two parts. Raises UsageProblem (data_split)."""
+    if split.by == "random":
+        return _by_random(rows, split)
+    return _by_column(rows, sources) if split.by == "column" else _by_fold(rows, split)
+
+
 def check_classes(parts: Sequence[str], targets: NDArray[np.float32], labels: Sequence[LabelRule]) -> None:
-    """Raises UsageProblem `data_class_empty` where a label has no positive or no negative image in a part.
+    """Raises UsageProblem, the first of what `empty_classes` finds."""
+    for found in empty_classes(parts, targets, labels):
+        raise UsageProblem(found)
+
+
+def empty_classes(parts: Sequence[str], targets: NDArray[np.float32], labels: Sequence[LabelRule]) -> Iterator[Reason]:
+    """A data_class_empty for each label that has no positive or no negative image in a part.
 
     An auxiliary label is needed in training only.
     """
@@ -66,7 +82,7 @@ def check_classes(parts: Sequence[str], targets: NDArray[np.float32], labels: Se
                 continue
             for value, words in ((1, "positive"), (0, "negative")):
                 if not (members[:, column] == value).any():
-                    raise UsageProblem(reason("data_class_empty", label=label.code, kind=words, part=part))
+                    yield reason("data_class_empty", label=label.code, kind=words, part=part)
 
 
 def _by_column(rows: Sequence[Row], sources: Sequence[Source]) -> list[str]:
@@ -90,7 +106,7 @@ def _by_fold(rows: Sequence[Row], split: Split) -> list[str]:
 
 
 def _by_random(rows: Sequence[Row], split: Split) -> list[str]:
-    """Each patient by a number of their own, so that one who is added or removed moves nobody else."""
+    """Each patient by a number of their own: adding or removing one moves nobody else."""
 
     def part(row: Row) -> str:
         share = _share_of(row.person, seed=split.seed)
@@ -102,23 +118,28 @@ def _by_random(rows: Sequence[Row], split: Split) -> list[str]:
 
 
 def _share_of(patient: str, *, seed: int) -> float:
-    """A number in 0..1 that this patient always has with this seed, as even as chance over many patients."""
+    """A number in 0..1 that depends on patient and seed alone, uniformly distributed over patients."""
     return int.from_bytes(hashlib.sha256(f"{seed} {patient}".encode()).digest()[:8], "big") / 2**64
 
 
 def refuse_leak(rows: Sequence[Row], parts: Sequence[str]) -> None:
-    """Raises UsageProblem `data_leak` where images of one patient are in two parts ("none" is no part)."""
+    """Raises UsageProblem, the first of what `leaks` finds."""
+    for found in leaks(rows, parts):
+        raise UsageProblem(found)
+
+
+def leaks(rows: Sequence[Row], parts: Sequence[str]) -> Iterator[Reason]:
+    """A data_leak for each patient with images in two parts ("none" is no part)."""
+    told = set[str]()
     seen: dict[str, tuple[str, Row]] = {}
     for row, part in zip(rows, parts, strict=True):
         if part == "none" or not row.patient:
             continue
         other, first = seen.setdefault(row.patient, (part, row))
-        if other != part:
-            raise UsageProblem(
-                reason(
-                    "data_leak", patient=row.patient, first=f"{first.origin} ({other})", second=f"{row.origin} ({part})"
-                )
-            )
+        if other != part and row.patient not in told:
+            told.add(row.patient)
+            sides = {"first": f"{first.origin} ({other})", "second": f"{row.origin} ({part})"}
+            yield reason("data_leak", patient=row.patient, **sides)
 
 
 def counts(parts: Sequence[str], targets: NDArray[np.float32], column: int) -> dict[str, dict[str, int]]:

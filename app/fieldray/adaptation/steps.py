@@ -12,15 +12,13 @@ from numpy.typing import NDArray
 
 from fieldray.adaptation.dataset import SPLIT, dataset_of, keep_split
 from fieldray.adaptation.engine import EngineSettings
-from fieldray.adaptation.file_digests import content_digest
 from fieldray.adaptation.files import write_atomically
+from fieldray.adaptation.image_set import content_digest
 from fieldray.adaptation.networks import NETWORKS
-from fieldray.adaptation.onnx_weights import onnx_weights
-from fieldray.adaptation.pack_weights import pack_channels, pack_weights
-from fieldray.adaptation.published import imagenet_weights
 from fieldray.adaptation.recipe import NAMED_WEIGHTS, NetworkChoice, Recipe
 from fieldray.adaptation.run import Run, Step
 from fieldray.adaptation.specification import Specification, multiply_adds, parameters, specification_from_json
+from fieldray.adaptation.starting_weights import imagenet_weights, onnx_weights, pack_channels, pack_weights
 from fieldray.adaptation.train import Samples, Schedule, train
 from fieldray.adaptation.weights import (
     Weights,
@@ -36,7 +34,7 @@ _STATISTICS_IMAGES: Final = 64
 
 
 def save_network(folder: Path, specification: Specification, weights: Weights) -> None:
-    """What a step that changes the network leaves. Raises StorageProblem."""
+    """Save the network that a step has changed. Raises StorageProblem."""
     save_weights(folder / "weights.npz", weights)
     write_atomically(folder / "specification.json", specification.to_json().encode())
 
@@ -124,7 +122,7 @@ def specification_of(recipe: Recipe) -> Specification:
 
 
 def _channels_of_pack(pack: Path, whole: Specification, choice: NetworkChoice) -> dict[str, int]:
-    """A network that starts from a pack's has its widths. Raises UsageProblem where the recipe asks for others."""
+    """The widths of the pack that the network starts from. Raises UsageProblem where the recipe asks for others."""
     if choice.width != 1 or choice.channels:
         detail = "cannot be chosen for a network that starts from a pack: it has the pack's"
         raise UsageProblem(reason("recipe_key", key="network.width", detail=detail))
@@ -134,8 +132,15 @@ def _channels_of_pack(pack: Path, whole: Specification, choice: NetworkChoice) -
 def starting_weights(recipe: Recipe, specification: Specification, *, images: NDArray[np.uint8]) -> Weights:
     """Initial weights, with those of another network copied in where name and shape are the same.
 
-    images    those that are trained on
-    Raises UsageProblem `weights_unfit` when nothing fits.
+    Parameters
+    ----------
+    images
+        Those that are trained on.
+
+    Raises
+    ------
+    UsageProblem
+        `weights_unfit` when nothing fits.
     """
     weights, source = initial_weights(specification, seed=recipe.training.seed), recipe.network.weights
     if source == "none":

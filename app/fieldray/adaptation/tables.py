@@ -1,20 +1,30 @@
-"""TOML tables as frozen dataclasses: every key known, every value of its type, or a message that names the key."""
+"""TOML tables as frozen dataclasses that describe themselves: each key's type, meaning, unit, range and default.
+
+A key is a field of a dataclass whose type carries a `Key`: `Annotated[int, Key("Passes over the images.", low=1)]`. The
+checks, the templates and the reference (`describe`) all come from there. Reading finds every problem of a document at
+once, each with its key and line.
+"""
 
 from __future__ import annotations
 
+import difflib
 import math
 import tomllib
 import types
 import typing
-from collections.abc import Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 
 T = TypeVar("T")
+Location = tuple[str | int, ...]
+"""Where a value stands in a document: the names of tables and keys, and numbers from 0 in lists."""
+
+_WRONG: Final = object()
 _NAMES: Final = {
     int: "a whole number",
     float: "a number",
@@ -24,83 +34,283 @@ _NAMES: Final = {
 }
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """The file's tables. Raises UsageProblem (recipe_unreadable)."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """What a recipe's key means.
+
+    Parameters
+    ----------
+    doc
+        One or two sentences.
+    unit
+        Of a number, for example "pixels".
+    low, high, above
+        Bounds of a number, or of each number of a list: `low` and `high` are allowed themselves, `above` is not.
+    example
+        The value that a template writes. Without one, the key is a comment there that shows its default.
+    check
+        Says what is wrong with a value of the right type; None where nothing is.
+    keys
+        The keys of a table whose class comes from another room and has no descriptions of its own.
+    """
+
+    doc: str = ""
+    unit: str = ""
+    low: float | None = None
+    high: float | None = None
+    above: float | None = None
+    example: Any = None
+    check: Callable[[Any], str | None] | None = None
+    keys: Mapping[str, Key] = field(default_factory=dict)
+
+    @property
+    def allowed(self) -> str:
+        """The range in words; empty where every value of the type is allowed."""
+        if self.low is not None and self.high is not None:
+            return f"{self.low:g}..{self.high:g}"
+        bounds = (("{:g} or more", self.low), ("above {:g}", self.above), ("at most {:g}", self.high))
+        return " and ".join(form.format(bound) for form, bound in bounds if bound is not None)
+
+    def problem(self, value: Any) -> str | None:
+        """What is wrong with a value of the right type; None where nothing is."""
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, int | float) and not self._holds(number):
+                return f"must be {self.allowed}, not {number}"
+        return self.check(value) if self.check else None
+
+    def _holds(self, number: float) -> bool:
+        return (
+            (self.low is None or number >= self.low)
+            and (self.high is None or number <= self.high)
+            and (self.above is None or number > self.above)
+        )
+
+
+class KeyProblems(ValueError):
+    """Keys of one table that do not fit each other: (key, what is wrong)."""
+
+    def __init__(self, *problems: tuple[str, str]) -> None:
+        super().__init__("; ".join(" ".join(problem) for problem in problems))
+        self.problems = problems
+
+
+def require(*rules: tuple[bool, str, str]) -> None:
+    """Raises KeyProblems with (key, text) of every rule (holds, key, text) that does not hold."""
+    broken = [(key, text) for holds, key, text in rules if not holds]
+    if broken:
+        raise KeyProblems(*broken)
+
+
+def require_ranges(table: Any) -> None:
+    """Raises KeyProblems where a value of a dataclass is out of its key's range."""
+    found = [(name, known.key.problem(getattr(table, name))) for name, known in keys_of(type(table)).items()]
+    if any(problem for _, problem in found):
+        raise KeyProblems(*[(name, problem) for name, problem in found if problem])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownKey:
+    """A key of a table: its type without the description, the description, and its default (MISSING: none)."""
+
+    kind: Any
+    key: Key
+    default: Any
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether a document has to have it."""
+        return self.default is MISSING
+
+
+def keys_of(table: Any, described: Mapping[str, Key] | None = None) -> dict[str, KnownKey]:
+    """The keys of a table, a dataclass, in their order. `described` describes those that do not do so themselves."""
+    hints = typing.get_type_hints(table, include_extras=True)
+    found = {}
+    for known in fields(table):
+        kind, keys = _described(hints[known.name])
+        keys = keys or [(described or {}).get(known.name, Key())]
+        found[known.name] = KnownKey(kind=kind, key=_merged(keys), default=_default(known))
+    return found
+
+
+def plain_type(kind: Any) -> Any:
+    """A type without its description."""
+    return _described(kind)[0]
+
+
+def read_toml(path: Path) -> tuple[dict[str, Any], str]:
+    """The file's tables and its text. Raises UsageProblem (recipe_unreadable)."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        return tomllib.loads(text), text
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
         raise UsageProblem(reason("recipe_unreadable", path=path, detail=problem)) from problem
 
 
-def parse(kind: type[T], table: object, *, where: str) -> T:
-    """A dataclass from a table; nested ones from nested tables, a union of dataclasses by the table's keys.
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong with one key of a document."""
 
-    where    the key of the table, for messages
-    Raises UsageProblem (recipe_key) naming the key: unknown, missing, of the wrong type, or out of its range.
+    location: Location
+    detail: str
+
+    @property
+    def key(self) -> str:
+        """The key as a person writes it, for example `data[2].path`."""
+        text = ""
+        for part in self.location:
+            text += f"[{part + 1}]" if isinstance(part, int) else f".{part}" if text else str(part)
+        return text or "recipe"
+
+
+def parse(kind: type[T], table: Mapping[str, Any]) -> T | list[Problem]:
+    """A dataclass from a table, or everything that is wrong with the table.
+
+    Nested dataclasses come from nested tables; of a union of dataclasses the one that has all of a table's keys.
     """
-    value: T = _value(kind, table, where)
-    return value
+    problems: list[Problem] = []
+    value = _Reading(problems).value(kind, table, (), Key())
+    return problems or typing.cast("T", value)
 
 
-def _value(kind: Any, value: object, where: str) -> Any:
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin in (typing.Union, types.UnionType):
-        return _one_of(arguments, value, where)
-    if origin is typing.Literal:
-        if value not in arguments:
-            raise _problem(where, f"must be one of {', '.join(map(str, arguments))}, not {value}")
-        return value
-    if origin is tuple:
+def line_of(text: str, location: Location) -> int:
+    """The line, from 1, on which the value or the nearest table around it begins; 1 for the document as a whole."""
+    lines = _lines_of(text)
+    while location and location not in lines:
+        location = location[:-1]
+    return lines.get(location, 1)
+
+
+class _Reading:
+    """Reads values and keeps what is wrong with them."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        self._problems = problems
+
+    def value(self, kind: Any, value: object, at: Location, key: Key) -> Any:
+        """The value of its type, or _WRONG with a problem kept."""
+        kind, own = _described(kind)
+        key = _merged([key, *own]) if own else key
+        read = self._of_type(kind, value, at, key)
+        if read is not _WRONG and read is not None and (detail := key.problem(read)):
+            return self._wrong(at, detail)
+        return read
+
+    def _of_type(self, kind: Any, value: object, at: Location, key: Key) -> Any:
+        origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+        if origin in (typing.Union, types.UnionType):
+            return self.value(_nearest(arguments, value), value, at, Key(keys=key.keys))
+        if origin is typing.Literal:
+            allowed = ", ".join(map(str, arguments))
+            return value if value in arguments else self._wrong(at, f"must be one of {allowed}, not {value}")
+        if origin is tuple:
+            return self._tuple(arguments, value, at)
+        if origin in (dict, Mapping):
+            if not isinstance(value, Mapping):
+                return self._wrong(at, f"must be a table of keys, not {value}")
+            items = {name: self.value(arguments[1], item, (*at, name), Key()) for name, item in value.items()}
+            return _WRONG if any(item is _WRONG for item in items.values()) else items
+        return self._table(kind, value, at, key.keys) if is_dataclass(kind) else self._plain(kind, value, at)
+
+    def _tuple(self, kinds: tuple[Any, ...], value: object, at: Location) -> Any:
         if not isinstance(value, list):
-            raise _problem(where, "must be a list in [brackets]")
-        return tuple(_value(arguments[0], item, f"{where}[{index}]") for index, item in enumerate(value, start=1))
-    if origin in (dict, Mapping):
-        entries = _table(value, where).items()
-        return {key: _value(arguments[1], item, f"{where}.{key}") for key, item in entries}
-    return _dataclass(kind, _table(value, where), where) if is_dataclass(kind) else _plain(kind, value, where)
+            return self._wrong(at, f"must be a list in [brackets], not {value}")
+        if Ellipsis not in kinds and len(value) != len(kinds):
+            return self._wrong(at, f"must be a list of {len(kinds)}, not of {len(value)}")
+        items = tuple(
+            self.value(kinds[0] if Ellipsis in kinds else kinds[index], item, (*at, index), Key())
+            for index, item in enumerate(value)
+        )
+        return _WRONG if any(item is _WRONG for item in items) else items
+
+    def _plain(self, kind: type, value: object, at: Location) -> Any:
+        if kind is float and isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value):
+            return float(value)
+        if kind is Path and isinstance(value, str):
+            return Path(value)
+        if type(value) is not kind:
+            return self._wrong(at, f"must be {_NAMES.get(kind, kind.__name__)}, not {value}")
+        return value
+
+    def _table(self, kind: Any, value: object, at: Location, described: Mapping[str, Key]) -> Any:
+        if not isinstance(value, Mapping):
+            return self._wrong(at, f"must be a table of keys, not {value}")
+        known, before = keys_of(kind, described), len(self._problems)
+        for name in value:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f" (is {near[0]} meant?)" if near else ""
+                self._wrong((*at, name), f"is not known{hint}; there are {', '.join(known)}")
+        for name in known:
+            if known[name].is_needed and name not in value:
+                self._wrong((*at, name), "is missing")
+        read = {
+            name: self.value(known[name].kind, item, (*at, name), known[name].key)
+            for name, item in value.items()
+            if name in known
+        }
+        return _WRONG if len(self._problems) > before else self._made(kind, read, at)
+
+    def _made(self, kind: Any, values: Mapping[str, Any], at: Location) -> Any:
+        try:
+            return kind(**values)
+        except KeyProblems as found:
+            for name, detail in found.problems:
+                self._wrong((*at, name) if name else at, detail)
+        except ValueError as problem:
+            self._wrong(at, str(problem))
+        return _WRONG
+
+    def _wrong(self, at: Location, detail: str) -> Any:
+        self._problems.append(Problem(at, detail))
+        return _WRONG
 
 
-def _plain(kind: type, value: object, where: str) -> object:
-    if kind is float and isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value):
-        return float(value)
-    if kind is Path and isinstance(value, str):
-        return Path(value)
-    if type(value) is not kind:
-        raise _problem(where, f"must be {_NAMES.get(kind, kind.__name__)}, not {value}")
-    return value
-
-
-def _one_of(kinds: tuple[Any, ...], value: object, where: str) -> Any:
-    """The first of the kinds that has all the table's keys, so the message speaks of the nearest one."""
+def _nearest(kinds: tuple[Any, ...], value: object) -> Any:
+    """Of a union, the first that has all the table's keys, so that messages speak of the nearest one."""
     chosen = [kind for kind in kinds if kind is not types.NoneType]
     if isinstance(value, Mapping):
         tables = [kind for kind in chosen if is_dataclass(kind)]
-        fitting = [kind for kind in tables if set(value) <= {field.name for field in fields(kind)}]
-        chosen = sorted(fitting or tables, key=lambda kind: len(fields(kind)))
-    return _value(chosen[0], value, where)
+        fitting = [kind for kind in tables if set(value) <= {known.name for known in fields(kind)}]
+        chosen = sorted(fitting or tables, key=lambda kind: len(fields(kind))) or chosen
+    return chosen[0]
 
 
-def _dataclass(kind: Any, table: Mapping[str, object], where: str) -> Any:
-    hints = typing.get_type_hints(kind)
-    known = {field.name: field for field in fields(kind)}
-    for key in table:
-        if key not in known:
-            raise _problem(f"{where}.{key}", f"is not known; there are {', '.join(known)}")
-    for name, field in known.items():
-        if name not in table and field.default is MISSING and field.default_factory is MISSING:
-            raise _problem(f"{where}.{name}", "is missing")
-    values = {key: _value(hints[key], value, f"{where}.{key}") for key, value in table.items()}
-    try:
-        return kind(**values)
-    except ValueError as problem:
-        raise _problem(where, str(problem)) from problem
+def _described(kind: Any) -> tuple[Any, list[Key]]:
+    if typing.get_origin(kind) is not Annotated:
+        return kind, []
+    return typing.get_args(kind)[0], [item for item in kind.__metadata__ if isinstance(item, Key)]
 
 
-def _table(value: object, where: str) -> Mapping[str, object]:
-    if not isinstance(value, Mapping):
-        raise _problem(where, f"must be a table of keys, not {value}")
-    return value
+def _merged(keys: list[Key]) -> Key:
+    """One description from those of an alias and of the field that uses it; the later one counts."""
+    merged = {}
+    for known in fields(Key):
+        given = [getattr(key, known.name) for key in keys if getattr(key, known.name) not in (None, "", {})]
+        merged[known.name] = given[-1] if given else getattr(Key(), known.name)
+    return Key(**merged)
 
 
-def _problem(where: str, detail: str) -> UsageProblem:
-    return UsageProblem(reason("recipe_key", key=where, detail=detail))
+def _default(known: Field[Any]) -> Any:
+    return known.default_factory() if known.default_factory is not MISSING else known.default
+
+
+def _lines_of(text: str) -> dict[Location, int]:
+    """The line on which each value of a document begins, found by reading it line by line until it reads."""
+    lines, known, start = text.splitlines(keepends=True), dict[Location, int](), 1
+    for number in range(1, len(lines) + 1):
+        try:
+            document = tomllib.loads("".join(lines[:number]))
+        except tomllib.TOMLDecodeError:
+            continue  # within a value of several lines
+        for location in _locations(document, ()):
+            known.setdefault(location, start)
+        start = number + 1
+    return known
+
+
+def _locations(value: object, at: Location) -> Iterator[Location]:
+    items: Any = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    for name, item in items:
+        yield (*at, name)
+        yield from _locations(item, (*at, name))

@@ -1,7 +1,10 @@
 """Training: epochs of balanced draws, a cosine rate, a running mean of the weights, a checkpoint after each epoch.
 
-Everything random comes from (seed, epoch), so a training that was killed resumes exactly as it would have gone on. Only
-the very same training resumes: anything that goes into it, changed, begins it again.
+All randomness depends on (seed, epoch), so a training that was killed resumes exactly. Only the same training resumes:
+if anything that it depends on has changed, it starts again.
+
+Sources are drawn in given shares, and within each source its classes equally often. Otherwise the network learns to
+recognise the source (its letters, collimation, grey levels) instead of the finding.
 """
 
 from __future__ import annotations
@@ -19,13 +22,42 @@ from numpy.typing import NDArray
 from fieldray.adaptation.augmentation import Augmentation, augment
 from fieldray.adaptation.checkpoint import CHECKPOINT, Checkpoint, Kept
 from fieldray.adaptation.digest import digest
-from fieldray.adaptation.drawing import balanced_draw
 from fieldray.adaptation.engine import Engine, EngineName, EngineSettings, open_engine
 from fieldray.adaptation.metrics import auc
 from fieldray.adaptation.specification import Specification
 from fieldray.adaptation.weights import Weights
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
+
+
+def balanced_draw(
+    sources: Sequence[str],
+    classes: Sequence[str],
+    *,
+    count: int,
+    shares: Mapping[str, float],
+    generator: np.random.Generator,
+) -> NDArray[np.int64]:
+    """`count` indices in random order; small groups repeat, but nothing repeats before its whole group was drawn.
+
+    A source that `shares` does not name counts 1. Raises ValueError without images.
+    """
+    groups: dict[tuple[str, str], list[int]] = {}
+    for index, key in enumerate(zip(sources, classes, strict=True)):
+        groups.setdefault(key, []).append(index)
+    if not groups:
+        raise ValueError("there are no images to draw from")
+    names = sorted({source for source, _ in groups})
+    weight = {name: shares.get(name, 1.0) / sum(1 for source, _ in groups if source == name) for name in names}
+    total = sum(weight[source] for source, _ in groups)
+    drawn = [_repeated(groups[key], round(count * weight[key[0]] / total), generator) for key in sorted(groups)]
+    return generator.permutation(np.concatenate(drawn))
+
+
+def _repeated(members: list[int], count: int, generator: np.random.Generator) -> NDArray[np.int64]:
+    rounds = [generator.permutation(members) for _ in range(-(-count // len(members)))]
+    return np.concatenate(rounds)[:count] if rounds else np.zeros(0, np.int64)
+
 
 _PREDICT_BATCH: Final = 64
 
@@ -61,8 +93,12 @@ def _class_of(targets: NDArray[np.float32]) -> str:
 class Schedule:
     """How long and how fast.
 
-    images_per_epoch    0: as many as there are; average_epochs: span of the running mean of the weights, 0 for none
-    shares              how often each source is drawn, 1 where not named
+    Attributes
+    ----------
+    images_per_epoch
+        0: as many as there are; average_epochs: span of the running mean of the weights, 0 for none.
+    shares
+        How often each source is drawn, 1 where not named.
     """
 
     epochs: int

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,6 +39,13 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         action = actions.add_parser(name, help=text)
         action.add_argument("recipe", type=Path, metavar="RECIPE", help="the recipe, a TOML file")
         action.set_defaults(command=run_adapt, step=name)
+    check = actions.add_parser("check", help="list everything that is wrong with a recipe and its data")
+    check.add_argument("recipe", type=Path, metavar="RECIPE", help="the recipe, a TOML file")
+    check.set_defaults(command=run_check)
+    new = actions.add_parser("new", help="write a commented recipe to begin with")
+    new.add_argument("kind", metavar="KIND", help="what the recipe makes, for example classifier")
+    new.add_argument("recipe", type=Path, nargs="?", metavar="RECIPE", help="the file to write (default: KIND.toml)")
+    new.set_defaults(command=run_new)
     full = actions.add_parser(
         "full-width", help="a ResNet50 of full width with drawn weights, to time against a pack's"
     )
@@ -51,26 +59,55 @@ def run_adapt(options: argparse.Namespace, console: Console) -> int:
     """Perform the recipe's steps up to the one asked for; the exit code. Raises UsageProblem, PackProblem."""
     # Read when numpy loads: its products here are small, and threads for them cost more than they save.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    try:
+    with _toolchain(console):
         from fieldray.adaptation.command import adapt
-    except ModuleNotFoundError as error:
-        raise UsageProblem(reason("adapt_not_installed", name=error.name)) from error
-    bar = Bar(console)
-    try:
-        adapt(options.step, options.recipe, say=console.say, progress=bar)
-    except ModuleNotFoundError as error:
-        raise UsageProblem(reason("adapt_not_installed", name=error.name)) from error
+
+        adapt(options.step, options.recipe, say=console.say, progress=Bar(console))
     return 0
+
+
+def run_check(options: argparse.Namespace, console: Console) -> int:
+    """List what is wrong with a recipe; the exit code. Raises UsageProblem."""
+    with _toolchain(console):
+        from fieldray.adaptation.command import check
+
+        check(options.recipe)
+    console.say(f"{options.recipe}: no problems found")
+    return 0
+
+
+def run_new(options: argparse.Namespace, console: Console) -> int:
+    """Write a recipe to begin with; the exit code. Raises UsageProblem, StorageProblem."""
+    with _toolchain(console):
+        from fieldray.adaptation.command import new
+
+        for path in new(options.kind, options.recipe or Path(f"{options.kind}.toml")):
+            console.say(f"Written: {path}")
+    return 0
+
+
+@contextlib.contextmanager
+def _toolchain(console: Console) -> Iterator[None]:
+    """What the toolchain raises as it is to be shown: a missing module by its name, all problems of a recipe.
+
+    Raises UsageProblem.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise UsageProblem(reason("adapt_not_installed", name=error.name)) from error
+    except UsageProblem as problem:
+        for line in getattr(problem, "lines", ()):
+            console.say(line)
+        raise
 
 
 def run_full_width(options: argparse.Namespace, console: Console) -> int:
     """Write the files; the exit code. Raises UsageProblem, StorageProblem."""
-    try:
+    with _toolchain(console):
         from fieldray.adaptation.full_width import write_full_width
 
         paths = write_full_width(options.folder, size=options.size, has_int8=options.int8)
-    except ModuleNotFoundError as error:
-        raise UsageProblem(reason("adapt_not_installed", name=error.name)) from error
     for path in paths:
         console.say(f"Written: {path}")
     return 0

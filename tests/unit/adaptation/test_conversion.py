@@ -7,8 +7,7 @@ import pytest
 
 from fieldray.adaptation.answers import answer
 from fieldray.adaptation.networks import mobilenet, resnet50
-from fieldray.adaptation.quantise import quantise, to_float_file
-from fieldray.adaptation.rounding import correct_rounding
+from fieldray.adaptation.quantise import correct_rounding, quantise, to_float_file
 from fieldray.adaptation.weights import initial_weights
 from fieldray.domain.model import InputSpec
 
@@ -27,7 +26,7 @@ def _weights() -> dict[str, np.ndarray]:
 
 
 def test_int8_and_float_files_say_the_same() -> None:
-    from fieldray.adaptation.keras_network import build_network, set_weights
+    from fieldray.adaptation.keras_engine import build_network, set_weights
 
     weights, images = _weights(), np.random.default_rng(1).integers(0, 256, (12, 32, 48, 1), np.uint8)
     images[::2] //= 3
@@ -77,8 +76,8 @@ def _rounded(key: str, weights: dict[str, np.ndarray]) -> np.ndarray:
 def test_published_weights_find_their_place() -> None:
     import keras
 
-    from fieldray.adaptation.keras_network import build_network, set_weights
-    from fieldray.adaptation.published import translate
+    from fieldray.adaptation.keras_engine import build_network, set_weights
+    from fieldray.adaptation.starting_weights import translate
     from fieldray.adaptation.weights import copy_matching
 
     published = keras.applications.MobileNet(alpha=0.25, input_shape=(32, 32, 3), weights=None, include_top=False)

@@ -1,4 +1,4 @@
-"""A small cross-validation: every judged image gets a score from a network that saw none of its patient's images."""
+"""A small cross-validation: every evaluated image gets a score from a network that saw none of its patient's images."""
 
 from __future__ import annotations
 

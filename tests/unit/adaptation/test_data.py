@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fieldray.adaptation.file_digests import CACHE, content_digest, read_rows
-from fieldray.adaptation.image_set import read_images
+from fieldray.adaptation.image_set import CACHE, content_digest, read_images, read_rows
 from fieldray.adaptation.layouts import Row, read_source
-from fieldray.adaptation.recipe import LabelRule, Source, Split, read_recipe
+from fieldray.adaptation.recipe import read_recipe
+from fieldray.adaptation.recipe_data import LabelRule, Source, Split
 from fieldray.adaptation.split import check_classes, split_rows, targets_of
 from fieldray.domain.model import InputSpec
 from fieldray.errors import UsageProblem
@@ -150,9 +150,9 @@ def test_a_random_split_has_about_its_shares_and_nobody_moves_when_another_is_ad
     assert {part for part, before in zip(larger, parts, strict=True) if before == "test"} == {"test"}
 
 
-def test_images_of_a_source_that_is_not_judged_are_for_training_only() -> None:
+def test_images_of_a_source_that_is_not_evaluated_are_for_training_only() -> None:
     rows = [_row(number, fold=str(number)) for number in range(4)]
-    source = Source(name="set", layout="csv", path=Path("set.csv"), judged=False)
+    source = Source(name="set", layout="csv", path=Path("set.csv"), evaluated=False)
     parts = split_rows(rows, Split(by="fold", validation_folds=(1,), test_folds=(0,)), [source])
     assert parts == ["none", "none", "training", "training"]
 
@@ -247,11 +247,12 @@ RECIPE = Path(__file__).parents[3] / "models" / "recipes" / "pneumonia-paediatri
     ("wrong", "sentence"),
     [
         (("epochs = ", "epoch = "), "training.epoch is not known"),
-        (("epochs = 6", ""), "training.epochs is missing"),
-        (("height = 160", "height = 4"), "input height and width must be 8..2048"),
+        (('id = "pneumonia-paediatric"', ""), "pack.id is missing"),
+        (("height = 160", "height = 4"), "input.height must be 8..2048, not 4"),
         (('layout = "index"', 'layout = "excel"'), "layout must be one of index, csv, folders, chexpert, nih"),
         (("width = 0.5", 'width = "half"'), "network.width must be a number"),
-        (('uk = "Пневмонія"', ""), "needs positive classes and a meaning in en and uk"),
+        (('en = "Pneumonia"', ""), "labels[1].meaning needs the language en"),
+        (('uk = "Пневмонія"', 'ukrainisch = "Пневмонія"'), "must have language tags"),
         (("[input]", "[input"), "cannot be read"),
     ],
 )

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fieldray.adaptation.equalise import equalise
-from fieldray.adaptation.keras_network import build_network, set_weights
+from fieldray.adaptation.keras_engine import build_network, set_weights
 from fieldray.adaptation.networks import NETWORKS
+from fieldray.adaptation.quantise import equalise
 from fieldray.adaptation.specification import Specification, weight_shapes
 from fieldray.adaptation.weights import Weights, initial_weights
 

@@ -16,6 +16,7 @@ from fieldray.adaptation.recipe import Point
 from fieldray.adaptation.shortcuts import border_pixels, shortcut_scores, thumbnail_pixels
 
 TITLES = {"en": "Balanced", "uk": "Збалансована"}
+MEASURED_ON = {"en": "{images} images of {patients} patients"}
 
 
 def _rows(count: int, **facts: object) -> list[Row]:
@@ -35,7 +36,7 @@ def _evaluated(seed: int, *, count: int = 400, **facts: object) -> Evaluated:
 def test_points_come_from_validation_and_figures_from_test() -> None:
     validation, test = _evaluated(1), _evaluated(2)
     wanted = Point(name="high", titles=TITLES, rule="sensitivity", sensitivity=0.97, band_catches=0.99, band_clears=0.9)
-    point = choose_point(wanted, label="x", validation=validation, test=test)
+    point = choose_point(wanted, label="x", validation=validation, test=test, measured_on=MEASURED_ON)
     caught = (validation.scores[validation.truth] >= point.threshold).mean()
     assert 0.97 <= caught < 0.98  # the highest threshold that catches enough, of 200: 194
     assert (validation.scores[validation.truth] < point.unsure_low).mean() <= 0.01
@@ -47,14 +48,14 @@ def test_points_come_from_validation_and_figures_from_test() -> None:
     assert found["auc"]["value"] == pytest.approx(auc(test.scores, test.truth)) and found["patients"] == 400
 
 
-def test_unknown_answers_are_not_judged() -> None:
-    judged = known(np.array([0.1, 0.9, 0.5]), np.array([0, 1, np.nan], np.float32), _rows(3))
-    assert judged.truth.tolist() == [False, True] and judged.patients == ["p0", "p1"]
+def test_unknown_answers_are_not_evaluated() -> None:
+    evaluated = known(np.array([0.1, 0.9, 0.5]), np.array([0, 1, np.nan], np.float32), _rows(3))
+    assert evaluated.truth.tolist() == [False, True] and evaluated.patients == ["p0", "p1"]
 
 
 def test_groups_need_ten_images_of_each_class() -> None:
-    judged = _evaluated(3, count=40, view="PA", sex="F", age_years=30.0)
-    assert set(by_group(judged)) == {"view", "sex", "age", "source"} and set(by_group(judged)["age"]) == {"18-39"}
+    evaluated = _evaluated(3, count=40, view="PA", sex="F", age_years=30.0)
+    assert set(by_group(evaluated)) == {"view", "sex", "age", "source"} and set(by_group(evaluated)["age"]) == {"18-39"}
     assert by_group(_evaluated(3, count=18, view="PA")) == {}
 
 
@@ -66,7 +67,7 @@ def test_float_and_int8_are_compared_image_by_image() -> None:
     assert found["auc_float"] == pytest.approx(found["auc_int8"], abs=1e-3)
 
 
-def test_the_gate_keeps_its_own_and_refuses_strangers() -> None:
+def test_the_gate_keeps_its_own_and_refuses_ood_rows() -> None:
     generator = np.random.default_rng(5)
     mixing = generator.normal(size=(8, 20))
     images = (generator.normal(size=(900, 8)) @ mixing + 3).astype(np.float32)

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from fieldray.adaptation.files import publish, require_publishable
-from fieldray.adaptation.page import page
+from fieldray.adaptation.page import Report, page
 from fieldray.errors import UsageProblem
 
 CONTENT = {
     "comparison.json": b'{\n "pack": "tiny 1.0.0"}\n',
     "results.json": b'{\n "study": "quick"}\n',
-    "report.html": page("A study", []),
+    "report.html": page(Report(title="A study", sections=[])),
     "net.tflite": b"\0\0\0\0TFL3",
 }
 

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from fieldray.adaptation.checkpoint import Checkpoint, Kept
-from fieldray.adaptation.distil import taught
 from fieldray.adaptation.engine import EngineSettings, open_engine
-from fieldray.adaptation.fit import Effort, Labelled, fit
+from fieldray.adaptation.fit import Effort, Labelled, fit, taught
 from fieldray.adaptation.networks import vgg16
 from fieldray.adaptation.weights import initial_weights
 

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fieldray.adaptation.answers import Answers
-from fieldray.adaptation.head import PENALTY_SHARE, refit_head
+from fieldray.adaptation.quantise import PENALTY_SHARE, refit_head
 from fieldray.adaptation.weights import Weights
 
 RNG = np.random.default_rng(0)

@@ -10,7 +10,7 @@ import pytest
 
 from fake_compilers import LOG, fake_compiler
 from fieldray.adaptation.augmentation import Augmentation
-from fieldray.adaptation.edgetpu_steps import compile_step, edgetpu_file, placement_step
+from fieldray.adaptation.compile import compile_step, edgetpu_file, placement_step
 from fieldray.adaptation.engine import EngineSettings
 from fieldray.adaptation.fit import Effort
 from fieldray.adaptation.networks import resnet50

@@ -89,7 +89,7 @@ def test_channels_to_keep_must_exist(indices: list[int]) -> None:
 )
 def test_removing_dead_channels_changes_nothing(network: Specification) -> None:
     """A channel that is always zero carries nothing: the network without it gives the same outputs."""
-    from fieldray.adaptation.keras_network import build_network, get_weights, set_weights
+    from fieldray.adaptation.keras_engine import build_network, get_weights, set_weights
 
     weights, generator = initial_weights(network, seed=3), np.random.default_rng(4)
     keep = {name: np.arange(count)[::2] for name, count in network.channels.items() if name != "labels"}
@@ -115,7 +115,7 @@ def test_removing_dead_channels_changes_nothing(network: Specification) -> None:
 
 @pytest.mark.adapt
 def test_the_map_is_the_evidence_and_labels_can_be_dropped() -> None:
-    from fieldray.adaptation.keras_network import build_network, set_weights
+    from fieldray.adaptation.keras_engine import build_network, set_weights
 
     network = resnet50(height=64, width=64, labels=3, blocks=(1, 1)).scaled(0.25)
     weights, images = initial_weights(network, seed=1), np.random.default_rng(0).random((2, 64, 64, 1), np.float32)

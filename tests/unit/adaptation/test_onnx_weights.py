@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fieldray.adaptation.keras_network import build_network, set_weights
+from fieldray.adaptation.keras_engine import build_network, set_weights
 from fieldray.adaptation.networks import resnet50
-from fieldray.adaptation.onnx_weights import onnx_weights
 from fieldray.adaptation.recipe import NetworkChoice, Recipe, read_recipe
 from fieldray.adaptation.specification import Layer, Specification, weight_shapes
+from fieldray.adaptation.starting_weights import onnx_weights
 from fieldray.adaptation.steps import specification_of, starting_weights
 from fieldray.adaptation.weights import initial_weights
 from fieldray.errors import UsageProblem

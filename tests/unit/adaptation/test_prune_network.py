@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fieldray.adaptation.engine import EngineSettings
 from fieldray.adaptation.fit import Effort, Labelled, fit, quality
-from fieldray.adaptation.keras_network import build_network, set_weights
+from fieldray.adaptation.keras_engine import build_network, set_weights
 from fieldray.adaptation.networks import mobilenet, vgg16
 from fieldray.adaptation.prune.scale import restore_scale
 from fieldray.adaptation.prune.statistics import zero_shares

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from fieldray.adaptation.networks import resnet50, vgg16
-from fieldray.adaptation.prune.baselines import one_shot
-from fieldray.adaptation.prune.selection import Cut, select
+from fieldray.adaptation.prune.selection import Cut, one_shot, select
 from fieldray.adaptation.prune.statistics import rectified_layers, weight_sizes
 from fieldray.adaptation.weights import initial_weights, keep_channels
 

@@ -68,8 +68,10 @@ def test_from_images_to_a_pack(tmp_path: Path) -> None:
 def _check_report(report: str) -> None:
     # training curves; pruning; ROC, calibration and scores; class maps
     assert report.count("<svg") == 4
-    headings = ("Training", "Time per iteration", "Pruning", "Class maps of pneumonia", "Refusal gate")
+    headings = ("Training", "Time per iteration", "Pruning", "Class maps", "Out-of-distribution gate", "Recipe")
     assert all(f"<h2>{heading}" in report for heading in headings)
+    assert "running" not in report and "{&#39;" not in report and "{&#34;" not in report
+    assert "ood_gate_keeps = 0.99" in report and "<td>report" not in report  # the recipe as it was written
     for axis in ("times faster", "validation AUC", "1 - specificity", "share with the finding"):
         assert axis in report
     assert "http://" not in report.replace("http://www.w3.org", "").replace("http://purl", "")
@@ -109,7 +111,7 @@ def test_adults_are_cross_validated_from_the_pack_of_children(tmp_path: Path) ->
     run = tmp_path / "project" / "runs" / "adult-normal-abnormal-quick"
     found = json.loads((run / "cross" / "metrics.json").read_text())
     assert list(found) == ["abnormal"]
-    # of 64 images every second eight are of the clean part, the only one that is judged: 8 in each of two folds
+    # of 64 images every second eight are of the clean part, the only one that is evaluated: 8 in each of two folds
     assert found["abnormal"]["images"] == 16 and set(found["abnormal"]["stages"]) == {"trained", "int8"}
     assert set(found["abnormal"]["shortcuts"]) == {"border", "thumbnail"}
     with np.load(run / "cross" / "scores.npz") as arrays:

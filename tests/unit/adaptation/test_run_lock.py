@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.adaptation.run_lock import LOCK_NAME, locked
+from fieldray.adaptation.run import LOCK_NAME, locked
 from fieldray.errors import StorageProblem, UsageProblem
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from fieldray.adaptation.run_lock import locked
+from fieldray.adaptation.run import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.readline()

@@ -1,25 +1,26 @@
-"""Recipes as dataclasses: every wrong key is named."""
+"""Recipes as dataclasses that describe themselves: every wrong key is named, all at once, with its line."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import pytest
 
-from fieldray.adaptation.tables import parse, read_toml
+from fieldray.adaptation.recipe_file import Document, RecipeProblems
+from fieldray.adaptation.tables import Key, parse, read_toml, require, require_ranges
 from fieldray.errors import UsageProblem
 
 
 @dataclass(frozen=True)
 class Inner:
-    size: int
-    rate: float = 0.5
+    size: Annotated[int, Key(doc="Of it.", low=1)]
+    rate: Annotated[float, Key(above=0, high=2)] = 0.5
 
     def __post_init__(self) -> None:
-        if self.size < 1:
-            raise ValueError("size must be at least 1")
+        require_ranges(self)
+        require((self.size < 90 or self.rate < 1, "rate", "must be below 1 for a large size"))
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,13 @@ class Outer:
     several: tuple[Inner, ...] = ()
     either: Inner | Other | None = None
     limit: float | None = None
+    pair: tuple[int, int] | None = None
+
+
+def _problems(table: dict[str, object]) -> list[str]:
+    found = parse(Outer, table)
+    assert isinstance(found, list)
+    return [f"{problem.key} {problem.detail}" for problem in found]
 
 
 def test_a_table_becomes_a_dataclass() -> None:
@@ -43,30 +51,73 @@ def test_a_table_becomes_a_dataclass() -> None:
         "several": [{"size": 3}],
         "either": {"file": "x"},
         "limit": 4,
+        "pair": [1, 2],
     }
-    assert parse(Outer, table, where="recipe") == Outer(
-        "a", Inner(2, 1.0), several=(Inner(3),), either=Other(Path("x")), limit=4.0
+    assert parse(Outer, table) == Outer(
+        "a", Inner(2, 1.0), several=(Inner(3),), either=Other(Path("x")), limit=4.0, pair=(1, 2)
     )
 
 
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"kind": "a", "inner": {"size": 2, "colour": 1}}, "recipe.inner.colour is not known; there are size, rate"),
-        ({"kind": "a", "inner": {}}, "recipe.inner.size is missing"),
-        ({"kind": "c", "inner": {"size": 2}}, "recipe.kind must be one of a, b, not c"),
-        ({"kind": "a", "inner": {"size": "2"}}, "recipe.inner.size must be a whole number, not 2"),
-        ({"kind": "a", "inner": {"size": True}}, "recipe.inner.size must be a whole number, not True"),
-        ({"kind": "a", "inner": {"size": 0}}, "recipe.inner size must be at least 1"),
-        ({"kind": "a", "inner": 5}, "recipe.inner must be a table of keys"),
-        ({"kind": "a", "inner": {"size": 2}, "several": [{"size": 1}, {"size": 1.5}]}, r"recipe.several\[2\].size"),
-        ({"kind": "a", "inner": {"size": 2}, "either": {"file": 3}}, "recipe.either.file must be a path"),
-        ({"kind": "a", "inner": {"size": 2}, "limit": "x"}, "recipe.limit must be a number"),
+        (
+            {"kind": "a", "inner": {"size": 2, "rat": 1}},
+            "inner.rat is not known (is rate meant?); there are size, rate",
+        ),
+        ({"kind": "a", "inner": {}}, "inner.size is missing"),
+        ({"kind": "c", "inner": {"size": 2}}, "kind must be one of a, b, not c"),
+        ({"kind": "a", "inner": {"size": "2"}}, "inner.size must be a whole number, not 2"),
+        ({"kind": "a", "inner": {"size": True}}, "inner.size must be a whole number, not True"),
+        ({"kind": "a", "inner": {"size": 0}}, "inner.size must be 1 or more, not 0"),
+        ({"kind": "a", "inner": {"size": 1, "rate": 0}}, "inner.rate must be above 0 and at most 2, not 0.0"),
+        ({"kind": "a", "inner": {"size": 90, "rate": 1.5}}, "inner.rate must be below 1 for a large size"),
+        ({"kind": "a", "inner": 5}, "inner must be a table of keys, not 5"),
+        (
+            {"kind": "a", "inner": {"size": 2}, "several": [{"size": 1}, {"size": 1.5}]},
+            "several[2].size must be a whole number, not 1.5",
+        ),
+        ({"kind": "a", "inner": {"size": 2}, "either": {"file": 3}}, "either.file must be a path, not 3"),
+        ({"kind": "a", "inner": {"size": 2}, "limit": "x"}, "limit must be a number, not x"),
+        ({"kind": "a", "inner": {"size": 2}, "pair": [1]}, "pair must be a list of 2, not of 1"),
     ],
 )
 def test_what_is_wrong_is_named(table: dict[str, object], message: str) -> None:
-    with pytest.raises(UsageProblem, match=message):
-        parse(Outer, table, where="recipe")
+    assert _problems(table) == [message]
+
+
+def test_every_problem_is_named_at_once_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_text(
+        """# a comment
+kind = "c"
+limit = '''
+several = 5
+'''
+
+[inner]  # which lacks its size
+rate = 7.0
+
+[[several]]
+size = 1
+
+[[several]]
+size = [
+  1,
+]
+""",
+        encoding="utf-8",
+    )
+    with pytest.raises(RecipeProblems) as found:
+        Document.read(path).parsed(Outer)
+    assert found.value.lines == (
+        "line 2: kind must be one of a, b, not c",
+        "line 3: limit must be a number, not several = 5\\n",
+        "line 7: inner.size is missing",
+        "line 8: inner.rate must be above 0 and at most 2, not 7.0",
+        "line 14: several[2].size must be a whole number, not [1]",
+    )
+    assert "Problems: 5" in found.value.reason.text
 
 
 def test_a_file_that_is_no_toml_is_named(tmp_path: Path) -> None:

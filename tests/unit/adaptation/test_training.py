@@ -12,10 +12,9 @@ import pytest
 
 from fieldray.adaptation.augmentation import Augmentation, augment
 from fieldray.adaptation.checkpoint import CHECKPOINT
-from fieldray.adaptation.drawing import balanced_draw
 from fieldray.adaptation.engine import EngineSettings
 from fieldray.adaptation.networks import resnet50
-from fieldray.adaptation.train import Samples, Schedule, train
+from fieldray.adaptation.train import Samples, Schedule, balanced_draw, train
 from fieldray.adaptation.weights import initial_weights
 from fieldray.errors import StorageProblem, UsageProblem
 

@@ -19,11 +19,18 @@ from fieldray.adaptation.weights import Weights, keep_channels
 class ArrayTask:
     """Classification of images in memory; quality is accuracy.
 
-    calibration     number of training images that APoZ is measured on
-    timed_batch     images in a batch when inference is timed
-    batch_sizes     candidates of the profile; none leaves the choice to the laws alone
-    dropout_rate    while retraining: a thin layer has nothing to spare
-    progress        is told of each step of a retraining
+    Attributes
+    ----------
+    calibration
+        Number of training images that APoZ is measured on.
+    timed_batch
+        Images in a batch when inference is timed.
+    batch_sizes
+        Candidates of the profile; none leaves the choice to the laws alone.
+    dropout_rate
+        While retraining: a thin layer has nothing to spare.
+    progress
+        Is told of each step of a retraining.
     """
 
     training: Labelled

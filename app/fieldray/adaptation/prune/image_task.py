@@ -36,9 +36,14 @@ _TIMED: Final = 8
 class ImageTask:
     """A pruning task over labelled images; quality is the AUC of the first label on the validation images.
 
-    schedule    of the training that made the original: each retraining differs from it by its effort alone
-    folder      where a retraining keeps its checkpoints
-    progress    is told of each epoch of a retraining
+    Attributes
+    ----------
+    schedule
+        Of the training that made the original: each retraining differs from it by its effort alone.
+    folder
+        Where a retraining keeps its checkpoints.
+    progress
+        Is told of each epoch of a retraining.
     """
 
     training: Samples
@@ -65,7 +70,7 @@ class ImageTask:
         return keep_channels(specification, weights, keep=keep)
 
     def retrain(self, specification: Specification, weights: Weights, *, effort: Effort, seed: int) -> Weights:
-        """Train as the original was; goes on from a checkpoint of the same iteration."""
+        """Train as the original was; resumes from a checkpoint of the same iteration."""
         epochs = max(1, math.ceil(effort.epochs))
         images = round((self.schedule.images_per_epoch or len(self.training)) * effort.epochs / epochs)
         schedule = Schedule(
@@ -115,7 +120,7 @@ class ImageTask:
 
 
 def prune_step(run: Run) -> Mapping[str, Any]:
-    """Prune what the train step left; the smallest network that kept the quality asked for goes on."""
+    """Prune what the train step left; the smallest network that kept the quality asked for is used from here on."""
     if run.recipe.prune is None:
         return {}
     data, home = dataset_of(run), run.folder("prune")
@@ -139,11 +144,15 @@ def prune_as_told(
     validation: Samples,
     folder: Path,
 ) -> tuple[str, Iteration, RunFolder]:
-    """Prune a network as the recipe says: the rule that stopped it, the iteration that goes on, and all of them.
+    """Prune a network as the recipe says: the rule that stopped it, the iteration used from here on, and all of them.
 
-    original    the trained network
-    folder      iterations of this very pruning are resumed there, those of another begun again: only its stop rules
-                may change
+    Parameters
+    ----------
+    original
+        The trained network.
+    folder
+        Iterations of this very pruning are resumed there, those of another begun again: only its stop rules may
+        change.
     """
     chosen = run.recipe.prune
     if chosen is None:

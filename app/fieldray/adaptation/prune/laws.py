@@ -8,17 +8,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Annotated, Literal, Protocol
+
+from fieldray.adaptation.tables import Key, require_ranges
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
     """What the last iteration changed, as ratios after / before, each above 0.
 
-    size    of the number of parameters, at most 1
-    loss    of the validation loss after retraining
-    time    of the seconds per image
-    batch   the batch size that the profile proposes for the network as it is now, over the one used last
+    Attributes
+    ----------
+    size
+        Of the number of parameters, at most 1.
+    loss
+        Of the validation loss after retraining.
+    time
+        Of the seconds per image.
+    batch
+        The batch size that the profile proposes for the network as it is now, over the one used last.
     """
 
     size: float = 1.0
@@ -46,8 +54,8 @@ class Law(Protocol):
 class Range:
     """Bounds a law's values stay in."""
 
-    lowest: float = -math.inf
-    highest: float = math.inf
+    lowest: Annotated[float, Key(doc="No value is below this.")] = -math.inf
+    highest: Annotated[float, Key(doc="No value is above this.")] = math.inf
 
     def __post_init__(self) -> None:
         if self.lowest > self.highest:
@@ -62,7 +70,7 @@ class Range:
 class Constant:
     """Always the same value (3.1)."""
 
-    start: float
+    start: Annotated[float, Key(doc="The value.")]
 
     def next(self, previous: float, context: Context) -> float:  # noqa: ARG002 - the same door as the other laws
         """The start value."""
@@ -73,9 +81,9 @@ class Constant:
 class Linear:
     """A step added each time (3.2)."""
 
-    start: float
-    step: float
-    bounds: Range = Range()
+    start: Annotated[float, Key(doc="The first value.")]
+    step: Annotated[float, Key(doc="Added after each iteration.")]
+    bounds: Annotated[Range, Key(doc="Bounds that every value stays in.")] = Range()
 
     def next(self, previous: float, context: Context) -> float:  # noqa: ARG002
         """`previous` plus the step."""
@@ -86,13 +94,12 @@ class Linear:
 class Multiplicative:
     """A factor each time (3.3)."""
 
-    start: float
-    factor: float
-    bounds: Range = Range()
+    start: Annotated[float, Key(doc="The first value.")]
+    factor: Annotated[float, Key(doc="Multiplies the value after each iteration.", above=0)]
+    bounds: Annotated[Range, Key(doc="Bounds that every value stays in.")] = Range()
 
     def __post_init__(self) -> None:
-        if self.factor <= 0:
-            raise ValueError(f"factor must be above 0: {self.factor}")
+        require_ranges(self)
 
     def next(self, previous: float, context: Context) -> float:  # noqa: ARG002
         """`previous` times the factor."""
@@ -101,20 +108,21 @@ class Multiplicative:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextDependent:
-    """Answers to what the last iteration changed (3.4).
+    """Follows what the last iteration changed (3.4): each strength weighs a ratio r of after to before."""
 
-    size, loss, time, batch    how strongly each ratio r of the context counts
-    form                "product": previous * r ** strength, for settings that are above 0 (batch size, rate);
-                        "sum": previous + strength * log2(r), for settings that may be 0 or negative (deviations)
-    """
-
-    start: float
-    size: float = 0.0
-    loss: float = 0.0
-    time: float = 0.0
-    batch: float = 0.0
-    form: Literal["product", "sum"] = "product"
-    bounds: Range = Range()
+    start: Annotated[float, Key(doc="The first value.")]
+    size: Annotated[float, Key(doc="Strength of the change in parameters.")] = 0.0
+    loss: Annotated[float, Key(doc="Strength of the change in validation loss.")] = 0.0
+    time: Annotated[float, Key(doc="Strength of the change in time per image.")] = 0.0
+    batch: Annotated[float, Key(doc="Strength of the batch size proposed over the one used last.")] = 0.0
+    form: Annotated[
+        Literal["product", "sum"],
+        Key(
+            doc="product: value x r ^ strength, for values above 0; sum: value + strength x log2 r, for values that "
+            "may be 0 or negative."
+        ),
+    ] = "product"
+    bounds: Annotated[Range, Key(doc="Bounds that every value stays in.")] = Range()
 
     def __post_init__(self) -> None:
         if self.form not in ("product", "sum"):

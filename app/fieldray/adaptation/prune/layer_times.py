@@ -44,11 +44,15 @@ class LayerShape:
 def channel_costs(
     specification: Specification, *, milliseconds: Callable[[LayerShape], float] | None = None
 ) -> dict[str, float]:
-    """Milliseconds an image that one channel of each set costs, in all layers that make or read it together.
+    """Milliseconds per image that one channel of each set costs, in all layers that make or read it together.
 
-    milliseconds    of a layer; measured here if not given
     A straight line through each layer's time now and with a quarter of the channels less; never below 0. Additions,
     pools and activations are not counted.
+
+    Parameters
+    ----------
+    milliseconds
+        Of a layer; measured here if not given.
     """
     measure = milliseconds or layer_milliseconds
     sets, sizes = channel_sets(specification), shapes(specification)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Protocol
+from typing import Annotated, Protocol
 
 from fieldray.adaptation.fit import Effort
 from fieldray.adaptation.prune.laws import Context, Law
@@ -18,6 +18,7 @@ from fieldray.adaptation.prune.record import Iteration, RunFolder, Settings
 from fieldray.adaptation.prune.selection import Cut, CutKind, Keep, select
 from fieldray.adaptation.prune.statistics import Scores
 from fieldray.adaptation.specification import Specification, multiply_adds, parameters
+from fieldray.adaptation.tables import Key
 from fieldray.adaptation.weights import Weights
 
 Costs = Callable[[Specification], Mapping[str, float]]
@@ -71,18 +72,14 @@ class Laws:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """When to stop. Whichever comes first; None asks for nothing.
+    """When to stop: whichever rule comes first."""
 
-    iterations          at most
-    lowest_quality      stop once retraining does not bring the validation quality back to it
-    target_parameters   stop once at most so many are left
-    target_speed_up     stop once the original's seconds per image are so many times those of the pruned network
-    """
-
-    iterations: int
-    lowest_quality: float = 0.0
-    target_parameters: int | None = None
-    target_speed_up: float | None = None
+    iterations: Annotated[int, Key(doc="At most.", low=1, example=3)]
+    lowest_quality: Annotated[
+        float, Key(doc="Stop once retraining does not bring the validation quality back to this.", low=0, high=1)
+    ] = 0.0
+    target_parameters: Annotated[int | None, Key(doc="Stop once at most so many parameters are left.", low=1)] = None
+    target_speed_up: Annotated[float | None, Key(doc="Stop once the network is so many times faster.", above=0)] = None
 
     def why(self, rows: tuple[Iteration, ...]) -> str | None:
         """The rule that ends the run after these iterations, or None."""
@@ -130,11 +127,16 @@ def prune(
     progress: Callable[[Iteration], None] = lambda _: None,
     costs: Costs = channel_costs,
 ) -> str:
-    """Prune until a rule stops it, and return that rule's name. Goes on where an earlier run was ended.
+    """Prune until a rule stops it, and return that rule's name. Resumes a run that was stopped.
 
-    original    the network to begin with; asked for only if the run has not begun
-    progress    is told of each iteration once it is kept
-    costs       measures what a channel of each set costs, for a cut-off by time
+    Parameters
+    ----------
+    original
+        The network to begin with; asked for only if the run has not begun.
+    progress
+        Is told of each iteration once it is kept.
+    costs
+        Measures what a channel of each set costs, for a cut-off by time.
     """
     if not folder.iterations():
         specification, weights = original()

@@ -1,4 +1,4 @@
-"""What one iteration did, as a line of JSON beside its weights, so that a run can go on after a kill at any point."""
+"""What one iteration did, as a line of JSON beside its weights, so that a run can resume after a kill at any point."""
 
 from __future__ import annotations
 
@@ -28,11 +28,18 @@ class Settings:
 class Iteration:
     """One line of the table. Iteration 0 is the original, which has no settings.
 
-    quality_before, quality    on the validation part, before and after retraining (0..1)
-    loss                       on the validation part, after retraining
-    seconds_per_image          of inference in the engine that trains
-    batch_size_proposed        by the profile, for training the network as it is after this iteration; None without one
-    wall_seconds               that the iteration took
+    Attributes
+    ----------
+    quality_before, quality
+        On the validation part, before and after retraining (0..1).
+    loss
+        On the validation part, after retraining.
+    seconds_per_image
+        Of inference in the engine that trains.
+    batch_size_proposed
+        By the profile, for training the network as it is after this iteration; None without one.
+    wall_seconds
+        That the iteration took.
     """
 
     number: int

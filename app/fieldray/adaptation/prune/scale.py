@@ -1,7 +1,7 @@
 """Give the layers of a freshly cut network back the strength of their signal.
 
 A layer that lost most of its inputs sums fewer of them, and over sixteen layers the signal fades to nothing: training
-would first have to find it again. Rectified layers pass a factor on, so one factor a layer fixes it. Layers with
+would first have to find it again. Rectified layers pass a factor on, so one factor per layer corrects it. Layers with
 batch normalisation need none: it measures the signal again.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.adaptation.keras_network import build_network, set_weights
+from fieldray.adaptation.keras_engine import build_network, set_weights
 from fieldray.adaptation.prune.selection import Keep
 from fieldray.adaptation.specification import Specification, channel_sets
 from fieldray.adaptation.weights import Weights
@@ -30,9 +30,14 @@ def restore_scale(
 ) -> Weights:
     """The cut network's weights, each kernel without batch normalisation times one factor.
 
-    before, after    the networks before and after `weights.keep_channels` with `keep`
-    images           calibration images (n, height, width, channels) float32 in 0..1
     The factors make the mean value of each rectified layer's channels what it was before the cut.
+
+    Parameters
+    ----------
+    before, after
+        The networks before and after `weights.keep_channels` with `keep`.
+    images
+        Calibration images (n, height, width, channels) float32 in 0..1.
     """
     sets = channel_sets(before[0])
     layers = [

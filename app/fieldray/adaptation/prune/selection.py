@@ -1,4 +1,4 @@
-"""Which channels of each set stay."""
+"""Which channels of each set are kept: by iterative pruning, or in one shot, to compare with."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from fieldray.adaptation.prune.statistics import weight_sizes
+from fieldray.adaptation.specification import Specification
+
 CutKind = Literal["level", "deviation", "time"]
 Keep = dict[str, NDArray[np.int64]]
 
@@ -18,13 +21,19 @@ Keep = dict[str, NDArray[np.int64]]
 class Cut:
     """The rule by which channels of a set go.
 
-    kind              "level": a share of zeros above `value` goes; "deviation": above mean + value * standard
-                      deviation of the set; "time": of all sets together, those that are used least for the time
-                      they cost go, until they hold the share `value` of the measured time
-    minimum_channels  of every set (a smaller set is left as it is)
-    largest_share     of a set that may go at once, 0..1
-    multiple          counts kept are rounded up to a multiple of it, where the set had as many: kernels of the
-                      runtimes work on 8 or 16 channels at a time, and a channel less than that saves nothing
+    Attributes
+    ----------
+    kind
+        "level": a share of zeros above `value` goes; "deviation": above mean + value * standard deviation of the set;
+        "time": of all sets together, those that are used least for the time they cost go, until they hold the share
+        `value` of the measured time.
+    minimum_channels
+        Of every set (a smaller set is left as it is).
+    largest_share
+        Of a set that may go at once, 0..1.
+    multiple
+        Counts kept are rounded up to a multiple of it, where the set had as many: kernels of the runtimes work on 8
+        or 16 channels at a time, and a channel less than that saves nothing.
     """
 
     kind: CutKind
@@ -45,7 +54,10 @@ class Cut:
 def select(zeros: Mapping[str, NDArray[np.float64]], *, cut: Cut, costs: Mapping[str, float] | None = None) -> Keep:
     """The channels to keep of each set, ascending, by its APoZ; equal ones are kept in their order.
 
-    costs    time of one channel of each set, in any unit; needed for a cut-off by time
+    Parameters
+    ----------
+    costs
+        Time of one channel of each set, in any unit; needed for a cut-off by time.
     """
     if cut.kind == "time":
         counts = _counts_by_time(zeros, cut, costs or {})
@@ -90,3 +102,24 @@ def _counts_by_time(zeros: Mapping[str, NDArray[np.float64]], cut: Cut, costs: M
 def most_used(shares: NDArray[np.float64], *, count: int) -> NDArray[np.int64]:
     """Indices of the `count` channels with the lowest score, ascending."""
     return np.sort(np.argsort(shares, kind="stable")[:count]).astype(np.int64)
+
+
+Baseline = Literal["magnitude", "random"]
+
+
+def one_shot(
+    specification: Specification,
+    weights: Mapping[str, NDArray[np.float32]],
+    *,
+    kind: Baseline,
+    share: float,
+    minimum_channels: int = 1,
+    seed: int = 0,
+) -> Keep:
+    """The channels to keep: `share` (0..1) of each set, those with the largest weights or drawn at random."""
+    generator = np.random.default_rng(seed)
+    keep = Keep()
+    for channel, sizes in weight_sizes(specification, weights).items():
+        count = min(len(sizes), max(minimum_channels, math.ceil(len(sizes) * share)))
+        keep[channel] = most_used(-sizes if kind == "magnitude" else generator.random(len(sizes)), count=count)
+    return keep

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.adaptation.keras_network import build_network, set_weights
+from fieldray.adaptation.keras_engine import build_network, set_weights
 from fieldray.adaptation.specification import Specification, channel_sets, weight_axes
 
 Scores = dict[str, NDArray[np.float64]]
@@ -21,7 +21,7 @@ Scores = dict[str, NDArray[np.float64]]
 def rectified_layers(specification: Specification) -> dict[str, tuple[str, ...]]:
     """For each channel set the layers that end in a rectifier; sets without one (the labels) are left out.
 
-    A residual stage is judged by its sums alone: what its branches give before the sum is not rectified.
+    A residual stage is evaluated by its sums alone: what its branches give before the sum is not rectified.
     """
     sets, found = channel_sets(specification), dict[str, tuple[str, ...]]()
     for layer in specification.layers:
@@ -38,8 +38,17 @@ def zero_shares(
 ) -> Scores:
     """APoZ in 0..1 of every channel of every prunable set, float64 (channels,).
 
-    batches    images (n, height, width, channels) float32 in 0..1
-    A set that several layers share (a residual stage) gets the mean over them. Raises ValueError for no images.
+    A set that several layers share (a residual stage) gets the mean over them.
+
+    Parameters
+    ----------
+    batches
+        Images (n, height, width, channels) float32 in 0..1.
+
+    Raises
+    ------
+    ValueError
+        For no images.
     """
     layers = rectified_layers(specification)
     names = [name for members in layers.values() for name in members]

@@ -13,16 +13,15 @@ from numpy.typing import NDArray
 
 from fieldray.adaptation.checkpoint import CHECKPOINT, Checkpoint
 from fieldray.adaptation.digest import digest
-from fieldray.adaptation.distil import taught
 from fieldray.adaptation.engine import EngineSettings
 from fieldray.adaptation.files import publish, require_publishable, write_atomically
-from fieldray.adaptation.fit import Labelled, Progress, fit
+from fieldray.adaptation.fit import Labelled, Progress, fit, taught
 from fieldray.adaptation.networks import vgg16
 from fieldray.adaptation.profile_step import PROFILE_NAME
 from fieldray.adaptation.prune.arrays import ArrayTask
-from fieldray.adaptation.prune.baselines import one_shot
 from fieldray.adaptation.prune.loop import prune
 from fieldray.adaptation.prune.record import Iteration, RunFolder
+from fieldray.adaptation.prune.selection import one_shot
 from fieldray.adaptation.prune.study_recipe import BaselineRecipe, Data, RunRecipe, StudyRecipe
 from fieldray.adaptation.prune.study_report import write_report
 from fieldray.adaptation.prune.study_results import Conversion, convert_and_test, iteration_row, row_of
@@ -40,7 +39,7 @@ Bar = Callable[[str, int, int], None]
 
 
 def run_study(recipe: StudyRecipe, *, step: str, say: Callable[[str], None], progress: Bar = lambda *_: None) -> None:
-    """Run a study to its end, or go on with it; step "report" tests, times and reports what there is so far."""
+    """Run a study to its end, or resume it; step "report" tests, times and reports what there is so far."""
     require_publishable(recipe.results, recipe.results.with_name("report.html"))
     study = Study(recipe, say=say, progress=progress)
     study.report() if step == "report" else study.run()
@@ -75,7 +74,7 @@ def _labelled(images: NDArray[np.uint8], classes: NDArray[np.uint8], *, labels: 
 
 
 class Study:
-    """The steps of a study in one folder; each resumes ended."""
+    """The steps of a study in one folder; each resumes after it was stopped."""
 
     def __init__(
         self,

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from fieldray.adaptation.files import publish
-from fieldray.adaptation.page import page, table, text
-from fieldray.adaptation.profile_step import profile_section
-from fieldray.adaptation.pruning_plots import Curve, pruning_plots
+from fieldray.adaptation.page import Figure, Part, Report, Section, Table, Text, page
+from fieldray.adaptation.plots import Curve, pruning_plots
+from fieldray.adaptation.profile_step import profile_parts
 
 _HEAD: Final = (
-    *("i", "parameters", "removed", "times fewer", "before retraining", "after", "test", "test, int8"),
-    *("int8", "float32", "batches of 100"),
+    *("network", "parameters", "removed", "times fewer", "accuracy before retraining", "after", "test", "test, int8"),
+    *("times faster: int8", "float32", "float32, batches of 100"),
 )
+_CURVES: Final = """Accuracy on the test part against the iteration (dotted: on the validation part before retraining),
+how many times faster the int8 file is than the original's, and one against the other. Crosses are one-shot pruning."""
 _NOTE: Final = """Accuracy before and after retraining is of the validation part; "test" is the float network on the
 test part, which chose nothing, and "test, int8" the int8 file. The last three columns are times faster than the
 original of the same kind on one thread: the int8 file and the float file image by image, and float32 in the engine that
@@ -27,34 +29,40 @@ def write_report(path: Path, results: Mapping[str, Any]) -> None:
     original = results["original"]
     curves = [_curve(name, found["iterations"], original) for name, found in runs.items()]
     others = {name: (row["speed_up"]["int8"], row["test_accuracy"]) for name, row in results["baselines"].items()}
-    parts = [
-        f"<h1>Pruning study {text(results['study'])}</h1>",
-        f"<p>{_NOTE}</p>",
-        "<h2>Original</h2>" + table(_HEAD, [_cells(0, original)]) + _milliseconds(original),
-        "<h2>Accuracy and speed (test part, int8 file)</h2>"
-        + (pruning_plots(curves, quality="test accuracy", points=others) if curves else ""),
-        *[_run(name, found) for name, found in runs.items()],
-        "<h2>One-shot pruning</h2>"
-        + table(("", *_HEAD[1:]), [_cells(name, row) for name, row in results["baselines"].items()]),
-        "<h2>Time per iteration of the original</h2>" + profile_section(results["profile"])
-        if "profile" in results
-        else "",
+    plots = [Figure(svg=pruning_plots(curves, quality="test accuracy", points=others), caption=_CURVES)]
+    sections = [
+        Section(title="Original", parts=[_table([_cells("original", original)]), _milliseconds(original)]),
+        Section(title="Accuracy and speed", parts=plots if curves else []),
+        *[Section(title=f"Run {name}", parts=_run(found)) for name, found in runs.items()],
+        Section(title="One-shot pruning", parts=_baselines(results["baselines"])),
+        Section(
+            title="Time per iteration of the original",
+            parts=profile_parts(results["profile"]) if "profile" in results else [],
+        ),
     ]
-    publish(path, page(f"Pruning study {results['study']}", parts))
+    publish(path, page(Report(title=f"Pruning study {results['study']}", lead=_NOTE, sections=sections)))
 
 
-def _run(name: str, found: Mapping[str, Any]) -> str:
+def _run(found: Mapping[str, Any]) -> list[Part]:
     rows = found["iterations"][1:]
-    settings = [[row["iteration"], *(f"{value:.4g}" for value in row["settings"].values())] for row in rows]
+    settings = [[str(row["iteration"]), *(f"{value:.4g}" for value in row["settings"].values())] for row in rows]
     names = [key.replace("_", " ") for key in rows[0]["settings"]]
-    return (
-        f"<h2>{text(name)}</h2><p>Stopped by: {text(found['stopped_by'])}.</p>"
-        + table(_HEAD, [_cells(row["iteration"], row) for row in rows])
-        + table(["i", *names], settings)
-    )
+    return [
+        Text(f"Stopped by: {found['stopped_by'].replace('_', ' ')}."),
+        _table([_cells(f"{row['iteration']}", row) for row in rows]),
+        Table(head=("iteration", *names), rows=settings, caption="The settings of each iteration."),
+    ]
 
 
-def _cells(name: object, row: Mapping[str, Any]) -> list[object]:
+def _baselines(rows: Mapping[str, Any]) -> list[Part]:
+    return [_table([_cells(name, row) for name, row in rows.items()])] if rows else []
+
+
+def _table(rows: Sequence[Sequence[str]]) -> Table:
+    return Table(head=_HEAD[: len(rows[0])], rows=rows)
+
+
+def _cells(name: str, row: Mapping[str, Any]) -> list[str]:
     before, after = row.get("validation_accuracy_before_retraining"), row.get("validation_accuracy")
     accuracies = (before, after, row["test_accuracy"], row["test_accuracy_int8"])
     return [
@@ -62,14 +70,14 @@ def _cells(name: object, row: Mapping[str, Any]) -> list[object]:
         f"{row['parameters']:,}",
         f"{row['removed_share']:.2%}",
         f"{row['times_fewer_parameters']:.1f}",
-        *("" if value is None else f"{value:.4f}" for value in accuracies),
+        *("-" if value is None else f"{value:.4f}" for value in accuracies),
         *(f"{row['speed_up'][kind]:.1f}" for kind in ("int8", "float32", "engine_batch") if kind in row["speed_up"]),
     ]
 
 
-def _milliseconds(row: Mapping[str, Any]) -> str:
+def _milliseconds(row: Mapping[str, Any]) -> Table:
     kinds = [[kind.replace("_", " "), f"{taken:.3f}"] for kind, taken in row["milliseconds_per_image"].items()]
-    return table(("the original's milliseconds an image", ""), kinds)
+    return Table(head=("the original as", "ms per image"), rows=kinds)
 
 
 def _curve(name: str, rows: list[Mapping[str, Any]], original: Mapping[str, Any]) -> Curve:

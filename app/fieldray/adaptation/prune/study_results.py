@@ -41,8 +41,12 @@ def convert_and_test(
 ) -> Conversion:
     """Convert and test a network, or take what `folder` keeps of it; `say` is told if there is work to do.
 
-    images        training images (n, height, width, channels) uint8 that decide the ranges of the integers
-    with_float    make a float32 file too
+    Parameters
+    ----------
+    images
+        Training images (n, height, width, channels) uint8 that decide the ranges of the integers.
+    with_float
+        Make a float32 file too.
     """
     key = digest(*network, images, test, with_float)
     found = _stored(folder, key)

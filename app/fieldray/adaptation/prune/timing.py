@@ -1,4 +1,4 @@
-"""How long networks take an image, all measured in one run, turn by turn, on one thread.
+"""The time of networks per image, all measured in one run, alternating, on one thread.
 
 Three kinds, and each network is only ever compared with the original of the same kind:
 - "engine_batch": float32 in the engine that trains, batches of 100 (as the dissertation measured in Keras);
@@ -65,8 +65,14 @@ def time_networks(
 ) -> dict[str, Timed]:
     """Time every network alternating, so that what else the machine does falls on all alike.
 
-    files    of each network; images    (n, height, width, channels) uint8, timed on in the engine
-    rounds   turns that each network gets, of which the median counts
+    Parameters
+    ----------
+    files
+        Of each network.
+    images
+        (n, height, width, channels) uint8, for timing in the engine.
+    rounds
+        How often each network is timed; the median counts.
     """
     runs: dict[tuple[str, str], tuple[Callable[[], object], int]] = {}
     batch = images[:_BATCH].astype(np.float32) / 255
@@ -75,7 +81,7 @@ def time_networks(
         if (whole := files[name].float32) is not None:
             runs[name, "float32"] = (_file_run(whole), 1)
         runs[name, "int8"] = (_file_run(files[name].int8), 1)
-    taken = _in_turns(runs, rounds=rounds)
+    taken = _alternating(runs, rounds=rounds)
     return {
         name: Timed(
             {kind: milliseconds for (owner, kind), milliseconds in taken.items() if owner == name},
@@ -86,12 +92,12 @@ def time_networks(
 
 
 def time_files(files: Mapping[str, bytes], *, rounds: int = ROUNDS) -> dict[str, float]:
-    """Median milliseconds an image of TensorFlow Lite files by name, on one thread and alternating."""
-    return _in_turns({name: (_file_run(data), 1) for name, data in files.items()}, rounds=rounds)
+    """Median milliseconds per image of TensorFlow Lite files by name, on one thread and alternating."""
+    return _alternating({name: (_file_run(data), 1) for name, data in files.items()}, rounds=rounds)
 
 
-def _in_turns(runs: Mapping[Key, tuple[Callable[[], object], int]], *, rounds: int) -> dict[Key, float]:
-    """Median milliseconds an image of each run, given with the number of images it does."""
+def _alternating(runs: Mapping[Key, tuple[Callable[[], object], int]], *, rounds: int) -> dict[Key, float]:
+    """Median milliseconds per image of each run, given with the number of images it does."""
     seconds: dict[Key, list[float]] = {key: [] for key in runs}
     for _ in range(rounds):
         for key, (run, count) in runs.items():

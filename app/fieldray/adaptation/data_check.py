@@ -1,0 +1,110 @@
+"""What is wrong with a recipe's data, all of it, before anything is read for hours or trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from fieldray.adaptation.image_set import content_digest
+from fieldray.adaptation.layouts import Row, find_rows
+from fieldray.adaptation.recipe import NAMED_WEIGHTS, NetworkChoice, Recipe
+from fieldray.adaptation.recipe_data import LabelRule, Source
+from fieldray.adaptation.split import empty_classes, evaluated_parts, leaks, parts_of, targets_of
+from fieldray.adaptation.tables import Location, Problem
+from fieldray.errors import UsageProblem
+
+_MOST: Final = 20
+
+
+def data_problems(recipe: Recipe, *, every_image: bool) -> list[Problem]:
+    """What is wrong with the files and tables that a recipe names.
+
+    Parameters
+    ----------
+    recipe
+        With whole paths.
+    every_image
+        Whether images that are not there count; a run leaves them out, and its report says so.
+
+    Returns
+    -------
+    list of Problem
+        Each at the recipe's key that it is about. Of one kind of problem in one source the first twenty are named.
+    """
+    problems: list[Problem] = []
+    rows: list[Row] = []
+    for number, source in enumerate(recipe.data):
+        found, wrong = _source_problems(source, ("data", number), every_image)
+        rows += found
+        problems += wrong
+        problems += _single_class(recipe.kept_labels, source, found, ("data", number))
+    if recipe.evaluation.ood_images is not None:
+        problems += _source_problems(recipe.evaluation.ood_images, ("evaluation", "ood_images"), every_image)[1]
+    problems += _weights_problems(recipe.network, ("network",))
+    if recipe.comparison is not None:
+        problems += _weights_problems(recipe.comparison.network, ("comparison", "network"))
+    # What is missing for a source whose table cannot be read would only be named twice.
+    return problems or [*_class_problems(recipe.labels, rows), *_split_problems(recipe, rows)]
+
+
+def _source_problems(source: Source, at: Location, every_image: bool) -> tuple[list[Row], list[Problem]]:
+    rows, wrong = find_rows(source)
+    details = [found.text for found in wrong]
+    missing = [row for row in rows if every_image and not row.path.is_file()]
+    files = [f"names an image that is not there: {row.path} ({row.origin})" for row in missing]
+    return rows, [*_first(details, at, lead="cannot be used: "), *_first(files, at)]
+
+
+def _first(details: Sequence[str], at: Location, *, lead: str = "") -> Iterator[Problem]:
+    for detail in details[:_MOST]:
+        yield Problem(at, lead + detail)
+    if len(details) > _MOST:
+        yield Problem(at, f"has {len(details) - _MOST} more problems of this kind")
+
+
+def _single_class(labels: Sequence[LabelRule], source: Source, rows: Sequence[Row], at: Location) -> Iterator[Problem]:
+    """A source of one class alone teaches, and measures, where an image comes from and not what it shows."""
+    if not source.evaluated or not rows:
+        return
+    targets = targets_of(rows, labels)
+    known = [{value for value in column if value in (0, 1)} for column in targets.T]
+    if all(len(values) < 2 for values in known):
+        classes = ", ".join(sorted(set().union(*(row.classes for row in rows)))[:8])
+        yield Problem(at, f"has images of one side of every label only (classes: {classes}); set evaluated = false")
+
+
+def _class_problems(labels: Sequence[LabelRule], rows: Sequence[Row]) -> Iterator[Problem]:
+    """Classes of a label that no image has."""
+    for number, label in enumerate(labels):
+        if label.column == "age":
+            continue
+        known = {cell for row in rows for cell in _cells(row, label.column)} - {""}
+        for key in ("positive", "negative"):
+            for value in sorted(set(getattr(label, key)) - known):
+                some = ", ".join(sorted(known)[:12])
+                yield Problem(("labels", number, key), f"names {value}, which no image has; there are {some or 'none'}")
+
+
+def _cells(row: Row, column: str) -> frozenset[str]:
+    return {"view": frozenset({row.view}), "sex": frozenset({row.sex}), "classes": row.classes}[column]
+
+
+def _split_problems(recipe: Recipe, rows: Sequence[Row]) -> Iterator[Problem]:
+    if recipe.split.by == "random":  # an image without a patient is drawn by its content
+        rows = [row if row.patient else replace(row, sha256=content_digest(row.path)) for row in rows]
+    try:
+        parts = parts_of(rows, recipe.split, recipe.data)
+    except UsageProblem as problem:
+        yield Problem(("split",), f"cannot be made: {problem.reason.text}")
+        return
+    yield from _first([found.text for found in leaks(rows, parts)], ("split",), lead="is no split by patient: ")
+    used = evaluated_parts(rows, parts, recipe.data)
+    for found in empty_classes(used, targets_of(rows, recipe.labels), recipe.labels):
+        yield Problem(("split",), f"leaves a part without a class: {found.text}")
+
+
+def _weights_problems(network: NetworkChoice, at: Location) -> Iterator[Problem]:
+    if network.weights not in NAMED_WEIGHTS and not Path(network.weights).exists():
+        yield Problem((*at, "weights"), f"names {network.weights}, which is not there")

@@ -1,0 +1,130 @@
+"""The data tables of a recipe: labels, sources of images, and the split."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+from fieldray.adaptation.recipe_checks import Texts, pattern_problem
+from fieldray.adaptation.tables import Key, require, require_ranges
+
+Layout = Literal["index", "csv", "folders", "chexpert", "nih"]
+UncertainRule = Literal["positive", "negative", "unknown", "drop"]
+SplitName = Literal["training", "validation", "test", "none"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelRule:
+    """A label, and the classes of the data that mean it.
+
+    An image is positive if it has a class of `positive`; negative if it has one of `negative` (or, where that is empty,
+    any other class); else nothing is known of it, and it does not count.
+    """
+
+    code: Annotated[str, Key(doc="Short name of the label, without spaces.", example="pneumonia")]
+    meaning: Annotated[Texts, Key(doc="The label for people; its code by default.")] = field(default_factory=dict)
+    positive: Annotated[
+        tuple[str, ...], Key(doc="Classes of the data that mean yes; the code by default.", example=["pneumonia"])
+    ] = ()
+    negative: Annotated[tuple[str, ...], Key(doc="Classes that mean no; all others by default.")] = ()
+    scheme: Annotated[str, Key(doc="Coding scheme of the code, for example SCT for SNOMED CT.")] = "fieldray"
+    auxiliary: Annotated[
+        bool, Key(doc="Trained because it helps the other labels, and removed before the pack is made.")
+    ] = False
+    weight: Annotated[float, Key(doc="Of its loss, relative to the other labels.", above=0)] = 1.0
+    column: Annotated[
+        Literal["classes", "view", "sex", "age"],
+        Key(doc="What decides; an auxiliary label may also be of the view, the sex or the age."),
+    ] = "classes"
+    above_years: Annotated[float | None, Key(doc="With column age: positive above this age.", unit="years")] = None
+
+    def __post_init__(self) -> None:
+        if not self.meaning:
+            object.__setattr__(self, "meaning", {"en": self.code.replace("_", " ").capitalize()})
+        if not self.positive and self.column == "classes":
+            object.__setattr__(self, "positive", (self.code,))
+        require_ranges(self)
+        is_age, both = self.column == "age", sorted(set(self.positive) & set(self.negative))
+        require(
+            (bool(self.code.strip()), "code", "must not be empty"),
+            (bool(self.positive) != is_age, "positive", "is needed for every column but age, and only there"),
+            (is_age == (self.above_years is not None), "above_years", "belongs to the column age, which needs it"),
+            (self.column == "classes" or self.auxiliary, "column", "may differ for auxiliary labels only"),
+            (not both, "negative", f"holds classes that are positive too: {', '.join(both)}"),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """One source of labelled images."""
+
+    path: Annotated[Path, Key(doc="The folder with one folder per class, or the CSV file.", example="images")]
+    layout: Annotated[
+        Layout, Key(doc="folders: a folder per class; csv: a table with columns of your own; or a published layout.")
+    ] = "folders"
+    name: Annotated[str, Key(doc="Training draws evenly within each name; the path's last part by default.")] = ""
+    images: Annotated[Path | None, Key(doc="Folder that file names count from; the CSV file's own by default.")] = None
+    where: Annotated[Mapping[str, tuple[str, ...]], Key(doc="Only rows whose columns have one of these values.")] = (
+        field(default_factory=dict)
+    )
+    drop: Annotated[tuple[str, ...], Key(doc="Rows with one of these classes are left out.")] = ()
+    columns: Annotated[
+        Mapping[str, str],
+        Key(doc="Layout csv: which column holds path, classes, patient, split, fold, view, age, sex."),
+    ] = field(default_factory=dict)
+    splits: Annotated[
+        Mapping[str, SplitName], Key(doc="What values of the split column mean; other rows are left out.")
+    ] = field(default_factory=dict)
+    uncertain: Annotated[UncertainRule | None, Key(doc="Layout chexpert: what -1 means. It has to be said there.")] = (
+        None
+    )
+    patient: Annotated[
+        str,
+        Key(
+            doc="Layout folders: a regular expression whose first group, found in the file name, is the patient. "
+            "Without it, each file counts as a patient of its own.",
+            check=pattern_problem,
+        ),
+    ] = ""
+    share: Annotated[float, Key(doc="How often it is drawn, relative to the other sources.", low=0)] = 1.0
+    evaluated: Annotated[
+        bool, Key(doc="Whether results may be measured on it. Use a confounded source for training only.")
+    ] = True
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            object.__setattr__(self, "name", self.path.stem or "data")
+        require_ranges(self)
+        wanted = "is needed for the layout chexpert: positive, negative, unknown or drop"
+        require((self.layout != "chexpert" or self.uncertain is not None, "uncertain", wanted))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """Which patients are trained on, and which are for validation and test."""
+
+    by: Annotated[
+        Literal["random", "column", "fold"],
+        Key(
+            doc="column: the source's own split column; fold: its fold column; random: each patient by a hash with the "
+            "seed, so that nobody moves when others are added."
+        ),
+    ] = "random"
+    validation_folds: Annotated[tuple[int, ...], Key(doc="With fold: the folds for validation.")] = ()
+    test_folds: Annotated[tuple[int, ...], Key(doc="With fold: the folds for the test.")] = ()
+    cross_folds: Annotated[
+        tuple[int, ...], Key(doc="Folds of a cross-validation: each is scored by a network trained on all others.")
+    ] = ()
+    validation_share: Annotated[float, Key(doc="With random: share of the patients.", above=0, high=0.9)] = 0.15
+    test_share: Annotated[float, Key(doc="With random: share of the patients.", above=0, high=0.9)] = 0.15
+    seed: Annotated[int, Key(doc="With random: another seed gives another split.")] = 0
+
+    def __post_init__(self) -> None:
+        require_ranges(self)
+        require(
+            (self.validation_share + self.test_share < 1, "test_share", "and validation_share leave none to train on"),
+            (self.by != "fold" or bool(self.validation_folds), "validation_folds", "is needed for a split by fold"),
+            (self.by != "fold" or bool(self.test_folds), "test_folds", "is needed for a split by fold"),
+        )

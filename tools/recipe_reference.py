@@ -1,0 +1,20 @@
+"""Writes docs/recipe-reference.md from the types of the recipes: python tools/recipe_reference.py"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from fieldray.adaptation.command import KINDS
+from fieldray.adaptation.describe import reference
+
+REFERENCE: Final = Path(__file__).resolve().parent.parent / "docs" / "recipe-reference.md"
+
+
+def text() -> str:
+    """The reference of all kinds of recipes."""
+    return reference({name: kind.schema for name, kind in KINDS.items()})
+
+
+if __name__ == "__main__":
+    REFERENCE.write_text(text(), encoding="utf-8")
