@@ -12,6 +12,7 @@ from fieldray.domain.model import (
     Calibration,
     Estimate,
     GoldenVectors,
+    HeaderRules,
     InputSpec,
     Label,
     Manifest,
@@ -59,8 +60,8 @@ def manifest(**changes: object) -> Manifest:
         outputs=OutputRoles(scores=0, class_maps=1, features=2),
         operating_points=points,
         calibration={"abnormal": Calibration(slope=1.5, intercept=-0.25)},
-        gate=OodGate(mean=np.arange(4, dtype=np.float32), projection=np.eye(4, 2, dtype=np.float32), limit=3.5),
-        accepted_ages_years=(18, 90),
+        ood_gate=OodGate(mean=np.arange(4, dtype=np.float32), projection=np.eye(4, 2, dtype=np.float32), limit=3.5),
+        accepted=HeaderRules(ages_years=(18, 90)),
         minimum_edgetpu_runtime=13,
         provenance={"data": "made by code"},
         metrics={"auc": {"value": 0.9, "n": 100}},
@@ -78,11 +79,11 @@ def golden() -> GoldenVectors:
 
 def make_pack(folder: Path, *, key_number: int = 1, edgetpu: bool = False, **changes: object) -> Path:
     """Write `folder`/<id>-<version>/, signed by `key(key_number)`; `changes` go to `manifest()`."""
-    files = {"cpu": MODEL_BYTES} | ({"edgetpu": MODEL_BYTES[::-1]} if edgetpu else {})
+    files = {"litert": MODEL_BYTES} | ({"edgetpu": MODEL_BYTES[::-1]} if edgetpu else {})
     return write_pack(
         folder,
         manifest=manifest(**changes),
-        files=files,  # type: ignore[arg-type]
+        files=files,
         card="# Test chest\n\nМодель для перевірок.\n",
         golden=golden(),
         key=key(key_number),

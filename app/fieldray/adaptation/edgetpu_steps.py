@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from fieldray.adaptation.compile import compile_for_edgetpu
 from fieldray.adaptation.files import write_atomically
@@ -39,7 +39,7 @@ def compile_step(run: Run, *, compiler: Path | None = None) -> Mapping[str, Any]
     return {"compiled": True, **_report(run, "compile", compiled.placement)}
 
 
-def edgetpu_file(run: Run) -> dict[Literal["cpu", "edgetpu"], bytes]:
+def edgetpu_file(run: Run) -> dict[str, bytes]:
     """What the compile step made, as a file of a pack; empty if it made nothing."""
     path = run.folder("compile") / COMPILED_NAME
     return {"edgetpu": path.read_bytes()} if path.is_file() else {}

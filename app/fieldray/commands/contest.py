@@ -68,7 +68,7 @@ def pipeline(options: argparse.Namespace, console: Console) -> Report:
         contest = Contest(
             results=results,
             stages=stages,
-            engines=race(model.cpu_file, images, notify=console.bar, **effort),
+            engines=race(model.files["litert"], images, notify=console.bar, **effort),
             other_engines=race(int8_file, images, notify=console.bar, **effort) if int8_file else (),
             first_result_s=tuple(_starts(archive, model, options, Path(place), console)),
             cores=cores,
@@ -101,7 +101,7 @@ def _contenders(
     size = {"rows": spec.height, "columns": spec.width}
     rules = {"pack": options.pack, "allow_older": options.allow_older, "allow_legacy": options.allow_legacy}
     yield Contestant(name=names.PROGRAM, service="fieldray.commands.screen_service:handle", body=rules, is_batch=True)
-    yield Contestant(name=names.CONVENTIONAL, service=f"{_ROOM}.conventional:handle", model=model.cpu_file)
+    yield Contestant(name=names.CONVENTIONAL, service=f"{_ROOM}.conventional:handle", model=model.files["litert"])
     yield Contestant(
         name=names.DISSERTATION,
         service=f"{_ROOM}.dissertation:handle",
