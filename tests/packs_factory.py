@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -20,7 +21,8 @@ from fieldray.domain.model import (
     OperatingPoint,
     OutputRoles,
 )
-from fieldray.packs.write import write_pack
+from fieldray.packs.manifest_types import Input, LungFieldsManifest, MaskOutput
+from fieldray.packs.write import list_files, write_described, write_pack
 
 MODEL_BYTES = b"TFL3" + bytes(range(256)) * 8
 
@@ -88,3 +90,25 @@ def make_pack(folder: Path, *, key_number: int = 1, edgetpu: bool = False, **cha
         golden=golden(),
         key=key(key_number),
     )
+
+
+def make_lung_fields(folder: Path, *, key_number: int = 1, **changes: object) -> Path:
+    """Write a companion, `folder`/test-lungs-1.0.0/, signed by `key(key_number)`; `changes` go to its description."""
+    contents = {"litert": MODEL_BYTES, "card": b"# Test lungs\n"}
+    texts = {"en": "Lungs of the tests."}
+    description = LungFieldsManifest(
+        schema_version=2,
+        id="test-lungs",
+        version="1.0.0",
+        names=texts,
+        descriptions=texts,
+        intended_use=texts,
+        limits=texts,
+        input=Input(height=16, width=16, channels=1, dtype="uint8", intensity="percentile", fit="pad", margin=0.0),
+        outputs=MaskOutput(masks=0),
+        files=list_files(contents),
+        provenance={},
+        metrics={},
+    )
+    changed = msgspec.structs.replace(description, **changes)
+    return write_described(folder, description=changed, contents=contents, key=key(key_number))
