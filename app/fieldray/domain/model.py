@@ -18,7 +18,8 @@ IntensityRule = Literal["as_displayed", "percentile"]
 FitRule = Literal["stretch", "pad", "crop"]
 Activation = Literal["sigmoid", "softmax"]
 Trust = Literal["builtin", "signed", "legacy"]
-PackKind = Literal["classifier", "lung-fields", "matcher"]
+CompanionKind = Literal["lung-fields", "matcher"]
+PackKind = Literal["classifier"] | CompanionKind
 
 
 def _require(condition: bool, message: str) -> None:
@@ -188,9 +189,9 @@ class HeaderRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requirement:
-    """Another pack that a pack does not run without: of this kind, perhaps of this id, at least of this version."""
+    """A pack that a classifier does not run without: of this kind, perhaps of this id, at least of this version."""
 
-    kind: PackKind
+    kind: CompanionKind
     id: str | None = None
     minimum_version: str | None = None
 

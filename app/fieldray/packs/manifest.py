@@ -7,6 +7,7 @@ the JSON, they are files.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -168,8 +169,9 @@ def _check_names(document: Mapping[str, Any]) -> None:
     files = document.get("files")
     listed = files.values() if isinstance(files, dict) else ()
     names = [file["name"] for file in listed if isinstance(file, dict) and isinstance(file.get("name"), str)]
+    times = Counter(name.lower() for name in names)
     for name in names:
-        if not naming.is_file_name(name) or [other.lower() for other in names].count(name.lower()) > 1:
+        if not naming.is_file_name(name) or times[name.lower()] > 1:
             raise PackProblem(reason("pack_bad_name", name=name))
 
 

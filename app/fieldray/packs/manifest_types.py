@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from fieldray.domain.model import Activation, FitRule, IntensityRule, PackKind
+from fieldray.domain.model import Activation, CompanionKind, FitRule, IntensityRule
 from fieldray.packs import naming
 
 SCHEMA_VERSION: Final = 2
@@ -187,7 +187,7 @@ class GoldenTolerance(_Part, frozen=True, kw_only=True):
 class Companion(_Part, frozen=True, kw_only=True):
     """Another pack that this one does not run without."""
 
-    kind: PackKind
+    kind: CompanionKind
     id: _Id | UnsetType = UNSET
     minimum_version: _Version | UnsetType = UNSET
 

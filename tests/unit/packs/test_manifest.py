@@ -146,6 +146,7 @@ def _set(path: str, value: object) -> Change:
         ("files.litert.name", 5, "files.litert.name"),
         ("kind", "detector", "kind"),
         ("kind", "matcher", "unknown field"),
+        ("requires", [{"kind": "classifier"}], "requires[0].kind"),
         ("requires", [{"kind": "heart"}], "requires[0].kind"),
         ("requires", [{"kind": "matcher", "minimum_version": "1"}], "requires[0].minimum_version"),
         ("requires", [{"kind": "matcher", "id": None}], "requires[0].id"),
