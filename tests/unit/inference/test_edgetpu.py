@@ -25,7 +25,11 @@ COMPILED = edgetpu_model()
         (replace(EDGETPU, is_writable=None), COMPILED, None),
         (replace(EDGETPU, is_writable=False), COMPILED, "coral_no_permission"),
         (EDGETPU, tiny_model(), "no_model_file"),
-        (EDGETPU, replace(COMPILED, files={**COMPILED.files, "edgetpu": COMPILED.files["litert"]}), "coral_not_compiled"),
+        (
+            EDGETPU,
+            replace(COMPILED, files={**COMPILED.files, "edgetpu": COMPILED.files["litert"]}),
+            "coral_not_compiled",
+        ),
         (EDGETPU, replace(COMPILED, files={**COMPILED.files, "edgetpu": b"TFL3"}), "bad_model"),
     ],
 )
