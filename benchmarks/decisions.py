@@ -208,7 +208,7 @@ def evaluate_both(kind: str, values: Sequence[NDArray[np.uint8]], model: Model, 
     A third input is of a finer reading; it replaces the first where that one is borderline.
     """
     reduced, in_full, *finer = (_evaluated(backend.run([one])[0], model) for one in values)
-    is_close = bool(finer) and is_borderline(reduced.findings, gate=model.manifest.gate, distance=reduced.distance)
+    is_close = bool(finer) and is_borderline(reduced.findings, gate=model.manifest.ood_gate, distance=reduced.distance)
     both = [finer[0] if is_close else reduced, in_full]
     passes = (both[0].passes, both[1].passes)
     for first, second in zip(*(one.findings for one in both), strict=True):
@@ -225,7 +225,7 @@ class _Evaluated:
 
 def _evaluated(answer: Answer, model: Model) -> _Evaluated:
     """Findings by the first operating point of each label."""
-    manifest, gate, found = model.manifest, model.manifest.gate, []
+    manifest, gate, found = model.manifest, model.manifest.ood_gate, []
     for label, raw in zip(manifest.labels, answer.scores, strict=True):
         score, point = calibrate(float(raw), manifest.calibration.get(label.code)), manifest.point(label.code)
         found.append(Finding(label=label.code, score=score, point=point, decision=decide(score, point)))

@@ -60,7 +60,7 @@ def pipeline(options: argparse.Namespace, console: Console) -> Report:
         measured = PipelineRun(
             results=results,
             stages=stages,
-            engines=race(model.cpu_file, images, notify=console.bar, **effort),
+            engines=race(model.files["litert"], images, notify=console.bar, **effort),
             other_engines=race(int8_file, images, notify=console.bar, **effort) if int8_file else (),
             first_result_s=tuple(_starts(archive, model, options, Path(folder), console)),
             cores=cores,
@@ -102,7 +102,7 @@ def _contestants(
     size = {"rows": spec.height, "columns": spec.width}
     rules = {"pack": options.pack, "allow_older": options.allow_older, "allow_legacy": options.allow_legacy}
     yield Contestant(name=names.PROGRAM, service="benchmarks.program:handle", body=rules, is_batch=True)
-    yield Contestant(name=names.CONVENTIONAL, service="benchmarks.scripts:conventional", model=model.cpu_file)
+    yield Contestant(name=names.CONVENTIONAL, service="benchmarks.scripts:conventional", model=model.files["litert"])
     yield Contestant(
         name=names.DISSERTATION,
         service="benchmarks.scripts:dissertation",

@@ -48,7 +48,8 @@ EXCLUDED: Final = (
 # Their version numbers are asked for by `fieldray doctor` and in reports.
 WITH_RECORD: Final = (
     "fieldray", "numpy", "pillow", "pydicom", "pylibjpeg", "pylibjpeg-openjpeg", "pyjpegls",
-    "imagecodecs", "psutil", "cryptography", "platformdirs", "ai-edge-litert", "PySide6-Essentials", "shiboken6",
+    "imagecodecs", "psutil", "cryptography", "platformdirs", "msgspec", "ai-edge-litert", "PySide6-Essentials",
+    "shiboken6",
 )  # fmt: skip
 
 # Files by their place in the collection; a pattern's * crosses folders. What is kept goes before what is left out.

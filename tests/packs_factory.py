@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -12,6 +13,7 @@ from fieldray.domain.model import (
     Calibration,
     Estimate,
     GoldenVectors,
+    HeaderRules,
     InputSpec,
     Label,
     Manifest,
@@ -19,7 +21,8 @@ from fieldray.domain.model import (
     OperatingPoint,
     OutputRoles,
 )
-from fieldray.packs.write import write_pack
+from fieldray.packs.manifest_types import Input, LungFieldsManifest, MaskOutput
+from fieldray.packs.write import list_files, write_described, write_pack
 
 MODEL_BYTES = b"TFL3" + bytes(range(256)) * 8
 
@@ -59,8 +62,8 @@ def manifest(**changes: object) -> Manifest:
         outputs=OutputRoles(scores=0, class_maps=1, features=2),
         operating_points=points,
         calibration={"abnormal": Calibration(slope=1.5, intercept=-0.25)},
-        gate=OodGate(mean=np.arange(4, dtype=np.float32), projection=np.eye(4, 2, dtype=np.float32), limit=3.5),
-        accepted_ages_years=(18, 90),
+        ood_gate=OodGate(mean=np.arange(4, dtype=np.float32), projection=np.eye(4, 2, dtype=np.float32), limit=3.5),
+        accepted=HeaderRules(ages_years=(18, 90)),
         minimum_edgetpu_runtime=13,
         provenance={"data": "made by code"},
         metrics={"auc": {"value": 0.9, "n": 100}},
@@ -78,12 +81,34 @@ def golden() -> GoldenVectors:
 
 def make_pack(folder: Path, *, key_number: int = 1, edgetpu: bool = False, **changes: object) -> Path:
     """Write `folder`/<id>-<version>/, signed by `key(key_number)`; `changes` go to `manifest()`."""
-    files = {"cpu": MODEL_BYTES} | ({"edgetpu": MODEL_BYTES[::-1]} if edgetpu else {})
+    files = {"litert": MODEL_BYTES} | ({"edgetpu": MODEL_BYTES[::-1]} if edgetpu else {})
     return write_pack(
         folder,
         manifest=manifest(**changes),
-        files=files,  # type: ignore[arg-type]
+        files=files,
         card="# Test chest\n\nМодель для перевірок.\n",
         golden=golden(),
         key=key(key_number),
     )
+
+
+def make_lung_fields(folder: Path, *, key_number: int = 1, **changes: object) -> Path:
+    """Write a companion, `folder`/test-lungs-1.0.0/, signed by `key(key_number)`; `changes` go to its description."""
+    contents = {"litert": MODEL_BYTES, "card": b"# Test lungs\n"}
+    texts = {"en": "Lungs of the tests."}
+    description = LungFieldsManifest(
+        schema_version=2,
+        id="test-lungs",
+        version="1.0.0",
+        names=texts,
+        descriptions=texts,
+        intended_use=texts,
+        limits=texts,
+        input=Input(height=16, width=16, channels=1, dtype="uint8", intensity="percentile", fit="pad", margin=0.0),
+        outputs=MaskOutput(masks=0),
+        files=list_files(contents),
+        provenance={},
+        metrics={},
+    )
+    changed = msgspec.structs.replace(description, **changes)
+    return write_described(folder, description=changed, contents=contents, key=key(key_number))

@@ -146,7 +146,7 @@ def tiny_model(dtype: TinyType = "uint8", *, labels: int = 1, manifest: Manifest
         trust="builtin",
         fingerprint="",
         model_sha256=hashlib.sha256(data).hexdigest(),
-        cpu_file=data,
+        files={"litert": data},
         golden=tiny_golden(labels=labels),
     )
 

@@ -23,7 +23,7 @@ def write_tiny_pack(folder: Path, *, key_number: int = 1, cpu_file: bytes | None
     return write_pack(
         folder,
         manifest=replace(plain, **{**spoken, **changes}),
-        files={"cpu": tiny_model_bytes() if cpu_file is None else cpu_file},
+        files={"litert": tiny_model_bytes() if cpu_file is None else cpu_file},
         card="# Tiny\n",
         golden=tiny_golden(),
         key=key(key_number),

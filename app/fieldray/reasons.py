@@ -81,6 +81,11 @@ PACKS: Final[Mapping[str, str]] = {
     "pack_bad_name": "The pack names a file in a way that is not allowed: {name}.",
     "pack_too_large": "The pack's file {name} is too large ({size_mb} MB; at most {limit_mb} MB).",
     "pack_newer_format": "The pack needs a newer program (format {version}).",
+    "pack_older_format": "The pack is in an older format ({version}) that this program does not read. Ask its maker for a new version.",
+    "pack_not_classifier": "This pack does not screen images by itself: it is used by other packs (kind: {kind}).",
+    "pack_companion_missing": "This pack needs another pack that is not here: {companion}.",
+    "pack_companion_older": "This pack needs a newer version of another pack: {companion}. Here is version {seen}.",
+    "pack_companion_unusable": "This pack needs another pack that cannot be used: {companion}. {detail}",
     "pack_legacy": "An unsigned legacy model: nobody vouches for it. It is used only after an explicit yes, "
                    "and then gives scores only: nothing is assessed.",
     "pack_several": "There are several packs here: {names}. Name one of them.",

@@ -17,6 +17,7 @@ from PIL import Image
 
 from attack.case import Group
 from attack.world import Fate, Running, World
+from fieldray.domain.model import HeaderRules
 from fieldray.imaging.synthetic import chest_phantom
 from phantoms import write_dicom
 from tiny_packs import fingerprint, write_tiny_pack
@@ -203,7 +204,7 @@ def header_swapped(world: World) -> None:
         name = f"{number:03}.dcm"
         write_dicom(world.images / name, pixels, number=number + 1, changes={"PatientAge": "040Y"})
         write_dicom(children / name, pixels, number=number + 1, changes={"PatientAge": "005Y"})
-    pack = write_tiny_pack(world.folder / "adults", accepted_ages_years=(18, 90))
+    pack = write_tiny_pack(world.folder / "adults", accepted=HeaderRules(ages_years=(18, 90)))
     options = ("--pack", pack, "--trust", fingerprint(pack))
     running = world.start("screen", world.images, *options, "--json", "-", "--jobs", "1", held=True)
     running.read_lines(3)
@@ -227,7 +228,7 @@ def header_swapped_at_once(world: World) -> None:
         name = f"{number:03}.dcm"
         adults.add(digest(write_dicom(world.images / name, pixels, changes={"PatientAge": "040Y"})))
         write_dicom(children / name, pixels, changes={"PatientAge": "005Y"})
-    pack = write_tiny_pack(world.folder / "adults", accepted_ages_years=(18, 90))
+    pack = write_tiny_pack(world.folder / "adults", accepted=HeaderRules(ages_years=(18, 90)))
     out = world.folder / "out"
     running = world.start(
         "screen", world.images, "--pack", pack, "--trust", fingerprint(pack), "--json", "-", "--jobs", "1",

@@ -40,7 +40,7 @@ def with_file(folder: Path, name: str, data: bytes, **manifest: Any) -> Path:
     (pack / name).write_bytes(data)
 
     def list_it(document: dict[str, Any]) -> None:
-        (entry,) = (file for file in document["files"] if file["name"] == name)
+        (entry,) = (file for file in document["files"].values() if file["name"] == name)
         entry |= {"size_bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
     document = json.loads((pack / "manifest.json").read_bytes())

@@ -84,7 +84,7 @@ def other_label_count(world: World) -> None:
     pack = write_pack(
         world.folder / "hostile",
         manifest=replace(manifest, labels=labels, **texts),  # type: ignore[arg-type]
-        files={"cpu": tiny_model_bytes()},
+        files={"litert": tiny_model_bytes()},
         card="# Two\n",
         golden=tiny_golden(labels=2),
         key=key(1),

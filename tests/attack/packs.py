@@ -38,8 +38,7 @@ def name_of_model(name: str) -> MakePack:
 
     def make(_world: World, folder: Path) -> Path:
         def rename(document: dict[str, Any]) -> None:
-            (entry,) = (file for file in document["files"] if file["role"] == "cpu")
-            entry["name"] = name
+            document["files"]["litert"]["name"] = name
 
         return edited(folder, rename)
 

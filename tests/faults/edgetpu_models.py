@@ -12,4 +12,5 @@ from tiny_models import TinyType, tiny_model
 def edgetpu_model(dtype: TinyType = "uint8", *, oldest_runtime: int = 13) -> Model:
     """The tiny network, with a file for the test double of the Edge TPU."""
     model = tiny_model(dtype)
-    return replace(model, edgetpu_file=fake_compile(model.cpu_file, oldest_runtime=oldest_runtime))
+    compiled = fake_compile(model.files["litert"], oldest_runtime=oldest_runtime)
+    return replace(model, files={**model.files, "edgetpu": compiled})

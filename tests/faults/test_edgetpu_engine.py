@@ -112,8 +112,11 @@ def test_an_edgetpu_that_cannot_be_used_has_a_reason_and_the_cpu_goes_on(
     ("model", "code"),
     [
         (tiny_model(), "no_model_file"),
-        (replace(tiny_model(), edgetpu_file=tiny_model().cpu_file), "coral_not_compiled"),
-        (replace(tiny_model(), edgetpu_file=b"a text that is no model"), "bad_model"),
+        (
+            replace(tiny_model(), files={**tiny_model().files, "edgetpu": tiny_model().files["litert"]}),
+            "coral_not_compiled",
+        ),
+        (replace(tiny_model(), files={"litert": b"", "edgetpu": b"a text that is no model"}), "bad_model"),
         (edgetpu_model(oldest_runtime=15), "coral_runtime_old"),
     ],
 )
@@ -130,7 +133,7 @@ def test_a_pack_that_has_nothing_for_the_edgetpu_stays_on_the_cpu(
 
 def test_a_compiled_file_in_the_cpu_role_is_refused_in_plain_words(edgetpu: DoubleEdgeTpu) -> None:
     said = Said()
-    compiled = replace(tiny_model(), cpu_file=edgetpu_model().edgetpu_file or b"")
+    compiled = replace(tiny_model(), files={"litert": edgetpu_model().files["edgetpu"]})
     with open_engine(edgetpu, said, device="cpu") as engine:
         engine.open(compiled)
         with pytest.raises(BackendProblem, match="made for another device"):

@@ -146,12 +146,11 @@ class Clinic:
             labels=(label,),
             minimum_edgetpu_runtime=13,
         )
-        assert model.edgetpu_file
+        assert "edgetpu" in model.files
         key = Ed25519PrivateKey.from_private_bytes(bytes([7]) * 32)
-        files = {"cpu": model.cpu_file, "edgetpu": model.edgetpu_file}
         packs = self.drive / "fieldray"
         packs.mkdir(parents=True)
-        written = write_pack(packs, manifest=manifest, files=files, card="# Test\n", golden=model.golden, key=key)  # type: ignore[arg-type]
+        written = write_pack(packs, manifest=manifest, files=model.files, card="# Test\n", golden=model.golden, key=key)
         self.packs.trust(self.packs.candidates(self.drive)[0].fingerprint)
         return written
 

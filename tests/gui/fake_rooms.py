@@ -73,7 +73,7 @@ def model(trust: str = "signed", **changes: object) -> Model:
         trust=trust,  # type: ignore[arg-type]
         fingerprint="" if trust == "legacy" else FINGERPRINT,
         model_sha256="0123456789abcdef" * 4,
-        cpu_file=b"model",
+        files={"litert": b"model"},
     )
 
 

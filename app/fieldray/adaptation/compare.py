@@ -94,7 +94,7 @@ def _pack(run: Run) -> Evaluated:
             reason("recipe_key", key="pack", detail=f"is not the one in {folder}: input or labels differ")
         )
     split = model.manifest.provenance.get("split_sha256", "")
-    return Evaluated(file=model.cpu_file, outputs=model.manifest.outputs, labels=codes, split_sha256=split)
+    return Evaluated(file=model.files["litert"], outputs=model.manifest.outputs, labels=codes, split_sha256=split)
 
 
 def _pack_folder(run: Run) -> Path:

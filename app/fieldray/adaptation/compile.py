@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from fieldray.adaptation.files import write_atomically
 from fieldray.adaptation.placement import MIB, Placement, describe, place
@@ -158,7 +158,7 @@ def compile_step(run: Run, *, compiler: Path | None = None) -> Mapping[str, Any]
     return {"compiled": True, **_report(run, "compile", compiled.placement)}
 
 
-def edgetpu_file(run: Run) -> dict[Literal["cpu", "edgetpu"], bytes]:
+def edgetpu_file(run: Run) -> dict[str, bytes]:
     """What the compile step made, as a file of a pack; empty if it made nothing."""
     path = run.folder("compile") / COMPILED_NAME
     return {"edgetpu": path.read_bytes()} if path.is_file() else {}

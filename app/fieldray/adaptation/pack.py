@@ -27,6 +27,7 @@ from fieldray.domain.model import (
     Calibration,
     Estimate,
     GoldenVectors,
+    HeaderRules,
     InputSpec,
     Label,
     Manifest,
@@ -76,7 +77,7 @@ def pack_step(run: Run) -> Mapping[str, Any]:
     place = write_pack(
         recipe.packs_folder,
         manifest=manifest,
-        files={"cpu": file.data, **edgetpu_file(run)},
+        files={"litert": file.data, **edgetpu_file(run)},
         card=card,
         golden=_golden(run, manifest),
         key=load_private_key(recipe.signing_key),
@@ -113,11 +114,10 @@ def _manifest(run: Run, outputs: OutputRoles, results: Mapping[str, Any], chosen
         outputs=outputs,
         operating_points=tuple(_point(entry) for entry in chosen["points"]),
         calibration={code: Calibration(**values) for code, values in chosen["calibration"].items()},
-        gate=_gate(run),
-        accepted_views=texts.accepted_views,
-        accepted_ages_years=texts.accepted_ages_years,
+        ood_gate=_ood_gate(run),
+        accepted=HeaderRules(views=texts.accepted_views, ages_years=texts.accepted_ages_years),
         provenance=_provenance(run),
-        metrics={"labels": _figures(results["labels"]), "gate": results["gate"]},
+        metrics={"labels": _figures(results["labels"]), "ood_gate": results["gate"]},
     )
 
 
@@ -139,7 +139,7 @@ def _figures(labels: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _gate(run: Run) -> OodGate:
+def _ood_gate(run: Run) -> OodGate:
     with np.load(run.folder("evaluate") / "gate.npz", allow_pickle=False) as arrays:
         return OodGate(mean=arrays["mean"], projection=arrays["projection"], limit=float(arrays["limit"]))
 

@@ -113,7 +113,7 @@ def _read_pack(folder: Path, specification: Specification) -> tuple[Folded, NDAr
     """Kernel and bias of each convolution by the name it has here, and the pack's golden images."""
     model = read_files(folder, read_verified_manifest(folder)).model("signed")
     layers = [layer for layer in specification.layers if layer.kind == "conv"]
-    operators = list(convolutions(model.cpu_file))
+    operators = list(convolutions(model.files["litert"]))
     fits = len(layers) == len(operators) and all(
         layer.name in name or not layer.batch_norm for layer, (name, _, _) in zip(layers, operators, strict=False)
     )

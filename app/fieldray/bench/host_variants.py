@@ -67,7 +67,7 @@ def variants(
         kind = cpu_kind(runtimes=(name,), cores=1, budget_s=None)
         found.append(BenchmarkCase(name=f"cpu, 1 thread, {name}", model=model, kind=kind))
     if float_file is not None:
-        in_float = replace(model, cpu_file=float_file, golden=None)
+        in_float = replace(model, files={"litert": float_file}, golden=None)
         found.append(BenchmarkCase(name="cpu, 1 thread, floating point", model=in_float, kind=lean))
     found.append(BenchmarkCase(name="edgetpu, standard clock", model=model, kind=edgetpu_kind(budget_s=None)))
     if max_clock:

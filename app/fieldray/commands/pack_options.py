@@ -132,7 +132,7 @@ def default_pack(library: PackLibrary, drives: Sequence[Path], *, broken: dict[P
     for drive in drives:
         found = [candidate for candidate in library.on_drive(drive) if candidate.folder not in broken]
         broken |= {entry.folder: entry.problem for entry in found if entry.trust == "broken" and entry.problem}
-        seen.append((drive, [candidate for candidate in found if candidate.trust != "broken"]))
+        seen.append((drive, [candidate for candidate in found if candidate.can_screen]))
     whole = [(drive, found) for drive, found in seen if found]
     if not whole:
         return newest_kept(library)

@@ -57,14 +57,14 @@ def run_verify(options: argparse.Namespace, console: Console) -> int:
     library = _library()
     folder = find_pack(library, options.pack)
     sealed = read_verified_manifest(folder)
-    model = read_files(folder, sealed).model("signed")
-    console.say(f"{model.pack_name}: whole, every file is the one that was signed")
+    read_files(folder, sealed)
+    console.say(f"{sealed.pack_name}: whole, every file is the one that was signed")
     console.say(f"folder:      {folder}")
     console.say(f"signed by:   {sealed.fingerprint}")
     trust = next((found.trust for found in library.builtin() if found.folder.resolve() == folder.resolve()), None)
     is_trusted = trust == "builtin" or sealed.fingerprint in {key.fingerprint for key in library.trusted()}
     console.say(f"trusted:     {'yes' if is_trusted else 'this key is not among those trusted here'}")
-    console.say(f"model:       {model.model_sha256}")
+    console.say(f"model:       {sealed.description.files['litert'].sha256}")
     return 0
 
 

@@ -120,7 +120,7 @@ class RunReport:
         """Say what will be used: the pack, and the operating points in force."""
         signer = {"builtin": "shipped with the program", "legacy": "unsigned legacy model: scores only, not assessed"}
         trust = signer.get(self._model.trust, f"signed by {self._model.fingerprint}")
-        ages = self._model.manifest.accepted_ages_years
+        ages = self._model.manifest.accepted.ages_years
         of = f", for patients of {ages[0]} to {ages[1]} years (PNG and JPEG do not say an age)" if ages else ""
         self._console.say(f"Pack {self._model.pack_name} ({trust}){of}")
         for point in points:

@@ -1,6 +1,6 @@
 """What a model pack says about itself, and a verified model in memory.
 
-Field meanings follow the pack format, version 1 (README, "Model pack"). These classes are valid from birth:
+Field meanings follow the pack format, version 2 (README, "Model pack"). These classes are valid from birth:
 `__post_init__` raises ValueError with the offending field's name. Reading them from JSON is `packs.manifest`.
 """
 
@@ -18,6 +18,8 @@ IntensityRule = Literal["as_displayed", "percentile"]
 FitRule = Literal["stretch", "pad", "crop"]
 Activation = Literal["sigmoid", "softmax"]
 Trust = Literal["builtin", "signed", "legacy"]
+CompanionKind = Literal["lung-fields", "matcher"]
+PackKind = Literal["classifier"] | CompanionKind
 
 
 def _require(condition: bool, message: str) -> None:
@@ -126,8 +128,8 @@ class OodGate:
     limit: float
 
     def __post_init__(self) -> None:
-        _require(self.projection.shape[0] == self.mean.shape[0], "gate: projection and mean differ in length")
-        _require(self.limit > 0, "gate: limit must be above 0")
+        _require(self.projection.shape[0] == self.mean.shape[0], "OOD gate: projection and mean differ in length")
+        _require(self.limit > 0, "OOD gate: limit must be above 0")
 
     def distance(self, features: NDArray[np.float32]) -> float:
         """Distance of one image's features (n,), 0 or more."""
@@ -150,6 +152,8 @@ class OutputRoles:
 
     def __post_init__(self) -> None:
         _require(self.scores is not None or self.class_maps is not None, "outputs need scores or class_maps")
+        indices = [index for index in (self.scores, self.class_maps, self.features) if index is not None]
+        _require(len(set(indices)) == len(indices), "one output has two roles")
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -173,17 +177,33 @@ class HeaderRules:
     ages_years  youngest and oldest age, whole years, both included; None for any age
     """
 
-    modalities: tuple[str, ...]
-    body_parts: tuple[str, ...]
-    views: tuple[str, ...]
+    modalities: tuple[str, ...] = ("CR", "DX", "DR", "XR", "RG")
+    body_parts: tuple[str, ...] = ("CHEST", "THORAX", "LUNG")
+    views: tuple[str, ...] = ("PA", "AP")
     ages_years: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        ages = self.ages_years
+        _require(ages is None or 0 <= ages[0] <= ages[1], "ages must be 0 or more, the youngest first")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requirement:
+    """A pack that a classifier does not run without: of this kind, perhaps of this id, at least of this version."""
+
+    kind: CompanionKind
+    id: str | None = None
+    minimum_version: str | None = None
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Manifest:
-    """All a pack says. `names`, `descriptions`, `intended_use` and `limits` are texts by language code.
+    """What a classifier's pack says.
 
-    accepted_ages_years    youngest and oldest age, whole years, both included; None for any age
+    names, descriptions, intended_use, limits   texts by language (BCP 47), English always among them
+    accepted                                    the images it is for, by their headers
+    minimum_edgetpu_runtime                     the oldest Edge TPU runtime that runs its compiled file
+    requires                                    the packs it does not run without
     """
 
     pack_id: str
@@ -197,12 +217,10 @@ class Manifest:
     outputs: OutputRoles
     operating_points: tuple[OperatingPoint, ...] = ()
     calibration: Mapping[str, Calibration] = field(default_factory=dict)
-    gate: OodGate | None = None
-    accepted_modalities: tuple[str, ...] = ("CR", "DX", "DR", "XR", "RG")
-    accepted_body_parts: tuple[str, ...] = ("CHEST", "THORAX", "LUNG")
-    accepted_views: tuple[str, ...] = ("PA", "AP")
-    accepted_ages_years: tuple[int, int] | None = None
+    ood_gate: OodGate | None = None
+    accepted: HeaderRules = HeaderRules()
     minimum_edgetpu_runtime: int | None = None
+    requires: tuple[Requirement, ...] = ()
     provenance: Mapping[str, str] = field(default_factory=dict)
     metrics: Mapping[str, object] = field(default_factory=dict)
 
@@ -210,20 +228,10 @@ class Manifest:
         _require(bool(self.labels), "a pack needs at least one label")
         codes = {label.code for label in self.labels}
         _require(len(codes) == len(self.labels), "label codes must differ")
-        ages = self.accepted_ages_years
-        _require(ages is None or 0 <= ages[0] <= ages[1], "accepted ages must be 0 or more, the youngest first")
         for point in self.operating_points:
             _require(point.label in codes, f"operating point {point.name} is for unknown label {point.label}")
-
-    @property
-    def header_rules(self) -> HeaderRules:
-        """Which images the pack is for, by their headers."""
-        return HeaderRules(
-            modalities=self.accepted_modalities,
-            body_parts=self.accepted_body_parts,
-            views=self.accepted_views,
-            ages_years=self.accepted_ages_years,
-        )
+        unknown = set(self.calibration) - codes
+        _require(not unknown, f"calibration: {min(unknown, default='')} is not a label")
 
     def point(self, label: str, name: str | None = None) -> OperatingPoint | None:
         """The operating point `name` of a label (the first one if no name is given), or None."""
@@ -237,15 +245,16 @@ class Manifest:
 class Model:
     """A verified pack in memory: nothing of it is read from the drive any more.
 
-    model_sha256 is that of the CPU file (hex). fingerprint is the signing key's, empty for a legacy pack.
+    files         the networks by role: "litert" (always there), "edgetpu", and whatever other roles the pack names
+    model_sha256  of the "litert" file (hex)
+    fingerprint   of the signing key, empty for a legacy pack
     """
 
     manifest: Manifest
     trust: Trust
     fingerprint: str
     model_sha256: str
-    cpu_file: bytes
-    edgetpu_file: bytes | None = None
+    files: Mapping[str, bytes]
     golden: GoldenVectors | None = None
     card: str = ""
 

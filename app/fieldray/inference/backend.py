@@ -96,17 +96,11 @@ class Watch(Protocol):
 WatchDevice = Callable[[Callable[[], None], Callable[[Reason], None]], Watch]
 
 
-def file_of(model: Model, role: str) -> bytes | None:
-    """The pack's file of a role, None where it has none."""
-    return {"cpu": model.cpu_file, "edgetpu": model.edgetpu_file}.get(role)
-
-
 def file_for(entry: BackendEntry, model: Model) -> bytes:
     """The pack's file for a device, of the role that it prefers. Raises BackendProblem (no_model_file)."""
     for role in entry.roles:
-        file = file_of(model, role)
-        if file is not None:
-            return file
+        if role in model.files:
+            return model.files[role]
     raise BackendProblem(reason("no_model_file", device=entry.title))
 
 

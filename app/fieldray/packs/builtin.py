@@ -15,15 +15,14 @@ from fieldray.errors import FieldrayError
 from fieldray.packs.verified import read_files, read_verified_manifest
 
 TABLE: Final[Mapping[str, str]] = {
-    "adult-normal-abnormal-0.2.0": "d5b3de23a29153bf90cd94786699501c55ed5de13807734c5cfb5228d5e129c5",
-    "pneumonia-paediatric-1.1.0": "e8d54d0c006eab8ae7549213ec8a8885f7f93c95701cf31bc6b5cea805155065",
+    "adult-normal-abnormal-0.2.1": "cbe552edab1b674f5ef0129ad35ed0e0681471bc0fbcf3a61aeb52a844b02c32",
+    "pneumonia-paediatric-1.1.1": "8ea66da648c9a70d65138cd9aec688648f3a9e45ae43632184ac6314c6c7615b",
 }
 
 
 def table_line(folder: Path) -> str:
     """The line of `TABLE` for a pack that is whole. Raises PackProblem."""
     pack = read_files(folder, read_verified_manifest(folder))
-    pack.model("builtin")
     return f'    "{folder.resolve().name}": "{pack.sealed.manifest_sha256}",'
 
 

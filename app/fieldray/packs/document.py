@@ -1,7 +1,7 @@
-"""Strict reading of a JSON document: every value is asked for by name and type, and a complaint names its place.
+"""Strict JSON: the bytes of a pack's description as plain values, and back.
 
-Stricter than `json.loads`: UTF-8 only, no doubled keys, no NaN or infinity, no unknown keys, no deep nesting, no
-control or formatting characters in texts (they can hide or reorder what a person reads).
+Stricter than `json.loads`: UTF-8 only, no doubled keys, no NaN or infinity, no deep nesting, no control or formatting
+characters in texts (they can hide or reorder what a person reads). What the values must be is `packs.manifest`'s.
 """
 
 from __future__ import annotations
@@ -9,15 +9,12 @@ from __future__ import annotations
 import json
 import math
 import unicodedata
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from fieldray.errors import PackProblem
 from fieldray.reasons import reason
 
-_Choice = TypeVar("_Choice", bound=str)
-_Made = TypeVar("_Made")
 _LONGEST_KEY: Final = 100
 _LINE_BREAKS: Final = frozenset("\n\t")
 _DEEPEST: Final = 32  # far more than any description needs, far less than any stack bears
@@ -28,87 +25,25 @@ def manifest_error(detail: str) -> PackProblem:
     return PackProblem(reason("pack_manifest", detail=detail))
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
-    """One value of a document and where it stands, for example `labels[0].code`. Every method raises PackProblem."""
+def read_document(data: bytes) -> dict[str, Any]:
+    """The object that a JSON document in UTF-8 holds. Raises PackProblem("pack_manifest")."""
+    try:
+        value = json.loads(data.decode(), object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite)
+        _check_depth(value)
+    except (ValueError, RecursionError) as error:
+        raise manifest_error(f"not valid JSON: {error}") from error
+    _check_texts(value, "")
+    if not isinstance(value, dict):
+        raise manifest_error("the file: an object is needed")
+    return value
 
-    value: Any
-    place: str
 
-    def fail(self, detail: str) -> PackProblem:
-        """A complaint about this value."""
-        return manifest_error(f"{self.place or 'the file'}: {detail}")
+def write_document(content: Mapping[str, object]) -> bytes:
+    """Canonical JSON: UTF-8, sorted keys, one space of indent, one line feed at the end.
 
-    def fields(self, required: Collection[str], optional: Collection[str] = ()) -> Mapping[str, Node]:
-        """The members of an object that has all of `required`, perhaps some of `optional`, and nothing else."""
-        members = self.members()
-        for name in required:
-            if name not in members:
-                raise self.fail(f"{name} is missing")
-        for name in members:
-            if name not in required and name not in optional:
-                raise self.fail(f"{name} is not known")
-        return members
-
-    def members(self) -> Mapping[str, Node]:
-        """The members of an object with any keys."""
-        if not isinstance(self.value, dict):
-            raise self.fail("an object is needed")
-        if not all(len(name) <= _LONGEST_KEY and is_line(name) for name in self.value):
-            raise self.fail("a key is too long or holds control characters")
-        prefix = f"{self.place}." if self.place else ""
-        return {name: Node(value, prefix + name) for name, value in self.value.items()}
-
-    def items(self, *, most: int) -> tuple[Node, ...]:
-        """The items of a list of at most `most`."""
-        if not isinstance(self.value, list) or len(self.value) > most:
-            raise self.fail(f"a list of at most {most} is needed")
-        return tuple(Node(value, f"{self.place}[{index}]") for index, value in enumerate(self.value))
-
-    def text(self, *, longest: int = 200) -> str:
-        """A line of 1 to `longest` characters, without control or formatting characters (`is_line`)."""
-        text = self._text(longest)
-        if not is_line(text):
-            raise self.fail("the text holds line breaks or control characters")
-        return text
-
-    def paragraphs(self, *, longest: int) -> str:
-        """As `text`, but it may have line breaks and tabs (`is_plain`)."""
-        text = self._text(longest)
-        if not is_plain(text):
-            raise self.fail("the text holds control characters")
-        return text
-
-    def _text(self, longest: int) -> str:
-        if not isinstance(self.value, str) or not 0 < len(self.value) <= longest:
-            raise self.fail(f"a text of 1 to {longest} characters is needed")
-        return self.value
-
-    def choice(self, options: tuple[_Choice, ...]) -> _Choice:
-        """One of `options`."""
-        for option in options:
-            if self.value == option:
-                return option
-        raise self.fail("one of " + ", ".join(options) + " is needed")
-
-    def integer(self, *, low: int, high: int) -> int:
-        """A whole number in low..high."""
-        if type(self.value) is not int or not low <= self.value <= high:
-            raise self.fail(f"a whole number from {low} to {high} is needed")
-        return self.value
-
-    def number(self) -> float:
-        """A number of at most 1e30 either way."""
-        if type(self.value) not in (int, float) or abs(self.value) > 1e30:
-            raise self.fail("a number is needed")
-        return float(self.value)
-
-    def make(self, kind: Callable[..., _Made], **values: object) -> _Made:
-        """Build a domain object; what it refuses becomes a complaint about this place."""
-        try:
-            return kind(**values)
-        except ValueError as error:
-            raise self.fail(str(error)) from error
+    Raises ValueError for NaN and infinity, TypeError for what JSON cannot hold.
+    """
+    return (json.dumps(content, ensure_ascii=False, sort_keys=True, indent=1, allow_nan=False) + "\n").encode()
 
 
 def is_line(text: str) -> bool:
@@ -125,23 +60,18 @@ def is_plain(text: str) -> bool:
     return is_line("".join(letter for letter in text if letter not in _LINE_BREAKS))
 
 
-def read_document(data: bytes) -> Node:
-    """The root of a JSON document in UTF-8. Raises PackProblem("pack_manifest")."""
-    try:
-        text = data.decode()
-        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite)
-        _check_depth(value)
-    except (ValueError, RecursionError) as error:
-        raise manifest_error(f"not valid JSON: {error}") from error
-    return Node(value, "")
-
-
-def write_document(content: Mapping[str, object]) -> bytes:
-    """Canonical JSON: UTF-8, sorted keys, one space of indent, one line feed at the end.
-
-    Raises ValueError for NaN and infinity, TypeError for what JSON cannot hold.
-    """
-    return (json.dumps(content, ensure_ascii=False, sort_keys=True, indent=1, allow_nan=False) + "\n").encode()
+def _check_texts(value: object, place: str) -> None:
+    """No text anywhere, nor any key, may mislead on a screen; the depth is known to be small."""
+    if isinstance(value, str) and not is_plain(value):
+        raise manifest_error(f"{place}: the text holds control characters")
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            _check_texts(item, f"{place}[{index}]")
+    if isinstance(value, dict):
+        if not all(len(name) <= _LONGEST_KEY and is_line(name) for name in value):
+            raise manifest_error(f"{place or 'the file'}: a key is too long or holds control characters")
+        for name, member in value.items():
+            _check_texts(member, f"{place}.{name}" if place else name)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

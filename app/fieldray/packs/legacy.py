@@ -14,7 +14,7 @@ from typing import Final
 
 from fieldray.domain.model import InputSpec, Label, Manifest, Model, OutputRoles
 from fieldray.packs.listing import LEGACY_CPU_NAME, LEGACY_EDGETPU_NAME
-from fieldray.packs.manifest_document import ROLE_LIMITS
+from fieldray.packs.manifest_types import size_limit
 from fieldray.packs.reading import guarded, read_file, read_optional_file
 
 _ASSUMED_EN: Final = (
@@ -48,13 +48,13 @@ MANIFEST: Final = Manifest(
 @guarded
 def load_legacy(folder: Path) -> Model:
     """The bare model in a drive's root, copied into memory. Raises PackProblem."""
-    cpu_file = read_file(folder, name=LEGACY_CPU_NAME, limit_bytes=ROLE_LIMITS["cpu"])
+    network = read_file(folder, name=LEGACY_CPU_NAME, limit_bytes=size_limit("litert"))
+    compiled = read_optional_file(folder, name=LEGACY_EDGETPU_NAME, limit_bytes=size_limit("edgetpu"))
     return Model(
         manifest=MANIFEST,
         trust="legacy",
         fingerprint="",
-        model_sha256=hashlib.sha256(cpu_file).hexdigest(),
-        cpu_file=cpu_file,
-        edgetpu_file=read_optional_file(folder, name=LEGACY_EDGETPU_NAME, limit_bytes=ROLE_LIMITS["edgetpu"]),
+        model_sha256=hashlib.sha256(network).hexdigest(),
+        files={"litert": network} | ({} if compiled is None else {"edgetpu": compiled}),
         card=_ASSUMED_EN,
     )

@@ -16,16 +16,24 @@ from pathlib import Path
 from typing import Literal
 
 from fieldray import paths
-from fieldray.domain.model import Model, Trust
+from fieldray.domain.model import Model, PackKind, Requirement, Trust
 from fieldray.errors import PackNotTrusted, PackProblem, StorageProblem
 from fieldray.packs import builtin
 from fieldray.packs.legacy import MANIFEST as LEGACY_MANIFEST
 from fieldray.packs.legacy import load_legacy
 from fieldray.packs.listing import is_legacy, is_pack, pack_folders, packs_in
+from fieldray.packs.manifest import domain_manifest, kind_of
+from fieldray.packs.manifest_types import AnyManifest, ClassifierManifest
 from fieldray.packs.naming import MANIFEST_NAME, SIGNATURE_NAME, version_key
 from fieldray.packs.reading import guarded
 from fieldray.packs.trust import TrustedKey, TrustStore
-from fieldray.packs.verified import VerifiedManifest, VerifiedPack, read_files, read_verified_manifest
+from fieldray.packs.verified import (
+    VerifiedManifest,
+    VerifiedPack,
+    not_classifier,
+    read_files,
+    read_verified_manifest,
+)
 from fieldray.packs.write import write_folder
 from fieldray.reasons import Reason, reason
 
@@ -40,12 +48,15 @@ class PackCandidate:
     """A pack seen in a listing. Its signature was checked, its files were not: what it says is its own claim.
 
     trust     "broken": it cannot be read, or its signature is wrong; `pack_id`, `version`, `names` are then empty
-    problem   why `load(folder)` would refuse it as things stand (also an unknown key or an older version), or None
+    kind      only a classifier screens images; the others help one
+    problem   why `load(folder)` would refuse it as things stand (also an unknown key, an older version, another kind,
+              or a pack missing that it requires), or None
     """
 
     folder: Path
     origin: Origin
     trust: CandidateTrust
+    kind: PackKind = "classifier"
     pack_id: str = ""
     version: str = ""
     names: Mapping[str, str] = field(default_factory=dict)
@@ -60,7 +71,14 @@ class PackCandidate:
     @property
     def hindrance(self) -> int:
         """What stands between it and its use: 0 nothing, 1 a person's yes, 2 a yes to an unsigned one, 3 all."""
-        return {"legacy": 2, "broken": 3}.get(self.trust, 0 if self.problem is None else 1)
+        if not self.can_screen:
+            return 3
+        return 2 if self.trust == "legacy" else int(self.problem is not None)
+
+    @property
+    def can_screen(self) -> bool:
+        """Whether it is a classifier that can be read; a yes may be missing to it, or another pack."""
+        return self.trust != "broken" and self.kind == "classifier"
 
 
 class PackLibrary:
@@ -129,15 +147,17 @@ class PackLibrary:
                 raise PackProblem(reason("pack_legacy"))
             return load_legacy(folder)
         pack, trust = self._admitted(folder, allow_older=allow_older)
-        return pack.model(trust)
+        model = pack.model(trust)
+        for requirement in model.manifest.requires:
+            self._check_companion(folder, requirement)
+        return model
 
     def install(self, folder: Path, *, allow_older: bool = False) -> Path:
         """Verify a pack and copy it to this machine; returns its folder. Raises as `load` does."""
-        pack, trust = self._admitted(folder, allow_older=allow_older)
-        name = pack.model(trust).pack_name
+        pack, _ = self._admitted(folder, allow_older=allow_older)
         sealed = pack.sealed
         own = {MANIFEST_NAME: sealed.manifest_bytes, SIGNATURE_NAME: sealed.signature}
-        return write_folder(self._installed_root / name, contents={**pack.contents, **own})
+        return write_folder(self._installed_root / sealed.pack_name, contents={**pack.contents, **own})
 
     # ---- trusting
 
@@ -175,10 +195,10 @@ class PackLibrary:
             return "builtin"
         if not self._store.is_trusted(sealed.fingerprint):
             raise PackNotTrusted(sealed.fingerprint)
-        manifest = sealed.description.manifest
-        seen = self._store.highest_seen(sealed.fingerprint, pack_id=manifest.pack_id)
-        if seen and not allow_older and version_key(manifest.version) < version_key(seen):
-            raise PackProblem(reason("pack_older", version=manifest.version, seen=seen))
+        description = sealed.description
+        seen = self._store.highest_seen(sealed.fingerprint, pack_id=description.id)
+        if seen and not allow_older and version_key(description.version) < version_key(seen):
+            raise PackProblem(reason("pack_older", version=description.version, seen=seen))
         return "signed"
 
     def _is_builtin(self, folder: Path, sealed: VerifiedManifest) -> bool:
@@ -210,14 +230,15 @@ class PackLibrary:
             return _legacy_candidate(folder, origin)
         sealed = read_verified_manifest(folder)
         trust, unavailable_reason = self._standing(folder, sealed)
-        manifest = sealed.description.manifest
+        description = sealed.description
         return PackCandidate(
             folder=folder,
             origin=origin,
             trust=trust,
-            pack_id=manifest.pack_id,
-            version=manifest.version,
-            names=manifest.names,
+            kind=kind_of(description),
+            pack_id=description.id,
+            version=description.version,
+            names=description.names,
             fingerprint=sealed.fingerprint,
             problem=unavailable_reason,
         )
@@ -229,7 +250,71 @@ class PackLibrary:
             return "unknown_key", problem.reason
         except PackProblem as problem:
             return "trusted", problem.reason
-        return ("builtin" if trust == "builtin" else "trusted"), None
+        return ("builtin" if trust == "builtin" else "trusted"), self._cannot_screen(folder, sealed.description)
+
+    def _cannot_screen(self, folder: Path, description: AnyManifest) -> Reason | None:
+        """Why an admitted pack does not run: it is no classifier, or a pack that it requires is not at hand."""
+        try:
+            if not isinstance(description, ClassifierManifest):
+                raise not_classifier(description)
+            for requirement in domain_manifest(description).requires:
+                self._companions(folder, requirement)
+        except PackProblem as problem:
+            return problem.reason
+        return None
+
+    # ---- companions
+
+    def _check_companion(self, folder: Path, requirement: Requirement) -> None:
+        """One companion at least is whole and may be used here, the newest first. Raises PackProblem."""
+        problem: PackProblem | None = None
+        for place in self._companions(folder, requirement):
+            try:
+                self._admitted(place, allow_older=False)
+            except PackProblem as error:
+                problem = problem or error
+            else:
+                return
+        assert problem is not None  # `_companions` is never empty
+        what = wanted(requirement)
+        raise PackProblem(reason("pack_companion_unusable", companion=what, detail=problem.reason.text)) from problem
+
+    def _companions(self, folder: Path, requirement: Requirement) -> Sequence[Path]:
+        """The packs that a requirement means, beside the pack or kept here, the newest first; none is read whole.
+
+        Raises PackProblem: pack_companion_missing, pack_companion_older.
+        """
+        roots = dict.fromkeys((folder.parent, self._installed_root, self._builtin_root))
+        places = [place for root in roots if root.is_dir() for place in guarded(packs_in)(root)]
+        found = {place: sealed.description for place in places if (sealed := _sealed(place))}
+        fitting = {place: entry for place, entry in found.items() if _is_meant(entry, requirement)}
+        newest = sorted(fitting, key=lambda place: version_key(fitting[place].version), reverse=True)
+        if not newest:
+            raise PackProblem(reason("pack_companion_missing", companion=wanted(requirement)))
+        least = version_key(requirement.minimum_version or "0.0.0")
+        new = [place for place in newest if version_key(fitting[place].version) >= least]
+        if not new:
+            seen = fitting[newest[0]].version
+            raise PackProblem(reason("pack_companion_older", companion=wanted(requirement), seen=seen))
+        return new
+
+
+def wanted(requirement: Requirement) -> str:
+    """A requirement in words that need no translation: `lung-fields`, `lung-fields (unet) 1.2.0+`."""
+    name = f" ({requirement.id})" if requirement.id else ""
+    return f"{requirement.kind}{name}" + (f" {requirement.minimum_version}+" if requirement.minimum_version else "")
+
+
+def _is_meant(description: AnyManifest, requirement: Requirement) -> bool:
+    return kind_of(description) == requirement.kind and requirement.id in (None, description.id)
+
+
+def _sealed(folder: Path) -> VerifiedManifest | None:
+    """None for a neighbour that is broken: it hides no other."""
+    try:
+        return read_verified_manifest(folder)
+    except PackProblem:
+        return None
 
 
 @guarded

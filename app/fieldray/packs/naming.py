@@ -14,20 +14,15 @@ from typing import Final
 MANIFEST_NAME: Final = "manifest.json"
 SIGNATURE_NAME: Final = "manifest.sig"
 
-_ID: Final = re.compile(r"[a-z0-9-]{1,64}")
-_VERSION: Final = re.compile(r"(?:0|[1-9][0-9]{0,5})(?:\.(?:0|[1-9][0-9]{0,5})){2}")
-_FILE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+ID: Final = r"[a-z0-9-]{1,64}"
+VERSION: Final = r"(?:0|[1-9][0-9]{0,5})(?:\.(?:0|[1-9][0-9]{0,5})){2}"
+FILE_NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 _DEVICE: Final = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?", re.IGNORECASE)
-
-
-def is_pack_id(text: str) -> bool:
-    """Whether `text` is a pack id."""
-    return _ID.fullmatch(text) is not None
 
 
 def is_version(text: str) -> bool:
     """Whether `text` is a version."""
-    return _VERSION.fullmatch(text) is not None
+    return re.fullmatch(VERSION, text) is not None
 
 
 def version_key(version: str) -> tuple[int, ...]:
@@ -40,7 +35,7 @@ def version_key(version: str) -> tuple[int, ...]:
 def is_file_name(text: str) -> bool:
     """Whether a pack may list a file by this name."""
     return (
-        _FILE_NAME.fullmatch(text) is not None
+        re.fullmatch(FILE_NAME, text) is not None
         and not text.endswith(".")
         and _DEVICE.fullmatch(text) is None
         and text.lower() not in (MANIFEST_NAME, SIGNATURE_NAME)

@@ -16,12 +16,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final, Literal
+
+import msgspec
 
 from fieldray.errors import PackProblem, StorageProblem, UsageProblem
 from fieldray.file_lock import FileLock, HeldError
-from fieldray.packs.document import Node, read_document, write_document
-from fieldray.packs.naming import is_pack_id, version_key
+from fieldray.packs.document import read_document, write_document
+from fieldray.packs.manifest_types import ID
+from fieldray.packs.naming import version_key
 from fieldray.packs.signing import read_fingerprint
 from fieldray.reasons import reason
 
@@ -159,18 +162,18 @@ def _keep_name(path: Path) -> None:
             os.close(folder)
 
 
-def _records(root: Node) -> _Records:
-    fields = root.fields(("format", "keys", "seen"))
-    fields["format"].integer(low=_FORMAT, high=_FORMAT)
-    keys = {read_fingerprint(key): day.text() for key, day in fields["keys"].members().items()}
-    seen = {read_fingerprint(key): _versions(packs) for key, packs in fields["seen"].members().items()}
-    return _Records(keys, seen)
+class _TrustFile(msgspec.Struct, forbid_unknown_fields=True):
+    """The file as it stands."""
+
+    format: Literal[1]
+    keys: dict[str, Annotated[str, msgspec.Meta(min_length=1, max_length=200)]]
+    seen: dict[str, dict[Annotated[str, msgspec.Meta(pattern=ID)], str]]
 
 
-def _versions(packs: Node) -> Mapping[str, str]:
-    versions = {pack_id: version.text() for pack_id, version in packs.members().items()}
-    for pack_id, version in versions.items():
+def _records(document: Mapping[str, object]) -> _Records:
+    """Raises UsageProblem for what is no fingerprint, ValueError for all else."""
+    found = msgspec.convert(document, _TrustFile)
+    for version in (version for packs in found.seen.values() for version in packs.values()):
         version_key(version)
-        if not is_pack_id(pack_id):
-            raise ValueError(f"not a pack id: {pack_id!r}")
-    return versions
+    keys = {read_fingerprint(key): day for key, day in found.keys.items()}
+    return _Records(keys, {read_fingerprint(key): packs for key, packs in found.seen.items()})

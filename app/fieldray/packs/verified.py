@@ -12,19 +12,29 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from msgspec import UNSET
+
 from fieldray.domain.model import GoldenVectors, Manifest, Model, OodGate, Trust
 from fieldray.errors import PackProblem
 from fieldray.packs import signing
 from fieldray.packs.arrays import unpack_array
 from fieldray.packs.document import manifest_error
-from fieldray.packs.manifest import parse
-from fieldray.packs.manifest_document import ManifestDocument, PackFile, Role
+from fieldray.packs.manifest import domain_manifest, kind_of, parse
+from fieldray.packs.manifest_types import (
+    GOLDEN_ROLES,
+    OOD_GATE_ROLES,
+    AnyManifest,
+    ClassifierManifest,
+    PackFile,
+    PackManifest,
+)
 from fieldray.packs.naming import MANIFEST_NAME, SIGNATURE_NAME
 from fieldray.packs.reading import guarded, read_file
 from fieldray.reasons import reason
 
 _MANIFEST_LIMIT: Final = 2**17  # twenty times what one needs; every listing parses it
 _SIGNATURE_LIMIT: Final = 1024
+_NOT_NETWORKS: Final = frozenset({"card", *OOD_GATE_ROLES, *GOLDEN_ROLES})
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -34,7 +44,12 @@ class VerifiedManifest:
     manifest_bytes: bytes
     signature: bytes
     fingerprint: str
-    description: ManifestDocument
+    description: AnyManifest
+
+    @property
+    def pack_name(self) -> str:
+        """`id-version`, as in the pack's folder."""
+        return f"{self.description.id}-{self.description.version}"
 
     @property
     def manifest_sha256(self) -> str:
@@ -46,77 +61,79 @@ class VerifiedManifest:
 class VerifiedPack:
     """Every byte of a pack, each file proven to be the one that was signed. `contents` is by file name.
 
-    signed_model    what these bytes mean: the model in memory, as one whose key is trusted
+    signed_model    what these bytes mean: the model in memory, as one whose key is trusted; None for a pack that
+                    screens nothing by itself
     """
 
     sealed: VerifiedManifest
     contents: Mapping[str, bytes]
-    signed_model: Model
+    signed_model: Model | None
 
     def model(self, trust: Trust) -> Model:
-        """The model in memory."""
+        """The model in memory. Raises PackProblem("pack_not_classifier") when the pack is of another kind."""
+        if self.signed_model is None:
+            raise not_classifier(self.sealed.description)
         return replace(self.signed_model, trust=trust)
+
+
+def not_classifier(description: PackManifest) -> PackProblem:
+    """Why a pack that only helps others cannot screen."""
+    return PackProblem(reason("pack_not_classifier", kind=kind_of(description)))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Parts:
-    """What the files of a pack mean."""
+    """What the files of a pack mean, by role."""
 
     sealed: VerifiedManifest
-    contents: Mapping[str, bytes]
+    files: Mapping[str, bytes]
 
-    def model(self) -> Model:
-        """Raises PackProblem("pack_manifest") when arrays or card do not fit the description."""
-        description = self.sealed.description
-        cpu = description.file("cpu")
-        assert cpu is not None  # the description was refused without it
+    def model(self) -> Model | None:
+        """The model of a classifier. Raises PackProblem("pack_manifest") when arrays or card do not fit."""
+        card, description = self._card(), self.sealed.description
+        if not isinstance(description, ClassifierManifest):
+            return None
+        manifest = domain_manifest(description, ood_gate=self._ood_gate(description))
         return Model(
-            manifest=replace(description.manifest, gate=self._gate()),
+            manifest=manifest,
             trust="signed",
             fingerprint=self.sealed.fingerprint,
-            model_sha256=cpu.sha256,
-            cpu_file=self.contents[cpu.name],
-            edgetpu_file=self._content("edgetpu"),
-            golden=self._golden(),
-            card=self._card(),
+            model_sha256=description.files["litert"].sha256,
+            files={role: data for role, data in self.files.items() if role not in _NOT_NETWORKS},
+            golden=self._golden(description, manifest),
+            card=card,
         )
-
-    def _content(self, role: Role) -> bytes | None:
-        file = self.sealed.description.file(role)
-        return self.contents[file.name] if file else None
 
     def _card(self) -> str:
         try:
-            return (self._content("card") or b"").decode()
+            return self.files["card"].decode()
         except UnicodeDecodeError as error:
             raise manifest_error("card: not UTF-8 text") from error
 
-    def _gate(self) -> OodGate | None:
-        limit = self.sealed.description.ood_gate_limit
-        mean, projection = self._content("gate_mean"), self._content("gate_projection")
-        if limit is None or mean is None or projection is None:
+    def _ood_gate(self, description: ClassifierManifest) -> OodGate | None:
+        if description.ood_gate is UNSET:
             return None
+        mean, projection = (self.files[role] for role in OOD_GATE_ROLES)
         try:
             return OodGate(
                 mean=unpack_array(mean, dtype="float32", dimensions=1),
                 projection=unpack_array(projection, dtype="float32", dimensions=2),
-                limit=limit,
+                limit=description.ood_gate.limit,
             )
         except ValueError as error:
-            raise manifest_error(f"gate: {error}") from error
+            raise manifest_error(f"ood_gate: {error}") from error
 
-    def _golden(self) -> GoldenVectors | None:
-        tolerance = self.sealed.description.golden_tolerance
-        inputs, scores = self._content("golden_inputs"), self._content("golden_scores")
-        if tolerance is None or inputs is None or scores is None:
+    def _golden(self, description: ClassifierManifest, manifest: Manifest) -> GoldenVectors | None:
+        if description.golden is UNSET:
             return None
+        inputs, scores = (self.files[role] for role in GOLDEN_ROLES)
         try:
             golden = GoldenVectors(
                 inputs=unpack_array(inputs, dtype="uint8", dimensions=4),
                 scores=unpack_array(scores, dtype="float32", dimensions=2),
-                tolerance=tolerance,
+                tolerance=description.golden.tolerance,
             )
-            _check_golden(golden, self.sealed.description.manifest)
+            _check_golden(golden, manifest)
         except ValueError as error:
             raise manifest_error(f"golden: {error}") from error
         return golden
@@ -142,8 +159,10 @@ def read_files(folder: Path, sealed: VerifiedManifest) -> VerifiedPack:
 
     Raises PackProblem.
     """
-    contents = {file.name: _read_listed(folder, file) for file in sealed.description.files}
-    return VerifiedPack(sealed=sealed, contents=contents, signed_model=_Parts(sealed, contents).model())
+    listed = sealed.description.files
+    files = {role: _read_listed(folder, file) for role, file in listed.items()}
+    contents = {listed[role].name: data for role, data in files.items()}
+    return VerifiedPack(sealed=sealed, contents=contents, signed_model=_Parts(sealed, files).model())
 
 
 def _read_signature(folder: Path) -> bytes:

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Literal, get_args
+from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -15,22 +15,18 @@ from fieldray.domain.model import GoldenVectors, Manifest
 from fieldray.errors import PackProblem
 from fieldray.packs import signing
 from fieldray.packs.arrays import pack_array
-from fieldray.packs.manifest import dump
-from fieldray.packs.manifest_document import ManifestDocument, PackFile, Role, check_size
+from fieldray.packs.manifest import check_size, describe, dump
+from fieldray.packs.manifest_types import GOLDEN_ROLES, OOD_GATE_ROLES, PackFile, PackManifest, size_limit
 from fieldray.packs.naming import MANIFEST_NAME, SIGNATURE_NAME, is_version, version_key
 from fieldray.packs.verified import read_files, read_verified_manifest
 from fieldray.persistence import storage_problem, write_new
 from fieldray.reasons import reason
 
-ModelRole = Literal["cpu", "edgetpu"]
-FILE_NAMES: Final[Mapping[Role, str]] = {
-    "cpu": "model.tflite",
+_FILE_NAMES: Final[Mapping[str, str]] = {
+    "litert": "model.tflite",
     "edgetpu": "model_edgetpu.tflite",
     "card": "MODEL_CARD.md",
-    "gate_mean": "gate_mean.npy",
-    "gate_projection": "gate_projection.npy",
-    "golden_inputs": "golden_inputs.npy",
-    "golden_scores": "golden_scores.npy",
+    **{role: f"{role}.npy" for role in (*OOD_GATE_ROLES, *GOLDEN_ROLES)},
 }
 
 
@@ -38,29 +34,51 @@ def write_pack(
     folder: Path,
     *,
     manifest: Manifest,
-    files: Mapping[ModelRole, bytes],
+    files: Mapping[str, bytes],
     card: str,
     golden: GoldenVectors | None,
     key: Ed25519PrivateKey,
 ) -> Path:
-    """Write the pack as `folder`/<id>-<version>/ and return that path. The gate comes with the manifest.
+    """Write a classifier's pack as `folder`/<id>-<version>/ and return that path. The gate comes with the manifest.
 
-    `files` are the models' bytes by role; "cpu" is needed. What was written is read back and checked as any pack
-    would be. A pack of the same version is replaced; beside a newer one nothing is written. Raises PackProblem
-    (pack_older, or what makes the pack invalid), StorageProblem.
+    `files` are the networks by role; "litert" is needed. What was written is read back and checked as any pack would
+    be. A pack of the same version is replaced; beside a newer one nothing is written. Raises PackProblem (pack_older,
+    or what makes the pack invalid), StorageProblem.
     """
-    contents = _contents(manifest, files, card, golden)
-    description = ManifestDocument(
-        manifest=manifest,
-        files=tuple(_listed(role, data) for role, data in contents.items()),
-        ood_gate_limit=manifest.gate.limit if manifest.gate else None,
-        golden_tolerance=golden.tolerance if golden else None,
-    )
+    contents = {**files, "card": card.encode()}
+    if manifest.ood_gate:
+        arrays = [pack_array(array) for array in (manifest.ood_gate.mean, manifest.ood_gate.projection)]
+        contents |= zip(OOD_GATE_ROLES, arrays, strict=True)
+    if golden:
+        contents |= zip(GOLDEN_ROLES, [pack_array(golden.inputs), pack_array(golden.scores)], strict=True)
+    description = describe(manifest, files=list_files(contents), golden_tolerance=golden.tolerance if golden else None)
+    return write_described(folder, description=description, contents=contents, key=key)
+
+
+def write_described(
+    folder: Path, *, description: PackManifest, contents: Mapping[str, bytes], key: Ed25519PrivateKey
+) -> Path:
+    """As `write_pack`, for a pack of any kind: `contents` are the files by role, as `description` lists them."""
     manifest_bytes = dump(description)
-    by_name = {FILE_NAMES[role]: data for role, data in contents.items()}
+    by_name = {file_name(role): data for role, data in contents.items()}
     by_name |= {MANIFEST_NAME: manifest_bytes, SIGNATURE_NAME: signing.sign(manifest_bytes, key=key)}
-    _refuse_older(folder, manifest)
-    return write_folder(folder / f"{manifest.pack_id}-{manifest.version}", contents=by_name)
+    _refuse_older(folder, description)
+    return write_folder(folder / f"{description.id}-{description.version}", contents=by_name)
+
+
+def list_files(contents: Mapping[str, bytes]) -> dict[str, PackFile]:
+    """The entries of `files` for the files of a pack, by role. Raises PackProblem("pack_too_large")."""
+    for role, data in contents.items():
+        check_size(file_name(role), len(data), limit=size_limit(role))
+    return {
+        role: PackFile(name=file_name(role), size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+        for role, data in contents.items()
+    }
+
+
+def file_name(role: str) -> str:
+    """What the file of a role is called: one that this program does not know by the role itself."""
+    return _FILE_NAMES.get(role, f"{role}.bin")
 
 
 def write_folder(place: Path, *, contents: Mapping[str, bytes]) -> Path:
@@ -74,7 +92,7 @@ def write_folder(place: Path, *, contents: Mapping[str, bytes]) -> Path:
         try:
             for name, data in contents.items():
                 write_new(beside / name, data)  # a drive is pulled out as soon as the program says "done"
-            read_files(beside, read_verified_manifest(beside)).model("signed")
+            read_files(beside, read_verified_manifest(beside))
             beside.chmod(0o755)
             _replace(beside, place)
         finally:
@@ -84,32 +102,12 @@ def write_folder(place: Path, *, contents: Mapping[str, bytes]) -> Path:
     return place
 
 
-def _contents(
-    manifest: Manifest, files: Mapping[ModelRole, bytes], card: str, golden: GoldenVectors | None
-) -> dict[Role, bytes]:
-    contents: dict[Role, bytes] = {role: files[role] for role in get_args(ModelRole) if role in files}
-    contents["card"] = card.encode()
-    if manifest.gate:
-        contents["gate_mean"] = pack_array(manifest.gate.mean)
-        contents["gate_projection"] = pack_array(manifest.gate.projection)
-    if golden:
-        contents["golden_inputs"] = pack_array(golden.inputs)
-        contents["golden_scores"] = pack_array(golden.scores)
-    return contents
-
-
-def _listed(role: Role, data: bytes) -> PackFile:
-    name = FILE_NAMES[role]
-    check_size(name, role, len(data))
-    return PackFile(name=name, role=role, size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
-
-
-def _refuse_older(folder: Path, manifest: Manifest) -> None:
+def _refuse_older(folder: Path, description: PackManifest) -> None:
     """A drive that carries a newer version keeps it: an older one beside it would invite the wrong choice."""
-    for neighbour in folder.glob(f"{manifest.pack_id}-*"):
-        version = neighbour.name.removeprefix(manifest.pack_id + "-")
-        if is_version(version) and version_key(version) > version_key(manifest.version):
-            raise PackProblem(reason("pack_older", version=manifest.version, seen=version))
+    for neighbour in folder.glob(f"{description.id}-*"):
+        version = neighbour.name.removeprefix(description.id + "-")
+        if is_version(version) and version_key(version) > version_key(description.version):
+            raise PackProblem(reason("pack_older", version=description.version, seen=version))
 
 
 def _replace(beside: Path, place: Path) -> None:

@@ -64,7 +64,7 @@ def assemble(
         noticed=lambda: noticed,
         count=lambda gives_up: count_files(paths, gives_up=gives_up),
         content_hash=decoders.content_hash,
-        check_header=lambda header: check_header(header, assessment.model.manifest.header_rules),
+        check_header=lambda header: check_header(header, assessment.model.manifest.accepted),
         screen=screen,
         release=release,
     )

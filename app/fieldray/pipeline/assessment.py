@@ -38,7 +38,7 @@ class Assessment:
 
     def is_close(self, prediction: Prediction) -> bool:
         """Whether the outcome could be another one if the image had been read in full and not only as far as needed."""
-        gate, features = self.model.manifest.gate, prediction.features
+        gate, features = self.model.manifest.ood_gate, prediction.features
         distance = gate.distance(features) if gate and features is not None else None
         return is_borderline(self.findings(prediction.scores), gate=gate, distance=distance)
 
@@ -46,7 +46,7 @@ class Assessment:
     def settings_hash(self) -> str:
         """SHA-256 (hex) of all that decides a result beside the model file and the image."""
         manifest = self.model.manifest
-        gate = manifest.gate
+        gate = manifest.ood_gate
         decisive = {
             "rules": _RULES_VERSION,
             "pack": self.model.pack_name,
@@ -56,7 +56,7 @@ class Assessment:
             "points": [dataclasses.asdict(point) for point in self.points.values() if point],
             "calibration": {code: dataclasses.asdict(value) for code, value in manifest.calibration.items()},
             "gate": [gate.mean.tobytes().hex(), gate.projection.tobytes().hex(), gate.limit] if gate else None,
-            "accepted": dataclasses.asdict(manifest.header_rules),
+            "accepted": dataclasses.asdict(manifest.accepted),
         }
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 

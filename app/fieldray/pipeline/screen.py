@@ -53,7 +53,7 @@ def screen_image(
             return _stopped(ref, ref.problem, facts, stage=stage, is_refusal=ref.problem_is_refusal)
         for detail in _DETAILS:
             stage = "decode"
-            read = decoder.read(ref, manifest.input, rules=manifest.header_rules, detail=detail)
+            read = decoder.read(ref, manifest.input, rules=manifest.accepted, detail=detail)
             ref = read.ref or ref  # what is judged and stored is the header of these bytes, not what discovery saw
             facts = read.facts if detail == "needed" else _both(facts, read.facts)
             if read.problem or read.tensor is None:
@@ -86,7 +86,7 @@ def _unforeseen(ref: ImageRef, error: Exception, facts: ReadFacts, *, stage: Sta
 
 
 def _judge(ref: ImageRef, facts: ReadFacts, prediction: Prediction, assessment: Assessment) -> Outcome:
-    gate = assessment.model.manifest.gate
+    gate = assessment.model.manifest.ood_gate
     extra: dict[str, float] = {}
     if gate and prediction.features is not None:
         extra["gate_distance"] = gate.distance(prediction.features)

@@ -29,7 +29,7 @@ def test_the_network_of_a_pack_goes_on_as_it_was() -> None:
     model = read_files(CHILDREN, read_verified_manifest(CHILDREN)).model("signed")
     assert model.golden is not None
     images = model.golden.inputs.astype(np.float32) / 255
-    _, weights["class_maps/kernel"], weights["class_maps/bias"] = list(convolutions(model.cpu_file))[-1]
+    _, weights["class_maps/kernel"], weights["class_maps/bias"] = list(convolutions(model.files["litert"]))[-1]
     scores = build_network(network, outputs=["scores"])
     set_weights(scores, weights)
     # What is left is the rounding of the values between the layers, which the pack's own network carries.

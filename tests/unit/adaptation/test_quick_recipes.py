@@ -46,7 +46,7 @@ def test_from_images_to_a_pack(tmp_path: Path) -> None:
     model = read_files(pack, read_verified_manifest(pack)).model("signed")
     assert [label.code for label in model.manifest.labels] == ["pneumonia"]  # the auxiliary one is gone
     assert model.golden is not None and model.golden.inputs.shape == (6, 64, 64, 1)
-    assert model.manifest.gate is not None and model.manifest.point("pneumonia", "balanced") is not None
+    assert model.manifest.ood_gate is not None and model.manifest.point("pneumonia", "balanced") is not None
     metrics = json.loads((run / "evaluate" / "metrics.json").read_text())
     pneumonia = metrics["labels"]["pneumonia"]
     assert pneumonia["test"]["auc"]["value"] > 0.8  # opacities are drawn well visible

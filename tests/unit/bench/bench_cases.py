@@ -40,7 +40,7 @@ class Record:
 
     def case(self, backend: BackendName = "cpu") -> BenchmarkCase:
         kind = BackendKind(
-            entry=BackendEntry(name=backend, title=backend, roles=("cpu",), kind=""),
+            entry=BackendEntry(name=backend, title=backend, roles=("litert",), kind=""),
             open=lambda: Scripted(self),
             probe=lambda _: self.unavailable_reason,
         )

@@ -49,7 +49,7 @@ class Behaviour:
     def kind(self, name: BackendName = "cpu") -> BackendKind:
         """A row of its own, which runs the pack's CPU file."""
         return BackendKind(
-            entry=BackendEntry(name=name, title=name, roles=("cpu",), kind=""),
+            entry=BackendEntry(name=name, title=name, roles=("litert",), kind=""),
             open=lambda: FakeBackend(self),
             probe=lambda model: self.unavailable_reason,
             absent=frozenset({"edgetpu_not_here"}),

@@ -77,7 +77,7 @@ class Abacus:
 
 
 SOCKET = Socket()
-ENTRY = BackendEntry(name="abacus", title="Abacus", roles=("abacus", "cpu"), kind=f"{__name__}:kind")
+ENTRY = BackendEntry(name="abacus", title="Abacus", roles=("abacus", "litert"), kind=f"{__name__}:kind")
 
 
 def kind(_: BackendOptions) -> BackendKind:

@@ -25,8 +25,12 @@ COMPILED = edgetpu_model()
         (replace(EDGETPU, is_writable=None), COMPILED, None),
         (replace(EDGETPU, is_writable=False), COMPILED, "coral_no_permission"),
         (EDGETPU, tiny_model(), "no_model_file"),
-        (EDGETPU, replace(COMPILED, edgetpu_file=COMPILED.cpu_file), "coral_not_compiled"),
-        (EDGETPU, replace(COMPILED, edgetpu_file=b"TFL3"), "bad_model"),
+        (
+            EDGETPU,
+            replace(COMPILED, files={**COMPILED.files, "edgetpu": COMPILED.files["litert"]}),
+            "coral_not_compiled",
+        ),
+        (EDGETPU, replace(COMPILED, files={**COMPILED.files, "edgetpu": b"TFL3"}), "bad_model"),
     ],
 )
 def test_why_an_edgetpu_that_is_plugged_in_is_not_tried(edgetpu: UsbDevice, model: Model, code: str | None) -> None:

@@ -73,7 +73,7 @@ def test_a_pack_with_other_results_than_promised_is_not_used() -> None:
 
 def test_a_damaged_file_ends_in_a_reason() -> None:
     with Engine(Events(), kinds=[replace(cpu_kind(), restart_delay_s=0.001)]) as engine:
-        engine.open(replace(MODEL, cpu_file=MODEL.cpu_file[:500]))
+        engine.open(replace(MODEL, files={"litert": MODEL.files["litert"][:500]}))
         with pytest.raises(BackendProblem) as caught:
             engine.wait_ready(timeout_s=WAIT_S)
     assert caught.value.reason.code in ("bad_model", "worker_died")

@@ -83,7 +83,7 @@ def test_a_stopped_process_is_ended_at_its_deadline() -> None:
 def test_a_file_cut_short_costs_the_child_at_most(runtime: str, share: float) -> None:
     # the older runtime does not refuse such a file: it crashes, or runs what is left of it
     whole = tiny_model()
-    cut = replace(whole, cpu_file=whole.cpu_file[: int(share * len(whole.cpu_file))])
+    cut = replace(whole, files={"litert": whole.files["litert"][: int(share * len(whole.files["litert"]))]})
     with pytest.raises(BackendProblem) as caught, started(cut, runtimes=(runtime,)):
         pass
     assert caught.value.reason.code in ("bad_model", "worker_died")
@@ -97,7 +97,10 @@ def test_a_file_cut_short_costs_the_child_at_most(runtime: str, share: float) ->
 )
 def test_a_hostile_file_costs_the_child_at_most(runtime: str, file: bytes) -> None:
     # a name in no letters is an error that the runtime itself does not survive
-    with pytest.raises(BackendProblem) as caught, started(replace(tiny_model(), cpu_file=file), runtimes=(runtime,)):
+    with (
+        pytest.raises(BackendProblem) as caught,
+        started(replace(tiny_model(), files={"litert": file}), runtimes=(runtime,)),
+    ):
         pass
     assert caught.value.reason.code in ("bad_model", "worker_died")
 
@@ -123,7 +126,7 @@ def test_the_child_starts_lean() -> None:
 
 @pytest.mark.parametrize("runtime", INSTALLED)
 def test_a_model_that_wants_more_memory_than_it_may_have_is_a_plain_reason(runtime: str) -> None:
-    greedy = replace(tiny_model(), cpu_file=tiny_model_bytes(fills_mb=3000))
+    greedy = replace(tiny_model(), files={"litert": tiny_model_bytes(fills_mb=3000)})
     with pytest.raises(BackendProblem) as caught, started(greedy, runtimes=(runtime,)) as backend:
         backend.run([tiny_inputs()[0]])
     assert caught.value.reason == reason("model_memory", limit_mb=MEMORY_LIMIT_MB)
@@ -132,7 +135,7 @@ def test_a_model_that_wants_more_memory_than_it_may_have_is_a_plain_reason(runti
 @pytest.mark.parametrize("runtime", INSTALLED)
 def test_what_fits_only_once_runs_once(runtime: str) -> None:
     """Four networks side by side would take 4 x 1000 MB."""
-    large = replace(tiny_model(), cpu_file=tiny_model_bytes(fills_mb=1000))
+    large = replace(tiny_model(), files={"litert": tiny_model_bytes(fills_mb=1000)})
     with started(large, runtimes=(runtime,), cores=4, budget_s=60.0) as backend:
         assert backend.capacity == 1
         assert len(backend.run([tiny_inputs()[0]])) == 1

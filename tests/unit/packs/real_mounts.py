@@ -123,7 +123,7 @@ def _yanked(folder: Path, process: subprocess.Popen[bytes]) -> dict[str, object]
         "before": model.pack_name,
         "load": _code(lambda: library.load(pack)),
         "candidates": _code(lambda: library.candidates(MOUNT_POINT)),
-        "model_is_whole": model.cpu_file == MODEL_BYTES,
+        "model_is_whole": model.files["litert"] == MODEL_BYTES,
         "drives": [_places(there), _places(events.next())],
     }
     events.close()

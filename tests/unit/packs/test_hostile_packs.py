@@ -64,11 +64,9 @@ def _array(header: bytes) -> Harm:
 
     def harm(pack: Path) -> None:
         data = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + b"\0" * 16
-        (pack / "gate_mean.npy").write_bytes(data)
+        (pack / "ood_gate_mean.npy").write_bytes(data)
         content = json.loads((pack / "manifest.json").read_bytes())
-        for file in content["files"]:
-            if file["role"] == "gate_mean":
-                file.update(size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+        content["files"]["ood_gate_mean"].update(size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
         _signed_anew(pack, json.dumps(content).encode())
 
     return harm
@@ -194,7 +192,7 @@ def test_a_device_and_a_pipe_are_never_read(tmp_path: Path, bad: Path, library: 
     with pytest.raises(PackProblem) as caught:
         read_file(Path("/dev"), name="zero", limit_bytes=10)
     assert caught.value.reason.code == "pack_bad_name"
-    for name in ("manifest.sig", "gate_mean.npy"):
+    for name in ("manifest.sig", "ood_gate_mean.npy"):
         (bad / name).unlink()
         os.mkfifo(bad / name)
         with pytest.raises(PackProblem) as caught:

@@ -223,7 +223,7 @@ def test_install_copies_what_was_verified_and_nothing_else(library: PackLibrary,
     (candidate,) = library.installed()
     assert (candidate.origin, candidate.trust, candidate.problem) == ("installed", "trusted", None)
     assert library.available() == (candidate,)
-    assert library.load(library.find("test-chest")).cpu_file == MODEL_BYTES
+    assert library.load(library.find("test-chest")).files["litert"] == MODEL_BYTES
 
 
 def test_an_installed_pack_is_verified_again(library: PackLibrary, drive: Path) -> None:
@@ -292,13 +292,13 @@ def test_a_legacy_model_needs_an_explicit_yes(library: PackLibrary, legacy_drive
 
 def test_a_legacy_model_has_no_operating_point_and_no_signer(library: PackLibrary, legacy_drive: Path) -> None:
     model = library.load(legacy_drive, allow_legacy=True)
-    assert (model.trust, model.fingerprint, model.edgetpu_file, model.golden) == ("legacy", "", None, None)
+    assert (model.trust, model.fingerprint, list(model.files), model.golden) == ("legacy", "", ["litert"], None)
     assert model.manifest.operating_points == ()
     assert (model.manifest.input.height, model.manifest.input.width, model.manifest.input.channels) == (128, 128, 1)
-    assert model.cpu_file == MODEL_BYTES
+    assert model.files["litert"] == MODEL_BYTES
     assert "Assumed" in model.manifest.limits["en"]
     (legacy_drive / LEGACY_EDGETPU_NAME).write_bytes(b"edge")
-    assert library.load(legacy_drive, allow_legacy=True).edgetpu_file == b"edge"
+    assert library.load(legacy_drive, allow_legacy=True).files["edgetpu"] == b"edge"
 
 
 def test_a_signed_pack_comes_before_a_legacy_model(library: PackLibrary, legacy_drive: Path) -> None:

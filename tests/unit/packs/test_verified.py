@@ -45,14 +45,14 @@ def _sign_again(pack: Path, change: Callable[[dict], object]) -> None:
 def test_a_whole_pack_is_read_into_memory(pack: Path) -> None:
     model = read_files(pack, read_verified_manifest(pack)).model("signed")
     assert (model.pack_name, model.trust) == ("test-chest-1.2.3", "signed")
-    assert (model.cpu_file, model.edgetpu_file) == (MODEL_BYTES, MODEL_BYTES[::-1])
+    assert model.files == {"litert": MODEL_BYTES, "edgetpu": MODEL_BYTES[::-1]}
     assert model.golden is not None and np.array_equal(model.golden.inputs, golden().inputs)
     assert model.golden.scores.tolist() == golden().scores.tolist()
-    expected = manifest().gate
-    assert model.manifest.gate is not None and expected is not None
-    assert np.array_equal(model.manifest.gate.projection, expected.projection)
-    assert np.array_equal(model.manifest.gate.mean, expected.mean)
-    assert model.manifest.gate.limit == 3.5
+    expected = manifest().ood_gate
+    assert model.manifest.ood_gate is not None and expected is not None
+    assert np.array_equal(model.manifest.ood_gate.projection, expected.projection)
+    assert np.array_equal(model.manifest.ood_gate.mean, expected.mean)
+    assert model.manifest.ood_gate.limit == 3.5
     assert model.card.startswith("# Test chest\n\nМодель")
 
 
@@ -60,7 +60,7 @@ def test_a_model_outlives_its_folder(pack: Path) -> None:
     model = read_files(pack, read_verified_manifest(pack)).model("signed")
     for file in pack.iterdir():
         file.write_bytes(b"\0" * file.stat().st_size)
-    assert model.cpu_file == MODEL_BYTES
+    assert model.files["litert"] == MODEL_BYTES
     assert model.golden is not None and np.array_equal(model.golden.inputs, golden().inputs)
 
 
@@ -162,7 +162,7 @@ def test_a_file_without_permission_is_unreadable(pack: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../../../etc/passwd", "/etc/passwd", "..\\secret", "sub/model.tflite"])
 def test_a_well_signed_pack_with_a_path_in_a_file_name_is_refused(pack: Path, name: str) -> None:
-    _sign_again(pack, lambda content: content["files"][0].update(name=name))
+    _sign_again(pack, lambda content: content["files"]["litert"].update(name=name))
     assert _code(pack) == "pack_bad_name"
 
 
@@ -176,7 +176,7 @@ def _replace_file(pack: Path, role: str, data: bytes) -> None:
     import hashlib
 
     def change(content: dict) -> None:
-        (listed,) = (file for file in content["files"] if file["role"] == role)
+        listed = content["files"][role]
         listed.update(size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
         (pack / listed["name"]).write_bytes(data)
 
@@ -190,8 +190,8 @@ def _replace_file(pack: Path, role: str, data: bytes) -> None:
         ("golden_inputs", pack_array(np.zeros((2, 16, 16, 1), np.uint8)), "differ in number"),
         ("golden_scores", pack_array(np.zeros((3, 2), np.float32)), "2 scores for 1 labels"),
         ("golden_scores", b"\x80\x04]", "golden"),
-        ("gate_mean", pack_array(np.zeros(5, np.float32)), "differ in length"),
-        ("gate_projection", pack_array(np.full((4, 2), np.inf, np.float32)), "finite"),
+        ("ood_gate_mean", pack_array(np.zeros(5, np.float32)), "differ in length"),
+        ("ood_gate_projection", pack_array(np.full((4, 2), np.inf, np.float32)), "finite"),
         ("card", b"\xff\xfe", "card"),
     ],
 )

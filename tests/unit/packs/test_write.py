@@ -24,14 +24,14 @@ def test_only_the_pack_is_left_behind(tmp_path: Path) -> None:
     make_pack(tmp_path)
     make_pack(tmp_path, metrics={"auc": 0.95})
     assert [path.name for path in tmp_path.iterdir()] == ["test-chest-1.2.3"]
-    assert read_verified_manifest(tmp_path / "test-chest-1.2.3").description.manifest.metrics == {"auc": 0.95}
+    assert read_verified_manifest(tmp_path / "test-chest-1.2.3").description.metrics == {"auc": 0.95}
 
 
 def test_a_pack_without_gate_golden_and_edgetpu_file(tmp_path: Path) -> None:
-    bare = replace(manifest(), gate=None, operating_points=())
-    folder = write_pack(tmp_path, manifest=bare, files={"cpu": MODEL_BYTES}, card="card", golden=None, key=key())
+    bare = replace(manifest(), ood_gate=None, operating_points=())
+    folder = write_pack(tmp_path, manifest=bare, files={"litert": MODEL_BYTES}, card="card", golden=None, key=key())
     model = read_files(folder, read_verified_manifest(folder)).model("signed")
-    assert (model.golden, model.manifest.gate, model.edgetpu_file) == (None, None, None)
+    assert (model.golden, model.manifest.ood_gate, list(model.files)) == (None, None, ["litert"])
     assert sorted(_content(folder)) == ["MODEL_CARD.md", "manifest.json", "manifest.sig", "model.tflite"]
 
 
@@ -54,7 +54,7 @@ def test_a_newer_version_beside_is_kept_alone(tmp_path: Path) -> None:
     [
         {"pack_id": "../escape"},
         {"version": "1.0"},
-        {"limits": {"en": "English only"}},
+        {"limits": {"uk": "Лише українська"}},
         {"metrics": {"note": "\x1b"}},
     ],
 )
@@ -67,12 +67,12 @@ def test_an_invalid_pack_is_not_written(tmp_path: Path, changes: dict[str, objec
 def test_golden_vectors_must_fit_the_input(tmp_path: Path) -> None:
     wrong = replace(golden(), inputs=golden().inputs[:, :8])
     with pytest.raises(PackProblem, match="do not fit"):
-        write_pack(tmp_path, manifest=manifest(), files={"cpu": b"x"}, card="c", golden=wrong, key=key())
+        write_pack(tmp_path, manifest=manifest(), files={"litert": b"x"}, card="c", golden=wrong, key=key())
     assert _content(tmp_path) == {}
 
 
-def test_without_the_cpu_file_nothing_is_written(tmp_path: Path) -> None:
-    with pytest.raises(PackProblem, match="cpu"):
+def test_without_the_litert_file_nothing_is_written(tmp_path: Path) -> None:
+    with pytest.raises(PackProblem, match="litert"):
         write_pack(tmp_path, manifest=manifest(), files={"edgetpu": b"x"}, card="c", golden=golden(), key=key())
     assert _content(tmp_path) == {}
 

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from fieldray.domain.model import Calibration, InputSpec, OodGate
+from fieldray.domain.model import Calibration, HeaderRules, InputSpec, OodGate
 from fieldray.errors import UsageProblem
 from fieldray.pipeline.assessment import Assessment, choose
 from tiny_models import tiny_manifest, tiny_model
@@ -45,11 +45,11 @@ def test_whatever_decides_a_result_changes_the_hash() -> None:
         assessment("sensitive"),
         assessment(version="1.0.1"),
         assessment(calibration={"opacity": Calibration(2.0, 0.0)}),
-        assessment(gate=gate),
-        assessment(gate=dataclasses.replace(gate, limit=3.0)),
-        assessment(gate=dataclasses.replace(gate, mean=np.ones(4, np.float32))),
+        assessment(ood_gate=gate),
+        assessment(ood_gate=dataclasses.replace(gate, limit=3.0)),
+        assessment(ood_gate=dataclasses.replace(gate, mean=np.ones(4, np.float32))),
         assessment(input=InputSpec(height=64, width=64, margin=0.1)),
-        assessment(accepted_views=("PA",)),
+        assessment(accepted=HeaderRules(views=("PA",))),
     ]
     hashes = [variant.settings_hash for variant in variants]
     assert len(set(hashes)) == len(hashes)

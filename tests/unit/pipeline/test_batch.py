@@ -85,7 +85,7 @@ class Run:
             count=lambda gives_up: count() if count else len(names),
             noticed=lambda: noticed,
             content_hash=self.decoders.content_hash,
-            check_header=lambda header: check_header(header, assessment.model.manifest.header_rules),
+            check_header=lambda header: check_header(header, assessment.model.manifest.accepted),
             screen=screen,
             release=release,
         )

@@ -33,7 +33,7 @@ from phantoms import write_bad_inputs, write_collection, write_dicom
 from tiny_models import tiny_manifest, tiny_model
 
 IMAGE = chest_phantom(160, 128, 7, abnormal=False)
-ADULTS = choose(tiny_model(manifest=tiny_manifest(accepted_ages_years=(18, 90))))
+ADULTS = choose(tiny_model(manifest=tiny_manifest(accepted=HeaderRules(ages_years=(18, 90)))))
 Change = Callable[[Path], None]
 
 

@@ -94,10 +94,10 @@ def gate(limit: float) -> OodGate:
 
 def test_what_is_unlike_the_training_images_is_refused() -> None:
     near, far = FakeEngine(features=1.9), FakeEngine(features=2.1)
-    outcome = screen(gate=gate(2.0), engine=near)
+    outcome = screen(ood_gate=gate(2.0), engine=near)
     assert isinstance(outcome, Screened)
     assert outcome.extra["gate_distance"] == pytest.approx(1.9)
-    outcome = screen(gate=gate(2.0), engine=far)
+    outcome = screen(ood_gate=gate(2.0), engine=far)
     assert isinstance(outcome, Refused)
     assert outcome.reason.code == "unlike_training"
 
@@ -157,13 +157,13 @@ def test_what_is_exact_is_read_once_however_close_it_is() -> None:
 @pytest.mark.parametrize(("features", "is_close"), [(1.9, False), (1.98, True), (2.02, True), (2.1, False)])
 def test_what_is_close_to_the_gate_is_read_again(features: float, is_close: bool) -> None:
     decoders = Reduced(255, 255)
-    look(decoders, gate=gate(2.0), engine=FakeEngine(features=features))
+    look(decoders, ood_gate=gate(2.0), engine=FakeEngine(features=features))
     assert decoders.reads == (["needed", "finer"] if is_close else ["needed"])
 
 
 def test_what_the_gate_refuses_clearly_is_not_read_again_for_its_score() -> None:
     decoders = Reduced(150, 150)
-    assert isinstance(look(decoders, gate=gate(2.0), engine=FakeEngine(features=3.0)), Refused)
+    assert isinstance(look(decoders, ood_gate=gate(2.0), engine=FakeEngine(features=3.0)), Refused)
     assert decoders.reads == ["needed"]
 
 

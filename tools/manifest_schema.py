@@ -1,0 +1,12 @@
+"""Write the JSON Schema of a pack's manifest: python tools/manifest_schema.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fieldray.packs.manifest import schema
+
+PLACE = Path(__file__).parents[1] / "docs" / "pack-manifest.schema.json"
+
+if __name__ == "__main__":
+    PLACE.write_bytes(schema())
