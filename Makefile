@@ -2,11 +2,13 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+# Two stages of one environment: what the program needs, and with it TensorFlow and the developers' tools.
+APP    := $(VENV)/.app-installed
 STAMP  := $(VENV)/.installed
 
 .PHONY: run test check tflite faults attack offline-proof installer smoke clean
 
-run: $(STAMP)                 ## screen synthetic studies with the shipped pack, then show them
+run: $(APP)                   ## screen synthetic studies with the shipped pack, then show them
 	$(BIN)/fieldray demo
 
 test: check                   ## all that CI runs
@@ -45,11 +47,21 @@ check: $(STAMP)               ## lint, format, types, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-$(STAMP): pyproject.toml
+# Python compiles a module when it is first imported; compiling all of them beforehand takes longer than the demo.
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+
+$(VENV)/.made:
 	bash tools/system_packages.sh
 	$(PYTHON) -m venv $(VENV) || { echo "Python 3.11 or newer with venv is needed (Debian: apt-get install python3-venv)"; exit 1; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[desktop,adapt,dev]'
 	touch $@
+
+$(APP): pyproject.toml | $(VENV)/.made
+	$(INSTALL) -e '.[desktop]'
+	touch $@
+
+$(STAMP): pyproject.toml | $(VENV)/.made
+	$(INSTALL) -e '.[desktop,adapt,dev]'
+	touch $(APP) $@
 
 clean:
 	rm -rf $(VENV) $(VENV)-tflite build dist .pytest_cache .mypy_cache .ruff_cache
