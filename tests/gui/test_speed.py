@@ -7,10 +7,10 @@ import sys
 import time
 
 import numpy as np
+from desk import Desk
 from fake_rooms import image_image, screened
 from PySide6.QtCore import QTimer
 
-from conftest import Desk
 from fieldray.desktop.image_pyramid import cut, pyramid_of
 from fieldray.desktop.worklist_model import KEYS
 from fieldray.domain.events import OutcomeReady
