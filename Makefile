@@ -23,7 +23,7 @@ tflite:                       ## the inference tests on both runtimes
 
 $(VENV)-tflite/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-tflite
-	$(VENV)-tflite/bin/python -m pip install --quiet --disable-pip-version-check -e '.[tflite]' 'pytest>=8' 'pytest-timeout>=2.3'
+	$(VENV)-tflite/bin/python -m pip install --quiet --disable-pip-version-check -e '.[tflite]' 'pytest>=8' 'pytest-timeout>=2.3' 'hypothesis>=6.100'
 	touch $@
 
 faults: $(STAMP)              ## a thousand fault_events with the stick's test double; figures in build/faults.json
@@ -64,4 +64,4 @@ $(STAMP): pyproject.toml | $(VENV)/.made
 	touch $(APP) $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-tflite build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-tflite build dist .hypothesis .pytest_cache .mypy_cache .ruff_cache

@@ -8,10 +8,15 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import psutil
 import pytest
 
 os.environ["QT_QPA_PLATFORM"] = "offscreen"
+
+# The same examples every time and on every machine, however busy it is, and no file kept of them.
+hypothesis.settings.register_profile("house", derandomize=True, deadline=None, database=None)
+hypothesis.settings.load_profile("house")
 
 _GRACE_S = 5.0
 
