@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 APP    := $(VENV)/.app-installed
 STAMP  := $(VENV)/.installed
 
-.PHONY: run test check tflite faults attack offline-proof installer smoke clean
+.PHONY: run test check coverage tflite faults attack fuzz offline-proof installer smoke clean
 
 run: $(APP)                   ## screen synthetic studies with the shipped pack, then show them
 	$(BIN)/fieldray demo
@@ -37,6 +37,11 @@ installer:                    ## the installers this machine can build, into bui
 
 smoke:                        ## try them in a root of their own, without Python and network (as root, after `make installer`)
 	$(PYTHON) installer/smoke_test.py build/dist --pictures build/pictures
+
+# FUZZ_DATA is a folder of images to damage beside the phantoms, where there is one.
+FUZZ_DATA ?= ../shared/data
+fuzz: $(STAMP)                ## ten thousand damaged files, a line a kind; figures in build/fuzz.json and docs/benchmarks
+	$(BIN)/python tests/fuzz/run_fuzz.py --files 10000 --seed 1 --data $(FUZZ_DATA) --page docs/benchmarks/$$(date -u +%F)-damaged-files.md
 
 offline-proof: $(STAMP)       ## watch every socket the program asks for, and let it work without any network (Linux)
 	$(BIN)/python tools/prove_offline.py --out build/offline.json
