@@ -85,9 +85,8 @@ def extremes(data: bytearray, chance: random.Random) -> bytes:
 
 def geometry(data: bytearray, chance: random.Random) -> bytes:
     """The elements that say how the pixels lie hold other numbers; a file without them gets extremes"""
-    places = [
-        at for short in _SHORTS if (at := data.find(b"\x28\x00" + short.to_bytes(2, "little") + b"US\x02\x00")) >= 0
-    ]
+    heads = (b"\x28\x00" + short.to_bytes(2, "little") + b"US\x02\x00" for short in _SHORTS)
+    places = [at for at in map(data.find, heads) if at >= 0]
     if not places:
         return extremes(data, chance)
     for at in chance.sample(places, chance.randint(1, len(places))):

@@ -24,7 +24,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import psutil
 
 from attack.runner import program_command
-from fuzz.fuzz import KINDS, Figures, fuzz, sources
+from attack.world import CHILD_MB, PARENT_MB
+from fuzz.screening import KINDS, Figures, fuzz, sources
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -35,9 +36,7 @@ def main() -> int:
     parser.add_argument("--files", type=int, default=10_000, help="how many files, over all kinds (default: 10,000)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", action="append", choices=KINDS, help="this kind of damage; may be repeated")
-    parser.add_argument(
-        "--data", type=Path, help="a folder of images to damage beside the phantoms; left out if missing"
-    )
+    parser.add_argument("--data", type=Path, help="a folder of images to damage, too, where it exists")
     parser.add_argument("--program", type=Path, help="the installed or frozen program (default: this checkout's)")
     parser.add_argument("--out", type=Path, default=Path("build/fuzz.json"))
     parser.add_argument("--page", type=Path, help="write the figures as a page, too")
@@ -91,10 +90,11 @@ paths:
 
 # Damaged files
 
-{sum(each.files for each in results):,} files made of {facts["originals"]:.0f} by damage of {len(results)} kinds (seed
-{facts["seed"]:.0f}), screened in {facts["seconds"]:.0f} s. *Holds* means: one outcome for each file, no unexpected error, no process left
-behind, the end within its time, the program below 450 MB and each child process below 2,300 MB. *Contained* counts
-the files on which a decoder crashed, ran out of time or out of memory while the run went on.
+Screened in {facts["seconds"]:.0f} s: {sum(each.files for each in results):,} files, made of {facts["originals"]:.0f}
+by damage of {len(results)} kinds (seed {facts["seed"]:.0f}). *Holds* means: one outcome for each file, no unexpected
+error, no process left behind, the end within its time, the program below {PARENT_MB:.0f} MB and each child process
+below {CHILD_MB:.0f} MB. *Contained* counts the files on which a decoder crashed, ran out of time or out of memory
+while the run went on.
 
 | kind | files | screened | refused | failed | contained | peak of the program, MB | peak of a child, MB | holds |
 |---|--:|--:|--:|--:|--:|--:|--:|---|

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from attack.runner import program_command
-from fuzz.fuzz import KINDS, fuzz, sources
+from fuzz.screening import KINDS, fuzz, sources
 from fuzz.mutations import MUTATIONS, mutated
 
 WHOLE = bytes(range(256)) * 8
