@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from attack.runner import program_command
-from fuzz.screening import KINDS, fuzz, sources
 from fuzz.mutations import MUTATIONS, mutated
+from fuzz.screening import KINDS, fuzz, sources
 
 WHOLE = bytes(range(256)) * 8
 
