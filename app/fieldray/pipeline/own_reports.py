@@ -31,7 +31,10 @@ def is_own_report(head: bytes) -> bool:
 
 def _is_table(line: str) -> bool:
     for separator in ",;\t":
-        columns = next(csv.reader([line], delimiter=separator), [])
+        try:
+            columns = next(csv.reader([line], delimiter=separator), [])
+        except csv.Error:  # a carriage return in the middle of the line, as in any file of bytes
+            return False
         if tuple(columns[:3]) == _FIRST_COLUMNS and set(columns) >= _ITS_COLUMNS:
             return True
     return False
