@@ -12,8 +12,11 @@ run: $(APP)                   ## screen synthetic studies with the shipped pack,
 	$(BIN)/fieldray demo
 
 test: check                   ## all that CI runs
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist worksteal
 	$(MAKE) --no-print-directory tflite
+
+coverage: $(STAMP)            ## the suite once more, with the lines and branches that it runs; pages in build/coverage
+	$(BIN)/python -m pytest -n auto --dist worksteal --cov --cov-report=term:skip-covered --cov-report=html:build/coverage
 
 # The older runtime has no wheels past Python 3.11 and needs numpy 1: it gets an environment of its own.
 tflite:                       ## the inference tests on both runtimes
