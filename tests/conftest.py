@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import threading
 import time
@@ -19,6 +20,19 @@ hypothesis.settings.register_profile("house", derandomize=True, deadline=None, d
 hypothesis.settings.load_profile("house")
 
 _GRACE_S = 5.0
+_HAS_TOOLCHAIN = importlib.util.find_spec("tensorflow") is not None
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave the toolchain's own tests out where TensorFlow is not installed, as for a Python without its wheels."""
+    return True if not _HAS_TOOLCHAIN and collection_path.name == "adaptation" else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what is marked to need TensorFlow elsewhere."""
+    for item in items:
+        if not _HAS_TOOLCHAIN and item.get_closest_marker("adapt"):
+            item.add_marker(pytest.mark.skip(reason="needs TensorFlow"))
 
 
 @pytest.fixture(autouse=True)
