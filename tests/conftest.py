@@ -14,6 +14,8 @@ import psutil
 import pytest
 
 os.environ["QT_QPA_PLATFORM"] = "offscreen"
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ["TF_NUM_INTRAOP_THREADS"] = "1"  # as many workers as cores: their threads would only wait for each other
 
 # The same examples every time and on every machine, however busy it is, and no file kept of them.
 hypothesis.settings.register_profile("house", derandomize=True, deadline=None, database=None)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CANCELLED = 130
+WITHOUT_SCREEN = "fieldray screen FOLDER"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -80,7 +81,7 @@ def _show(paths: Sequence[Path]) -> int:
     if not has_screen():
         from fieldray.reasons import reason
 
-        system_console().complain(reason("no_screen", command="fieldray screen FOLDER").text)
+        system_console().complain(reason("no_screen", command=WITHOUT_SCREEN).text)
         return 1
     from fieldray.desktop.main_window import run
 
