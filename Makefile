@@ -2,16 +2,21 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+# Two stages of one environment: what the program needs, and with it TensorFlow and the developers' tools.
+APP    := $(VENV)/.app-installed
 STAMP  := $(VENV)/.installed
 
-.PHONY: run test check tflite faults attack bench offline-proof installer smoke clean
+.PHONY: run test check coverage tflite faults attack fuzz bench offline-proof installer smoke clean
 
-run: $(STAMP)                 ## screen synthetic studies with the shipped pack, then show them
+run: $(APP)                   ## screen synthetic studies with the shipped pack, then show them
 	$(BIN)/fieldray demo
 
 test: check                   ## all that CI runs
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist worksteal
 	$(MAKE) --no-print-directory tflite
+
+coverage: $(STAMP)            ## the suite once more, with the lines and branches that it runs; pages in build/coverage
+	$(BIN)/python -m pytest -n auto --dist worksteal --cov --cov-report=term:skip-covered --cov-report=html:build/coverage
 
 # The older runtime has no wheels past Python 3.11 and needs numpy 1: it gets an environment of its own.
 tflite:                       ## the inference tests on both runtimes
@@ -21,7 +26,7 @@ tflite:                       ## the inference tests on both runtimes
 
 $(VENV)-tflite/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-tflite
-	$(VENV)-tflite/bin/python -m pip install --quiet --disable-pip-version-check -e '.[tflite]' 'pytest>=8' 'pytest-timeout>=2.3'
+	$(VENV)-tflite/bin/python -m pip install --quiet --disable-pip-version-check -e '.[tflite]' 'pytest>=8' 'pytest-timeout>=2.3' 'hypothesis>=6.100'
 	touch $@
 
 faults: $(STAMP)              ## a thousand fault_events with the stick's test double; figures in build/faults.json
@@ -39,6 +44,11 @@ installer:                    ## the installers this machine can build, into bui
 smoke:                        ## try them in a root of their own, without Python and network (as root, after `make installer`)
 	$(PYTHON) installer/smoke_test.py build/dist --pictures build/pictures
 
+# FUZZ_DATA is a folder of images to damage beside the phantoms, where there is one.
+FUZZ_DATA ?= ../shared/data
+fuzz: $(STAMP)                ## ten thousand damaged files, a line a kind; figures in build/fuzz.json and docs/benchmarks
+	$(BIN)/python tests/fuzz/run_fuzz.py --files 10000 --seed 1 --data $(FUZZ_DATA) --page docs/benchmarks/$$(date -u +%F)-damaged-files.md
+
 offline-proof: $(STAMP)       ## watch every socket the program asks for, and let it work without any network (Linux)
 	$(BIN)/python tools/prove_offline.py --out build/offline.json
 
@@ -49,11 +59,21 @@ check: $(STAMP)               ## lint, format, types, import contracts, dead cod
 	$(BIN)/lint-imports
 	$(BIN)/python tools/dead_code.py
 
-$(STAMP): pyproject.toml
+# Python compiles a module when it is first imported; compiling all of them beforehand takes longer than the demo.
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+
+$(VENV)/.made:
 	bash tools/system_packages.sh
 	$(PYTHON) -m venv $(VENV) || { echo "Python 3.11 or newer with venv is needed (Debian: apt-get install python3-venv)"; exit 1; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[desktop,adapt,dev]'
 	touch $@
 
+$(APP): pyproject.toml | $(VENV)/.made
+	$(INSTALL) -e '.[desktop]'
+	touch $@
+
+$(STAMP): pyproject.toml | $(VENV)/.made
+	$(INSTALL) -e '.[desktop,adapt,dev]'
+	touch $(APP) $@
+
 clean:
-	rm -rf $(VENV) $(VENV)-tflite build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-tflite build dist .hypothesis .pytest_cache .mypy_cache .ruff_cache

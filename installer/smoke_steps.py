@@ -153,7 +153,9 @@ def screen_other_forms(trial: Trial) -> None:
 def say_plainly(trial: Trial) -> None:
     """No screen, no packs, a wrong library for the Edge TPU: a plain sentence each"""
     user, root = trial.users["iryna"], trial.root
-    no_screen = r"fieldray: There is no screen here to open a window on\. The command line works without one\."
+    no_screen = (
+        r"fieldray: There is no screen here to open a window on\. This works without one: fieldray screen FOLDER"
+    )
     for command in ([PROGRAM], [WINDOW], ["fieldray"]):
         expect(root.run(*command, user=user), code=1, errors=(no_screen,))
     expect(root.run(PROGRAM, "screen", "/nowhere", user=user), code=2, errors=(r"fieldray: There is nothing .*",))

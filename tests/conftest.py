@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import psutil
 import pytest
 
 os.environ["QT_QPA_PLATFORM"] = "offscreen"
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ["TF_NUM_INTRAOP_THREADS"] = "1"  # as many workers as cores: their threads would only wait for each other
+
+# The same examples every time and on every machine, however busy it is, and no file kept of them.
+hypothesis.settings.register_profile("house", derandomize=True, deadline=None, database=None)
+hypothesis.settings.load_profile("house")
 
 _GRACE_S = 5.0
+_HAS_TOOLCHAIN = importlib.util.find_spec("tensorflow") is not None
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave the toolchain's own tests out where TensorFlow is not installed, as for a Python without its wheels."""
+    return True if not _HAS_TOOLCHAIN and collection_path.name == "adaptation" else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what is marked to need TensorFlow elsewhere."""
+    for item in items:
+        if not _HAS_TOOLCHAIN and item.get_closest_marker("adapt"):
+            item.add_marker(pytest.mark.skip(reason="needs TensorFlow"))
 
 
 @pytest.fixture(autouse=True)

@@ -15,17 +15,24 @@ from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.reasons import reason
 from fieldray.reports.exporter import StoredRun
 
-POINT = OperatingPoint(
-    name="screening",
-    label="opacity",
-    threshold=0.5,
-    unsure_low=0.4,
-    unsure_high=0.6,
-    sensitivity=Estimate(0.9, 0.8, 0.95),
-    specificity=Estimate(0.7, 0.6, 0.8),
-    titles={"en": "screening"},
-    measured_on={"en": "test set"},
-)
+
+def operating_point(**changes: object) -> OperatingPoint:
+    """A point on the label `opacity`."""
+    values = {
+        "name": "screening",
+        "label": "opacity",
+        "threshold": 0.5,
+        "unsure_low": 0.4,
+        "unsure_high": 0.6,
+        "sensitivity": Estimate(0.9, 0.8, 0.95),
+        "specificity": Estimate(0.7, 0.6, 0.8),
+        "titles": {"en": "screening"},
+        "measured_on": {"en": "test set"},
+    }
+    return OperatingPoint(**{**values, **changes})
+
+
+POINT = operating_point()
 
 
 def run_spec(**changes: object) -> RunSpec:

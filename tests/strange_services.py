@@ -73,6 +73,7 @@ if __name__ == "__main__":
             mark.touch()
             os.abort()
         if "hang" in path.name:
+            path.with_suffix(".hangs").touch()
             time.sleep(600)
         if "balloon" in path.name:
             np.ones(2**33)

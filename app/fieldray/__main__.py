@@ -1,4 +1,4 @@
-"""The place where all parts meet: no arguments open the window, arguments run the command line.
+"""The place where all parts meet: files and folders, or nothing, open the window; all else is a command.
 
 Everything else is imported inside: a Ctrl-C that comes while the program is still being read ends it quietly, too.
 """
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CANCELLED = 130
+WITHOUT_SCREEN = "fieldray screen FOLDER"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -34,15 +35,17 @@ def _quietly(body: Callable[[], int]) -> int:
 
 
 def _main(arguments: list[str]) -> int:
-    from fieldray.offline import opens_window, stay_offline
+    from fieldray.offline import names_images, opens_window, stay_offline
 
     stay_offline(is_toolchain=arguments[:1] == ["adapt"], shows_window=opens_window(arguments))
     _open_closed_streams()
-    if arguments:
+    if not names_images(arguments):
         from fieldray.cli import run
 
         return run(arguments, open_window=_open_window)
-    return _open_window(())
+    from pathlib import Path
+
+    return _open_window(tuple(map(Path, arguments)))
 
 
 def _window(arguments: Sequence[str]) -> int:
@@ -78,7 +81,7 @@ def _show(paths: Sequence[Path]) -> int:
     if not has_screen():
         from fieldray.reasons import reason
 
-        system_console().complain(reason("no_screen").text)
+        system_console().complain(reason("no_screen", command=WITHOUT_SCREEN).text)
         return 1
     from fieldray.desktop.main_window import run
 

@@ -115,7 +115,7 @@ def _parser(open_window: OpenWindow | None) -> argparse.ArgumentParser:
     parser = Parser(
         prog="fieldray",
         description="Screen chest X-rays offline. Research use only. Not for diagnostic use.",
-        epilog="Without arguments the window opens.",
+        epilog="Without arguments the window opens; with files and folders alone (fieldray FOLDER) it opens on them.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"fieldray {VERSION}")

@@ -31,6 +31,7 @@ from typing import Final, cast
 # pydicom imports requests, where it is installed, to be able to download test files, and importing it opens a socket
 # (urllib3 asks whether the machine knows IPv6). The window has no use for Qt's network modules.
 _ABSENT: Final = ("requests", "PySide6.QtNetwork", "PySide6.QtHttpServer", "PySide6.QtWebSockets")
+COMMANDS: Final = frozenset({"screen", "packs", "demo", "doctor", "bench", "adapt"})
 _UNIX: Final = 1  # AF_UNIX on every system; socket is not imported for it
 _WITH_SOCKET: Final = frozenset({"socket.connect", "socket.bind", "socket.sendto", "socket.sendmsg"})
 _ALWAYS: Final = frozenset(
@@ -114,7 +115,18 @@ def screen_connected() -> None:
 
 def opens_window(arguments: Sequence[str]) -> bool:
     """Whether the command line shows a window in its own process."""
-    return not arguments or (arguments[0] == "demo" and "--no-window" not in arguments)
+    return names_images(arguments) or (arguments[0] == "demo" and "--no-window" not in arguments)
+
+
+def names_images(arguments: Sequence[str]) -> bool:
+    """Whether the command line is nothing but files and folders that exist, for the window to screen (or none).
+
+    The name of a command is that command, even where a folder is called so: such a folder is `./screen`.
+    """
+    return not (arguments and arguments[0] in COMMANDS) and all(
+        not argument.startswith("-") and os.path.exists(argument)  # noqa: PTH110 - Path.exists raises for a long name
+        for argument in arguments
+    )
 
 
 def is_screen_remote(environment: Mapping[str, str]) -> bool:

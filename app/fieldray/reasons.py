@@ -186,7 +186,7 @@ PROGRAM: Final[Mapping[str, str]] = {
     "no_image_in": "There is no image file in {path}. If it is on a drive, check that the drive is connected.",
     "own_reports": "Result files of this program lie among the images. They were left out: {count}.",
     "operating_point": "The pack has no operating point named {name}. It has: {known}.",
-    "no_screen": "There is no screen here to open a window on. The command line works without one.",
+    "no_screen": "There is no screen here to open a window on. This works without one: {command}",
     "setting": "The setting {key} cannot be {value}: {detail}.",
 }
 

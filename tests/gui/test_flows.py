@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from desk import Desk
 from fake_rooms import FakeRooms, failed, refused
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QFileDialog, QLabel, QPushButton, QWidget
 
-from conftest import Desk
 from fieldray.desktop.worklist_model import KEYS
 from fieldray.domain.events import BackendChanged, Progress, RunChanged, Speed
 from fieldray.domain.run import Verdict

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from desk import Desk
 from fake_rooms import FakeRooms, candidate, screened
 from PySide6.QtWidgets import QPushButton
 from test_flows import listed, texts
 
-from conftest import Desk
 from fieldray.domain.events import Drive, DrivesChanged
 from fieldray.errors import StorageProblem
 from fieldray.reasons import reason

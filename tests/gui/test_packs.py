@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from desk import Desk
 from fake_rooms import FINGERPRINT, FakeRooms, candidate, model, screened
 from PySide6.QtWidgets import QComboBox, QPushButton
 from test_flows import texts
 
-from conftest import Desk
 from fieldray.desktop.pack_dialog import PackDialog, fingerprint_lines
 from fieldray.domain.events import Drive, DrivesChanged, RunChanged
 from fieldray.errors import PackNotTrusted, PackProblem

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from desk import Desk
 from fake_rooms import FINGERPRINT, POINT, FakeRooms, candidate, image_ref, model, screened
 from PIL import Image
 from PySide6.QtCore import QAbstractTableModel, QEvent, QPoint, Qt
@@ -29,7 +30,6 @@ from PySide6.QtWidgets import (
 )
 
 import fieldray.desktop
-from conftest import Desk
 from fieldray.desktop.about_dialog import AboutDialog
 from fieldray.desktop.licences_dialog import LicencesDialog
 from fieldray.desktop.pack_choice import PackQuestion

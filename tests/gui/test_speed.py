@@ -1,33 +1,34 @@
-"""The window stays quick: bounds are several times what was measured, to hold on a busy machine too."""
+"""The window stays quick because it does little at a time: how little is counted, not timed."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
-import time
+from collections.abc import Callable
+from cProfile import Profile
 
 import numpy as np
-from fake_rooms import image_image, screened
-from PySide6.QtCore import QTimer
+from desk import Desk
+from fake_rooms import screened
+from PySide6.QtWidgets import QApplication
 
-from conftest import Desk
 from fieldray.desktop.image_pyramid import cut, pyramid_of
-from fieldray.desktop.worklist_model import KEYS
+from fieldray.desktop.worklist_model import KEYS, WorkListModel
 from fieldray.domain.events import OutcomeReady
 from fieldray.domain.image import Image, Window
 
 ROWS = 10_000
-LONGEST_STALL_S = 0.4
 START = """
-import sys, time
+import json, sys
 from PySide6.QtCore import QEvent, QObject, QTimer
 from PySide6.QtWidgets import QApplication
-import psutil
 from fieldray.desktop.main_window import run
+LARGE = {"ai_edge_litert", "imagecodecs", "matplotlib", "openjpeg", "pydicom", "tensorflow"}
 class Watch(QObject):
     def eventFilter(self, watched, event):
         if event.type() == QEvent.Type.Paint:
-            print(time.time() - psutil.Process().create_time(), flush=True)
+            print(json.dumps(sorted(LARGE & sys.modules.keys())), flush=True)
             QApplication.instance().removeEventFilter(self)
             QTimer.singleShot(0, lambda: [window.close() for window in QApplication.topLevelWidgets()])
         return False
@@ -38,54 +39,46 @@ sys.exit(run())
 """
 
 
-def heartbeat() -> tuple[QTimer, list[float]]:
-    """A timer that notes when it beats."""
-    beats: list[float] = []
-    timer = QTimer()
-    timer.timeout.connect(lambda: beats.append(time.perf_counter()))
-    timer.start(5)
-    return timer, beats
+def times_called(calls: Profile, function: Callable[..., object]) -> int:
+    """How often a function written in Python was called."""
+    return sum(entry.callcount for entry in calls.getstats() if entry.code is function.__code__)
 
 
-def test_ten_thousand_rows_come_without_a_stall(desk: Desk) -> None:
-    plain = [screened(number, (number * 7919 % 1000) / 1000) for number in range(ROWS)]
+def test_ten_thousand_rows_come_in_batches_and_only_what_is_seen_is_drawn(desk: Desk) -> None:
     rows = desk.application.workbench.rows
     desk.screen()
     rows.clear()
-    timer, beats = heartbeat()
-    for number, outcome in enumerate(plain):
-        desk.rooms.publish(OutcomeReady(run_id=1, row_id=number, outcome=outcome))
-    desk.qtbot.waitUntil(lambda: rows.total() == ROWS, timeout=30_000)
-    for act in (
-        lambda: rows.sort(KEYS.index("score")),
-        lambda: rows.sort(-1),
-        lambda: rows.set_search("px-10"),
-        lambda: rows.set_search(""),
-        lambda: desk.window.work_list.step_study(1),
-    ):
-        act()
-        desk.qtbot.wait(20)
-    timer.stop()
-    assert max(np.diff(beats)) < LONGEST_STALL_S
+    inserted: list[int] = []
+    rows.rowsInserted.connect(lambda _parent, first, last: inserted.append(last - first + 1))
+    with Profile() as calls:
+        for number in range(ROWS):
+            outcome = screened(number, (number * 7919 % 1000) / 1000)
+            desk.rooms.publish(OutcomeReady(run_id=1, row_id=number, outcome=outcome))
+        desk.qtbot.waitUntil(lambda: rows.total() == ROWS, timeout=30_000)
+        for act in (
+            lambda: rows.sort(KEYS.index("score")),
+            lambda: rows.sort(-1),
+            lambda: rows.set_search("px-10"),
+            lambda: rows.set_search(""),
+            lambda: desk.window.work_list.step_study(1),
+        ):
+            act()
+            QApplication.processEvents()
+    assert sum(inserted) == ROWS
+    assert len(inserted) < ROWS / 10
+    assert 0 < times_called(calls, WorkListModel.data) < ROWS
     assert rows.rowCount() == ROWS
 
 
-def test_a_large_image_is_windowed_at_interactive_rates() -> None:
+def test_a_large_image_is_windowed_by_what_the_screen_shows_of_it() -> None:
     pixels = np.random.default_rng(1).integers(0, 4096, (3000, 2500)).astype(np.uint16)
     picture = pyramid_of(Image(pixels=pixels))
+    assert sum(level.size for level in picture.levels) < pixels.size * 4 / 3
     level = picture.levels[picture.level_for(0.3)]
-    began = time.perf_counter()
-    for center in range(1000, 2000, 100):
-        table = picture.table(Window(center, 2000.0, "LINEAR_EXACT"), inverted=False)
-        cut(level, table, top=0, bottom=level.shape[0], left=0, right=level.shape[1])
-    assert (time.perf_counter() - began) / 10 < 0.1
-
-
-def test_the_picture_is_built_quickly() -> None:
-    image = image_image(3)
-    began = time.perf_counter()
-    pyramid_of(image)
-    assert time.perf_counter() - began < 1.0
+    assert level.size * 4 == pixels.size
+    table = picture.table(Window(1500, 2000.0, "LINEAR_EXACT"), inverted=False)
+    assert (table.dtype, table.size) == (np.uint8, 2**16)  # one look-up per pixel and no arithmetic
+    assert cut(level, table, top=10, bottom=20, left=30, right=70).shape == (10, 40)
 
 
 def test_a_polite_signal_ends_the_program_in_order() -> None:
@@ -101,8 +94,7 @@ def test_a_polite_signal_ends_the_program_in_order() -> None:
         program.stdout.close()
 
 
-def test_the_window_is_there_soon_and_goes_without_leaving_anything() -> None:
-    command = [sys.executable, "-c", START]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+def test_the_window_is_there_before_anything_large_was_imported_and_leaves_nothing() -> None:
+    done = subprocess.run([sys.executable, "-c", START], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    assert float(done.stdout.split()[0]) < 8.0
+    assert json.loads(done.stdout.splitlines()[0]) == []

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from desk import Desk
 from fake_rooms import screened
 from PySide6.QtCore import QEvent, QPoint, QPointF, Qt
 from PySide6.QtGui import QColor, QFont, QImage, QMouseEvent, QPainter, QWheelEvent
 from PySide6.QtWidgets import QMenu
 
-from conftest import Desk
 from fieldray.desktop.overlay import Corners, draw_corners
 from fieldray.desktop.view_state import ViewState
 from fieldray.desktop.viewer import Viewer

@@ -7,13 +7,13 @@ import threading
 from pathlib import Path
 
 import pytest
+from desk import WAIT_MS, Desk
 from fake_rooms import FakeRooms
 from PySide6.QtCore import QMimeData, QPointF, Qt, QUrl
 from PySide6.QtGui import QDropEvent
 from PySide6.QtWidgets import QDialog, QMessageBox
 from test_flows import texts
 
-from conftest import WAIT_MS, Desk
 from fieldray.desktop.application import Application, chosen_language
 from fieldray.desktop.key_sheet import KeySheet
 from fieldray.desktop.keys import KEYS, cyrillic_twins

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import fieldray
-from fieldray.offline import is_screen_remote, opens_window
+from fieldray.offline import COMMANDS, is_screen_remote, names_images, opens_window
 from fieldray.offline_linux import filter_code
 from fieldray.paths import child_command, program_command
 from fieldray.processes.child import Child
@@ -284,8 +284,39 @@ def test_only_a_display_in_the_usual_form_is_a_screen_elsewhere() -> None:
     assert [display for display in near if is_screen_remote({"DISPLAY": display})] == []
 
 
-def test_commands_without_a_window_never_wait_for_a_screen() -> None:
+def test_files_and_folders_alone_are_for_the_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("images", "screen", "-h"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "image.dcm").touch()
+    for arguments in ([], ["images"], ["image.dcm", "images"], [str(tmp_path)], ["./screen"], ["images", "screen"]):
+        assert names_images(arguments), arguments
+    for arguments in (
+        ["screen"],
+        ["screen", "images"],
+        ["-h"],
+        ["images", "-h"],
+        ["images", "missing"],
+        ["missing"],
+        ["image.dcm/"],
+        [""],
+        ["x" * 5000],
+        ["images\0"],
+    ):
+        assert not names_images(arguments), arguments
+
+
+def test_the_names_of_the_commands_are_known_before_they_are_imported() -> None:
+    shown = re.search(r"\n\s+COMMAND\n(.*?)\n\n", run("from fieldray.cli import run; run(['--help'])"), re.DOTALL)
+    assert shown
+    assert set(re.findall(r"^    (\w+)", shown.group(1), re.MULTILINE)) == COMMANDS
+
+
+def test_commands_without_a_window_never_wait_for_a_screen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "images").mkdir()
     assert opens_window([]) and opens_window(["demo"]) and opens_window(["demo", "--fresh"])
+    assert opens_window(["images"])
     for command in (
         ["screen", "images"],
         ["packs", "list"],

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fieldray.errors import StorageProblem, UsageProblem
-from fieldray.settings import TABLE, Settings, load
+from fieldray.settings import TABLE, Row, Settings, default_path, load
 
 
 def test_every_default_is_allowed() -> None:
@@ -58,3 +58,33 @@ def test_a_link_in_the_place_of_the_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StorageProblem):
         settings.save(tmp_path / "settings.json")
     assert (tmp_path / "other").read_text() == '{"decoders": 5}'
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.key)
+def test_every_row_holds_to_its_own_limits(row: Row) -> None:
+    wrong: list[object] = [None, [row.default], "sepia" if row.choices else "1"]
+    if isinstance(row.default, bool):
+        wrong.append(1)
+    elif isinstance(row.default, int):
+        wrong += [True, row.low - 1, row.high + 1, float(row.default)]
+    assert [value for value in wrong if row.problem(value) is None] == []
+    right = row.choices or ([True, False] if isinstance(row.default, bool) else [int(row.low), int(row.high)])
+    assert [value for value in right if row.problem(value) is not None] == []
+
+
+def test_a_key_that_nobody_knows_is_a_fault_of_the_program() -> None:
+    with pytest.raises(KeyError):
+        Settings({"of_nobody": 1})
+    with pytest.raises(KeyError):
+        Settings()["of_nobody"]
+
+
+def test_a_number_is_read_as_one() -> None:
+    assert Settings({"decoders": 3}).integer("decoders") == 3
+
+
+def test_without_a_path_the_file_is_in_the_users_data(home: Path) -> None:
+    assert load()[1] == ()
+    Settings({"theme": "dark"}).save()
+    assert default_path() == home / "settings.json"
+    assert load()[0]["theme"] == "dark"

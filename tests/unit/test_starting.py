@@ -28,28 +28,31 @@ def test_a_screen_is_one_of_three_things() -> None:
         assert not has_screen({name: ""})
 
 
-def test_without_a_screen_a_plain_sentence_and_no_crash() -> None:
+@pytest.mark.parametrize("arguments", [(), (".",)])
+def test_without_a_screen_a_plain_sentence_and_no_crash(arguments: tuple[str, ...]) -> None:
     environment = {name: value for name, value in os.environ.items() if "DISPLAY" not in name and "QT_" not in name}
     done = subprocess.run(
-        [sys.executable, "-m", "fieldray"], env=environment, capture_output=True, text=True, timeout=60, check=False
-    )
+        [sys.executable, "-m", "fieldray", *arguments],
+        env=environment, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
-        "fieldray: There is no screen here to open a window on. The command line works without one.\n"
+        "fieldray: There is no screen here to open a window on. This works without one: fieldray screen FOLDER\n"
     )
 
 
-def test_installed_the_window_is_the_program_beside_this_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("paths", [(), (".", "..")])
+def test_installed_the_window_is_the_program_beside_this_one(tmp_path: Path, paths: tuple[str, ...]) -> None:
     window = tmp_path / "fieldray-window"
     window.write_text('#!/bin/sh\nprintf "%s|" "$0" "$@"\nexit 5\n')
     window.chmod(window.stat().st_mode | stat.S_IXUSR)
     frozen = (
         "import sys; sys.frozen, sys.executable = True, sys.argv.pop(1)\n"
         "from fieldray.__main__ import main\n"
-        "sys.exit(main([]))"
+        "sys.exit(main(sys.argv[1:]))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", frozen, str(tmp_path / "fieldray")], capture_output=True, text=True, timeout=60,
+        [sys.executable, "-c", frozen, str(tmp_path / "fieldray"), *paths], capture_output=True, text=True, timeout=60,
         check=False,
     )  # fmt: skip
-    assert (done.returncode, done.stdout, done.stderr) == (5, f"{window}|", "")
+    assert (done.returncode, done.stdout, done.stderr) == (5, "|".join([str(window), *paths, ""]), "")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,6 +24,7 @@ from fieldray.imaging.synthetic import chest_phantom
 from fieldray.paths import child_command
 from phantoms import write_bad_inputs, write_collection, write_dicom
 from strange_services import reader_command
+from waiting import wait_for
 
 SPEC = InputSpec(height=64, width=48, margin=0.05)
 IMAGE = chest_phantom(160, 128, 7, abnormal=False)
@@ -184,12 +184,10 @@ def test_a_reader_that_crashes_once_costs_nothing(strange_pool: DecoderPool, tmp
 
 
 def test_a_reader_that_hangs_is_killed(strange_pool: DecoderPool, tmp_path: Path) -> None:
-    started = time.monotonic()
     read = strange_pool.read(_image(tmp_path, "hang.dcm"), SPEC)
     assert read.problem is not None
     assert read.problem.code == "decoder_timeout"
     assert "2.5 s" in read.problem.text
-    assert time.monotonic() - started < 15
 
 
 def test_a_reader_that_takes_all_memory_is_a_reason(strange_pool: DecoderPool, tmp_path: Path) -> None:
@@ -235,12 +233,10 @@ def test_closing_ends_calls_under_way_and_those_that_wait(tmp_path: Path) -> Non
     threads = [threading.Thread(target=read) for _ in range(3)]
     for thread in threads:
         thread.start()
-    time.sleep(0.5)
-    started = time.monotonic()
+    wait_for(hanging.path.with_suffix(".hangs").exists)
     pool.close()
     for thread in threads:
-        thread.join(10)
-    assert time.monotonic() - started < 5
+        thread.join(10)  # "hang" hangs for ten minutes
     assert raised == [PoolClosed] * 3
     assert not any(psutil.pid_exists(pid) for pid in pids)
     with pytest.raises(PoolClosed):

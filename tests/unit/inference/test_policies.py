@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
 from backend_fakes import WAIT_S, Behaviour, Events, grey
@@ -14,6 +13,7 @@ from fieldray.inference.engine import Engine
 from fieldray.inference.scheduler import BackendStatus, Scheduler
 from fieldray.reasons import reason
 from tiny_models import tiny_model
+from waiting import wait_for
 
 MODEL = tiny_model()
 
@@ -84,10 +84,7 @@ def test_an_edgetpu_that_is_plugged_in_again_before_its_loss_was_noticed_is_star
         engine.reconsider("edgetpu")
         assert future.result(WAIT_S).backend == "cpu"
         edgetpu.may_run.set()
-        deadline_s = time.monotonic() + WAIT_S
-        while edgetpu.starts < 2 and time.monotonic() < deadline_s:
-            time.sleep(0.005)
-    assert edgetpu.starts == 2
+        wait_for(lambda: edgetpu.starts == 2)
 
 
 def test_only_the_chosen_device_is_started() -> None:

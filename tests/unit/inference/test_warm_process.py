@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import psutil
 
 from fieldray.inference.runtime import RUNTIMES
 from fieldray.inference.warm_process import WarmProcess
+from waiting import wait_for
 
 
 def children() -> int:
@@ -53,8 +53,7 @@ def test_the_end_does_not_wait_for_one_that_is_just_starting() -> None:
     spare = WarmProcess(RUNTIMES)
     thread = threading.Thread(target=spare.prepare)
     thread.start()
-    while not children() and thread.is_alive():
-        time.sleep(0.001)
+    wait_for(lambda: children() or not thread.is_alive())
     spare.close()
     thread.join()
     assert children() == 0

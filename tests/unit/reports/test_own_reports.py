@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fieldray.domain.run import StoredResult
 from fieldray.reports.content import COLUMNS, image_line
@@ -51,8 +53,14 @@ def test_a_table_is_known_however_it_was_saved_again() -> None:
         b'{"path": ' + b"[" * 20_000,
         b'"' * 30_000,
         bytes(range(256)) * 8,
+        b"a\rb",
         json.dumps(dict.fromkeys(("patient", "status"))).encode(),
     ],
 )
 def test_nothing_else_is(head: bytes) -> None:
     assert not is_own_report(head)
+
+
+@given(st.binary() | st.text('\r\n\0",;{}[]:a1\ufeff').map(str.encode))
+def test_any_bytes_have_an_answer(head: bytes) -> None:
+    assert is_own_report(head) is False

@@ -57,7 +57,10 @@ def is_table(head: bytes, *, separators: str) -> bool:
     """The same of a table that a spreadsheet may have saved again with one of these separators."""
     line = head.decode("utf-8-sig", "replace").partition("\n")[0].rstrip("\r")
     for separator in separators:
-        columns = next(csv.reader([line], delimiter=separator), [])
+        try:
+            columns = next(csv.reader([line], delimiter=separator), [])
+        except csv.Error:  # a carriage return in the middle of the line, as in any file of bytes
+            return False
         if tuple(columns[:3]) == _FIRST_COLUMNS and set(columns) >= _ITS_COLUMNS:
             return True
     return False

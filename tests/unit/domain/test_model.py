@@ -1,0 +1,83 @@
+"""What a pack says is valid from birth: each wrong value is refused by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fieldray.domain.model import Calibration, GoldenVectors, InputSpec, Label, Manifest, OodGate, OutputRoles
+from outcomes import operating_point
+from tiny_models import tiny_model
+
+PIXELS = np.zeros((2, 8, 8, 1), np.uint8)
+
+
+def gate(size: int = 3, limit: float = 1.0) -> OodGate:
+    return OodGate(mean=np.ones(3, np.float32), projection=np.eye(size, dtype=np.float32), limit=limit)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: InputSpec(height=7, width=8), "8..2048"),
+        (lambda: InputSpec(height=8, width=2049), "8..2048"),
+        (lambda: InputSpec(height=8, width=8, channels=2), "channels"),
+        (lambda: InputSpec(height=8, width=8, margin=0.21), "margin"),
+        (lambda: InputSpec(height=8, width=8, margin=float("nan")), "margin"),
+        (lambda: Label(code="", scheme="fieldray", meaning={"en": "Opacity"}), "a label needs"),
+        (lambda: Label(code="opacity", scheme="fieldray", meaning={"uk": "Затемнення"}), "English"),
+        (lambda: operating_point(name=""), "needs a name"),
+        (lambda: operating_point(titles={"uk": "скринінг"}), "no English"),
+        (lambda: Calibration(0.0, 0.0), "slope"),
+        (lambda: Calibration(float("inf"), 0.0), "slope"),
+        (lambda: Calibration(1.0, float("nan")), "slope"),
+        (lambda: gate(size=4), "differ in length"),
+        (lambda: gate(limit=0.0), "limit"),
+        (lambda: gate(limit=float("nan")), "limit"),
+        (OutputRoles, "scores or class_maps"),
+        (lambda: GoldenVectors(inputs=PIXELS, scores=np.zeros((1, 1), np.float32), tolerance=0.1), "differ in number"),
+        (lambda: GoldenVectors(inputs=PIXELS, scores=np.zeros((2, 1), np.float32), tolerance=0.5), "tolerance"),
+    ],
+)
+def test_what_cannot_be_is_refused(make: Callable[[], object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (lambda manifest: {"labels": ()}, "at least one label"),
+        (lambda manifest: {"labels": manifest.labels * 2}, "must differ"),
+        (lambda manifest: {"accepted_ages_years": (5, 1)}, "ages"),
+        (lambda manifest: {"accepted_ages_years": (-1, 1)}, "ages"),
+        (lambda manifest: {"operating_points": (operating_point(label="other"),)}, "unknown label other"),
+    ],
+)
+def test_a_manifest_fits_together(changes: Callable[[Manifest], dict[str, object]], words: str) -> None:
+    manifest = tiny_model().manifest
+    with pytest.raises(ValueError, match=words):
+        replace(manifest, **changes(manifest))
+
+
+def test_the_first_operating_point_of_a_label_is_the_default() -> None:
+    manifest = tiny_model().manifest
+    label = manifest.labels[0].code
+    points = tuple(operating_point(name=name, label=label) for name in ("one", "two"))
+    manifest = replace(manifest, operating_points=points)
+    assert (manifest.point(label), manifest.point(label, "two")) == points
+    assert manifest.point(label, "three") is None
+    assert manifest.point("other") is None
+
+
+def test_the_gate_measures_in_whitened_features() -> None:
+    assert gate().distance(np.ones(3, np.float32)) == 0
+    assert gate().distance(np.array([4, 5, 1], np.float32)) == pytest.approx(np.sqrt((9 + 16) / 3))
+
+
+def test_a_model_is_named_like_its_folder() -> None:
+    model = tiny_model()
+    assert model.pack_name == f"{model.manifest.pack_id}-{model.manifest.version}"

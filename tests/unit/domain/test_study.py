@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fieldray.domain.run import Verdict
+from fieldray.domain.study import ImageHeader, ImageRef, Study
+
+FRAMES = ImageHeader(number_of_frames=3)
+PATH = Path("/images/a.dcm")
+
+
+def test_every_image_of_a_run_has_a_key_of_its_own() -> None:
+    places = [
+        ImageRef(path=PATH),
+        ImageRef(path=PATH, member="b.dcm"),
+        ImageRef(path=PATH, member=""),
+        *(ImageRef(path=PATH, member="c.dcm", frame=frame, header=FRAMES) for frame in range(3)),
+    ]
+    assert len({place.key for place in places}) == len(places)
+    assert [place.key for place in places[:2]] == [str(PATH), f"{PATH}!b.dcm"]
+    assert places[-1].key == f"{PATH}!c.dcm#2"
+
+
+def test_a_single_frame_needs_no_number() -> None:
+    assert ImageRef(path=PATH, frame=0).key == str(PATH)
+    with pytest.raises(ValueError, match="frame must be 0 or more"):
+        ImageRef(path=PATH, frame=-1)
+
+
+def test_a_study_is_named_by_its_uid_else_by_its_only_image() -> None:
+    assert ImageRef(path=PATH, header=ImageHeader(study_instance_uid="1.2.3")).study_key == "1.2.3"
+    assert ImageRef(path=PATH).study_key == str(PATH)
+    with pytest.raises(ValueError, match="at least one image"):
+        Study(key="1.2.3", images=())
+
+
+def test_a_verdict_is_one_of_three() -> None:
+    for choice in ("agree", "disagree", "unsure"):
+        assert Verdict(choice=choice).note == ""
+    with pytest.raises(ValueError, match="agree, disagree or unsure"):
+        Verdict(choice="perhaps")
