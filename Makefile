@@ -49,6 +49,9 @@ check: $(STAMP)               ## lint, format, types, import contracts, dead cod
 	$(BIN)/lint-imports
 	$(BIN)/python tools/dead_code.py
 
+translations: $(STAMP)        ## collect the texts into the .po files of assets/translations, and compile them
+	$(BIN)/python tools/translations.py
+
 $(STAMP): pyproject.toml
 	bash tools/system_packages.sh
 	$(PYTHON) -m venv $(VENV) || { echo "Python 3.11 or newer with venv is needed (Debian: apt-get install python3-venv)"; exit 1; }

@@ -67,7 +67,7 @@ def test_killed_at_random_and_resumed_no_image_is_lost_or_repeated(
     done = fieldray(*arguments)
     assert done.returncode == 0, done.stderr
     assert Counter(Path(line["path"]).name for line in lines_of(done.stdout)) == Counter(names)
-    assert f"{len(kept)} taken over" in done.stderr
+    assert f"{len(kept)} from an earlier run" in done.stderr
     assert set(stored(home)) == names
 
 
@@ -100,9 +100,9 @@ def test_a_polite_end_is_prompt_and_goes_on_later(
         assert time.monotonic() - began < 5  # about 0.5 s on an idle machine
         wait_for_end(children)
     assert "Traceback" not in words
-    assert "goes on from here" in words
+    assert "run the same command again to resume" in words
     kept = len(stored(home))
     assert 0 < kept < len(names)
     done = fieldray(*arguments)
     assert Counter(Path(line["path"]).name for line in lines_of(done.stdout)) == Counter(names)
-    assert f"{kept} taken over" in done.stderr
+    assert f"{kept} from an earlier run" in done.stderr

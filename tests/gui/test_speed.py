@@ -11,7 +11,7 @@ from fake_rooms import image_image, screened
 from PySide6.QtCore import QTimer
 
 from conftest import Desk
-from fieldray.desktop.image_pyramid import cut, pyramid_of
+from fieldray.desktop.image_painting import cut, pyramid_of
 from fieldray.desktop.worklist_model import KEYS
 from fieldray.domain.events import OutcomeReady
 from fieldray.domain.image import Image, Window

@@ -35,7 +35,7 @@ def test_without_a_screen_a_plain_sentence_and_no_crash() -> None:
     )
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
-        "fieldray: There is no screen here to open a window on. The command line works without one.\n"
+        "fieldray: The window needs a screen, and there is none here. The command line works without one.\n"
     )
 
 

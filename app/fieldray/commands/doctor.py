@@ -20,7 +20,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         allow_abbrev=False,
     )
     add_pack_options(parser)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write JSON and HTML into this folder")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write JSON and HTML to this folder")
     parser.set_defaults(command=run)
 
 

@@ -187,7 +187,7 @@ def test_data_that_change_between_two_steps_stop_the_run(tmp_path: Path, change:
     run.execute((DATA,), say=lambda _: None)
     assert len(dataset_of(run).parts) == 90
     change(tmp_path)
-    with pytest.raises(UsageProblem, match=r"split\.csv does not belong to the images and tables as they are now"):
+    with pytest.raises(UsageProblem, match=r"split\.csv does not match the images and tables"):
         dataset_of(run)
 
 
