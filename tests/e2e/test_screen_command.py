@@ -76,7 +76,7 @@ def test_a_path_without_images_is_4_and_is_named(
     done = fieldray("screen", tmp_path / "mount point", *images, *pack_options)
     assert done.returncode == 4, done.stderr
     assert f"There is no image file in {tmp_path / 'mount point'}." in done.stdout
-    assert f"{len(images)} images in" in done.stdout
+    assert f"{len(images)} image{'s' if len(images) != 1 else ''} in" in done.stdout
 
 
 def test_own_results_are_no_images(tmp_path: Path, fieldray: Fieldray, pack_options: list[str]) -> None:
