@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: run test check tflite faults attack bench offline-proof installer smoke clean
+.PHONY: run test check tflite faults attack bench offline-proof installer smoke translations clean
 
 run: $(STAMP)                 ## screen synthetic studies with the shipped pack, then show them
 	$(BIN)/fieldray demo

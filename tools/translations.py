@@ -24,7 +24,6 @@ CATALOGUES: Final = ROOT / "assets" / "translations"
 NAME: Final = Path("LC_MESSAGES", "fieldray.po")
 
 _KEYWORDS: Final = {"text": None, "gettext": None, "in_context": ((1, "c"), 2), "plural": (1, 2)}
-_METHODS: Final = [("reasons.py", "translations:sentences"), ("**.py", "translations:phrases"), ("**.py", "python")]
 # What a person reads of the rows of tables.
 _LABELS: Final = {"Row": "label", "BackendEntry": "title"}
 _COMMENTS: Final = ("Translators:",)
@@ -37,7 +36,7 @@ Message = tuple[int, str, str | tuple[str, str], list[str]]
 def template() -> Catalog:
     """All texts of the program, each with the files it is in; no translations."""
     catalogue = _catalogue(None)
-    for method in _METHODS:
+    for method in (("reasons.py", sentences), ("**.py", phrases), ("**.py", "python")):
         for file, line, texts, comments, context in extract_from_dir(
             PACKAGE, [method], keywords=_KEYWORDS, comment_tags=_COMMENTS, strip_comment_tags=True
         ):

@@ -35,7 +35,7 @@ _AGAIN_S: Final = 0.05
 
 
 class Parser(argparse.ArgumentParser):
-    """What is wrong with the arguments is told with them in it, as everything on the console: in one line."""
+    """Errors name the arguments, so they are made printable and put on one line, as all console output."""
 
     def error(self, message: str) -> NoReturn:
         super().error(visible(message))

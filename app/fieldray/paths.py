@@ -17,6 +17,7 @@ APP_NAME: Final = "fieldray"
 # The installed package knows it too, but asking takes longer than anything else a run begins with.
 VERSION: Final = "0.1.0"
 _PACKAGE: Final = Path(__file__).resolve().parent
+_LANGUAGE_CODE: Final = re.compile(r"[a-z]{2,3}(_[A-Za-z]{2,8})*")
 # Importing a package fixes where its modules come from.
 _BEGIN: Final = (
     "import sys; from importlib import import_module; count = int(sys.argv.pop(1)); "
