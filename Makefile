@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 APP    := $(VENV)/.app-installed
 STAMP  := $(VENV)/.installed
 
-.PHONY: run test check coverage tflite faults attack fuzz bench offline-proof installer smoke clean
+.PHONY: run test check coverage tflite faults attack fuzz bench offline-proof installer smoke translations clean
 
 run: $(APP)                   ## screen synthetic studies with the shipped pack, then show them
 	$(BIN)/fieldray demo
@@ -58,6 +58,9 @@ check: $(STAMP)               ## lint, format, types, import contracts, dead cod
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/dead_code.py
+
+translations: $(STAMP)        ## collect the texts into the .po files of assets/translations, and compile them
+	$(BIN)/python tools/translations.py
 
 # Python compiles a module when it is first imported; compiling all of them beforehand takes longer than the demo.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile

@@ -66,7 +66,7 @@ _KEPT: Final = (
     "*/plugins/platforminputcontexts/*compose*",
     "*/plugins/platforminputcontexts/*ibus*",
     "*/plugins/platformthemes/*xdgdesktopportal*",
-    "PySide6/*translations/qtbase_uk.qm",
+    *(f"PySide6/*translations/qtbase_{path.name}.qm" for path in (ROOT / "assets" / "translations").iterdir()),
     "ai_edge_litert/_pywrap_litert_interpreter_wrapper.*",
     "ai_edge_litert/_pywrap_string_util.*",
     "ai_edge_litert/_pywrap_tensorflow_lite_metrics_wrapper.*",
@@ -134,7 +134,8 @@ def entries_of(package: str) -> list[str]:
 
 def data_files(root: Path, packs: Sequence[str]) -> list[tuple[str, str]]:
     """(file, folder in the collection) of the assets and of the packs named; nothing else of `models` ships."""
-    files = [path for path in sorted((root / "assets").rglob("*")) if path.is_file()]
+    # Of a translation the compiled catalogue is read, and the other is for translators.
+    files = [path for path in sorted((root / "assets").rglob("*")) if path.is_file() and path.suffix != ".po"]
     for pack in packs:
         files += [path for path in sorted((root / "models" / pack).rglob("*")) if path.is_file()]
     data = PurePosixPath("fieldray/_data")

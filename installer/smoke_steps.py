@@ -154,7 +154,7 @@ def say_plainly(trial: Trial) -> None:
     """No screen, no packs, a wrong library for the Edge TPU: a plain sentence each"""
     user, root = trial.users["iryna"], trial.root
     no_screen = (
-        r"fieldray: There is no screen here to open a window on\. This works without one: fieldray screen FOLDER"
+        r"fieldray: The window needs a screen, and there is none here\. This works without one: fieldray screen FOLDER"
     )
     for command in ([PROGRAM], [WINDOW], ["fieldray"]):
         expect(root.run(*command, user=user), code=1, errors=(no_screen,))
@@ -167,7 +167,7 @@ def say_plainly(trial: Trial) -> None:
     library.write_text("this is no library\n" * 100)
     done = root.run(PROGRAM, "doctor", user=user)
     library.unlink()
-    wrong = "The file libedgetpu.so.1 is not an Edge TPU runtime for this computer. Install libedgetpu again."
+    wrong = "The file libedgetpu.so.1 is not an Edge TPU runtime for this computer. Reinstall libedgetpu."
     if done.code or done.errors or not any(wrong in line for line in done.output):
         raise Unexpected("\n".join(["doctor", *done.output, *done.errors]))
     _require_no_log(trial, user)
@@ -345,9 +345,9 @@ def _apt(trial: Trial, action: str, subject: str) -> Done:
 def _summary() -> tuple[str, ...]:
     """What is said after a run."""
     return (
-        r"\d+ images in \d+:\d+ \([\d.]+/s\)(, \d+ taken over from before)?",
+        r"\d+ images? in \d+:\d+ \([\d.]+/s\)(, \d+ from an earlier run)?",
         r"abnormal \d+  not sure \d+  normal \d+  not assessed \d+  refused \d+  failed 0",
-        r"\?Network, images/s from the third image on \(min / avg / max\): .*",
+        r"\?Model, images/s from the third image on \(min / avg / max\): .*",
         r"\?Ran on cpu: ai_edge_litert .*",
         _NOTICE,
     )
@@ -357,7 +357,7 @@ def _work_list() -> tuple[str, ...]:
     """What a run says to a person."""
     row = r"(ABNORMAL|not sure|normal|refused) +(0\.\d+|-) +(0\.\d+|-)  .*\.dcm"
     return (
-        r"Pack pneumonia-paediatric-.* \(shipped with the program\), for patients of 1 to 5 years .*",
+        r"Pack pneumonia-paediatric-.* \(comes with the program\), for patients aged 1 to 5 years .*",
         r"Operating point standard \(pneumonia\): threshold 0\.\d+.*",
         r"result +score +at +file",
         row,

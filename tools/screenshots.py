@@ -25,7 +25,7 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--pack", type=Path)
     parser.add_argument("--size", default="1366x768")
-    parser.add_argument("--language", choices=("en", "uk"), default="en")
+    parser.add_argument("--language", default="en")
     parser.add_argument("--theme", choices=("light", "dark"), default="light")
     parser.add_argument("--images", type=int, default=24)
     options = parser.parse_args()

@@ -44,7 +44,7 @@ EDGE_TPU: Final = BackendEntry(
     name="edgetpu", title="Edge TPU", roles=("edgetpu",), kind="fieldray.inference.coral.backend:system_kind"
 )
 CPU: Final = BackendEntry(
-    name="cpu", title="Processor", roles=("litert",), kind="fieldray.inference.cpu:system_kind", shares_cpu=True
+    name="cpu", title="CPU", roles=("litert",), kind="fieldray.inference.cpu:system_kind", shares_cpu=True
 )
 
 

@@ -35,7 +35,7 @@ _AGAIN_S: Final = 0.05
 
 
 class Parser(argparse.ArgumentParser):
-    """What is wrong with the arguments is told with them in it, as everything on the console: in one line."""
+    """Errors name the arguments, so they are made printable and put on one line, as all console output."""
 
     def error(self, message: str) -> NoReturn:
         super().error(visible(message))
@@ -75,9 +75,9 @@ def run(
 
 
 def _perform(options: argparse.Namespace, console: Console, signals: Sequence[int]) -> int:
-    """The command's exit code. Raises FieldrayError; any other error is a fault of the program, and told as one.
+    """The command's exit code. Raises FieldrayError; any other error is reported as a fault of the program.
 
-    Unless one of `signals` came: a native library that is interrupted while it is imported calls it what it likes.
+    Except after one of `signals`: a native library that is interrupted while it is imported raises what it likes.
     """
     from fieldray.log_file import configure_logging
 
@@ -132,7 +132,7 @@ def _parser(open_window: OpenWindow | None) -> argparse.ArgumentParser:
 def _explain(error: FieldrayError, console: Console) -> int:
     console.complain(str(error))
     if isinstance(error, PackNotTrusted):
-        console.complain(f"If it is the right one: --trust {error.fingerprint}")
+        console.complain(f"If this is the right key: --trust {error.fingerprint}")
     if isinstance(error, UsageProblem):
         return 2
     return 3 if isinstance(error, PackProblem | BackendProblem) else 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ APP_NAME: Final = "fieldray"
 # The installed package knows it too, but asking takes longer than anything else a run begins with.
 VERSION: Final = "0.1.0"
 _PACKAGE: Final = Path(__file__).resolve().parent
+_LANGUAGE_CODE: Final = re.compile(r"[a-z]{2,3}(_[A-Za-z]{2,8})*")
 # Importing a package fixes where its modules come from.
 _BEGIN: Final = (
     "import sys; from importlib import import_module; count = int(sys.argv.pop(1)); "
@@ -32,8 +34,21 @@ def _data_root() -> Path:
 
 
 def asset(name: str) -> Path:
-    """A file of `assets/`, for example `translations/uk.json`."""
+    """A file of `assets/`, for example `style/fieldray.qss`."""
     return _data_root() / "assets" / name
+
+
+def catalogues() -> dict[str, Path]:
+    """The compiled gettext catalogue of each language, by its code (`uk`, `pt_BR`).
+
+    They come with the program; one in `translations/` of the user's data folder adds a language or replaces ours.
+    """
+    found = {}
+    for folder in (asset("translations"), _user_folder() / "translations"):
+        for path in sorted(folder.glob("*/LC_MESSAGES/fieldray.mo")):
+            if _LANGUAGE_CODE.fullmatch(code := path.parent.parent.name):
+                found[code] = path
+    return found
 
 
 def builtin_packs() -> Path:
@@ -56,8 +71,7 @@ def user_data() -> Path:
 
     Nobody else may look into it: results name patients. Raises StorageProblem (home_unusable).
     """
-    override = os.environ.get("FIELDRAY_HOME")
-    folder = Path(override) if override else _system_folder()
+    folder = _user_folder()
     try:
         make_private(folder)
     except OSError as error:
@@ -73,7 +87,10 @@ def installed_program(name: str) -> Path | None:
     return Path(sys.executable).with_name(name + (".exe" if sys.platform == "win32" else ""))
 
 
-def _system_folder() -> Path:
+def _user_folder() -> Path:
+    override = os.environ.get("FIELDRAY_HOME")
+    if override:
+        return Path(override)
     import platformdirs
 
     return Path(platformdirs.user_data_dir(APP_NAME, appauthor=False))

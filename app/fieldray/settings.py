@@ -10,11 +10,11 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, overload
 
 from fieldray.backends import DeviceChoices
 from fieldray.errors import StorageProblem, UsageProblem
-from fieldray.paths import user_data
+from fieldray.paths import catalogues, user_data
 from fieldray.persistence import require_plain, write_atomically
 from fieldray.reasons import Reason, reason
 
@@ -44,19 +44,33 @@ class Row:
         return None
 
 
+class LanguageChoices(Sequence[str]):
+    """What the language may be: the system's, English, or that of a catalogue, as they are now."""
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[str, ...]: ...
+    def __getitem__(self, index: int | slice) -> str | tuple[str, ...]:
+        return tuple(dict.fromkeys(("system", "en", *catalogues())))[index]
+
+    def __len__(self) -> int:
+        return len(self[:])
+
+
 # fmt: off
 TABLE: Final[tuple[Row, ...]] = (
-    Row(key="language", label="Language", default="system", choices=("system", "en", "uk")),
+    Row(key="language", label="Language", default="system", choices=LanguageChoices()),
     Row(key="theme", label="Appearance", default="system", choices=("system", "light", "dark")),
     Row(key="device", label="Run the model on", default="auto", choices=DeviceChoices()),
-    Row(key="policy", label="With a Coral USB Accelerator: the Edge TPU alone, whichever is faster, or both together",
+    Row(key="policy", label="When an Edge TPU (Coral USB Accelerator) is connected, use",
         default="accelerator", choices=("accelerator", "fastest", "both")),
-    Row(key="edgetpu_clock", label="Clock of the Coral USB Accelerator (max: it can get hot enough to burn the skin)",
+    Row(key="edgetpu_clock", label="Clock speed of the Edge TPU (at the highest it can burn the skin)",
         default="std", choices=("std", "max")),
-    Row(key="decoders", label="Files read at the same time (0: as many as the processor has cores)", default=0, low=0,
-        high=64),
-    Row(key="decode_timeout_s", label="Longest time to read one file, seconds", default=60, low=5, high=600),
-    Row(key="decode_memory_mb", label="Most memory to read one file, megabytes", default=2048, low=512, high=16384),
+    Row(key="decoders", label="Files read at the same time (0: one per CPU core)", default=0, low=0, high=64),
+    Row(key="decode_timeout_s", label="Time limit for reading one file, seconds", default=60, low=5, high=600),
+    Row(key="decode_memory_mb", label="Memory limit for reading one file, megabytes", default=2048, low=512,
+        high=16384),
     Row(key="hide_patient", label="Hide patient names and numbers", default=False),
     Row(key="heat_map_opacity", label="Heat map opacity, percent", default=45, low=0, high=100),
 )

@@ -1,45 +1,109 @@
-"""English texts are the keys; another language is a JSON table from English to its own words.
+"""Texts in a person's language: English texts are the keys (msgids) of gettext catalogues.
 
-`translate("Open folder")` gives the text in the chosen language, English where the table has no entry.
-A test holds every table complete. Texts with numbers avoid plural forms ("Images: 5").
+A language is one file, `translations/<code>/LC_MESSAGES/fieldray.mo`, beside the program or in the user's data folder
+(`paths.catalogues`). No module names a language: settings, window and installer ask which catalogues there are. What a
+catalogue lacks is shown in English. `make translations` collects the texts, updates the .po files and compiles them.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from typing import Final, Literal
+import gettext
+import logging
+import struct
+from collections.abc import Iterable, Mapping
+from typing import Final
 
-from fieldray.paths import asset
-from fieldray.reasons import TEMPLATES, Reason
+from fieldray.paths import catalogues
+from fieldray.reasons import TEMPLATES, Plural, Reason
 
-Language = Literal["en", "uk"]
-LANGUAGES: Final[Mapping[Language, str]] = {"en": "English", "uk": "Українська"}
+log = logging.getLogger(__name__)
+
+SOURCE: Final = "en"
 
 
 class Translator:
-    """One language's texts."""
+    """The texts of one language.
 
-    def __init__(self, language: Language = "en") -> None:
-        self.language: Language = language
-        self._table: Mapping[str, str] = _load(language)
+    Parameters
+    ----------
+    language
+        A code such as "uk" or "pt_BR". English is spoken where it has no catalogue that can be read.
+    """
+
+    def __init__(self, language: str = SOURCE) -> None:
+        self.language = language
+        self._catalogue = _open(language)
 
     def text(self, english: str, **parameters: object) -> str:
         """The text in this language, with `{name}` fields filled in."""
-        template = self._table.get(english, english)
-        return template.format(**parameters) if parameters else template
+        return _filled(self._catalogue.gettext(english) if english else "", english, parameters)
+
+    def in_context(self, context: str, english: str, **parameters: object) -> str:
+        """The same for a word with several meanings: `context` says which, in English, and is part of the key."""
+        return _filled(self._catalogue.pgettext(context, english), english, parameters)
+
+    def plural(self, one: str, many: str, count: int, **parameters: object) -> str:
+        """The form of the text that `count` asks for in this language; `{count}` is filled in, too."""
+        english = one if count == 1 else many
+        return _filled(self._catalogue.ngettext(one, many, count), english, {"count": count, **parameters})
 
     def reason(self, why: Reason) -> str:
         """A reason's sentence in this language; a detail that is a phrase of ours is translated too."""
-        return self.text(TEMPLATES[why.code], **{name: self.text(value) for name, value in why.parameters})
+        template = TEMPLATES[why.code]
+        values = {name: self.text(value) for name, value in why.parameters}
+        if isinstance(template, Plural):
+            found = self._catalogue.ngettext(template.one, template.many, template.number(why.parameters))
+        else:
+            found = self._catalogue.gettext(template)
+        return _filled(found, why.template, values)
 
     def pick(self, texts: Mapping[str, str]) -> str:
         """The text of a pack in this language, English if it has none."""
-        return texts.get(self.language) or texts.get("en", "")
+        return texts.get(self.language) or texts.get(SOURCE, "")
 
 
-def _load(language: Language) -> Mapping[str, str]:
-    if language == "en":
-        return {}
-    table: dict[str, str] = json.loads(asset(f"translations/{language}.json").read_text(encoding="utf-8"))
-    return table
+def languages() -> dict[str, str]:
+    """The languages there are, English first: each code with the language's name in itself."""
+    names = {code: _own_name(code) for code in sorted(catalogues())}
+    return {SOURCE: "English"} | {code: name for code, name in names.items() if name}
+
+
+def best_language(wanted: Iterable[str]) -> str:
+    """The first language of `wanted` (tags such as "uk-UA", the dearest first) that there is, else English."""
+    known = languages()
+    for tag in wanted:
+        whole = tag.replace("-", "_")
+        for code in (whole, whole.partition("_")[0]):
+            if code in known:
+                return code
+    return SOURCE
+
+
+def _own_name(code: str) -> str:
+    """What a language calls itself; "" where its catalogue cannot be read."""
+    catalogue = _open(code)
+    # Translators: the name of your own language, written in it, as people pick it in the settings.
+    name = catalogue.gettext("English")
+    return (name if name != "English" else code) if isinstance(catalogue, gettext.GNUTranslations) else ""
+
+
+def _open(language: str) -> gettext.NullTranslations:
+    path = catalogues().get(language)
+    if path is None:
+        return gettext.NullTranslations()
+    try:
+        with path.open("rb") as file:
+            return gettext.GNUTranslations(file)
+    except (OSError, ValueError, LookupError, struct.error) as error:  # each a way in which a damaged file is noticed
+        log.warning("The translation %s cannot be read: %r", path, error)
+        return gettext.NullTranslations()
+
+
+def _filled(template: str, english: str, parameters: Mapping[str, object]) -> str:
+    """`template` with its fields; the English text where a catalogue asks for fields that there are not."""
+    if not parameters:
+        return template
+    try:
+        return template.format(**parameters)
+    except (LookupError, ValueError, AttributeError):
+        return english.format(**parameters)

@@ -96,16 +96,16 @@ def test_what_is_wrong_with_the_arguments_is_told_in_one_line(tmp_path: Path, fi
 
 
 def test_packs_are_listed_on_lines_of_their_own(tmp_path: Path, fieldray: Fieldray, pack: Path) -> None:
-    drive = tmp_path / f"{STEERS}{REORDERS}\ntiny-1.0.0   builtin    shipped    x"
+    drive = tmp_path / f"{STEERS}{REORDERS}\ntiny-1.0.0   builtin    built-in    x"
     shutil.copytree(pack, drive / "fieldray" / pack.name)
-    broken = drive / "fieldray" / "broken\nother-1.0.0   builtin    shipped"
+    broken = drive / "fieldray" / "broken\nother-1.0.0   builtin    built-in"
     broken.mkdir()
     (broken / "manifest.json").write_text("{}")
     for arguments in (["packs", "list", drive], ["packs", "verify", drive / "fieldray" / pack.name]):
         done = fieldray(*arguments)
         assert done.returncode == 0, done.stderr
         assert_plain(done.stdout, done.stderr)
-        assert not [line for line in done.stdout.split("\n") if "shipped" in line and "\\n" not in line]
+        assert not [line for line in done.stdout.split("\n") if "built-in" in line and "\\n" not in line]
     done = fieldray("screen", tmp_path / FORGED_LINE, "--pack", drive / "fieldray" / pack.name)
     assert_plain(done.stdout, done.stderr)
     assert not any(map(RESULT.match, done.stderr.splitlines()))

@@ -66,7 +66,7 @@ def test_killed_at_random_and_resumed_no_image_is_lost_or_repeated(
     done = fieldray(*arguments)
     assert done.returncode == 0, done.stderr
     assert Counter(Path(line["path"]).name for line in lines_of(done.stdout)) == Counter(names)
-    assert f"{len(kept)} taken over" in done.stderr
+    assert f"{len(kept)} from an earlier run" in done.stderr
     assert set(stored(home)) == names
 
 
@@ -97,9 +97,9 @@ def test_a_polite_end_is_prompt_and_goes_on_later(
         assert process.wait(20) == 130
         wait_for_end(children)
     assert "Traceback" not in words
-    assert "goes on from here" in words
+    assert "run the same command again to resume" in words
     kept = len(stored(home))
     assert 0 < kept < len(names)
     done = fieldray(*arguments)
     assert Counter(Path(line["path"]).name for line in lines_of(done.stdout)) == Counter(names)
-    assert f"{kept} taken over" in done.stderr
+    assert f"{kept} from an earlier run" in done.stderr

@@ -51,7 +51,7 @@ def test_a_pack_that_cannot_be_run_shuts_none_out_and_one_that_ran_does(
     done = screen(newer)
     assert (done.returncode, seen()) == (0, {fingerprint(newer): {"tiny": "2.0.0"}}), done.stderr
     done = screen(older)
-    assert (done.returncode, "older than 2.0.0" in done.stderr) == (3, True)
+    assert (done.returncode, "older than version 2.0.0" in done.stderr) == (3, True)
 
 
 def test_a_pack_made_to_do_harm_is_broken_and_the_one_beside_it_is_used(tmp_path: Path, fieldray: Fieldray) -> None:

@@ -21,9 +21,9 @@ def test_a_forgotten_argument_costs_no_image(tmp_path: Path, fieldray: Fieldray,
     images = write_images(tmp_path / "images", 3)
     before = {path: path.read_bytes() for path in images}
     done = fieldray("screen", *pack_options, "--json", *images)  # as the shell writes images/* out
-    assert (done.returncode, "no earlier output" in done.stderr) == (2, True)
+    assert (done.returncode, "not an earlier output" in done.stderr) == (2, True)
     done = fieldray("screen", *images, *pack_options, "--json", images[1])
-    assert (done.returncode, "files to be read" in done.stderr) == (2, True)
+    assert (done.returncode, "input files" in done.stderr) == (2, True)
     assert {path: path.read_bytes() for path in images} == before
 
 
@@ -165,7 +165,7 @@ def test_a_wrong_clock_disturbs_nothing(tmp_path: Path, home: Path, pack_options
             check=False,
         )
         assert (done.returncode, done.stderr) == (0, "")
-    assert "2 taken over" in done.stdout
+    assert "2 from an earlier run" in done.stdout
     with closing(sqlite3.connect(home / "results.sqlite")) as connection:
         ((started_s,),) = connection.execute("SELECT started_s FROM runs WHERE id = 1")
     assert started_s == seconds

@@ -76,7 +76,7 @@ def test_a_path_without_images_is_4_and_is_named(
     done = fieldray("screen", tmp_path / "mount point", *images, *pack_options)
     assert done.returncode == 4, done.stderr
     assert f"There is no image file in {tmp_path / 'mount point'}." in done.stdout
-    assert f"{len(images)} images in" in done.stdout
+    assert f"{len(images)} image{'s' if len(images) != 1 else ''} in" in done.stdout
 
 
 def test_own_results_are_no_images(tmp_path: Path, fieldray: Fieldray, pack_options: list[str]) -> None:
@@ -87,7 +87,7 @@ def test_own_results_are_no_images(tmp_path: Path, fieldray: Fieldray, pack_opti
     done = fieldray("screen", folder, *pack_options)
     assert done.returncode == 0, done.stderr
     assert "2 images in" in done.stdout
-    assert done.stdout.count("They were left out: 3.") == 1
+    assert done.stdout.count("3 result files of this program were found among the images and left out.") == 1
     for image in folder.glob("*.png"):
         image.unlink()
     assert fieldray("screen", folder, *pack_options).returncode == 4
@@ -113,7 +113,7 @@ def test_a_folder_that_cannot_be_read_is_an_unknown_number_of_images(
     assert {line["images"] for line in lines if line not in rows} == {1}
     assert len(lines) < 100  # only what was found before is missed file by file
     assert f"{len(lines) - 1} images in" in words
-    assert "and an unknown number in folders that could not be read (1)" in words
+    assert "and an unknown number in unreadable folders (1)" in words
 
 
 def test_formats_without_a_folder_are_wrong_usage(tmp_path: Path, fieldray: Fieldray, pack_options: list[str]) -> None:
@@ -143,10 +143,10 @@ def test_a_second_time_takes_over_and_fresh_does_not(
     write_images(tmp_path / "images", 4)
     arguments = ("screen", tmp_path / "images", *pack_options, "--json", "-")
     first, second, fresh = fieldray(*arguments), fieldray(*arguments), fieldray(*arguments, "--fresh")
-    assert "taken over" not in first.stderr
+    assert "from an earlier run" not in first.stderr
     assert "4 images" in second.stderr
-    assert "4 taken over" in second.stderr
-    assert "taken over" not in fresh.stderr
+    assert "4 from an earlier run" in second.stderr
+    assert "from an earlier run" not in fresh.stderr
 
     def scores(done: subprocess.CompletedProcess[str]) -> dict[str, float]:
         return {line["path"]: line["score"] for line in lines_of(done.stdout)}

@@ -48,7 +48,7 @@ def test_a_run_on_a_full_disk_fails_in_order_and_goes_on_when_there_is_room(tmp_
     assert (lines / "second-code").read_text() == "0\n"
     assert {Path(line["path"]).name for line in second} == images
     assert len(second) == 60
-    assert f"{len(first)} taken over" in done.stderr
+    assert f"{len(first)} from an earlier run" in done.stderr
 
 
 ELEVEN = """

@@ -34,7 +34,7 @@ def test_it_screens_on_the_cpu_and_says_why(clinic: Clinic) -> None:
     lines = [json.loads(line) for line in second.stdout.splitlines()]
     assert [line["status"] for line in lines] == ["screened"] * IMAGES
     assert {line["backend"] for line in lines} == {"cpu"}
-    assert "another window of this program" in second.stderr
+    assert "Another window of this program" in second.stderr
 
 
 def test_the_next_start_has_the_edgetpu_again(clinic: Clinic) -> None:

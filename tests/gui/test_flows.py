@@ -59,7 +59,7 @@ def test_a_chosen_row_fills_the_panel(desk: Desk) -> None:
     for part in ("Abnormal", "The pack flags this image.", "Score 0.90", "0.41", "95.1 % (93.0–96.7)", "lung opacity"):
         assert part in words
     assert "What it cannot do" in words
-    assert "Processor, 8.4 ms" in words
+    assert "CPU: 8.4 ms" in words
     assert "patient has" not in words
 
 
@@ -71,7 +71,7 @@ def test_refused_and_failed_rows_give_their_plain_reason(desk: Desk, rooms: Fake
     shown = rows.data(rows.index_of(5).siblingAtColumn(KEYS.index("status")))
     assert shown == "Not a frontal view: the view position is LL."
     desk.open_row(6)
-    desk.until(lambda: "The file is cut short" in texts(desk.window.result))
+    desk.until(lambda: "The file is incomplete" in texts(desk.window.result))
     assert desk.application.workbench.image.problem == reason("truncated")
 
 
@@ -123,7 +123,7 @@ def test_a_run_that_ends_early_says_why(desk: Desk) -> None:
     desk.screen()
     desk.rooms.publish(RunChanged(run_id=1, state="failed", reason=reason("disk_full", path="/data")))
     desk.until(lambda: "The disk is full" in texts(desk.window.banners))
-    assert "The run ended early" in desk.window.header.progress_text.text()
+    assert "The run stopped early" in desk.window.header.progress_text.text()
 
 
 def test_a_fall_back_is_never_silent(desk: Desk) -> None:
@@ -167,9 +167,9 @@ def test_what_a_run_says_of_itself_is_a_notice_until_the_next_one(desk: Desk) ->
     for note in (reason("run_elsewhere", process=7), reason("not_present", count=2)):
         desk.rooms.publish(RunChanged(run_id=1, state="finished", notes=(note,)))
     desk.until(lambda: "process 7" in texts(desk.window.banners))
-    desk.until(lambda: "not there any more: 2" in texts(desk.window.banners))
+    desk.until(lambda: "2 images of this run are no longer there" in texts(desk.window.banners))
     desk.application.workbench.screening.start()
-    desk.until(lambda: "any more" not in texts(desk.window.banners))
+    desk.until(lambda: "no longer there" not in texts(desk.window.banners))
 
 
 def test_a_stored_verdict_is_shown_again(desk: Desk) -> None:
@@ -185,7 +185,7 @@ def test_results_are_exported(desk: Desk, tmp_path: Path) -> None:
     desk.screen()
     desk.application.workbench.export(tmp_path)
     desk.until(lambda: desk.rooms.exported == [(1, tmp_path, ())])
-    desk.until(lambda: "Files: 2" in texts(desk.window.banners))
+    desk.until(lambda: "2 files were saved" in texts(desk.window.banners))
 
 
 @pytest.fixture

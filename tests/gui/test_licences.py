@@ -11,10 +11,9 @@ from pytestqt.qtbot import QtBot
 
 import licences
 import parts
-from fieldray.desktop.about_dialog import AboutDialog
-from fieldray.desktop.licences_dialog import LicencesDialog
+from fieldray.desktop.about import AboutDialog, LicencesDialog
 from fieldray.licences import licensed_parts
-from fieldray.translation import Language, Translator
+from fieldray.translation import Translator
 
 LGPL = "GNU LESSER GENERAL PUBLIC LICENSE\n\nEveryone is permitted to copy…"
 
@@ -38,7 +37,7 @@ def table(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("language", ["en", "uk"])
-def test_the_texts_are_shown_as_they_are(language: Language, table: Path, qtbot: QtBot) -> None:
+def test_the_texts_are_shown_as_they_are(language: str, table: Path, qtbot: QtBot) -> None:
     about = AboutDialog(Translator(language), licences=table)
     qtbot.addWidget(about)
     about.show()
@@ -62,5 +61,5 @@ def test_a_checkout_says_why_there_are_none(tmp_path: Path, qtbot: QtBot) -> Non
     about = AboutDialog(Translator("en"), licences=tmp_path / "absent.json")
     qtbot.addWidget(about)
     assert isinstance(about, QDialog)
-    assert any("collected when it is installed" in label.text() for label in about.findChildren(QLabel))
+    assert any("listed in the installed program" in label.text() for label in about.findChildren(QLabel))
     assert licensed_parts(tmp_path / "absent.json") == ()

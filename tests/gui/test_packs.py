@@ -11,7 +11,7 @@ from fake_rooms import FINGERPRINT, FakeRooms, candidate, model, screened
 from PySide6.QtWidgets import QComboBox, QPushButton
 from test_flows import texts
 
-from fieldray.desktop.pack_dialog import PackDialog, fingerprint_lines
+from fieldray.desktop.packs_page import PackDialog, fingerprint_lines
 from fieldray.domain.events import Drive, DrivesChanged, RunChanged
 from fieldray.errors import PackNotTrusted, PackProblem
 from fieldray.packs.library import PackCandidate
@@ -56,7 +56,7 @@ def rooms(rooms: FakeRooms) -> FakeRooms:
 def test_a_drive_with_a_trusted_pack_is_used_and_may_be_removed(desk: Desk) -> None:
     plug_in(desk, on_edgetpu())
     desk.until(lambda: in_use(desk) == "lungs-2.0.0")
-    assert "drive may be removed" in desk.window.header.pack_chip.toolTip()
+    assert "you can remove the drive" in desk.window.header.pack_chip.toolTip()
     desk.until(lambda: desk.rooms.session.packs[-1].pack_name == "lungs-2.0.0")
 
 
@@ -137,7 +137,10 @@ def test_a_no_leaves_everything_as_it_was(desk: Desk) -> None:
 
 @pytest.mark.parametrize(
     ("code", "parameters", "words"),
-    [("pack_legacy", {}, "Nobody vouches"), ("pack_older", {"version": "2.0.0", "seen": "3.0.0"}, "older than 3.0.0")],
+    [
+        ("pack_legacy", {}, "Nobody vouches"),
+        ("pack_older", {"version": "2.0.0", "seen": "3.0.0"}, "older than version 3.0.0"),
+    ],
 )
 def test_legacy_and_older_packs_need_a_yes(desk: Desk, code: str, parameters: dict[str, str], words: str) -> None:
     why = reason(code, **parameters)

@@ -30,10 +30,9 @@ from PySide6.QtWidgets import (
 )
 
 import fieldray.desktop
-from fieldray.desktop.about_dialog import AboutDialog
-from fieldray.desktop.licences_dialog import LicencesDialog
+from fieldray.desktop.about import AboutDialog, LicencesDialog
 from fieldray.desktop.pack_choice import PackQuestion
-from fieldray.desktop.pack_dialog import PackDialog
+from fieldray.desktop.packs_page import PackDialog
 from fieldray.desktop.widgets import PlainButton, plain_tip
 from fieldray.domain.events import BackendChanged, DeviceChanged, Drive, DrivesChanged, RunChanged
 from fieldray.domain.finding import Failed, Outcome, Refused

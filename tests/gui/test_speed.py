@@ -13,7 +13,7 @@ from desk import Desk
 from fake_rooms import screened
 from PySide6.QtWidgets import QApplication
 
-from fieldray.desktop.image_pyramid import cut, pyramid_of
+from fieldray.desktop.image_painting import cut, pyramid_of
 from fieldray.desktop.worklist_model import KEYS, WorkListModel
 from fieldray.domain.events import OutcomeReady
 from fieldray.domain.image import Image, Window

@@ -1,116 +1,224 @@
-"""Every sentence a person can see has its line in every language, with the same fields."""
+"""Every text that a person can see has its line in every catalogue, with the same fields; a language is one file."""
 
 from __future__ import annotations
 
-import ast
-import json
+import logging
 import re
 import string
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from babel.messages.catalog import Catalog
+from babel.messages.mofile import read_mo
+from PySide6.QtCore import QLocale
+from PySide6.QtWidgets import QApplication, QComboBox
 
-import fieldray
-from fieldray.backends import BACKENDS
-from fieldray.paths import asset
-from fieldray.reasons import TEMPLATES
-from fieldray.settings import TABLE
-from fieldray.translation import LANGUAGES
+import translations
+from conftest import Desk
+from fieldray.desktop.application import chosen_language
+from fieldray.desktop.formatting import date, number
+from fieldray.desktop.settings_dialog import SettingsDialog
+from fieldray.reasons import reason
+from fieldray.settings import Settings, load
+from fieldray.translation import Translator, best_language, languages
 
-PACKAGE = Path(fieldray.__file__).parent
-OTHERS = [language for language in LANGUAGES if language != "en"]
+PATHS = sorted(translations.CATALOGUES.glob(f"*/{translations.NAME.as_posix()}"))
 
 # Written alike in both languages: names of things, commands, file kinds, keys and units.
-SAME_IN_ALL = {
-    *("DICOM", "PNG", "JPEG", "DICOMDIR", "zip", "CSV", "JSON", "Fieldray", "SHA", "Edge", "TPU", "Coral", "USB"),
-    *(
-        "TensorFlow",
-        "Lite",
-        "Ed25519",
-        "PEM",
-        "AVX",
-        "Intel",
-        "AMD",
-        "Linux",
-        "Ctrl",
-        "N",
-        "H",
-        "x",
-        "a",
-        "f",
-        "libedgetpu",
-        "libusb",
-    ),
-    *("ai", "edge", "litert", "tflite", "runtime", "edgetpu", "compiler", "edgetpu_compiler", "coral", "docs", "udev"),
-    *("plugdev", "cpupower", "frequency", "set", "g", "performance"),
-    *("FIELDRAY_HOME",),
-    *("Apache", "GNU", "LGPL", "Qt", "Python", "for", "code", "qt", "io"),
-    *(
-        "pack",
-        "splits",
-        "weights",
-        "none",
-        "learning_rate",
-        "fieldray",
-        "adapt",
-        "RECIPE",
-        "pip",
-        "install",
-        "Ed",
-        "PEM",
-    ),
-}
+_SAME = """
+    DICOM PNG JPEG DICOMDIR zip CSV JSON Fieldray SHA Edge TPU Coral USB Accelerator TensorFlow Lite Ed25519 Ed PEM AVX
+    Intel AMD Linux Ctrl N H x a f libedgetpu libusb ai edge litert tflite runtime edgetpu compiler edgetpu_compiler
+    coral docs udev plugdev cpupower frequency set g performance FIELDRAY_HOME Apache GNU LGPL Qt Python for code qt io
+    pack splits weights none learning_rate fieldray adapt RECIPE pip install
+"""
+SAME_IN_ALL = set(_SAME.split())
 
 
-def spoken() -> Iterator[str]:
-    """Literals given to `.text(`, the reasons and the phrases that fill them, and the labels of the settings."""
-    for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "text":
-                yield from (part.value for part in node.args[:1] if isinstance(part, ast.Constant))
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "reason":
-                values = (given.value.value for given in node.keywords if isinstance(given.value, ast.Constant))
-                yield from (value for value in values if isinstance(value, str) and " " in value)
-    yield from TEMPLATES.values()
-    yield from (row.label for row in TABLE)
-    yield from (entry.title for entry in BACKENDS)
+@pytest.fixture(params=PATHS, ids=[path.parent.parent.name for path in PATHS])
+def catalogue(request: pytest.FixtureRequest) -> Catalog:
+    return translations.read(request.param)
+
+
+def keys(catalogue: Catalog) -> set[tuple[str | None, str | tuple[str, ...]]]:
+    return {(message.context, message.id) for message in catalogue if message.id}
+
+
+def forms(catalogue: Catalog) -> Iterator[tuple[str, str]]:
+    """Each translation with the English form that it stands for."""
+    for message in catalogue:
+        if isinstance(message.id, tuple):
+            yield from ((message.id[1], form) for form in message.string)
+        elif message.id:
+            yield message.id, str(message.string)
+
+
+def texts(catalogue: Catalog) -> list[tuple[str, ...]]:
+    return sorted((_text(m.context), *_all(m.id), *_all(m.string)) for m in catalogue if m.id)
+
+
+def _text(context: str | bytes | None) -> str:
+    """A context, which the reader of .mo files leaves as bytes."""
+    return context.decode() if isinstance(context, bytes) else context or ""
+
+
+def _all(forms: object) -> tuple[str, ...]:
+    return tuple(forms) if isinstance(forms, tuple | list) else (str(forms),)
 
 
 def fields(text: str) -> list[str]:
     return sorted(name for _, name, _, _ in string.Formatter().parse(text) if name)
 
 
-@pytest.fixture(params=OTHERS)
-def table(request: pytest.FixtureRequest) -> dict[str, str]:
-    loaded: dict[str, str] = json.loads(asset(f"translations/{request.param}.json").read_text(encoding="utf-8"))
-    return loaded
+def test_a_catalogue_has_every_text_and_no_other(catalogue: Catalog) -> None:
+    assert keys(catalogue) == keys(translations.template())
 
 
-def test_nothing_is_left_untranslated(table: dict[str, str]) -> None:
-    assert [text for text in dict.fromkeys(spoken()) if not table.get(text)] == []
+def test_nothing_is_left_untranslated(catalogue: Catalog) -> None:
+    assert [english for english, other in forms(catalogue) if not other] == []
+    assert [message.id for message in catalogue if message.id and message.fuzzy] == []
 
 
-def test_nothing_is_translated_that_nobody_says(table: dict[str, str]) -> None:
-    assert table.keys() - set(spoken()) == set()
+def test_a_text_with_a_number_has_every_form_of_the_language(catalogue: Catalog) -> None:
+    counted = [message for message in catalogue if isinstance(message.id, tuple)]
+    assert {len(message.string) for message in counted} == {catalogue.num_plurals}
 
 
-def test_the_fields_are_the_same(table: dict[str, str]) -> None:
-    assert [text for text, other in table.items() if fields(text) != fields(other)] == []
+def test_the_fields_are_the_same(catalogue: Catalog) -> None:
+    """The last form stands for any number, so it has every field; a form for one number may say it in words."""
+    assert [english for english, other in forms(catalogue) if fields(english) != fields(other)] == []
 
 
-def test_no_english_words_are_left(table: dict[str, str]) -> None:
+def test_no_english_words_are_left(catalogue: Catalog) -> None:
     left = {
         other: foreign
-        for other in table.values()
+        for _, other in forms(catalogue)
         if (foreign := set(re.findall(r"[A-Za-z_]+", re.sub(r"\{\w+\}", "", other))) - SAME_IN_ALL)
     }
     assert left == {}
 
 
-def test_the_font_of_the_window_has_every_letter(qapp: object, table: dict[str, str]) -> None:
+@pytest.mark.parametrize("path", PATHS, ids=[path.parent.parent.name for path in PATHS])
+def test_the_compiled_catalogue_is_that_of_the_texts(path: Path) -> None:
+    """Else `make translations` was forgotten."""
+    with path.with_suffix(".mo").open("rb") as file:
+        assert texts(read_mo(file)) == texts(translations.read(path))
+
+
+def test_the_font_of_the_window_has_every_letter(qapp: object, catalogue: Catalog) -> None:
     from PySide6.QtGui import QFont, QFontMetrics
 
     metrics = QFontMetrics(QFont())
-    letters = set("".join(table.values())) - {"\n"}
+    letters = set("".join(other for _, other in forms(catalogue))) - {"\n"}
     assert [letter for letter in sorted(letters) if not metrics.inFontUcs4(ord(letter))] == []
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [
+        ("1", "пропущено 1 файл результатів"), ("3", "3 файли результатів"), ("5", "5 файлів результатів"),
+        ("11", "11 файлів результатів"), ("21", "21 файл результатів"), ("104", "104 файли результатів"),
+    ],
+)  # fmt: skip
+def test_a_ukrainian_number_is_followed_by_its_form(count: str, said: str) -> None:
+    assert said in Translator("uk").reason(reason("own_reports", count=count))
+
+
+def test_an_english_number_is_followed_by_its_form() -> None:
+    assert "1 result file of" in reason("own_reports", count=1).text
+    assert "2 result files of" in Translator("en").reason(reason("own_reports", count=2))
+
+
+# ---- a language that no module knows
+
+POLISH = """
+msgid ""
+msgstr ""
+"Language: pl\\n"
+"Content-Type: text/plain; charset=utf-8\\n"
+"Plural-Forms: nplurals=3; plural=(n==1 ? 0 : n%10>=2 && n%10<=4 && (n%100<12 || n%100>14) ? 1 : 2);\\n"
+
+msgid "English"
+msgstr "Polski"
+
+msgid "Start"
+msgstr "Rozpocznij"
+
+msgid "Normal"
+msgstr "Norma {nonsense}"
+
+msgid "Zoom {percent} %"
+msgstr "{procent} %"
+"""
+
+
+@pytest.fixture
+def polish(home: Path) -> Path:
+    """The one file that adds Polish: a compiled catalogue in the user's data folder."""
+    path = home / "translations" / "pl" / translations.NAME.with_suffix(".mo")
+    source = home / "pl.po"
+    source.write_text(POLISH, encoding="utf-8")
+    path.parent.mkdir(parents=True)
+    path.write_bytes(translations.compiled(translations.read(source)))
+    return path
+
+
+def test_one_file_adds_a_language(polish: Path, desk: Desk, home: Path) -> None:
+    assert languages() == {"en": "English", "pl": "Polski", "uk": "Українська"}
+    dialog = SettingsDialog(desk.application.settings, Translator("en"))
+    choice = dialog.fields["language"]
+    assert isinstance(choice, QComboBox)
+    choice.setCurrentIndex(choice.findText("Polski"))
+    assert dialog.changes() == {"language": "pl"}
+    desk.application.change_settings(dialog.changes())
+    dialog.deleteLater()
+    assert desk.window.actions_by_name["start"].text().startswith("Rozpocznij")
+    assert desk.window.actions_by_name["pause"].text().startswith("Pause")
+    assert load(home / "settings.json")[0]["language"] == "pl"
+    assert QLocale().language() == QLocale.Language.Polish
+    assert chosen_language("pl") == "pl"
+
+
+def test_numbers_and_dates_are_those_of_the_language(polish: Path) -> None:
+    written = {
+        code: (number(Translator(code), 1234.5, digits=1), date(Translator(code), "20260304")) for code in languages()
+    }
+    assert written == {
+        "en": ("1234.5", "2026-03-04"),
+        "pl": ("1234,5", "04.03.2026"),
+        "uk": ("1234,5", "04.03.2026"),
+    }
+    assert date(Translator("uk"), "20261399") == "20261399"
+
+
+def test_a_catalogue_with_other_fields_is_passed_over(polish: Path) -> None:
+    assert Translator("pl").text("Zoom {percent} %", percent=50) == "Zoom 50 %"
+    assert Translator("pl").text("Normal") == "Norma {nonsense}"
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 40, bytes.fromhex("de120495") + b"\xff" * 60])
+def test_a_damaged_catalogue_is_no_language(
+    polish: Path, content: bytes, qapp: QApplication, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = polish.read_bytes()
+    for damaged in (content, whole[: len(whole) // 2]):
+        polish.write_bytes(damaged)
+        with caplog.at_level(logging.WARNING):
+            assert "pl" not in languages()
+        assert "cannot be read" in caplog.text
+        assert Translator("pl").text("Start") == "Start"
+
+
+def test_a_setting_whose_language_is_gone_gives_the_system_s(polish: Path, home: Path) -> None:
+    Settings({"language": "pl"}).save(home / "settings.json")
+    polish.unlink()
+    settings, problems = load(home / "settings.json")
+    assert (settings["language"], len(problems)) == ("system", 1)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "best"),
+    [(("uk-UA", "en-GB"), "uk"), (("de-DE", "uk"), "uk"), (("en-US", "uk-UA"), "en"), (("de",), "en"), ((), "en")],
+)
+def test_the_first_language_that_there_is(wanted: tuple[str, ...], best: str) -> None:
+    assert best_language(wanted) == best

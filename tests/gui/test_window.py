@@ -15,14 +15,13 @@ from PySide6.QtWidgets import QDialog, QMessageBox
 from test_flows import texts
 
 from fieldray.desktop.application import Application, chosen_language
-from fieldray.desktop.key_sheet import KeySheet
-from fieldray.desktop.keys import KEYS, cyrillic_twins
+from fieldray.desktop.keys import KEYS, KeySheet, cyrillic_twins
 from fieldray.desktop.settings_dialog import SettingsDialog, choice_label
 from fieldray.desktop.style import colours
 from fieldray.domain.run import Verdict
 from fieldray.settings import ROWS, TABLE, Settings
 from fieldray.settings import load as load_settings
-from fieldray.translation import Language, Translator
+from fieldray.translation import Translator, languages
 
 
 def open_dialog(desk: Desk, command: str) -> QDialog:
@@ -72,8 +71,8 @@ def test_every_choice_of_the_settings_has_a_word_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(("language", "fast"), [("en", "fast"), ("uk", "швид")])
-def test_only_the_policy_speaks_of_speed(language: Language, fast: str) -> None:
-    """Which device is used while it is left to the program is the policy's choice: "The Edge TPU alone" may be it.
+def test_only_the_policy_speaks_of_speed(language: str, fast: str) -> None:
+    """Which device is used while it is left to the program is the policy's choice: "Edge TPU only" may be it.
 
     So what is said of the device must hold with every policy.
     """
@@ -132,7 +131,7 @@ def test_closing_during_a_run_asks_and_then_ends_in_order(desk: Desk) -> None:
     desk.window.close()
     box = desk.window.findChild(QMessageBox)
     assert desk.window.isVisible()
-    assert "Screening is under way" in texts(box) + box.text()
+    assert "Screening is in progress" in texts(box) + box.text()
     stop = next(button for button in box.buttons() if button.text() == "Stop and close")
     with desk.qtbot.waitSignal(desk.application.ended, timeout=WAIT_MS):
         stop.click()
@@ -180,3 +179,13 @@ def test_a_broken_settings_file_is_told(qapp: object, qtbot: object, rooms: Fake
     application.report(problems)
     assert [notice.key for notice in application.workbench.board.notices] == ["settings"]
     assert settings["theme"] == Settings()["theme"]
+
+
+@pytest.mark.parametrize("language", sorted(languages()))
+def test_the_result_is_not_cut_at_the_side(desk: Desk, language: str) -> None:
+    desk.application.change_settings({"language": language})
+    desk.window.resize(1366, 768)
+    desk.screen()
+    desk.open_row(1)
+    panel = desk.window.result
+    desk.until(lambda: panel.widget().width() <= panel.viewport().width())

@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 from fake_rooms import image_ref, refused, screened
 from PySide6.QtCore import QRect
-from PySide6.QtGui import QImage, QPainter
+from PySide6.QtGui import QFont, QFontMetrics, QImage, QPainter
 from PySide6.QtWidgets import QStyle, QStyleOptionViewItem, QWidget
 from pytestqt.qtbot import QtBot
 
 from fieldray.desktop.work_row import WorkRow
-from fieldray.desktop.worklist_delegate import WorkListDelegate
+from fieldray.desktop.worklist_delegate import WorkListDelegate, wrapped
 from fieldray.desktop.worklist_model import KEYS, WorkListModel
 from fieldray.domain.finding import Refused
 from fieldray.plain_text import visible
-from fieldray.reasons import Reason
+from fieldray.reasons import Reason, reason
 from fieldray.translation import Translator
 from hostile import BREAKS, FORGED_LINE, REORDERS, STEERS
 
@@ -119,3 +119,15 @@ def test_thousands_of_cells_are_not_all_kept(table: Table) -> None:
         table.painted("score", place=place)
     assert len(table.delegate._kept._pictures) <= 400
     assert table.painted("score") == table.painted("score")
+
+
+def test_a_reason_has_two_lines_of_the_list(qapp: object) -> None:
+    font = QFont()
+    words = QFontMetrics(font)
+    text = reason("unlike_training").text
+    for width in (words.horizontalAdvance("The image is unlike"), words.horizontalAdvance(text) + 1, 1):
+        lines = wrapped(text, font, width, most=2)
+        assert " ".join(lines) == text
+        assert len(lines) == (1 if width > words.horizontalAdvance(text) else 2)
+        assert width == 1 or words.horizontalAdvance(lines[0]) <= width
+    assert wrapped("", font, 100, most=2) == []

@@ -37,7 +37,7 @@ def test_without_a_screen_a_plain_sentence_and_no_crash(arguments: tuple[str, ..
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
-        "fieldray: There is no screen here to open a window on. This works without one: fieldray screen FOLDER\n"
+        "fieldray: The window needs a screen, and there is none here. This works without one: fieldray screen FOLDER\n"
     )
 
 

@@ -19,12 +19,17 @@ def add_to(commands: argparse._SubParsersAction[Any], *, open_window: OpenWindow
     parser = commands.add_parser(
         "demo",
         help="make synthetic studies, screen them and show the result",
-        description="Makes radiograph-like images by code (no patient's), screens them with the pack that ships, "
-        "and opens the window where there is a screen.",
+        description="Draws synthetic images that resemble radiographs (of no patient), screens them with the "
+        "built-in pack, and opens the window if there is a screen.",
         allow_abbrev=False,
     )
-    parser.add_argument("--folder", type=Path, metavar="DIR", help="where to make them (default: the user's data)")
-    parser.add_argument("--no-window", action="store_true", help="print the work list even where there is a screen")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        metavar="DIR",
+        help="folder for the synthetic studies (default: in the user's data folder)",
+    )
+    parser.add_argument("--no-window", action="store_true", help="print the work list even if there is a screen")
     add_pack_options(parser)
     screen.add_run_options(parser)
     parser.set_defaults(command=run, open_window=open_window)
@@ -42,7 +47,9 @@ def run(options: argparse.Namespace, console: Console) -> int:
         require_own(path, "demo")  # a clinic may call its own studies so
     console.machine_reads = options.json == "-"
     console.say(f"Making synthetic studies in {folder}")
-    console.say("They are drawings, not X-rays: what the pack makes of them shows how the program works, not the pack.")
+    console.say(
+        "They are drawings, not X-rays. Their results show how the program works, not how well the pack performs."
+    )
     write_studies(folder)
     options.paths = [folder]
     code = screen.run(options, console)

@@ -1,4 +1,4 @@
-"""`fieldray doctor`: whether this computer can screen and, if not, what has to be done."""
+"""`fieldray doctor`: whether this computer can screen images, and what to change."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the command and its options."""
     parser = commands.add_parser(
         "doctor",
-        help="whether this computer can screen, and what would make it better",
-        description="Inspects this computer, screens one image drawn by the program, and says what to change.",
-        epilog="Exit code: 0 this computer can screen, 1 it cannot yet.",
+        help="check whether this computer can screen images, and what would help",
+        description="Checks this computer, screens a test image, and reports what to change.",
+        epilog="Exit code: 0 this computer can screen images, 1 it cannot yet.",
         allow_abbrev=False,
     )
     add_pack_options(parser)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write JSON and HTML into this folder")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write JSON and HTML to this folder")
     parser.set_defaults(command=run)
 
 

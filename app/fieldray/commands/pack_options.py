@@ -24,14 +24,16 @@ def _keep_quiet(_: str) -> None:
 
 def add_trust_options(parser: argparse.ArgumentParser) -> None:
     """`--trust` and `--allow-older`."""
-    parser.add_argument("--trust", metavar="FINGERPRINT", help="trust the key with this fingerprint from now on")
-    parser.add_argument("--allow-older", action="store_true", help="use a version older than one used here before")
+    parser.add_argument("--trust", metavar="FINGERPRINT", help="trust the signing key with this fingerprint")
+    parser.add_argument(
+        "--allow-older", action="store_true", help="allow an older version than one used on this computer before"
+    )
 
 
 def add_pack_options(parser: argparse.ArgumentParser) -> None:
     """`--pack` and the options that go with it."""
     parser.add_argument(
-        "--pack", metavar="DIR|ID", help="the pack to use (otherwise: a drive's, else the built-in one)"
+        "--pack", metavar="DIR|ID", help="the pack to use (default: one on a drive, else the built-in one)"
     )
     add_pack_rules(parser)
 
@@ -39,7 +41,9 @@ def add_pack_options(parser: argparse.ArgumentParser) -> None:
 def add_pack_rules(parser: argparse.ArgumentParser) -> None:
     """Which packs may be used: `--trust`, `--allow-older`, `--allow-legacy`."""
     add_trust_options(parser)
-    parser.add_argument("--allow-legacy", action="store_true", help="use an unsigned legacy model: scores only")
+    parser.add_argument(
+        "--allow-legacy", action="store_true", help="allow an unsigned legacy model, which gives scores only"
+    )
 
 
 def load_model(library: PackLibrary, options: argparse.Namespace, *, complain: Complain = _keep_quiet) -> Model:

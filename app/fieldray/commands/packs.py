@@ -1,4 +1,4 @@
-"""`fieldray packs`: which packs there are, whether one is whole, and whom to trust."""
+"""`fieldray packs`: list, verify and install packs, and manage the trusted keys."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the command and its own commands."""
     parser = commands.add_parser("packs", help="list, verify, trust and install model packs", allow_abbrev=False)
     actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    listing = actions.add_parser("list", help="the packs within reach")
-    listing.add_argument("folder", nargs="?", type=Path, help="look in this folder or drive only")
+    listing = actions.add_parser("list", help="list the available packs")
+    listing.add_argument("folder", nargs="?", type=Path, help="search only this folder or drive")
     listing.set_defaults(command=run_list)
-    verifying = actions.add_parser("verify", help="check every byte of a pack; trusts nobody")
+    verifying = actions.add_parser("verify", help="check every file of a pack against its signature; trusts no key")
     verifying.add_argument("pack", help=_PACK_HELP)
     verifying.set_defaults(command=run_verify)
-    trusting = actions.add_parser("trust", help="trust a key from now on; without one, list those trusted")
-    trusting.add_argument("fingerprint", nargs="?", help="the key's, as its maker tells it")
-    trusting.add_argument("--forget", action="store_true", help="trust it no longer")
+    trusting = actions.add_parser("trust", help="trust a signing key; without one, list the trusted keys")
+    trusting.add_argument("fingerprint", nargs="?", help="the fingerprint of the key, as its signer gives it")
+    trusting.add_argument("--forget", action="store_true", help="stop trusting this key")
     trusting.set_defaults(command=run_trust)
-    installing = actions.add_parser("install", help="verify a pack and copy it to this machine")
+    installing = actions.add_parser("install", help="verify a pack and copy it to this computer")
     installing.add_argument("pack", help=_PACK_HELP)
     add_trust_options(installing)
     installing.set_defaults(command=run_install)
@@ -58,12 +58,12 @@ def run_verify(options: argparse.Namespace, console: Console) -> int:
     folder = find_pack(library, options.pack)
     sealed = read_verified_manifest(folder)
     read_files(folder, sealed)
-    console.say(f"{sealed.pack_name}: whole, every file is the one that was signed")
+    console.say(f"{sealed.pack_name}: complete, every file matches the signature")
     console.say(f"folder:      {folder}")
     console.say(f"signed by:   {sealed.fingerprint}")
     trust = next((found.trust for found in library.builtin() if found.folder.resolve() == folder.resolve()), None)
     is_trusted = trust == "builtin" or sealed.fingerprint in {key.fingerprint for key in library.trusted()}
-    console.say(f"trusted:     {'yes' if is_trusted else 'this key is not among those trusted here'}")
+    console.say(f"trusted:     {'yes' if is_trusted else 'no, this key is not trusted on this computer'}")
     console.say(f"model:       {sealed.description.files['litert'].sha256}")
     return 0
 
@@ -102,7 +102,7 @@ def _library() -> PackLibrary:
 
 def _candidate_line(candidate: PackCandidate) -> str:
     trust = {
-        "builtin": "shipped",
+        "builtin": "built-in",
         "trusted": "trusted",
         "unknown_key": "key not trusted",
         "legacy": "unsigned legacy",

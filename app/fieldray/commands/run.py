@@ -1,4 +1,4 @@
-"""What a run says on the console: a line per image for programs, progress, and the list at its end."""
+"""The console of a run: a JSON line per image, the progress, and the work list at the end."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def json_lines(target: str | None, console: Console, *, inputs: Sequence[Path]) 
                 nonlocal is_told
                 try:
                     stream.write(line + "\n")
-                    stream.flush()  # a full disk is told at the image it hinders
+                    stream.flush()  # a full disk is reported at the image that it stops
                 except OSError as error:
                     is_told = True
                     raise storage_problem(error, path) from error
 
             try:
                 yield emit
-            except FieldrayError as error:  # what was told so far is true all the same
+            except FieldrayError as error:  # the lines so far stay true
                 problem = error
     except StorageProblem:
         if not is_told:  # the line that could not be written fails once more when the stream is closed
@@ -77,7 +77,15 @@ def _stream(path: Path, inputs: Sequence[Path]) -> Iterator[TextIO]:
 
 
 class RunReport:
-    """Hears the events of one run. `emit` takes JSON lines; `has_list`: print the work list at the end."""
+    """What a person or a program is shown of one run.
+
+    Parameters
+    ----------
+    emit
+        Takes the JSON lines; None where nobody asked for them.
+    has_list
+        Whether the work list is printed at the end.
+    """
 
     def __init__(self, console: Console, emit: EmitLine | None, *, model: Model, has_list: bool) -> None:
         self._console = console
@@ -118,10 +126,13 @@ class RunReport:
 
     def begin(self, points: Sequence[OperatingPoint]) -> None:
         """Say what will be used: the pack, and the operating points in force."""
-        signer = {"builtin": "shipped with the program", "legacy": "unsigned legacy model: scores only, not assessed"}
-        trust = signer.get(self._model.trust, f"signed by {self._model.fingerprint}")
+        signer = {
+            "builtin": "comes with the program",
+            "legacy": "unsigned legacy model: scores only, nothing is assessed",
+        }
+        trust = signer.get(self._model.trust, f"signed with key {self._model.fingerprint}")
         ages = self._model.manifest.accepted.ages_years
-        of = f", for patients of {ages[0]} to {ages[1]} years (PNG and JPEG do not say an age)" if ages else ""
+        of = f", for patients aged {ages[0]} to {ages[1]} years (PNG and JPEG files state no age)" if ages else ""
         self._console.say(f"Pack {self._model.pack_name} ({trust}){of}")
         for point in points:
             has_band = point.unsure_low < point.unsure_high
@@ -142,7 +153,7 @@ class RunReport:
             self._console.complain(self._problem.text)
             return 3 if self._problem.code in {**BACKENDS, **PACKS} else 1
         if batch.state == "cancelled":
-            self._console.complain("cancelled; the same command goes on from here, unless it says --fresh")
+            self._console.complain("cancelled; run the same command again to resume, without --fresh")
             return CANCELLED
         if self._counts["failed"]:
             return 1
@@ -185,17 +196,18 @@ class RunReport:
     def _sum_up(self) -> None:
         say, seconds = self._console.say, time.monotonic() - self._began_s
         number = sum(self._counts.values()) - self._folders
-        unknown = f", and an unknown number in folders that could not be read ({self._folders})"
-        taken_over = f", {self._resumed} taken over from before" if self._resumed else ""
+        unknown = f", and an unknown number in unreadable folders ({self._folders})"
+        taken_over = f", {self._resumed} from an earlier run" if self._resumed else ""
         rest = f"{taken_over}{unknown if self._folders else ''}"
-        say(f"{number} images in {duration_text(seconds)} ({number / seconds:.1f}/s){rest}")
+        images = "image" if number == 1 else "images"
+        say(f"{number} {images} in {duration_text(seconds)} ({number / seconds:.1f}/s){rest}")
         say("  ".join(f"{text} {self._counts[category]}" for category, text in CATEGORY_TEXTS.items()))
         speed = self._speed
         if speed.fps_min is not None and speed.fps_avg is not None and speed.fps_max is not None:
             say(
-                "Network, images/s from the third image on (min / avg / max): "
+                "Model, images/s from the third image on (min / avg / max): "
                 f"{speed.fps_min:.0f} / {speed.fps_avg:.0f} / {speed.fps_max:.0f}, "
-                f"half within {speed.p50_ms:.2f} ms, 95 % within {speed.p95_ms:.2f} ms"
+                f"median {speed.p50_ms:.2f} ms, 95th percentile {speed.p95_ms:.2f} ms"
             )
         for backend, detail in self._backends.items():
             say(f"Ran on {backend}: {detail}")

@@ -27,9 +27,9 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     parser = commands.add_parser(
         "screen",
         help="screen images, folders, DICOMDIR and zip files",
-        description="Screen every image of the files and folders given.",
-        epilog="Exit code: 0 every image has an outcome and none failed; 1 some failed; 2 wrong usage; "
-        "3 no usable pack; 4 a path that was given holds no image (is its drive connected?); 130 cancelled. "
+        description="Screen every image in the given files and folders.",
+        epilog="Exit code: 0 every image has a result and none failed; 1 some failed; 2 wrong usage; "
+        "3 no usable pack; 4 a given path contains no image (is its drive connected?); 130 cancelled. "
         "Research use only. Not for diagnostic use.",
         allow_abbrev=False,
     )
@@ -40,19 +40,25 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """What may be said about any run."""
-    parser.add_argument("--device", choices=DeviceChoices(), help="what runs the model")
-    parser.add_argument("--operating-point", metavar="NAME", help="one of the pack's (default: its first)")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write the results into this folder")
+    """The options of every run."""
     names = ",".join(exporter.name for exporter in available_exporters())
+    parser.add_argument(
+        "--device",
+        choices=DeviceChoices(),
+        help="the device that runs the model (default: from the settings)",
+    )
+    parser.add_argument("--operating-point", metavar="NAME", help="an operating point of the pack (default: its first)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write the results into this folder")
     parser.add_argument("--formats", type=_formats, metavar=names, help="formats of --out (default: all of these)")
     parser.add_argument(
-        "--json", metavar="FILE|-", help="one JSON object per line and image: as they come with -, at the end in a file"
+        "--json",
+        metavar="FILE|-",
+        help="one JSON object per image and line; - prints each at once, a file is written at the end",
     )
-    parser.add_argument("--jobs", type=_jobs, metavar="N", help="files read at the same time")
+    parser.add_argument("--jobs", type=_jobs, metavar="N", help="number of files read at the same time")
     again = parser.add_mutually_exclusive_group()
-    again.add_argument("--resume", action="store_true", help="take over what was done before (the default)")
-    again.add_argument("--fresh", action="store_true", help="do everything again, in a new run")
+    again.add_argument("--resume", action="store_true", help="keep the results of an earlier run (the default)")
+    again.add_argument("--fresh", action="store_true", help="screen everything again, in a new run")
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
@@ -61,7 +67,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
     console.machine_reads = options.json == "-"
     if options.formats and not options.out:
-        console.complain("--formats says how --out is written: name a folder with --out, too")
+        console.complain("--formats needs --out: name the folder to write to")
         return 2
     settings = _settings(options)
     # The other processes get ready while this one imports its own parts and loads the pack: half a second sooner.

@@ -1,4 +1,4 @@
-"""The program with a window: settings, language and look; it builds windows again when these change."""
+"""The program with a window. A change of language or theme builds the window again."""
 
 from __future__ import annotations
 
@@ -26,24 +26,22 @@ from fieldray.log_file import configure_logging
 from fieldray.offline import screen_connected
 from fieldray.reasons import Reason
 from fieldray.settings import Settings, Value, load
-from fieldray.translation import Language, Translator
+from fieldray.translation import Translator, best_language
 
 log = logging.getLogger(__name__)
 
 _REBUILD: Final = frozenset({"language", "theme"})
-# The window's thread waits this long for each thread that computes in Python, and again after every call to Qt: a
-# fiftieth of the usual time, or a list that is painted again during a fast run would stop it for a tenth of a second.
+# The window's thread waits this long for each thread that computes in Python, and again after every call to Qt. It is
+# a fiftieth of the default: with that, repainting the list during a fast run would block the window for 0.1 s.
 _SWITCH_S: Final = 0.0001
-_SELDOM: Final = 100
+_RARELY: Final = 100
 _PULSE_MS: Final = 500
 _DEVICES: Final = frozenset({"device", "policy"})
 
 
-def chosen_language(setting: str) -> Language:
-    """The language of the setting "system", "en" or "uk"."""
-    if setting in ("en", "uk"):
-        return cast("Language", setting)
-    return "uk" if QLocale.system().language() == QLocale.Language.Ukrainian else "en"
+def chosen_language(setting: str) -> str:
+    """The language of the setting: a code, or "system"."""
+    return best_language(QLocale.system().uiLanguages() if setting == "system" else (setting,))
 
 
 class Application(QObject):
@@ -74,7 +72,7 @@ class Application(QObject):
             self.workbench.board.post_reason("settings", problem, level="warning")
 
     def change_settings(self, changes: Mapping[str, Value]) -> None:
-        """Put settings in force and save them."""
+        """Apply settings and save them."""
         if not changes:
             return
         for key, value in changes.items():
@@ -103,7 +101,7 @@ class Application(QObject):
         """While inside, Ctrl-C and a shutdown's SIGTERM close the program in order."""
         numbers = (signal.SIGINT, signal.SIGTERM)
         before = {number: signal.signal(number, lambda *_: self.workbench.close()) for number in numbers}
-        # Python hears of a signal when it runs next, and while nothing happens the window is all Qt.
+        # Python handles a signal only when it runs, and while nothing happens only Qt does.
         pulse = QTimer(self)
         pulse.timeout.connect(lambda: None)
         pulse.start(_PULSE_MS)
@@ -117,7 +115,7 @@ class Application(QObject):
     # ---- inside
 
     def _build(self) -> None:
-        """Another window in the language and theme now chosen, in the place of the one before."""
+        """Build the window in the current language and theme, and let it replace the one before."""
         theme = style.chosen_theme(str(self.settings["theme"]))
         style.apply(self._qt, theme)
         self._speak(chosen_language(str(self.settings["language"])))
@@ -134,8 +132,8 @@ class Application(QObject):
         before.let_go()
         before.deleteLater()
 
-    def _speak(self, language: Language) -> None:
-        """This program's words and those of Qt's own dialogs."""
+    def _speak(self, language: str) -> None:
+        """Set the language of the program's texts and of Qt's own dialogs."""
         self._translator = Translator(language)
         self.workbench.rows.set_translator(self._translator)
         if self._qt_words is not None:
@@ -143,7 +141,7 @@ class Application(QObject):
         self._qt_words = QTranslator()
         if self._qt_words.load(f"qtbase_{language}", QLibraryInfo.path(QLibraryInfo.LibraryPath.TranslationsPath)):
             QCoreApplication.installTranslator(self._qt_words)
-        QLocale.setDefault(QLocale(QLocale.Language.Ukrainian if language == "uk" else QLocale.Language.English))
+        QLocale.setDefault(QLocale(language))
 
     def _system_theme_changed(self) -> None:
         if self.settings["theme"] == "system":
@@ -162,13 +160,13 @@ class Application(QObject):
 
 
 def favour_the_window(application: Application) -> None:
-    """For this process from now on: its window waits less for the other threads."""
+    """Let the window's thread wait less for the other threads, in this process from now on."""
     sys.setswitchinterval(_SWITCH_S)
-    # A full collection of garbage stops every thread. Most of what it looks at was made by the start, for good; and it
-    # is left to moments in which nothing runs, but for a seldom one in a long run.
+    # A full garbage collection stops every thread. What the start made stays and need not be searched. Full
+    # collections are left to idle moments, except for a rare one in a long run.
     application.workbench.ready.connect(gc.freeze)
     young, middle, _ = gc.get_threshold()
-    gc.set_threshold(young, middle, _SELDOM)
+    gc.set_threshold(young, middle, _RARELY)
     application.workbench.screening.idle.connect(gc.collect)
 
 

@@ -1,15 +1,18 @@
-"""Slow work off the window's thread; its answer comes back in the window's thread."""
+"""Work off the window's thread, and events from other threads: both arrive in the window's thread."""
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from PySide6.QtCore import QObject, Qt, Signal
+from PySide6.QtCore import QObject, Qt, QTimer, Signal
+
+from fieldray.domain.events import Event, Progress, RunChanged, Speed
 
 log = logging.getLogger(__name__)
 
@@ -113,3 +116,55 @@ class Background(QObject):
             task.failed(error)
         elif task.done is not None:
             task.done(result)
+
+
+_SLICE_S: Final = 0.008
+
+
+class Bridge(QObject):
+    """Takes events from any thread and emits them, in order, in the window's thread.
+
+    Thousands of resumed images arrive at once; they are handed on in slices of a few milliseconds, so that the window
+    stays responsive meanwhile. Of figures that replace each other (`Progress`, `Speed`) only the newest waits: what
+    waits grows with the images and not with the time that the window is busy.
+    """
+
+    published = Signal(object)
+    _arrived = Signal()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._waiting: deque[list[Event]] = deque()  # each in a list of its own, so that it can be replaced
+        self._newest: dict[type, list[Event]] = {}
+        self._lock = threading.Lock()
+        self._is_draining = False
+        self._arrived.connect(self._drain, Qt.ConnectionType.QueuedConnection)
+
+    def publish(self, event: Event) -> None:
+        """Hand over one event; any thread may call this, and it never blocks."""
+        with self._lock:
+            if isinstance(event, RunChanged):
+                self._newest.clear()  # figures of one run never take the place of those of another
+            known = self._newest.get(type(event))
+            if known:
+                known[0] = event
+                return
+            self._waiting.append(place := [event])
+            if isinstance(event, Progress | Speed):
+                self._newest[type(event)] = place
+            wake = not self._is_draining
+            self._is_draining = True
+        if wake:
+            self._arrived.emit()
+
+    def _drain(self) -> None:
+        end = time.perf_counter() + _SLICE_S
+        while time.perf_counter() < end:
+            with self._lock:
+                if not self._waiting:
+                    self._is_draining = False
+                    return
+                event = self._waiting.popleft()[0]
+                self._newest.pop(type(event), None)
+            self.published.emit(event)
+        QTimer.singleShot(1, self._drain)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from functools import cache
+
+from PySide6.QtCore import QDate, QLocale
+
 from fieldray.backends import BACKENDS
 from fieldray.domain.finding import Category, Decision
 from fieldray.domain.model import Estimate, Manifest
 from fieldray.domain.study import ImageHeader, ImageRef
-from fieldray.translation import Translator
+from fieldray.translation import SOURCE, Translator
 
 
 def research_only(translator: Translator) -> str:
@@ -33,7 +38,7 @@ def decision_sentence(translator: Translator, decision: Decision) -> str:
         "above": translator.text("The pack flags this image."),
         "below": translator.text("The pack does not flag this image."),
         "unsure": translator.text("The pack is not sure about this image."),
-        "not_assessed": translator.text("The pack gives a score only: it has no operating point to judge it by."),
+        "not_assessed": translator.text("The pack gives a score only. It has no operating point to compare it with."),
     }
     return sentences[decision]
 
@@ -53,8 +58,7 @@ def label_meaning(translator: Translator, label: str, manifest: Manifest | None)
 
 def number(translator: Translator, value: float, *, digits: int) -> str:
     """A number with this language's decimal mark."""
-    written = f"{value:.{digits}f}"
-    return written.replace(".", ",") if translator.language == "uk" else written
+    return _locale(translator.language).toString(float(value), "f", digits)
 
 
 def percent(translator: Translator, estimate: Estimate) -> str:
@@ -65,11 +69,28 @@ def percent(translator: Translator, estimate: Estimate) -> str:
     return f"{value} % ({low}–{high})"
 
 
-def date(dicom_date: str) -> str:
-    """A DICOM date (PS3.5 6.2, YYYYMMDD) as day.month.year; anything else as it is."""
-    if len(dicom_date) == 8 and dicom_date.isdigit():
-        return f"{dicom_date[6:]}.{dicom_date[4:6]}.{dicom_date[:4]}"
-    return dicom_date
+def date(translator: Translator, dicom_date: str) -> str:
+    """A DICOM date (PS3.5 6.2, YYYYMMDD) as this language writes dates; anything else as it is.
+
+    The year has four digits. English has two orders of day and month, so it gets ISO 8601.
+    """
+    day = QDate.fromString(dicom_date, "yyyyMMdd") if len(dicom_date) == 8 else QDate()
+    return day.toString(_date_pattern(translator.language)) if day.isValid() else dicom_date
+
+
+@cache
+def _locale(language: str) -> QLocale:
+    locale = QLocale(language)
+    locale.setNumberOptions(QLocale.NumberOption.OmitGroupSeparator)
+    return locale
+
+
+@cache
+def _date_pattern(language: str) -> str:
+    if language == SOURCE:
+        return "yyyy-MM-dd"
+    short = _locale(language).dateFormat(QLocale.FormatType.ShortFormat)
+    return re.sub(r"d+", "dd", re.sub(r"M+", "MM", re.sub(r"y+", "yyyy", short)))
 
 
 def person(dicom_name: str) -> str:

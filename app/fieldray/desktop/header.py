@@ -1,4 +1,4 @@
-"""The strip at the top: what to screen, start, pause and stop, how far it is, and what it runs with."""
+"""The header: the buttons of a run, its progress, and the pack and the backend in use."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Header(QWidget):
     # ---- what changes
 
     def refresh_run(self) -> None:
-        """Buttons, progress bar and its words."""
+        """Update the buttons and the progress."""
         run, translator = self._workbench.screening, self._translator
         self.start_button.setEnabled(run.can_start)
         self.start_button.setIcon(icon("start", self._theme, "on_accent" if run.can_start else "disabled"))
@@ -129,7 +129,7 @@ class Header(QWidget):
         row.addWidget(self.menu_button)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        """Where it is narrow, the pictures alone: their words are in the tool tips."""
+        """A narrow window shows icons only; their texts are in the tool tips."""
         super().resizeEvent(event)
         self._is_narrow = self.width() < _NARROW
         self.open_button.setText("" if self._is_narrow else self._translator.text("Open folder"))
@@ -178,7 +178,7 @@ class Header(QWidget):
 def run_label(translator: Translator, run: Screening) -> str:
     """The state of the run, or how far it is with rate and time left."""
     words = {
-        "empty": translator.text("Nothing chosen yet"),
+        "empty": translator.text("Nothing selected yet"),
         "waiting": translator.text("Waiting for a model pack"),
         "starting": translator.text("Starting…"),
         "running": "" if run.progress else translator.text("Looking for images…"),
@@ -186,7 +186,7 @@ def run_label(translator: Translator, run: Screening) -> str:
         "stopping": translator.text("Stopping…"),
         "finished": translator.text("Finished"),
         "cancelled": translator.text("Stopped"),
-        "failed": translator.text("The run ended early"),
+        "failed": translator.text("The run stopped early"),
     }
     parts = [words[run.state], *(_progress_label(translator, run.progress, run.state == "running"))]
     return "   ".join(part for part in parts if part)
@@ -208,7 +208,7 @@ def _progress_label(translator: Translator, progress: Progress | None, is_runnin
 def pack_label(translator: Translator, packs: PackChoice) -> tuple[str, str]:
     """Name and version of the pack in use; where it is from and who signed it."""
     if packs.loading is not None:
-        return packs.loading.pack_name, translator.text("is being read…")
+        return packs.loading.pack_name, translator.text("loading…")
     if packs.model is None:
         return translator.text("No model pack"), translator.text("Plug in a drive")
     name = translator.pick(packs.model.manifest.names)
@@ -216,15 +216,15 @@ def pack_label(translator: Translator, packs: PackChoice) -> tuple[str, str]:
 
 
 def trust_label(translator: Translator, model: Model, packs: PackChoice) -> str:
-    """Who vouches for the pack, and whether its drive may be removed."""
+    """The signer of the pack, and whether its drive can be removed."""
     if model.trust == "builtin":
         return translator.text("comes with the program")
-    signer = translator.text("signed: {key}", key=model.fingerprint[:9])
+    signer = translator.text("signed with {key}", key=model.fingerprint[:9])
     if model.trust == "legacy":
         signer = translator.text("unsigned legacy model")
     if packs.source is not None and packs.source.origin == "drive":
         here = packs.source_is_here
-        state = translator.text("drive may be removed") if here else translator.text("drive removed")
+        state = translator.text("you can remove the drive") if here else translator.text("drive removed")
         return f"{signer}; {state}"
     return signer
 
@@ -235,14 +235,14 @@ def backend_label(
     """What runs the model now, and its state."""
     states = {
         "stopped": translator.text("off"),
-        "starting": translator.text("is starting…"),
+        "starting": translator.text("starting…"),
         "ready": translator.text("ready"),
-        "gone": translator.text("gone"),
+        "gone": translator.text("unavailable"),
     }
     used = next((event for event in backends.values() if event.in_use), None)
     used = used or next(iter(backends.values()), None)
     if used is None:
-        return translator.text("Processor"), states["stopped"]
+        return translator.text("CPU"), states["stopped"]
     name = backend_name(translator, used.backend)
     if used.backend == "edgetpu" and edgetpu is not None and edgetpu.port_mbit is not None:
         name += " · USB 3" if edgetpu.port_mbit >= _USB3_MBIT else " · USB 2"

@@ -87,7 +87,7 @@ def covered(pixel_map: PixelMap, *, height: int, width: int) -> tuple[float, flo
 
 
 def _cubic_weights(count: int) -> Grid:
-    """(16 count, count) weights that interpolate cell centres; beyond the outer centres the edge cell goes on."""
+    """(16 count, count) weights that interpolate cell centres; beyond the outer centres the edge cell is continued."""
     places = (np.arange(count * _FINER) + 0.5) / _FINER - 0.5
     weights = np.zeros((count * _FINER, count), np.float32)
     base = np.floor(places).astype(int)

@@ -12,9 +12,16 @@ from typing import Final, Literal
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction, QKeySequence, QShortcut
-from PySide6.QtWidgets import QWidget
+from PySide6.QtWidgets import (
+    QDialog,
+    QDialogButtonBox,
+    QGridLayout,
+    QHBoxLayout,
+    QVBoxLayout,
+    QWidget,
+)
 
-from fieldray.desktop.widgets import set_tip
+from fieldray.desktop.widgets import card, label, name_surface, push_button, scrolled, set_tip
 from fieldray.reports.exporter import available_exporters
 from fieldray.translation import Translator
 
@@ -48,22 +55,22 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("last_image", ("End",), "list", lambda t: t.text("Last image"), True),
     Key("search", ("Ctrl+F",), "list", lambda t: t.text("Search")),
     Key("heat_map", ("H",), "view", lambda t: t.text("Show or hide the heat map")),
-    Key("network_view", ("N",), "view", lambda t: t.text("What the model saw, or the image")),
+    Key("network_view", ("N",), "view", lambda t: t.text("Switch between the model's input and the image")),
     Key("invert", ("I",), "view", lambda t: t.text("Invert")),
     Key("rotate_right", ("R",), "view", lambda t: t.text("Rotate right")),
     Key("rotate_left", ("L",), "view", lambda t: t.text("Rotate left")),
     Key("flip_left_right", ("F",), "view", lambda t: t.text("Flip left-right")),
     Key("flip_top_bottom", ("V",), "view", lambda t: t.text("Flip top-bottom")),
-    Key("zoom_in", ("+",), "view", lambda t: t.text("Larger")),
-    Key("zoom_out", ("-",), "view", lambda t: t.text("Smaller")),
-    Key("fit", ("=",), "view", lambda t: t.text("Fit into the window")),
+    Key("zoom_in", ("+",), "view", lambda t: t.text("Zoom in")),
+    Key("zoom_out", ("-",), "view", lambda t: t.text("Zoom out")),
+    Key("fit", ("=",), "view", lambda t: t.text("Fit to window")),
     Key("reset", ("Space",), "view", lambda t: t.text("Reset the view"), True),
-    Key("undo", ("Ctrl+Z",), "view", lambda t: t.text("Undo the last change of the view")),
+    Key("undo", ("Ctrl+Z",), "view", lambda t: t.text("Undo the last view change")),
     Key("tool_window", ("W",), "tools", lambda t: t.text("Left drag: window and level")),
     Key("tool_zoom", ("Z",), "tools", lambda t: t.text("Left drag: zoom")),
-    Key("tool_pan", ("P",), "tools", lambda t: t.text("Left drag: move")),
-    Key("preset_1", ("1",), "tools", lambda t: t.text("Window as the file asks")),
-    Key("preset_2", ("2",), "tools", lambda t: t.text("Window: whole range")),
+    Key("tool_pan", ("P",), "tools", lambda t: t.text("Left drag: pan")),
+    Key("preset_1", ("1",), "tools", lambda t: t.text("Window: from the file")),
+    Key("preset_2", ("2",), "tools", lambda t: t.text("Window: full range")),
     Key("preset_3", ("3",), "tools", lambda t: t.text("Window: lungs")),
     Key("preset_4", ("4",), "tools", lambda t: t.text("Window: mediastinum and bones")),
     Key("preset_5", ("5",), "tools", lambda t: t.text("Window: high contrast")),
@@ -71,16 +78,16 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("open_folder", ("Ctrl+O",), "program", lambda t: t.text("Open a folder")),
     Key("open_files", ("Ctrl+Shift+O",), "program", lambda t: t.text("Open files")),
     Key("start", ("Ctrl+Return", "F5"), "program", lambda t: t.text("Start")),
-    Key("pause", ("F6",), "program", lambda t: t.text("Pause or go on")),
+    Key("pause", ("F6",), "program", lambda t: t.text("Pause or resume")),
     Key("stop", ("F7",), "program", lambda t: t.text("Stop")),
     Key("packs", ("Ctrl+P",), "program", lambda t: t.text("Packs")),
     Key("settings", ("Ctrl+,",), "program", lambda t: t.text("Settings")),
     Key("export", ("Ctrl+S",), "program", _export_label),
     Key("agree", ("Ctrl+1",), "program", lambda t: t.text("My verdict: agree")),
     Key("disagree", ("Ctrl+2",), "program", lambda t: t.text("My verdict: disagree")),
-    Key("unsure", ("Ctrl+3",), "program", lambda t: t.text("My verdict: unsure")),
+    Key("unsure", ("Ctrl+3",), "program", lambda t: t.text("My verdict: not sure")),
     Key("cancel", ("Esc",), "program", lambda t: t.text("Cancel, or leave the search")),
-    Key("keys", ("?", "F1"), "program", lambda t: t.text("This list of keys")),
+    Key("keys", ("?", "F1"), "program", lambda t: t.text("Keys and mouse")),
 )
 # fmt: on
 
@@ -144,3 +151,63 @@ def _listen(widget: QWidget, key: Key, action: QAction) -> None:
     shortcut.setContext(within if key.reading else Qt.ShortcutContext.WindowShortcut)
     shortcut.activated.connect(action.trigger)
     shortcut.activatedAmbiguously.connect(action.trigger)
+
+
+_COLUMNS: tuple[tuple[Group, ...], ...] = (("list", "tools"), ("view",), ("program",))
+
+
+class KeySheet(QDialog):
+    """Derived from the key table."""
+
+    def __init__(self, translator: Translator, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setWindowTitle(translator.text("Keys and mouse"))
+        self.resize(min(1160, parent.width() - 40) if parent else 1160, 660)
+        page = QWidget()
+        name_surface(page, "page")
+        columns = QHBoxLayout(page)
+        for groups in _COLUMNS:
+            column = QVBoxLayout()
+            for group in groups:
+                column.addWidget(_group_card(translator, group))
+            column.addStretch(1)
+            columns.addLayout(column, 1)
+        close = push_button(translator.text("Close"))
+        box = QDialogButtonBox()
+        box.addButton(close, QDialogButtonBox.ButtonRole.RejectRole)
+        box.rejected.connect(self.reject)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(12, 12, 12, 12)
+        layout.addWidget(scrolled(page), 1)
+        layout.addWidget(box)
+
+
+def _group_card(translator: Translator, group: Group) -> QWidget:
+    frame, column = card()
+    column.addWidget(label(group_title(translator, group), role="heading"))
+    grid = QGridLayout()
+    grid.setColumnStretch(1, 1)
+    lines = [(_key_names(key.keys), key.say(translator)) for key in KEYS if key.group == group]
+    if group == "tools":
+        lines = [*mouse_lines(translator), *lines]
+    for place, (keys, meaning) in enumerate(lines):
+        grid.addWidget(label(keys, role="heading"), place, 0)
+        grid.addWidget(label(meaning), place, 1)
+    column.addLayout(grid)
+    return frame
+
+
+def mouse_lines(translator: Translator) -> list[tuple[str, str]]:
+    """What the mouse does on the image."""
+    return [
+        (translator.text("Left drag"), translator.text("Window (across) and level (up and down)")),
+        (translator.text("Middle drag"), translator.text("Pan the image")),
+        (translator.text("Right drag"), translator.text("Zoom")),
+        (translator.text("Right click"), translator.text("Menu")),
+        (translator.text("Wheel"), translator.text("Next or previous image")),
+        (translator.text("Ctrl + wheel"), translator.text("Zoom at the pointer")),
+    ]
+
+
+def _key_names(keys: tuple[str, ...]) -> str:
+    return ",  ".join(map(key_name, keys))

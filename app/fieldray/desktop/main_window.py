@@ -19,14 +19,12 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from fieldray.desktop.about_dialog import AboutDialog
-from fieldray.desktop.banner import BannerArea
+from fieldray.desktop.about import AboutDialog
 from fieldray.desktop.header import Header
-from fieldray.desktop.key_sheet import KeySheet
-from fieldray.desktop.keys import make_actions
+from fieldray.desktop.keys import KeySheet, make_actions
+from fieldray.desktop.notices import BannerArea
 from fieldray.desktop.pack_choice import PackQuestion
-from fieldray.desktop.pack_dialog import PackDialog
-from fieldray.desktop.packs_page import PacksPage
+from fieldray.desktop.packs_page import PackDialog, PacksPage
 from fieldray.desktop.result_panel import ResultPanel
 from fieldray.desktop.settings_dialog import SettingsDialog
 from fieldray.desktop.status import Status
@@ -184,7 +182,7 @@ class MainWindow(QMainWindow):
         dialog.open()
 
     def _export(self, *formats: str) -> None:
-        dialog = QFileDialog(self, self._translator.text("Save the results in a folder"))
+        dialog = QFileDialog(self, self._translator.text("Save the results to a folder"))
         dialog.setFileMode(QFileDialog.FileMode.Directory)
         dialog.fileSelected.connect(lambda path: self._bench.export(Path(path), formats))
         dialog.open()
@@ -271,10 +269,10 @@ class MainWindow(QMainWindow):
 
     def _ask_to_close(self) -> None:
         translator = self._translator
-        more = translator.text("Results so far are kept; the next start goes on from there.")
-        box = question_box(self, translator.text("Screening is under way."), more=more)
+        more = translator.text("Results so far are kept. The next start resumes from there.")
+        box = question_box(self, translator.text("Screening is in progress."), more=more)
         stop = box.addButton(translator.text("Stop and close"), QMessageBox.ButtonRole.AcceptRole)
-        stay = box.addButton(translator.text("Resume screening"), QMessageBox.ButtonRole.RejectRole)
+        stay = box.addButton(translator.text("Keep screening"), QMessageBox.ButtonRole.RejectRole)
         box.setDefaultButton(stay)
         box.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         stop.clicked.connect(self.close_confirmed)

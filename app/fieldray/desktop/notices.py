@@ -1,4 +1,4 @@
-"""What the window has to tell beyond a result: fall-backs, errors, drives. Kept until answered or no longer true."""
+"""Messages to the person: notices on a board, and the banners that show them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from PySide6.QtCore import QObject, Signal
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QToolButton, QVBoxLayout, QWidget
 
+from fieldray.desktop.icons import icon
+from fieldray.desktop.style import Theme
+from fieldray.desktop.widgets import icon_label, label, push_button, set_tip
 from fieldray.errors import FieldrayError
 from fieldray.reasons import Reason
 from fieldray.translation import Translator
@@ -67,3 +71,64 @@ class NoticeBoard(QObject):
         """Take a notice away, if it is there."""
         if self._notices.pop(key, None):
             self.changed.emit()
+
+
+_SIGNS = {"info": "information", "warning": "warning", "error": "warning"}
+
+
+class Banner(QFrame):
+    """One notice."""
+
+    def __init__(self, notice: Notice, board: NoticeBoard, translator: Translator, theme: Theme) -> None:
+        super().__init__()
+        self.setObjectName("banner")
+        self.setProperty("level", notice.level)
+        layout = QHBoxLayout(self)
+        layout.setContentsMargins(12, 6, 8, 6)
+        self.words = label(notice.say(translator))
+        layout.addWidget(icon_label(icon(_SIGNS[notice.level], theme), side=20))
+        layout.addWidget(self.words, 1)
+        if notice.action is not None:
+            action = notice.action
+            self.button = push_button(action.say(translator))
+            self.button.clicked.connect(lambda: _answer(board, notice))
+            layout.addWidget(self.button)
+        cross = QToolButton()
+        cross.setIcon(icon("close", theme))
+        cross.setAutoRaise(True)
+        set_tip(cross, translator.text("Dismiss"))
+        cross.setAccessibleName(translator.text("Dismiss"))
+        cross.clicked.connect(lambda: board.withdraw(notice.key))
+        layout.addWidget(cross)
+
+
+class BannerArea(QWidget):
+    """All notices, the newest on top; takes no room when there is none."""
+
+    def __init__(self, board: NoticeBoard, translator: Translator, theme: Theme) -> None:
+        super().__init__()
+        self._board, self._translator = board, translator
+        self._theme: Theme = theme
+        self._banners: dict[Notice, Banner] = {}
+        self._layout = QVBoxLayout(self)
+        self._layout.setContentsMargins(0, 0, 0, 0)
+        self._layout.setSpacing(0)
+        board.changed.connect(self.refresh)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Show what is on the board."""
+        notices = self._board.notices
+        for notice in [known for known in self._banners if known not in notices]:
+            self._banners.pop(notice).deleteLater()
+        for notice in notices:
+            if notice not in self._banners:
+                self._banners[notice] = Banner(notice, self._board, self._translator, self._theme)
+                self._layout.insertWidget(0, self._banners[notice])
+        self.setVisible(bool(notices))
+
+
+def _answer(board: NoticeBoard, notice: Notice) -> None:
+    board.withdraw(notice.key)
+    if notice.action is not None:
+        notice.action.command()

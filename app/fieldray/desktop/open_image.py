@@ -1,4 +1,4 @@
-"""The image that is looked at: its full-resolution pixels and the reader's verdict, loaded in the background."""
+"""The open image: its pixels in full resolution and the radiologist's verdict, loaded in the background."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from PySide6.QtCore import QObject, Signal
 
 from fieldray.desktop.background import Background
-from fieldray.desktop.image_pyramid import Picture, pyramid_of
+from fieldray.desktop.image_painting import Picture, pyramid_of
 from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.services import SessionPort
 from fieldray.desktop.work_row import WorkRow
@@ -46,7 +46,7 @@ class OpenImage(QObject):
         self.show(self.row)
 
     def show(self, row: WorkRow | None) -> None:
-        """Look at another image, or at none."""
+        """Open another image, or none."""
         self.row, self.picture, self.network_image, self.problem = row, None, None, None
         session = self._session
         self.is_loading = row is not None and session is not None
@@ -69,7 +69,7 @@ class OpenImage(QObject):
         self._look_up_verdict(row)
 
     def give_verdict(self, verdict: Verdict | None) -> None:
-        """Keep the reader's verdict on this image, or take it back."""
+        """Save the radiologist's verdict on this image, or remove it (None)."""
         row, session = self.row, self._session
         if row is None or session is None:
             return

@@ -11,7 +11,7 @@ from PySide6.QtGui import QColor, QFont, QFontMetrics, QImage, QPainter
 
 from fieldray.desktop import heat_map
 from fieldray.desktop.formatting import date, number, person
-from fieldray.desktop.image_pyramid import Picture
+from fieldray.desktop.image_painting import Picture
 from fieldray.desktop.view_state import ViewState
 from fieldray.desktop.widgets import plain
 from fieldray.domain.study import ImageHeader, ImageRef
@@ -41,7 +41,9 @@ def corner_texts(
     width = window.width * abs(picture.image.value_scale)
     return Corners(
         top_left=() if hide_patient else _patient_lines(translator, ref),
-        top_right=_kept((date(header.study_date), "" if hide_patient else header.study_description, header.modality)),
+        top_right=_kept(
+            (date(translator, header.study_date), "" if hide_patient else header.study_description, header.modality)
+        ),
         bottom_left=_kept((_view_line(translator, header), _size_line(translator, picture))),
         bottom_right=_kept(
             (
@@ -94,7 +96,7 @@ def draw_legend(painter: QPainter, strip: QRect, translator: Translator, font: Q
 def _legend_label(translator: Translator, *, is_blank: bool) -> str:
     if is_blank:
         return translator.text("No part of the image raised the score above the operating point")
-    return translator.text("What influenced the score, not the lesion's outline")
+    return translator.text("What influenced the score, not the outline of a lesion")
 
 
 def _line(painter: QPainter) -> int:
@@ -120,15 +122,23 @@ def _draw_scale(painter: QPainter, box: QRect, translator: Translator) -> None:
 
 def _patient_lines(translator: Translator, ref: ImageRef) -> tuple[str, ...]:
     header = ref.header
-    sex = {"M": translator.text("M"), "F": translator.text("F")}.get(header.patient_sex, "")
+    sex = {
+        "M": translator.in_context("sex of a patient", "M"),
+        "F": translator.in_context("sex of a patient", "F"),
+    }.get(header.patient_sex, "")
     age = (
-        "" if header.patient_age_years is None else translator.text("{years} y", years=round(header.patient_age_years))
+        ""
+        if header.patient_age_years is None
+        else translator.plural("{count} y", "{count} y", round(header.patient_age_years))
     )
     return _kept((person(header.patient_name), header.patient_id, "  ".join(_kept((sex, age)))))
 
 
 def _view_line(translator: Translator, header: ImageHeader) -> str:
-    side = {"L": translator.text("left"), "R": translator.text("right")}.get(header.image_laterality, "")
+    side = {
+        "L": translator.in_context("side of the body in the image", "left"),
+        "R": translator.in_context("side of the body in the image", "right"),
+    }.get(header.image_laterality, "")
     return "  ".join(_kept((header.view_position, side)))
 
 

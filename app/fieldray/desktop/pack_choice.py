@@ -247,13 +247,14 @@ class PackChoice(QObject):
         self._say_none()
 
     def _offer(self, candidate: PackCandidate) -> None:
-        action = Action(lambda t: t.text("Use it"), lambda: self.use(candidate))
+        action = Action(lambda t: t.text("Use this pack"), lambda: self.use(candidate))
         self._board.post(
             Notice(
                 key="offer",
                 level="info",
                 say=lambda t: t.text(
-                    "A pack was found on a drive: {name}. The run goes on with its own.", name=candidate.pack_name
+                    "A pack was found on a drive: {name}. The current run continues with its own pack.",
+                    name=candidate.pack_name,
                 ),
                 action=action,
             )

@@ -1,16 +1,16 @@
-"""The packs in reach: which are trusted, which is used, at which operating point."""
+"""The page of packs: the one in use, those available, and the questions asked before one is used."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtGui import QShowEvent
-from PySide6.QtWidgets import QHBoxLayout, QScrollArea, QVBoxLayout, QWidget
+from PySide6.QtGui import QFontDatabase, QShowEvent
+from PySide6.QtWidgets import QDialog, QDialogButtonBox, QHBoxLayout, QScrollArea, QVBoxLayout, QWidget
 
 from fieldray.desktop.formatting import label_meaning, number, percent
 from fieldray.desktop.icons import icon
-from fieldray.desktop.pack_choice import PackChoice
+from fieldray.desktop.pack_choice import PackChoice, PackQuestion
 from fieldray.desktop.style import Theme
 from fieldray.desktop.widgets import (
     PlainButton,
@@ -29,6 +29,73 @@ from fieldray.translation import Translator
 
 if TYPE_CHECKING:
     from fieldray.packs.library import PackCandidate
+
+
+class PackDialog(QDialog):
+    """Trust this key? Use the unsigned legacy model? Use the older version? Accepted means yes."""
+
+    def __init__(self, question: PackQuestion, translator: Translator, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setMinimumWidth(460)
+        title, advice, yes = _texts(translator, question)
+        self.setWindowTitle(title)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(24, 20, 24, 16)
+        column.setSpacing(12)
+        column.addWidget(label(title, role="title"))
+        name = translator.pick(question.candidate.names) or question.candidate.pack_name
+        column.addWidget(label(f"{name}  {question.candidate.version}", role="heading"))
+        if question.kind == "older":
+            column.addWidget(label(translator.reason(question.reason)))
+        if question.fingerprint:
+            fingerprint = label(*fingerprint_lines(question.fingerprint))
+            fingerprint.setFont(QFontDatabase.systemFont(QFontDatabase.SystemFont.FixedFont))
+            fingerprint.setAlignment(Qt.AlignmentFlag.AlignCenter)
+            column.addWidget(fingerprint)
+        column.addWidget(label(advice))
+        self.yes_button = push_button(yes)
+        self.no_button = push_button(translator.text("Do not use"))
+        box = QDialogButtonBox()
+        box.addButton(self.yes_button, QDialogButtonBox.ButtonRole.AcceptRole)
+        box.addButton(self.no_button, QDialogButtonBox.ButtonRole.RejectRole)
+        box.accepted.connect(self.accept)
+        box.rejected.connect(self.reject)
+        column.addWidget(box)
+        self.no_button.setDefault(True)
+        self.no_button.setFocus()
+
+
+def fingerprint_lines(fingerprint: str) -> tuple[str, ...]:
+    """A fingerprint in four lines of four groups, as it is read aloud over the telephone."""
+    groups = fingerprint.split("-")
+    return tuple("  ".join(groups[start : start + 4]) for start in range(0, len(groups), 4))
+
+
+def _texts(translator: Translator, question: PackQuestion) -> tuple[str, str, str]:
+    """Title, advice, and the words of the yes."""
+    if question.kind == "unknown_key":
+        return (
+            translator.text("Do you trust this signing key?"),
+            translator.text(
+                "Compare this fingerprint with the one the signer gives you by telephone, on paper or on their "
+                "website. Trust the key only if all groups match. Every pack signed with it is then accepted."
+            ),
+            translator.text("They match: trust this key"),
+        )
+    if question.kind == "legacy":
+        return (
+            translator.text("Use an unsigned legacy model?"),
+            translator.text(
+                "Nobody vouches for this model: it may have been changed. It has no operating point, so images "
+                "get a score but are not assessed. Each result says so."
+            ),
+            translator.text("Use it once"),
+        )
+    return (
+        translator.text("Use an older version?"),
+        translator.text("A newer version has been used on this computer. The older one may have known faults."),
+        translator.text("Use the older version once"),
+    )
 
 
 class PacksPage(QScrollArea):
@@ -100,7 +167,7 @@ class PacksPage(QScrollArea):
         column.addWidget(label(f"{translator.pick(manifest.names)}  {manifest.version}", role="title"))
         column.addWidget(label(*paragraphs(translator.pick(manifest.descriptions))))
         meanings = ", ".join(label_meaning(translator, label.code, manifest) for label in manifest.labels)
-        column.addWidget(label(translator.text("It looks for: {meaning}", meaning=meanings)))
+        column.addWidget(label(translator.text("Looks for: {meaning}", meaning=meanings)))
         self._add_points(column, manifest)
         if model.fingerprint:
             column.addWidget(label(translator.text("Signing key: {key}", key=model.fingerprint), role="muted"))
@@ -112,15 +179,15 @@ class PacksPage(QScrollArea):
         translator = self._translator
         titles = {point.name: translator.pick(point.titles) for point in manifest.operating_points}
         if not titles:
-            column.addWidget(label(translator.text("No operating point: images get a score, but are not assessed.")))
+            column.addWidget(label(translator.text("No operating point: images get a score but are not assessed.")))
             return
         choice = choice_box((title, name) for name, title in titles.items())
         point = self._packs.point
         choice.setCurrentIndex(choice.findData(point.name) if point else 0)
-        choice.setAccessibleName(translator.text("Operating point of the next run"))
+        choice.setAccessibleName(translator.text("Operating point for the next run"))
         choice.activated.connect(lambda index: self._packs.choose_point(choice.itemData(index)))
         row = QHBoxLayout()
-        row.addWidget(PlainLabel(translator.text("Operating point of the next run")))
+        row.addWidget(PlainLabel(translator.text("Operating point for the next run")))
         row.addWidget(choice)
         row.addStretch(1)
         column.addLayout(row)
@@ -173,8 +240,8 @@ class PacksPage(QScrollArea):
 def point_label(translator: Translator, point: OperatingPoint) -> str:
     """An operating point with what was measured at it."""
     return translator.text(
-        "Threshold {threshold}, not sure from {low} to {high}. Measured on {data}: "
-        "sensitivity {sensitivity}, specificity {specificity} (95 % confidence).",
+        "Threshold {threshold}, not sure from {low} to {high}. Measured on {data}: sensitivity "
+        "{sensitivity}, specificity {specificity} (95 % confidence interval).",
         threshold=number(translator, point.threshold, digits=2),
         low=number(translator, point.unsure_low, digits=2),
         high=number(translator, point.unsure_high, digits=2),

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import Qt
+from typing import Final, get_args
+
+from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import (
     QCheckBox,
     QHBoxLayout,
+    QLineEdit,
     QScrollArea,
     QSlider,
     QVBoxLayout,
     QWidget,
 )
 
-from fieldray.desktop.class_shape import ClassMark
 from fieldray.desktop.formatting import (
     backend_name,
     category_word,
@@ -21,15 +23,80 @@ from fieldray.desktop.formatting import (
     number,
     percent,
 )
+from fieldray.desktop.icons import ClassMark
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.score_scale import ScoreScale
 from fieldray.desktop.style import Theme, colours
-from fieldray.desktop.verdict_bar import VerdictBar
-from fieldray.desktop.widgets import PlainLabel, card, label, name_surface, paragraphs
+from fieldray.desktop.widgets import PlainButton, PlainLabel, card, label, name_surface, paragraphs, push_button
 from fieldray.desktop.work_row import WorkRow
 from fieldray.domain.finding import Finding, Screened
 from fieldray.domain.model import Manifest
+from fieldray.domain.run import Verdict, VerdictChoice
 from fieldray.translation import Translator
+
+_CHOICES: Final[tuple[VerdictChoice, ...]] = get_args(VerdictChoice)
+_LONGEST_NOTE: Final = 500
+
+
+class VerdictBar(QWidget):
+    """Three buttons and a note. A second press on a button takes the verdict back."""
+
+    given = Signal(object)
+
+    def __init__(self, translator: Translator) -> None:
+        super().__init__()
+        self._verdict: Verdict | None = None
+        names: dict[VerdictChoice, str] = {
+            "agree": translator.text("Agree"),
+            "disagree": translator.text("Disagree"),
+            "unsure": translator.in_context("verdict of a person", "Not sure"),
+        }
+        row = QHBoxLayout()
+        row.setSpacing(6)
+        self.buttons: dict[VerdictChoice, PlainButton] = {}
+        for choice in _CHOICES:
+            button = push_button(names[choice], role="choice")
+            button.setCheckable(True)
+            button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+            button.clicked.connect(lambda _=False, chosen=choice: self.choose(chosen))
+            self.buttons[choice] = button
+            row.addWidget(button, 1)
+        self.note = QLineEdit()
+        self.note.setPlaceholderText(translator.text("Note on the verdict"))
+        self.note.setMaxLength(_LONGEST_NOTE)
+        self.note.editingFinished.connect(self._note_changed)
+        explained = label(translator.text("Saved with the program's result, never in place of it."), role="muted")
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.addLayout(row)
+        layout.addWidget(self.note)
+        layout.addWidget(explained)
+
+    def show_verdict(self, verdict: Verdict | None) -> None:
+        """Show what is stored."""
+        self._verdict = verdict
+        for choice, button in self.buttons.items():
+            button.setChecked(verdict is not None and verdict.choice == choice)
+        note = verdict.note if verdict else ""
+        if self.note.text() != note and not self.note.hasFocus():
+            self.note.setText(note)
+        self.note.setEnabled(verdict is not None)
+
+    def choose(self, choice: VerdictChoice) -> None:
+        """Give this verdict, or take it back if it was given."""
+        taken_back = self._verdict is not None and self._verdict.choice == choice
+        self._give(None if taken_back else Verdict(choice=choice, note=self.note.text().strip()))
+
+    def _note_changed(self) -> None:
+        if self._verdict is not None and self.note.text().strip() != self._verdict.note:
+            self._give(Verdict(choice=self._verdict.choice, note=self.note.text().strip()))
+
+    def _give(self, verdict: Verdict | None) -> None:
+        self.show_verdict(verdict)
+        self.given.emit(verdict)
+
+
+_LEAST_WIDTH: Final = 300
 
 
 class ResultPanel(QScrollArea):
@@ -41,15 +108,14 @@ class ResultPanel(QScrollArea):
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self._image, self._translator = image, translator
         self._theme: Theme = theme
-        self.setMinimumWidth(300)
         self.setAccessibleName(translator.text("Result"))
-        page = QWidget()
+        self._page = page = QWidget()
         name_surface(page, "panel")
         self._layout = QVBoxLayout(page)
         self._layout.setContentsMargins(16, 14, 16, 14)
         self._layout.setSpacing(10)
         self.setWidget(page)
-        self._empty = label(translator.text("The result of the chosen image is shown here."), role="muted")
+        self._empty = label(translator.text("The result of the selected image is shown here."), role="muted")
         self._head = self._make_head()
         self._result = QWidget()
         self.heat_map_box = QCheckBox(translator.text("Show the heat map (H)"))
@@ -87,7 +153,13 @@ class ResultPanel(QScrollArea):
         self._heat_map.setVisible(screened is not None and screened.class_maps is not None)
         self._verdict_card.setVisible(screened is not None)
         self._show_verdict()
+        self._fit_width()
         self.verticalScrollBar().setValue(0)
+
+    def _fit_width(self) -> None:
+        """Words are longer in some languages: nothing may be cut at the side."""
+        bar = self.verticalScrollBar().sizeHint().width()
+        self.setMinimumWidth(max(_LEAST_WIDTH, self._page.minimumSizeHint().width() + bar))
 
     # ---- parts that stay
 
@@ -111,7 +183,7 @@ class ResultPanel(QScrollArea):
         opacity.addWidget(self.opacity, 1)
         column.addWidget(self.heat_map_box)
         column.addLayout(opacity)
-        meaning = self._translator.text("What influenced the score, not the lesion's outline")
+        meaning = self._translator.text("What influenced the score, not the outline of a lesion")
         column.addWidget(label(meaning, role="muted"))
         return self._card(self._translator.text("Heat map"), inside)
 
@@ -140,14 +212,14 @@ class ResultPanel(QScrollArea):
 
     def _unavailable_reason(self, row: WorkRow) -> str:
         if row.category == "refused":
-            return self._translator.text("The image was not assessed. Look at it yourself.")
-        return self._translator.text("The image could not be screened. Look at it yourself, or try again.")
+            return self._translator.text("The image was not assessed. Read it yourself.")
+        return self._translator.text("The image could not be screened. Read it yourself, or try again.")
 
     def _add_finding(self, column: QVBoxLayout, finding: Finding, manifest: Manifest | None) -> None:
         translator, point = self._translator, finding.point
         column.addWidget(label(decision_sentence(translator, finding.decision)))
         meaning = label_meaning(translator, finding.label, manifest)
-        column.addWidget(label(translator.text("It looks for: {meaning}", meaning=meaning), role="muted"))
+        column.addWidget(label(translator.text("Looks for: {meaning}", meaning=meaning), role="muted"))
         score = number(translator, finding.score, digits=2)
         column.addWidget(label(translator.text("Score {score}", score=score), role="title"))
         if point is not None:
@@ -158,7 +230,8 @@ class ResultPanel(QScrollArea):
         column.addWidget(ScoreScale(finding, translator, self._theme))
         if point is not None:
             measured = translator.text(
-                "Measured there: sensitivity {sensitivity}, specificity {specificity} (95 % confidence), on {data}.",
+                "Measured at this point on {data}: sensitivity {sensitivity}, specificity {specificity} (95 % "
+                "confidence interval).",
                 sensitivity=percent(translator, point.sensitivity),
                 specificity=percent(translator, point.specificity),
                 data=translator.pick(point.measured_on),
@@ -168,7 +241,7 @@ class ResultPanel(QScrollArea):
     def _ran_on(self, outcome: Screened) -> str:
         translator = self._translator
         return translator.text(
-            "{backend}, {milliseconds} ms; reading {reading} ms. Pack {pack}.",
+            "{backend}: {milliseconds} ms. Reading the file: {reading} ms. Pack {pack}.",
             backend=backend_name(translator, outcome.backend),
             milliseconds=number(translator, outcome.inference_ms, digits=1),
             reading=round(outcome.facts.decode_ms),

@@ -16,7 +16,7 @@ from fieldray.domain.model import Manifest, Model
 from fieldray.domain.prediction import BackendName
 
 State = Literal["empty", "waiting", "starting", "running", "paused", "stopping", "finished", "cancelled", "failed"]
-# What a run says of itself, by code.
+# Notes that a run may carry, by code.
 _RUN_NOTES: Final = ("run_elsewhere", "not_present", "no_image_in", "own_reports")
 _BUSY: tuple[State, ...] = ("starting", "running", "paused", "stopping")
 
@@ -75,7 +75,11 @@ class Screening(QObject):
                 Notice(
                     key="next",
                     level="info",
-                    say=lambda t: t.text("Will be screened after this run. Files or folders: {count}", count=count),
+                    say=lambda t: t.plural(
+                        "{count} file or folder will be screened after this run.",
+                        "{count} files or folders will be screened after this run.",
+                        count,
+                    ),
                 )
             )
             return
@@ -104,13 +108,13 @@ class Screening(QObject):
         )
 
     def pause_or_resume(self) -> None:
-        """Pause a running batch, let a paused one go on."""
+        """Pause a running batch or resume a paused one."""
         if self._batch is not None and self.can_pause:
             command = self._batch.pause if self.state == "running" else self._batch.resume
             self._background.run(command, channel="run", failed=self._command_failed)
 
     def stop(self) -> None:
-        """End the run; what is done stays, and Start goes on from there."""
+        """End the run. Its results stay, and Start resumes from there."""
         batch = self._batch
         if batch is not None and self.can_stop:
             self._next = ()

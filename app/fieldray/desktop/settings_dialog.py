@@ -19,7 +19,7 @@ from PySide6.QtWidgets import (
 from fieldray.backends import BACKENDS
 from fieldray.desktop.widgets import PlainLabel, choice_box, label, push_button, scrolled
 from fieldray.settings import TABLE, Row, Settings, Value
-from fieldray.translation import LANGUAGES, Translator
+from fieldray.translation import Translator, languages
 
 _MARGIN: Final = 8
 
@@ -50,8 +50,8 @@ class SettingsDialog(QDialog):
         column.addWidget(label(translator.text("Settings"), role="title"))
         column.addWidget(scrolled(page), 1)
         when = translator.text(
-            "Language, appearance and devices change at once, the clock of the Edge TPU with the next start of the "
-            "program, all else with the next run."
+            "Language, appearance and devices change at once. The clock speed of the Edge TPU changes when "
+            "the program is next started, everything else with the next run."
         )
         column.addWidget(label(when, role="muted"))
         column.addWidget(self._buttons())
@@ -79,7 +79,7 @@ class SettingsDialog(QDialog):
 
     def _choice(self, row: Row, value: str) -> QComboBox:
         combo = choice_box((choice_label(self._translator, choice), choice) for choice in row.choices)
-        combo.setCurrentIndex(row.choices.index(value))
+        combo.setCurrentIndex(combo.findData(value))
         self._read[row.key] = lambda: str(combo.currentData())
         return combo
 
@@ -98,16 +98,15 @@ def choice_label(translator: Translator, choice: str) -> str:
     """What a choice of the settings table is called; a language by its own name, the code where there is no word."""
     known: dict[str, str] = {
         **{entry.name: translator.text(entry.title) for entry in BACKENDS},
-        "system": translator.text("As the computer"),
+        "system": translator.text("System default"),
         "light": translator.text("Light"),
         "dark": translator.text("Dark"),
         "auto": translator.text("Automatic"),
-        "accelerator": translator.text("The Edge TPU alone"),
+        "accelerator": translator.text("Edge TPU only"),
         "fastest": translator.text("Whichever is faster"),
         "both": translator.text("Both together"),
         "std": translator.text("Standard"),
         "max": translator.text("Highest"),
-        "en": LANGUAGES["en"],
-        "uk": LANGUAGES["uk"],
+        **languages(),
     }
     return known.get(choice, choice)

@@ -19,8 +19,8 @@ class Status(QStatusBar):
         self.setSizeGripEnabled(False)
         self._translator = translator
         self.speed, self.load, self.research = PlainLabel(), PlainLabel(), PlainLabel(research_only(translator))
-        set_tip(self.speed, translator.text("Images the network runs in a second: now; lowest / mean / highest"))
-        set_tip(self.load, translator.text("Load of the whole computer; memory of all parts of this program"))
+        set_tip(self.speed, translator.text("Images per second that the model processes: now; lowest / mean / highest"))
+        set_tip(self.load, translator.text("CPU load of the whole computer; memory used by all parts of this program"))
         self.research.setProperty("role", "research")
         self.speed.setContentsMargins(8, 0, 8, 0)
         self.load.setContentsMargins(8, 0, 8, 0)
@@ -42,7 +42,7 @@ class Status(QStatusBar):
             )
         )
         processor, memory = self._figure(speed.cpu_percent, 0), self._figure(speed.memory_mb, 0)
-        self.load.setText(self._translator.text("CPU {cpu} %   memory {memory} MB", cpu=processor, memory=memory))
+        self.load.setText(self._translator.text("CPU {cpu} %   Memory {memory} MB", cpu=processor, memory=memory))
 
     def _figure(self, value: float | None, digits: int) -> str:
         return "–" if value is None else number(self._translator, value, digits=digits)

@@ -17,8 +17,7 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
-from fieldray.desktop.image_painting import HeatMap, draw_heat_map, draw_image, heat_map_of
-from fieldray.desktop.image_pyramid import Picture
+from fieldray.desktop.image_painting import HeatMap, Picture, draw_heat_map, draw_image, heat_map_of
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.overlay import corner_texts, draw_corners, draw_legend, legend_strip
 from fieldray.desktop.style import Theme, colour
@@ -87,7 +86,7 @@ class Viewer(QWidget):
             self.update()
 
     def zoom(self, steps: int) -> None:
-        """Larger (1) or smaller (-1) about the middle."""
+        """Zoom in (1) or out (-1) about the middle."""
         if self.picture is not None:
             self.apply(self.state.zoomed(_ZOOM_STEP**steps, self._image_size, self._view_size))
 
@@ -142,7 +141,7 @@ class Viewer(QWidget):
         painter.fillRect(self.rect(), colour(self._theme, "image"))
         row, picture = self._open_image.row, self.picture
         if row is None:
-            self._draw_label(painter, self._translator.text("Choose an image in the work list (Down)."))
+            self._draw_label(painter, self._translator.text("Select an image in the work list (Down)."))
         elif picture is not None:
             self._draw_image(painter, picture)
         else:
@@ -164,7 +163,7 @@ class Viewer(QWidget):
             self._draw_heat_map(painter, self._heat_map)
             draw_legend(painter, strip, self._translator, font, is_blank=is_blank)
         if self.shows_network_view:
-            self._draw_title(painter, self._translator.text("What the model saw. N: back to the image."))
+            self._draw_title(painter, self._translator.text("Input of the model. Press N to return to the image."))
             return
         percent = 100 * self.state.scale(self._image_size, self._view_size) * self.devicePixelRatio()
         corners = corner_texts(

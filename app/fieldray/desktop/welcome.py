@@ -30,7 +30,9 @@ class Welcome(QWidget):
         column.addWidget(label(translator.text("Screen a folder of chest X-rays"), role="title"))
         self._pack_title, self._pack_text = label("", role="heading"), label("", role="muted")
         column.addLayout(self._step("drive", theme, self._pack_title, self._pack_text))
-        drop = label(translator.text("Drop a folder, files, a DICOMDIR or a zip here, or open them."), role="heading")
+        drop = label(
+            translator.text("Drop a folder, files, a DICOMDIR or a zip file here, or open them."), role="heading"
+        )
         kinds = label(translator.text("DICOM, PNG and JPEG. The files are only read, never changed."), role="muted")
         column.addLayout(self._step("folder", theme, drop, kinds))
         buttons = QHBoxLayout()
@@ -60,7 +62,7 @@ class Welcome(QWidget):
         translator, model = self._translator, self._packs.model
         if model is None:
             self._pack_title.setText(translator.text("Plug in a model drive."))
-            self._pack_text.setText(translator.text("Its pack says what the program looks for."))
+            self._pack_text.setText(translator.text("The pack on it defines what the program looks for."))
             return
         first, second = pack_label(translator, self._packs)
         self._pack_title.setText(translator.text("Ready: {pack}", pack=f"{first} ({second})"))

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from PySide6.QtCore import QObject, Signal
 
-from fieldray.desktop.background import Background
-from fieldray.desktop.bridge import Bridge
+from fieldray.desktop.background import Background, Bridge
 from fieldray.desktop.notices import Action, Notice, NoticeBoard
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.pack_choice import PackChoice
@@ -147,7 +146,7 @@ class Workbench(QObject):
         self.backends_changed.emit()
 
     def _take_device(self, event: DeviceChanged) -> None:
-        """What hinders the Edge TPU, or slows it, is told; an Edge TPU that is not there hinders nobody."""
+        """Report what stops or slows the Edge TPU. One that is not connected is no problem."""
         self.edgetpu = event
         advice = (event.reason, *event.notes) if event.reason else event.notes
         if event.state == "absent" or not advice:
@@ -165,7 +164,7 @@ class Workbench(QObject):
                 key="backend",
                 level="warning",
                 say=lambda t: t.text(
-                    "{reason} The affected images are done again. No image is lost.", reason=t.reason(why)
+                    "{reason} The affected images are processed again. No image is lost.", reason=t.reason(why)
                 ),
                 action=Action(lambda t: t.text("Try again"), lambda: self.screening.try_again(event.backend)),
             )
@@ -190,7 +189,9 @@ class Workbench(QObject):
             Notice(
                 key="export",
                 level="info",
-                say=lambda t: t.text("Saved in {folder}. Files: {count}", folder=place, count=count),
+                say=lambda t: t.plural(
+                    "{count} file was saved in {folder}.", "{count} files were saved in {folder}.", count, folder=place
+                ),
             )
         )
 
@@ -201,7 +202,7 @@ class Workbench(QObject):
         )
 
     def report_bug(self, error: BaseException) -> None:
-        """An unexpected exception: it is in the log, and a person is told."""
+        """Log an unexpected exception and show it."""
         log.error("unexpected", exc_info=(type(error), error, error.__traceback__))
         why = reason("internal", detail=type(error).__name__)
         if why != self._last_bug:  # a notice is painted: an error in painting must not ask for another one

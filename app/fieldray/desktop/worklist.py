@@ -18,8 +18,8 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from fieldray.desktop.class_shape import class_icon
 from fieldray.desktop.formatting import category_word
+from fieldray.desktop.icons import class_icon
 from fieldray.desktop.style import Theme
 from fieldray.desktop.widgets import PlainButton, name_surface, push_button
 from fieldray.desktop.work_row import WorkRow
@@ -182,7 +182,7 @@ class WorkTable(QTableView):
 
 
 class WorkList(QWidget):
-    """Filter bar and table; tells which row is chosen."""
+    """Filter bar and table; `row_chosen` reports the selected row."""
 
     row_chosen = Signal(object)
 

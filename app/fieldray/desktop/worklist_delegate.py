@@ -1,7 +1,7 @@
 """Paints the cells of the work list: thumbnail, patient in two lines, class as shape and word.
 
-While a run goes on the list is painted eight times a second, mostly as it was. Every call to Qt lets the other threads
-go first, and a cell takes twenty: cells are kept as they were painted, and painted again as one picture.
+During a run the list is painted eight times per second, mostly unchanged. Every call to Qt lets the other threads go
+first, and a cell takes twenty calls: painted cells are kept and drawn again as one pixmap.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from PySide6.QtCore import QRect, QRectF, QSize, Qt
 from PySide6.QtGui import QFont, QFontMetrics, QImage, QPainter, QPixmap
 from PySide6.QtWidgets import QStyle, QStyledItemDelegate, QStyleOptionViewItem, QWidget
 
-from fieldray.desktop.class_shape import draw_class
 from fieldray.desktop.formatting import category_word, date, file_name, person
+from fieldray.desktop.icons import draw_class
 from fieldray.desktop.style import Theme, colour
 from fieldray.desktop.widgets import plain
 from fieldray.desktop.work_row import WorkRow
@@ -122,16 +122,25 @@ class WorkListDelegate(QStyledItemDelegate):
         if not below:
             self._line(painter, box, name, "text", font)
             return
-        upper, lower = box.adjusted(0, 6, 0, -box.height() // 2), box.adjusted(0, box.height() // 2, 0, -6)
+        small = _smaller(font)
+        lines = wrapped(below, small, box.width(), most=2) if row.reason else [below]
+        step = QFontMetrics(small).lineSpacing()
+        top = 6 if len(lines) == 1 else 2
+        upper = QRect(box.x(), box.y() + top, box.width(), box.height() // 2 - 6)
         self._line(painter, upper, name, "text", font)
-        self._line(painter, lower, below, shade, _smaller(font))
+        lower = QRect(box.x(), box.bottom() - 4 - top - step * len(lines), box.width(), step)
+        for number, line in enumerate(lines):
+            self._line(painter, lower.translated(0, number * step), line, shade, small)
 
     def _second_line(self, row: WorkRow) -> tuple[str, str]:
         if row.reason:
             return self._translator.reason(row.reason), row.category
         known = person(row.header.patient_name)
         number = row.header.patient_id or (file_name(row.outcome.ref) if known else "")
-        parts = ("" if self.hide_patient else number, date(row.header.study_date) if self.date_below else "")
+        parts = (
+            "" if self.hide_patient else number,
+            date(self._translator, row.header.study_date) if self.date_below else "",
+        )
         return "   ".join(part for part in parts if part), "muted"
 
     def _paint_class(self, painter: QPainter, box: QRect, row: WorkRow, font: QFont) -> None:
@@ -174,6 +183,20 @@ def _blank(size: QSize, ratio: float) -> QPixmap:
     made = QPixmap(math.ceil(size.width() * ratio), math.ceil(size.height() * ratio))
     made.setDevicePixelRatio(ratio)
     return made
+
+
+def wrapped(text: str, font: QFont, width: int, *, most: int) -> list[str]:
+    """The text in at most `most` lines; the last one holds all that is left, for `_line` to cut."""
+    lines: list[str] = []
+    rest = " ".join(plain(text).split())
+    metrics = QFontMetrics(font)
+    while rest:
+        words = rest.split(" ")
+        fits = next((n for n in range(len(words), 1, -1) if metrics.horizontalAdvance(" ".join(words[:n])) <= width), 1)
+        count = len(words) if len(lines) == most - 1 else fits
+        lines.append(" ".join(words[:count]))
+        rest = " ".join(words[count:])
+    return lines
 
 
 def _smaller(font: QFont) -> QFont:

@@ -51,8 +51,15 @@ COLUMNS: Final[tuple[Column, ...]] = (
         lambda _, row: person(row.header.patient_name) or file_name(row.outcome.ref),
         lambda row: (person(row.header.patient_name) or file_name(row.outcome.ref)).casefold(),
     ),
-    Column("date", lambda t: t.text("Date"), lambda _, row: date(row.header.study_date), lambda r: r.header.study_date),
-    Column("view", lambda t: t.text("View"), lambda _, row: view_label(row.header), lambda r: view_label(r.header)),
+    Column(
+        "date", lambda t: t.text("Date"), lambda t, row: date(t, row.header.study_date), lambda r: r.header.study_date
+    ),
+    Column(
+        "view",
+        lambda t: t.in_context("projection of a radiograph", "View"),
+        lambda _, row: view_label(row.header),
+        lambda r: view_label(r.header),
+    ),
     Column("class", lambda t: t.text("Class"), lambda t, r: category_word(t, r.category), lambda row: row.urgency),
     Column("score", lambda t: t.text("Score"), _score_text, lambda row: row.score),
     Column("backend", lambda t: t.text("Run on"), lambda t, r: backend_name(t, r.backend), lambda row: row.backend),

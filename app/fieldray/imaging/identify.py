@@ -50,7 +50,7 @@ def identify(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound | Z
 
 def out_of_memory() -> Unreadable:
     """What a MemoryError over one file becomes: that file's reason, never the end of a run."""
-    return Unreadable(reason("damaged", detail="reading it takes more memory than there is"))
+    return Unreadable(reason("damaged", detail="there is not enough memory to read it"))
 
 
 def _identified(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound | ZipFound:

@@ -121,6 +121,11 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
         "DROP INDEX results_by_content",
         "CREATE INDEX results_by_content ON results (model_sha256, settings_hash, content_sha256, frame)",
     ),
+    # The category has one spelling for machines.
+    (
+        "UPDATE results SET category = 'unsure' WHERE category = 'not_sure'",
+        "UPDATE verdicts SET category = 'unsure' WHERE category = 'not_sure'",
+    ),
 )
 
 

@@ -97,7 +97,7 @@ def test_own_columns_where_and_drop(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("path,label,patient\n", "has no images that the recipe asks for"),
+        ("path,label,patient\n", "has none of the images that the recipe asks for"),
         ("path,label\na.png,normal\n", "has no column named patient. It has: path, label"),
         ("path,label,patient\na.png,normal\n", "line 2: it has another number of cells"),
         (None, "cannot be read"),
@@ -190,7 +190,7 @@ def test_images_are_read_once_and_bad_ones_left_out_with_a_reason(tmp_path: Path
     assert seen == [1, 2, 3, 4] and len(image_set.rows) == len(image_set.images) == 2
     assert image_set.left_out == (
         ("1.png", "This file is not a DICOM, PNG or JPEG image."),
-        ("2.png", "The file is not there any more."),
+        ("2.png", "The file is no longer there."),
     )
     seen.clear()
     again = read_images(
@@ -204,7 +204,7 @@ def test_images_are_read_once_and_bad_ones_left_out_with_a_reason(tmp_path: Path
     assert seen and not np.array_equal(changed.images[0], image_set.images[0])
     rows[3].path.unlink()
     rows[3].path.write_bytes(b"changed since")
-    with pytest.raises(UsageProblem, match=r"3\.png does not belong to the images and tables as they are now"):
+    with pytest.raises(UsageProblem, match=r"3\.png does not match the images and tables"):
         read_images(
             [*_known(rows[:3]), replace(rows[3], sha256="as it was")],
             spec,
@@ -236,7 +236,7 @@ def test_the_content_of_a_file_is_read_again_only_when_the_file_has_changed(tmp_
 
 def test_not_one_readable_image_is_a_sentence(tmp_path: Path) -> None:
     row = _row(1)
-    with pytest.raises(UsageProblem, match="Not one image of the data set can be read"):
+    with pytest.raises(UsageProblem, match="None of the images in the data set can be read"):
         read_images([row], InputSpec(height=32, width=32), cache=tmp_path / "images.npz", progress=lambda *_: None)
 
 

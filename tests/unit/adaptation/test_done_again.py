@@ -187,7 +187,7 @@ def test_data_that_change_between_two_steps_stop_the_run(tmp_path: Path, change:
     run.execute((DATA,), say=lambda _: None)
     assert len(dataset_of(run).parts) == 90
     change(tmp_path)
-    with pytest.raises(UsageProblem, match=r"split\.csv does not belong to the images and tables as they are now"):
+    with pytest.raises(UsageProblem, match=r"split\.csv does not match the images and tables"):
         dataset_of(run)
 
 
@@ -196,7 +196,7 @@ def test_a_split_changed_by_hand_is_refused(tmp_path: Path) -> None:
     run.execute((DATA,), say=lambda _: None)
     split = tmp_path / "run" / "data" / SPLIT
     split.write_text(split.read_text(encoding="utf-8").replace(",test\n", ",training\n", 1), encoding="utf-8")
-    with pytest.raises(UsageProblem, match=r"split\.csv does not belong"):
+    with pytest.raises(UsageProblem, match=r"split\.csv does not match the images"):
         dataset_of(run)
     split.unlink()
     with pytest.raises(UsageProblem, match="The step data has to be run first"):

@@ -79,4 +79,4 @@ def test_a_folder_without_images(pack: Path, tmp_path: Path) -> None:
     assert typed("bench", "device", tmp_path / "none", "--pack", pack, *trust) == 2
     (tmp_path / "empty").mkdir()
     assert typed("bench", "device", tmp_path / "empty", "--pack", pack, *trust) == 2
-    assert "nothing to measure" in typed.error.getvalue()
+    assert "nothing can be measured" in typed.error.getvalue()

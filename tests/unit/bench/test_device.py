@@ -81,5 +81,5 @@ def test_images_that_cannot_be_read_are_left_out() -> None:
     pool = cast("Any", ReadersOfNames())
     (image,) = read_images(refs, tiny_manifest().input, pool)
     assert image.values.mean() == 7
-    with pytest.raises(UsageProblem, match="nothing to measure"):
+    with pytest.raises(UsageProblem, match="nothing can be measured"):
         read_images(refs[:1], tiny_manifest().input, pool)

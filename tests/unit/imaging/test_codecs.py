@@ -117,7 +117,7 @@ def test_without_a_lower_resolution_the_whole_is_averaged(registered: Codec, tmp
     "registered", [{"unavailable_reason": lambda: reason("library_missing", name="zlib")}], indirect=True
 )
 def test_a_codec_that_is_not_available_says_why(registered: Codec, tmp_path: Path) -> None:
-    assert _problem(_write(tmp_path / "image.dcm")) == "The library zlib that this needs is not installed."
+    assert _problem(_write(tmp_path / "image.dcm")) == "The library zlib is needed but not installed."
     other = replace(CODEC, name="another")
     CODECS.register(other)
     try:

@@ -122,7 +122,7 @@ def test_unknown_compression_is_named(tmp_path: Path) -> None:
     dataset.save_as(path, implicit_vr=False, little_endian=True, force_encoding=True)
     with pytest.raises(Unreadable) as caught:
         _read(path)
-    assert caught.value.reason.text == "The image is compressed in a way that cannot be read here (JPEG XL lossless)."
+    assert caught.value.reason.text == "This kind of image compression is not supported (JPEG XL lossless)."
 
 
 def test_single_bytes_changed_anywhere_end_in_an_image_or_a_reason(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_a_drive_that_is_pulled_out_is_one_line(drive: Path) -> None:
     assert len(found) == 5
     assert _rows(found, drive) == {(".", "folder_lost"): 1}
     assert "not known" in found[-1].problem.text
-    assert "connect the drive again" in found[-1].problem.text
+    assert "reconnect the drive" in found[-1].problem.text
 
 
 def test_a_folder_that_is_moved_away_costs_that_folder_alone(drive: Path) -> None:

@@ -50,7 +50,7 @@ def test_every_service_of_a_child_process_is_taken_along() -> None:
         "libxcb-cursor.so.0",
         "libpython3.11.so.1.0",
         "numpy-2.4.6.dist-info/METADATA",
-        "fieldray/_data/assets/translations/uk.json",
+        "fieldray/_data/assets/translations/uk/LC_MESSAGES/fieldray.mo",
     ],
 )
 def test_goes_in(place: str) -> None:
@@ -98,7 +98,8 @@ def test_the_toolchain_and_the_network_are_excluded() -> None:
 def test_assets_and_the_trusted_packs_are_the_data() -> None:
     files = contents.data_files(contents.ROOT, sorted(TABLE))
     places = {f"{place}/{Path(file).name}" for file, place in files}
-    assert "fieldray/_data/assets/translations/uk.json" in places
+    assert "fieldray/_data/assets/translations/uk/LC_MESSAGES/fieldray.mo" in places
+    assert not [place for place in places if place.endswith(".po")]
     assert "fieldray/_data/assets/icons/fieldray.svg" in places
     for pack in TABLE:
         assert f"fieldray/_data/models/{pack}/manifest.json" in places

@@ -38,7 +38,7 @@ def test_wayland_alone_is_no_screen_for_the_installed_window() -> None:
     """Only Qt's part for X11 ships: better a sentence than Qt's abort."""
     done = run("window.py", environment={"WAYLAND_DISPLAY": "wayland-0"})
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("fieldray: There is no screen here")
+    assert done.stderr.startswith("fieldray: The window needs a screen")
 
 
 def test_the_command_line_and_the_worker_answer() -> None:

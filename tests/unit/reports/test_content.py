@@ -39,7 +39,7 @@ def test_the_line_of_a_screened_image() -> None:
 def test_the_line_of_what_was_not_screened_says_why() -> None:
     line = image_line(failed(), pack="tiny-1.0.0", model_sha256="m" * 64)
     assert (line["status"], line["stage"], line["reason_code"]) == ("failed", "decode", "truncated")
-    assert line["reason"] == "The file is cut short: part of the image is missing."
+    assert line["reason"] == "The file is incomplete: part of the image is missing."
     assert (line["label"], line["score"], line["threshold"], line["decision"]) == (None,) * 4
     line = image_line(refused(), pack="tiny-1.0.0", model_sha256="m" * 64)
     assert (line["status"], line["stage"], line["reason_code"]) == ("refused", None, "view")

@@ -104,7 +104,7 @@ def test_a_registered_format_is_offered_written_replaced_and_left_out_of_runs(co
 
 def test_a_format_that_is_not_available_says_why(absent: None, tmp_path: Path) -> None:
     assert "absent" not in [exporter.name for exporter in available_exporters()]
-    with pytest.raises(argparse.ArgumentError, match="The library highdicom that this needs is not installed"):
+    with pytest.raises(argparse.ArgumentError, match="The library highdicom is needed but not installed"):
         parsed("--formats", "absent")
     path = database(tmp_path)
     with pytest.raises(UsageProblem, match="highdicom"):

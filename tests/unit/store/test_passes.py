@@ -243,6 +243,24 @@ def test_a_file_of_the_first_version_keeps_its_verdicts(tmp_path: Path) -> None:
         assert decoder.counts(1) == {"refused": 1}
 
 
+def test_a_file_of_the_second_version_keeps_the_images_it_was_not_sure_about(store: ResultStore) -> None:
+    """It spelled their category with two words."""
+    run_id = go_through(store, image("a.dcm"), image("b.dcm"))
+    store.finish(run_id)
+    with closing(sqlite3.connect(store.path)) as old, old:
+        old.execute("UPDATE results SET category = 'not_sure', rank = 1 WHERE id = 1")
+        old.execute(
+            "INSERT INTO verdicts (result_id, result_hash, choice, note, given_s, content_sha256, category, score)"
+            " SELECT id, 'of an earlier result', 'agree', 'seen', 2.0, content_sha256, 'not_sure', 0.4"
+            " FROM results WHERE id = 1"
+        )
+        old.execute("PRAGMA user_version = 2")
+    with ResultQuery(store.path) as query:
+        assert query.counts(run_id)["unsure"] == 1
+        assert [given.category for given in query.earlier_verdicts(run_id)] == ["unsure"]
+    assert (store.path.parent / f"{store.path.name}.v2.bak").exists()
+
+
 # ---- two programs
 
 

@@ -1,0 +1,120 @@
+"""What this program is, what it connects to (nothing), and the licences of what others made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QFontDatabase
+from PySide6.QtWidgets import (
+    QDialog,
+    QDialogButtonBox,
+    QListWidget,
+    QPlainTextEdit,
+    QSplitter,
+    QVBoxLayout,
+    QWidget,
+)
+
+from fieldray.desktop.formatting import research_only
+from fieldray.desktop.widgets import label, plain, push_button
+from fieldray.licences import LicensedPart, licensed_parts
+from fieldray.paths import VERSION, program_folder, user_data
+from fieldray.translation import Translator
+
+
+class AboutDialog(QDialog):
+    """Name, version, purpose, connections, where results are kept, and the licences of what others made.
+
+    licences    another table of them than the installed program's
+    """
+
+    def __init__(self, translator: Translator, parent: QWidget | None = None, *, licences: Path | None = None) -> None:
+        super().__init__(parent)
+        self.setWindowTitle(translator.text("About Fieldray"))
+        self.setMinimumWidth(480)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(24, 20, 24, 16)
+        column.setSpacing(10)
+        column.addWidget(label(f"Fieldray {VERSION}", role="title"))
+        column.addWidget(label(research_only(translator), role="heading"))
+        column.addWidget(label(translator.text("Screens chest X-rays with a model pack, on this computer only.")))
+        column.addWidget(label(translator.text("This program connects to nothing."), role="heading"))
+        column.addWidget(
+            label(
+                translator.text(
+                    "It opens no network connection, sends nothing and does not update itself. Images are only read, "
+                    "never changed."
+                )
+            )
+        )
+        column.addWidget(label(translator.text("Results are kept in {folder}", folder=user_data()), role="muted"))
+        close = push_button(translator.text("Close"))
+        box = QDialogButtonBox()
+        parts = licensed_parts(licences)
+        if parts:
+            self.licences_button = push_button(translator.text("Licences…"))
+            self.licences_button.clicked.connect(lambda: LicencesDialog(parts, translator, self).open())
+            box.addButton(self.licences_button, QDialogButtonBox.ButtonRole.ActionRole)
+        else:
+            column.addWidget(
+                label(translator.text("The licences of its parts are listed in the installed program."), role="muted")
+            )
+        box.addButton(close, QDialogButtonBox.ButtonRole.RejectRole)
+        box.rejected.connect(self.reject)
+        column.addWidget(box)
+
+
+class LicencesDialog(QDialog):
+    """Texts are shown as their authors wrote them, in English; what is said about them is translated."""
+
+    def __init__(self, parts: Sequence[LicensedPart], translator: Translator, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._parts, self._translator = parts, translator
+        self.setWindowTitle(translator.text("Licences"))
+        self.resize(920, 620)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(16, 14, 16, 14)
+        column.setSpacing(8)
+        column.addWidget(label(translator.text("Fieldray itself is licensed under the Apache License 2.0.")))
+        column.addWidget(label(_about_qt(translator)))
+        self.list = QListWidget()
+        self.list.setSpacing(3)
+        self.list.setWordWrap(True)
+        self.list.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.list.setAccessibleName(translator.text("Licences"))
+        self.list.addItems([plain(f"{part.name} {part.version}".strip(), part.licence) for part in parts])
+        self.text = QPlainTextEdit()
+        self.text.setReadOnly(True)
+        self.text.setFont(QFontDatabase.systemFont(QFontDatabase.SystemFont.FixedFont))
+        split = QSplitter()
+        split.addWidget(self.list)
+        split.addWidget(self.text)
+        split.setSizes([300, 600])
+        column.addWidget(split, 1)
+        close = push_button(translator.text("Close"))
+        box = QDialogButtonBox()
+        box.addButton(close, QDialogButtonBox.ButtonRole.RejectRole)
+        box.rejected.connect(self.reject)
+        column.addWidget(box)
+        self.list.currentRowChanged.connect(self._show)
+        self.list.setCurrentRow(0)
+
+    def _show(self, row: int) -> None:
+        part = self._parts[row]
+        pieces = [f"{part.name} {part.version}\n{part.licence}"]
+        if part.replaceable:
+            files = "\n".join(f"  {file}" for file in part.replaceable)
+            pieces.append(f"{self._translator.text('Libraries you may replace:')}\n{files}")
+        pieces += [f"--- {title}\n\n{text.strip()}" for title, text in part.texts.items()]
+        self.text.setPlainText("\n\n".join(pieces))
+
+
+def _about_qt(translator: Translator) -> str:
+    return translator.text(
+        "Qt and Qt for Python are used under the GNU LGPL, version 3. Their libraries are separate files "
+        "in {folder}. You may replace them with your own builds, and you may reverse engineer the "
+        "program to debug them. The Qt project publishes the source code (code.qt.io).",
+        folder=program_folder(),
+    )

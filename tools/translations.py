@@ -1,0 +1,140 @@
+"""Collect every text a person can be shown, bring the catalogues up to date, and compile them: `make translations`.
+
+The texts are arguments of `Translator.text`, `in_context` and `plural`; the sentences of `reasons.py` and the phrases
+that fill them; and the labels of settings and devices. To begin a language, name it: python tools/translations.py pl
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from babel.messages.catalog import Catalog
+from babel.messages.extract import extract_from_dir
+from babel.messages.mofile import write_mo
+from babel.messages.pofile import read_po, write_po
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+PACKAGE: Final = ROOT / "app" / "fieldray"
+CATALOGUES: Final = ROOT / "assets" / "translations"
+NAME: Final = Path("LC_MESSAGES", "fieldray.po")
+
+_KEYWORDS: Final = {"text": None, "gettext": None, "in_context": ((1, "c"), 2), "plural": (1, 2)}
+# What a person reads of the rows of tables.
+_LABELS: Final = {"Row": "label", "BackendEntry": "title"}
+_COMMENTS: Final = ("Translators:",)
+_WIDTH: Final = 110
+
+# A line, the function Babel would have seen, the text or its forms, and what a translator should know.
+Message = tuple[int, str, str | tuple[str, str], list[str]]
+
+
+def template() -> Catalog:
+    """All texts of the program, each with the files it is in; no translations."""
+    catalogue = _catalogue(None)
+    for method in (("reasons.py", sentences), ("**.py", phrases), ("**.py", "python")):
+        for file, line, texts, comments, context in extract_from_dir(
+            PACKAGE, [method], keywords=_KEYWORDS, comment_tags=_COMMENTS, strip_comment_tags=True
+        ):
+            catalogue.add(texts, None, [(f"app/fieldray/{file}", line)], auto_comments=comments, context=context)
+    return catalogue
+
+
+def _catalogue(language: str | None) -> Catalog:
+    header = "# Translations of Fieldray, under the licence of Fieldray (Apache-2.0)."
+    return Catalog(
+        locale=language,
+        header_comment=header,
+        project="Fieldray",
+        version="1",
+        msgid_bugs_address="the issues of the project",
+        last_translator="the contributors of Fieldray",
+        language_team=language,
+        charset="utf-8",
+        fuzzy=False,
+    )
+
+
+def sentences(file: BinaryIO, *_: object, **__: object) -> Iterator[Message]:
+    """The sentences of the tables of `reasons.py`; the comment names the reason."""
+    for table in ast.walk(ast.parse(file.read())):
+        for key, value in zip(table.keys, table.values, strict=True) if isinstance(table, ast.Dict) else ():
+            comments = [f"Reason: {key.value}"] if isinstance(key, ast.Constant) else []
+            if isinstance(value, ast.Constant):
+                yield value.lineno, "", value.value, comments
+            elif isinstance(value, ast.Call):
+                one, many = (argument.value for argument in value.args[:2] if isinstance(argument, ast.Constant))
+                yield value.lineno, "plural", (str(one), str(many)), comments
+
+
+def phrases(file: BinaryIO, *_: object, **__: object) -> Iterator[Message]:
+    """The phrases given to `reason(...)`, and the labels of rows of tables."""
+    for node in ast.walk(ast.parse(file.read())):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+            continue
+        for given in node.keywords:
+            if given.arg == _LABELS.get(node.func.id) and isinstance(given.value, ast.Constant):
+                yield given.value.lineno, "", str(given.value.value), [f"The {given.arg} of a {node.func.id}"]
+            elif node.func.id == "reason":
+                for line, text in _literals(given.value):
+                    yield line, "", text, [f"The {given.arg} of a reason"]
+
+
+def _literals(value: ast.expr) -> Iterator[tuple[int, str]]:
+    """Every text of more than one word that an expression may have as its value."""
+    if isinstance(value, ast.IfExp):
+        yield from (*_literals(value.body), *_literals(value.orelse))
+    elif isinstance(value, ast.BoolOp):
+        yield from (literal for part in value.values for literal in _literals(part))
+    elif isinstance(value, ast.Constant) and isinstance(value.value, str) and " " in value.value.strip():
+        yield value.lineno, value.value
+
+
+def read(path: Path) -> Catalog:
+    """A catalogue in .po format."""
+    with path.open("rb") as file:
+        return read_po(file, abort_invalid=True)
+
+
+def written(catalogue: Catalog) -> bytes:
+    """A catalogue in .po format: files without line numbers, so that a change elsewhere changes nothing here."""
+    file = io.BytesIO()
+    write_po(file, catalogue, width=_WIDTH, include_lineno=False, sort_output=False, ignore_obsolete=True)
+    return file.getvalue()
+
+
+def compiled(catalogue: Catalog) -> bytes:
+    """A catalogue in the .mo format that the program reads."""
+    file = io.BytesIO()
+    write_mo(file, catalogue)
+    return file.getvalue()
+
+
+def main(begin: list[str]) -> int:
+    """Update and compile the catalogue of every language there is, and of those to begin; say what is missing."""
+    for language in begin:
+        path = CATALOGUES / language / NAME
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            path.write_bytes(written(_catalogue(language)))
+    texts = template()
+    for path in sorted(CATALOGUES.glob(f"*/{NAME.as_posix()}")):
+        catalogue = read(path)
+        catalogue.update(texts, no_fuzzy_matching=True, update_creation_date=False)
+        path.write_bytes(written(catalogue))
+        path.with_suffix(".mo").write_bytes(compiled(catalogue))
+        missing = [message for message in catalogue if message.id and not _is_done(message.string)]
+        print(f"{catalogue.locale}: {len(catalogue)} texts, {len(missing)} without a translation")  # noqa: T201
+    return 0
+
+
+def _is_done(string: str | tuple[str, ...]) -> bool:
+    return all(string) if isinstance(string, tuple) else bool(string)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
