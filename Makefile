@@ -24,8 +24,8 @@ $(VENV)-tflite/.installed: pyproject.toml
 	$(VENV)-tflite/bin/python -m pip install --quiet --disable-pip-version-check -e '.[tflite]' 'pytest>=8' 'pytest-timeout>=2.3'
 	touch $@
 
-faults: $(STAMP)              ## a thousand fault_events with the stick's test double; figures in build/faults.json
-	$(BIN)/python tests/faults/run_faults.py --events 1000 --films 1000 --seed 1 --window
+faults: $(STAMP)              ## a thousand fault events with the Edge TPU's test double; figures in build/faults.json
+	$(BIN)/python tests/faults/run_faults.py --events 1000 --images 1000 --seed 1 --window
 
 attack: $(STAMP)              ## all that was once tried against the program, a line a case; figures in build/attack.json
 	$(BIN)/python tests/attack/run_attack.py
