@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: run test check tflite faults attack bench offline-proof installer smoke clean
+.PHONY: run test check tflite faults attack bench offline-proof installer smoke pictures docs clean
 
 run: $(STAMP)                 ## screen synthetic studies with the shipped pack, then show them
 	$(BIN)/fieldray demo
@@ -42,6 +42,18 @@ smoke:                        ## try them in a root of their own, without Python
 offline-proof: $(STAMP)       ## watch every socket the program asks for, and let it work without any network (Linux)
 	$(BIN)/python tools/prove_offline.py --out build/offline.json
 
+pictures: $(STAMP)            ## the screenshots of the user guide, in every language it is written in
+	$(BIN)/python tools/screenshots.py docs/guide --language en
+	$(BIN)/python tools/screenshots.py docs/guide --language uk
+
+docs: $(VENV)-docs/.installed ## the documents, into build/docs/site: no network is needed to read them
+	$(VENV)-docs/bin/python tools/build_docs.py
+
+$(VENV)-docs/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-docs
+	$(VENV)-docs/bin/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	touch $@
+
 check: $(STAMP)               ## lint, format, types, import contracts, dead code
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -56,4 +68,4 @@ $(STAMP): pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-tflite build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-tflite $(VENV)-docs build dist .pytest_cache .mypy_cache .ruff_cache
