@@ -75,7 +75,8 @@ def _take(options: argparse.Namespace, home: Path) -> int:
         path = options.folder / f"{options.language}-{name}.png"
         window.grab().save(str(path))
         with Image.open(path) as taken:
-            few = taken.convert("RGB").quantize(256, dither=Image.Dither.FLOYDSTEINBERG)
+            colours = taken.convert("RGB")
+        few = colours.quantize(palette=colours.quantize(256), dither=Image.Dither.FLOYDSTEINBERG)
         few.save(path, optimize=True)
 
     taken = until(lambda: bench.packs.model is not None)

@@ -26,7 +26,7 @@ _BEGIN: Final = (
 
 
 def _data_root() -> Path:
-    """The folder that holds `assets` and `models`: inside the package when installed, the checkout's root else."""
+    """The folder that holds `assets`, `models` and the user guide: inside the package when installed, the checkout's root else."""
     installed = _PACKAGE / "_data"
     return installed if installed.is_dir() else _PACKAGE.parent.parent
 
@@ -34,6 +34,11 @@ def _data_root() -> Path:
 def asset(name: str) -> Path:
     """A file of `assets/`, for example `translations/uk.json`."""
     return _data_root() / "assets" / name
+
+
+def guide_folder() -> Path:
+    """The user guide: one Markdown file per language (`en.md`), and its pictures."""
+    return _data_root() / "docs" / "guide"
 
 
 def builtin_packs() -> Path:

@@ -147,7 +147,7 @@ class Header(QWidget):
 
     def _menu_button(self, actions: Mapping[str, QAction]) -> PlainButton:
         menu = QMenu(self)
-        for command in ("open_folder", "open_files", "", "packs", "export", "hide_patient", "", "settings", "keys"):
+        for command in ("open_folder", "open_files", "", "packs", "export", "hide_patient", "", "settings", "guide", "keys"):
             if command:
                 menu.addAction(actions[command])
             else:

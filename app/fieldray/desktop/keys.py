@@ -80,7 +80,8 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("disagree", ("Ctrl+2",), "program", lambda t: t.text("My verdict: disagree")),
     Key("unsure", ("Ctrl+3",), "program", lambda t: t.text("My verdict: unsure")),
     Key("cancel", ("Esc",), "program", lambda t: t.text("Cancel, or leave the search")),
-    Key("keys", ("?", "F1"), "program", lambda t: t.text("This list of keys")),
+    Key("guide", ("F1",), "program", lambda t: t.text("User guide")),
+    Key("keys", ("?",), "program", lambda t: t.text("This list of keys")),
 )
 # fmt: on
 

@@ -21,6 +21,7 @@ from PySide6.QtWidgets import (
 
 from fieldray.desktop.about_dialog import AboutDialog
 from fieldray.desktop.banner import BannerArea
+from fieldray.desktop.guide_dialog import GuideDialog
 from fieldray.desktop.header import Header
 from fieldray.desktop.key_sheet import KeySheet
 from fieldray.desktop.keys import make_actions
@@ -161,6 +162,7 @@ class MainWindow(QMainWindow):
             "disagree": lambda: self.result.verdict.choose("disagree"),
             "unsure": lambda: self.result.verdict.choose("unsure"),
             "cancel": self._cancel,
+            "guide": lambda: GuideDialog(self._translator, self).open(),
             "keys": lambda: KeySheet(self._translator, self).open(),
         }
 
