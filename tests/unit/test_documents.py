@@ -89,6 +89,10 @@ def test_the_architecture_names_every_layer() -> None:
     assert {room for room in rooms if not re.search(rf"\b{room}\b", text)} == set()
 
 
+def test_the_citation_names_the_version() -> None:
+    assert f"\nversion: {contents.version()}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+
+
 def test_the_list_of_decisions_is_complete() -> None:
     text = (DOCS / "decisions" / "README.md").read_text(encoding="utf-8")
     pages = sorted((DOCS / "decisions").glob("[0-9]*.md"))
