@@ -132,7 +132,7 @@ def entries_of(package: str) -> list[str]:
 
 
 def data_files(root: Path, packs: Sequence[str]) -> list[tuple[str, str]]:
-    """(file, folder in the collection) of the assets, the user guide and the packs named; nothing else of `models` ships."""
+    """(file, folder in the collection) of assets, user guide and the packs named; nothing else of `models` ships."""
     files = [path for path in sorted((root / "assets").rglob("*")) if path.is_file()]
     files += sorted((root / "docs" / "guide").iterdir())
     for pack in packs:

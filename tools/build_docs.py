@@ -40,7 +40,8 @@ def main() -> int:
     if built.returncode:
         return built.returncode
     faults = sorted(faults_of(folder / "site"))
-    print(*(faults or [f"{folder / 'site' / 'index.html'}: every link leads somewhere"]), sep="\n")
+    lines = faults or [f"{folder / 'site' / 'index.html'}: every link leads somewhere"]
+    sys.stdout.write("\n".join(lines) + "\n")
     return 1 if faults else 0
 
 

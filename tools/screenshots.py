@@ -3,8 +3,9 @@
     python tools/screenshots.py docs/guide [--language en] [--theme light] [--size 1366x768] [--pack FOLDER]
 
 The files are called LANGUAGE-NAME.png; `make pictures` makes those of the user guide in every language it is written
-in. They have 256 colours: the guide is part of the installed program. Without `--pack` a pack that ships with the program is used. Everything it makes besides, the trust in the key
-of `--pack` too, is in a folder of its own that is removed.
+in. They have 256 colours: the guide is part of the installed program. Without `--pack` a pack that ships with the
+program is used. Everything it makes besides, the trust in the key of `--pack` too, is in a folder of its own that is
+removed.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+from PIL import Image
 
 _WAIT_S = 120.0
 
@@ -39,7 +42,6 @@ def main() -> int:
 
 
 def _take(options: argparse.Namespace, home: Path) -> int:
-    from PIL import Image
     from PySide6.QtWidgets import QApplication
 
     from fieldray.desktop.application import Application
@@ -74,10 +76,7 @@ def _take(options: argparse.Namespace, home: Path) -> int:
         qt.processEvents()
         path = options.folder / f"{options.language}-{name}.png"
         window.grab().save(str(path))
-        with Image.open(path) as taken:
-            colours = taken.convert("RGB")
-        few = colours.quantize(palette=colours.quantize(256), dither=Image.Dither.FLOYDSTEINBERG)
-        few.save(path, optimize=True)
+        _reduce(path)
 
     taken = until(lambda: bench.packs.model is not None)
     save("welcome")
@@ -97,6 +96,14 @@ def _take(options: argparse.Namespace, home: Path) -> int:
     bench.close()
     until(lambda: bool(ended))
     return 0 if taken else 1
+
+
+def _reduce(path: Path) -> None:
+    """Leave 256 colours."""
+    with Image.open(path) as taken:
+        colours = taken.convert("RGB")
+    few = colours.quantize(palette=colours.quantize(256), dither=Image.Dither.FLOYDSTEINBERG)
+    few.save(path, optimize=True)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ _BEGIN: Final = (
 
 
 def _data_root() -> Path:
-    """The folder that holds `assets`, `models` and the user guide: inside the package when installed, the checkout's root else."""
+    """The folder of `assets`, `models` and the user guide: in the package when installed, else the checkout's root."""
     installed = _PACKAGE / "_data"
     return installed if installed.is_dir() else _PACKAGE.parent.parent
 

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 BENCHMARKS = sorted((DOCS / "benchmarks").glob("[0-9]*.md"))
-BLOCK = re.compile(r"^```[a-z]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```([a-z]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]\[]*\]\(([^)\s]+)\)")
 
 
@@ -30,11 +30,11 @@ def name_of(path: Path) -> str:
 def lines_of_blocks(start: str) -> Iterator[tuple[str, list[str]]]:
     """(page, words) of every line in a code block that begins with a command."""
     for page in PAGES:
-        for block in BLOCK.findall(page.read_text(encoding="utf-8")):
-            for line in block.splitlines():
-                words = shlex.split(line.removeprefix(".venv/bin/"), comments=True)
-                if words and words[0] == start and not {"|", "[--pack"} & set(words):
-                    yield name_of(page), words[1:]
+        for kind, block in BLOCK.findall(page.read_text(encoding="utf-8")):
+            commands = [line.removeprefix(".venv/bin/") for line in block.splitlines() if not kind]
+            for command in commands:
+                if command.split()[:1] == [start]:
+                    yield name_of(page), shlex.split(command, comments=True)[1:]
 
 
 def anchors(path: Path) -> set[str]:
@@ -111,7 +111,8 @@ def test_a_benchmark_page_says_what_was_measured(page: Path) -> None:
 
 
 def test_a_page_of_an_unknown_commit_is_stale() -> None:
-    page = "---\ntitle: T\ndate: 2026-01-01\ncommit: unknown\nmachine: M\ncommand: C\npaths:\n  - app\n---\n\n# T\n\nText.\n"
+    keys = "title: T\ndate: 2026-01-01\ncommit: unknown\nmachine: M\ncommand: C\npaths:\n  - app"
+    page = f"---\n{keys}\n---\n\n# T\n\nText.\n"
     assert commits_since(front_matter(page)) is None
     assert with_state(page).startswith('# T\n\n!!! warning "Stale: its commit is unknown here"')
 
