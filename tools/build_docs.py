@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from benchmark_pages import pages, read_front_matter, state, with_note
+
 ROOT: Final = Path(__file__).resolve().parent.parent
 PACKAGE: Final = ROOT / "app" / "fieldray"
 COMMANDS: Final = "<!-- @COMMANDS -->"
 _LINK: Final = re.compile(r"(?<!!)\[([^\]\[]+)\]\(([^)\s]+)\)")
-_FRONT_MATTER: Final = re.compile(r"\A---\n(.*?)\n---\n", re.DOTALL)
 _FETCHING: Final = frozenset({"script", "img", "iframe", "source", "audio", "video", "embed", "object"})
 
 
@@ -63,8 +64,8 @@ def stage(folder: Path) -> None:
     rooms = write_api(source / "api")
     lists = {"decisions": dated(source / "decisions"), "benchmarks": dated(source / "benchmarks"), "api": rooms}
     config = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").replace("[../../app]", f"[{ROOT / 'app'}]")
-    for name, pages in lists.items():
-        config = _filled(config, f'"@{name}"', [f"{name}/{page}" for page in pages])
+    for name, listed in lists.items():
+        config = _filled(config, f'"@{name}"', [f"{name}/{page}" for page in listed])
     (folder / "mkdocs.yml").write_text(config, encoding="utf-8")
 
 
@@ -74,7 +75,7 @@ def page_text(path: Path) -> str:
     if COMMANDS in text:
         text = text.replace(COMMANDS, "\n\n".join(command_pages()))
     if path.parent.name == "benchmarks":
-        text = text + benchmark_list() if path.name == "README.md" else with_state(text)
+        text = text + benchmark_list(path.parent) if path.name == "README.md" else benchmark_page(text, path.name)
 
     def local(match: re.Match[str]) -> str:
         label, link = match.groups()
@@ -94,11 +95,10 @@ def dated(folder: Path) -> list[str]:
     return ["README.md", *sorted((path.name for path in folder.glob("[0-9]*.md")), reverse=True)]
 
 
-def _filled(config: str, mark: str, pages: list[str]) -> str:
+def _filled(config: str, mark: str, listed: list[str]) -> str:
     line = next(line for line in config.splitlines() if mark in line)
     indent = " " * (len(line) - len(line.lstrip()) + 4)
-    listed = "".join(f"\n{indent}- {page}" for page in pages)
-    return config.replace(f" {mark}", listed)
+    return config.replace(f" {mark}", "".join(f"\n{indent}- {page}" for page in listed))
 
 
 # ---- the command line
@@ -143,49 +143,19 @@ def write_api(folder: Path) -> list[str]:
 # ---- the benchmarks
 
 
-def front_matter(text: str) -> dict[str, str]:
-    """The keys of a benchmark page, each on one line; `paths` as words."""
-    found = _FRONT_MATTER.match(text)
-    if found is None:
-        raise ValueError("a benchmark page begins with front matter")
-    keys: dict[str, str] = {}
-    name = ""
-    for line in found.group(1).splitlines():
-        if line.startswith("  - "):
-            keys[name] = f"{keys[name]} {line[4:]}".strip()
-        else:
-            name, _, value = line.partition(": ") if ": " in line else (line.rstrip(":"), "", "")
-            keys[name] = value
-    return keys
+def benchmark_page(text: str, name: str) -> str:
+    """The page with what was measured in words, and a note if it is stale."""
+    found = read_front_matter(text, name=name)
+    return with_note(text.partition("\n---\n")[2], found, state(found))
 
 
-def commits_since(keys: dict[str, str]) -> int | None:
-    """How many commits changed what a page measured; None where its commit is unknown here."""
-    command = ["git", "rev-list", "--count", f"{keys['commit']}..HEAD", "--", *keys["paths"].split()]
-    asked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    return int(asked.stdout) if asked.returncode == 0 else None
-
-
-def with_state(text: str) -> str:
-    """A benchmark page with a note on what was measured, and how much has changed since."""
-    keys = front_matter(text)
-    count = commits_since(keys)
-    facts = f"Measured on {keys['date']} at commit `{keys['commit']}`. {keys['machine']}. Command: `{keys['command']}`"
-    note = f'!!! info "{facts}"'
-    if count is None or count:
-        since = f"{count} commits changed what it measures since" if count else "its commit is unknown here"
-        note = f'!!! warning "Stale: {since}"\n    {facts}'
-    heading, _, rest = _FRONT_MATTER.sub("", text).lstrip().partition("\n")
-    return f"{heading}\n\n{note}\n\n{rest.lstrip()}"
-
-
-def benchmark_list() -> str:
+def benchmark_list(folder: Path) -> str:
     """The pages there are, newest first."""
     rows = []
-    for path in sorted((ROOT / "docs" / "benchmarks").glob("[0-9]*.md"), reverse=True):
-        keys = front_matter(path.read_text(encoding="utf-8"))
-        state = "as measured" if commits_since(keys) == 0 else "stale"
-        rows.append(f"| {keys['date']} | [{keys['title']}]({path.name}) | `{keys['commit']}` | {state} |")
+    for path in pages(folder):
+        found = read_front_matter(path.read_text(encoding="utf-8"), name=path.name)
+        now = "stale" if state(found).sentence else "current"
+        rows.append(f"| {found.date} | [{found.title}]({path.name}) | `{found.commit}` | {now} |")
     return "\n## Pages\n\n| Date | What | Commit | State |\n|---|---|---|---|\n" + "\n".join(rows) + "\n"
 
 
@@ -215,8 +185,8 @@ class _Page(HTMLParser):
 
 def faults_of(site: Path) -> Iterator[str]:
     """What is wrong with the pages below `site`: links that lead nowhere, and what would be fetched from elsewhere."""
-    pages = {path: _Page(path.read_text(encoding="utf-8")) for path in site.rglob("*.html") if path.name != "404.html"}
-    for path, page in pages.items():
+    built = {path: _Page(path.read_text(encoding="utf-8")) for path in site.rglob("*.html") if path.name != "404.html"}
+    for path, page in built.items():
         where = path.relative_to(site)
         for link in page.fetched:
             if urlsplit(link).scheme not in ("", "data") or link.startswith("//"):
@@ -230,7 +200,7 @@ def faults_of(site: Path) -> Iterator[str]:
             target = _target(path, parts.path) if parts.path else path
             if not target.exists():
                 yield f"{where}: {link} leads nowhere"
-            elif parts.fragment and target in pages and unquote(parts.fragment) not in pages[target].anchors:
+            elif parts.fragment and target in built and unquote(parts.fragment) not in built[target].anchors:
                 yield f"{where}: {link} names no place in that page"
     for path in site.rglob("*.css"):
         for found in re.findall(r"(?:url\(|@import\s+)[\"']?((?:https?:)?//[^\"')\s]+)", path.read_text("utf-8")):
