@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 APP    := $(VENV)/.app-installed
 STAMP  := $(VENV)/.installed
 
-.PHONY: run test check coverage tflite faults attack fuzz bench offline-proof installer smoke translations clean
+.PHONY: run test check coverage tflite faults attack fuzz bench offline-proof installer smoke pictures docs translations clean
 
 run: $(APP)                   ## screen synthetic studies with the shipped pack, then show them
 	$(BIN)/fieldray demo
@@ -29,8 +29,8 @@ $(VENV)-tflite/.installed: pyproject.toml
 	$(VENV)-tflite/bin/python -m pip install --quiet --disable-pip-version-check -e '.[tflite]' 'pytest>=8' 'pytest-timeout>=2.3' 'hypothesis>=6.100'
 	touch $@
 
-faults: $(STAMP)              ## a thousand fault_events with the stick's test double; figures in build/faults.json
-	$(BIN)/python tests/faults/run_faults.py --events 1000 --films 1000 --seed 1 --window
+faults: $(STAMP)              ## a thousand fault events with the Edge TPU's test double; figures in build/faults.json
+	$(BIN)/python tests/faults/run_faults.py --events 1000 --images 1000 --seed 1 --window
 
 attack: $(STAMP)              ## all that was once tried against the program, a line a case; figures in build/attack.json
 	$(BIN)/python tests/attack/run_attack.py
@@ -51,6 +51,18 @@ fuzz: $(STAMP)                ## ten thousand damaged files, a line a kind; figu
 
 offline-proof: $(STAMP)       ## watch every socket the program asks for, and let it work without any network (Linux)
 	$(BIN)/python tools/prove_offline.py --out build/offline.json
+
+pictures: $(STAMP)            ## the screenshots of the user guide, in every language it is written in
+	$(BIN)/python tools/screenshots.py docs/guide --language en
+	$(BIN)/python tools/screenshots.py docs/guide --language uk
+
+docs: $(VENV)-docs/.installed ## the documents, into build/docs/site: no network is needed to read them
+	$(VENV)-docs/bin/python tools/build_docs.py
+
+$(VENV)-docs/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-docs
+	$(VENV)-docs/bin/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	touch $@
 
 check: $(STAMP)               ## lint, format, types, import contracts, dead code
 	$(BIN)/ruff check .
@@ -79,4 +91,4 @@ $(STAMP): pyproject.toml | $(VENV)/.made
 	touch $(APP) $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-tflite build dist .hypothesis .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-tflite $(VENV)-docs build dist .hypothesis .pytest_cache .mypy_cache .ruff_cache

@@ -133,9 +133,10 @@ def entries_of(package: str) -> list[str]:
 
 
 def data_files(root: Path, packs: Sequence[str]) -> list[tuple[str, str]]:
-    """(file, folder in the collection) of the assets and of the packs named; nothing else of `models` ships."""
+    """(file, folder in the collection) of assets, user guide and the packs named; nothing else of `models` ships."""
     # Of a translation the compiled catalogue is read, and the other is for translators.
     files = [path for path in sorted((root / "assets").rglob("*")) if path.is_file() and path.suffix != ".po"]
+    files += sorted((root / "docs" / "guide").iterdir())
     for pack in packs:
         files += [path for path in sorted((root / "models" / pack).rglob("*")) if path.is_file()]
     data = PurePosixPath("fieldray/_data")

@@ -25,6 +25,8 @@ _CALLED_BY_OTHERS: Final = (
     "columnCount",
     "minimumSizeHint",
     "handleError",
+    "handle_starttag",
+    "loadResource",
     "forward",
     "DECODER_DEPENDENCIES",
     "on_page_markdown",

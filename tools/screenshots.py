@@ -1,9 +1,11 @@
-"""Pictures of the window for the documentation: the real program, on images drawn by code, under any screen or none.
+"""Screenshots for the documents: the real program, on images drawn by code, under any screen or none.
 
-    python tools/screenshots.py OUT_FOLDER [--pack FOLDER] [--size 1366x768] [--language en] [--theme light]
+    python tools/screenshots.py docs/guide [--language en] [--theme light] [--size 1366x768] [--pack FOLDER]
 
-Without `--pack` a pack that ships with the program is used. Everything it makes besides the pictures, the trust in the
-key of `--pack` too, is in a folder of its own that is removed.
+The files are called LANGUAGE-NAME.png; `make pictures` makes those of the user guide in every language it is written
+in. They have 256 colours: the guide is part of the installed program. Without `--pack` a pack that ships with the
+program is used. Everything it makes besides, the trust in the key of `--pack` too, is in a folder of its own that is
+removed.
 """
 
 from __future__ import annotations
@@ -16,12 +18,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from PIL import Image
+
 _WAIT_S = 120.0
 
 
 def main() -> int:
     """Take the pictures; 0 if all were taken."""
-    parser = argparse.ArgumentParser(description="Pictures of the window, with images drawn by code.")
+    parser = argparse.ArgumentParser(description="Screenshots of the window, with images drawn by code.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--pack", type=Path)
     parser.add_argument("--size", default="1366x768")
@@ -70,8 +74,9 @@ def _take(options: argparse.Namespace, home: Path) -> int:
 
     def save(name: str) -> None:
         qt.processEvents()
-        stem = f"{options.language}-{options.theme}-{options.size}"
-        window.grab().save(str(options.folder / f"{stem}-{name}.png"))
+        path = options.folder / f"{options.language}-{name}.png"
+        window.grab().save(str(path))
+        _reduce(path)
 
     taken = until(lambda: bench.packs.model is not None)
     save("welcome")
@@ -79,7 +84,11 @@ def _take(options: argparse.Namespace, home: Path) -> int:
     taken = taken and until(lambda: bench.screening.state in ("finished", "failed"))
     window.work_list.choose_end(last=False)
     taken = taken and until(lambda: bench.image.picture is not None)
-    save("images")
+    save("result")
+    shown = bench.image.picture
+    window.work_list.choose_end(last=True)  # refused ones come last
+    taken = taken and until(lambda: bench.image.picture not in (None, shown))
+    save("refused")
     window.actions_by_name["packs"].trigger()
     save("packs")
     ended: list[bool] = []
@@ -87,6 +96,14 @@ def _take(options: argparse.Namespace, home: Path) -> int:
     bench.close()
     until(lambda: bool(ended))
     return 0 if taken else 1
+
+
+def _reduce(path: Path) -> None:
+    """Leave 256 colours."""
+    with Image.open(path) as taken:
+        colours = taken.convert("RGB")
+    few = colours.quantize(palette=colours.quantize(256), dither=Image.Dither.FLOYDSTEINBERG)
+    few.save(path, optimize=True)
 
 
 if __name__ == "__main__":

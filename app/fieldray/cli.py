@@ -64,7 +64,7 @@ def run(
     console = console or system_console()
     with _cancelled_by_signals() as signals:
         try:
-            return _perform((parser or _parser(open_window)).parse_args(arguments), console, signals)
+            return _perform((parser or command_parser(open_window)).parse_args(arguments), console, signals)
         except SystemExit as stop:  # help was printed, or a usage error
             return int(stop.code or 0)
         except KeyboardInterrupt:
@@ -111,7 +111,8 @@ def _check_outputs(options: argparse.Namespace) -> None:
             require_folder(Path(lines).parent, is_made=False)
 
 
-def _parser(open_window: OpenWindow | None) -> argparse.ArgumentParser:
+def command_parser(open_window: OpenWindow | None = None) -> argparse.ArgumentParser:
+    """All commands with their options, as `--help` and the documents show them."""
     parser = Parser(
         prog="fieldray",
         description="Screen chest X-rays offline. Research use only. Not for diagnostic use.",

@@ -28,7 +28,7 @@ _BEGIN: Final = (
 
 
 def _data_root() -> Path:
-    """The folder that holds `assets` and `models`: inside the package when installed, the checkout's root else."""
+    """The folder of `assets`, `models` and the user guide: in the package when installed, else the checkout's root."""
     installed = _PACKAGE / "_data"
     return installed if installed.is_dir() else _PACKAGE.parent.parent
 
@@ -49,6 +49,11 @@ def catalogues() -> dict[str, Path]:
             if _LANGUAGE_CODE.fullmatch(code := path.parent.parent.name):
                 found[code] = path
     return found
+
+
+def guide_folder() -> Path:
+    """The user guide: one Markdown file per language (`en.md`), and its pictures."""
+    return _data_root() / "docs" / "guide"
 
 
 def builtin_packs() -> Path:

@@ -147,14 +147,13 @@ class Header(QWidget):
 
     def _menu_button(self, actions: Mapping[str, QAction]) -> PlainButton:
         menu = QMenu(self)
-        for command in ("open_folder", "open_files", "", "packs", "export", "hide_patient", "", "settings", "keys"):
-            if command:
-                menu.addAction(actions[command])
-            else:
-                menu.addSeparator()
-            if command == "export":
-                menu.addMenu(self._export_menu())
-        menu.addAction(actions["about"])
+        menu.addActions([actions["open_folder"], actions["open_files"]])
+        menu.addSeparator()
+        menu.addActions([actions["packs"], actions["export"]])
+        menu.addMenu(self._export_menu())
+        menu.addAction(actions["hide_patient"])
+        menu.addSeparator()
+        menu.addActions([actions[command] for command in ("settings", "guide", "keys", "about")])
         button = push_button("", picture=icon("menu", self._theme))
         button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
         button.setAccessibleName(self._translator.text("Menu"))

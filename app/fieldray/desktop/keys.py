@@ -87,7 +87,8 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("disagree", ("Ctrl+2",), "program", lambda t: t.text("My verdict: disagree")),
     Key("unsure", ("Ctrl+3",), "program", lambda t: t.text("My verdict: not sure")),
     Key("cancel", ("Esc",), "program", lambda t: t.text("Cancel, or leave the search")),
-    Key("keys", ("?", "F1"), "program", lambda t: t.text("Keys and mouse")),
+    Key("guide", ("F1",), "program", lambda t: t.text("User guide")),
+    Key("keys", ("?",), "program", lambda t: t.text("This list of keys")),
 )
 # fmt: on
 

@@ -20,6 +20,7 @@ from PySide6.QtWidgets import (
 )
 
 from fieldray.desktop.about import AboutDialog
+from fieldray.desktop.guide_dialog import GuideDialog
 from fieldray.desktop.header import Header
 from fieldray.desktop.keys import KeySheet, make_actions
 from fieldray.desktop.notices import BannerArea
@@ -159,6 +160,7 @@ class MainWindow(QMainWindow):
             "disagree": lambda: self.result.verdict.choose("disagree"),
             "unsure": lambda: self.result.verdict.choose("unsure"),
             "cancel": self._cancel,
+            "guide": lambda: GuideDialog(self._translator, self).open(),
             "keys": lambda: KeySheet(self._translator, self).open(),
         }
 

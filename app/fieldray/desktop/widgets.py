@@ -9,12 +9,12 @@ several gives several.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from PySide6.QtCore import QSize, Qt
-from PySide6.QtGui import QAction, QIcon
+from PySide6.QtCore import QSize, Qt, QUrl
+from PySide6.QtGui import QAction, QIcon, QImage, QTextBlock, QTextDocument
 from PySide6.QtGui import Qt as Rich
 from PySide6.QtWidgets import (
     QComboBox,
@@ -24,6 +24,7 @@ from PySide6.QtWidgets import (
     QPushButton,
     QScrollArea,
     QStyledItemDelegate,
+    QTextBrowser,
     QVBoxLayout,
     QWidget,
 )
@@ -54,6 +55,51 @@ class PlainButton(QPushButton):
 
     def setText(self, *lines: str) -> None:
         super().setText(plain(*lines).replace("&", "&&"))
+
+
+class DocumentView(QTextBrowser):
+    """A Markdown document that is part of the program: no link is opened, and no file but the given images is read.
+
+    images    the files that the document may show, by the names it gives them
+    """
+
+    def __init__(self, markdown: str, images: Mapping[str, Path]) -> None:
+        super().__init__()
+        self._images = dict(images)
+        self.setOpenLinks(False)
+        self.setOpenExternalLinks(False)
+        dialect = QTextDocument.MarkdownFeature.MarkdownDialectGitHub
+        self.document().setMarkdown(markdown, dialect | QTextDocument.MarkdownFeature.MarkdownNoHTML)
+
+    def loadResource(self, kind: int, name: QUrl | str) -> object:
+        """An image of the document. Never nothing: Qt would then look for a file of that name by itself."""
+        path = self._images.get(name if isinstance(name, str) else name.toString())
+        if kind != QTextDocument.ResourceType.ImageResource.value:
+            return b" "
+        image = QImage(str(path)) if path else QImage()
+        if image.isNull():
+            image = QImage(1, 1, QImage.Format.Format_ARGB32)
+            image.fill(Qt.GlobalColor.transparent)
+            return image
+        width = max(320, self.viewport().width() - 60)
+        smooth = Qt.TransformationMode.SmoothTransformation
+        return image.scaledToWidth(width, smooth) if image.width() > width else image
+
+    def headings(self) -> list[tuple[str, int]]:
+        """(text, position) of each heading below the title."""
+        return [(block.text(), block.position()) for block in self._blocks() if block.blockFormat().headingLevel() > 1]
+
+    def show_position(self, position: int) -> None:
+        """Scroll until the block at this position is at the top."""
+        layout = self.document().documentLayout()
+        top = layout.blockBoundingRect(self.document().findBlock(position)).top()
+        self.verticalScrollBar().setValue(int(top))
+
+    def _blocks(self) -> Iterable[QTextBlock]:
+        block = self.document().begin()
+        while block.isValid():
+            yield block
+            block = block.next()
 
 
 def plain(*lines: str) -> str:

@@ -1,0 +1,116 @@
+"""The user guide inside the program: every language, true to the window, and deaf to whatever a document asks for."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from PySide6.QtCore import Qt, QUrl
+from PySide6.QtGui import QTextDocument
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QApplication
+from pytestqt.qtbot import QtBot
+
+import fieldray
+from conftest import Desk
+from fieldray.desktop.guide_dialog import GuideDialog, guide_text
+from fieldray.desktop.widgets import DocumentView
+from fieldray.paths import guide_folder
+from fieldray.settings import Settings
+from fieldray.translation import Translator
+from file_opens import FileOpens
+
+LANGUAGES = sorted(path.stem for path in guide_folder().glob("*.md"))
+LABEL = re.compile(r"(?<![*\w])\*([^*\n]+)\*(?!\*)")
+PICTURE = re.compile(r"!\[[^\]]+\]\(([^)]+)\)")
+TITLE = re.compile(r"^##+ ", re.MULTILINE)
+# Words that are stressed, not read off the window.
+STRESSED = {"model pack", "пакета моделі"}
+
+
+@pytest.fixture(params=LANGUAGES)
+def language(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def settings(language: str) -> Settings:
+    return Settings({"language": language, "theme": "light"})
+
+
+def texts_of_the_window() -> set[str]:
+    """Every text in the sources of the window and of what it takes its words from, in English."""
+    package = Path(fieldray.__file__).parent
+    sources = [*sorted((package / "desktop").glob("*.py")), package / "reasons.py", package / "settings.py"]
+    nodes = (node for path in sources for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    return {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+
+
+def shown_image(view: DocumentView, name: str) -> tuple[int, int]:
+    image = view.document().resource(QTextDocument.ResourceType.ImageResource.value, QUrl(name))
+    return image.width(), image.height()
+
+
+def test_f1_opens_the_guide_in_the_language_of_the_window(desk: Desk, language: str) -> None:
+    QTest.keyClick(desk.window, Qt.Key.Key_F1)
+    dialog = next(found for found in QApplication.topLevelWidgets() if isinstance(found, GuideDialog))
+    source = guide_text(guide_folder(), language)
+    assert dialog.page.document().toPlainText().startswith(source.partition("\n")[0].removeprefix("# "))
+    assert dialog.contents.count() == len(TITLE.findall(source))
+    dialog.grab()
+    before = dialog.page.verticalScrollBar().value()
+    dialog.contents.setCurrentRow(dialog.contents.count() - 2)
+    assert dialog.page.verticalScrollBar().value() > before
+    dialog.close()
+
+
+def test_every_picture_of_the_guide_is_shown(qtbot: QtBot, language: str) -> None:
+    dialog = GuideDialog(Translator(language))
+    qtbot.addWidget(dialog)
+    names = PICTURE.findall(guide_text(guide_folder(), language))
+    assert len(names) >= 4
+    assert all(shown_image(dialog.page, name) > (300, 100) for name in names)
+
+
+def test_what_the_guide_calls_a_label_is_one(language: str) -> None:
+    """What stands in *italics* can be read in the window, word for word."""
+    translator = Translator(language)
+    known = {translator.text(text) for text in texts_of_the_window()}
+    named = set(LABEL.findall(guide_text(guide_folder(), language))) - STRESSED
+    assert len(named) > 8
+    assert named <= known
+
+
+def test_a_language_without_a_guide_reads_the_english_one(tmp_path: Path) -> None:
+    (tmp_path / "en.md").write_text("# Guide\n", encoding="utf-8")
+    assert guide_text(tmp_path, "pl") == "# Guide\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="hears of opened files by inotify")
+def test_a_document_reads_no_file_and_opens_no_link(qtbot: QtBot, tmp_path: Path) -> None:
+    strange = tmp_path / "strange.png"
+    Image.new("L", (200, 200), 255).save(strange)
+    address = strange.as_uri()
+    lines = [f"![a]({strange})", f"![b]({address})", "![c](http://example.org/x.png)", "![d](../strange.png)"]
+    lines += [f'<img src="{strange}">', f"[link]({address})", f'<link rel="stylesheet" href="{address}">']
+    opens = FileOpens(strange)
+    try:
+        view = DocumentView("# Title\n\n" + "\n\n".join(lines), {})
+        qtbot.addWidget(view)
+        view.resize(600, 400)
+        view.show()
+        view.grab()
+        view.anchorClicked.emit(QUrl(address))
+        for kind in QTextDocument.ResourceType:
+            view.document().resource(kind.value, QUrl.fromLocalFile(str(strange)))
+        assert shown_image(view, str(strange)) == (1, 1)
+        assert not opens.any()
+        assert view.document().toPlainText().startswith("Title")
+        strange.read_bytes()
+        assert opens.any()  # it would have been heard
+    finally:
+        opens.close()

@@ -1,0 +1,129 @@
+"""README and documents stay true: their length, their links, the commands in them, and what they say of the house."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+import contents
+from benchmark_pages import read_front_matter
+from build_docs import COMMANDS, command_pages, faults_of, page_text
+from fieldray.cli import command_parser
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+BENCHMARKS = sorted((DOCS / "benchmarks").glob("[0-9]*.md"))
+BLOCK = re.compile(r"^```([a-z]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]\[]*\]\(([^)\s]+)\)")
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def lines_of_blocks(start: str) -> Iterator[tuple[str, list[str]]]:
+    """(page, words) of every line in a code block that begins with a command."""
+    for page in PAGES:
+        for kind, block in BLOCK.findall(page.read_text(encoding="utf-8")):
+            commands = [line.removeprefix(".venv/bin/") for line in block.splitlines() if not kind]
+            for command in commands:
+                if command.split()[:1] == [start]:
+                    yield name_of(page), shlex.split(command, comments=True)[1:]
+
+
+def anchors(path: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for link in LINK.findall(page.read_text(encoding="utf-8")):
+        if "://" in link:
+            continue
+        place, _, anchor = link.partition("#")
+        target = (page.parent / unquote(place)).resolve() if place else page
+        made = target.is_relative_to(DOCS / "api")  # made from the docstrings when the pages are built
+        assert made or target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def test_every_command_of_the_documents_exists() -> None:
+    asked = list(lines_of_blocks("fieldray"))
+    assert len(asked) > 6
+    for page, words in asked:
+        assert not words or command_parser().parse_args(words), page
+
+
+def test_every_target_of_make_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z][a-z-]*):", makefile, re.MULTILINE))
+    for page in PAGES:
+        named = set(re.findall(r"`make ([a-z-]+)`", page.read_text(encoding="utf-8")))
+        assert named <= targets, name_of(page)
+    assert {words[0] for _, words in lines_of_blocks("make")} <= targets
+
+
+def test_the_page_of_the_command_line_has_every_command() -> None:
+    text = page_text(DOCS / "command-line.md")
+    assert COMMANDS not in text
+    assert len(command_pages()) > 12
+    assert all(f"## `fieldray {name}`" in text for name in ("screen", "packs list", "doctor", "bench device", "adapt"))
+
+
+def test_the_architecture_names_every_layer() -> None:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        contract = tomllib.load(file)["tool"]["importlinter"]["contracts"][0]
+    rooms = {name.strip(" ()") for layer in contract["layers"] for name in re.split(r"[|:]", layer)}
+    text = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    assert {room for room in rooms if not re.search(rf"\b{room}\b", text)} == set()
+
+
+def test_the_citation_names_the_version() -> None:
+    assert f"\nversion: {contents.version()}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+
+
+def test_the_list_of_decisions_is_complete() -> None:
+    text = (DOCS / "decisions" / "README.md").read_text(encoding="utf-8")
+    pages = sorted((DOCS / "decisions").glob("[0-9]*.md"))
+    assert [path.name for path in pages] == re.findall(r"\]\((\d{4}-[^)]+)\)", text)
+    assert [int(path.name[:4]) for path in pages] == list(range(1, len(pages) + 1))
+    assert all(re.search(r"^\*20\d\d-\d\d-\d\d\*$", path.read_text(encoding="utf-8"), re.MULTILINE) for path in pages)
+
+
+@pytest.mark.parametrize("page", BENCHMARKS, ids=name_of)
+def test_a_benchmark_page_is_built_with_what_was_measured(page: Path) -> None:
+    found = read_front_matter(page.read_text(encoding="utf-8"), name=page.name)
+    text = page_text(page)
+    assert text.startswith("# ")
+    assert f"`{found.commit}`" in text
+    assert f"[{found.title}]({page.name})" in page_text(DOCS / "benchmarks" / "README.md")
+
+
+def test_the_check_of_built_pages_sees_what_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text('<a href="b.html#there">b</a><a href="c.html">c</a><script src="//x.org/y.js">')
+    (tmp_path / "b.html").write_text('<h1 id="here">b</h1><img src="gone.png"><a href="https://example.org">ok</a>')
+    (tmp_path / "s.css").write_text("@import url(https://fonts.example.org/f.css);")
+    assert sorted(faults_of(tmp_path)) == [
+        "a.html: b.html#there names no place in that page",
+        "a.html: c.html leads nowhere",
+        "a.html: fetches //x.org/y.js",
+        "b.html: gone.png is not there",
+        "s.css: fetches https://fonts.example.org/f.css",
+    ]
+
+
+def test_the_guide_goes_into_the_installed_program() -> None:
+    taken = {Path(file).name: folder for file, folder in contents.data_files(ROOT, [])}
+    assert taken["en.md"] == taken["uk.md"] == taken["en-result.png"] == "fieldray/_data/docs/guide"

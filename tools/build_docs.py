@@ -1,0 +1,215 @@
+"""Build the documents into one folder of pages that needs no network: `make docs`.
+
+    python tools/build_docs.py [--out build/docs]
+
+Pages are copied from `docs/` beside those that are made here: the command line from the parser, an API page per room
+from its docstrings, the lists of decisions and benchmarks. Zensical builds them in strict mode; then every link and
+anchor of the result is followed, and anything that a browser would fetch from elsewhere is an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from benchmark_pages import pages, read_front_matter, state, with_note
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+PACKAGE: Final = ROOT / "app" / "fieldray"
+COMMANDS: Final = "<!-- @COMMANDS -->"
+_LINK: Final = re.compile(r"(?<!!)\[([^\]\[]+)\]\(([^)\s]+)\)")
+_FETCHING: Final = frozenset({"script", "img", "iframe", "source", "audio", "video", "embed", "object"})
+
+
+def main() -> int:
+    """Build and check; 0 if nothing is wrong."""
+    parser = argparse.ArgumentParser(description="Build the documents.")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "docs")
+    folder = parser.parse_args().out.resolve()
+    shutil.rmtree(folder, ignore_errors=True)
+    stage(folder)
+    config = folder / "mkdocs.yml"
+    built = subprocess.run([sys.executable, "-m", "zensical", "build", "--strict", "-f", str(config)], check=False)
+    if built.returncode:
+        return built.returncode
+    faults = sorted(faults_of(folder / "site"))
+    lines = faults or [f"{folder / 'site' / 'index.html'}: every link leads somewhere"]
+    sys.stdout.write("\n".join(lines) + "\n")
+    return 1 if faults else 0
+
+
+# ---- the pages
+
+
+def stage(folder: Path) -> None:
+    """Lay the pages and their configuration out below `folder`. Raises ValueError for a link that leads nowhere."""
+    source = folder / "source"
+    for path in sorted((ROOT / "docs").rglob("*")):
+        target = source / path.relative_to(ROOT / "docs")
+        if path.is_dir():
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix == ".md":
+            target.write_text(page_text(path), encoding="utf-8")
+        else:
+            shutil.copyfile(path, target)
+    rooms = write_api(source / "api")
+    lists = {"decisions": dated(source / "decisions"), "benchmarks": dated(source / "benchmarks"), "api": rooms}
+    config = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").replace("[../../app]", f"[{ROOT / 'app'}]")
+    for name, listed in lists.items():
+        config = _filled(config, f'"@{name}"', [f"{name}/{page}" for page in listed])
+    (folder / "mkdocs.yml").write_text(config, encoding="utf-8")
+
+
+def page_text(path: Path) -> str:
+    """A page of `docs/` as it is built: with what is made by code, and links out of `docs/` as plain text."""
+    text = path.read_text(encoding="utf-8")
+    if COMMANDS in text:
+        text = text.replace(COMMANDS, "\n\n".join(command_pages()))
+    if path.parent.name == "benchmarks":
+        text = text + benchmark_list(path.parent) if path.name == "README.md" else benchmark_page(text, path.name)
+
+    def local(match: re.Match[str]) -> str:
+        label, link = match.groups()
+        if urlsplit(link).scheme or link.startswith("#"):
+            return match.group()
+        target = (path.parent / unquote(link.partition("#")[0])).resolve()
+        is_made = target.is_relative_to(ROOT / "docs" / "api")
+        if not (is_made or target.exists()):
+            raise ValueError(f"{path.relative_to(ROOT)}: {link} leads nowhere")
+        return match.group() if target.is_relative_to(ROOT / "docs") else label
+
+    return _LINK.sub(local, text)
+
+
+def dated(folder: Path) -> list[str]:
+    """The pages of a folder: the README first, then the newest."""
+    return ["README.md", *sorted((path.name for path in folder.glob("[0-9]*.md")), reverse=True)]
+
+
+def _filled(config: str, mark: str, listed: list[str]) -> str:
+    line = next(line for line in config.splitlines() if mark in line)
+    indent = " " * (len(line) - len(line.lstrip()) + 4)
+    return config.replace(f" {mark}", "".join(f"\n{indent}- {page}" for page in listed))
+
+
+# ---- the command line
+
+
+def command_pages() -> list[str]:
+    """What `--help` says of the program and of each command, as Markdown."""
+    sys.path.insert(0, str(ROOT / "app"))
+    from fieldray.cli import command_parser
+
+    return [f"## `{prog}`\n\n```text\n{text.strip()}\n```" for prog, text in helps(command_parser())]
+
+
+def helps(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
+    """(name, help) of a parser and of all below it."""
+    yield parser.prog, parser.format_help()
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                yield from helps(below)
+
+
+# ---- the API
+
+
+def write_api(folder: Path) -> list[str]:
+    """One page per room of the package, which mkdocstrings fills; the names of the pages."""
+    folder.mkdir(parents=True)
+    rooms = {path.name: sorted(path.rglob("*.py")) for path in sorted(PACKAGE.iterdir()) if path.is_dir()}
+    rooms = {name: found for name, found in rooms.items() if found}
+    rooms["program"] = sorted(PACKAGE.glob("*.py"))
+    for name, modules in rooms.items():
+        dotted = [".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in modules]
+        entries = [f"::: {module}" for module in dotted if not module.endswith("__")]
+        (folder / f"{name}.md").write_text("\n\n".join([f"# {name}", *entries]) + "\n", encoding="utf-8")
+    listed = "\n".join(f"- [{name}]({name}.md): {len(modules)} modules" for name, modules in rooms.items())
+    text = f"# API\n\nMade from the docstrings of the package, one page per room.\n\n{listed}\n"
+    (folder / "README.md").write_text(text, encoding="utf-8")
+    return ["README.md", *(f"{name}.md" for name in rooms)]
+
+
+# ---- the benchmarks
+
+
+def benchmark_page(text: str, name: str) -> str:
+    """The page with what was measured in words, and a note if it is stale."""
+    found = read_front_matter(text, name=name)
+    return with_note(text.partition("\n---\n")[2], found, state(found))
+
+
+def benchmark_list(folder: Path) -> str:
+    """The pages there are, newest first."""
+    rows = []
+    for path in pages(folder):
+        found = read_front_matter(path.read_text(encoding="utf-8"), name=path.name)
+        now = "stale" if state(found).sentence else "current"
+        rows.append(f"| {found.date} | [{found.title}]({path.name}) | `{found.commit}` | {now} |")
+    return "\n## Pages\n\n| Date | What | Commit | State |\n|---|---|---|---|\n" + "\n".join(rows) + "\n"
+
+
+# ---- the check
+
+
+class _Page(HTMLParser):
+    """The anchors of a page, its links, and what a browser fetches for it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.anchors: set[str] = set()
+        self.links: list[str] = []
+        self.fetched: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = {name: value for name, value in attrs if value}
+        self.anchors.update(found[name] for name in ("id", "name") if name in found)
+        if tag == "a" and "href" in found:
+            self.links.append(found["href"])
+        elif tag == "link" and "canonical" not in found.get("rel", ""):
+            self.fetched.append(found.get("href", ""))
+        elif tag in _FETCHING and ("src" in found or "data" in found):
+            self.fetched.append(found.get("src") or found["data"])
+
+
+def faults_of(site: Path) -> Iterator[str]:
+    """What is wrong with the pages below `site`: links that lead nowhere, and what would be fetched from elsewhere."""
+    built = {path: _Page(path.read_text(encoding="utf-8")) for path in site.rglob("*.html") if path.name != "404.html"}
+    for path, page in built.items():
+        where = path.relative_to(site)
+        for link in page.fetched:
+            if urlsplit(link).scheme not in ("", "data") or link.startswith("//"):
+                yield f"{where}: fetches {link}"
+            elif not urlsplit(link).scheme and not _target(path, link).exists():
+                yield f"{where}: {link} is not there"
+        for link in page.links:
+            parts = urlsplit(link)
+            if parts.scheme or link.startswith("//"):
+                continue
+            target = _target(path, parts.path) if parts.path else path
+            if not target.exists():
+                yield f"{where}: {link} leads nowhere"
+            elif parts.fragment and target in built and unquote(parts.fragment) not in built[target].anchors:
+                yield f"{where}: {link} names no place in that page"
+    for path in site.rglob("*.css"):
+        for found in re.findall(r"(?:url\(|@import\s+)[\"']?((?:https?:)?//[^\"')\s]+)", path.read_text("utf-8")):
+            yield f"{path.relative_to(site)}: fetches {found}"
+
+
+def _target(page: Path, link: str) -> Path:
+    return (page.parent / unquote(urlsplit(link).path)).resolve()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

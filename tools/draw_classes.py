@@ -1,0 +1,37 @@
+"""Draw a folder of two classes, to try the making of a pack on: python tools/draw_classes.py images [--patients 60].
+
+The drawings look like chest X-rays and are of nobody; those in `opacity` have opacities in a lung. Each patient has
+two images. What a pack learns from them says nothing about real images.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from fieldray.imaging.synthetic import chest_phantom
+
+_SIDE = 256
+_TWELVE_BITS = 4095
+
+
+def main() -> None:
+    """Draw them."""
+    parser = argparse.ArgumentParser(description="Draw a folder of two classes.")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--patients", type=int, default=60)
+    options = parser.parse_args()
+    for patient in range(options.patients):
+        name = "opacity" if patient % 2 else "normal"
+        (options.folder / name).mkdir(parents=True, exist_ok=True)
+        for number in range(2):
+            pixels = chest_phantom(_SIDE, _SIDE, patient * 10 + number, abnormal=name == "opacity")
+            grey = (pixels.astype(np.float32) * (255 / _TWELVE_BITS)).astype(np.uint8)
+            Image.fromarray(grey).save(options.folder / name / f"p{patient:03d}-{number + 1}.png")
+
+
+if __name__ == "__main__":
+    main()
