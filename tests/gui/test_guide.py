@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from desk import Desk
 from PIL import Image
 from PySide6.QtCore import Qt, QUrl
 from PySide6.QtGui import QTextDocument
@@ -16,7 +17,6 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 import fieldray
-from conftest import Desk
 from fieldray.desktop.guide_dialog import GuideDialog, guide_text
 from fieldray.desktop.widgets import DocumentView
 from fieldray.paths import guide_folder

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from babel.messages.catalog import Catalog
 from babel.messages.mofile import read_mo
+from desk import Desk
 from PySide6.QtCore import QLocale
 from PySide6.QtWidgets import QApplication, QComboBox
 
 import translations
-from conftest import Desk
 from fieldray.desktop.application import chosen_language
 from fieldray.desktop.formatting import date, number
 from fieldray.desktop.settings_dialog import SettingsDialog
