@@ -11,8 +11,9 @@ from typing import Any, Final
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, NullFormatter, ScalarFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, ScalarFormatter
 from numpy.typing import NDArray
 
 from fieldray.adaptation.metrics import Scores, Truth
@@ -54,8 +55,7 @@ def score_plots(scores: Scores, truth: Truth, *, points: Mapping[str, Mapping[st
         for point in points.values():
             spread.axvline(point["threshold"], color=_GREY, linewidth=1)
         spread.set(xlabel="score", ylabel="images (logarithmic)", yscale="log", xlim=(0, 1), ylim=(0.8, None))
-        spread.yaxis.set_major_formatter(ScalarFormatter())
-        spread.yaxis.set_minor_formatter(NullFormatter())
+        _label_plainly(spread.yaxis)
         spread.legend(frameon=False)
         return _svg(figure)
 
@@ -120,6 +120,10 @@ def pruning_plots(curves: Sequence[Curve], *, quality: str, points: Mapping[str,
         left.set(xlabel="iteration (dotted: before retraining)", ylabel=quality)
         middle.set(xlabel="iteration", ylabel="times faster", yscale="log")
         right.set(xlabel="times faster", ylabel=quality, xscale="log", ylim=(max(worst - 0.005, 0), 1.0))
+        left.xaxis.set_major_locator(MaxNLocator(integer=True))
+        middle.xaxis.set_major_locator(MaxNLocator(integer=True))
+        _label_plainly(middle.yaxis)
+        _label_plainly(right.xaxis)
         left.legend(frameon=False, fontsize=7)
         if points:
             right.legend(frameon=False, fontsize=7)
@@ -146,6 +150,13 @@ def _draw_calibration(axes: Axes, scores: Scores, truth: Truth) -> None:
     axes.set(
         xlabel="mean score", ylabel="share with the finding", aspect="equal", xlim=(-0.03, 1.03), ylim=(-0.03, 1.03)
     )
+
+
+def _label_plainly(axis: Axis) -> None:
+    """Label a logarithmic axis with 1, 2, 5, 10 and so on, and not with powers."""
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(ScalarFormatter())
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _figure_of(count: int) -> tuple[Figure, list[Axes]]:

@@ -225,7 +225,7 @@ def _examples(run: Run) -> list[Part]:
     truths = samples.targets[chosen, run.recipe.labels.index(label)]
     known = {0.0: "without", 1.0: "with"}
     titles = [
-        f"score {score:.2f}, {known.get(float(truth), 'not known')}"
+        f"raw score {score:.2f}, {known.get(float(truth), 'not known')}"
         for score, truth in zip(found.scores[:, 0], truths, strict=True)
     ]
     svg = class_map_plots(samples.images[chosen, :, :, 0], found.class_maps[:, 0], titles=titles)

@@ -46,5 +46,7 @@ def shortcut_scores(
     """Scores (n,) of `evaluated` pixels by a logistic regression on the training pixels, at most 4000 drawn ones."""
     chosen = np.random.default_rng(seed).permutation(len(training))[:_MOST_IMAGES]
     mean, spread = training[chosen].mean(0), training[chosen].std(0) + 1e-6
+    if len(np.unique(truth[chosen])) < 2:
+        return np.full(len(evaluated), 0.5)  # of one class alone nothing can be learned
     weights = fit_logistic((training[chosen] - mean) / spread, truth[chosen], ridge=_RIDGE)
     return sigmoid(((evaluated - mean) / spread) @ weights[:-1] + weights[-1])

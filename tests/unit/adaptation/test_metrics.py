@@ -9,6 +9,7 @@ import pytest
 from sklearn.metrics import confusion_matrix, roc_auc_score, roc_curve
 
 from fieldray.adaptation import metrics
+from fieldray.adaptation.shortcuts import shortcut_scores
 from fieldray.domain.finding import calibrate
 from fieldray.domain.model import Calibration
 
@@ -93,3 +94,8 @@ def test_a_perfect_separation_stays_finite() -> None:
     truth = np.arange(40) >= 20
     found = metrics.fit_calibration(np.where(truth, 0.99, 0.01), truth)
     assert math.isfinite(found.slope) and found.slope > 0
+
+
+def test_a_shortcut_learns_nothing_from_one_class() -> None:
+    pixels = np.random.default_rng(0).normal(size=(6, 4))
+    assert shortcut_scores(pixels, np.ones(6, bool), pixels[:2]).tolist() == [0.5, 0.5]
