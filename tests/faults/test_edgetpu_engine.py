@@ -116,7 +116,7 @@ def test_an_edgetpu_that_cannot_be_used_has_a_reason_and_the_cpu_goes_on(
             replace(tiny_model(), files={**tiny_model().files, "edgetpu": tiny_model().files["litert"]}),
             "coral_not_compiled",
         ),
-        (replace(tiny_model(), files={"litert": b"", "edgetpu": b"a text that is no model"}), "bad_model"),
+        (replace(tiny_model(), files={**tiny_model().files, "edgetpu": b"a text that is no model"}), "bad_model"),
         (edgetpu_model(oldest_runtime=15), "coral_runtime_old"),
     ],
 )
