@@ -30,6 +30,12 @@ _CALLED_BY_OTHERS: Final = (
     "forward",
     "DECODER_DEPENDENCIES",
     "on_page_markdown",
+    # Found by name or by the folder they lie in: entries of the tables of exporters, codecs and backends.
+    "EXPORTER",
+    "CODEC",
+    "system_kind",
+    "OpenDelegate",
+    "__call__",
 )
 
 
