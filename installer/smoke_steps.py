@@ -207,7 +207,7 @@ def plug_in_a_drive(trial: Trial) -> None:
             listed = trial.root.run("fieldray", "packs", "list", user=user)
             packs = ("pneumonia-paediatric", "adult-normal-abnormal")
             rows = tuple(rf"{pack}-\S+ +{place}" for pack in packs for place in ("builtin .*", "drive .*МОДЕЛІ.*"))
-            expect(listed, output=(*rows, r" +The pack is signed by a key that is not trusted yet: .*"))
+            expect(listed, output=(*rows, r" +The pack is signed with a key that is not trusted yet: .*"))
         until(lambda: trial.picture("7-drive-gone").count(_BANNER) == 0, "the end of the question")
     _require_no_log(trial, user)
 

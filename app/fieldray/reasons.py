@@ -108,11 +108,11 @@ PACKS: Final[Mapping[str, Template]] = {
     "pack_bad_name": "The pack contains a file name that is not allowed: {name}.",
     "pack_too_large": "The pack's file {name} is too large: {size_mb} MB. At most {limit_mb} MB are allowed.",
     "pack_newer_format": "The pack needs a newer version of the program (format {version}).",
-    "pack_older_format": "The pack is in an older format ({version}) that this program does not read. Ask its maker for "
-                         "a new version.",
-    "pack_not_classifier": "This pack does not screen images by itself: it is used by other packs (kind: {kind}).",
+    "pack_older_format": "The pack is in an older format ({version}), which this program does not read. Ask its maker for a "
+                         "new version.",
+    "pack_not_classifier": "This pack does not screen images itself; other packs use it (kind: {kind}).",
     "pack_companion_missing": "This pack needs another pack that is not here: {companion}.",
-    "pack_companion_older": "This pack needs a newer version of another pack: {companion}. Here is version {seen}.",
+    "pack_companion_older": "This pack needs a newer version of another pack: {companion}. Version {seen} is here.",
     "pack_companion_unusable": "This pack needs another pack that cannot be used: {companion}. {detail}",
     "pack_legacy": "Unsigned legacy model: nobody vouches for it. It is used only if you confirm it. It gives scores "
                    "only; nothing is assessed.",
@@ -253,9 +253,11 @@ HOST: Final[Mapping[str, Template]] = {
 ADAPTATION: Final[Mapping[str, Template]] = {
     "recipe_unreadable": "The recipe {path} cannot be read: {detail}.",
     "recipe_key": "The recipe's {key} {detail}.",
-    "recipe_problems": "The recipe {path} cannot be used. Problems: {count}. The first: {problem}.",
-    "recipe_kind": "There is no kind of recipe called {kind}. There are: {known}.",
-    "recipe_exists": "{path} is already there; nothing was written.",
+    "recipe_problems": Plural("The recipe {path} cannot be used. It has {count} problem: {problem}.",
+                              "The recipe {path} cannot be used. It has {count} problems. The first: {problem}.",
+                              by="count"),
+    "recipe_kind": "There is no recipe of the kind {kind}. The kinds are: {known}.",
+    "recipe_exists": "{path} already exists. Nothing was written.",
     "not_a_tflite": "This is not a TensorFlow Lite file, or it is damaged ({detail}).",
     "no_compiler": "edgetpu_compiler is not installed, so nothing was compiled for the Edge TPU. It runs on 64-bit "
                    "Intel or AMD Linux; see coral.ai/docs/edgetpu/compiler. The pack works on the CPU without it.",

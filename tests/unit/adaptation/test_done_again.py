@@ -199,7 +199,7 @@ def test_a_split_changed_by_hand_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageProblem, match=r"split\.csv does not match the images"):
         dataset_of(run)
     split.unlink()
-    with pytest.raises(UsageProblem, match="The step data has to be run first"):
+    with pytest.raises(UsageProblem, match="Run the step data first"):
         dataset_of(run)
 
 

@@ -36,7 +36,7 @@ def test_from_images_to_a_pack(tmp_path: Path) -> None:
     recipe = project(tmp_path, "pneumonia-paediatric-quick")
     run = tmp_path / "project" / "runs" / "pneumonia-paediatric-quick"
 
-    with pytest.raises(UsageProblem, match="The step data has to be run first"):
+    with pytest.raises(UsageProblem, match="Run the step data first"):
         _only(recipe, "quantise")
     said = _adapt("profile", recipe)
     assert said[0] == "profile ..." and ", 64 " in said[1]

@@ -81,10 +81,10 @@ def test_new_writes_a_recipe_and_its_credits_and_replaces_nothing(tmp_path: Path
     assert [path.name for path in written] == ["mine.toml", "mine.credits.md"]
     (tmp_path / "mine.credits.md").write_text("Drawn by code.\n")
     assert read_recipe(tmp_path / "mine.toml").credits_text == "Drawn by code."
-    with pytest.raises(UsageProblem, match="already there"):
+    with pytest.raises(UsageProblem, match="already exists"):
         new("classifier", tmp_path / "mine.toml")
     assert new("pruning-study", tmp_path / "study.toml") == [tmp_path / "study.toml"]
-    with pytest.raises(UsageProblem, match=r"no kind of recipe called segmenter\. There are: classifier"):
+    with pytest.raises(UsageProblem, match=r"no recipe of the kind segmenter\. The kinds are: classifier"):
         new("segmenter", tmp_path / "other.toml")
 
 
@@ -138,7 +138,7 @@ def test_problems_of_the_data_are_named_before_anything_is_trained(tmp_path: Pat
     assert "It has: path, lable, patient, split" in found[1]
     assert "line 14: data[2] cannot be used" in found[2] and "there is no such folder" in found[2]
     assert len(found) == 3
-    with pytest.raises(UsageProblem, match="Problems: 3"):
+    with pytest.raises(UsageProblem, match="3 problems"):
         adapt("run", path, say=lambda _: None, progress=lambda *_: None)
     assert not (tmp_path / "run" / "data").exists()
 

@@ -117,7 +117,7 @@ size = [
         "line 8: inner.rate must be above 0 and at most 2, not 7.0",
         "line 14: several[2].size must be a whole number, not [1]",
     )
-    assert "Problems: 5" in found.value.reason.text
+    assert "5 problems" in found.value.reason.text
 
 
 def test_a_file_that_is_no_toml_is_named(tmp_path: Path) -> None:

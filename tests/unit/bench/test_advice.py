@@ -160,7 +160,7 @@ def test_without_an_edgetpu_nobody_is_told_to_install_its_runtime() -> None:
     problem = reason("coral_no_library", name="libedgetpu.so.1")
     none = CoralStatus(usb=(), answer=None, reason=reason("edgetpu_not_here"), library_problem=problem)
     text = "\n".join(lines(host_report(facts(edgetpu=none), findings(facts(edgetpu=none)), kind="doctor")))
-    assert "Nothing has to be done" in text and "Edge TPU: none, no usable runtime" in text
+    assert "Nothing needs to be done" in text and "Edge TPU: none, no usable runtime" in text
     assert "nstall" not in text
 
 
@@ -168,6 +168,6 @@ def test_with_an_edgetpu_and_no_runtime_it_is_a_thing_to_change() -> None:
     problem = reason("coral_no_library", name="libedgetpu.so.1")
     there = CoralStatus(usb=(EDGETPU,), answer=None, reason=problem, library_problem=problem)
     assert told("change", edgetpu=there) == ["coral_no_library"]
-    assert "Nothing has to be done" not in "\n".join(
+    assert "Nothing needs to be done" not in "\n".join(
         lines(host_report(facts(edgetpu=there), findings(facts(edgetpu=there)), kind="doctor"))
     )
