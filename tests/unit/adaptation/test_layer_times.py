@@ -133,4 +133,5 @@ def test_a_recipe_may_cut_by_time() -> None:
         "cut_kind": "time",
         "stop": {"iterations": 2},
     }
-    assert parse(PruneRecipe, table, where="prune").plan(0).cut_kind == "time"
+    found = parse(PruneRecipe, table)
+    assert isinstance(found, PruneRecipe) and found.plan(0).cut_kind == "time"

@@ -83,11 +83,11 @@ def test_auxiliary_labels_may_ask_who_the_image_is_of() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({}, "positive classes"),
+        ({"column": "sex"}, "positive is needed"),
         ({"column": "age"}, "above_years"),
         ({"positive": ("x",), "above_years": 50.0}, "above_years"),
-        ({"positive": ("x",), "weight": 0.0}, "weight is above 0"),
-        ({"column": "sex", "positive": ("F",), "auxiliary": False}, "only auxiliary"),
+        ({"positive": ("x",), "weight": 0.0}, "weight must be above 0"),
+        ({"column": "sex", "positive": ("F",), "auxiliary": False}, "auxiliary labels only"),
     ],
 )
 def test_a_label_that_makes_no_sense_is_refused(changes: dict[str, object], words: str) -> None:

@@ -98,7 +98,7 @@ class StudyRecipe:
 
     def __post_init__(self) -> None:
         names = [run.name for run in self.runs]
-        rules = [(bool(names), "runs", "must be one or more")]
+        rules = []
         for index, run in enumerate(self.runs):
             above = {"", *names[:index]}
             holds = run.name not in above and run.continues in above and run.teacher in above

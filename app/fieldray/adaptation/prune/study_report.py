@@ -29,10 +29,9 @@ def write_report(path: Path, results: Mapping[str, Any]) -> None:
     original = results["original"]
     curves = [_curve(name, found["iterations"], original) for name, found in runs.items()]
     others = {name: (row["speed_up"]["int8"], row["test_accuracy"]) for name, row in results["baselines"].items()}
-    plots = [Figure(svg=pruning_plots(curves, quality="test accuracy", points=others), caption=_CURVES)]
     sections = [
         Section(title="Original", parts=[_table([_cells("original", original)]), _milliseconds(original)]),
-        Section(title="Accuracy and speed", parts=plots if curves else []),
+        Section(title="Accuracy and speed", parts=_plots(curves, others)),
         *[Section(title=f"Run {name}", parts=_run(found)) for name, found in runs.items()],
         Section(title="One-shot pruning", parts=_baselines(results["baselines"])),
         Section(
@@ -41,6 +40,12 @@ def write_report(path: Path, results: Mapping[str, Any]) -> None:
         ),
     ]
     publish(path, page(Report(title=f"Pruning study {results['study']}", lead=_NOTE, sections=sections)))
+
+
+def _plots(curves: Sequence[Curve], others: Mapping[str, tuple[float, float]]) -> list[Part]:
+    if not curves:
+        return []
+    return [Figure(svg=pruning_plots(curves, quality="test accuracy", points=others), caption=_CURVES)]
 
 
 def _run(found: Mapping[str, Any]) -> list[Part]:
