@@ -83,7 +83,7 @@ def _distributions(frozen: Path, native: Iterable[str]) -> Iterator[Part]:
 
 def modules(frozen: Path) -> set[str]:
     """The Python modules packed into the programs."""
-    from PyInstaller.archive.decoders import CArchiveReader  # in the build environment only
+    from PyInstaller.archive.readers import CArchiveReader  # in the build environment only
 
     found: set[str] = set()
     for program in frozen.iterdir():
