@@ -37,7 +37,9 @@ def main() -> int:
     shutil.rmtree(folder, ignore_errors=True)
     stage(folder)
     config = folder / "mkdocs.yml"
-    built = subprocess.run([sys.executable, "-m", "zensical", "build", "--strict", "-f", str(config)], check=False)
+    built = subprocess.run(
+        [sys.executable, "-P", "-m", "zensical", "build", "--strict", "-f", str(config)], check=False
+    )
     if built.returncode:
         return built.returncode
     faults = sorted(faults_of(folder / "site"))

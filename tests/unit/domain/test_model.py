@@ -8,7 +8,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fieldray.domain.model import Calibration, GoldenVectors, InputSpec, Label, Manifest, OodGate, OutputRoles
+from fieldray.domain.model import (
+    Calibration,
+    GoldenVectors,
+    HeaderRules,
+    InputSpec,
+    Label,
+    Manifest,
+    OodGate,
+    OutputRoles,
+)
 from outcomes import operating_point
 from tiny_models import tiny_model
 
@@ -52,8 +61,8 @@ def test_what_cannot_be_is_refused(make: Callable[[], object], words: str) -> No
     [
         (lambda manifest: {"labels": ()}, "at least one label"),
         (lambda manifest: {"labels": manifest.labels * 2}, "must differ"),
-        (lambda manifest: {"accepted_ages_years": (5, 1)}, "ages"),
-        (lambda manifest: {"accepted_ages_years": (-1, 1)}, "ages"),
+        (lambda manifest: {"accepted": HeaderRules(ages_years=(5, 1))}, "ages"),
+        (lambda manifest: {"accepted": HeaderRules(ages_years=(-1, 1))}, "ages"),
         (lambda manifest: {"operating_points": (operating_point(label="other"),)}, "unknown label other"),
     ],
 )
