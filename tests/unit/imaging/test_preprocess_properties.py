@@ -81,7 +81,7 @@ def test_a_mirrored_image_gives_the_mirrored_tensor(image: Image, spec: InputSpe
         if abs(2 * there.pixel_map.column_offset + spec_columns - image.pixels.shape[1]) > 1e-6 * spec_columns:
             return
     difference = there.values.astype(int) - mirrored.values[:, :, ::-1]
-    assert abs(difference).max() <= 4  # the window without one in the file comes of blocks, which mirroring cuts elsewhere
+    assert abs(difference).max() <= 4  # a window that is not in the file comes of blocks
 
 
 @given(images(), specs())
