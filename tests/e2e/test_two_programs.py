@@ -87,7 +87,7 @@ def test_what_was_renamed_and_deleted_between_two_starts_is_told_and_not_listed(
     done[1].unlink()
     finished = fieldray(*arguments, "--out", tmp_path / "out")
     assert finished.returncode == 0, finished.stderr
-    assert "not there any more: 2" in finished.stdout
+    assert "2 images of this run are no longer there" in finished.stdout
     assert f"{COUNT - 1} images" in finished.stdout
     assert runs(home) == {1: ("finished", COUNT - 1)}
     listed = (tmp_path / "out" / "fieldray-run-1.csv").read_text(encoding="utf-8-sig").splitlines()[1:]

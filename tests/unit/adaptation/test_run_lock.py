@@ -33,7 +33,7 @@ def _hold(folder: Path) -> subprocess.Popen[str]:
 def test_a_second_run_is_told_who_holds_the_folder_until_that_one_dies(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with _hold(folder) as holder:
-        with pytest.raises(UsageProblem, match=rf"at work in .*run: process {holder.pid} of "), locked(folder):
+        with pytest.raises(UsageProblem, match=rf"using .*run: process {holder.pid} of "), locked(folder):
             pass
         holder.kill()
         holder.wait(timeout=20)
