@@ -82,7 +82,12 @@ class NetworkChoice:
     kind: Annotated[Literal["resnet50", "mobilenet"], Key(doc="The architecture.")] = "resnet50"
     width: Annotated[float, Key(doc="Share of every hidden channel count.", above=0, high=2)] = 1.0
     blocks: Annotated[
-        tuple[int, ...], Key(doc="Blocks of each stage of a ResNet50; [3, 4, 6, 3] by default.", low=1)
+        tuple[int, ...],
+        Key(
+            doc="Blocks of each stage of a ResNet50; [3, 4, 6, 3] by default. [3, 4, 6] ends a stage earlier, with "
+            "class maps of twice the side.",
+            low=1,
+        ),
     ] = ()
     channels: Annotated[Mapping[str, int], Key(doc="Channel counts that differ from that, by the layers' names.")] = (
         field(default_factory=dict)
@@ -98,13 +103,25 @@ class NetworkChoice:
     weights_offsets: Annotated[
         tuple[float, float, float], Key(doc="The offset of each channel, for values in 0..1.")
     ] = (0.0, 0.0, 0.0)
-    train: Annotated[
-        Literal["all", "head"], Key(doc="all layers, or only the head; the others then stay as they are.")
-    ] = "all"
+    last_stride: Annotated[
+        int, Key(doc="Stride of a ResNet50's last stage; 1 makes class maps of twice the side.", low=1, high=2)
+    ] = 2
+    frozen: Annotated[
+        tuple[str, ...],
+        Key(
+            doc="Layers whose names begin with one of these stay as they are: [\"conv1\", \"conv2\"] the first two "
+            "stages of a ResNet50, [\"conv\"] all but the head."
+        ),
+    ] = ()
 
     def __post_init__(self) -> None:
         require_ranges(self)
-        require((self.weights != "imagenet" or self.width == 1, "weights", "imagenet needs width 1"))
+        is_resnet = self.kind == "resnet50"
+        require(
+            (self.weights != "imagenet" or self.width == 1, "weights", "imagenet needs width 1"),
+            (is_resnet or not self.blocks, "blocks", "is for a resnet50"),
+            (is_resnet or self.last_stride == 2, "last_stride", "is for a resnet50"),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

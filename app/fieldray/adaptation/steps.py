@@ -76,7 +76,6 @@ def train_as_told(
     """Train the recipe's network as the recipe says; see `train.train`."""
     recipe = run.recipe
     specification = specification_of(recipe)
-    frozen = {layer.name for layer in specification.layers} - {specification.outputs["class_maps"]}
     return train(
         specification,
         starting_weights(recipe, specification, images=training.images),
@@ -84,9 +83,7 @@ def train_as_told(
         validation=validation,
         schedule=schedule_of(recipe),
         augmentation=recipe.augmentation,
-        settings=replace(
-            settings_of(recipe), frozen=frozenset(frozen) if recipe.network.train == "head" else frozenset()
-        ),
+        settings=replace(settings_of(recipe), frozen=frozen_layers(recipe.network, specification)),
         folder=folder,
         engine=recipe.training.engine,
         progress=lambda row: run.progress(what, row["epoch"], row["epochs"]),
@@ -104,10 +101,20 @@ def settings_of(recipe: Recipe) -> EngineSettings:
     )
 
 
+def frozen_layers(choice: NetworkChoice, specification: Specification) -> frozenset[str]:
+    """The layers that the recipe leaves as they are. Raises UsageProblem `recipe_key` where a name begins none."""
+    names = [layer.name for layer in specification.layers]
+    for start in choice.frozen:
+        if not any(name.startswith(start) for name in names):
+            raise UsageProblem(reason("recipe_key", key="network.frozen", detail=f"names no layer: {start}"))
+    return frozenset(name for name in names if choice.frozen and name.startswith(choice.frozen))
+
+
 def specification_of(recipe: Recipe) -> Specification:
     """The network the recipe asks for, with a head for all its labels. Raises UsageProblem `recipe_key`."""
     choice, spec = recipe.network, recipe.input
-    extra = {"blocks": choice.blocks} if choice.blocks else {}
+    extra: dict[str, Any] = {"last_stride": choice.last_stride} if choice.kind == "resnet50" else {}
+    extra |= {"blocks": choice.blocks} if choice.blocks else {}
     whole = NETWORKS[choice.kind](
         height=spec.height, width=spec.width, labels=len(recipe.labels), input_channels=spec.channels, **extra
     )
