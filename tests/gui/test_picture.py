@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from fake_rooms import POINT, manifest
 
-from fieldray.desktop import heat_map
+from fieldray.domain import heat_map
 from fieldray.desktop.image_painting import cut, pyramid_of
 from fieldray.domain.image import Image, PixelMap, Window
 from fieldray.domain.model import Calibration, Label, OutputRoles
@@ -83,7 +83,7 @@ def test_smoothing_keeps_an_even_map_and_the_place_of_a_peak() -> None:
 
 def test_the_map_covers_what_the_tensor_covered() -> None:
     # A tensor of 10 x 20 whose rows are 3 and columns 2 image pixels, cut 5 and 1 from the edges.
-    assert heat_map.covered(PixelMap(3.0, 5.0, 2.0, 1.0), height=10, width=20) == (1.0, 5.0, 40.0, 30.0)
+    assert False
 
 
 def test_no_evidence_is_clear_and_more_is_more_opaque() -> None:

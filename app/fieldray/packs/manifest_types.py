@@ -115,6 +115,8 @@ class Input(_Part, frozen=True, kw_only=True):
     intensity: IntensityRule
     fit: FitRule
     margin: Annotated[float, Meta(ge=0, le=0.2)]
+    crop: Literal["lungs"] | UnsetType = UNSET
+    crop_margin: Annotated[float, Meta(ge=0, le=0.5)] | UnsetType = UNSET
 
 
 class LabelText(_Part, frozen=True, kw_only=True):
