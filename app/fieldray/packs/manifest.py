@@ -31,12 +31,14 @@ from fieldray.packs.document import manifest_error, read_document, write_documen
 from fieldray.packs.manifest_types import (
     GOLDEN_ROLES,
     LARGEST_PACK,
+    LUNG_CHECKS,
     OOD_GATE_ROLES,
     PATTERNS,
     REQUIRED_ROLES,
     SCHEMA_VERSION,
     AnyManifest,
     ClassifierManifest,
+    LungFieldsManifest,
     PackFile,
     PackManifest,
     size_limit,
@@ -73,6 +75,8 @@ def parse(data: bytes) -> AnyManifest:
     _check_files(found)
     if isinstance(found, ClassifierManifest):
         domain_manifest(found)  # the domain refuses what no type can say
+    if isinstance(found, LungFieldsManifest):
+        _check_lung_fields(found)
     return found
 
 
@@ -145,7 +149,8 @@ def schema() -> bytes:
         "title": f"Fieldray model pack, format {SCHEMA_VERSION}: manifest.json",
         "description": "A reader also refuses: doubled keys, control or formatting characters in texts, nesting deeper "
         "than 31, a file of more than 128 KiB, file names that Windows keeps for devices or that differ in case only, "
-        "two outputs with one index, an operating point or a calibration for a label that does not exist, thresholds "
+        "two outputs with one index, the checks of a lung-field pack in another order, an operating point or a "
+        "calibration for a label that does not exist, thresholds "
         "outside their band, files missing for ood_gate or golden, and a pack whose files exceed 1 GiB together.",
     }
     return write_document(found)
@@ -179,10 +184,9 @@ def _check_files(found: PackManifest) -> None:
     """The roles that belong together are there together, and no file is larger than its role allows."""
     arrays = {OOD_GATE_ROLES: False, GOLDEN_ROLES: False}
     if isinstance(found, ClassifierManifest):
-        arrays = {
-            OOD_GATE_ROLES: found.ood_gate is not msgspec.UNSET,
-            GOLDEN_ROLES: found.golden is not msgspec.UNSET,
-        }
+        arrays[OOD_GATE_ROLES] = found.ood_gate is not msgspec.UNSET
+    if isinstance(found, ClassifierManifest | LungFieldsManifest):
+        arrays[GOLDEN_ROLES] = found.golden is not msgspec.UNSET
     needed = {*REQUIRED_ROLES, *(role for roles, is_used in arrays.items() if is_used for role in roles)}
     unused = {role for roles, is_used in arrays.items() if not is_used for role in roles}
     missing = sorted(needed - set(found.files))
@@ -193,6 +197,14 @@ def _check_files(found: PackManifest) -> None:
     for role, file in found.files.items():
         check_size(file.name, file.size_bytes, limit=size_limit(role))
     check_size("*", sum(file.size_bytes for file in found.files.values()), limit=LARGEST_PACK)
+
+
+def _check_lung_fields(found: LungFieldsManifest) -> None:
+    """A reader takes the scores by their order, so that the order is fixed."""
+    if tuple(check.name for check in found.checks) != LUNG_CHECKS:
+        raise manifest_error(f"checks: need {', '.join(LUNG_CHECKS)}, in this order")
+    if found.outputs.mask == found.outputs.checks:
+        raise manifest_error("outputs: one output has two roles")
 
 
 def check_size(name: str, size_bytes: int, *, limit: int) -> None:

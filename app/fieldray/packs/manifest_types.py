@@ -29,6 +29,8 @@ _ROLE_LIMITS: Final[Mapping[str, int]] = {
 OOD_GATE_ROLES: Final = ("ood_gate_mean", "ood_gate_projection")
 GOLDEN_ROLES: Final = ("golden_inputs", "golden_scores")
 REQUIRED_ROLES: Final = ("litert", "card")
+LUNG_CHECKS: Final = ("frontal_chest", "rotated_90", "rotated_180", "rotated_270", "inverted", "mirrored")
+"""What a lung-field network says about an image as a whole, in the order of its scores."""
 
 
 def size_limit(role: str) -> int:
@@ -194,10 +196,21 @@ class Companion(_Part, frozen=True, kw_only=True):
     minimum_version: _Version | UnsetType = UNSET
 
 
-class MaskOutput(_Part, frozen=True, kw_only=True):
-    """Which output of a lung-field network holds the masks, by index."""
+class LungOutputs(_Part, frozen=True, kw_only=True):
+    """Which output of a lung-field network is what, by index.
 
-    masks: _Index
+    The mask is (1, rows, columns, 1), the share of lung of each cell in 0..1; the checks are (1, n) scores in 0..1.
+    """
+
+    mask: _Index
+    checks: _Index
+
+
+class LungCheck(_Part, frozen=True, kw_only=True):
+    """What a score of a lung-field network says about the image as a whole, and from which score on it holds."""
+
+    name: _Name
+    threshold: Annotated[float, Meta(gt=0, lt=1)]
 
 
 class FeatureOutput(_Part, frozen=True, kw_only=True):
@@ -239,7 +252,10 @@ class ClassifierManifest(PackManifest, frozen=True, kw_only=True, tag="classifie
 class LungFieldsManifest(PackManifest, frozen=True, kw_only=True, tag="lung-fields"):
     """A pack that finds the lung fields, for a classifier that requires it."""
 
-    outputs: MaskOutput
+    outputs: LungOutputs
+    checks: Annotated[tuple[LungCheck, ...], Meta(min_length=len(LUNG_CHECKS), max_length=len(LUNG_CHECKS))]
+    mask_threshold: Annotated[float, Meta(gt=0, lt=1)]
+    golden: GoldenTolerance | UnsetType = UNSET
 
 
 class MatcherManifest(PackManifest, frozen=True, kw_only=True, tag="matcher"):
