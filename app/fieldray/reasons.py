@@ -321,7 +321,14 @@ ADAPTATION: Final[Mapping[str, Template]] = {
 OF_FOLDERS: Final = frozenset({"folder_not_read", "folder_lost"})
 
 TEMPLATES: Final[Mapping[str, Template]] = {
-    **REFUSED, **NOTES, **FAILED, **PACKS, **BACKENDS, **PROGRAM, **HOST, **ADAPTATION
+    **REFUSED,
+    **NOTES,
+    **FAILED,
+    **PACKS,
+    **BACKENDS,
+    **PROGRAM,
+    **HOST,
+    **ADAPTATION,
 }
 
 

@@ -14,7 +14,7 @@ _HEADER: Final = f"{'result':<13} {'score':>6} {'at':>6}  file"
 
 
 def work_list_lines(results: Iterable[StoredResult]) -> Iterator[str]:
-    """A header, then a line per image: result, score, threshold, file; below it the reason or the notes where there are some."""
+    """A header, then a line per image: result, score, threshold, file; below it the reason or the notes, if any."""
     is_first = True
     for result in results:
         if is_first:

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from PySide6.QtCore import QPointF, QRectF
 from PySide6.QtGui import QColor, QImage, QPainter, QPainterPath, QPen, QPolygonF, QTransform
 
-from fieldray.domain import heat_map
 from fieldray.desktop.view_state import Size, ViewState
 from fieldray.desktop.work_row import WorkRow
+from fieldray.domain import heat_map
 from fieldray.domain.heat_map import OUTLINE
 from fieldray.domain.image import Image, Window
 from fieldray.domain.lungs import LungFields

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from PySide6.QtWidgets import QCheckBox, QVBoxLayout, QWidget
 
 from fieldray.desktop.formatting import number
 from fieldray.desktop.widgets import card, label
-from fieldray.domain.lungs import LungFields, evidence_limit
-from fieldray.domain.model import Manifest
+from fieldray.domain.finding import Outcome, lungs_of, notes_of
 from fieldray.translation import Translator
+
+EVIDENCE_NOTE: Final = "evidence_outside"
 
 
 class LungsCard(QWidget):
@@ -29,30 +32,21 @@ class LungsCard(QWidget):
         layout.setContentsMargins(0, 0, 0, 0)
         layout.addWidget(frame)
 
-    def show_lungs(self, lungs: LungFields | None, manifest: Manifest | None) -> None:
-        """Show what was found; nothing where no lungs were found."""
+    def show_outcome(self, outcome: Outcome) -> None:
+        """Show what was found in an image; nothing where no lungs were found."""
+        lungs, translator = lungs_of(outcome), self._translator
         self.setVisible(lungs is not None and lungs.found)
         if lungs is None:
             return
-        translator = self._translator
         right, left = (number(translator, 100 * share, digits=1) for share in (lungs.right_share, lungs.left_share))
         self._areas.setText(
             translator.text("Area in the image: right lung {right} %, left lung {left} %", right=right, left=left)
         )
         inside = lungs.evidence_inside
         self._evidence.setVisible(inside is not None)
-        self._warning.setVisible(inside is not None and manifest is not None and inside < evidence_limit(manifest))
-        if inside is not None and manifest is not None:
-            self._show_evidence(inside, evidence_limit(manifest))
-
-    def _show_evidence(self, inside: float, limit: float) -> None:
-        translator = self._translator
-        self._evidence.setText(
-            translator.text("Evidence inside the lungs: {percent} %", percent=round(100 * inside))
-        )
-        self._warning.setText(
-            translator.text(
-                "That is little: less than {percent} %. Something other than the lungs may have raised the score.",
-                percent=round(100 * limit),
-            )
-        )
+        if inside is not None:
+            share = round(100 * inside)
+            self._evidence.setText(translator.text("Evidence inside the lungs: {percent} %", percent=share))
+        warnings = [note for note in notes_of(outcome) if note.code == EVIDENCE_NOTE]
+        self._warning.setVisible(bool(warnings))
+        self._warning.setText(*map(translator.reason, warnings))

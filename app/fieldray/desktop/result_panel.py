@@ -24,13 +24,13 @@ from fieldray.desktop.formatting import (
     percent,
 )
 from fieldray.desktop.icons import ClassMark
-from fieldray.desktop.lungs_card import LungsCard
+from fieldray.desktop.lungs_card import EVIDENCE_NOTE, LungsCard
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.score_scale import ScoreScale
 from fieldray.desktop.style import Theme, colours
 from fieldray.desktop.widgets import PlainButton, PlainLabel, card, label, name_surface, paragraphs, push_button
 from fieldray.desktop.work_row import WorkRow
-from fieldray.domain.finding import Finding, Screened, lungs_of
+from fieldray.domain.finding import Finding, Screened
 from fieldray.domain.model import Manifest
 from fieldray.domain.run import Verdict, VerdictChoice
 from fieldray.translation import Translator
@@ -154,7 +154,7 @@ class ResultPanel(QScrollArea):
         self._pack = self._exchange(self._pack, self._make_pack(row))
         screened = row.outcome if isinstance(row.outcome, Screened) else None
         self._heat_map.setVisible(screened is not None and screened.class_maps is not None)
-        self.lungs.show_lungs(lungs_of(row.outcome), row.manifest)
+        self.lungs.show_outcome(row.outcome)
         self._verdict_card.setVisible(screened is not None)
         self._show_verdict()
         self._fit_width()
@@ -210,7 +210,8 @@ class ResultPanel(QScrollArea):
             column.addWidget(label(self._unavailable_reason(row), role="muted"))
             return box
         for note in outcome.notes:
-            column.addWidget(label(self._translator.reason(note), role="warning"))
+            if note.code != EVIDENCE_NOTE:  # it stands beside the figure
+                column.addWidget(label(self._translator.reason(note), role="warning"))
         for finding in sorted(outcome.findings, key=lambda finding: finding is not row.finding):
             self._add_finding(column, finding, row.manifest)
         column.addWidget(label(self._ran_on(outcome), role="muted"))

@@ -93,7 +93,6 @@ class PixelMap:
     column_scale: float
     column_offset: float
 
-
     def for_cells(self, cells: tuple[int, int], *, of: tuple[int, int]) -> PixelMap:
         """The same region of the image cut into `cells` (rows, columns) instead of into the tensor's pixels `of`."""
         down, across = of[0] / cells[0], of[1] / cells[1]

@@ -70,7 +70,7 @@ def _grouped(rows: list[int]) -> dict[int, list[int]]:
 
 
 def overlaps(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Length that each interval of `first` shares with each of `second`, by their edges: (n + 1,), (m + 1,) to (n, m)."""
+    """Lengths (n, m) that intervals share with others, all given by their edges (n + 1,) and (m + 1,)."""
     ends = np.minimum(first[1:, None], second[None, 1:])
     starts = np.maximum(first[:-1, None], second[None, :-1])
     lengths: NDArray[np.float64] = (ends - starts).clip(0, None)

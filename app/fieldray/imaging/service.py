@@ -90,7 +90,7 @@ def _read(
             image = decode(data, ref, needed=target_size_for(spec, detail, lungs=lungs))
             problem = check_pixels(image)
             answer |= _image_facts(image)
-            arrays = {"thumbnail": thumbnail(image)} | _add_inputs(answer, image, spec, lungs)
+            arrays = {"thumbnail": thumbnail(image), **_add_inputs(answer, image, spec, lungs)}
     except InputProblem as error:
         problem, is_refusal = error.reason, isinstance(error, Unusable)
     answer["decode_ms"] = 1000 * (time.perf_counter() - started)
@@ -103,9 +103,7 @@ def _identity(header: ImageHeader, kind: FileKind) -> Mapping[str, Any]:
     return {"header": asdict(header), "kind": kind}
 
 
-def _add_inputs(
-    answer: dict[str, Any], image: Image, spec: InputSpec, lungs: InputSpec | None
-) -> Mapping[str, Array]:
+def _add_inputs(answer: dict[str, Any], image: Image, spec: InputSpec, lungs: InputSpec | None) -> Mapping[str, Array]:
     """The inputs of the networks; instead of one that is cropped, the image that it will be cropped from."""
     arrays: dict[str, Array] = {}
     for name, wanted in (("tensor", spec), ("lungs", lungs)):

@@ -47,7 +47,9 @@ class Answer:
             raise ValueError(f"scores must be (labels,) in 0..1, not {self.scores}")
         if not _is_finite(self.class_maps, dimensions=3) or not _is_finite(self.features, dimensions=1):
             raise ValueError("class maps must be (labels, rows, columns) and features (n,), both finite")
-        if not _is_finite(self.mask, dimensions=2) or (self.mask is not None and not 0 <= self.mask.min() <= self.mask.max() <= 1):
+        if not _is_finite(self.mask, dimensions=2) or (
+            self.mask is not None and not 0 <= self.mask.min() <= self.mask.max() <= 1
+        ):
             raise ValueError("a mask must be (rows, columns) in 0..1")
 
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from fieldray.domain.model import LUNG_CHECKS as LUNG_CHECKS  # noqa: PLC0414 - for those who write packs
 from fieldray.domain.model import Activation, CompanionKind, FitRule, IntensityRule
 from fieldray.packs import naming
 
@@ -29,8 +30,6 @@ _ROLE_LIMITS: Final[Mapping[str, int]] = {
 OOD_GATE_ROLES: Final = ("ood_gate_mean", "ood_gate_projection")
 GOLDEN_ROLES: Final = ("golden_inputs", "golden_scores")
 REQUIRED_ROLES: Final = ("litert", "card")
-LUNG_CHECKS: Final = ("frontal_chest", "rotated_90", "rotated_180", "rotated_270", "inverted", "mirrored")
-"""What a lung-field network says about an image as a whole, in the order of its scores."""
 
 
 def size_limit(role: str) -> int:

@@ -128,7 +128,7 @@ def write_own(path: Path, kind: Kind | Recognise, data: bytes, *, inputs: Sequen
 
 
 def is_own_report(head: bytes) -> bool:
-    """Whether a file that begins with `head` (its first kilobytes) is an export, a list of lines or a map of this program.
+    """Whether a file that begins with `head` (its first kilobytes) is an export, a list of lines or a map of ours.
 
     Results are often kept beside the images, where the next run meets them. A table is also recognised after a
     spreadsheet has saved it with another separator.

@@ -27,7 +27,13 @@ def test_a_pack_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert isinstance(found, LungFieldsManifest)
     assert (found.outputs.mask, found.outputs.checks, found.mask_threshold) == (0, 1, 0.4)
     assert tuple(check.name for check in found.checks) == LUNG_CHECKS
-    assert read_files(folder, read_verified_manifest(folder)).signed_model is None  # it screens nothing by itself
+    pack = read_files(folder, read_verified_manifest(folder))
+    with pytest.raises(PackProblem):  # it screens nothing by itself
+        pack.model("signed")
+    model = pack.companion("signed")
+    assert model is not None and model.manifest.lung_rules is not None
+    assert model.manifest.lung_rules.mask_threshold == 0.4
+    assert tuple(label.code for label in model.manifest.labels) == tuple(model.manifest.lung_rules.thresholds)
 
 
 @pytest.mark.parametrize(
