@@ -75,10 +75,14 @@ def tiny_lungs_model(**changes: object) -> Model:
     )
 
 
-def write_tiny_lungs(folder: Path, *, key_number: int = 1, **changes: object) -> Path:
-    """Write `folder`/test-lungs-1.0.0/, a lung-field pack that runs; `changes` go to its description."""
+def write_tiny_lungs(folder: Path, *, key_number: int = 1, golden_shift: float = 0.0, **changes: object) -> Path:
+    """Write `folder`/test-lungs-1.0.0/, a lung-field pack that runs; `changes` go to its description.
+
+    `golden_shift` is added to the scores of the self-test, which then fails.
+    """
     inputs = tiny_inputs()
-    golden = GoldenVectors(inputs=inputs, scores=tiny_checks(inputs), tolerance=0.02)
+    scores = (tiny_checks(inputs) + golden_shift).astype(np.float32)
+    golden = GoldenVectors(inputs=inputs, scores=scores, tolerance=0.02)
     contents = {"litert": tiny_lungs_bytes(), "card": b"# Tiny lungs\n", **golden_files(golden)}
     said = {
         "input": Input(
