@@ -33,6 +33,10 @@ _INPUT_KEYS: Final = {
     ),
     "fit": Key(doc="How an image of another shape is fitted: stretched, padded with black, or cropped."),
     "margin": Key(doc="Share of each side that is cut off before fitting.", low=0, high=0.2),
+    "crop": Key(doc="lungs: only the lungs are fitted, as the lung-field pack finds them; the pack then requires one."),
+    "crop_margin": Key(
+        doc="Share of the lungs' height and width that is kept around them on each side.", low=0, high=0.5
+    ),
 }
 
 
@@ -109,8 +113,8 @@ class NetworkChoice:
     frozen: Annotated[
         tuple[str, ...],
         Key(
-            doc="Layers whose names begin with one of these stay as they are: [\"conv1\", \"conv2\"] the first two "
-            "stages of a ResNet50, [\"conv\"] all but the head."
+            doc='Layers whose names begin with one of these stay as they are: ["conv1", "conv2"] the first two '
+            'stages of a ResNet50, ["conv"] all but the head.'
         ),
     ] = ()
 
@@ -136,6 +140,29 @@ class Training:
     label_smoothing: Annotated[float, Key(doc="Targets are moved towards 0.5 by this share.", low=0, high=1)] = 0.0
     images_per_epoch: Annotated[int, Key(doc="Draws in an epoch; 0: as many as images.", unit="images", low=0)] = 0
     weight_decay: Annotated[float, Key(doc="Of AdamW, on kernels only.", low=0)] = 0.05
+    copies: Annotated[
+        int,
+        Key(
+            doc="With frozen first layers: that many changed copies of each image pass through them once, and what "
+            "comes out is kept in memory. 0: every draw is changed anew and passes through all layers.",
+            low=0,
+        ),
+    ] = 0
+    average_sources: Annotated[
+        bool,
+        Key(
+            doc="Where all but the head is frozen: a head is trained on each source alone, and the heads are averaged "
+            "in the sources' shares. What one hospital alone teaches then counts for less."
+        ),
+    ] = False
+    evidence_outside: Annotated[
+        float,
+        Key(
+            doc="Weight of a second loss: what the pack's class maps have above 0 outside the lungs. It needs the key "
+            "lungs.",
+            low=0,
+        ),
+    ] = 0.0
     seed: Annotated[int, Key(doc="Of initial weights, order and augmentation.")] = 0
     engine: Annotated[EngineName, Key(doc="The framework that trains; auto: PyTorch where it is installed.")] = "auto"
     precision: Annotated[Precision, Key(doc="bfloat16 is faster where the CPU has it.")] = "float32"
@@ -236,6 +263,10 @@ class Recipe:
     input: Annotated[
         InputSpec, Key(doc="The image as the network sees it; 224 x 224 by default.", keys=_INPUT_KEYS)
     ] = field(default_factory=lambda: InputSpec(height=224, width=224))
+    lungs: Annotated[
+        Path | None,
+        Key(doc="Folder of the lung-field pack, for an input that is cropped to the lungs, or evidence_outside."),
+    ] = None
     network: Annotated[NetworkChoice, Key(doc="The network.")] = NetworkChoice()
     labels: Annotated[tuple[LabelRule, ...], Key(doc="What the pack looks for.")]
     data: Annotated[tuple[Source, ...], Key(doc="Where the images are.")]
@@ -260,6 +291,12 @@ class Recipe:
             (bool(self.data), "data", "must name at least one source"),
             (has_kept, "labels", "must have at least one label that is not auxiliary"),
             (len(set(codes)) == len(codes), "labels", "must have different codes"),
+            (
+                self.lungs is not None or (self.input.crop != "lungs" and not self.training.evidence_outside),
+                "lungs",
+                "is needed where the input is cropped to the lungs or evidence outside of them counts",
+            ),
+            (bool(self.network.frozen) or not self.training.copies, "training", "copies need network.frozen"),
         )
 
     @property
@@ -297,6 +334,7 @@ def rooted(recipe: Recipe, path: Path) -> Recipe:
         signing_key=base / recipe.signing_key.expanduser(),
         packs_folder=base / recipe.packs_folder,
         pack=replace(recipe.pack, credits=base / (recipe.pack.credits or f"{path.stem}.credits.md")),
+        lungs=base / recipe.lungs if recipe.lungs else None,
         network=_with_path(recipe.network, base),
         data=tuple(_rooted(source, base) for source in recipe.data),
         evaluation=replace(recipe.evaluation, ood_images=_rooted(ood_images, base) if ood_images else None),
@@ -316,6 +354,7 @@ def what_is_trained(recipe: Recipe) -> dict[str, Any]:
         "input": asdict(recipe.input),
         "network": network,
         "labels": {label.code: label.weight for label in recipe.labels},
+        "lungs": recipe.lungs.name if recipe.lungs else None,
         "data": sources,
         "training": asdict(recipe.training),
         "augmentation": asdict(recipe.augmentation),

@@ -113,9 +113,10 @@ def _read_pack(folder: Path, specification: Specification) -> tuple[Folded, NDAr
     model = read_files(folder, read_verified_manifest(folder)).model("signed")
     layers = [layer for layer in specification.layers if layer.kind == "conv" and layer.batch_norm]
     operators = list(convolutions(model.files["litert"]))[:-1]  # the last one is the head, for other labels
-    if len(layers) > len(operators) or any(layer.name not in name for layer, (name, _, _) in zip(layers, operators, strict=False)):
+    pairs = list(zip(layers, operators, strict=False))
+    if len(pairs) < len(layers) or any(layer.name not in name for layer, (name, _, _) in pairs):
         raise UsageProblem(reason("weights_unfit", path=folder))
-    folded = {layer.name: (kernel, bias) for layer, (_, kernel, bias) in zip(layers, operators, strict=False)}
+    folded = {layer.name: (kernel, bias) for layer, (_, kernel, bias) in pairs}
     return folded, None if model.golden is None else model.golden.inputs
 
 
