@@ -103,7 +103,9 @@ class FrozenPart:
 
     def _compute(self, samples: Samples) -> None:
         missing = [index for index in range(len(samples)) if _key(samples, index) not in self.kept]
-        network = self._network() if missing else None
+        if not missing:
+            return
+        network = self._network()
         for index in missing:
             key = _key(samples, index)
             # By the image and not by its place: it is then the same in every fold.
@@ -126,7 +128,7 @@ class FrozenPart:
 
 
 def _key(samples: Samples, index: int) -> bytes:
-    return hashlib.sha256(np.ascontiguousarray(samples.images[index])).digest()
+    return hashlib.sha256(samples.images[index].tobytes()).digest()
 
 
 def _joined(parts: list[NDArray[np.uint8] | None], count: int, like: NDArray[np.uint8]) -> NDArray[np.uint8]:

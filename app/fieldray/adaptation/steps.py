@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.adaptation.dataset import SPLIT, dataset_of, keep_split
-from fieldray.adaptation.engine import EngineSettings
+from fieldray.adaptation.engine import EngineSettings, open_engine
 from fieldray.adaptation.files import write_atomically
 from fieldray.adaptation.frozen_part import FrozenPart, frozen_end
 from fieldray.adaptation.image_set import content_digest
@@ -20,7 +20,7 @@ from fieldray.adaptation.recipe import NAMED_WEIGHTS, NetworkChoice, Recipe
 from fieldray.adaptation.run import Run, Step
 from fieldray.adaptation.specification import Specification, multiply_adds, parameters, specification_from_json
 from fieldray.adaptation.starting_weights import imagenet_weights, onnx_weights, pack_channels, pack_weights
-from fieldray.adaptation.train import Samples, Schedule, train
+from fieldray.adaptation.train import Samples, Schedule, train, validate
 from fieldray.adaptation.weights import (
     Weights,
     copy_matching,
@@ -108,10 +108,17 @@ def train_as_told(
             progress=lambda row: run.progress(what, row["epoch"], row["epochs"]),
         )
 
-    names = sorted(set(training.sources)) if recipe.training.average_sources else []
-    found = [on(training.of_source(name), folder / f"source-{number}") for number, name in enumerate(names)]
-    final, history = (_averaged(recipe, names, found), found[-1][1]) if found else on(training, folder)
-    return {**weights, **final}, history
+    if not recipe.training.average_sources:
+        found, history = on(training, folder)
+        return {**weights, **found}, history
+    names = sorted(set(training.sources))
+    parts = [on(training.of_source(name), folder / f"source-{number}") for number, name in enumerate(names)]
+    for number, (own, _) in enumerate(parts):
+        save_weights(folder / f"source-{number}" / "weights.npz", own)
+    averaged, history = _averaged(recipe, names, parts), parts[-1][1]
+    engine = open_engine(trained, averaged, settings=settings_of(recipe), name=recipe.training.engine)
+    history[-1] |= validate(engine, averaged, validation)  # of what goes on from here, not of the last source's head
+    return {**weights, **averaged}, history
 
 
 def _averaged(recipe: Recipe, names: Sequence[str], found: Sequence[tuple[Weights, Any]]) -> Weights:

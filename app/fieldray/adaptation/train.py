@@ -74,7 +74,7 @@ class Samples:
         (n, rows, columns) uint8, the share of lung in each cell of the image, 255 being all; None if not known.
     """
 
-    images: NDArray[np.uint8] | NDArray[np.float16]
+    images: NDArray[Any]
     targets: NDArray[np.float32]
     sources: tuple[str, ...]
     patients: tuple[str, ...]
@@ -190,7 +190,7 @@ def train(
     return state.average, state.history
 
 
-def predict(engine: Engine, images: NDArray[np.uint8] | NDArray[np.float16]) -> NDArray[np.float32]:
+def predict(engine: Engine, images: NDArray[Any]) -> NDArray[np.float32]:
     """Logits (n, labels) of images (n, height, width, channels) uint8."""
     parts = [
         engine.logits(scaled(images[start : start + _PREDICT_BATCH])) for start in range(0, len(images), _PREDICT_BATCH)
@@ -263,7 +263,7 @@ def changed(
     return np.repeat(whole, channels, axis=3) if channels > 1 else whole, shares
 
 
-def scaled(images: NDArray[np.uint8] | NDArray[np.float16]) -> NDArray[np.float32]:
+def scaled(images: NDArray[Any]) -> NDArray[np.float32]:
     """As a network gets them: images uint8 in 0..1, what frozen layers made of them as it is."""
     values = images.astype(np.float32)
     return values / np.float32(255) if images.dtype == np.uint8 else values

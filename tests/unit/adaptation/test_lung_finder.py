@@ -25,14 +25,17 @@ from tiny_recipe import RECIPE
 
 
 def _chest(*, abnormal: bool, number: int) -> np.ndarray:
-    """Two dark lungs, rows 16..48 and columns 8..24 and 40..56 of 64; abnormal: a grey spot in each."""
-    pixels = np.full((64, 64), 220, np.uint8)
+    """Two dark lungs, rows 16..48, columns 8..24 and 40..56 of 64; abnormal: a grey spot in each. No two are alike."""
+    generator = np.random.default_rng(number)
+    pixels = 200 + generator.integers(0, 50, (8, 8), np.uint8).repeat(8, axis=0).repeat(8, axis=1)
     for left in (8, 40):
-        pixels[16:48, left : left + 16] = 10 + number % 7
+        pixels[16:48, left : left + 16] = (
+            generator.integers(0, 40, (4, 2), np.uint8).repeat(8, axis=0).repeat(8, axis=1)
+        )
         if abnormal:
             pixels[24:36, left + 4 : left + 12] = 90
     pixels[:2] = 255
-    return pixels
+    return pixels.astype(np.uint8)
 
 
 def _draw(folder: Path, *, images: int) -> Path:
@@ -75,7 +78,7 @@ def test_images_are_cropped_and_keep_where_their_lungs_are(tmp_path: Path) -> No
     assert (cropped.images < 100).mean() > 1.5 * (plain.images < 100).mean()
     dark = cropped.images[0, ::, ::, 0] < 100
     share = cropped.lungs[0].reshape(32, 2, 32, 2).mean((1, 3)) / 255
-    assert share[dark].mean() > 0.8
+    assert share[dark].mean() > 0.7
     # the lungs of the whole image, and the same again from the cache
     assert read(whole, finder).lungs is not None
     assert np.array_equal(read(whole, finder).images, plain.images)
