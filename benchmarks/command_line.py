@@ -60,13 +60,13 @@ def _command(measure: Measure, typed: str, paths: Sequence[str]) -> Callable[[ar
             page = plan_page(options.page, command=typed, paths=paths) if options.page else None
             report = measure(options, console)
         except (PageRefused, ScreeningFailed) as problem:
-            console.complain(str(problem))
+            console.print_error(str(problem))
             return 1
         for line in lines(report):
-            console.say(line)
+            console.print_line(line)
         written = write(report, options.out) if options.out else ()
         for path in (*written, *(write_page(report, page) if page else ())):
-            console.say(f"Written: {path}")
+            console.print_line(f"Written: {path}")
         return 0
 
     return run_command

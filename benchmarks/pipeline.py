@@ -91,7 +91,7 @@ def _archive(options: argparse.Namespace, folder: Path, console: Console) -> Arc
     archive = make_archive(folder / "archive", wanted, source=options.folder, notify=console.bar)
     for kind in KINDS.values():
         if wanted.count(kind.name) and kind.name not in archive.files:
-            console.say(f"{kind.name} is left out: without python-gdcm the usual scripts cannot read it here")
+            console.print_line(f"{kind.name} is left out: without python-gdcm the usual scripts cannot read it here")
     return archive
 
 

@@ -150,7 +150,7 @@ BACKENDS: Final[Mapping[str, Template]] = {
     "coral_bad_library": "The file {name} is not an Edge TPU runtime for this computer. Reinstall libedgetpu.",
     "coral_wrong_abi": "The installed Edge TPU runtime does not fit this program: it was built for another version "
                        "of TensorFlow. Install a newer libedgetpu.",
-    "coral_library_failed": "The Edge TPU runtime crashed while looking for the Edge TPU. Plug the Edge TPU into "
+    "coral_library_failed": "The Edge TPU runtime crashed while it was looking for devices. Plug the Edge TPU into "
                             "another port and try again.",
     "coral_library_slow": "The Edge TPU runtime gave no answer within {seconds} s. Plug the Edge TPU into another "
                           "port and try again.",
@@ -161,11 +161,10 @@ BACKENDS: Final[Mapping[str, Template]] = {
     "coral_open_failed": "The Edge TPU cannot be opened. Close other programs that may be using it, then plug it in "
                          "again.",
     "coral_busy": "Another window of this program is using the Edge TPU (process {process}). Close that window to "
-                  "use the Edge TPU here.",
+                  "use it here.",
     "coral_runtime_old": "The pack's Edge TPU file needs runtime {needed}, but runtime {found} is installed. Install "
                          "a newer libedgetpu.",
-    "coral_not_compiled": "The pack's Edge TPU file was not compiled for the Edge TPU. Ask the maker of the pack for "
-                          "a compiled one.",
+    "coral_not_compiled": "The pack's file for the Edge TPU is not compiled. Ask the maker of the pack for a compiled one.",
     "coral_unplugged": "The Edge TPU was unplugged.",
     "coral_stopped": "The Edge TPU stopped while it was running. If nobody unplugged it, it may lack power: plug it "
                      "into another port, without a hub.",

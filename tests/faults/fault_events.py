@@ -136,7 +136,7 @@ class Accidents:
     def _plug_bare(self) -> None:
         self._take_out()
         self._edgetpu.order(firmware_ms=300)
-        self._put_in("bare")
+        self._put_in("uninitialised")
         self._rest(0.2, 0.5)
         self._edgetpu.plug("ready")  # its firmware is in: the same Edge TPU under its other name
 

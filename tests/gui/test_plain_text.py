@@ -221,7 +221,7 @@ def dialogs(desk: Desk, text: str) -> Iterator[QWidget]:
     yield LicencesDialog([part], translator, window)
     yield AboutDialog(translator, window)
     desk.rooms.publish(RunChanged(run_id=1, state="running"))
-    desk.until(lambda: desk.application.workbench.screening.is_busy)
+    desk.until(lambda: desk.application.controller.screening.is_busy)
     window.close()
     yield next(found for found in QApplication.topLevelWidgets() if isinstance(found, QMessageBox))
     desk.rooms.publish(RunChanged(run_id=1, state="finished"))
@@ -229,11 +229,11 @@ def dialogs(desk: Desk, text: str) -> Iterator[QWidget]:
 
 def post_notices(desk: Desk, text: str) -> None:
     """Everything the window can be told at once."""
-    why, bench = hostile_reason(text), desk.application.workbench
+    why, bench = hostile_reason(text), desk.application.controller
     desk.rooms.publish(BackendChanged(backend="cpu", state="ready", in_use=True, detail=text))
     desk.rooms.publish(BackendChanged(backend="edgetpu", state="ready", in_use=False, detail=text))
-    desk.rooms.publish(BackendChanged(backend="edgetpu", state="gone", in_use=False, detail=text, reason=why))
-    desk.rooms.publish(DeviceChanged(state="unusable", reason=why, notes=(why,)))
+    desk.rooms.publish(BackendChanged(backend="edgetpu", state="unavailable", in_use=False, detail=text, reason=why))
+    desk.rooms.publish(DeviceChanged(backend="edgetpu", state="unusable", reason=why, notes=(why,)))
     desk.rooms.publish(DrivesChanged(drives=(Drive(mount_point=f"/media/{text}", name=text, pack_folders=(text,)),)))
     desk.rooms.publish(RunChanged(run_id=1, state="failed", reason=why))
     bench.export(Path("/out") / text)

@@ -62,7 +62,7 @@ def run_adapt(options: argparse.Namespace, console: Console) -> int:
     with _toolchain(console):
         from fieldray.adaptation.command import adapt
 
-        adapt(options.step, options.recipe, say=console.say, progress=Bar(console))
+        adapt(options.step, options.recipe, say=console.print_line, progress=Bar(console))
     return 0
 
 
@@ -72,7 +72,7 @@ def run_check(options: argparse.Namespace, console: Console) -> int:
         from fieldray.adaptation.command import check
 
         check(options.recipe)
-    console.say(f"{options.recipe}: no problems found")
+    console.print_line(f"{options.recipe}: no problems found")
     return 0
 
 
@@ -82,7 +82,7 @@ def run_new(options: argparse.Namespace, console: Console) -> int:
         from fieldray.adaptation.command import new
 
         for path in new(options.kind, options.recipe or Path(f"{options.kind}.toml")):
-            console.say(f"Written: {path}")
+            console.print_line(f"Written: {path}")
     return 0
 
 
@@ -98,7 +98,7 @@ def _toolchain(console: Console) -> Iterator[None]:
         raise UsageProblem(reason("adapt_not_installed", name=error.name)) from error
     except UsageProblem as problem:
         for line in getattr(problem, "lines", ()):
-            console.say(line)
+            console.print_line(line)
         raise
 
 
@@ -109,7 +109,7 @@ def run_full_width(options: argparse.Namespace, console: Console) -> int:
 
         paths = write_full_width(options.folder, size=options.size, has_int8=options.int8)
     for path in paths:
-        console.say(f"Written: {path}")
+        console.print_line(f"Written: {path}")
     return 0
 
 

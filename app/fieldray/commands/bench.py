@@ -134,9 +134,9 @@ def show(report: Report, out: Path | None, console: Console) -> int:
     from fieldray.bench.report import lines
 
     for line in lines(report):
-        console.say(line)
+        console.print_line(line)
     for path in write(report, out) if out else ():
-        console.say(f"Written: {path}")
+        console.print_line(f"Written: {path}")
     return 0
 
 

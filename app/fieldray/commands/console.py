@@ -27,12 +27,12 @@ class Console:
         self.is_broken = False
         self._bar_width = 0
 
-    def say(self, text: str = "") -> None:
+    def print_line(self, text: str = "") -> None:
         """A line for a person."""
         self.clear_bar()
         self._write(self._error if self.machine_reads else self._out, visible(text) + "\n")
 
-    def complain(self, text: str) -> None:
+    def print_error(self, text: str) -> None:
         """A line about something wrong."""
         self.clear_bar()
         self._write(self._error, f"fieldray: {visible(text)}\n")
@@ -63,7 +63,7 @@ class Console:
             self.is_broken = True
             _silence(stream)
             if stream is self._out and not isinstance(error, BrokenPipeError):
-                self.complain(reason("not_writable", path="standard output", detail=error.strerror).text)
+                self.print_error(reason("not_writable", path="standard output", detail=error.strerror).text)
 
 
 def system_console() -> Console:

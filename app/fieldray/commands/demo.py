@@ -46,8 +46,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
     for path in folder.glob("study-*.dcm") if folder.is_dir() else ():
         require_own(path, "demo")  # a clinic may call its own studies so
     console.machine_reads = options.json == "-"
-    console.say(f"Making synthetic studies in {folder}")
-    console.say(
+    console.print_line(f"Making synthetic studies in {folder}")
+    console.print_line(
         "They are drawings, not X-rays. Their results show how the program works, not how well the pack performs."
     )
     write_studies(folder)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fieldray.domain.model import Model
     from fieldray.packs.library import PackLibrary
 
-Complain = Callable[[str], None]
+PrintError = Callable[[str], None]
 _LACKS_A_YES: Final = ("pack_older", "pack_legacy")
 
 
@@ -46,12 +46,12 @@ def add_pack_rules(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def load_model(library: PackLibrary, options: argparse.Namespace, *, complain: Complain = _keep_quiet) -> Model:
+def load_model(library: PackLibrary, options: argparse.Namespace, *, print_error: PrintError = _keep_quiet) -> Model:
     """The pack asked for, else that of a drive, else the newest that ships with the program, verified and in memory.
 
-    `complain` hears of broken packs that were passed over. Raises PackProblem, PackNotTrusted, StorageProblem.
+    `print_error` is told of broken packs that were passed over. Raises PackProblem, PackNotTrusted, StorageProblem.
     """
-    return load_pack(library, options.pack, options, complain=complain)
+    return load_pack(library, options.pack, options, print_error=print_error)
 
 
 def load_pack(
@@ -59,7 +59,7 @@ def load_pack(
     name: str | None,
     options: argparse.Namespace,
     *,
-    complain: Complain = _keep_quiet,
+    print_error: PrintError = _keep_quiet,
     drives: Sequence[Path] | None = None,
 ) -> Model:
     """As `load_model`, for a pack by name or place; `options` say what is allowed, `drives` are as for `find_pack`.
@@ -78,7 +78,7 @@ def load_pack(
             broken[folder] = problem.reason
         else:
             for place, why in broken.items():
-                complain(reason("pack_passed_over", folder=place, detail=why.text).text)
+                print_error(reason("pack_passed_over", folder=place, detail=why.text).text)
             return model
 
 

@@ -42,11 +42,11 @@ def run_list(options: argparse.Namespace, console: Console) -> int:
     library = _library()
     found = library.candidates(options.folder) if options.folder else library.available(drives_with_packs())
     for candidate in found:
-        console.say(_candidate_line(candidate))
+        console.print_line(_candidate_line(candidate))
         if candidate.problem:
-            console.say(f"    {candidate.problem.text}")
+            console.print_line(f"    {candidate.problem.text}")
     if not found:
-        console.say("No packs found.")
+        console.print_line("No packs found.")
     return 0
 
 
@@ -58,13 +58,13 @@ def run_verify(options: argparse.Namespace, console: Console) -> int:
     folder = find_pack(library, options.pack)
     sealed = read_verified_manifest(folder)
     read_files(folder, sealed)
-    console.say(f"{sealed.pack_name}: complete, every file matches the signature")
-    console.say(f"folder:      {folder}")
-    console.say(f"signed by:   {sealed.fingerprint}")
+    console.print_line(f"{sealed.pack_name}: complete, every file matches the signature")
+    console.print_line(f"folder:      {folder}")
+    console.print_line(f"signed by:   {sealed.fingerprint}")
     trust = next((found.trust for found in library.builtin() if found.folder.resolve() == folder.resolve()), None)
     is_trusted = trust == "builtin" or sealed.fingerprint in {key.fingerprint for key in library.trusted()}
-    console.say(f"trusted:     {'yes' if is_trusted else 'no, this key is not trusted on this computer'}")
-    console.say(f"model:       {sealed.description.files['litert'].sha256}")
+    console.print_line(f"trusted:     {'yes' if is_trusted else 'no, this key is not trusted on this computer'}")
+    console.print_line(f"model:       {sealed.description.files['litert'].sha256}")
     return 0
 
 
@@ -76,7 +76,7 @@ def run_trust(options: argparse.Namespace, console: Console) -> int:
     elif options.fingerprint:
         library.trust(options.fingerprint)
     for key in library.trusted():
-        console.say(f"{key.fingerprint}  since {key.since}")
+        console.print_line(f"{key.fingerprint}  since {key.since}")
     return 0
 
 
@@ -89,7 +89,7 @@ def run_install(options: argparse.Namespace, console: Console) -> int:
     except PackNotTrusted as problem:
         give_trust(library, problem, options.trust)
         place = library.install(folder, allow_older=options.allow_older)
-    console.say(f"Installed: {place}")
+    console.print_line(f"Installed: {place}")
     return 0
 
 

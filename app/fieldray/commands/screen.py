@@ -67,7 +67,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
     console.machine_reads = options.json == "-"
     if options.formats and not options.out:
-        console.complain("--formats needs --out: name the folder to write to")
+        console.print_error("--formats needs --out: name the folder to write to")
         return 2
     settings = _settings(options)
     # The other processes get ready while this one imports its own parts and loads the pack: half a second sooner.
@@ -78,7 +78,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
         from fieldray.packs.library import PackLibrary
         from fieldray.paths import user_data
 
-        model = load_model(PackLibrary(user_data()), options, complain=console.complain)
+        model = load_model(PackLibrary(user_data()), options, print_error=console.print_error)
         from fieldray.commands.run import RunReport, json_lines
         from fieldray.pipeline.session import Session, system_engine
 

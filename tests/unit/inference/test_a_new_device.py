@@ -168,7 +168,7 @@ def test_it_comes_and_goes_and_no_image_is_lost(abacus: Socket) -> None:
         answer = engine.submit(grey(3)).result(WAIT_S)
         assert answer.backend == "cpu"
         assert answer.scores["opacity"] == pytest.approx(grey_score(3), abs=0.02)
-        assert events.wait_for("abacus", "gone").reason == reason("worker_died")
+        assert events.wait_for("abacus", "unavailable").reason == reason("worker_died")
 
 
 def test_a_device_that_is_not_wanted_is_neither_watched_nor_run(abacus: Socket) -> None:
