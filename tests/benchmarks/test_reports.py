@@ -20,7 +20,7 @@ CHART = Chart(
     kind="bars",
     x_title="kind",
     y_title="images per second",
-    places=("RLE", "PNG"),
+    categories=("RLE", "PNG"),
     series=(Series("fieldray", (40.0, None)), Series("script", (5.0, 6.0))),
 )
 REPORT = Report(

@@ -105,7 +105,7 @@ def blocks(measured: Sequence[HostVariant], *, problems: Mapping[str, Reason], i
             kind="bars",
             x_title="network and messages between processes, from the third image on",
             y_title="images per second",
-            places=("",),
+            categories=("",),
             series=tuple(Series(variant.case.name, (summarise(variant.repetitions).fps_avg,)) for variant in measured),
         ),
         Points("How it was measured, and what was not", (*told, *_NOT_MEASURED)),

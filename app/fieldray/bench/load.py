@@ -267,7 +267,7 @@ def _bars(cells: Sequence[Cell]) -> Chart:
         kind="bars",
         x_title="parallel load",
         y_title="percent",
-        places=tuple(level.name for level in levels),
+        categories=tuple(level.name for level in levels),
         series=(
             *(Series(name, tuple(found[name, level] for level in levels)) for name in names),
             *(Series(f"dissertation, {backend}", _published(backend, levels)) for backend in backends),

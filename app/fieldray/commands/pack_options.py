@@ -62,7 +62,7 @@ def load_pack(
     print_error: PrintError = _keep_quiet,
     drives: Sequence[Path] | None = None,
 ) -> Model:
-    """As `load_model`, for a pack by name or place; `options` say what is allowed, `drives` are as for `find_pack`.
+    """As `load_model`, for a pack by name or path; `options` say what is allowed, `drives` are as for `find_pack`.
 
     A pack may turn out to be broken only when it is read whole: it is then passed over like one that looks so.
     """
@@ -77,8 +77,8 @@ def load_pack(
                 raise
             broken[folder] = problem.reason
         else:
-            for place, why in broken.items():
-                print_error(reason("pack_passed_over", folder=place, detail=why.text).text)
+            for passed_over, why in broken.items():
+                print_error(reason("pack_passed_over", folder=passed_over, detail=why.text).text)
             return model
 
 
@@ -109,7 +109,7 @@ def find_pack(
     drives: Sequence[Path] | None = None,
     broken: dict[Path, Reason] | None = None,
 ) -> Path:
-    """The folder of a pack by name or place; without a name the default one. Raises PackProblem.
+    """The folder of a pack by name or path; without a name the default one. Raises PackProblem.
 
     drives    where to look, in this order; those plugged in with packs on them if not given
     broken    folders that are passed over; those on drives that are seen to be broken are added
@@ -141,7 +141,7 @@ def default_pack(library: PackLibrary, drives: Sequence[Path], *, broken: dict[P
     if not whole:
         return newest_kept(library)
     drive, found = min(whole, key=lambda entry: min(candidate.hindrance for candidate in entry[1]))
-    return choose(found, place=drive).folder
+    return choose(found, name=drive).folder
 
 
 def drives_with_packs() -> list[Path]:

@@ -85,11 +85,11 @@ def run_install(options: argparse.Namespace, console: Console) -> int:
     library = _library()
     folder = find_pack(library, options.pack)
     try:
-        place = library.install(folder, allow_older=options.allow_older)
+        installed = library.install(folder, allow_older=options.allow_older)
     except PackNotTrusted as problem:
         give_trust(library, problem, options.trust)
-        place = library.install(folder, allow_older=options.allow_older)
-    console.print_line(f"Installed: {place}")
+        installed = library.install(folder, allow_older=options.allow_older)
+    console.print_line(f"Installed: {installed}")
     return 0
 
 

@@ -190,9 +190,9 @@ def _group_card(translator: Translator, group: Group) -> QWidget:
     lines = [(_key_names(key.keys), key.text(translator)) for key in KEYS if key.group == group]
     if group == "tools":
         lines = [*mouse_lines(translator), *lines]
-    for place, (keys, meaning) in enumerate(lines):
-        grid.addWidget(label(keys, role="heading"), place, 0)
-        grid.addWidget(label(meaning), place, 1)
+    for row, (keys, meaning) in enumerate(lines):
+        grid.addWidget(label(keys, role="heading"), row, 0)
+        grid.addWidget(label(meaning), row, 1)
     column.addLayout(grid)
     return frame
 

@@ -29,7 +29,7 @@ class Action:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Notice:
-    """One message. `key`: a later notice with the same key takes its place. `text` gives it in a language."""
+    """One message. `key`: a later notice with the same key replaces it. `text` gives it in a language."""
 
     key: str
     level: Level

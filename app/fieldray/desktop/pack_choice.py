@@ -71,9 +71,9 @@ class PackChoice(QObject):
         library = self._library
         if library is None:
             return
-        places = tuple(Path(drive.mount_point) for drive in self.drives)
+        mount_points = tuple(Path(drive.mount_point) for drive in self.drives)
         self._background.run(
-            lambda: library.available(places),
+            lambda: library.available(mount_points),
             channel="packs",
             done=self._listed,
             failed=lambda error: self._problem(error, None),
