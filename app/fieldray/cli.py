@@ -116,7 +116,7 @@ def command_parser(open_window: OpenWindow | None = None) -> argparse.ArgumentPa
     parser = Parser(
         prog="fieldray",
         description="Screen chest X-rays offline. Research use only. Not for diagnostic use.",
-        epilog="Without arguments the window opens; with files and folders alone (fieldray FOLDER) it opens on them.",
+        epilog="Without a command the window opens; fieldray FOLDER opens it on that folder.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"fieldray {VERSION}")

@@ -221,7 +221,11 @@ PROGRAM: Final[Mapping[str, Template]] = {
                           "{count} result files of this program were found among the images and left out.", by="count"),
     "operating_point": "The pack has no operating point named {name}. It has: {known}.",
     "no_screen": "The window needs a screen, and there is none here. This works without one: {command}",
-    "setting": "The setting {key} cannot be {value}: {detail}.",
+    "setting_type": "The setting {key} cannot be {value}. It needs a value of the type {kind}.",
+    "setting_choice": "The setting {key} cannot be {value}. Choose one of: {known}.",
+    "setting_range": "The setting {key} cannot be {value}. It must be between {low} and {high}.",
+    "setting_unknown": "This version of the program has no setting {key}. It is kept in the file.",
+    "settings_unreadable": "The settings in {path} cannot be read: {detail}. The defaults are used.",
 }
 
 HOST: Final[Mapping[str, Template]] = {

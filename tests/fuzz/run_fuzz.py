@@ -35,11 +35,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--files", type=int, default=10_000, help="how many files, over all kinds (default: 10,000)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", action="append", choices=KINDS, help="this kind of damage; may be repeated")
-    parser.add_argument("--data", type=Path, help="a folder of images to damage, too, where it exists")
+    parser.add_argument(
+        "--only", action="append", choices=KINDS, help="only this kind of damage; can be given more than once"
+    )
+    parser.add_argument("--data", type=Path, help="a folder of further images to damage (ignored if there is none)")
     parser.add_argument("--program", type=Path, help="the installed or frozen program (default: this checkout's)")
     parser.add_argument("--out", type=Path, default=Path("build/fuzz.json"))
-    parser.add_argument("--page", type=Path, help="write the figures as a page, too")
+    parser.add_argument("--page", type=Path, help="also write the figures as a page")
     options = parser.parse_args()
     if sys.platform != "linux":
         say("The fuzz run needs Linux.")

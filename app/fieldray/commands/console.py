@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import sys
-from typing import Final, TextIO
+from typing import Any, Final, TextIO
 
 from fieldray.plain_text import visible
 from fieldray.reasons import reason
@@ -64,6 +65,11 @@ class Console:
             _silence(stream)
             if stream is self._out and not isinstance(error, BrokenPipeError):
                 self.print_error(reason("not_writable", path="standard output", detail=error.strerror).text)
+
+
+def add_command(commands: argparse._SubParsersAction[Any], name: str, text: str) -> argparse.ArgumentParser:
+    """A command: `text` is its line in the list of commands, and the first sentence of its own help."""
+    return commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.", allow_abbrev=False)
 
 
 def system_console() -> Console:

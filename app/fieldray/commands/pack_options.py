@@ -24,16 +24,18 @@ def _keep_quiet(_: str) -> None:
 
 def add_trust_options(parser: argparse.ArgumentParser) -> None:
     """`--trust` and `--allow-older`."""
-    parser.add_argument("--trust", metavar="FINGERPRINT", help="trust the signing key with this fingerprint")
+    parser.add_argument("--trust", metavar="FINGERPRINT", help="trust the signing key that has this fingerprint")
     parser.add_argument(
-        "--allow-older", action="store_true", help="allow an older version than one used on this computer before"
+        "--allow-older", action="store_true", help="allow a version older than one already used on this computer"
     )
 
 
 def add_pack_options(parser: argparse.ArgumentParser) -> None:
     """`--pack` and the options that go with it."""
     parser.add_argument(
-        "--pack", metavar="DIR|ID", help="the pack to use (default: one on a drive, else the built-in one)"
+        "--pack",
+        metavar="DIR|ID",
+        help="folder or id of the pack to use (default: the one on a drive, else the built-in one)",
     )
     add_pack_rules(parser)
 

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fieldray.commands.console import Console
+from fieldray.commands.console import Console, add_command
 from fieldray.commands.pack_options import add_trust_options, drives_with_packs, find_pack, give_trust
 from fieldray.errors import PackNotTrusted
 from fieldray.plain_text import as_cell
@@ -14,24 +14,28 @@ from fieldray.plain_text import as_cell
 if TYPE_CHECKING:
     from fieldray.packs.library import PackCandidate, PackLibrary
 
-_PACK_HELP = "a pack's folder, a drive, or a pack's id or id-version"
+_PACK_HELP = "folder of a pack, a drive, or the id of a pack (id or id-version)"
 
 
 def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the command and its own commands."""
-    parser = commands.add_parser("packs", help="list, verify, trust and install model packs", allow_abbrev=False)
+    parser = add_command(commands, "packs", "list, verify, trust and install model packs")
     actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    listing = actions.add_parser("list", help="list the available packs")
+    listing = add_command(actions, "list", "list the available packs")
     listing.add_argument("folder", nargs="?", type=Path, help="search only this folder or drive")
     listing.set_defaults(command=run_list)
-    verifying = actions.add_parser("verify", help="check every file of a pack against its signature; trusts no key")
+    verifying = add_command(
+        actions, "verify", "check every file of a pack against its signature, without trusting its key"
+    )
     verifying.add_argument("pack", help=_PACK_HELP)
     verifying.set_defaults(command=run_verify)
-    trusting = actions.add_parser("trust", help="trust a signing key; without one, list the trusted keys")
-    trusting.add_argument("fingerprint", nargs="?", help="the fingerprint of the key, as its signer gives it")
+    trusting = add_command(actions, "trust", "trust a signing key, or list the keys that are trusted")
+    trusting.add_argument(
+        "fingerprint", nargs="?", help="fingerprint of the key, as published by its signer (default: list the keys)"
+    )
     trusting.add_argument("--forget", action="store_true", help="stop trusting this key")
     trusting.set_defaults(command=run_trust)
-    installing = actions.add_parser("install", help="verify a pack and copy it to this computer")
+    installing = add_command(actions, "install", "verify a pack and copy it to this computer")
     installing.add_argument("pack", help=_PACK_HELP)
     add_trust_options(installing)
     installing.set_defaults(command=run_install)

@@ -222,9 +222,9 @@ def trust_label(translator: Translator, model: Model, packs: PackChoice) -> str:
     if model.trust == "legacy":
         signer = translator.text("unsigned legacy model")
     if packs.source is not None and packs.source.origin == "drive":
-        is_plugged_in = packs.source_is_here
-        state = translator.text("you can remove the drive") if is_plugged_in else translator.text("drive removed")
-        return f"{signer}; {state}"
+        if packs.source_is_here:
+            return translator.text("{signer}; you can remove the drive", signer=signer)
+        return translator.text("{signer}; drive removed", signer=signer)
     return signer
 
 

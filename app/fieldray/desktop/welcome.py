@@ -65,7 +65,7 @@ class Welcome(QWidget):
             self._pack_text.setText(translator.text("The pack on it defines what the program looks for."))
             return
         first, second = pack_label(translator, self._packs)
-        self._pack_title.setText(translator.text("Ready: {pack}", pack=f"{first} ({second})"))
+        self._pack_title.setText(translator.text("Ready: {pack} ({details})", pack=first, details=second))
         self._pack_text.setText(*paragraphs(translator.pick(model.manifest.descriptions)))
 
     def _step(self, picture: str, theme: Theme, title: QLabel, text: QLabel) -> QHBoxLayout:
