@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from desk import WAIT_MS, Desk
@@ -17,7 +18,8 @@ from test_flows import texts
 from fieldray.desktop.application import Application, chosen_language
 from fieldray.desktop.keys import KEYS, KeySheet, cyrillic_twins
 from fieldray.desktop.settings_dialog import SettingsDialog, choice_label
-from fieldray.desktop.style import colours
+from fieldray.desktop.style import colours, style_sheet
+from fieldray.desktop.widgets import Surface
 from fieldray.domain.run import Verdict
 from fieldray.settings import ROWS, TABLE, Settings
 from fieldray.settings import load as load_settings
@@ -28,6 +30,10 @@ def open_dialog(desk: Desk, command: str) -> QDialog:
     desk.window.actions_by_name[command].trigger()
     desk.until(lambda: any(box.isVisible() for box in desk.window.findChildren(QDialog)))
     return next(box for box in desk.window.findChildren(QDialog) if box.isVisible())
+
+
+def test_every_surface_has_its_style() -> None:
+    assert all(f"QWidget#{name} " in style_sheet("light").replace(",", " ") for name in get_args(Surface))
 
 
 def test_the_language_changes_at_once_and_keeps_the_work(desk: Desk) -> None:
