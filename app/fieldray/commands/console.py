@@ -69,7 +69,9 @@ class Console:
 
 def add_command(commands: argparse._SubParsersAction[Any], name: str, text: str) -> argparse.ArgumentParser:
     """A command: `text` is its line in the list of commands, and the first sentence of its own help."""
-    return commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.", allow_abbrev=False)
+    description = f"{text[0].upper()}{text[1:]}."
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=description, allow_abbrev=False)
+    return parser
 
 
 def system_console() -> Console:

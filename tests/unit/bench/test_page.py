@@ -152,5 +152,5 @@ def test_on_the_console_columns_are_under_each_other() -> None:
 def test_rows_and_series_must_fit() -> None:
     with pytest.raises(ValueError, match="columns"):
         Table("t", ("a", "b"), (("only one",),))
-    with pytest.raises(ValueError, match="places"):
+    with pytest.raises(ValueError, match="categories"):
         chart(values=(1.0,))
