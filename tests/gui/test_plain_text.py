@@ -30,7 +30,7 @@ from PySide6.QtWidgets import (
 )
 
 import fieldray.desktop
-from fieldray.desktop.about import AboutDialog, LicencesDialog
+from fieldray.desktop.about import AboutDialog, LicencesDialog, LicensedPart
 from fieldray.desktop.pack_choice import PackQuestion
 from fieldray.desktop.packs_page import PackDialog
 from fieldray.desktop.widgets import PlainButton, plain_tip
@@ -39,7 +39,6 @@ from fieldray.domain.finding import Failed, Outcome, Refused
 from fieldray.domain.model import Label, OperatingPoint
 from fieldray.domain.run import Verdict
 from fieldray.domain.study import ImageHeader, ImageRef
-from fieldray.licences import LicensedPart
 from fieldray.reasons import Reason
 from fieldray.settings import Settings
 from fieldray.translation import Translator

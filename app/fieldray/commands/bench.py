@@ -82,7 +82,7 @@ def run_load(options: argparse.Namespace, console: Console) -> int:
     """Measure beside loads; the exit code. Raises as `run_device` does."""
     from fieldray.bench import load
     from fieldray.bench.benchmark_case import Effort
-    from fieldray.inference.cores import usable_cores
+    from fieldray.processes.priority import usable_cores
 
     model, cores = chosen_model(options), usable_cores()
     cases, problems = _usable(load.load_cases(model, cores=cores))
@@ -98,7 +98,7 @@ def run_host(options: argparse.Namespace, console: Console) -> int:
     from fieldray.bench import host_variants
     from fieldray.bench.advice import findings, host_report
     from fieldray.bench.benchmark_case import Effort
-    from fieldray.inference.cores import usable_cores
+    from fieldray.processes.priority import usable_cores
 
     model = chosen_model(options)
     console.bar("checking this computer")

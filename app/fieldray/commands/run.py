@@ -7,18 +7,20 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
 from fieldray.commands.console import Console, duration_text, progress_text
 from fieldray.domain.events import BackendChanged, Event, OutcomeReady, Progress, RunChanged, Speed, StoreMended
-from fieldray.domain.finding import Category, Outcome, Screened
+from fieldray.domain.finding import Category, Outcome, Screened, leading_finding
 from fieldray.domain.model import Model, OperatingPoint
+from fieldray.domain.run import StoredResult
 from fieldray.errors import FieldrayError, StorageProblem
 from fieldray.persistence import storage_problem
+from fieldray.plain_text import as_cell
 from fieldray.reasons import BACKENDS, OF_FOLDERS, PACKS, Reason
-from fieldray.reports.content import CATEGORY_TEXTS, NOTICE, image_line
+from fieldray.reports.content import CATEGORY_TEXTS, NOTICE, image_line, place
 from fieldray.reports.outputs import is_stream, own_text
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 EmitLine = Callable[[str], None]
 CANCELLED: Final = 130
 NOTHING_THERE: Final = 4
+_HEADER: Final = f"{'result':<13} {'score':>6} {'at':>6}  file"
 
 
 @contextlib.contextmanager
@@ -162,11 +165,10 @@ class RunReport:
         return NOTHING_THERE if self._is_nothing_there else 0
 
     def _list(self, run_id: int, database: Path) -> None:
-        from fieldray.commands.work_list import work_list_lines
         from fieldray.store.results import ResultQuery
 
         with ResultQuery(database) as query:
-            for line in work_list_lines(query.work_list(run_id)):
+            for line in _work_list(query.work_list(run_id)):
                 self._console.print_line(line)
 
     def _note(self, event: OutcomeReady) -> None:
@@ -219,3 +221,26 @@ class RunReport:
 def _stands_for_folder(outcome: Outcome) -> bool:
     """Whether it is not about an image but about a folder, with an unknown number of them."""
     return not isinstance(outcome, Screened) and outcome.reason.code in OF_FOLDERS
+
+
+def _work_list(results: Iterable[StoredResult]) -> Iterator[str]:
+    """A header, then a line per image: result, score, threshold, file; below it the reason where there is one."""
+    is_first = True
+    for result in results:
+        if is_first:
+            yield _HEADER
+            is_first = False
+        yield _line(result)
+        if not isinstance(result.outcome, Screened):
+            yield f"{'':<29}{result.outcome.reason.text}"
+
+
+def _line(result: StoredResult) -> str:
+    outcome = result.outcome
+    finding = leading_finding(outcome)
+    score = f"{finding.score:.3f}" if finding else "-"
+    threshold = f"{finding.point.threshold:.3f}" if finding and finding.point else "-"
+    name = CATEGORY_TEXTS[outcome.category]
+    frame = f"#{outcome.ref.frame}" if outcome.ref.header.number_of_frames > 1 else ""
+    shown = name.upper() if name == "abnormal" else name
+    return f"{shown:<13} {score:>6} {threshold:>6}  {as_cell(place(outcome.ref))}{frame}"

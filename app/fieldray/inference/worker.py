@@ -13,12 +13,11 @@ from fieldray.backends import BackendEntry
 from fieldray.domain.model import Model
 from fieldray.errors import BackendProblem, FieldrayError
 from fieldray.inference.backend import Answer, file_for
-from fieldray.inference.cores import usable_cores
 from fieldray.inference.litert import NetworkSpec
 from fieldray.inference.messages import DelegateSpec, OpenRequest, answers_of, run_message
 from fieldray.inference.runtime import MEMORY_LIMIT_MB, RUNTIMES, model_process
 from fieldray.processes.child import Child, ChildDied, ChildTimeout
-from fieldray.processes.priority import Priority, give_priority
+from fieldray.processes.priority import Priority, give_priority, usable_cores
 from fieldray.processes.wire import Message
 from fieldray.reasons import Reason, reason
 
