@@ -172,7 +172,7 @@ class WorkerBackend:
 
 
 class WarmProcess:
-    """At most one child that has imported the runtime and waits, so that a device plugged in runs sooner. Thread-safe."""
+    """At most one child that has the runtime imported, so that a device plugged in runs sooner. Thread-safe."""
 
     def __init__(self, runtimes: tuple[str, ...]) -> None:
         self._runtimes = runtimes
