@@ -129,6 +129,8 @@ def test_a_run_that_ends_early_says_why(desk: Desk) -> None:
 def test_a_fall_back_is_never_silent(desk: Desk) -> None:
     for state, why in (("ready", None), ("unavailable", reason("coral_unplugged"))):
         desk.rooms.publish(BackendChanged(backend="edgetpu", state=state, in_use=state == "ready", reason=why))
+    desk.rooms.publish(after := BackendChanged(backend="cpu", state="ready", in_use=True, detail="2 x 2"))
+    desk.until(lambda: desk.application.controller.backends.get("cpu") == after)
     desk.until(lambda: "The Edge TPU was unplugged." in texts(desk.window.banners))
     assert "No image is lost" in texts(desk.window.banners)
     button = desk.window.banners.findChild(QPushButton)

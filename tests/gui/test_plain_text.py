@@ -236,7 +236,7 @@ def post_notices(desk: Desk, text: str) -> None:
     desk.rooms.publish(DrivesChanged(drives=(Drive(mount_point=f"/media/{text}", name=text, pack_folders=(text,)),)))
     desk.rooms.publish(RunChanged(run_id=1, state="failed", reason=why))
     bench.export(Path("/out") / text)
-    desk.until(lambda: {"run", "edgetpu", "backend", "export"} <= {notice.key for notice in bench.board.notices})
+    desk.until(lambda: {"run", "edgetpu", "lost edgetpu", "export"} <= {notice.key for notice in bench.board.notices})
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="hears of opened files by inotify")

@@ -143,7 +143,7 @@ class Controller(QObject):
         if event.state == "unavailable" and event.reason is not None and before is not None and before.state == "ready":
             self._post_disconnected(event)
         elif event.state == "ready":
-            self.board.withdraw("backend")
+            self.board.withdraw(_lost(event.backend))
         self.backends_changed.emit()
 
     def _take_device(self, event: DeviceChanged) -> None:
@@ -162,7 +162,7 @@ class Controller(QObject):
         assert why is not None
         self.board.post(
             Notice(
-                key="backend",
+                key=_lost(event.backend),
                 level="warning",
                 text=lambda t: t.text(
                     "{reason} The affected images are processed again. No image is lost.", reason=t.reason(why)
@@ -209,3 +209,8 @@ class Controller(QObject):
         if why != self._last_bug:  # a notice is painted: an error in painting must not ask for another one
             self._last_bug = why
             self.board.post_reason("bug", why)
+
+
+def _lost(backend: BackendName) -> str:
+    """The key of the notice that a backend was lost: that another one is ready does not take it away."""
+    return f"lost {backend}"
