@@ -210,6 +210,11 @@ PROGRAM: Final[Mapping[str, Template]] = {
     "output_not_ours": "{path} already exists and is not an earlier output of this command, so it is not replaced. "
                        "Choose another name for the output, or delete the file.",
     "library_missing": "The library {name} is needed but not installed.",
+    "option_is_file": "There is a file called {name} here, so this may be the file and not an option. To screen all "
+                      "files of this folder, name the folder (.) or write ./* instead of *.",
+    "command_is_file": "Every word of this command is also the name of a file here, the word {name} too. To screen all "
+                       "files of this folder, name the folder (.) or write ./* instead of *. If the command is meant, "
+                       "write ./ before the names of files.",
     "nothing_to_screen": "There is nothing to screen: {path} does not exist.",
     "run_elsewhere": "Another window or command (process {process}) is screening the same images with the same pack. "
                      "This is a separate run; the other one is not affected.",

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from PIL import Image
 
-from attack.case import Group
+from attack.case import Group, NotPossible
 from attack.world import Fate, Running, World
 from fieldray.domain.model import HeaderRules
 from fieldray.imaging.synthetic import chest_phantom
@@ -283,3 +283,29 @@ def hidden_only(world: World) -> None:
     (world.images / "Thumbs.db").write_bytes(b"x" * 100)
     (world.images / ".DS_Store").write_bytes(b"x" * 100)
     assert world.start_screen().finish().ends_with(4).lines == []
+
+
+@CASES.case("sparse", "a PNG that goes on for 1 TB: nobody waits for it, the second time neither")
+def sparse(world: World) -> None:
+    expected = world.good_images(2)
+    vast = world.images / "vast.png"
+    vast.write_bytes((world.images / min(expected)).read_bytes())
+    try:
+        os.truncate(vast, 2**40)
+    except OSError as error:
+        raise NotPossible("this file system has no such files") from error
+    for _ in range(2):
+        world.screen({**expected, vast.name: "failed"})
+
+
+@CASES.case("deep-links", "900 links to nowhere below 700 folders")
+def deep_links(world: World) -> None:
+    expected = world.good_images(2)
+    folder = world.images
+    for _ in range(700):
+        folder = folder / "d"
+        os.mkdir(str(folder))  # noqa: PTH102 - Path.mkdir is as slow as the folders are deep
+    for number in range(900):
+        (folder / f"{number}").symlink_to("nowhere")
+        expected[os.path.relpath(folder / f"{number}", world.images)] = "failed"
+    world.screen(expected)

@@ -14,6 +14,7 @@ from typing import Final
 
 from attack.case import Group, NotPossible
 from attack.world import World, json_lines, tail
+from foreign_stores import journal_naming
 
 CASES = Group("store")
 _UNSHARE: Final = ("unshare", "--user", "--map-root-user", "--mount")
@@ -270,3 +271,31 @@ def newer(world: World) -> None:
     before = store.read_bytes()
     world.start_screen().finish().ends_with(1).says("newer")
     assert store.read_bytes() == before
+
+
+@CASES.case("journal", "a copied store with a journal that has SQLite delete an image")
+def journal(world: World) -> None:
+    expected = world.good_images(2)
+    world.screen(expected, codes=(0,))
+    store, image = world.home / "results.sqlite", world.images / min(expected)
+    store.with_name(f"{store.name}-journal").write_bytes(journal_naming(image, store))
+    done = world.start_screen().finish().ends_with(0, 1)
+    assert image.exists(), "an image was deleted"
+    world.check_rows(done.lines, expected)
+
+
+@CASES.case("trigger", "a copied store with a trigger that calls every image normal")
+def trigger(world: World) -> None:
+    world.good_images(3)
+    world.start_screen().finish().ends_with(0)
+    before = {name: row["category"] for name, row in world.rows_in_store().items()}
+    assert set(before.values()) != {"normal"}
+    with closing(sqlite3.connect(world.home / "results.sqlite")) as connection:
+        connection.execute(
+            "CREATE TRIGGER t AFTER INSERT ON results BEGIN "
+            "UPDATE results SET category = 'normal', findings = replace(findings, 'unsure', 'below'); END"
+        )
+        connection.commit()
+    world.start_screen("--fresh").finish().ends_with(0)
+    after = {name: row["category"] for name, row in world.rows_in_store().items()}
+    assert after == before, "a result is another because of what came with the store"

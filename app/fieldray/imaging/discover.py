@@ -24,6 +24,7 @@ from fieldray.reasons import Reason, reason
 # What a read raises when the device is gone. Unlike EIO, none of these can mean a single bad sector.
 _DEVICE_GONE: Final = frozenset({errno.ENODEV, errno.ENXIO, errno.ENOTCONN, errno.ESHUTDOWN, errno.ESTALE})
 _OWN_REPORT_BYTES: Final = 2**15
+_MOST_COMPONENTS: Final = 32  # of a name in a DICOMDIR; the standard allows 8 (PS3.10 8.5)
 
 Members = Callable[[ImageRef], Iterator[ImageRef]]
 
@@ -121,10 +122,15 @@ class _Search:
             yield _failed(ImageRef(path=path), Unreadable(why))
 
     def _check_way(self, error: OSError) -> None:
-        """Raise _FolderLost if more than what was visited cannot be read."""
-        for depth, folder in enumerate(self._way):
-            if folder.is_lost():
-                raise _FolderLost(depth) from error
+        """Raise _FolderLost if more than what was visited cannot be read.
+
+        The way to a folder that can be listed is whole. A drive may hold thousands of files that cannot be opened, and
+        a thousand folders above them.
+        """
+        if self._way and self._way[-1].is_lost():
+            for depth, folder in enumerate(self._way):
+                if folder.is_lost():
+                    raise _FolderLost(depth) from error
         if self._way and error.errno in _DEVICE_GONE:
             raise _FolderLost(len(self._way) - 1) from error
 
@@ -189,6 +195,8 @@ class _Search:
 def _inside(folder: Path, components: Sequence[str], names: NamesInAnyCase) -> Path | None:
     """The file that a DICOMDIR names, in upper or lower case; None for anything but plain names (PS3.10 8.2)."""
     path = folder
+    if len(components) > _MOST_COMPONENTS:
+        return None
     for name in components:
         if name in ("", ".", "..") or set(name) & set('/\\:\0<>|"'):
             return None
@@ -280,7 +288,7 @@ class NamesInAnyCase:
         if folder not in self._listed:
             try:
                 names = os.listdir(folder)  # noqa: PTH208 - names alone, not paths
-            except OSError:  # no folder, or none that may be read: the name will not be found there
-                names = []
+            except OSError:  # no folder, or none that may be read; not kept, since a DICOMDIR can name any number
+                return {}
             self._listed[folder] = {name.casefold(): name for name in reversed(names)}
         return self._listed[folder]

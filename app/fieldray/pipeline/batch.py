@@ -26,7 +26,7 @@ from fieldray.pipeline.keeping import open_store, require_kept
 from fieldray.pipeline.screen import Cancelled
 from fieldray.pipeline.statistics import Pace, Statistics
 from fieldray.reasons import Reason, reason
-from fieldray.store.database import room_kept_back
+from fieldray.store.reserve import room_kept_back
 from fieldray.store.results import ResultQuery, ResultStore
 
 log = logging.getLogger(__name__)
