@@ -94,6 +94,7 @@ FAILED: Final[Mapping[str, Template]] = {
 PACKS: Final[Mapping[str, Template]] = {
     "no_pack": "No model pack was found. Plug in a model drive, or name the folder of a pack with --pack.",
     "pack_not_found": "There is no pack named {name} here.",
+    "pack_no_manifest": "The folder {path} is not a pack and holds none: there is no {name} in it.",
     "pack_unreadable": "The pack cannot be read: {detail}.",
     "pack_incomplete": "The file {name} is missing from the pack.",
     "pack_unsigned": "The pack has no signature.",

@@ -129,13 +129,15 @@ class PackLibrary:
         folder is `./name`. Of several packs those that would load come first, and of several versions of one pack the
         highest. Folders of `without` are not looked at.
 
-        Raises PackProblem: pack_not_found, pack_several.
+        Raises PackProblem: pack_not_found, pack_no_manifest, pack_several.
         """
         path, name = Path(name_or_path), str(name_or_path)
         if path.is_dir() and not self._keeps(name):
             matches = self._listed(path, "drive", _packs_near)
         else:
             matches = tuple(found for found in self.available(drives) if found.is_called(name))
+        if name and path.is_dir() and not matches:
+            raise PackProblem(reason("pack_no_manifest", path=path, name=MANIFEST_NAME))
         return choose([found for found in matches if found.folder not in without], name=name_or_path).folder
 
     # ---- loading
