@@ -59,6 +59,7 @@ def _changed(act: Callable[[World, Path], None]) -> Callable[[World], None]:
             name = f"image-{number:03}.png"
             act(world, world.images / name)
             expected[name] = "any"
+        expected |= {path.name: "screened" for path in world.images.iterdir() if path.name not in expected}
         world.check_rows(running.finish().ends_with(0, 1).lines, expected)
         there: dict[str, Fate] = {path.name: expected.get(path.name, "any") for path in world.images.iterdir()}
         world.check_rows(world.start_screen().finish().ends_with(0, 1).lines, there)

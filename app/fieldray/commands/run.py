@@ -159,6 +159,9 @@ class RunReport:
             return 3 if self._problem.code in {**BACKENDS, **PACKS} else 1
         if batch.state == "cancelled":
             self._console.print_error("cancelled; run the same command again to resume, without --fresh")
+        if self._console.machine_reads and self._console.is_cut:  # who was to have the lines does not have them all
+            return 1
+        if batch.state == "cancelled":
             return CANCELLED
         if self._counts["failed"]:
             return 1

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
+from fieldray.domain.run import Run
 from fieldray.errors import UsageProblem
+from fieldray.persistence import is_plain, storage_problem
+from fieldray.reports.content import started
 from fieldray.reports.exporter import EXPORTERS, Exporter, StoredRun, available_exporters
 from fieldray.store.results import ResultQuery
+
+_HEAD_BYTES: Final = 2**16
 
 
 def export_run(database: Path, run_id: int, folder: Path, formats: Sequence[str] = ()) -> tuple[Path, ...]:
@@ -18,7 +26,8 @@ def export_run(database: Path, run_id: int, folder: Path, formats: Sequence[str]
     database
         The results' file.
     run_id
-        The run; its number is part of the names, `fieldray-run-<id>.csv` for example.
+        The run; its number is part of the names, `fieldray-run-<id>.csv` for example. Where reports of another run
+        have these names, the new ones get `fieldray-run-<id>-2.csv` and so on.
     folder
         Made if absent.
     formats
@@ -41,10 +50,9 @@ def export_run(database: Path, run_id: int, folder: Path, formats: Sequence[str]
     """
     exporters = [_exporter(name) for name in formats] or available_exporters()
     written = []
-    with ResultQuery(database) as query:
+    with ResultQuery(database) as query, query.at_one_moment():
         run = query.run(run_id)
-        for exporter in exporters:
-            path = folder / f"fieldray-run-{run_id}{exporter.suffix}"
+        for exporter, path in zip(exporters, _places(folder, run, exporters), strict=True):
             stored = StoredRun(
                 run=run,
                 results=query.work_list(run_id),
@@ -55,6 +63,28 @@ def export_run(database: Path, run_id: int, folder: Path, formats: Sequence[str]
             exporter.write(path, stored)
             written.append(path)
     return tuple(written)
+
+
+def _places(folder: Path, run: Run, exporters: Sequence[Exporter]) -> list[Path]:
+    """Where to write: the first names under which there is nothing, or what was written for this very run."""
+    for number in itertools.count(1):
+        ending = f"-{number}" if number > 1 else ""
+        places = [folder / f"fieldray-run-{run.run_id}{ending}{exporter.suffix}" for exporter in exporters]
+        if not any(map(functools.partial(_is_of_another, run), exporters, places)):
+            return places
+    raise AssertionError("numbers do not end")
+
+
+def _is_of_another(run: Run, exporter: Exporter, place: Path) -> bool:
+    """Whether a report of another run is there. Anything else is for the exporter to replace or refuse."""
+    if not (is_plain(place) and place.is_file()):
+        return False
+    try:
+        with place.open("rb") as stream:
+            head = stream.read(_HEAD_BYTES)
+    except OSError as error:
+        raise storage_problem(error, place) from error
+    return exporter.is_own(head) and exporter.started_of(head) not in (None, started(run))
 
 
 def _exporter(name: str) -> Exporter:
