@@ -152,7 +152,7 @@ class RunReport:
             self._list(batch.run_id, database)
         self._sum_up()
         if out and batch.run_id:
-            for path in export_run(database, batch.run_id, out, formats or ()):
+            for path in export_run(database, batch.run_id, out, formats or (), spec=batch.spec):
                 self._console.print_line(f"Written: {path}")
         if self._problem:
             self._console.print_error(self._problem.text)

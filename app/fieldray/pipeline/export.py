@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from fieldray.domain.run import Run
-from fieldray.errors import UsageProblem
+from fieldray.domain.run import Run, RunSpec
+from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.persistence import is_plain, storage_problem
+from fieldray.reasons import reason
 from fieldray.reports.content import started
 from fieldray.reports.exporter import EXPORTERS, Exporter, StoredRun, available_exporters
 from fieldray.store.results import ResultQuery
@@ -18,7 +19,9 @@ from fieldray.store.results import ResultQuery
 _HEAD_BYTES: Final = 2**16
 
 
-def export_run(database: Path, run_id: int, folder: Path, formats: Sequence[str] = ()) -> tuple[Path, ...]:
+def export_run(
+    database: Path, run_id: int, folder: Path, formats: Sequence[str] = (), *, spec: RunSpec | None = None
+) -> tuple[Path, ...]:
     """Write a run into a folder, one output per format.
 
     Parameters
@@ -32,6 +35,8 @@ def export_run(database: Path, run_id: int, folder: Path, formats: Sequence[str]
         Made if absent.
     formats
         Names of exporters. Without any, every available format is written.
+    spec
+        What the run did, to know it by: after a backup was put back, another run may have its number.
 
     Returns
     -------
@@ -42,7 +47,7 @@ def export_run(database: Path, run_id: int, folder: Path, formats: Sequence[str]
     UsageProblem
         For a format that is not available on this computer, or an output that would replace something else.
     StorageProblem
-        Where something cannot be read or written.
+        Where something cannot be read or written, or the run is another one (store_gone).
     KeyError
         For an unknown run.
     ValueError
@@ -52,6 +57,8 @@ def export_run(database: Path, run_id: int, folder: Path, formats: Sequence[str]
     written = []
     with ResultQuery(database) as query, query.at_one_moment():
         run = query.run(run_id)
+        if spec and spec.work != run.spec.work:
+            raise StorageProblem(reason("store_gone", path=database))
         for exporter, path in zip(exporters, _places(folder, run, exporters), strict=True):
             stored = StoredRun(
                 run=run,

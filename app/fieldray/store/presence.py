@@ -10,7 +10,7 @@ from typing import Final
 
 # The images that a run's last pass saw whose bytes it saw more than once.
 TWINS: Final = """
-    WITH seen AS (SELECT results.* FROM results JOIN runs ON runs.id = run_id
+    WITH seen AS (SELECT results.id, image_key, content_sha256, frame FROM results JOIN runs ON runs.id = run_id
                   WHERE run_id = ? AND results.pass_number = runs.pass_number AND content_sha256 != '')
     SELECT id, image_key, content_sha256, frame FROM seen WHERE (content_sha256, frame) IN (
         SELECT content_sha256, frame FROM seen GROUP BY content_sha256, frame HAVING COUNT(*) > 1)
@@ -22,6 +22,15 @@ _FRAME: Final = b"\0\0"
 def is_there(key: bytes) -> bool:
     """Whether there is something at the place that an image's key (`rows.image_key`) names: the file, or its zip."""
     return os.path.lexists(key.partition(_MEMBER)[0])
+
+
+def is_another(key: bytes, other: bytes) -> bool:
+    """Whether there is a file at the first place that is not, under a name by another way or case, the second one."""
+    (path, *inside), (other_path, *other_inside) = key.split(_MEMBER), other.split(_MEMBER)
+    try:
+        return not (os.path.samefile(path, other_path) and inside == other_inside)  # noqa: PTH121
+    except OSError:
+        return is_there(key)
 
 
 def emptied(rows: Sequence[sqlite3.Row], paths: Sequence[str]) -> tuple[bytes, ...]:

@@ -178,7 +178,7 @@ class ResultStore(ResultQuery):
 
     def __init__(self, path: Path, *, connect: Callable[[Path], sqlite3.Connection] = open_database) -> None:
         super().__init__(path, connect=connect)
-        self._connection.create_function("is_there", 1, presence.is_there)
+        self._connection.create_function("is_another", 2, presence.is_another)
         self._locks = RunLocks(path)
         self._judged: frozenset[str] = frozenset()
 
@@ -304,7 +304,7 @@ class ResultStore(ResultQuery):
 
 
 def _request_key(spec: RunSpec) -> str:
-    request = json.dumps([sorted(spec.paths), spec.pack_name, spec.model_sha256, spec.settings_hash])
+    request = json.dumps(spec.work)
     return hashlib.sha256(request.encode()).hexdigest()
 
 

@@ -2,7 +2,7 @@
 
 A verdict lies beside the row that was judged. The same image gets another row when it is renamed and whenever it is
 screened again in a new run; while the result is the same, the verdict is copied to that row. All copies have the time
-of the original.
+of the original. Which one is the newest, their numbers say: the clock of a computer may jump.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ TO_MOVED: Final = f"""{_COPY}
     WHERE gone.run_id = ? AND gone.absent_s IS NOT NULL AND moved.absent_s IS NULL AND moved.content_sha256 != ''
 """
 
-# From other runs to a row: of the same image, or of the same bytes whose place is empty now. Two files with the same
-# bytes that are both there stay two images, each with a verdict of its own.
+# From other runs to a row: of the same image, or of the same bytes whose place is empty now, or another name of the same
+# file. Two files with the same bytes that are both there stay two images, each with a verdict of its own.
 TO_NEW_RUN: Final = f"""{_COPY}
     SELECT :row_id, verdicts.result_hash, choice, note, given_s, verdicts.content_sha256, verdicts.category,
            verdicts.score
     FROM verdicts JOIN results ON results.id = result_id
     WHERE verdicts.result_hash = :result_hash AND verdicts.content_sha256 != '' AND run_id != :run_id
-          AND (image_key = :image_key OR NOT is_there(image_key))
-    ORDER BY image_key = :image_key DESC, given_s DESC, verdicts.id DESC LIMIT 1
+          AND (image_key = :image_key OR NOT is_another(image_key, :image_key))
+    ORDER BY image_key = :image_key DESC, verdicts.id DESC LIMIT 1
 """
 
 # With all copies of it, in whatever run, or the next run would bring it back.
@@ -49,5 +49,5 @@ EARLIER: Final = """
           AND mine.absent_s IS NULL AND mine.result_hash != verdicts.result_hash
           AND NOT EXISTS (SELECT 1 FROM verdicts AS own
                           WHERE own.result_id = mine.id AND own.result_hash = verdicts.result_hash))
-    GROUP BY image_key, verdicts.result_hash, choice, note, given_s ORDER BY verdicts.given_s, verdicts.id
+    GROUP BY image_key, verdicts.result_hash, choice, note, given_s ORDER BY verdicts.id
 """
