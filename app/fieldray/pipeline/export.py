@@ -36,7 +36,7 @@ def export_run(
     formats
         Names of exporters. Without any, every available format is written.
     spec
-        What the run did, to know it by: after a backup was put back, another run may have its number.
+        To know the run by: after a backup was put back, another one may have its number.
 
     Returns
     -------
@@ -45,20 +45,18 @@ def export_run(
     Raises
     ------
     UsageProblem
-        For a format that is not available on this computer, or an output that would replace something else.
+        For a format that is not available here, or an output that would replace something else.
     StorageProblem
         Where something cannot be read or written, or the run is another one (store_gone).
     KeyError
-        For an unknown run.
+        For an unknown run, where no `spec` is given.
     ValueError
         For an unknown format.
     """
     exporters = [_exporter(name) for name in formats] or available_exporters()
     written = []
     with ResultQuery(database) as query, query.at_one_moment():
-        run = query.run(run_id)
-        if spec and spec.work != run.spec.work:
-            raise StorageProblem(reason("store_gone", path=database))
+        run = _run(query, run_id, spec)
         for exporter, path in zip(exporters, _places(folder, run, exporters), strict=True):
             stored = StoredRun(
                 run=run,
@@ -70,6 +68,19 @@ def export_run(
             exporter.write(path, stored)
             written.append(path)
     return tuple(written)
+
+
+def _run(query: ResultQuery, run_id: int, spec: RunSpec | None) -> Run:
+    """The run of that number, if it did what `spec` says."""
+    try:
+        run = query.run(run_id)
+    except KeyError as error:
+        if spec is None:
+            raise
+        raise StorageProblem(reason("store_gone", path=query.path)) from error
+    if spec and spec.work != run.spec.work:
+        raise StorageProblem(reason("store_gone", path=query.path))
+    return run
 
 
 def _places(folder: Path, run: Run, exporters: Sequence[Exporter]) -> list[Path]:

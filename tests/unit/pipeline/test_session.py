@@ -160,13 +160,16 @@ def test_a_verdict_and_an_export_go_through_the_store(opened: Opened, images: Pa
     paths = export_run(opened.session.database, batch.run_id, tmp_path / "out")
     assert [path.name for path in paths] == ["fieldray-run-1.csv", "fieldray-run-1.json"]
     assert opened.session.export(batch.run_id, tmp_path / "out") == paths
-    with (
-        closing(sqlite3.connect(opened.session.database)) as other,
-        other,
-    ):  # a copy in which another run has its number
+    # an older copy was put back, where another run has its number
+    with closing(sqlite3.connect(opened.session.database)) as other, other:
         other.execute("UPDATE runs SET spec = replace(spec, 'images', 'others')")
     with pytest.raises(StorageProblem, match="moved, deleted or replaced"):
         opened.session.export(batch.run_id, tmp_path / "out")
+    elsewhere = tmp_path / "elsewhere.sqlite"
+    with pytest.raises(StorageProblem, match="moved, deleted or replaced"):
+        export_run(elsewhere, 1, tmp_path / "out", spec=batch.spec)
+    with pytest.raises(KeyError):
+        export_run(elsewhere, 1, tmp_path / "out")
     assert '"disagree","rotated"' in paths[0].read_text(encoding="utf-8-sig")
     with pytest.raises(ValueError, match="no export format"):
         export_run(opened.session.database, batch.run_id, tmp_path / "out", ["docx"])

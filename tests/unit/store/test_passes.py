@@ -299,7 +299,18 @@ def test_a_verdict_follows_an_image_that_was_moved_between_two_runs_and_no_twin(
     judged_run(store, old)
     assert verdicts(store, judged_run(store, new, None)) == [None]  # both are there
     (tmp_path / "old.dcm").unlink()
+    (tmp_path / "new.dcm").touch()
     assert verdicts(store, judged_run(store, new, None)) == [AGREE]
+    copy = image(str(tmp_path / "copy.dcm"), "a")
+    assert verdicts(store, judged_run(store, copy, None)) == [None]  # the judged one is there, under its new name
+
+
+def test_a_verdict_is_on_a_file_by_whatever_way_it_is_found(store: ResultStore, tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "a.dcm").touch()
+    (tmp_path / "way").symlink_to(tmp_path / "images")
+    judged_run(store, image(str(tmp_path / "images" / "a.dcm"), "a"))
+    assert verdicts(store, judged_run(store, image(str(tmp_path / "way" / "a.dcm"), "a"), None)) == [AGREE]
 
 
 def test_a_verdict_that_was_withdrawn_stays_away(store: ResultStore) -> None:
