@@ -166,7 +166,7 @@ def test_a_verdict_that_cannot_be_kept_is_not_shown_as_if_it_were(desk: Desk) ->
     desk.until(lambda: "This verdict was not saved" in texts(desk.window.banners))
     desk.until(bar.buttons["agree"].isChecked)
     assert not bar.buttons["disagree"].isChecked()
-    row = desk.application.workbench.rows.row_at(desk.application.workbench.rows.index_of(1))
+    row = desk.application.controller.rows.row_at(desk.application.controller.rows.index_of(1))
     assert row is not None
     assert row.verdict == Verdict(choice="agree")
 
