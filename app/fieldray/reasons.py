@@ -79,6 +79,8 @@ FAILED: Final[Mapping[str, Template]] = {
                              "Different files in this zip file share {count} names ({name} and others). Only the "
                              "last file of each name was read. Pack them again under different names.", by="count"),
     "file_too_large": "The file is too large to read safely ({size_mb} MB).",
+    "linked_folder": "This is a link to a folder elsewhere, which is not followed. Choose that folder as well to "
+                     "screen what is in it.",
     "encrypted": "The file is encrypted. Unpack it with its password first.",
     "executable": "The file looks like a program and is not opened.",
     "outside_folder": "The DICOMDIR refers to a file outside the chosen folder. That file is not opened.",
@@ -195,6 +197,8 @@ PROGRAM: Final[Mapping[str, Template]] = {
                   "results are not saved. Put the file back if that was a mistake. Then start the program again.",
     "results_lost": "Some results are missing from {path}, although each was saved ({found} of {saved}). Start the "
                     "program again.",
+    "verdict_misplaced": "This verdict was not saved: the file of results {path} was replaced by another one, which "
+                         "does not have this image. Screen the images again, then give the verdict again.",
     "open_files": "This computer lets the program open {limit} files at the same time, but {needed} are needed. "
                   "Raise that limit, or read fewer files at the same time.",
     "memory_limit": "This computer lets the program use {limit_mb} MB of memory, but {needed_mb} MB are needed. Raise "
@@ -302,7 +306,7 @@ ADAPTATION: Final[Mapping[str, Template]] = {
 # fmt: on
 
 # What fails here is a folder: the number of images is not known.
-OF_FOLDERS: Final = frozenset({"folder_not_read", "folder_lost"})
+OF_FOLDERS: Final = frozenset({"folder_not_read", "folder_lost", "linked_folder"})
 
 TEMPLATES: Final[Mapping[str, Template]] = {**REFUSED, **FAILED, **PACKS, **BACKENDS, **PROGRAM, **HOST, **ADAPTATION}
 

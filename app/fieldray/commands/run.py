@@ -153,13 +153,16 @@ class RunReport:
             self._list(batch.run_id, database)
         self._sum_up()
         if out and batch.run_id:
-            for path in export_run(database, batch.run_id, out, formats or ()):
+            for path in export_run(database, batch.run_id, out, formats or (), spec=batch.spec):
                 self._console.print_line(f"Written: {path}")
         if self._problem:
             self._console.print_error(self._problem.text)
             return 3 if self._problem.code in {**BACKENDS, **PACKS} else 1
         if batch.state == "cancelled":
             self._console.print_error("cancelled; run the same command again to resume, without --fresh")
+        if self._console.machine_reads and self._console.is_cut:  # who was to have the lines does not have them all
+            return 1
+        if batch.state == "cancelled":
             return CANCELLED
         if self._counts["failed"]:
             return 1

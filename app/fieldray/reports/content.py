@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from fieldray.domain.finding import Category, Failed, Finding, Outcome, Screened, leading_finding
-from fieldray.domain.run import EarlierVerdict, Run, RunSpec, StoredResult
+from fieldray.domain.run import EarlierVerdict, Run, StoredResult
 from fieldray.domain.study import ImageRef
 
 NOTICE: Final = "Research use only. Not for diagnostic use."
@@ -103,20 +103,21 @@ COLUMNS: Final = (
     "reader_verdict",
     "reader_note",
     "notice",
+    "run_started",
 )
 
 
-def export_rows(result: StoredResult, *, spec: RunSpec) -> list[dict[str, Value]]:
+def export_rows(result: StoredResult, *, run: Run) -> list[dict[str, Value]]:
     """A result as rows with the keys `COLUMNS`: one for each finding, one if there is none."""
     outcome = result.outcome
     findings: tuple[Finding | None, ...] = (None,)
     if isinstance(outcome, Screened) and outcome.findings:
         findings = outcome.findings
-    return [_export_row(result, finding, spec) for finding in findings]
+    return [_export_row(result, finding, run) for finding in findings]
 
 
-def _export_row(result: StoredResult, finding: Finding | None, spec: RunSpec) -> dict[str, Value]:
-    outcome, verdict = result.outcome, result.verdict
+def _export_row(result: StoredResult, finding: Finding | None, run: Run) -> dict[str, Value]:
+    outcome, verdict, spec = result.outcome, result.verdict, run.spec
     line = image_line(outcome, pack=spec.pack_name, model_sha256=spec.model_sha256)
     values = {
         **line,
@@ -133,6 +134,7 @@ def _export_row(result: StoredResult, finding: Finding | None, spec: RunSpec) ->
         "reader_verdict": verdict.choice if verdict else None,
         "reader_note": verdict.note if verdict else None,
         "notice": NOTICE,
+        "run_started": started(run),
     }
     return {name: values[name] for name in COLUMNS}  # type: ignore[misc]
 
@@ -169,7 +171,7 @@ def about_run(
         "run": run.run_id,
         "state": run.state,
         "reason": run.reason.text if run.reason else None,
-        "started": _time(run.started_s),
+        "started": started(run),
         "ended": _time(run.ended_s),
         "paths": list(spec.paths),
         "pack": spec.pack_name,
@@ -194,6 +196,11 @@ def _earlier_verdict(given: EarlierVerdict) -> dict[str, Value]:
         "reader_note": given.verdict.note,
         "given": _time(given.given_s),
     }
+
+
+def started(run: Run) -> str:
+    """When a run began, as exports name it. With its number this tells it from the runs of other computers."""
+    return str(_time(run.started_s))
 
 
 def _time(seconds: float | None) -> str | None:
