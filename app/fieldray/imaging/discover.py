@@ -153,7 +153,8 @@ class _Search:
                         self._own_reports += 1
                         return
                     raise
-                if isinstance(found, list) and found[0].kind == "png" and self._is_own(stream):
+                is_png = isinstance(found, list) and any(ref.kind == "png" for ref in found)
+                if is_png and self._is_own(stream):
                     self._own_reports += 1  # a map of an earlier run beside its image
                     return
             if isinstance(found, IndexFound):
