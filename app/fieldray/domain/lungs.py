@@ -138,10 +138,8 @@ def find_lungs(
         The pack's thresholds.
     pixel_map
         Where a cell of the mask lies in the image.
-    rows, columns
-        Of the image.
-    latency_ms
-        What the network took.
+    rows, columns, latency_ms
+        Of the image, and what the network took for it.
     """
     threshold = max(1, round(255 * rules.mask_threshold))
     fields, parts = _fields(np.rint(255 * shares.clip(0, 1)).astype(np.uint8), threshold)
