@@ -1,0 +1,212 @@
+"""The train step: stages of growing images, masks and checks in each step, averaged weights, panels after each epoch.
+
+All randomness depends on (seed, epoch), so a training that was killed resumes exactly.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray.adaptation.checkpoint import CHECKPOINT, Checkpoint, Kept
+from fieldray.adaptation.digest import digest
+from fieldray.adaptation.lungs.check_samples import CheckImages
+from fieldray.adaptation.lungs.dataset import LungData, data_of, shrunk
+from fieldray.adaptation.lungs.engine import MaskEngine
+from fieldray.adaptation.lungs.measures import dice
+from fieldray.adaptation.lungs.pair_augmentation import augment_pair
+from fieldray.adaptation.lungs.panels import draw_panel
+from fieldray.adaptation.lungs.recipe import LungRecipe, Stage
+from fieldray.adaptation.run import Run, Step
+from fieldray.adaptation.weights import Weights, load_weights, save_weights
+from fieldray.errors import UsageProblem
+from fieldray.reasons import reason
+
+_WARM_UP: Final = 0.15
+"""Share of a stage in which the rate rises."""
+_AVERAGED_EVERY: Final = 4
+"""Steps: taking the weights out of the framework costs a tenth of a step."""
+_LONGEST_MEAN: Final = 0.98
+
+
+def train_step(run: Run) -> Mapping[str, Any]:
+    """Train the network; weights.npz, history.json and panels/. Raises UsageProblem, StorageProblem."""
+    recipe: LungRecipe = run.recipe
+    _use_threads(recipe.training.threads)
+    weights, history = train(
+        recipe,
+        data_of(run),
+        folder=run.folder("train"),
+        progress=lambda row: run.progress("epochs", row["epoch"], row["epochs"]),
+    )
+    save_weights(run.folder("train") / "weights.npz", weights)
+    run.write("train", "history.json", history)
+    return history[-1]
+
+
+def load_trained(run: Run) -> Weights:
+    """The weights that the train step left. Raises UsageProblem `step_missing`."""
+    path = run.folder("train") / "weights.npz"
+    if not path.is_file():
+        raise UsageProblem(reason("step_missing", step="train"))
+    return load_weights(path)
+
+
+def train(
+    recipe: LungRecipe, data: LungData, *, folder: Path, progress: Any = lambda _: None
+) -> tuple[Weights, list[dict[str, Any]]]:
+    """Train, or resume this very training from the folder's checkpoint; averaged weights, and figures by epoch.
+
+    Raises UsageProblem `training_diverged` when a loss is not a number, StorageProblem.
+    """
+    training = recipe.training
+    key = digest(asdict(recipe.network), asdict(training), asdict(recipe.augmentation), data.films, data.masks)
+    key = digest(key, asdict(recipe.checks_augmentation), data.film_parts, data.chests, data.strangers)
+    checkpoint = Checkpoint(folder / CHECKPOINT, every_s=0)
+    history, average, steps = list[dict[str, Any]](), Weights(), 0
+    total, first = sum(stage.epochs for stage in training.stages), 0
+    for number, stage in enumerate(training.stages):
+        engine = MaskEngine(recipe.network, stage.side, training)
+        if number == 0:
+            engine.set_weights(_initial(engine, training.seed))
+            average = engine.weights()
+        else:
+            engine.set_weights(average)
+        kept = checkpoint.restore(engine, key=digest(key, number))
+        if kept:
+            history, average, steps = kept.facts["history"], dict(kept.arrays), kept.facts["steps"]
+        samples = _Samples(recipe, data, engine)
+        for epoch in range(max(first, len(history)), first + stage.epochs):
+            started = time.monotonic()
+            loss, average, steps = _epoch(engine, samples, average, steps, epoch, epoch - first, stage)
+            row = {"epoch": epoch + 1, "epochs": total, "side": stage.side, "loss": loss}
+            row |= samples.validate(average, folder / "panels" / f"epoch-{epoch + 1:03d}.png")
+            history.append(row | {"seconds": round(time.monotonic() - started, 1)})
+            facts = {"history": history, "steps": steps}
+            checkpoint.save_if_due(engine, Kept(facts=facts, arrays=average), key=digest(key, number))
+            progress(history[-1])
+        first += stage.epochs
+    return average, history
+
+
+class _Samples:
+    """Batches of one stage, and its look at the validation images."""
+
+    def __init__(self, recipe: LungRecipe, data: LungData, engine: MaskEngine) -> None:
+        self._recipe, self._engine = recipe, engine
+        side = engine.side if engine.has_checks else engine.mask_side
+        own = data.of("training")
+        self._films, self._masks = shrunk(data.films[own], side), shrunk(data.masks[own], side)
+        weights = {source.name: source.share for source in recipe.chests}
+        self._checks: CheckImages | None = (
+            data.checks("training", weights, side=side) if engine.has_checks and recipe.chests else None
+        )
+        seen = data.of("validation")
+        self._seen_films, self._seen_masks = data.films[seen], data.masks[seen]
+
+    def batch(
+        self, generator: np.random.Generator
+    ) -> tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.float32]]:
+        """Images, masks of the first of them, and targets of the checks for the rest."""
+        training, pairs = self._recipe.training, []
+        for index in generator.integers(len(self._films), size=training.masks_per_step):
+            image, mask = self._films[index], self._masks[index]
+            pairs.append(augment_pair(image, mask, self._recipe.augmentation, generator=generator))
+        drawn = [
+            self._checks.draw(
+                self._recipe.checks_augmentation, strangers_share=training.strangers_share, generator=generator
+            )
+            for _ in range(training.checks_per_step if self._checks else 0)
+        ]
+        images = np.stack([*(image for image, _ in pairs), *(image for image, _ in drawn)])
+        targets = np.stack([target for _, target in drawn]) if drawn else np.zeros((0, 0), np.float32)
+        return images, np.stack([mask for _, mask in pairs]), targets
+
+    def validate(self, average: Weights, panel: Path) -> dict[str, Any]:
+        """Mean and least Dice of the validation images with the averaged weights; draws the panel of fixed samples."""
+        if not len(self._seen_films):
+            return {}
+        kept = self._engine.weights()
+        self._engine.set_weights(average)
+        found, checks = self._engine.predict(self._seen_films)
+        self._engine.set_weights(kept)
+        truth = shrunk(self._seen_masks, self._engine.mask_side)
+        values = [dice(one >= 0.5, true > 127) for one, true in zip(found, truth, strict=True)]
+        if count := self._recipe.evaluation.panel_images:
+            draw_panel(panel, self._seen_films[:count], truth[:count], found[:count])
+        row = {"dice": round(float(np.mean(values)), 4), "least_dice": round(min(values), 4)}
+        return row | ({"frontal": round(float((checks[:, 0] >= 0.5).mean()), 4)} if checks.shape[1] else {})
+
+
+def _epoch(
+    engine: MaskEngine, samples: _Samples, average: Weights, steps: int, epoch: int, within: int, stage: Stage
+) -> tuple[float, Weights, int]:
+    """One epoch: its mean loss, the averaged weights, and how many steps there were since the beginning."""
+    training = samples._recipe.training
+    generator, losses = np.random.default_rng((training.seed, epoch)), []
+    for step in range(training.steps_per_epoch):
+        done = (within + step / training.steps_per_epoch) / stage.epochs
+        images, masks, targets = samples.batch(generator)
+        loss = engine.step(images, masks, targets, learning_rate=stage.learning_rate * _rate(done))
+        if not math.isfinite(loss):
+            raise UsageProblem(reason("training_diverged", epoch=epoch + 1, step=step + 1))
+        losses.append(loss)
+        steps += 1
+        if steps % _AVERAGED_EVERY == 0:
+            _average(average, engine.weights(), count=steps // _AVERAGED_EVERY)
+    return float(np.mean(losses)), average, steps
+
+
+def _average(average: Weights, current: Weights, *, count: int) -> None:
+    """The running mean; young means forget faster, so that the initial weights leave no trace."""
+    share = np.float32(1 - min(_LONGEST_MEAN, count / (count + 9)))
+    for name, array in current.items():
+        average[name] = average[name] + share * (array - average[name])
+
+
+def _rate(done: float) -> float:
+    """Share of the highest rate: a rise, then a half cosine to 0."""
+    if done < _WARM_UP:
+        return max(done, 0.002) / _WARM_UP
+    return (1 + math.cos(math.pi * (done - _WARM_UP) / (1 - _WARM_UP))) / 2
+
+
+def _initial(engine: MaskEngine, seed: int) -> Weights:
+    """The kernels drawn anew by the seed (He 2015, arXiv:1502.01852), all else as it is."""
+    generator, weights = np.random.default_rng(seed), engine.weights()
+    for name, array in weights.items():
+        if name.endswith("/kernel"):
+            reads = math.prod(array.shape[:2]) * (1 if name.endswith("_dw/kernel") else array.shape[2])
+            weights[name] = generator.normal(0, math.sqrt(2 / reads), array.shape).astype(np.float32)
+    return weights
+
+
+def _use_threads(count: int) -> None:
+    """As many CPU threads as the recipe says; TensorFlow takes it only before its first operation."""
+    if not count:
+        return
+    import tensorflow
+
+    for set_count in (
+        tensorflow.config.threading.set_intra_op_parallelism_threads,
+        tensorflow.config.threading.set_inter_op_parallelism_threads,
+    ):
+        try:
+            set_count(count)
+        except RuntimeError:  # it has begun already: another run of this process chose
+            return
+
+
+LUNG_TRAIN: Final = Step(
+    name="train",
+    perform=train_step,
+    reads=("network", "training", "augmentation", "checks_augmentation", "evaluation"),
+    leaves=("weights.npz", "history.json"),
+)
