@@ -13,6 +13,7 @@ from fieldray.adaptation.recipe_data import Source
 from fieldray.errors import UsageProblem
 from fieldray.reasons import Reason, reason
 
+
 class Table(Protocol):
     """A CSV file of which only rows count whose columns have one of the values named."""
 
@@ -242,7 +243,7 @@ def _age(text: str) -> float | None:
     return years if years is not None and years <= 120 else None
 
 
-def _bad_row(source: Source, line: int, detail: str) -> Reason:
+def _bad_row(source: Table, line: int, detail: str) -> Reason:
     return reason("data_row", path=source.path, line=line, detail=detail)
 
 

@@ -216,9 +216,9 @@ class Recipe:
         int, Key(doc="Training images that decide the ranges of the integers.", unit="images", low=1)
     ] = 200
     pack: Annotated[PackTexts, Key(doc="What the pack says of itself.")]
-    input: Annotated[
-        InputSpec, Key(doc="The image as the network sees it; 224 x 224 by default.", keys=INPUT_KEYS)
-    ] = field(default_factory=lambda: InputSpec(height=224, width=224))
+    input: Annotated[InputSpec, Key(doc="The image as the network sees it; 224 x 224 by default.", keys=INPUT_KEYS)] = (
+        field(default_factory=lambda: InputSpec(height=224, width=224))
+    )
     network: Annotated[NetworkChoice, Key(doc="The network.")] = NetworkChoice()
     labels: Annotated[tuple[LabelRule, ...], Key(doc="What the pack looks for.")]
     data: Annotated[tuple[Source, ...], Key(doc="Where the images are.")]

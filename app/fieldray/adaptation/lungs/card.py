@@ -18,7 +18,7 @@ from fieldray.adaptation.lungs.evaluate import enlarged
 from fieldray.adaptation.lungs.masks import read_mask
 from fieldray.adaptation.lungs.panels import overlay, png
 from fieldray.adaptation.lungs.quantise_step import run_file
-from fieldray.adaptation.lungs.recipe import LungRecipe
+from fieldray.adaptation.lungs.recipe import LungRecipe, recipe_of
 from fieldray.adaptation.page import Code, Figure, Part, Report, Section, Table, Text, facts, page
 from fieldray.adaptation.quantise_step import converted
 from fieldray.adaptation.run import Run, Step
@@ -66,8 +66,9 @@ def _network(recipe: LungRecipe, specification: Specification, size_bytes: int) 
     side = recipe.input.height
     return (
         f"A U-Net of separable convolutions with a second head for the checks: {parameters(specification):,} weights, "
-        f"{multiply_adds(specification) / 1e6:.0f} million multiply-adds per image, full int8 ({size_bytes / 2**20:.2f} "
-        f"MiB as a file). Input: {side} x {side} pixels, grey, the whole image stretched; mask: {side // 2} x "
+        f"{multiply_adds(specification) / 1e6:.0f} million multiply-adds per image, full int8 "
+        f"({size_bytes / 2**20:.2f} MiB as a file). Input: {side} x {side} pixels, grey, the whole image "
+        f"stretched; mask: {side // 2} x "
         f"{side // 2} shares of lung."
     )
 
@@ -89,8 +90,13 @@ def _fits(metrics: Facts) -> str:
     rows = [_fit_row(name, found) for name, found in metrics["masks"]["int8"].items()]
     both = metrics["int8_less_float"]
     return (
-        "Of the lungs alone, at the size of the true mask, by the int8 file. Intervals are 95 %, and count patients.\n\n"
-        "| " + " | ".join(_HEAD) + " |\n|" + "---|" * len(_HEAD) + "\n"
+        "Of the lungs alone, at the size of the true mask, by the int8 file. Intervals are 95 %, and count "
+        "patients.\n\n"
+        "| "
+        + " | ".join(_HEAD)
+        + " |\n|"
+        + "---|" * len(_HEAD)
+        + "\n"
         + "\n".join("| " + " | ".join(row) + " |" for row in rows)
         + f"\n\nint8 less float, mean Dice: {both['dice']:+.4f}; largest of one image: {both['largest']:.4f}."
     )
@@ -104,7 +110,10 @@ def _fit_row(name: str, found: Facts) -> list[str]:
 
 def _checks(metrics: Facts) -> str:
     chests, first = metrics["chests"], next(iter(metrics["chests"].values()))
-    lines = ["| source | " + " | ".join(name.replace("_", " ") for name in first) + " |", "|" + "---|" * (len(first) + 1)]
+    lines = [
+        "| source | " + " | ".join(name.replace("_", " ") for name in first) + " |",
+        "|" + "---|" * (len(first) + 1),
+    ]
     lines += [
         f"| {source} | " + " | ".join(f"{row['count']} of {row['of']}" for row in found.values()) + " |"
         for source, found in chests.items()
@@ -112,17 +121,20 @@ def _checks(metrics: Facts) -> str:
     refused = [f"| {kind} | {told(found)} |" for kind, found in metrics["strangers"].items()]
     return (
         "On test images: accepted as a frontal chest image, left as it is by every check but *mirrored*, and how often "
-        "each change is noticed where it was made, and where it was not (false).\n\n" + "\n".join(lines)
-        + "\n\n| images that are no frontal chest X-ray | refused |\n|---|---|\n" + "\n".join(refused)
+        "each change is noticed where it was made, and where it was not (false).\n\n"
+        + "\n".join(lines)
+        + "\n\n| images that are no frontal chest X-ray | refused |\n|---|---|\n"
+        + "\n".join(refused)
         + "\n\nThresholds, chosen on validation images: "
-        + ", ".join(f"{name} {value:.3f}" for name, value in metrics["thresholds"].items()) + "."
+        + ", ".join(f"{name} {value:.3f}" for name, value in metrics["thresholds"].items())
+        + "."
     )
 
 
 def report_step(run: Run) -> Mapping[str, Any]:
     """report.html: how the training went, how the masks fit, and overlays of the best, a median and the worst."""
     metrics, history = run.read("evaluate", "metrics.json"), run.read("train", "history.json")
-    recipe: LungRecipe = run.recipe
+    recipe = recipe_of(run)
     curves = [[str(row["epoch"]), str(row["side"]), f"{row['loss']:.4f}", *_seen(row)] for row in history]
     masks = [
         Table(rows=[_fit_row(*item) for item in found.items()], head=_HEAD, caption=name)
@@ -150,7 +162,7 @@ def _seen(row: Facts) -> list[str]:
 
 def _overlays(run: Run) -> list[Part]:
     """By source; without the images themselves where they may not be shown."""
-    recipe, data, fits = run.recipe, data_of(run), run.read("evaluate", "fits.json")
+    recipe, data, fits = recipe_of(run), data_of(run), run.read("evaluate", "fits.json")
     parts: list[Part] = [Text("Green: the true outline; red: the one found.")]
     for source in sorted({str(data.film_sources[index]) for index in _known(data, fits)}):
         own = [index for index in _known(data, fits) if data.film_sources[index] == source]

@@ -44,7 +44,8 @@ class CheckImages:
     @property
     def side(self) -> int:
         """Of the images, in pixels."""
-        return next(iter(self.chests.values()))[0].shape[1]
+        images, _ = next(iter(self.chests.values()))
+        return int(images.shape[1])
 
     def chest(self, generator: np.random.Generator) -> Grey:
         """One chest image as it is."""
@@ -97,9 +98,7 @@ def turned(image: Grey, settings: PairAugmentation, *, generator: np.random.Gene
     return apply(changed, turns=turns, is_mirrored=is_mirrored, is_inverted=is_inverted)
 
 
-def apply(
-    image: Grey, *, turns: int = 0, is_mirrored: bool = False, is_inverted: bool = False
-) -> tuple[Grey, Targets]:
+def apply(image: Grey, *, turns: int = 0, is_mirrored: bool = False, is_inverted: bool = False) -> tuple[Grey, Targets]:
     """A frontal chest image mirrored, then turned clockwise by `turns` quarters, then inverted; with its targets."""
     targets = np.zeros(len(LUNG_CHECKS), np.float32)
     targets[0], targets[4], targets[5] = 1, is_inverted, is_mirrored

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final, cast
 
 from fieldray.adaptation.compile import PLACEMENT
 from fieldray.adaptation.lungs.card import LUNG_REPORT
@@ -44,7 +44,7 @@ def perform_lungs(
     if step != "run" and step not in names:
         raise UsageProblem(reason("step_missing", step=names[-1]))
     wanted = known if step == "run" else known[: names.index(step) + 1]
-    run = Run(recipe=whole, text=document.text, progress=progress)
+    run = Run(recipe=cast(Any, whole), text=document.text, progress=progress)
     with locked(whole.run):
         if problems := lung_problems(whole):
             raise RecipeProblems(document.path, document.lines(problems))

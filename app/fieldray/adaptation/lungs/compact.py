@@ -99,6 +99,12 @@ def _conv(
 def _separable(name: str, source: str, channels: str, *, stride: int = 1) -> list[Layer]:
     """A 3x3 convolution of each channel by itself, then a 1x1 across them."""
     depthwise = Layer(
-        name=f"{name}_dw", kind="depthwise", inputs=(source,), kernel=3, stride=stride, batch_norm=True, activation="relu"
+        name=f"{name}_dw",
+        kind="depthwise",
+        inputs=(source,),
+        kernel=3,
+        stride=stride,
+        batch_norm=True,
+        activation="relu",
     )
     return [depthwise, _conv(name, f"{name}_dw", channels)]

@@ -16,8 +16,16 @@ from fieldray.adaptation.files import write_atomically
 from fieldray.adaptation.image_set import content_digest, read_images, read_rows, rows_digest
 from fieldray.adaptation.layouts import Row, find_rows
 from fieldray.adaptation.lungs.check_samples import CheckImages
-from fieldray.adaptation.lungs.masks import Pair, double_images, find_pairs, list_pairs, read_mask, require_whole, shares
-from fieldray.adaptation.lungs.recipe import LungRecipe
+from fieldray.adaptation.lungs.masks import (
+    Pair,
+    double_images,
+    find_pairs,
+    list_pairs,
+    read_mask,
+    require_whole,
+    shares,
+)
+from fieldray.adaptation.lungs.recipe import LungRecipe, recipe_of
 from fieldray.adaptation.recipe_data import Source
 from fieldray.adaptation.run import Run, Step
 from fieldray.adaptation.split import parts_of
@@ -122,7 +130,7 @@ def data_step(run: Run) -> Mapping[str, Any]:
 
     Raises UsageProblem for anything wrong with a mask, StorageProblem.
     """
-    recipe: LungRecipe = run.recipe
+    recipe = recipe_of(run)
     pairs = _pairs(recipe)
     require_whole([*double_images(pairs)])
     rows = _with_digests([pair.row for pair in pairs])
@@ -149,7 +157,7 @@ def data_step(run: Run) -> Mapping[str, Any]:
     write_atomically(run.folder("data") / _ARRAYS, buffer.getvalue())
     facts = _facts(arrays)
     run.write("data", "facts.json", facts | {"data_sha256": _outside(run), "split_sha256": digest(parts)})
-    return facts["images"]
+    return dict(facts["images"])
 
 
 def data_of(run: Run) -> LungData:
@@ -204,10 +212,10 @@ def _facts(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
 
 def _outside(run: Run) -> str:
     """Of everything that the step reads: images, masks and tables."""
-    pairs = [pair for source in run.recipe.masks for pair in list_pairs(source)]
+    pairs = [pair for source in recipe_of(run).masks for pair in list_pairs(source)]
     masks = [content_digest(pair.mask) for pair in pairs]
     rows = _with_digests([pair.row for pair in pairs])
-    others = read_rows([*run.recipe.chests, *run.recipe.strangers], folder=run.folder("data"))
+    others = read_rows([*recipe_of(run).chests, *recipe_of(run).strangers], folder=run.folder("data"))
     return digest(rows_digest(rows), masks, rows_digest(others))
 
 

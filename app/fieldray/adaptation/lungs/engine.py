@@ -74,10 +74,11 @@ class MaskEngine:
         others = len(images) - len(masks)
         blank = np.zeros((others, self.mask_side, self.mask_side, 1), np.float32)
         unknown = np.full((len(masks), len(LUNG_CHECKS)), UNKNOWN, np.float32)
+        has_mask = (np.arange(len(images)) < len(masks)).astype(np.float32)
         found = self.model.train_on_batch(
             self.prepared(images),
             [np.concatenate([wanted, blank]), np.concatenate([unknown, targets])],
-            sample_weight=[np.repeat(np.float32([1, 0]), [len(masks), others]), np.ones(len(images), np.float32)],
+            sample_weight=[has_mask, np.ones(len(images), np.float32)],
         )
         return float(found[0])
 

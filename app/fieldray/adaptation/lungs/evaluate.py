@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +24,7 @@ from fieldray.adaptation.lungs.engine import MaskEngine
 from fieldray.adaptation.lungs.masks import read_mask
 from fieldray.adaptation.lungs.measures import REFERENCE_SIDE, Fit, fit_of
 from fieldray.adaptation.lungs.quantise_step import run_file
-from fieldray.adaptation.lungs.recipe import LungRecipe
+from fieldray.adaptation.lungs.recipe import LungRecipe, recipe_of
 from fieldray.adaptation.lungs.train import load_trained
 from fieldray.adaptation.quantise_step import converted
 from fieldray.adaptation.run import Run, Step
@@ -39,7 +40,7 @@ _LEAST_FRONTAL: Final = 0.05
 
 def evaluate_step(run: Run) -> Mapping[str, Any]:
     """Measure; metrics.json, fits.json (by image) and, for a network with checks, thresholds.json."""
-    recipe, data = run.recipe, data_of(run)
+    recipe, data = recipe_of(run), data_of(run)
     answers = _answers(run)
     fits = {name: fits_of(recipe, data, answer) for name, answer in answers.items()}
     best = fits["int8" if "int8" in fits else "trained"]
@@ -54,10 +55,10 @@ def evaluate_step(run: Run) -> Mapping[str, Any]:
 
 def _answers(run: Run) -> dict[str, Answer]:
     """What answers: the int8 and the float file, or the published network as it was trained."""
-    recipe: LungRecipe = run.recipe
+    recipe = recipe_of(run)
     if recipe.network.kind == "compact":
         files = {name: converted(run, name) for name in ("int8", "float")}
-        return {name: lambda images, file=file: run_file(file, images) for name, file in files.items()}
+        return {name: partial(run_file, file) for name, file in files.items()}
     engine = MaskEngine(recipe.network, recipe.input.height, recipe.training)
     engine.set_weights(load_trained(run))
     return {"trained": engine.predict}
@@ -113,7 +114,7 @@ def _difference(integer: Mapping[int, Fit], whole: Mapping[int, Fit]) -> dict[st
 
 
 def _checks(run: Run, data: LungData, answer: Answer) -> dict[str, Any]:
-    recipe: LungRecipe = run.recipe
+    recipe = recipe_of(run)
     validation = data.checks("validation", {}, side=recipe.input.height)
     thresholds = dict.fromkeys(LUNG_CHECKS, 0.5)
     if validation is not None:
@@ -185,7 +186,8 @@ def _some(images: NDArray[np.uint8], count: int) -> NDArray[np.uint8]:
     """At most so many, evenly over all."""
     if len(images) <= count:
         return images
-    return images[np.linspace(0, len(images) - 1, count).round().astype(int)]
+    chosen: NDArray[np.uint8] = images[np.linspace(0, len(images) - 1, count).round().astype(int)]
+    return chosen
 
 
 LUNG_EVALUATE: Final = Step(

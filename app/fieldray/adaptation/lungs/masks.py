@@ -18,8 +18,8 @@ from fieldray.errors import UsageProblem
 from fieldray.reasons import Reason, reason
 
 _SUFFIXES: Final = frozenset({".png", ".jpg", ".jpeg", ".dcm", ".dicom"})
-_NEAR_AN_END: Final = 40
-"""A mask that was stored as JPEG is not quite black and white."""
+_NEAR_AN_END: Final = 0.16
+"""Of the brightest value: a mask that was stored as JPEG is not quite black and white."""
 _MOST_GREY: Final = 0.02
 
 
@@ -148,7 +148,7 @@ def _fault(values: NDArray[np.uint8], size: tuple[int, int] | None) -> str:
     highest = int(values.max())
     if not highest:
         return "is empty: there is no lung in it"
-    between = (values > _NEAR_AN_END) & (values < 255 - _NEAR_AN_END) if highest > 1 else values > 1
+    between = (values > highest * _NEAR_AN_END) & (values < highest * (1 - _NEAR_AN_END))
     if between.mean() > _MOST_GREY:
         return "is a grey image, not a mask of black and white: perhaps image and mask are swapped"
     return ""

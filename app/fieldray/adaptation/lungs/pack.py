@@ -13,7 +13,7 @@ from fieldray.adaptation.digest import digest
 from fieldray.adaptation.lungs.card import lung_card
 from fieldray.adaptation.lungs.check_samples import apply
 from fieldray.adaptation.lungs.quantise_step import run_file, specification_of
-from fieldray.adaptation.lungs.recipe import LungRecipe
+from fieldray.adaptation.lungs.recipe import LungRecipe, recipe_of
 from fieldray.adaptation.lungs.strangers import DRAWN
 from fieldray.adaptation.pack import GOLDEN_TOLERANCE, phantom, provenance
 from fieldray.adaptation.quantise import Converted
@@ -42,7 +42,7 @@ def pack_step(run: Run) -> Mapping[str, Any]:
 
     Raises UsageProblem `step_missing`, PackProblem `pack_older`, StorageProblem.
     """
-    recipe: LungRecipe = run.recipe
+    recipe = recipe_of(run)
     try:
         metrics, thresholds = run.read("evaluate", "metrics.json"), run.read("evaluate", "thresholds.json")
         facts = run.read("data", "facts.json")
@@ -85,7 +85,7 @@ def pack_step(run: Run) -> Mapping[str, Any]:
 
 
 def _provenance(run: Run) -> dict[str, str]:
-    recipe: LungRecipe = run.recipe
+    recipe = recipe_of(run)
     learnt = [source.name for source in recipe.masks if not source.evaluate_only]
     return provenance(run, data=[*learnt, *(source.name for source in recipe.chests)])
 

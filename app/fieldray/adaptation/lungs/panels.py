@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -20,9 +20,7 @@ _FOUND: Final = (255, 90, 60)
 _SIDE: Final = 192
 
 
-def draw_panel(
-    path: Path, images: Sequence[Grey], masks: Sequence[Grey], found: Sequence[NDArray[np.float32]]
-) -> None:
+def draw_panel(path: Path, images: Iterable[Grey], masks: Iterable[Grey], found: Iterable[NDArray[np.float32]]) -> None:
     """Write a PNG with a row for each sample: image, true mask, and the share of lung that was predicted."""
     rows = [
         np.hstack([_sized(image), _sized(mask), _sized((share * 255).astype(np.uint8))])

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fieldray.adaptation.files import write_atomically
 from fieldray.adaptation.lungs.compact import compact_unet
 from fieldray.adaptation.lungs.dataset import LungData, data_of
-from fieldray.adaptation.lungs.recipe import LungRecipe
+from fieldray.adaptation.lungs.recipe import LungRecipe, recipe_of
 from fieldray.adaptation.lungs.train import load_trained
 from fieldray.adaptation.quantise import Converted, equalise, quantise, to_float_file
 from fieldray.adaptation.run import Run, Step
@@ -29,7 +29,7 @@ def specification_of(recipe: LungRecipe) -> Specification:
 
 def quantise_step(run: Run) -> Mapping[str, Any]:
     """Write int8.tflite, float.tflite, and which output of each is what."""
-    recipe: LungRecipe = run.recipe
+    recipe = recipe_of(run)
     specification, images = specification_of(recipe), representative(recipe, data_of(run))
     weights = equalise(specification, load_trained(run), representative=images)
     files = {
@@ -52,7 +52,8 @@ def representative(recipe: LungRecipe, data: LungData) -> NDArray[np.uint8]:
         assert checks is not None
         share = recipe.training.strangers_share
         images.append(checks.draw(recipe.checks_augmentation, strangers_share=share, generator=generator)[0])
-    return np.stack(images)[..., None]
+    stacked: NDArray[np.uint8] = np.stack(images)[..., None]
+    return stacked
 
 
 def run_file(file: Converted, images: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, cast
 
 from fieldray.adaptation.lungs.compact import CHANNELS, MULTIPLE
 from fieldray.adaptation.lungs.pair_augmentation import PairAugmentation
 from fieldray.adaptation.lungs.published import mask_side
 from fieldray.adaptation.recipe import INPUT_KEYS, PackTexts, rooted_source
 from fieldray.adaptation.recipe_data import Source, Split
+from fieldray.adaptation.run import Run
 from fieldray.adaptation.tables import Key, require, require_ranges
 from fieldray.domain.model import InputSpec
 
@@ -57,9 +58,9 @@ class LungNetwork:
             "convolutions, which is trained and measured, but makes no pack."
         ),
     ] = "compact"
-    channels: Annotated[
-        tuple[int, ...], Key(doc="Of the compact network's five steps.", unit="channels", low=1)
-    ] = CHANNELS
+    channels: Annotated[tuple[int, ...], Key(doc="Of the compact network's five steps.", unit="channels", low=1)] = (
+        CHANNELS
+    )
     root_channels: Annotated[int, Key(doc="Of the published network's first step.", unit="channels", low=1)] = 64
 
     def __post_init__(self) -> None:
@@ -71,7 +72,7 @@ class LungNetwork:
 class Stage:
     """A part of the training at one image size; small images teach the rough shape at a quarter of the cost."""
 
-    side: Annotated[int, Key(doc="Of the images in this stage.", unit="pixels", low=32, high=1024, example=256)]
+    side: Annotated[int, Key(doc="Of the images in this stage.", unit="pixels", low=32, high=1024, example=224)]
     epochs: Annotated[int, Key(doc="Epochs of `steps_per_epoch` steps.", low=1, example=10)]
     learning_rate: Annotated[float, Key(doc="The highest rate; it falls to 0 by a half cosine.", above=0)] = 3e-3
 
@@ -125,9 +126,9 @@ class LungRecipe:
         int, Key(doc="Training images that decide the ranges of the integers.", unit="images", low=1)
     ] = 100
     pack: Annotated[PackTexts, Key(doc="What the pack says of itself.")]
-    input: Annotated[
-        InputSpec, Key(doc="The image as the network sees it; 256 x 256 by default.", keys=INPUT_KEYS)
-    ] = field(default_factory=lambda: InputSpec(height=256, width=256))
+    input: Annotated[InputSpec, Key(doc="The image as the network sees it; 224 x 224 by default.", keys=INPUT_KEYS)] = (
+        field(default_factory=lambda: InputSpec(height=224, width=224))
+    )
     network: Annotated[LungNetwork, Key(doc="The network.")] = LungNetwork()
     masks: Annotated[tuple[MaskSource, ...], Key(doc="Images with masks.")]
     chests: Annotated[
@@ -183,6 +184,11 @@ def rooted(recipe: LungRecipe, path: Path) -> LungRecipe:
         chests=tuple(rooted_source(source, base) for source in recipe.chests),
         strangers=tuple(rooted_source(source, base) for source in recipe.strangers),
     )
+
+
+def recipe_of(run: Run) -> LungRecipe:
+    """The recipe of a run that works on lung fields."""
+    return cast("LungRecipe", run.recipe)
 
 
 def _stages(recipe: LungRecipe) -> tuple[Stage, ...]:

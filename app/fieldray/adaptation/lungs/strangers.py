@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -151,7 +151,7 @@ def _filled(part: Grey, side: int) -> Grey:
     return np.asarray(Image.fromarray(np.ascontiguousarray(part)).resize((side, side), Image.Resampling.BILINEAR))
 
 
-def _stretched(field: NDArray[np.floating]) -> Grey:
+def _stretched(field: NDArray[Any]) -> Grey:
     """Its 1st to 99th percentile as 0..255."""
     low, high = np.percentile(field, [1, 99])
     grey: Grey = ((field - low) / max(high - low, 1e-3) * 255).clip(0, 255).astype(np.uint8)

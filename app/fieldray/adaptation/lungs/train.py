@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ from fieldray.adaptation.lungs.engine import MaskEngine
 from fieldray.adaptation.lungs.measures import dice
 from fieldray.adaptation.lungs.pair_augmentation import augment_pair
 from fieldray.adaptation.lungs.panels import draw_panel
-from fieldray.adaptation.lungs.recipe import LungRecipe, Stage
+from fieldray.adaptation.lungs.recipe import LungRecipe, Stage, recipe_of
 from fieldray.adaptation.run import Run, Step
 from fieldray.adaptation.weights import Weights, load_weights, save_weights
 from fieldray.errors import UsageProblem
@@ -38,7 +38,7 @@ _LONGEST_MEAN: Final = 0.98
 
 def train_step(run: Run) -> Mapping[str, Any]:
     """Train the network; weights.npz, history.json and panels/. Raises UsageProblem, StorageProblem."""
-    recipe: LungRecipe = run.recipe
+    recipe = recipe_of(run)
     _use_threads(recipe.training.threads)
     weights, history = train(
         recipe,
@@ -60,47 +60,52 @@ def load_trained(run: Run) -> Weights:
 
 
 def train(
-    recipe: LungRecipe, data: LungData, *, folder: Path, progress: Any = lambda _: None
+    recipe: LungRecipe, data: LungData, *, folder: Path, progress: Callable[[Mapping[str, Any]], None] = lambda _: None
 ) -> tuple[Weights, list[dict[str, Any]]]:
     """Train, or resume this very training from the folder's checkpoint; averaged weights, and figures by epoch.
 
     Raises UsageProblem `training_diverged` when a loss is not a number, StorageProblem.
     """
-    training = recipe.training
-    key = digest(asdict(recipe.network), asdict(training), asdict(recipe.augmentation), data.films, data.masks)
+    key = digest(asdict(recipe.network), asdict(recipe.training), asdict(recipe.augmentation), data.films, data.masks)
     key = digest(key, asdict(recipe.checks_augmentation), data.film_parts, data.chests, data.strangers)
     checkpoint = Checkpoint(folder / CHECKPOINT, every_s=0)
-    history, average, steps = list[dict[str, Any]](), Weights(), 0
-    total, first = sum(stage.epochs for stage in training.stages), 0
-    for number, stage in enumerate(training.stages):
-        engine = MaskEngine(recipe.network, stage.side, training)
+    state, first = _State(Weights(), []), 0
+    total = sum(stage.epochs for stage in recipe.training.stages)
+    for number, stage in enumerate(recipe.training.stages):
+        engine, own_key = MaskEngine(recipe.network, stage.side, recipe.training), digest(key, number)
         if number == 0:
-            engine.set_weights(_initial(engine, training.seed))
-            average = engine.weights()
-        else:
-            engine.set_weights(average)
-        kept = checkpoint.restore(engine, key=digest(key, number))
-        if kept:
-            history, average, steps = kept.facts["history"], dict(kept.arrays), kept.facts["steps"]
+            state.average = _initial(engine, recipe.training.seed)
+        engine.set_weights(state.average)
+        if kept := checkpoint.restore(engine, key=own_key):
+            state = _State(dict(kept.arrays), kept.facts["history"], kept.facts["steps"])
         samples = _Samples(recipe, data, engine)
-        for epoch in range(max(first, len(history)), first + stage.epochs):
+        for epoch in range(max(first, len(state.history)), first + stage.epochs):
             started = time.monotonic()
-            loss, average, steps = _epoch(engine, samples, average, steps, epoch, epoch - first, stage)
+            loss = _run_epoch(engine, samples, state, epoch, rate=_rates(stage, epoch - first))
             row = {"epoch": epoch + 1, "epochs": total, "side": stage.side, "loss": loss}
-            row |= samples.validate(average, folder / "panels" / f"epoch-{epoch + 1:03d}.png")
-            history.append(row | {"seconds": round(time.monotonic() - started, 1)})
-            facts = {"history": history, "steps": steps}
-            checkpoint.save_if_due(engine, Kept(facts=facts, arrays=average), key=digest(key, number))
-            progress(history[-1])
+            row |= samples.validate(state.average, folder / "panels" / f"epoch-{epoch + 1:03d}.png")
+            state.history.append(row | {"seconds": round(time.monotonic() - started, 1)})
+            facts = {"history": state.history, "steps": state.steps}
+            checkpoint.save_if_due(engine, Kept(facts=facts, arrays=state.average), key=own_key)
+            progress(state.history[-1])
         first += stage.epochs
-    return average, history
+    return state.average, state.history
+
+
+@dataclass(slots=True)
+class _State:
+    """What a training has come to: averaged weights, figures by epoch, steps since the beginning."""
+
+    average: Weights
+    history: list[dict[str, Any]]
+    steps: int = 0
 
 
 class _Samples:
     """Batches of one stage, and its look at the validation images."""
 
     def __init__(self, recipe: LungRecipe, data: LungData, engine: MaskEngine) -> None:
-        self._recipe, self._engine = recipe, engine
+        self._recipe, self._engine, self.training = recipe, engine, recipe.training
         side = engine.side if engine.has_checks else engine.mask_side
         own = data.of("training")
         self._films, self._masks = shrunk(data.films[own], side), shrunk(data.masks[own], side)
@@ -111,19 +116,17 @@ class _Samples:
         seen = data.of("validation")
         self._seen_films, self._seen_masks = data.films[seen], data.masks[seen]
 
-    def batch(
-        self, generator: np.random.Generator
-    ) -> tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.float32]]:
+    def batch(self, generator: np.random.Generator) -> tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.float32]]:
         """Images, masks of the first of them, and targets of the checks for the rest."""
-        training, pairs = self._recipe.training, []
+        training, pairs = self.training, []
         for index in generator.integers(len(self._films), size=training.masks_per_step):
             image, mask = self._films[index], self._masks[index]
             pairs.append(augment_pair(image, mask, self._recipe.augmentation, generator=generator))
+        settings, share = self._recipe.checks_augmentation, training.strangers_share
         drawn = [
-            self._checks.draw(
-                self._recipe.checks_augmentation, strangers_share=training.strangers_share, generator=generator
-            )
-            for _ in range(training.checks_per_step if self._checks else 0)
+            self._checks.draw(settings, strangers_share=share, generator=generator)
+            for _ in range(training.checks_per_step)
+            if self._checks is not None
         ]
         images = np.stack([*(image for image, _ in pairs), *(image for image, _ in drawn)])
         targets = np.stack([target for _, target in drawn]) if drawn else np.zeros((0, 0), np.float32)
@@ -145,37 +148,41 @@ class _Samples:
         return row | ({"frontal": round(float((checks[:, 0] >= 0.5).mean()), 4)} if checks.shape[1] else {})
 
 
-def _epoch(
-    engine: MaskEngine, samples: _Samples, average: Weights, steps: int, epoch: int, within: int, stage: Stage
-) -> tuple[float, Weights, int]:
-    """One epoch: its mean loss, the averaged weights, and how many steps there were since the beginning."""
-    training = samples._recipe.training
-    generator, losses = np.random.default_rng((training.seed, epoch)), []
+def _run_epoch(
+    engine: MaskEngine, samples: _Samples, state: _State, epoch: int, *, rate: Callable[[float], float]
+) -> float:
+    """One epoch; its mean loss. `rate` is the learning rate by the share of the epoch that is done."""
+    training, losses = samples.training, []
+    generator = np.random.default_rng((training.seed, epoch))
     for step in range(training.steps_per_epoch):
-        done = (within + step / training.steps_per_epoch) / stage.epochs
         images, masks, targets = samples.batch(generator)
-        loss = engine.step(images, masks, targets, learning_rate=stage.learning_rate * _rate(done))
+        loss = engine.step(images, masks, targets, learning_rate=rate(step / training.steps_per_epoch))
         if not math.isfinite(loss):
             raise UsageProblem(reason("training_diverged", epoch=epoch + 1, step=step + 1))
         losses.append(loss)
-        steps += 1
-        if steps % _AVERAGED_EVERY == 0:
-            _average(average, engine.weights(), count=steps // _AVERAGED_EVERY)
-    return float(np.mean(losses)), average, steps
+        state.steps += 1
+        if state.steps % _AVERAGED_EVERY == 0:
+            _average(state.average, engine.weights(), count=state.steps // _AVERAGED_EVERY)
+    return float(np.mean(losses))
 
 
 def _average(average: Weights, current: Weights, *, count: int) -> None:
     """The running mean; young means forget faster, so that the initial weights leave no trace."""
     share = np.float32(1 - min(_LONGEST_MEAN, count / (count + 9)))
     for name, array in current.items():
-        average[name] = average[name] + share * (array - average[name])
+        np.add(average[name], share * (array - average[name]), out=average[name])
 
 
-def _rate(done: float) -> float:
-    """Share of the highest rate: a rise, then a half cosine to 0."""
-    if done < _WARM_UP:
-        return max(done, 0.002) / _WARM_UP
-    return (1 + math.cos(math.pi * (done - _WARM_UP) / (1 - _WARM_UP))) / 2
+def _rates(stage: Stage, epochs_done: int) -> Callable[[float], float]:
+    """The learning rate within an epoch of a stage: over the stage a rise, then a half cosine to 0."""
+
+    def rate(share: float) -> float:
+        done = (epochs_done + share) / stage.epochs
+        if done < _WARM_UP:
+            return stage.learning_rate * max(done, 0.002) / _WARM_UP
+        return stage.learning_rate * (1 + math.cos(math.pi * (done - _WARM_UP) / (1 - _WARM_UP))) / 2
+
+    return rate
 
 
 def _initial(engine: MaskEngine, seed: int) -> Weights:
@@ -184,7 +191,7 @@ def _initial(engine: MaskEngine, seed: int) -> Weights:
     for name, array in weights.items():
         if name.endswith("/kernel"):
             reads = math.prod(array.shape[:2]) * (1 if name.endswith("_dw/kernel") else array.shape[2])
-            weights[name] = generator.normal(0, math.sqrt(2 / reads), array.shape).astype(np.float32)
+            weights[name] = np.asarray(generator.normal(0, math.sqrt(2 / reads), array.shape), np.float32)
     return weights
 
 
