@@ -136,8 +136,8 @@ def open_database(path: Path, *, migrations: Sequence[Migration] = MIGRATIONS) -
     store_gone, once the file is no longer there.
     """
     with storage_problems(path):
-        for place in (path, *companions(path), damage_mark(path)):
-            require_plain(place)
+        for file in (path, *companions(path), damage_mark(path)):
+            require_plain(file)
         if damage_mark(path).exists():
             raise StorageProblem(reason("database_damaged", path=path))
         make_private(path.parent)
@@ -184,8 +184,8 @@ def _make(path: Path, migrations: Sequence[Migration]) -> None:
         with contextlib.suppress(FileExistsError):
             _name(beside, path)
     finally:
-        for place in (beside, *companions(beside)):
-            place.unlink(missing_ok=True)
+        for file in (beside, *companions(beside)):
+            file.unlink(missing_ok=True)
 
 
 def _name(beside: Path, path: Path) -> None:
@@ -364,9 +364,9 @@ def companions(path: Path) -> tuple[Path, ...]:
 def free_name(path: Path, word: str, companion: str = "") -> Path:
     """A free name beside `path`: `results.lost-1.sqlite`, plus the ending of a companion."""
     number = 1
-    while (place := path.with_name(f"{path.stem}.{word}-{number}{path.suffix}{companion}")).exists():
+    while (target := path.with_name(f"{path.stem}.{word}-{number}{path.suffix}{companion}")).exists():
         number += 1
-    return place
+    return target
 
 
 def _identity(path: Path) -> _Identity | None:
