@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.adaptation.files import write_atomically
-from fieldray.adaptation.intervals import told
 from fieldray.adaptation.lungs.dataset import LungData, data_of
 from fieldray.adaptation.lungs.evaluate import enlarged
 from fieldray.adaptation.lungs.masks import read_mask
@@ -23,6 +22,7 @@ from fieldray.adaptation.page import Code, Figure, Part, Report, Section, Table,
 from fieldray.adaptation.quantise_step import converted
 from fieldray.adaptation.run import Run, Step
 from fieldray.adaptation.specification import Specification, multiply_adds, parameters
+from fieldray.domain.intervals import told
 
 Facts = Mapping[str, Any]
 _MEASURES: Final = {

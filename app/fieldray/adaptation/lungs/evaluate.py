@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fieldray.adaptation.intervals import drawn_interval, share
 from fieldray.adaptation.lungs import strangers
 from fieldray.adaptation.lungs.check_samples import CheckImages, apply
 from fieldray.adaptation.lungs.dataset import LungData, data_of
@@ -28,6 +27,7 @@ from fieldray.adaptation.lungs.recipe import LungRecipe, recipe_of
 from fieldray.adaptation.lungs.train import load_trained
 from fieldray.adaptation.quantise_step import converted
 from fieldray.adaptation.run import Run, Step
+from fieldray.domain.intervals import drawn_interval, share
 from fieldray.packs.manifest_types import LUNG_CHECKS
 
 Answer = Callable[[NDArray[np.uint8]], tuple[NDArray[np.float32], NDArray[np.float32]]]
