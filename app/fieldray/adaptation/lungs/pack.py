@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -57,7 +56,7 @@ def pack_step(run: Run) -> Mapping[str, Any]:
         metrics=metrics,
         tools=made_with,
     )
-    golden = _golden(recipe, file)
+    golden, spec = _golden(recipe, file), recipe.input
     contents = {"litert": file.data, "card": card.encode(), **golden_files(golden)}
     description = LungFieldsManifest(
         schema_version=SCHEMA_VERSION,
@@ -67,7 +66,15 @@ def pack_step(run: Run) -> Mapping[str, Any]:
         descriptions=dict(recipe.pack.descriptions),
         intended_use=dict(recipe.pack.intended_use),
         limits=dict(recipe.pack.limits),
-        input=Input(**msgspec.to_builtins(recipe.input), dtype="uint8"),
+        input=Input(
+            height=spec.height,
+            width=spec.width,
+            channels=1,
+            dtype="uint8",
+            intensity=spec.intensity,
+            fit=spec.fit,
+            margin=spec.margin,
+        ),
         outputs=LungOutputs(mask=file.outputs["mask"], checks=file.outputs["scores"]),
         checks=tuple(LungCheck(name=name, threshold=round(thresholds[name], 4)) for name in LUNG_CHECKS),
         mask_threshold=recipe.evaluation.mask_threshold,
