@@ -13,18 +13,19 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 from fieldray.commands.console import Console, duration_text, progress_text
 from fieldray.domain.events import BackendChanged, Event, OutcomeReady, Progress, RunChanged, Speed, StoreMended
-from fieldray.domain.finding import Category, Outcome, Refused, Screened, leading_finding
+from fieldray.domain.finding import Category, Outcome, Refused, Screened, leading_finding, notes_of
 from fieldray.domain.model import Model, OperatingPoint
 from fieldray.domain.run import StoredResult
 from fieldray.errors import FieldrayError, StorageProblem
 from fieldray.persistence import storage_problem
 from fieldray.plain_text import as_cell
-from fieldray.reasons import BACKENDS, OF_FOLDERS, PACKS, Reason
+from fieldray.reasons import BACKENDS, OF_FOLDERS, PACKS, Reason, reason
 from fieldray.reports.content import CATEGORY_TEXTS, NOTICE, image_line, place
 from fieldray.reports.outputs import is_stream, own_text
 
 if TYPE_CHECKING:
     from fieldray.pipeline.batch import Batch
+    from fieldray.pipeline.session import Session
 
 EmitLine = Callable[[str], None]
 CANCELLED: Final = 130
@@ -168,6 +169,19 @@ class RunReport:
             return 1
         return NOTHING_THERE if self._is_nothing_there or not self._images else 0
 
+    def add_maps(self, session: Session, batch: Batch, folder: Path, *, code: int) -> int:
+        """Write the maps of what was screened into a folder; the exit code. Raises UsageProblem, StorageProblem."""
+        if not batch.run_id or code == CANCELLED:
+            return code
+        total = sum(self._counts.values())
+        number, missing = session.write_maps(
+            batch.run_id, folder, tell=lambda done: self._console.bar(f"Maps {done}/{total}")
+        )
+        self._console.print_line(f"Written: {folder} (maps of {number} {'image' if number == 1 else 'images'})")
+        if missing:
+            self._console.print_error(reason("maps_incomplete", count=missing).text)
+        return code or int(missing > 0)
+
     def _list(self, run_id: int, database: Path) -> None:
         from fieldray.store.results import ResultQuery
 
@@ -229,7 +243,7 @@ def _stands_for_folder(outcome: Outcome) -> bool:
 
 
 def _work_list(results: Iterable[StoredResult]) -> Iterator[str]:
-    """A header, then a line per image: result, score, threshold, file; below it the reason where there is one."""
+    """A header, then a line per image: result, score, threshold, file; below it the reason or the notes, if any."""
     is_first = True
     for result in results:
         if is_first:
@@ -238,6 +252,8 @@ def _work_list(results: Iterable[StoredResult]) -> Iterator[str]:
         yield _line(result)
         if not isinstance(result.outcome, Screened):
             yield f"{'':<29}{result.outcome.reason.text}"
+        for note in notes_of(result.outcome):
+            yield f"{'':<29}{note.text}"
 
 
 def _line(result: StoredResult) -> str:
