@@ -77,12 +77,14 @@ def pack_step(run: Run) -> Mapping[str, Any]:
 def _described(recipe: LungRecipe, thresholds: Mapping[str, float]) -> LungFieldsManifest:
     """What the recipe says of the pack; what its files are is not said yet."""
     texts, spec = recipe.pack, recipe.input
-    said = {name: dict(getattr(texts, name)) for name in ("names", "descriptions", "intended_use", "limits")}
     return LungFieldsManifest(
         schema_version=SCHEMA_VERSION,
         id=texts.id,
         version=texts.version,
-        **said,
+        names=dict(texts.names),
+        descriptions=dict(texts.descriptions),
+        intended_use=dict(texts.intended_use),
+        limits=dict(texts.limits),
         input=Input(
             height=spec.height,
             width=spec.width,
