@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 from PySide6.QtCore import QRectF
 from PySide6.QtGui import QImage, QPainter, QTransform
 
-from fieldray.desktop import heat_map
 from fieldray.desktop.view_state import Size, ViewState
 from fieldray.desktop.work_row import WorkRow
-from fieldray.domain.finding import Screened
+from fieldray.domain import heat_map
 from fieldray.domain.image import Image, Window
 from fieldray.imaging.preprocess import default_window, display_table
 
@@ -99,16 +98,8 @@ class HeatMap:
 
 def heat_map_of(row: WorkRow) -> HeatMap | None:
     """The heat map of a row's deciding finding, None where there is none."""
-    outcome, manifest, finding = row.outcome, row.manifest, row.finding
-    if not isinstance(outcome, Screened) or manifest is None or finding is None:
-        return None
-    if outcome.class_maps is None or outcome.facts.pixel_map is None:
-        return None
-    logits = heat_map.label_logits(outcome.class_maps, finding.label, manifest)
-    threshold = finding.point.threshold if finding.point else None
-    shares = heat_map.strength(logits, heat_map.raw_threshold_logit(finding.label, threshold, manifest))
-    region = heat_map.covered(outcome.facts.pixel_map, height=manifest.input.height, width=manifest.input.width)
-    return HeatMap(_coloured(heat_map.colours(heat_map.smooth(shares))), QRectF(*region), not shares.any())
+    found = heat_map.painted_map(row.outcome, row.manifest)
+    return None if found is None else HeatMap(_coloured(found.colours), QRectF(*found.region), found.is_blank)
 
 
 def transform(state: ViewState, image: Size, view: Size) -> QTransform:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from PySide6.QtWidgets import QStatusBar
 
-from fieldray.desktop.formatting import number, research_only
 from fieldray.desktop.widgets import PlainLabel, set_tip
 from fieldray.desktop.workbench import Workbench
 from fieldray.domain.events import Speed
+from fieldray.formatting import number, research_only
 from fieldray.translation import Translator
 
 

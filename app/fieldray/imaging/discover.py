@@ -40,7 +40,7 @@ def discover(
 
     members        lists a zip file; raises Unreadable, Unusable for the whole of it. By default it is read in this
                    process
-    is_own_report  whether this program wrote a file that is not an image, by the file's first bytes
+    is_own_report  whether this program wrote a file as a report, by the file's first bytes
     tell           receives, at the end, what concerns no single image (own_reports, no_image_in)
 
     Raises UsageProblem `nothing_to_screen` at once for a path that does not exist; never for what is in a file.
@@ -146,19 +146,27 @@ class _Search:
         ref = ImageRef(path=path)
         try:
             with self._opener(path) as stream:
-                try:
-                    found = identify(stream, ref)
-                except Unusable as error:
-                    if error.reason.code == "not_an_image" and self._is_own(stream):
-                        self._own_reports += 1
-                        return
-                    raise
+                found = self._identified(stream, ref)
+            if found is None:
+                self._own_reports += 1
+                return
             if isinstance(found, IndexFound):
                 yield from self._index(path, found.references)
             else:
                 yield from self._members(ref) if isinstance(found, ZipFound) else found
         except InputProblem as error:
             yield _failed(ref, error)
+
+    def _identified(self, stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound | ZipFound | None:
+        """What is in the stream, None for a report of this program; as `identify`."""
+        try:
+            found = identify(stream, ref)
+        except Unusable as error:
+            if error.reason.code in ("not_an_image", "no_pixel_data") and self._is_own(stream):
+                return None
+            raise
+        is_dicom = isinstance(found, list) and found[0].kind == "dicom"
+        return None if is_dicom and self._is_own(stream) else found
 
     def _is_own(self, stream: BinaryIO) -> bool:
         stream.seek(0)

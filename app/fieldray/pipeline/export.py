@@ -2,15 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
 
-from fieldray.errors import UsageProblem
-from fieldray.reports.exporter import EXPORTERS, Exporter, StoredRun, available_exporters
+from fieldray.domain.finding import Failed
+from fieldray.domain.image import ShownImage
+from fieldray.domain.run import RunSpec, StoredResult
+from fieldray.errors import FieldrayError, InputProblem, UsageProblem
+from fieldray.paths import user_data
+from fieldray.pipeline.decoders import number_of_decoders, open_decoders
+from fieldray.reasons import Reason, reason
+from fieldray.reports.exporter import EXPORTERS, PLAIN, Exporter, ReportOptions, StoredRun, default_exporters, no_images
+from fieldray.reports.patient import pseudonym_key
+from fieldray.settings import Settings
 from fieldray.store.results import ResultQuery
 
+if TYPE_CHECKING:
+    from fieldray.domain.model import Manifest, Model
+    from fieldray.pipeline.ports import Decoders
 
-def export_run(database: Path, run_id: int, folder: Path, formats: Sequence[str] = ()) -> tuple[Path, ...]:
+_AHEAD: Final = 4  # images that wait, read, for each that is being read
+
+Tell = Callable[[int, int], None]
+
+
+class ExportCancelled(Exception):
+    """`tell` may raise it: what was being written is discarded."""
+
+
+def export_run(
+    database: Path,
+    run_id: int,
+    folder: Path,
+    formats: Sequence[str] = (),
+    *,
+    options: ReportOptions = PLAIN,
+    model: Model | None = None,
+    settings: Settings | None = None,
+    tell: Tell = lambda _done, _total: None,
+) -> tuple[Path, ...]:
     """Write a run into a folder, one output per format.
 
     Parameters
@@ -22,7 +57,15 @@ def export_run(database: Path, run_id: int, folder: Path, formats: Sequence[str]
     folder
         Made if absent.
     formats
-        Names of exporters. Without any, every available format is written.
+        Names of exporters. Without any, every available format is written that is one by default.
+    options
+        Language, and whether people are named.
+    model
+        The pack in use. The run's own pack is looked for among the installed ones where it is another.
+    settings
+        How images are read for the formats that show them; without them none is read.
+    tell
+        Called with the number of results written and the number of all, before each.
 
     Returns
     -------
@@ -34,23 +77,33 @@ def export_run(database: Path, run_id: int, folder: Path, formats: Sequence[str]
         For a format that is not available on this computer, or an output that would replace something else.
     StorageProblem
         Where something cannot be read or written.
+    ReaderProblem
+        Where no process can be started that reads images.
     KeyError
         For an unknown run.
     ValueError
         For an unknown format.
     """
-    exporters = [_exporter(name) for name in formats] or available_exporters()
+    exporters = [_exporter(name) for name in formats] or default_exporters()
     written = []
-    with ResultQuery(database) as query:
+    with ResultQuery(database) as query, _Images(settings) as images:
         run = query.run(run_id)
+        counts = query.counts(run_id)
+        steps = _Steps(sum(counts.values()) * len(exporters), tell)
+        needs_more = any(not exporter.is_default for exporter in exporters)
+        manifest = _manifest(run.spec, model) if needs_more else None
         for exporter in exporters:
             path = folder / f"fieldray-run-{run_id}{exporter.suffix}"
             stored = StoredRun(
                 run=run,
-                results=query.work_list(run_id),
-                counts=query.counts(run_id),
+                results=steps.counted(query.work_list(run_id)),
+                counts=counts,
                 not_present=query.not_present(run_id),
                 earlier_verdicts=query.earlier_verdicts(run_id),
+                manifest=manifest,
+                options=options,
+                pseudonym_key=b"" if options.names_people else pseudonym_key(user_data()),
+                read_images=images.read,
             )
             exporter.write(path, stored)
             written.append(path)
@@ -65,3 +118,90 @@ def _exporter(name: str) -> Exporter:
     if why := exporter.unavailable_reason():
         raise UsageProblem(why)
     return exporter
+
+
+class _Steps:
+    """Counts the results of all formats together."""
+
+    def __init__(self, total: int, tell: Tell) -> None:
+        self._done, self._total, self._tell = 0, total, tell
+
+    def counted(self, results: Iterable[StoredResult]) -> Iterator[StoredResult]:
+        for result in results:
+            self._tell(self._done, self._total)
+            self._done += 1
+            yield result
+
+
+# ---- the pack of a run
+
+
+def _manifest(spec: RunSpec, model: Model | None) -> Manifest | None:
+    """Of the very pack that made the results, by its model's hash; None where it is not at hand."""
+    if model is not None and _is_of(model, spec):
+        return model.manifest
+    from fieldray.packs.library import PackLibrary
+
+    library = PackLibrary(user_data())
+    for candidate in library.available():
+        if candidate.pack_name == spec.pack_name and candidate.can_screen:
+            with contextlib.suppress(FieldrayError):
+                found = library.load(candidate.folder, allow_older=True)
+                if _is_of(found, spec):
+                    return found.manifest
+    return None
+
+
+def _is_of(model: Model, spec: RunSpec) -> bool:
+    return (model.pack_name, model.model_sha256) == (spec.pack_name, spec.model_sha256)
+
+
+# ---- images, read by other processes while earlier ones are written
+
+
+class _Images:
+    """Reads the images of results, several at a time and a few ahead. Its processes end with the context."""
+
+    def __init__(self, settings: Settings | None) -> None:
+        self._settings = settings
+        self._ends = contextlib.ExitStack()
+        self._decoders: Decoders | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ends.close()
+
+    def read(self, results: Iterable[StoredResult], side: int) -> Iterator[tuple[StoredResult, ShownImage | Reason]]:
+        """See `StoredRun.read_images`. Raises ReaderProblem."""
+        if self._settings is None:
+            yield from no_images(results, side)
+            return
+        size = number_of_decoders(self._settings)
+        if self._decoders is None:
+            self._decoders = open_decoders(self._settings, size)
+            self._threads = self._ends.enter_context(ThreadPoolExecutor(size, thread_name_prefix="export"))
+            self._ends.callback(self._decoders.close)
+        waiting: deque[tuple[StoredResult, Future[ShownImage | Reason]]] = deque()
+        for result in results:
+            waiting.append((result, self._threads.submit(_read, self._decoders, result, side)))
+            if len(waiting) > _AHEAD * size:
+                first, image = waiting.popleft()
+                yield first, image.result()
+        for first, image in waiting:
+            yield first, image.result()
+
+
+def _read(decoders: Decoders, result: StoredResult, side: int) -> ShownImage | Reason:
+    outcome = result.outcome
+    if isinstance(outcome, Failed):
+        return outcome.reason
+    if outcome.ref.problem is not None or not outcome.facts.content_sha256:
+        return outcome.ref.problem or reason("missing")
+    try:
+        return decoders.read_shown(outcome.ref, side=side, content_sha256=outcome.facts.content_sha256)
+    except InputProblem as error:
+        return error.reason

@@ -11,6 +11,8 @@ import contextlib
 import io
 import json
 import os
+import secrets
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -117,11 +119,74 @@ def own_text(
         require_free(path, kind, inputs=inputs)  # hours may have passed
 
 
-def write_own(path: Path, kind: Kind | Recognise, data: bytes) -> None:
+def write_own(path: Path, kind: Kind | Recognise, data: bytes, *, inputs: Sequence[Path] = ()) -> None:
     """Write bytes as `own_text` writes a text. Raises the same."""
-    require_free(path, kind)
+    require_free(path, kind, inputs=inputs)
     with written_beside(path, mode=SHARED) as stream:
         stream.write(data)
+
+
+@contextlib.contextmanager
+def own_folder(path: Path, kind: Recognise, *, inputs: Sequence[Path] = ()) -> Iterator[Path]:
+    """A new folder that takes the place of `path` if the block ends well, and is discarded if it raises.
+
+    Parameters
+    ----------
+    path
+        An earlier folder there is replaced as a whole: if every file in it is of this kind.
+    kind
+        Recognises a file of such a folder.
+    inputs
+        Files and folders that are read, which are never replaced.
+
+    Raises
+    ------
+    UsageProblem
+        As `require_free`.
+    StorageProblem
+        disk_full, not_writable.
+    """
+    _require_free_folder(path, kind, inputs)
+    beside = path.with_name(f".{secrets.token_hex(8)}.new")
+    try:
+        beside.mkdir(parents=True)
+        yield beside
+        _require_free_folder(path, kind, inputs)
+        _put_in_place(beside, path)
+    except OSError as error:
+        raise storage_problem(error, path) from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def _require_free_folder(path: Path, kind: Recognise, inputs: Sequence[Path]) -> None:
+    require_outside_home(path)
+    if not os.path.lexists(path):
+        return
+    if any(_is_same(path, place) for place in inputs):
+        raise UsageProblem(reason("output_is_input", path=path))
+    try:
+        is_ours = not path.is_symlink() and path.is_dir()
+        is_ours = is_ours and all(is_plain(file) and _is_ours(file, kind) for file in path.iterdir())
+    except OSError as error:
+        raise storage_problem(error, path) from error
+    if not is_ours:
+        raise UsageProblem(reason("output_not_ours", path=path))
+
+
+def _put_in_place(beside: Path, path: Path) -> None:
+    """Rename a folder; an earlier one is removed once the new one stands there. Raises OSError."""
+    earlier = path.with_name(f".{secrets.token_hex(8)}.old")
+    has_earlier = os.path.lexists(path)
+    if has_earlier:
+        path.rename(earlier)
+    try:
+        beside.rename(path)
+    except OSError:
+        if has_earlier:
+            earlier.rename(path)
+        raise
+    shutil.rmtree(earlier, ignore_errors=True)
 
 
 def is_own_report(head: bytes) -> bool:

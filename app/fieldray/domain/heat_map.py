@@ -8,11 +8,13 @@ threshold shows no invented hot spot.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fieldray.domain.finding import Outcome, Screened, leading_finding
 from fieldray.domain.image import PixelMap
 from fieldray.domain.model import Manifest
 
@@ -33,6 +35,34 @@ _STOPS: Final = np.array(
 )
 
 Grid = NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class PaintedMap:
+    """A heat map in colours.
+
+    colours   (rows, columns, 4) uint8: red, green, blue, opacity, not premultiplied
+    region    of the image that they cover, in its pixels: left, top, width, height
+    is_blank  whether nothing reaches the threshold
+    """
+
+    colours: NDArray[np.uint8]
+    region: tuple[float, float, float, float]
+    is_blank: bool
+
+
+def painted_map(outcome: Outcome, manifest: Manifest | None) -> PaintedMap | None:
+    """The heat map of an image's deciding finding; None where there is none, or the pack is not known."""
+    finding = leading_finding(outcome)
+    if manifest is None or finding is None or not isinstance(outcome, Screened):
+        return None
+    if outcome.class_maps is None or outcome.facts.pixel_map is None:
+        return None
+    logits = label_logits(outcome.class_maps, finding.label, manifest)
+    threshold = finding.point.threshold if finding.point else None
+    shares = strength(logits, raw_threshold_logit(finding.label, threshold, manifest))
+    region = covered(outcome.facts.pixel_map, height=manifest.input.height, width=manifest.input.width)
+    return PaintedMap(colours(smooth(shares)), region, not shares.any())
 
 
 def label_logits(class_maps: NDArray[np.float32], label: str, manifest: Manifest) -> Grid:

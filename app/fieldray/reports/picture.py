@@ -1,0 +1,75 @@
+"""An image as the person saw it: grey levels, the heat map over them, the lungs' outline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw
+
+from fieldray.domain import heat_map
+from fieldray.domain.finding import Outcome
+from fieldray.domain.heat_map import PaintedMap
+from fieldray.domain.image import ShownImage
+from fieldray.domain.model import Manifest
+from fieldray.reports.lungs import lungs_of
+
+Colours = NDArray[np.uint8]
+Outlines = Sequence[Sequence[tuple[float, float]]]
+
+OPACITY: Final = 0.45  # as the window shows a heat map where nobody has changed it
+_OUTLINE: Final = (88, 196, 221)
+_OUTLINE_SHARE: Final = 1 / 400  # of the longer side
+
+
+def picture_of(outcome: Outcome, shown: ShownImage, manifest: Manifest | None) -> Image.Image:
+    """The image in colours (RGB), at the size of `shown`."""
+    picture = Image.fromarray(shown.pixels).convert("RGB")
+    painted = heat_map.painted_map(outcome, manifest)
+    if painted is not None and not painted.is_blank:
+        _lay_over(picture, painted, shown)
+    lungs = lungs_of(outcome)
+    if lungs is not None:
+        _draw_outlines(picture, lungs.outlines(), shown)
+    return picture
+
+
+def legend(width: int, height: int) -> Image.Image:
+    """The colours of the heat map from weak to strong, over a middle grey."""
+    ramp = heat_map.colours(np.linspace(0, 1, width, dtype=np.float32)[None, :].repeat(height, axis=0))
+    under = Image.new("RGB", (width, height), (96, 96, 96))
+    under.paste(Image.fromarray(np.ascontiguousarray(ramp[:, :, :3])), mask=Image.fromarray(_alpha(ramp, 1.0)))
+    return under
+
+
+def has_map(outcome: Outcome, manifest: Manifest | None) -> bool:
+    """Whether a heat map is laid over the image."""
+    painted = heat_map.painted_map(outcome, manifest)
+    return painted is not None and not painted.is_blank
+
+
+def _lay_over(picture: Image.Image, painted: PaintedMap, shown: ShownImage) -> None:
+    """Blend the colours into the region that they cover; what of it lies outside the image is left out."""
+    across, down = picture.width / shown.columns, picture.height / shown.rows
+    left, top, width, height = painted.region
+    size = max(1, round(width * across)), max(1, round(height * down))
+    colours = Image.fromarray(np.ascontiguousarray(painted.colours[:, :, :3])).resize(size, Image.Resampling.BILINEAR)
+    mask = Image.fromarray(_alpha(painted.colours, OPACITY)).resize(size, Image.Resampling.BILINEAR)
+    picture.paste(colours, (round(left * across), round(top * down)), mask)
+
+
+def _alpha(colours: Colours, opacity: float) -> Colours:
+    return np.rint(colours[:, :, 3] * np.float32(opacity)).astype(np.uint8)
+
+
+def _draw_outlines(
+    picture: Image.Image, outlines: tuple[tuple[tuple[float, float], ...], ...], shown: ShownImage
+) -> None:
+    across, down = picture.width / shown.columns, picture.height / shown.rows
+    width = max(1, round(max(picture.size) * _OUTLINE_SHARE))
+    draw = ImageDraw.Draw(picture)
+    for outline in outlines:
+        points = [(x * across, y * down) for x, y in outline]
+        draw.line([*points, points[0]], fill=_OUTLINE, width=width, joint="curve")
