@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from fake_rooms import POINT, manifest
 
-from fieldray.domain import heat_map
 from fieldray.desktop.image_painting import cut, pyramid_of
+from fieldray.domain import heat_map
 from fieldray.domain.image import Image, PixelMap, Window
 from fieldray.domain.model import Calibration, Label, OutputRoles
 

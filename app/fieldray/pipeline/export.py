@@ -69,7 +69,7 @@ def export_run(
 
     Returns
     -------
-    The outputs, in the order of `formats`.
+    The outputs, in the order of `formats`; none of a format for which no result has anything.
 
     Raises
     ------
@@ -91,7 +91,7 @@ def export_run(
         counts = query.counts(run_id)
         steps = _Steps(sum(counts.values()) * len(exporters), tell)
         needs_more = any(not exporter.is_default for exporter in exporters)
-        manifest = _manifest(run.spec, model) if needs_more else None
+        manifest, key = (_manifest(run.spec, model), pseudonym_key(user_data())) if needs_more else (None, b"")
         for exporter in exporters:
             path = folder / f"fieldray-run-{run_id}{exporter.suffix}"
             stored = StoredRun(
@@ -102,11 +102,12 @@ def export_run(
                 earlier_verdicts=query.earlier_verdicts(run_id),
                 manifest=manifest,
                 options=options,
-                pseudonym_key=b"" if options.names_people else pseudonym_key(user_data()),
+                pseudonym_key=key,
                 read_images=images.read,
             )
             exporter.write(path, stored)
-            written.append(path)
+            if path.exists():  # a folder without files is none
+                written.append(path)
     return tuple(written)
 
 

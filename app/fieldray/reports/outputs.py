@@ -128,7 +128,7 @@ def write_own(path: Path, kind: Kind | Recognise, data: bytes, *, inputs: Sequen
 
 @contextlib.contextmanager
 def own_folder(path: Path, kind: Recognise, *, inputs: Sequence[Path] = ()) -> Iterator[Path]:
-    """A new folder that takes the place of `path` if the block ends well, and is discarded if it raises.
+    """A new folder that takes the place of `path` if the block ends well, and is discarded if it raises or stays empty.
 
     Parameters
     ----------
@@ -181,7 +181,8 @@ def _put_in_place(beside: Path, path: Path) -> None:
     if has_earlier:
         path.rename(earlier)
     try:
-        beside.rename(path)
+        if any(beside.iterdir()):
+            beside.rename(path)
     except OSError:
         if has_earlier:
             earlier.rename(path)

@@ -88,7 +88,6 @@ class Document(FPDF):
         for fallback in fallbacks:
             self.add_font(fallback.family, "", fallback.path)
         self.set_fallback_fonts([fallback.family for fallback in fallbacks], exact_match=False)
-        self.alias_nb_pages("{pages}")
         self.add_page()
 
     def header(self) -> None:
@@ -101,7 +100,7 @@ class Document(FPDF):
             self._set("", 8, _ACCENT)
             self.cell(WIDTH - 24, 5, self._notice)
             self._set("", 8, _MUTED)
-            self.cell(24, 5, f"{self.page_no()} / {{pages}}", align=Align.R)
+            self.cell(24, 5, f"{self.page_no()} / {{nb}}", align=Align.R)
 
     # ---- text
 

@@ -1,0 +1,84 @@
+"""Runs for the tests of reports: real files, read by the real decoders, with results that are made up."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from fieldray.domain.finding import Finding, ReadFacts, Screened
+from fieldray.domain.image import PixelMap, ShownImage
+from fieldray.domain.run import StoredResult, Verdict
+from fieldray.domain.study import ImageRef
+from fieldray.errors import InputProblem
+from fieldray.imaging.decode import decode
+from fieldray.imaging.discover import discover
+from fieldray.imaging.preprocess import thumbnail
+from fieldray.imaging.source import read_bytes
+from fieldray.reasons import Reason
+from fieldray.reports.exporter import ReportOptions, StoredRun
+from outcomes import POINT, stored_run
+
+KEY = b"k" * 32
+_MAP_SIDE = 8
+
+
+def screened_file(ref: ImageRef, *, score: float = 0.8) -> Screened | None:
+    """A file as if a pack had scored it; None for one without an image."""
+    if ref.problem is not None:
+        return None
+    try:
+        data = read_bytes(ref)
+        image = decode(data, ref)
+    except InputProblem:
+        return None
+    rows, columns = image.full_rows or image.pixels.shape[0], image.full_columns or image.pixels.shape[1]
+    pixel_map = PixelMap(rows / _MAP_SIDE, 0.0, columns / _MAP_SIDE, 0.0)
+    facts = ReadFacts(
+        content_sha256=hashlib.sha256(data).hexdigest(),
+        rows=rows,
+        columns=columns,
+        thumbnail=thumbnail(image),
+        pixel_map=pixel_map,
+    )
+    return Screened(
+        ref=ref,
+        facts=facts,
+        findings=(Finding(label="opacity", score=score, point=POINT, decision="above"),),
+        class_maps=np.zeros((1, _MAP_SIDE, _MAP_SIDE), np.float32),
+        pack_name="tiny-1.0.0",
+        model_sha256="m" * 64,
+        backend="cpu",
+        inference_ms=1.0,
+    )
+
+
+def screened_files(paths: Sequence[Path]) -> list[Screened]:
+    """All images in these files and folders."""
+    return [found for ref in discover(paths) if (found := screened_file(ref)) is not None]
+
+
+def results_of(outcomes: Iterable[Screened], *, verdict: Verdict | None = None) -> list[StoredResult]:
+    """As a store gives them."""
+    return [
+        StoredResult(row_id=number, run_id=1, outcome=outcome, is_resumed=False, verdict=verdict)
+        for number, outcome in enumerate(outcomes, 1)
+    ]
+
+
+def read_here(results: Iterable[StoredResult], side: int) -> Iterator[tuple[StoredResult, ShownImage | Reason]]:
+    """Images read in this process, as decoders give them."""
+    for result in results:
+        outcome = result.outcome
+        image = decode(read_bytes(outcome.ref), outcome.ref)
+        pixels = thumbnail(image, min(side, max(image.pixels.shape)))
+        yield result, ShownImage(pixels=pixels, rows=outcome.facts.rows, columns=outcome.facts.columns)
+
+
+def run_with(results: Iterable[StoredResult], *, options: ReportOptions | None = None, **changes: object) -> StoredRun:
+    """A run that an exporter can write, with images."""
+    made = replace(stored_run(results), pseudonym_key=KEY, read_images=read_here, options=options or ReportOptions())
+    return replace(made, **changes)  # type: ignore[arg-type]
