@@ -40,7 +40,7 @@ def discover(
 
     members        lists a zip file; raises Unreadable, Unusable for the whole of it. By default it is read in this
                    process
-    is_own_report  whether this program wrote a file as a report, by the file's first bytes
+    is_own_report  whether this program wrote a file that is no image to be screened, by the file's first bytes
     tell           receives, at the end, what concerns no single image (own_reports, no_image_in)
 
     Raises UsageProblem `nothing_to_screen` at once for a path that does not exist; never for what is in a file.
@@ -165,8 +165,9 @@ class _Search:
             if error.reason.code in ("not_an_image", "no_pixel_data") and self._is_own(stream):
                 return None
             raise
-        is_dicom = isinstance(found, list) and found[0].kind == "dicom"
-        return None if is_dicom and self._is_own(stream) else found
+        # A secondary capture in the folder of reports, or a map beside its image.
+        may_be_own = isinstance(found, list) and found[0].kind in ("dicom", "png")
+        return None if may_be_own and self._is_own(stream) else found
 
     def _is_own(self, stream: BinaryIO) -> bool:
         stream.seek(0)

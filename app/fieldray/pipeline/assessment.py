@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from fieldray.domain.finding import Finding, calibrate, decide, is_borderline
-from fieldray.domain.model import Manifest, Model, OperatingPoint
+from fieldray.domain.model import InputSpec, Manifest, Model, OperatingPoint
 from fieldray.domain.prediction import Prediction
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
@@ -37,8 +37,11 @@ class Assessment:
         return tuple(found)
 
     def is_close(self, prediction: Prediction) -> bool:
-        """Whether the outcome could be another one if the image had been read in full and not only as far as needed."""
-        gate, features = self.model.manifest.ood_gate, prediction.features
+        """Whether the outcome could be another one if the image had been read in full and not only as far as needed.
+
+        With the lungs found, what the gate says is only noted.
+        """
+        gate, features = None if self.model.lungs else self.model.manifest.ood_gate, prediction.features
         distance = gate.distance(features) if gate and features is not None else None
         return is_borderline(self.findings(prediction.scores), gate=gate, distance=distance)
 
@@ -50,7 +53,7 @@ class Assessment:
         decisive = {
             "rules": _RULES_VERSION,
             "pack": self.model.pack_name,
-            "input": dataclasses.asdict(manifest.input),
+            "input": _input_values(manifest.input),
             "outputs": dataclasses.asdict(manifest.outputs),
             "labels": [label.code for label in manifest.labels],
             "points": [dataclasses.asdict(point) for point in self.points.values() if point],
@@ -58,6 +61,8 @@ class Assessment:
             "gate": [gate.mean.tobytes().hex(), gate.projection.tobytes().hex(), gate.limit] if gate else None,
             "accepted": dataclasses.asdict(manifest.accepted),
         }
+        if lungs := self.model.lungs:
+            decisive["lungs"] = [lungs.pack_name, lungs.model_sha256, dataclasses.asdict(lungs.manifest.input)]
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 
 
@@ -71,6 +76,12 @@ def choose(model: Model, *, operating_point: str | None = None) -> Assessment:
     if operating_point is not None and operating_point not in known:
         raise UsageProblem(reason("operating_point", name=operating_point, known=", ".join(known) or "-"))
     return Assessment(model=model, points=_points(manifest, operating_point))
+
+
+def _input_values(spec: InputSpec) -> dict[str, object]:
+    """All of an input that decides; what is not cropped is as it was before there were crops, and so is its hash."""
+    values = dataclasses.asdict(spec)
+    return values if spec.crop != "none" else {name: values[name] for name in values if not name.startswith("crop")}
 
 
 def _points(manifest: Manifest, name: str | None) -> dict[str, OperatingPoint | None]:

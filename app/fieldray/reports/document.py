@@ -20,6 +20,8 @@ from fieldray.domain.finding import (
     Refused,
     Screened,
     leading_finding,
+    lungs_of,
+    notes_of,
     place_on_scale,
 )
 from fieldray.domain.model import OperatingPoint
@@ -42,7 +44,6 @@ from fieldray.formatting import (
 from fieldray.plain_text import visible
 from fieldray.reasons import Reason
 from fieldray.reports.exporter import StoredRun
-from fieldray.reports.lungs import lungs_of
 from fieldray.reports.patient import Patient, patient_of
 from fieldray.translation import Translator
 
@@ -388,8 +389,20 @@ class Wording:
                 self.translator.reason(outcome.reason),
                 text("The image could not be screened. Read it yourself, or try again."),
             )
-        lungs = lungs_of(outcome)
-        return () if lungs is None else tuple(self.translator.reason(note) for note in lungs.notes)
+        return (*self._lungs(outcome), *(self.translator.reason(note) for note in notes_of(outcome)))
+
+    def _lungs(self, outcome: Screened) -> tuple[str, ...]:
+        """The lungs' areas, and how much of what speaks for the finding lies inside them."""
+        text, lungs = self.translator.text, outcome.lungs
+        if lungs is None or not lungs.found:
+            return ()
+        shares = (lungs.right_share, lungs.left_share)
+        right, left = (number(self.translator, 100 * share, digits=1) for share in shares)
+        areas = text("Area in the image: right lung {right} %, left lung {left} %", right=right, left=left)
+        inside = lungs.evidence_inside
+        if inside is None:
+            return (areas,)
+        return areas, text("Evidence inside the lungs: {percent} %", percent=round(100 * inside))
 
     def _about_verdict(self, verdict: Verdict | None) -> tuple[Field, ...]:
         if verdict is None:

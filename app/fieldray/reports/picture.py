@@ -10,26 +10,24 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from fieldray.domain import heat_map
-from fieldray.domain.finding import Outcome
-from fieldray.domain.heat_map import PaintedMap
+from fieldray.domain.finding import Outcome, lungs_of
+from fieldray.domain.heat_map import OUTLINE, ShownMap, shown_map
 from fieldray.domain.image import ShownImage
 from fieldray.domain.model import Manifest
-from fieldray.reports.lungs import lungs_of
 
 Colours = NDArray[np.uint8]
 Outlines = Sequence[Sequence[tuple[float, float]]]
 
 OPACITY: Final = 0.45  # as the window shows a heat map where nobody has changed it
-_OUTLINE: Final = (88, 196, 221)
 _OUTLINE_SHARE: Final = 1 / 400  # of the longer side
 
 
 def picture_of(outcome: Outcome, shown: ShownImage, manifest: Manifest | None) -> Image.Image:
     """The image in colours (RGB), at the size of `shown`."""
     picture = Image.fromarray(shown.pixels).convert("RGB")
-    painted = heat_map.painted_map(outcome, manifest)
-    if painted is not None and not painted.is_blank:
-        _lay_over(picture, painted, shown)
+    found = _map(outcome, manifest)
+    if found is not None:
+        _lay_over(picture, found, shown)
     lungs = lungs_of(outcome)
     if lungs is not None:
         _draw_outlines(picture, lungs.outlines(), shown)
@@ -46,17 +44,23 @@ def legend(width: int, height: int) -> Image.Image:
 
 def has_map(outcome: Outcome, manifest: Manifest | None) -> bool:
     """Whether a heat map is laid over the image."""
-    painted = heat_map.painted_map(outcome, manifest)
-    return painted is not None and not painted.is_blank
+    return _map(outcome, manifest) is not None
 
 
-def _lay_over(picture: Image.Image, painted: PaintedMap, shown: ShownImage) -> None:
+def _map(outcome: Outcome, manifest: Manifest | None) -> ShownMap | None:
+    """The heat map; None where there is none, or nothing of it reaches the operating point."""
+    found = shown_map(outcome, manifest) if manifest else None
+    return found if found is not None and found.strength.any() else None
+
+
+def _lay_over(picture: Image.Image, found: ShownMap, shown: ShownImage) -> None:
     """Blend the colours into the region that they cover; what of it lies outside the image is left out."""
     across, down = picture.width / shown.columns, picture.height / shown.rows
-    left, top, width, height = painted.region
+    left, top, width, height = found.region
     size = max(1, round(width * across)), max(1, round(height * down))
-    colours = Image.fromarray(np.ascontiguousarray(painted.colours[:, :, :3])).resize(size, Image.Resampling.BILINEAR)
-    mask = Image.fromarray(_alpha(painted.colours, OPACITY)).resize(size, Image.Resampling.BILINEAR)
+    painted = heat_map.colours(heat_map.smooth(found.strength))
+    colours = Image.fromarray(np.ascontiguousarray(painted[:, :, :3])).resize(size, Image.Resampling.BILINEAR)
+    mask = Image.fromarray(_alpha(painted, OPACITY)).resize(size, Image.Resampling.BILINEAR)
     picture.paste(colours, (round(left * across), round(top * down)), mask)
 
 
@@ -72,4 +76,4 @@ def _draw_outlines(
     draw = ImageDraw.Draw(picture)
     for outline in outlines:
         points = [(x * across, y * down) for x, y in outline]
-        draw.line([*points, points[0]], fill=_OUTLINE, width=width, joint="curve")
+        draw.line([*points, points[0]], fill=OUTLINE, width=width, joint="curve")

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydicom.dataset import Dataset
 
+from fieldray.domain.finding import lungs_of
 from fieldray.reports.dicom.capture import layout_of
 from fieldray.reports.dicom.instance import Source, Subject, coded, new_object, reference
 from fieldray.reports.dicom.uids import can_be_referenced, made_uid
-from fieldray.reports.lungs import lungs_of
 
 SOP_CLASS: Final = "1.2.840.10008.5.1.4.1.1.66.4"
 _SEGMENT_NUMBER: Final = 0x0062000B  # Referenced Segment Number

@@ -10,13 +10,12 @@ from typing import Final
 
 from pydicom.dataset import Dataset
 
-from fieldray.domain.finding import Decision, Finding
+from fieldray.domain.finding import Decision, Finding, notes_of
 from fieldray.domain.model import Estimate, Manifest, OperatingPoint
 from fieldray.plain_text import visible
 from fieldray.reports.content import NOTICE
 from fieldray.reports.dicom.instance import PROGRAM, Subject, coded, installation, new_object, reference
 from fieldray.reports.dicom.uids import made_uid
-from fieldray.reports.lungs import lungs_of
 
 SOP_CLASS: Final = "1.2.840.10008.5.1.4.1.1.88.33"  # Comprehensive SR
 OWN_SCHEME: Final = "99FIELDRAY"
@@ -138,11 +137,10 @@ def _estimate(name: str, meaning: str, measured: Estimate) -> list[Dataset]:
 
 def _comments(subject: Subject, finding: Finding) -> list[str]:
     point, verdict = finding.point, subject.result.verdict
-    lungs = lungs_of(subject.outcome)
     return [
         NOTICE,
         *([f"Operating point {point.titles['en']}, measured on {point.measured_on['en']}."] if point else []),
-        *((note.text for note in lungs.notes) if lungs is not None else ()),
+        *(note.text for note in notes_of(subject.outcome)),
         *([f"Radiologist's verdict: {verdict.choice}. {verdict.note}".strip()] if verdict else []),
     ]
 

@@ -13,7 +13,7 @@ import io
 import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from fpdf import FPDF
 from fpdf.enums import Align, MethodReturnValue, XPos, YPos
@@ -34,10 +34,10 @@ MARGIN: Final = 16.0
 WIDTH: Final = 210.0 - 2 * MARGIN
 _FOOT: Final = 18.0
 _VERSION: Final = f"1.7\n%{MARK}"  # a comment after the header, by which an earlier report is recognised
-_TEXT: Final[Colour] = (28, 34, 38)
-_MUTED: Final[Colour] = (92, 102, 110)
+TEXT: Final[Colour] = (28, 34, 38)
+MUTED: Final[Colour] = (92, 102, 110)
 _LINE: Final[Colour] = (208, 214, 219)
-_ACCENT: Final[Colour] = (0, 92, 122)
+ACCENT: Final[Colour] = (0, 92, 122)
 COLOURS: Final[dict[Category, Colour]] = {
     "abnormal": (179, 55, 11),
     "unsure": (125, 91, 0),
@@ -50,6 +50,16 @@ _ZONES: Final[tuple[Colour, Colour, Colour]] = ((164, 211, 200), (232, 212, 150)
 _JPEG_QUALITY: Final = 88
 
 logging.getLogger("fpdf").setLevel(logging.ERROR)  # it reports fonts that are subset
+
+
+class Column(NamedTuple):
+    """From where to where a text reaches across the page, in mm."""
+
+    left: float
+    width: float
+
+
+WHOLE: Final = Column(MARGIN, WIDTH)
 
 
 class Document(FPDF):
@@ -97,14 +107,14 @@ class Document(FPDF):
         """The notice and the page number."""
         with self._artefact():
             self.set_y(-_FOOT + 4)
-            self._set("", 8, _ACCENT)
+            self._set("", 8, ACCENT)
             self.cell(WIDTH - 24, 5, self._notice)
-            self._set("", 8, _MUTED)
+            self._set("", 8, MUTED)
             self.cell(24, 5, f"{self.page_no()} / {{nb}}", align=Align.R)
 
     # ---- text
 
-    def heading(self, text: str, *, tag: Tag = "H2", size: float = 11, colour: Colour = _TEXT) -> None:
+    def heading(self, text: str, *, tag: Tag = "H2", size: float = 11, colour: Colour = TEXT) -> None:
         """A heading over the whole width, kept with what follows."""
         self._room(18)
         self.ln(2.5 if tag == "H2" else 0)
@@ -115,40 +125,42 @@ class Document(FPDF):
         self,
         text: str,
         *,
-        left: float = MARGIN,
-        width: float = WIDTH,
+        column: Column = WHOLE,
         tag: Tag = "P",
         style: str = "",
         size: float = 9,
-        colour: Colour = _TEXT,
+        colour: Colour = TEXT,
     ) -> None:
         """A piece of text, on the next page where this one has no room for it."""
         text = self._fonts.drawable(text)
         height = size * 0.48
         self._set(style, size, colour)
-        self._room(self._height(text, width, height))
+        self._room(self._height(text, column.width, height))
         with self._tagged(tag):
-            self.set_x(left)
-            self.multi_cell(width, height, text, align=Align.L, new_x=XPos.LMARGIN, new_y=YPos.NEXT)
+            self.set_x(column.left)
+            self._lines(column.width, height, text)
 
-    def fields(self, fields: Sequence[Field], *, left: float = MARGIN, width: float = WIDTH, label: float = 38) -> None:
-        """Lines of a label and its value."""
+    def fields(self, fields: Sequence[Field], *, column: Column = WHOLE, label: float = 38) -> None:
+        """Lines of a label and its value. A value that no page has room for goes on at the next."""
         for field in fields:
             text = self._fonts.drawable(field.text)
-            self._set("", 8.5, _TEXT)
-            self._room(self._height(text, width - label, 4.2) + 0.6)
+            self._set("", 8.5, TEXT)
+            self._room(self._height(text, column.width - label, 4.2) + 0.6)
             top = self.y
             with self._tagged("P"):
-                self._set("", 8.5, _MUTED)
-                self.set_x(left)
-                self.multi_cell(label, 4.2, field.label, align=Align.L, new_x=XPos.LMARGIN, new_y=YPos.NEXT)
+                self._set("", 8.5, MUTED)
+                self.set_x(column.left)
+                self._lines(label - 2, 4.2, field.label)
                 below = self.y
-                self.set_xy(left + label, top)
-                self._set("", 8.5, _TEXT)
-                self.multi_cell(width - label, 4.2, text, align=Align.L, new_x=XPos.LMARGIN, new_y=YPos.NEXT)
+                self.set_xy(column.left + label, top)
+                self._set("", 8.5, TEXT)
+                self._lines(column.width - label, 4.2, text)
             self.set_y(max(below, self.y) + 0.6)
 
-    def table(self, headings: Sequence[str], widths: Sequence[float]) -> None:
+    def _lines(self, width: float, height: float, text: str) -> None:
+        self.multi_cell(width, height, text, align=Align.L, new_x=XPos.LMARGIN, new_y=YPos.NEXT)
+
+    def begin_table(self, headings: Sequence[str], widths: Sequence[float]) -> None:
         """The head of a table; `table_row` adds rows, with the head again on each page."""
         self._head, self._widths = tuple(headings), tuple(widths)
         self._table_head()
@@ -156,8 +168,10 @@ class Document(FPDF):
     def table_row(self, cells: Sequence[str], *, category: Category) -> None:
         """One row; the word in the fifth column has the colour of the category."""
         cells = [self._fonts.drawable(cell) for cell in cells]
-        self._set("", 8, _TEXT)
-        height = max(self._height(text, width, 3.8) for text, width in zip(cells, self._widths, strict=True)) + 1.6
+        self._set("", 8, TEXT)
+        height = (
+            max(self._height(text, width - 1.5, 3.8) for text, width in zip(cells, self._widths, strict=True)) + 1.6
+        )
         if self._room(height):
             self._table_head()
         with self._tagged("P"):
@@ -170,9 +184,9 @@ class Document(FPDF):
     def _row(self, cells: Sequence[str], *, style: str, colours: dict[int, Colour], height: float) -> None:
         top, left = self.y, MARGIN
         for place, (text, width) in enumerate(zip(cells, self._widths, strict=True)):
-            self._set("B" if place in colours else style, 8, colours.get(place, _TEXT))
+            self._set("B" if place in colours else style, 8, colours.get(place, TEXT))
             self.set_xy(left, top + 0.8)
-            self.multi_cell(width, 3.8, text, align=Align.L, new_x=XPos.LMARGIN, new_y=YPos.NEXT)
+            self._lines(width - 1.5, 3.8, text)
             left += width
         self.set_draw_color(*_LINE)
         self.set_line_width(0.2)
@@ -191,10 +205,10 @@ class Document(FPDF):
             self.image(data, x=left + (width - wide) / 2, y=top, w=wide, h=high)
         return high
 
-    def scale(self, scale: Scale, *, left: float, width: float) -> None:
+    def scale(self, scale: Scale, *, column: Column) -> None:
         """A score on its scale: the zones, the operating point in the middle, a mark at the score."""
         self._room(16)
-        top = self.y + 5
+        (left, width), top = column, self.y + 5
         with self._tagged("Figure", spoken=scale.spoken):
             self._zones(scale, left, top, width)
             self._mark_score(left + scale.mark * width, top)
@@ -210,16 +224,16 @@ class Document(FPDF):
         for colour, start, end in zip(_ZONES, ends[:-1], ends[1:], strict=True):
             self.set_fill_color(*colour)
             self.rect(left + start * width, top, (end - start) * width, 3.2, style="F")
-        self.set_draw_color(*_TEXT)
+        self.set_draw_color(*TEXT)
         self.set_line_width(0.4)
         self.line(left + width / 2, top - 0.8, left + width / 2, top + 4)
 
     def _mark_score(self, x: float, top: float) -> None:
-        self.set_fill_color(*_TEXT)
+        self.set_fill_color(*TEXT)
         self.polygon([(x, top + 0.4), (x - 1.6, top - 2.6), (x + 1.6, top - 2.6)], style="F")
 
     def _scale_words(self, scale: Scale, left: float, top: float, width: float) -> None:
-        self._set("", 7, _MUTED)
+        self._set("", 7, MUTED)
         for align, text in ((Align.L, scale.ends[0]), (Align.C, scale.threshold), (Align.R, scale.ends[1])):
             self.set_xy(left, top + 3.8)
             self.cell(width, 4, text, align=align)

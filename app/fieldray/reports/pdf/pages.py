@@ -10,13 +10,13 @@ from PIL import Image
 
 from fieldray.domain.finding import Category
 from fieldray.reports.document import Field, FindingText, ImageText, RunText
-from fieldray.reports.pdf.document import COLOURS, MARGIN, WIDTH, Document
+from fieldray.reports.pdf.document import ACCENT, COLOURS, MARGIN, MUTED, WIDTH, Column, Document
 from fieldray.reports.picture import legend
 
 _PICTURE_WIDTH: Final = 98.0
 _PICTURE_HEIGHT: Final = 112.0
-_BESIDE: Final = MARGIN + _PICTURE_WIDTH + 6
-_BESIDE_WIDTH: Final = WIDTH - _PICTURE_WIDTH - 6
+_PICTURE: Final = Column(MARGIN, _PICTURE_WIDTH)
+_BESIDE: Final = Column(MARGIN + _PICTURE_WIDTH + 6, WIDTH - _PICTURE_WIDTH - 6)
 _TABLE: Final = (10.0, 31.0, 21.0, 49.0, 34.0, 13.0, 20.0)
 
 
@@ -35,7 +35,7 @@ def texts_of(value: Any) -> Iterator[str]:
 def run_pages(document: Document, run: RunText, labels: dict[str, str]) -> None:
     """The first page of a run's document. `labels`: headings, by what follows them."""
     document.heading(run.title, tag="H1", size=17)
-    document.paragraph(run.notice, style="B", size=9.5, colour=(0, 92, 122))
+    document.paragraph(run.notice, style="B", size=9.5, colour=ACCENT)
     document.ln(1)
     document.fields(run.run)
     document.heading(labels["counts"])
@@ -62,7 +62,7 @@ def table_pages(
 ) -> None:
     """The list of all images."""
     document.heading(title)
-    document.table(headings, _TABLE)
+    document.begin_table(headings, _TABLE)
     for category, row in rows:
         document.table_row(row, category=category)
 
@@ -83,13 +83,12 @@ def image_page(document: Document, text: ImageText, illustration: Illustration |
     top, page = document.y, document.page
     below = _picture(document, text, illustration, top)
     document.set_y(top)
-    box = {"left": _BESIDE, "width": _BESIDE_WIDTH}
-    document.paragraph(text.word, tag="H2", style="B", size=16, colour=COLOURS[text.category], **box)
+    document.paragraph(text.word, tag="H2", style="B", size=16, colour=COLOURS[text.category], column=_BESIDE)
     for finding in text.findings:
         _finding(document, finding)
     for remark in text.remarks:
         document.ln(1)
-        document.paragraph(remark, size=9, **box)
+        document.paragraph(remark, size=9, column=_BESIDE)
     _fields(document, text.verdict)
     if document.page == page:
         document.set_y(max(below, document.y) + 2)
@@ -106,31 +105,30 @@ def _picture(document: Document, text: ImageText, illustration: Illustration | N
     document.set_y(below + 1.5)
     if illustration is not None and illustration.has_colours:
         _legend(document, illustration.ends)
-    document.paragraph(text.caption, width=_PICTURE_WIDTH, size=7.5, colour=(92, 102, 110))
+    document.paragraph(text.caption, column=_PICTURE, size=7.5, colour=MUTED)
     return document.y
 
 
 def _legend(document: Document, ends: tuple[str, str]) -> None:
     top = document.y
     document.picture(legend(240, 16), spoken="", left=MARGIN + 18, top=top + 0.6, width=36, height=2.4)
-    document.paragraph(ends[0], width=17, size=7.5)
+    document.paragraph(ends[0], column=Column(MARGIN, 17), size=7.5)
     document.set_y(top)
-    document.paragraph(ends[1], left=MARGIN + 56, width=30, size=7.5)
+    document.paragraph(ends[1], column=Column(MARGIN + 56, 30), size=7.5)
 
 
 def _finding(document: Document, finding: FindingText) -> None:
-    box = {"left": _BESIDE, "width": _BESIDE_WIDTH}
     document.ln(1)
-    document.paragraph(finding.meaning, style="B", size=10, **box)
-    document.paragraph(finding.score, style="B", size=13, **box)
-    document.scale(finding.scale, **box)
-    document.paragraph(finding.sentence, size=9, **box)
+    document.paragraph(finding.meaning, style="B", size=10, column=_BESIDE)
+    document.paragraph(finding.score, style="B", size=13, column=_BESIDE)
+    document.scale(finding.scale, column=_BESIDE)
+    document.paragraph(finding.sentence, size=9, column=_BESIDE)
     if finding.point:
-        document.paragraph(finding.point, style="B", size=8.5, **box)
-        document.paragraph(finding.measured, size=8, colour=(92, 102, 110), **box)
+        document.paragraph(finding.point, style="B", size=8.5, column=_BESIDE)
+        document.paragraph(finding.measured, size=8, colour=MUTED, column=_BESIDE)
 
 
 def _fields(document: Document, lines: Sequence[Field]) -> None:
     if lines:
         document.ln(2)
-        document.fields(lines, left=_BESIDE, width=_BESIDE_WIDTH, label=26)
+        document.fields(lines, column=_BESIDE, label=26)
