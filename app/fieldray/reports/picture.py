@@ -65,7 +65,8 @@ def _lay_over(picture: Image.Image, found: ShownMap, shown: ShownImage) -> None:
 
 
 def _alpha(colours: Colours, opacity: float) -> Colours:
-    return np.rint(colours[:, :, 3] * np.float32(opacity)).astype(np.uint8)
+    shares: Colours = np.rint(colours[:, :, 3] * np.float32(opacity)).astype(np.uint8)
+    return shares
 
 
 def _draw_outlines(

@@ -87,8 +87,9 @@ class Subject:
     def uid(self, kind: Kind, what: str = "object") -> str:
         """Of an object, or of its series with `what` "series"."""
         spec, options = self.stored.run.spec, self.stored.options
-        common = (kind, what, spec.model_sha256, spec.settings_hash, spec.program_version, self.study_uid)
-        common += (self.patient.number, options.language, self.stored.run.run_id, self.moment.timestamp())
+        run = (self.stored.run.run_id, self.moment.timestamp(), installation(self.stored))
+        made = (spec.model_sha256, spec.settings_hash, spec.program_version)
+        common = (kind, what, *made, *run, self.study_uid, self.patient.number, options.language)
         if what == "series":
             return made_uid(*common)
         found, verdict = self.outcome.findings, self.result.verdict

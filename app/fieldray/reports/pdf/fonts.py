@@ -62,7 +62,7 @@ class Fonts:
     def fallbacks(self, texts: Iterable[str]) -> tuple[Fallback, ...]:
         """Fonts for the letters of these texts that the usual ones lack."""
         wanted = {ord(letter) for text in texts for letter in text} - _USUAL
-        found = []
+        found: list[Fallback] = []
         for name, has in ((_STYLES[""], self._covered_by_dejavu), (_ALL_SCRIPTS, self._covered_by_unifont)):
             here = frozenset(wanted & has)
             wanted -= here
