@@ -15,11 +15,9 @@ from fieldray.domain.image import ShownImage
 from fieldray.domain.run import RunSpec, StoredResult
 from fieldray.errors import FieldrayError, InputProblem, UsageProblem
 from fieldray.paths import user_data
-from fieldray.pipeline.decoders import number_of_decoders, open_decoders
 from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import EXPORTERS, PLAIN, Exporter, ReportOptions, StoredRun, default_exporters, no_images
 from fieldray.reports.patient import pseudonym_key
-from fieldray.settings import Settings
 from fieldray.store.results import ResultQuery
 
 if TYPE_CHECKING:
@@ -29,10 +27,7 @@ if TYPE_CHECKING:
 _AHEAD: Final = 4  # images that wait, read, for each that is being read
 
 Tell = Callable[[int, int], None]
-
-
-class ExportCancelled(Exception):
-    """`tell` may raise it: what was being written is discarded."""
+OpenDecoders = Callable[[int], "Decoders"]
 
 
 def export_run(
@@ -43,7 +38,8 @@ def export_run(
     *,
     options: ReportOptions = PLAIN,
     model: Model | None = None,
-    settings: Settings | None = None,
+    decoders: OpenDecoders | None = None,
+    workers: int = 1,
     tell: Tell = lambda _done, _total: None,
 ) -> tuple[Path, ...]:
     """Write a run into a folder, one output per format.
@@ -62,10 +58,11 @@ def export_run(
         Language, and whether people are named.
     model
         The pack in use. The run's own pack is looked for among the installed ones where it is another.
-    settings
-        How images are read for the formats that show them; without them none is read.
+    decoders, workers
+        Opens what reads images for the formats that show them, so many at the same time; without it none is read.
     tell
-        Called with the number of results written and the number of all, before each.
+        Called with the number of results written and the number of all, before each; to stop, it raises
+        ExportCancelled.
 
     Returns
     -------
@@ -86,7 +83,7 @@ def export_run(
     """
     exporters = [_exporter(name) for name in formats] or default_exporters()
     written = []
-    with ResultQuery(database) as query, _Images(settings) as images:
+    with ResultQuery(database) as query, _Images(decoders, workers) as images:
         run = query.run(run_id)
         counts = query.counts(run_id)
         steps = _Steps(sum(counts.values()) * len(exporters), tell)
@@ -163,8 +160,8 @@ def _is_of(model: Model, spec: RunSpec) -> bool:
 class _Images:
     """Reads the images of results, several at a time and a few ahead. Its processes end with the context."""
 
-    def __init__(self, settings: Settings | None) -> None:
-        self._settings = settings
+    def __init__(self, opens: OpenDecoders | None, workers: int) -> None:
+        self._opens, self._workers = opens, workers
         self._ends = contextlib.ExitStack()
         self._decoders: Decoders | None = None
 
@@ -178,12 +175,12 @@ class _Images:
 
     def read(self, results: Iterable[StoredResult], side: int) -> Iterator[tuple[StoredResult, ShownImage | Reason]]:
         """See `StoredRun.read_images`. Raises ReaderProblem."""
-        if self._settings is None:
+        if self._opens is None:
             yield from no_images(results, side)
             return
-        size = number_of_decoders(self._settings)
+        size = self._workers
         if self._decoders is None:
-            self._decoders = open_decoders(self._settings, size)
+            self._decoders = self._opens(size)
             self._threads = self._ends.enter_context(ThreadPoolExecutor(size, thread_name_prefix="export"))
             self._ends.callback(self._decoders.close)
         waiting: deque[tuple[StoredResult, Future[ShownImage | Reason]]] = deque()
