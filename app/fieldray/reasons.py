@@ -61,8 +61,8 @@ NOTES: Final[Mapping[str, Template]] = {
     "lungs_cut_off_right": "The lungs are cut off at the right edge of the image.",
     "perhaps_mirrored": "The image may be mirrored left to right. Compare it with the side marker.",
     "unlike_measured": "The image is unlike those that this pack was measured on. Its score may be less reliable.",
-    "evidence_outside": "Only {percent} % of the evidence in the heat map lies inside the lungs. Something other than the "
-                        "lungs may have raised the score.",
+    "evidence_outside": "Only {percent} % of the heat map lies inside the lungs. Something outside of them may have "
+                        "raised the score.",
 }
 
 FAILED: Final[Mapping[str, Template]] = {

@@ -46,7 +46,7 @@ class LungsCard(QWidget):
         self._evidence.setVisible(inside is not None)
         if inside is not None:
             share = round(100 * inside)
-            self._evidence.setText(translator.text("Evidence inside the lungs: {percent} %", percent=share))
+            self._evidence.setText(translator.text("Heat map inside the lungs: {percent} %", percent=share))
         warnings = [note for note in notes_of(outcome) if note.code == EVIDENCE_NOTE]
         self._warning.setVisible(bool(warnings))
         self._warning.setText(*map(translator.reason, warnings))

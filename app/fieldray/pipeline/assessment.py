@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from fieldray.domain.finding import Finding, calibrate, decide, is_borderline
-from fieldray.domain.model import InputSpec, Manifest, Model, OperatingPoint
+from fieldray.domain.model import InputSpec, Manifest, Model, OperatingPoint, OutputRoles
 from fieldray.domain.prediction import Prediction
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
@@ -53,8 +53,10 @@ class Assessment:
         decisive = {
             "rules": _RULES_VERSION,
             "pack": self.model.pack_name,
-            "input": _input_values(manifest.input),
-            "outputs": dataclasses.asdict(manifest.outputs),
+            "input": _decisive(
+                manifest.input, without=() if manifest.input.crop != "none" else ("crop", "crop_margin")
+            ),
+            "outputs": _decisive(manifest.outputs, without=("mask",)),
             "labels": [label.code for label in manifest.labels],
             "points": [dataclasses.asdict(point) for point in self.points.values() if point],
             "calibration": {code: dataclasses.asdict(value) for code, value in manifest.calibration.items()},
@@ -78,10 +80,11 @@ def choose(model: Model, *, operating_point: str | None = None) -> Assessment:
     return Assessment(model=model, points=_points(manifest, operating_point))
 
 
-def _input_values(spec: InputSpec) -> dict[str, object]:
-    """All of an input that decides; what is not cropped is as it was before there were crops, and so is its hash."""
-    values = dataclasses.asdict(spec)
-    return values if spec.crop != "none" else {name: values[name] for name in values if not name.startswith("crop")}
+def _decisive(part: InputSpec | OutputRoles, *, without: Collection[str]) -> dict[str, object]:
+    """The fields of a part of the manifest, without those that an older version did not know and that say nothing here:
+    what it screened need not be screened again.
+    """
+    return {name: value for name, value in dataclasses.asdict(part).items() if name not in without}
 
 
 def _points(manifest: Manifest, name: str | None) -> dict[str, OperatingPoint | None]:
