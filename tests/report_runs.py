@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from pydicom import dcmread
 
 from fieldray.domain.finding import Finding, ReadFacts, Screened
 from fieldray.domain.image import PixelMap, ShownImage
@@ -19,9 +20,11 @@ from fieldray.imaging.decode import decode
 from fieldray.imaging.discover import discover
 from fieldray.imaging.preprocess import thumbnail
 from fieldray.imaging.source import read_bytes
+from fieldray.imaging.synthetic import chest_phantom
 from fieldray.reasons import Reason
 from fieldray.reports.exporter import ReportOptions, StoredRun
 from outcomes import POINT, stored_run
+from phantoms import write_dicom
 
 KEY = b"k" * 32
 _MAP_SIDE = 8
@@ -86,6 +89,15 @@ def screened_files(paths: Sequence[Path]) -> list[Screened]:
     return [found for ref in discover(paths) if (found := screened_file(ref)) is not None]
 
 
+def write_frames(path: Path, count: int) -> None:
+    """A DICOM file of several frames."""
+    write_dicom(path, chest_phantom(160, 128, seed=1, abnormal=True))
+    dataset = dcmread(path)
+    dataset.NumberOfFrames = count
+    dataset.PixelData = dataset.PixelData * count
+    dataset.save_as(path)
+
+
 def results_of(outcomes: Iterable[Screened], *, verdict: Verdict | None = None) -> list[StoredResult]:
     """As a store gives them."""
     return [
@@ -98,7 +110,11 @@ def read_here(results: Iterable[StoredResult], side: int) -> Iterator[tuple[Stor
     """Images read in this process, as decoders give them."""
     for result in results:
         outcome = result.outcome
-        image = decode(read_bytes(outcome.ref), outcome.ref)
+        try:
+            image = decode(read_bytes(outcome.ref), outcome.ref)
+        except InputProblem as error:
+            yield result, error.reason
+            continue
         pixels = thumbnail(image, min(side, max(image.pixels.shape)))
         yield result, ShownImage(pixels=pixels, rows=outcome.facts.rows, columns=outcome.facts.columns)
 

@@ -196,7 +196,8 @@ def write_objects(path: Path, stored: StoredRun, made: Callable[[], Iterator[tup
 
 def _add_patient(dataset: Dataset, subject: Subject) -> None:
     patient = subject.patient
-    dataset.PatientName, dataset.PatientID = _person_name(patient.name), _text(patient.number)
+    name = patient.name if patient.is_named else f"{patient.name}^"
+    dataset.PatientName, dataset.PatientID = _person_name(name), _text(patient.number)
     dataset.PatientBirthDate = patient.birth_date if _DATE.fullmatch(patient.birth_date) else ""
     dataset.PatientSex = patient.sex if patient.sex in ("M", "F", "O") else ""
     if patient.age_years is not None and 0 <= patient.age_years < 1000:

@@ -55,7 +55,8 @@ def segmentation(subject: Subject, mask: Mask) -> Dataset:
         "LUNG_FIELDS",
         "Lung fields, found by a network. Research use only",
     )
-    dataset.ContentCreatorName = "Fieldray"
+    dataset.ContentCreatorName = "Fieldray^"
+    dataset.PatientOrientation = ""
     dataset.SegmentationType = "BINARY"
     dataset.SegmentsOverlap = "NO"
     dataset.SegmentSequence = [_segment(subject)]
