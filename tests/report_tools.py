@@ -16,6 +16,6 @@ def needs(*programs: str) -> pytest.MarkDecorator:
 
 
 def pdf_text(path: Path) -> str:
-    """The text of a document, as poppler reads it, in the order of its structure."""
+    """The text of a document, as poppler reads it, on one line."""
     said("qpdf", "--check", path)
-    return said("pdftotext", "-enc", "UTF-8", path, "-")
+    return " ".join(said("pdftotext", "-enc", "UTF-8", path, "-").split())

@@ -402,7 +402,7 @@ class Wording:
         inside = lungs.evidence_inside
         if inside is None:
             return (areas,)
-        return areas, text("Evidence inside the lungs: {percent} %", percent=round(100 * inside))
+        return areas, text("Heat map inside the lungs: {percent} %", percent=round(100 * inside))
 
     def _about_verdict(self, verdict: Verdict | None) -> tuple[Field, ...]:
         if verdict is None:

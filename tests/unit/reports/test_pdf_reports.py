@@ -79,13 +79,12 @@ def test_a_document_is_tagged_and_says_its_language(language: str, one: Screened
 def test_the_run_is_told_in_words(language: str, one: Screened, tmp_path: Path) -> None:
     path = tmp_path / "run.pdf"
     results = [*results_of([one]), *results_of([refused(), failed()])]  # type: ignore[list-item]
-    stored = run_with(
-        results, options=ReportOptions(language=language), counts={"abnormal": 1, "refused": 1, "failed": 1}
-    )
+    counts = {"abnormal": 1, "refused": 1, "failed": 1}
+    stored = run_with(results, options=ReportOptions(language=language), counts=counts)
     write_pdf(path, stored)
     text = pdf_text(path)
     assert text.count(NOTICES[language]) == 3  # on top, and at the foot of two pages
-    assert "m" * 64 in text
+    assert "m" * 64 in text.replace(" ", "")  # broken, because no such letter is in a real hash
     assert "tiny-1.0.0" in text
     expected = {
         "en": ("Abnormal: 1", "90.0 % (80.0–95.0)", "Not a frontal view", "0.80", "pseudonyms"),
@@ -103,8 +102,8 @@ def test_a_study_is_told_in_words(language: str, one: Screened, tmp_path: Path) 
     text = pdf_text(tmp_path / "s" / "00001.pdf")
     assert text.count(NOTICES[language]) == 1
     said = {
-        "en": ("Abnormal", "Score", "Operating point “screening”: 0.50", "right lung 13.0 %", "Disagree"),
-        "uk": ("Відхилення", "Робоча точка «screening»: 0,50", "13,0 %", "Не згоден"),
+        "en": ("Abnormal", "0.80", "Operating point “screening”: 0.50", "right lung 13.0 %", "Disagree"),
+        "uk": ("Відхилення", "Робоча точка «screening»: 0,50", "13,0 %", "Незгода"),
     }[language]
     for words in (*said, "Шевченко Тарас", "тінь ребра", one.facts.content_sha256):
         assert words in text, text
@@ -123,7 +122,7 @@ NAMES = {
     "देवनागरी": "",  # fpdf2 does not shape, and what stands there is in another order
     "שרון": "",  # right to left
     "قباني": "",
-    "😀": "\\U0001f600",
+    "𒀀": "\\U00012000",
     "\u202eevil": "\\u202eevil",
     "a\x00\x1b[2J\nb": "a\\x00\\x1b[2J\\nb",
     "\udcff": "\\udcff",
@@ -189,7 +188,7 @@ def test_refused_images_have_a_page_with_the_reason(tmp_path: Path) -> None:
     assert wording.image(results[0]).remarks[0] == "Not a frontal view: the view position is LL."
     assert isinstance(results[1].outcome, Failed)
     write_studies(tmp_path / "s", run_with(results))
-    assert len(list((tmp_path / "s").iterdir())) == 2
+    assert b"/Count 2" in (tmp_path / "s" / "00001.pdf").read_bytes()  # of one study
 
 
 def test_the_usual_letters_need_no_further_font() -> None:
@@ -199,7 +198,7 @@ def test_the_usual_letters_need_no_further_font() -> None:
         assert greek.path.suffix == ".ttf"
         assert japanese.path.suffix == ".otf"
         folder = greek.path.parent
-        assert fonts.drawable("a😀山") == "a\\U0001f600山"
+        assert fonts.drawable("a𒀀山") == "a\\U00012000山"
     assert not folder.exists()
 
 
