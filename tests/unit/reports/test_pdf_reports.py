@@ -24,8 +24,8 @@ from fieldray.reports.outputs import is_own_report
 from fieldray.reports.pdf.fonts import Fonts
 from outcomes import failed, refused
 from phantoms import write_dicom
+from report_programs import needs, pdf_text
 from report_runs import results_of, run_with, screened_files
-from report_tools import needs, pdf_text
 
 LANGUAGES = ("en", "uk")
 NOTICES = {

@@ -23,7 +23,7 @@ from fieldray.domain.finding import Screened
 from fieldray.domain.run import StoredResult
 from fieldray.domain.study import ImageRef
 from fieldray.reports.dicom.recognise import VERSION_NAME
-from fieldray.reports.dicom.uids import IMPLEMENTATION, can_be_referenced, has_study, made_uid, study_uid
+from fieldray.reports.dicom.uids import IMPLEMENTATION, can_be_referenced, has_study, made_uid, names_frames, study_uid
 from fieldray.reports.exporter import StoredRun
 from fieldray.reports.patient import Patient, patient_of
 
@@ -106,7 +106,7 @@ class Subject:
                 sop_instance_uid=header.sop_instance_uid,
                 series_uid=header.series_instance_uid,
                 study_uid=header.study_instance_uid,
-                frame=self.ref.frame + 1 if header.number_of_frames > 1 else None,
+                frame=self.ref.frame + 1 if names_frames(self.ref) else None,
             )
         return Source(
             sop_class_uid=SECONDARY_CAPTURE,

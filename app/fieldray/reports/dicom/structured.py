@@ -136,9 +136,11 @@ def _estimate(name: str, meaning: str, measured: Estimate) -> list[Dataset]:
 
 
 def _comments(subject: Subject, finding: Finding) -> list[str]:
-    point, verdict = finding.point, subject.result.verdict
+    point, verdict, ref = finding.point, subject.result.verdict, subject.ref
+    frames = ref.header.number_of_frames
     return [
         NOTICE,
+        *([f"Frame {ref.frame + 1} of {frames}."] if frames > 1 else []),
         *([f"Operating point {point.titles['en']}, measured on {point.measured_on['en']}."] if point else []),
         *(note.text for note in notes_of(subject.outcome)),
         *([f"Radiologist's verdict: {verdict.choice}. {verdict.note}".strip()] if verdict else []),

@@ -18,6 +18,11 @@ _PATTERN: Final = re.compile(r"(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*))+")
 _MOST_LETTERS: Final = 64
 # Fieldray as the writer of a file (PS3.10 7.1); a UUID that was drawn once.
 IMPLEMENTATION: Final = "2.25.156473418905120768331905466712349075822"
+# Storage classes of images of several frames that X-rays are found in (PS3.4 B.5): only in these may a frame be named.
+_OF_FRAMES: Final = frozenset(
+    f"1.2.840.10008.5.1.4.1.1.{ending}"
+    for ending in ("7.1", "7.2", "7.3", "7.4", "12.1", "12.1.1", "12.2", "12.2.1", "13.1.1", "13.1.2", "13.1.3", "20")
+)
 
 
 def is_valid(uid: str) -> bool:
@@ -41,6 +46,11 @@ def can_be_referenced(ref: ImageRef) -> bool:
     header = ref.header
     uids = (header.sop_class_uid, header.sop_instance_uid, header.series_instance_uid)
     return has_study(ref) and all(map(is_valid, uids))
+
+
+def names_frames(ref: ImageRef) -> bool:
+    """Whether a reference to the image may name its frame. Several frames in a class of single ones do happen."""
+    return ref.header.number_of_frames > 1 and ref.header.sop_class_uid in _OF_FRAMES
 
 
 def study_uid(ref: ImageRef, content_sha256: str) -> str:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pydicom
+import pytest
 from pydicom.dataset import Dataset
 
 PROGRAMS: Final = ("dciodvfy", "dcmdump", "dsrdump", "storescu", "Orthanc", "pdftotext", "pdfinfo", "qpdf")
@@ -64,7 +65,7 @@ class Archive:
     def send(self, paths: Sequence[Path]) -> None:
         """Send objects by storescu, as any modality would."""
         for proposal, chosen in _by_proposal(paths).items():
-            options = ["-aet", "SENDER", "-aec", _AE, *([proposal] if proposal else [])]
+            options = ["-R", "-aet", "SENDER", "-aec", _AE, *([proposal] if proposal else [])]
             said("storescu", *options, "127.0.0.1", str(self.dicom), *chosen)
 
     def find(self, sop_instance_uid: str) -> str | None:
@@ -143,3 +144,15 @@ def _wait_for(archive: Archive, server: subprocess.Popen[bytes]) -> None:
             if server.poll() is not None or time.monotonic() > deadline_s:
                 raise AssertionError("Orthanc does not answer") from error
         time.sleep(0.1)
+
+
+def needs(*programs: str) -> pytest.MarkDecorator:
+    """Skip a test where one of these programs is not installed."""
+    absent = missing(*programs)
+    return pytest.mark.skipif(bool(absent), reason=f"not installed: {', '.join(absent)}")
+
+
+def pdf_text(path: Path) -> str:
+    """The text of a document, as poppler reads it, on one line."""
+    said("qpdf", "--check", path)
+    return " ".join(said("pdftotext", "-enc", "UTF-8", path, "-").split())
