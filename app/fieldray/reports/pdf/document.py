@@ -15,13 +15,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from fpdf import FPDF
-from fpdf.enums import Align, MethodReturnValue, XPos, YPos
-from fpdf.prefs import ViewerPreferences
-
 from fieldray.domain.finding import Category
 from fieldray.reports.document import Field, Scale
 from fieldray.reports.pdf.fonts import FAMILY, Fonts
+from fieldray.reports.pdf.library import FPDF, Align, MethodReturnValue, ViewerPreferences, XPos, YPos
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 FAMILY: Final = "DejaVu Sans"
 _STYLES: Final = {"": "DejaVuSans.ttf", "B": "DejaVuSans-Bold.ttf"}
-_ALL_SCRIPTS: Final = "Unifont.otf"
+_ALL_SCRIPTS: Final = "Unifont.woff"  # packed: a third of its size
+_FILES: Final = {".woff": ".otf"}  # what a subset of it is
 # Latin, Cyrillic, punctuation, and the signs of our own texts.
 _USUAL: Final = frozenset(
     {*range(0x20, 0x7F), *range(0xA0, 0x180), *range(0x400, 0x492), *range(0x2010, 0x2030), 0x2116}
@@ -88,7 +89,7 @@ class Fonts:
     def _subset(self, name: str, letters: frozenset[int]) -> Path:
         key = (name, letters)
         if key not in self._made:
-            path = Path(self._folder.name) / f"{len(self._made)}{Path(name).suffix}"
+            path = Path(self._folder.name) / f"{len(self._made)}{_FILES.get(Path(name).suffix, Path(name).suffix)}"
             _write_subset(name, letters, path)
             self._made[key] = path
         return self._made[key]
@@ -112,6 +113,7 @@ def _write_subset(name: str, letters: frozenset[int], path: Path) -> None:
     options = subset.Options(hinting=False, layout_features=[], glyph_names=False, notdef_outline=True)
     options.drop_tables += _DROPPED
     with _font(name) as font:
+        font.flavor = None
         subsetter = subset.Subsetter(options)
         subsetter.populate(unicodes=letters | {0x20})
         subsetter.subset(font)
