@@ -43,6 +43,7 @@ from report_runs import read_here, results_of, run_with, screened_file, write_fr
 IMAGES: Final = 50
 RESULTS: Final = 1000
 BEAT_MS: Final = 5
+SIDE: Final = 1280  # of the images, as large as any format asks for
 OBJECTS: Final = ("sr", "sc", "seg")
 
 
@@ -58,9 +59,10 @@ def main() -> int:
         return 2
     with tempfile.TemporaryDirectory() as folder:
         outcomes = images(Path(folder), options.data)
+        shown = [image for _, image in read_here(results_of(outcomes), SIDE)]
         figures = {"images": kinds(outcomes), **checked(outcomes, Path(folder))}
         figures["formats"] = [
-            timed(exporter, outcomes, options.results, Path(folder)) for exporter in EXPORTERS.entries()
+            timed(exporter, outcomes, shown, options.results, Path(folder)) for exporter in EXPORTERS.entries()
         ]
     text = json.dumps(figures, indent=1)
     print(text)  # noqa: T201
@@ -134,23 +136,33 @@ def returned_equal(objects: list[Path], folder: Path) -> int:
     return equal
 
 
-def timed(exporter: Exporter, outcomes: list[Screened], count: int, folder: Path) -> dict[str, Any]:
+def timed(
+    exporter: Exporter, outcomes: list[Screened], shown: list[ShownImage | Reason], count: int, folder: Path
+) -> dict[str, Any]:
     """Seconds and bytes of so many results, each of a study of its own, and the longest pause of a window meanwhile."""
     model = PackLibrary(folder).load(PackLibrary(folder).builtin()[0].folder)
     label = model.manifest.labels[0].code
     many = [_of_its_own(outcome, label, number) for number, outcome in zip(range(count), itertools.cycle(outcomes))]
-    shown = dict(zip(map(id, outcomes), (image for _, image in read_here(results_of(outcomes), 1280)), strict=True))
-    images = [shown[id(outcome)] for _, outcome in zip(range(count), itertools.cycle(outcomes))]
+    images = [image for _, image in zip(range(count), itertools.cycle(shown))]
 
     def read(results: Iterable[StoredResult], _side: int) -> Iterator[tuple[StoredResult, ShownImage | Reason]]:
         return ((result, images[result.row_id - 1]) for result in results)
 
     stored = run_with(iter(results_of(many)), read_images=read, manifest=model.manifest)
     path = folder / f"timed-{exporter.name}{exporter.suffix}"
+    begun_s = time.process_time()
     seconds, pause_ms = in_background(lambda: exporter.write(path, stored))
+    cpu_s = time.process_time() - begun_s
     files = [path] if path.is_file() else list(path.iterdir())
     size = sum(file.stat().st_size for file in files)
-    return {"format": exporter.name, "seconds": seconds, "pause_ms": pause_ms, "files": len(files), "bytes": size}
+    return {
+        "format": exporter.name,
+        "seconds": seconds,
+        "cpu_s": cpu_s,
+        "pause_ms": pause_ms,
+        "files": len(files),
+        "bytes": size,
+    }
 
 
 def _of_its_own(outcome: Screened, label: str, number: int) -> Screened:
@@ -186,13 +198,21 @@ def in_background(work: Callable[[], None]) -> tuple[float, float]:
     return seconds, max(pauses)
 
 
+def _row(found: dict[str, Any]) -> str:
+    figures = (
+        found["format"],
+        f"{found['seconds']:.1f}",
+        f"{found['cpu_s']:.1f}",
+        f"{found['pause_ms']:.0f}",
+        found["files"],
+    )
+    return f"| {' | '.join(map(str, figures))} | {found['bytes'] / 1e6:.1f} |"
+
+
 def page(figures: dict[str, Any]) -> str:
     """The figures as a page of the benchmarks."""
     found = figures["images"]
-    rows = "\n".join(
-        f"| {row['format']} | {row['seconds']:.1f} | {row['pause_ms']:.0f} | {row['files']} | {row['bytes'] / 1e6:.1f} |"
-        for row in figures["formats"]
-    )
+    rows = "\n".join(map(_row, figures["formats"]))
     photometric = ", ".join(f"{name or 'none (PNG, JPEG)'} {count}" for name, count in found["photometric"].items())
     kinds_ = ", ".join(f"{name} {count}" for name, count in found["files"].items())
     return f"""{FRONT.format(date=time.strftime("%Y-%m-%d"), machine=machine())}
@@ -212,8 +232,8 @@ def page(figures: dict[str, Any]) -> str:
 One run of 1,000 results, each of a study of its own, in each format, beside reading the images; *pause* is the longest
 time that the window's thread did not come to turn meanwhile.
 
-| format | s | pause, ms | files | MB |
-|---|---|---|---|---|
+| format | s | CPU, s | pause, ms | files | MB |
+|---|---|---|---|---|---|
 {rows}
 """
 
