@@ -81,14 +81,14 @@ def _show(paths: Sequence[Path]) -> int:
     if not has_screen():
         from fieldray.reasons import reason
 
-        system_console().complain(reason("no_screen", command=WITHOUT_SCREEN).text)
+        system_console().print_error(reason("no_screen", command=WITHOUT_SCREEN).text)
         return 1
     from fieldray.desktop.main_window import run
 
     try:
         return run(paths)
     except FieldrayError as problem:  # there is no window yet to show it in
-        system_console().complain(str(problem))
+        system_console().print_error(str(problem))
         return 1
 
 

@@ -68,7 +68,7 @@ def run(
         except SystemExit as stop:  # help was printed, or a usage error
             return int(stop.code or 0)
         except KeyboardInterrupt:
-            console.complain("cancelled")
+            console.print_error("cancelled")
             return CANCELLED
         except FieldrayError as error:
             return _explain(error, console)
@@ -91,7 +91,7 @@ def _perform(options: argparse.Namespace, console: Console, signals: Sequence[in
             if signals:
                 raise KeyboardInterrupt from error
             log.exception("command failed")
-            console.complain(f"{unexpected(error).text} {journal}")
+            console.print_error(f"{unexpected(error).text} {journal}")
             return 1
 
 
@@ -116,7 +116,7 @@ def command_parser(open_window: OpenWindow | None = None) -> argparse.ArgumentPa
     parser = Parser(
         prog="fieldray",
         description="Screen chest X-rays offline. Research use only. Not for diagnostic use.",
-        epilog="Without arguments the window opens; with files and folders alone (fieldray FOLDER) it opens on them.",
+        epilog="Without a command the window opens; fieldray FOLDER opens it on that folder.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"fieldray {VERSION}")
@@ -131,9 +131,9 @@ def command_parser(open_window: OpenWindow | None = None) -> argparse.ArgumentPa
 
 
 def _explain(error: FieldrayError, console: Console) -> int:
-    console.complain(str(error))
+    console.print_error(str(error))
     if isinstance(error, PackNotTrusted):
-        console.complain(f"If this is the right key: --trust {error.fingerprint}")
+        console.print_error(f"If this is the right key: --trust {error.fingerprint}")
     if isinstance(error, UsageProblem):
         return 2
     return 3 if isinstance(error, PackProblem | BackendProblem) else 1

@@ -168,7 +168,7 @@ BACKENDS: Final[Mapping[str, Template]] = {
     "coral_bad_library": "The file {name} is not an Edge TPU runtime for this computer. Reinstall libedgetpu.",
     "coral_wrong_abi": "The installed Edge TPU runtime does not fit this program: it was built for another version "
                        "of TensorFlow. Install a newer libedgetpu.",
-    "coral_library_failed": "The Edge TPU runtime crashed while looking for the Edge TPU. Plug the Edge TPU into "
+    "coral_library_failed": "The Edge TPU runtime crashed while it was looking for devices. Plug the Edge TPU into "
                             "another port and try again.",
     "coral_library_slow": "The Edge TPU runtime gave no answer within {seconds} s. Plug the Edge TPU into another "
                           "port and try again.",
@@ -179,11 +179,10 @@ BACKENDS: Final[Mapping[str, Template]] = {
     "coral_open_failed": "The Edge TPU cannot be opened. Close other programs that may be using it, then plug it in "
                          "again.",
     "coral_busy": "Another window of this program is using the Edge TPU (process {process}). Close that window to "
-                  "use the Edge TPU here.",
+                  "use it here.",
     "coral_runtime_old": "The pack's Edge TPU file needs runtime {needed}, but runtime {found} is installed. Install "
                          "a newer libedgetpu.",
-    "coral_not_compiled": "The pack's Edge TPU file was not compiled for the Edge TPU. Ask the maker of the pack for "
-                          "a compiled one.",
+    "coral_not_compiled": "The pack's file for the Edge TPU is not compiled. Ask the maker of the pack for a compiled one.",
     "coral_unplugged": "The Edge TPU was unplugged.",
     "coral_stopped": "The Edge TPU stopped while it was running. If nobody unplugged it, it may lack power: plug it "
                      "into another port, without a hub.",
@@ -247,7 +246,11 @@ PROGRAM: Final[Mapping[str, Template]] = {
                           "{count} result files of this program were found among the images and left out.", by="count"),
     "operating_point": "The pack has no operating point named {name}. It has: {known}.",
     "no_screen": "The window needs a screen, and there is none here. This works without one: {command}",
-    "setting": "The setting {key} cannot be {value}: {detail}.",
+    "setting_type": "The setting {key} cannot be {value}. It needs a value of the type {kind}.",
+    "setting_choice": "The setting {key} cannot be {value}. Choose one of: {known}.",
+    "setting_range": "The setting {key} cannot be {value}. It must be between {low} and {high}.",
+    "setting_unknown": "This version of the program has no setting {key}. It is kept in the file.",
+    "settings_unreadable": "The settings in {path} cannot be read: {detail}. The defaults are used.",
 }
 
 HOST: Final[Mapping[str, Template]] = {

@@ -130,6 +130,9 @@ def test_what_was_refused_for_its_lungs_says_what_to_do(desk: Desk) -> None:
     desk.screen()
     desk.open_row(1)
     assert "The image is upside down." in texts(desk.window.result)
+    assert not desk.window.result.lungs.isVisible()  # its mask means nothing
+    desk.window.viewer.show_outline(True)
+    assert _blue(desk) == 0
 
 
 def test_the_models_input_is_the_crop_that_it_got(desk: Desk) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from fieldray.adaptation.intervals import told
 from fieldray.adaptation.recipe import Recipe
 from fieldray.adaptation.specification import Specification, multiply_adds, parameters
+from fieldray.domain.intervals import told
 
 Facts = Mapping[str, Any]
 

@@ -15,7 +15,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.adaptation import intervals
 from fieldray.adaptation.answers import answer
 from fieldray.adaptation.dataset import DATA, dataset_of, refuse_seen
 from fieldray.adaptation.digest import digest
@@ -29,6 +28,7 @@ from fieldray.adaptation.quantise_step import QUANTISE, converted
 from fieldray.adaptation.recipe import Comparison, what_is_trained
 from fieldray.adaptation.run import Run, Step
 from fieldray.adaptation.steps import TRAIN, load_network, starting_digest
+from fieldray.domain import intervals
 from fieldray.domain.model import OutputRoles
 from fieldray.errors import UsageProblem
 from fieldray.packs.naming import MANIFEST_NAME

@@ -15,7 +15,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.adaptation import metrics
 from fieldray.adaptation.answers import answer
 from fieldray.adaptation.dataset import Dataset, dataset_of
 from fieldray.adaptation.engine import EngineSettings, open_engine
@@ -33,6 +32,7 @@ from fieldray.adaptation.split import refuse_leak
 from fieldray.adaptation.steps import specification_of, starting_digest, train_as_told
 from fieldray.adaptation.train import predict
 from fieldray.adaptation.weights import Weights
+from fieldray.domain import metrics
 from fieldray.domain.logistic import sigmoid
 
 CROSS_RESULTS: Final = "cross.json"

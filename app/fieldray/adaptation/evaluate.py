@@ -13,11 +13,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.adaptation import intervals, metrics
-from fieldray.adaptation.intervals import Share, share
 from fieldray.adaptation.layouts import Row
-from fieldray.adaptation.metrics import Scores, Truth
 from fieldray.adaptation.recipe import Point
+from fieldray.domain import intervals, metrics
+from fieldray.domain.intervals import Share, share
+from fieldray.domain.metrics import Scores, Truth
 from fieldray.domain.model import Calibration, Estimate, OperatingPoint
 
 WANTED_SENSITIVITIES: Final = (0.90, 0.95, 0.98, 0.99)

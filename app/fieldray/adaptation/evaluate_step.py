@@ -10,20 +10,21 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.adaptation import metrics
 from fieldray.adaptation.answers import Answers, answer
 from fieldray.adaptation.dataset import Dataset, dataset_of, refuse_seen
 from fieldray.adaptation.evaluate import Evaluated, by_group, choose_point, compare, figures, known
 from fieldray.adaptation.files import write_atomically
 from fieldray.adaptation.gate import distances, fit_gate
 from fieldray.adaptation.image_set import read_images, read_rows, rows_digest
-from fieldray.adaptation.intervals import share
 from fieldray.adaptation.layouts import Row
+from fieldray.adaptation.logistic_fit import fit_calibration
 from fieldray.adaptation.quantise_step import converted
 from fieldray.adaptation.recipe_data import LabelRule
 from fieldray.adaptation.run import Run, Step
 from fieldray.adaptation.shortcuts import border_pixels, shortcut_scores, thumbnail_pixels
 from fieldray.adaptation.steps import load_network
+from fieldray.domain import metrics
+from fieldray.domain.intervals import share
 from fieldray.domain.model import OodGate
 
 _GATE_IMAGES: Final = 3000
@@ -78,7 +79,7 @@ def _evaluate_label(
     """Calibration and operating points of one label, from validation; its figures, from test."""
     column = run.recipe.labels.index(label)
     raw = {part: known(scores[part], data.samples(part).targets[:, column], data.rows(part)) for part in _PARTS}
-    calibration = metrics.fit_calibration(raw["validation"].scores, raw["validation"].truth)
+    calibration = fit_calibration(raw["validation"].scores, raw["validation"].truth)
     evaluated = {part: raw[part].calibrated(calibration) for part in _PARTS}
     points = [
         choose_point(

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, ScalarFormatter
 from numpy.typing import NDArray
 
-from fieldray.adaptation.metrics import Scores, Truth
+from fieldray.domain.metrics import Scores, Truth
 
 _BLUE: Final = "#0a6ebd"
 _RED: Final = "#c2410c"

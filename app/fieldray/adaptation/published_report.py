@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.adaptation.files import publish
-from fieldray.adaptation.intervals import told
 from fieldray.adaptation.page import Figure, Report, Section, Table, page, settings
 from fieldray.adaptation.plots import score_plots, training_curves
 from fieldray.adaptation.report import SCORES_CAPTION, group_tables
+from fieldray.domain.intervals import told
 
 _COMPARISON: Final = """Both networks were trained on the same images. The code that screens ran both int8 files on the
 same images; they were timed alternating, image by image, on one thread in one run. The difference is the pack's AUC

@@ -8,12 +8,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from fieldray.adaptation import metrics
 from fieldray.adaptation.answers import answer
 from fieldray.adaptation.dataset import dataset_of
 from fieldray.adaptation.files import write_atomically
 from fieldray.adaptation.image_set import content_digest
-from fieldray.adaptation.intervals import told
 from fieldray.adaptation.page import Code, Figure, Part, Report, Section, Table, Text, facts, page, told_seconds
 from fieldray.adaptation.plots import Curve, class_map_plots, pruning_plots, score_plots, training_curves
 from fieldray.adaptation.profile_step import PROFILE_NAME, profile_parts
@@ -22,6 +20,8 @@ from fieldray.adaptation.recipe_data import LabelRule
 from fieldray.adaptation.run import RECIPE_TEXT, Run, Step
 from fieldray.adaptation.split import PARTS
 from fieldray.adaptation.steps import load_network
+from fieldray.domain import metrics
+from fieldray.domain.intervals import told
 from fieldray.domain.model import Calibration
 
 _DOES: Final = {

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.adaptation.duplicates import thumbnails
-from fieldray.adaptation.metrics import fit_logistic
+from fieldray.adaptation.logistic_fit import fit_logistic
 from fieldray.domain.logistic import sigmoid
 
 _THUMBNAIL_SIDE: Final = 16

@@ -23,9 +23,9 @@ from fieldray.adaptation.augmentation import Augmentation, augment
 from fieldray.adaptation.checkpoint import CHECKPOINT, Checkpoint, Kept
 from fieldray.adaptation.digest import digest
 from fieldray.adaptation.engine import Engine, EngineName, EngineSettings, open_engine
-from fieldray.adaptation.metrics import auc
 from fieldray.adaptation.specification import Specification
 from fieldray.adaptation.weights import Weights
+from fieldray.domain.metrics import auc
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 

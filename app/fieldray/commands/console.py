@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import sys
-from typing import Final, TextIO
+from typing import Any, Final, TextIO
 
 from fieldray.plain_text import visible
 from fieldray.reasons import reason
@@ -27,12 +28,12 @@ class Console:
         self.is_broken = False
         self._bar_width = 0
 
-    def say(self, text: str = "") -> None:
+    def print_line(self, text: str = "") -> None:
         """A line for a person."""
         self.clear_bar()
         self._write(self._error if self.machine_reads else self._out, visible(text) + "\n")
 
-    def complain(self, text: str) -> None:
+    def print_error(self, text: str) -> None:
         """A line about something wrong."""
         self.clear_bar()
         self._write(self._error, f"fieldray: {visible(text)}\n")
@@ -63,7 +64,14 @@ class Console:
             self.is_broken = True
             _silence(stream)
             if stream is self._out and not isinstance(error, BrokenPipeError):
-                self.complain(reason("not_writable", path="standard output", detail=error.strerror).text)
+                self.print_error(reason("not_writable", path="standard output", detail=error.strerror).text)
+
+
+def add_command(commands: argparse._SubParsersAction[Any], name: str, text: str) -> argparse.ArgumentParser:
+    """A command: `text` is its line in the list of commands, and the first sentence of its own help."""
+    description = f"{text[0].upper()}{text[1:]}."
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=description, allow_abbrev=False)
+    return parser
 
 
 def system_console() -> Console:

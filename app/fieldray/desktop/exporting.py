@@ -78,7 +78,7 @@ class Exporting(QObject):
             Notice(
                 key="export",
                 level="info",
-                say=lambda t: (
+                text=lambda t: (
                     t.text("Saving: {done} of {total}", done=done, total=total) if total else t.text("Saving…")
                 ),
                 action=self._action,
@@ -91,7 +91,7 @@ class Exporting(QObject):
             Notice(
                 key="export",
                 level="info" if count else "warning",
-                say=lambda t: (
+                text=lambda t: (
                     t.plural(
                         "{count} file or folder was saved in {folder}.",
                         "{count} files or folders were saved in {folder}.",
@@ -111,7 +111,7 @@ class Exporting(QObject):
                 Notice(
                     key="export",
                     level="info",
-                    say=lambda t: t.text("Saving was stopped. What was half done was discarded."),
+                    text=lambda t: t.text("Saving was stopped. What was half done was discarded."),
                 )
             )
         else:

@@ -116,7 +116,7 @@ def _seen(row: WorkRow) -> tuple[InputSpec, Box | None] | None:
     spec, facts, lungs = row.manifest.input, row.outcome.facts, lungs_of(row.outcome)
     if spec.crop == "none":
         return spec, None
-    if lungs is None or not lungs.found:
+    if lungs is None or lungs.refusal:
         return None
     return spec, lungs.box(rows=facts.rows, columns=facts.columns, margin=spec.crop_margin)
 

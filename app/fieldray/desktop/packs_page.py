@@ -142,8 +142,8 @@ class PacksPage(QScrollArea):
         self._cards = [self._make_used(), *(self._make_card(candidate) for candidate in self._packs.candidates)]
         if not self._packs.candidates:
             self._cards.append(self._make_none())
-        for place, new in enumerate(self._cards):
-            self._column.insertWidget(1 + place, new)
+        for position, new in enumerate(self._cards):
+            self._column.insertWidget(1 + position, new)
 
     def _make_top(self) -> QHBoxLayout:
         back = push_button(self._translator.text("Back to the images"), picture=icon("back", self._theme))

@@ -1,6 +1,6 @@
-"""What the window asks of the working rooms, and how the real ones are opened.
+"""What the window asks of the packages that do the work, and how they are opened.
 
-The window knows only these doors, so its tests come through them too, with rooms of their own.
+The window knows only these doors, so its tests come through them too, with services of their own.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class DrivesPort(Protocol):
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Services:
-    """The rooms at work, with two readings of stored results."""
+    """Session, packs and drives, and two queries of stored results."""
 
     session: SessionPort
     library: LibraryPort
@@ -75,7 +75,7 @@ OpenServices = Callable[[Settings, Publish], Services]
 
 
 def open_services(settings: Settings, publish: Publish) -> Services:
-    """Open the real rooms. Slow (imports, the database): call it in the background. Raises StorageProblem."""
+    """Open the services. Slow (imports, the database): call it in the background. Raises StorageProblem."""
     from fieldray.packs.drives import DriveWatch
     from fieldray.packs.library import PackLibrary
     from fieldray.paths import user_data

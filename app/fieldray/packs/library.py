@@ -132,7 +132,7 @@ class PackLibrary:
         else:
             name = str(name_or_path)
             matches = tuple(found for found in self.available(drives) if name in (found.pack_id, found.pack_name))
-        return choose([found for found in matches if found.folder not in without], place=name_or_path).folder
+        return choose([found for found in matches if found.folder not in without], name=name_or_path).folder
 
     # ---- loading
 
@@ -202,10 +202,10 @@ class PackLibrary:
         return "signed"
 
     def _is_builtin(self, folder: Path, sealed: VerifiedManifest) -> bool:
-        """By place and by content: a copy of a shipped pack on a drive is trusted by its key like any other."""
-        place = folder.resolve()
-        is_inside = place.parent == self._builtin_root.resolve()
-        return is_inside and self._builtin_table.get(place.name) == sealed.manifest_sha256
+        """By its path and by its content: a copy of a shipped pack on a drive is trusted by its key like any other."""
+        path = folder.resolve()
+        is_inside = path.parent == self._builtin_root.resolve()
+        return is_inside and self._builtin_table.get(path.name) == sealed.manifest_sha256
 
     def _listed(
         self, folder: Path, origin: Origin, look: Callable[[Path], tuple[Path, ...]]
@@ -271,9 +271,9 @@ class PackLibrary:
         Raises PackProblem.
         """
         problem: PackProblem | None = None
-        for place in self._companions(folder, requirement):
+        for companion in self._companions(folder, requirement):
             try:
-                pack, trust = self._admitted(place, allow_older=False)
+                pack, trust = self._admitted(companion, allow_older=False)
             except PackProblem as error:
                 problem = problem or error
             else:
@@ -298,14 +298,14 @@ class PackLibrary:
         Raises PackProblem: pack_companion_missing, pack_companion_older.
         """
         roots = dict.fromkeys((folder.parent, self._installed_root, self._builtin_root))
-        places = [place for root in roots if root.is_dir() for place in guarded(packs_in)(root)]
-        found = {place: sealed.description for place in places if (sealed := _sealed(place))}
-        fitting = {place: entry for place, entry in found.items() if _is_meant(entry, requirement)}
-        newest = sorted(fitting, key=lambda place: version_key(fitting[place].version), reverse=True)
+        folders = [path for root in roots if root.is_dir() for path in guarded(packs_in)(root)]
+        found = {path: sealed.description for path in folders if (sealed := _sealed(path))}
+        fitting = {path: entry for path, entry in found.items() if _is_meant(entry, requirement)}
+        newest = sorted(fitting, key=lambda path: version_key(fitting[path].version), reverse=True)
         if not newest:
             raise PackProblem(reason("pack_companion_missing", companion=wanted(requirement)))
         least = version_key(requirement.minimum_version or "0.0.0")
-        new = [place for place in newest if version_key(fitting[place].version) >= least]
+        new = [path for path in newest if version_key(fitting[path].version) >= least]
         if not new:
             seen = fitting[newest[0]].version
             raise PackProblem(reason("pack_companion_older", companion=wanted(requirement), seen=seen))
@@ -355,13 +355,13 @@ def _legacy_candidate(folder: Path, origin: Origin) -> PackCandidate:
     )
 
 
-def choose(found: Sequence[PackCandidate], *, place: Path | str) -> PackCandidate:
-    """The one pack meant by a place or name: of those that would load, else of those a yes is missing to, else of all.
+def choose(found: Sequence[PackCandidate], *, name: Path | str) -> PackCandidate:
+    """The one pack meant by a path or name: of those that would load, else of those a yes is missing to, else of all.
 
     Of several versions of one pack the highest. Raises PackProblem: pack_not_found, pack_several.
     """
     if not found:
-        raise PackProblem(reason("pack_not_found", name=place))
+        raise PackProblem(reason("pack_not_found", name=name))
     least = min(candidate.hindrance for candidate in found)
     packs = [candidate for candidate in found if candidate.hindrance == least]
     if len({candidate.pack_id for candidate in packs}) > 1:

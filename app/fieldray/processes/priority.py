@@ -1,4 +1,4 @@
-"""The priority of a running process against others."""
+"""What a process gets of the CPU: the cores it may use, and its priority against others."""
 
 from __future__ import annotations
 
@@ -15,6 +15,13 @@ Priority = Literal["lowered", "normal", "raised"]
 # steps down leave about a quarter of a core, and ten steps up are a share of nine in ten
 _STEPS: Final = {"lowered": 5, "normal": 0, "raised": -10}
 _LOWEST, _HIGHEST = -20, 19
+
+
+def usable_cores() -> int:
+    """Cores this process may use, 1 or more."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def give_priority(pid: int | None, priority: Priority) -> bool:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fieldray.errors import StorageProblem
-from fieldray.persistence import PRIVATE, make_private, require_plain, storage_problem, write_atomically
+from fieldray.persistence import PRIVATE, make_private, require_plain, storage_problem
 from fieldray.reasons import reason
 
 Migration = tuple[str, ...]
@@ -142,8 +142,8 @@ def open_database(path: Path, *, migrations: Sequence[Migration] = MIGRATIONS) -
     store_gone, once the file is no longer there.
     """
     with storage_problems(path):
-        for place in (path, *companions(path), damage_mark(path)):
-            require_plain(place)
+        for file in (path, *companions(path), damage_mark(path)):
+            require_plain(file)
         if damage_mark(path).exists():
             raise StorageProblem(reason("database_damaged", path=path))
         make_private(path.parent)
@@ -190,8 +190,8 @@ def _make(path: Path, migrations: Sequence[Migration]) -> None:
         with contextlib.suppress(FileExistsError):
             _name(beside, path)
     finally:
-        for place in (beside, *companions(beside)):
-            place.unlink(missing_ok=True)
+        for file in (beside, *companions(beside)):
+            file.unlink(missing_ok=True)
 
 
 def _name(beside: Path, path: Path) -> None:
@@ -370,9 +370,9 @@ def companions(path: Path) -> tuple[Path, ...]:
 def free_name(path: Path, word: str, companion: str = "") -> Path:
     """A free name beside `path`: `results.lost-1.sqlite`, plus the ending of a companion."""
     number = 1
-    while (place := path.with_name(f"{path.stem}.{word}-{number}{path.suffix}{companion}")).exists():
+    while (target := path.with_name(f"{path.stem}.{word}-{number}{path.suffix}{companion}")).exists():
         number += 1
-    return place
+    return target
 
 
 def _identity(path: Path) -> _Identity | None:
@@ -382,23 +382,3 @@ def _identity(path: Path) -> _Identity | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino
-
-
-# ---- a little room on the disk, kept for the last words of a run
-#
-# On a full disk not even *failed* could be written, and the run would be called running for ever.
-
-
-_SIZE_BYTES: Final = 2**17  # a few pages, and room for SQLite's log index to grow once
-
-
-@contextlib.contextmanager
-def room_kept_back(database: Path) -> Iterator[None]:
-    """While inside, a file beside the database reserves room. Raises StorageProblem (disk_full, not_writable)."""
-    path = database.with_name(database.name + ".reserve")
-    write_atomically(path, os.urandom(_SIZE_BYTES))  # random bytes: some file systems reserve no room for zeros
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):
-            path.unlink(missing_ok=True)

@@ -79,7 +79,7 @@ def _set_aside(path: Path) -> Path:
 
 def _last_aside(path: Path) -> Path | None:
     found = path.parent.glob(f"{path.stem}.damaged-*{path.suffix}")
-    return max(found, key=lambda place: place.stat().st_mtime_ns, default=None)
+    return max(found, key=lambda path: path.stat().st_mtime_ns, default=None)
 
 
 def _renew(path: Path, aside: Path) -> Counter[str]:
@@ -124,12 +124,12 @@ def _tables(connection: sqlite3.Connection) -> list[str]:
 def _copy_table(source: sqlite3.Connection, target: sqlite3.Connection, table: str, sense: Sense | None) -> int:
     """Copy row by row what can be read and makes sense; the number of rows copied."""
     columns = [row[1] for row in target.execute(f"PRAGMA table_info ({table})")]
-    names, places = ", ".join(columns), ", ".join("?" * len(columns))
+    names, marks = ", ".join(columns), ", ".join("?" * len(columns))
     copied = 0
     for row_id in _row_ids(source, table):
         row = _row(source, f"SELECT {names} FROM {table} WHERE rowid = {row_id}", sense)
         if row is not None:
-            copied += target.execute(f"INSERT OR IGNORE INTO {table} ({names}) VALUES ({places})", tuple(row)).rowcount
+            copied += target.execute(f"INSERT OR IGNORE INTO {table} ({names}) VALUES ({marks})", tuple(row)).rowcount
     return copied
 
 

@@ -256,8 +256,8 @@ class ResultStore(ResultQuery):
                 self._all(query, row_id, result_hash(judged))
             else:
                 columns = {"result_id": row_id, **verdict_columns(verdict, judged), "given_s": time.time()}
-                places = ", ".join("?" * len(columns))
-                query = f"INSERT OR REPLACE INTO verdicts ({', '.join(columns)}) VALUES ({places})"
+                marks = ", ".join("?" * len(columns))
+                query = f"INSERT OR REPLACE INTO verdicts ({', '.join(columns)}) VALUES ({marks})"
                 self._all(query, *columns.values())
 
     @contextlib.contextmanager

@@ -11,9 +11,9 @@ from fieldray.adaptation.duplicates import find_duplicates, thumbnails
 from fieldray.adaptation.evaluate import Evaluated, by_group, choose_point, compare, figures, known
 from fieldray.adaptation.gate import distances, fit_gate
 from fieldray.adaptation.layouts import Row
-from fieldray.adaptation.metrics import auc
 from fieldray.adaptation.recipe import Point
 from fieldray.adaptation.shortcuts import border_pixels, shortcut_scores, thumbnail_pixels
+from fieldray.domain.metrics import auc
 
 TITLES = {"en": "Balanced", "uk": "Збалансована"}
 MEASURED_ON = {"en": "{images} images of {patients} patients"}

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from builtin_pack import main, table_line
 from fieldray.errors import PackNotTrusted, PackProblem, StorageProblem
-from fieldray.packs.builtin import TABLE, main, table_line
+from fieldray.packs.builtin import TABLE
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.listing import LEGACY_CPU_NAME, LEGACY_EDGETPU_NAME
 from fieldray.packs.signing import fingerprint_of

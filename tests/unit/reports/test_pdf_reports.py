@@ -16,12 +16,13 @@ from fieldray.domain.run import StoredResult, Verdict
 from fieldray.imaging.discover import discover
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.reasons import reason
-from fieldray.reports.document import Wording, cut
+from fieldray.reports.document import cut
 from fieldray.reports.exporter import ReportOptions
 from fieldray.reports.exporters.pdf import is_own, write_pdf
 from fieldray.reports.exporters.pdf_studies import write_studies
 from fieldray.reports.outputs import is_own_report
 from fieldray.reports.pdf.fonts import Fonts
+from fieldray.reports.wording import Wording
 from outcomes import failed, refused
 from phantoms import write_dicom
 from report_programs import needs, pdf_text

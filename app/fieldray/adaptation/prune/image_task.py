@@ -15,7 +15,6 @@ from fieldray.adaptation.dataset import dataset_of
 from fieldray.adaptation.digest import digest
 from fieldray.adaptation.engine import EngineName, EngineSettings, open_engine
 from fieldray.adaptation.fit import Effort
-from fieldray.adaptation.metrics import auc
 from fieldray.adaptation.profile import fastest_batch_size, inference_seconds
 from fieldray.adaptation.prune.loop import best, prune
 from fieldray.adaptation.prune.recipe import PruneRecipe
@@ -27,6 +26,7 @@ from fieldray.adaptation.specification import Specification
 from fieldray.adaptation.steps import load_trained, save_network, schedule_of, settings_of
 from fieldray.adaptation.train import Samples, Schedule, predict, train
 from fieldray.adaptation.weights import Weights, keep_channels
+from fieldray.domain.metrics import auc
 
 _BATCH: Final = 32
 _TIMED: Final = 8

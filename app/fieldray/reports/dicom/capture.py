@@ -19,8 +19,8 @@ from fieldray.domain.image import ShownImage
 from fieldray.paths import asset
 from fieldray.reports.dicom.instance import SECONDARY_CAPTURE, Subject, coded, new_object, reference
 from fieldray.reports.dicom.uids import can_be_referenced
-from fieldray.reports.document import Wording
 from fieldray.reports.picture import has_map, legend, picture_of
+from fieldray.reports.wording import Wording
 
 SIDE: Final = 1280  # of the image, whatever the file's own size
 _LEAST_WIDTH: Final = 800

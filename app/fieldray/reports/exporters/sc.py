@@ -24,7 +24,7 @@ def _files(stored: StoredRun) -> Iterator[tuple[int, bytes]]:
     from fieldray.domain.image import ShownImage
     from fieldray.reports.dicom.capture import SIDE, secondary_capture
     from fieldray.reports.dicom.instance import as_file, subject_of
-    from fieldray.reports.document import Wording
+    from fieldray.reports.wording import Wording
 
     wording = Wording(stored)
     for number, (result, image) in enumerate(stored.images(side=SIDE), 1):

@@ -11,12 +11,13 @@ from fieldray.domain.finding import Category, Outcome
 from fieldray.domain.image import ShownImage
 from fieldray.domain.run import StoredResult
 from fieldray.reasons import Reason
-from fieldray.reports.document import Field, Wording
+from fieldray.reports.document import Field
 from fieldray.reports.exporter import StoredRun
 from fieldray.reports.pdf.document import Document
 from fieldray.reports.pdf.fonts import Fonts
 from fieldray.reports.pdf.pages import Illustration, image_page, run_pages, table_pages, texts_of
 from fieldray.reports.picture import has_map, picture_of
+from fieldray.reports.wording import Wording
 
 _PICTURE_SIDE: Final = 1100  # pixels over 112 mm: 250 per inch
 

@@ -24,8 +24,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.adaptation import metrics
-from fieldray.adaptation.metrics import Scores, Truth
+from fieldray.domain import metrics
+from fieldray.domain.metrics import Scores, Truth
 from fieldray.domain.model import Estimate
 
 _Z: Final = 1.959964  # 97.5 % of a normal distribution lie below

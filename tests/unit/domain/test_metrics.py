@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from sklearn.metrics import confusion_matrix, roc_auc_score, roc_curve
 
-from fieldray.adaptation import metrics
+from fieldray.adaptation.logistic_fit import fit_calibration, fit_logistic
 from fieldray.adaptation.shortcuts import shortcut_scores
+from fieldray.domain import metrics
 from fieldray.domain.finding import calibrate
 from fieldray.domain.model import Calibration
 
@@ -43,7 +44,7 @@ def test_calibration_recovers_the_chance() -> None:
     true_logit = generator.normal(-0.5, 1.5, 6000)
     truth = generator.random(6000) < 1 / (1 + np.exp(-true_logit))
     raw = 1 / (1 + np.exp(-(2 * true_logit + 1)))  # over-confident and shifted: slope 0.5, intercept -0.5 undo it
-    found = metrics.fit_calibration(raw, truth)
+    found = fit_calibration(raw, truth)
     assert found.slope == pytest.approx(0.5, abs=0.05) and found.intercept == pytest.approx(-0.5, abs=0.1)
     better = metrics.calibrated(raw, found)
     assert metrics.calibration_error(better, truth) < 0.02 < metrics.calibration_error(raw, truth)
@@ -83,7 +84,7 @@ def test_a_logistic_regression_is_where_its_loss_is_least() -> None:
     generator = np.random.default_rng(5)
     features = generator.normal(size=(200, 3))
     truth = generator.random(200) < metrics.sigmoid(features @ [1.0, -2.0, 0.0] + 0.5)
-    found = metrics.fit_logistic(features, truth, ridge=30.0)
+    found = fit_logistic(features, truth, ridge=30.0)
     missed = metrics.sigmoid(features @ found[:-1] + found[-1]) - truth
     # the gradient of the log loss with the ridge, and of the intercept without it
     np.testing.assert_allclose(features.T @ missed + 30.0 * found[:-1], 0, atol=1e-8)
@@ -92,7 +93,7 @@ def test_a_logistic_regression_is_where_its_loss_is_least() -> None:
 
 def test_a_perfect_separation_stays_finite() -> None:
     truth = np.arange(40) >= 20
-    found = metrics.fit_calibration(np.where(truth, 0.99, 0.01), truth)
+    found = fit_calibration(np.where(truth, 0.99, 0.01), truth)
     assert math.isfinite(found.slope) and found.slope > 0
 
 

@@ -1,4 +1,4 @@
-"""All the window knows and does, without a widget: windows come and go (language, theme), the workbench stays."""
+"""All the window knows and does, without a widget: windows come and go (language, theme), the controller stays."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from fieldray.domain.events import (
     Speed,
     StoreMended,
 )
+from fieldray.domain.prediction import BackendName
 from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import PLAIN, ReportOptions
 from fieldray.settings import Settings
@@ -40,14 +41,14 @@ log = logging.getLogger(__name__)
 _EXPORT_ENDS_S: Final = 10.0
 
 
-class Workbench(QObject):
+class Controller(QObject):
     """Takes the events, gives the commands. Every method belongs to the window's thread."""
 
     ready = Signal()
     measured = Signal(object)
     backends_changed = Signal()
     closed = Signal()
-    _rooms_closed = Signal()
+    _services_closed = Signal()
 
     def __init__(self, settings: Settings, translator: Translator, *, open_services: OpenServices) -> None:
         super().__init__()
@@ -63,7 +64,7 @@ class Workbench(QObject):
         self.rows = WorkListModel(translator, self)
         self.image = OpenImage(self.background, self.board)
         self.backends: dict[str, BackendChanged] = {}
-        self.edgetpu: DeviceChanged | None = None
+        self.devices: dict[BackendName, DeviceChanged] = {}
         self.speed = Speed()
         self._connect()
 
@@ -74,12 +75,12 @@ class Workbench(QObject):
         self.screening.started.connect(self.rows.clear)
         self.screening.idle.connect(self.packs.settle)
         self.image.verdict_changed.connect(self.rows.set_verdict)
-        self._rooms_closed.connect(self._finish_closing)
+        self._services_closed.connect(self._finish_closing)
 
     # ---- opening and closing
 
     def open(self) -> None:
-        """Open the working rooms in the background."""
+        """Open the services in the background."""
         self.board.withdraw("open")
         settings, publish = self.settings, self.bridge.publish
         self.background.run(
@@ -87,11 +88,11 @@ class Workbench(QObject):
         )
 
     def close(self) -> None:
-        """Cancel what runs and close the rooms in the background; then `closed`."""
+        """Cancel what runs and close the services in the background; then `closed`."""
         if self._is_closing:
             return
         self._is_closing = True
-        self.board.post(Notice(key="closing", level="info", say=lambda t: t.text("Closing…")))
+        self.board.post(Notice(key="closing", level="info", text=lambda t: t.text("Closing…")))
         finish, services = self.screening.end(), self._services
 
         def work() -> None:
@@ -102,7 +103,7 @@ class Workbench(QObject):
                 finish()
             except Exception:
                 log.exception("closing")
-            self._rooms_closed.emit()
+            self._services_closed.emit()
 
         threading.Thread(target=work, name="window-closing").start()
 
@@ -123,7 +124,7 @@ class Workbench(QObject):
     # ---- events
 
     def take(self, event: Event) -> None:
-        """One event of the working rooms."""
+        """One event of the services."""
         match event:
             case OutcomeReady():
                 self.rows.add(WorkRow(event.row_id, event.outcome, self.screening.manifest))
@@ -146,21 +147,21 @@ class Workbench(QObject):
     def _take_backend(self, event: BackendChanged) -> None:
         before = self.backends.get(event.backend)
         self.backends[event.backend] = event
-        if event.state == "gone" and event.reason is not None and before is not None and before.state == "ready":
+        if event.state == "unavailable" and event.reason is not None and before is not None and before.state == "ready":
             self._post_disconnected(event)
         elif event.state == "ready":
-            self.board.withdraw("backend")
+            self.board.withdraw(_lost(event.backend))
         self.backends_changed.emit()
 
     def _take_device(self, event: DeviceChanged) -> None:
-        """Report what stops or slows the Edge TPU. One that is not connected is no problem."""
-        self.edgetpu = event
+        """Report what stops or slows a device. One that is not connected is no problem."""
+        self.devices[event.backend] = event
         advice = (event.reason, *event.notes) if event.reason else event.notes
         if event.state == "absent" or not advice:
-            self.board.withdraw("edgetpu")
+            self.board.withdraw(event.backend)
         else:
-            again = Action(lambda t: t.text("Try again"), lambda: self.screening.try_again("edgetpu"))
-            self.board.post_reason("edgetpu", advice[0], level="warning", action=again if event.reason else None)
+            again = Action(lambda t: t.text("Try again"), lambda: self.screening.try_again(event.backend))
+            self.board.post_reason(event.backend, advice[0], level="warning", action=again if event.reason else None)
         self.backends_changed.emit()
 
     def _post_disconnected(self, event: BackendChanged) -> None:
@@ -168,9 +169,9 @@ class Workbench(QObject):
         assert why is not None
         self.board.post(
             Notice(
-                key="backend",
+                key=_lost(event.backend),
                 level="warning",
-                say=lambda t: t.text(
+                text=lambda t: t.text(
                     "{reason} The affected images are processed again. No image is lost.", reason=t.reason(why)
                 ),
                 action=Action(lambda t: t.text("Try again"), lambda: self.screening.try_again(event.backend)),
@@ -197,3 +198,8 @@ class Workbench(QObject):
         if why != self._last_bug:  # a notice is painted: an error in painting must not ask for another one
             self._last_bug = why
             self.board.post_reason("bug", why)
+
+
+def _lost(backend: BackendName) -> str:
+    """The key of the notice that a backend was lost: that another one is ready does not take it away."""
+    return f"lost {backend}"

@@ -1,4 +1,7 @@
-"""Figures of a test: AUC, sensitivity, specificity, thresholds, calibration. Their intervals are in `intervals`."""
+"""Figures of a test: AUC, sensitivity, specificity, thresholds, calibration. Their intervals are in `intervals`.
+
+NumPy alone: the program that a clinic installs computes them too.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,6 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata
-from sklearn.linear_model import LogisticRegression
 
 from fieldray.domain.logistic import sigmoid
 from fieldray.domain.model import Calibration
@@ -24,8 +25,11 @@ def auc(scores: Scores, truth: Truth) -> float:
     positive, negative = int(truth.sum()), int((~truth).sum())
     if not positive or not negative:
         return math.nan
-    ranks = rankdata(scores)
-    return float((ranks[truth].sum() - positive * (positive + 1) / 2) / (positive * negative))
+    levels, rank = np.unique(scores, return_inverse=True)
+    of_positives, of_negatives = (np.bincount(rank[own], minlength=len(levels)) for own in (truth, ~truth))
+    # For each positive the negatives below it, and half of those that are equal.
+    beaten = np.cumsum(of_negatives) - of_negatives / 2
+    return float((of_positives * beaten).sum() / (positive * negative))
 
 
 def sensitivity(scores: Scores, truth: Truth, *, threshold: float) -> float:
@@ -66,21 +70,6 @@ def logit(scores: Scores) -> Scores:
     clipped = np.clip(scores, _SMALLEST, 1 - _SMALLEST)
     odds: Scores = np.log(clipped / (1 - clipped))
     return odds
-
-
-def fit_logistic(features: NDArray[np.float64], truth: Truth, *, ridge: float) -> NDArray[np.float64]:
-    """Weights (n + 1,), the last the intercept, which `ridge` spares, of a logistic regression.
-
-    Raises ValueError where a class is missing.
-    """
-    fitted = LogisticRegression(C=1 / ridge, solver="newton-cholesky", tol=1e-10).fit(features, truth)
-    return np.append(fitted.coef_[0], fitted.intercept_)
-
-
-def fit_calibration(scores: Scores, truth: Truth) -> Calibration:
-    """Platt scaling of raw scores on images not trained on; the small ridge keeps a perfect separation finite."""
-    slope, intercept = fit_logistic(logit(scores)[:, None], truth, ridge=0.1)
-    return Calibration(slope=max(float(slope), 0.05), intercept=float(intercept))
 
 
 def calibrated(scores: Scores, calibration: Calibration) -> Scores:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from fieldray.adaptation import intervals
-from fieldray.adaptation.intervals import area, area_difference, drawn_interval, share, told
-from fieldray.adaptation.metrics import auc
+from fieldray.domain import intervals
+from fieldray.domain.intervals import area, area_difference, drawn_interval, share, told
+from fieldray.domain.metrics import auc
 
 
 def _people(count: int, *, images_each: int = 1) -> list[str]:

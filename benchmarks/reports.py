@@ -1,0 +1,192 @@
+"""Reports of benchmarks: marks to reach, and the files that show them (JSON, HTML, a dated page of the documents)."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import jinja2
+from markupsafe import Markup, escape
+
+from benchmarks.processes import CHECKOUT
+from fieldray.bench.machine import machine_facts
+from fieldray.bench.page import when_and_where
+from fieldray.bench.report import Block, Chart, Points, Report, Table
+from fieldray.reports.content import NOTICE
+from fieldray.reports.outputs import GENERATOR, own_text
+
+PAGES: Final = CHECKOUT / "docs" / "benchmarks"
+# Okabe and Ito, Color Universal Design (2008): told apart by colour-blind eyes
+_COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")
+
+
+class PageRefused(Exception):
+    """A dated page cannot be written; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """Something to reach: at most or at least `goal`; `measured` is None where it was not measured."""
+
+    name: str
+    measured: float | None
+    goal: float
+    is_most: bool = False
+    unit: str = "x"
+
+    @property
+    def is_met(self) -> bool | None:
+        """None where it was not measured."""
+        if self.measured is None:
+            return None
+        return self.measured <= self.goal if self.is_most else self.measured >= self.goal
+
+    @property
+    def sentence(self) -> str:
+        """One line of a list."""
+        verdict = {None: "not measured", True: "met", False: "MISSED"}[self.is_met]
+        unit = f" {self.unit}" if self.unit else ""
+        found = "" if self.measured is None else f"{self.measured:.4g}{unit}, "
+        return f"{self.name}: {found}{'at most' if self.is_most else 'at least'} {self.goal:g}{unit}: {verdict}"
+
+
+def write(report: Report, folder: Path) -> tuple[Path, ...]:
+    """Write `<kind>.json` and `<kind>.html` into a folder. Raises UsageProblem, StorageProblem."""
+    facts = when_and_where()
+    paths = folder / f"{report.kind}.json", folder / f"{report.kind}.html"
+    with own_text(paths[0], "json") as stream:
+        stream.write(json.dumps({"report": report.kind, **facts, **report.data}, indent=1))
+    with own_text(paths[1], "html") as stream:
+        stream.write(html(report, made=", ".join(map(str, facts.values()))))
+    return paths
+
+
+def html(report: Report, *, made: str) -> str:
+    """The report as one page that needs nothing else; `made` says when and where it was measured."""
+    loader = jinja2.FileSystemLoader(Path(__file__).parent)
+    environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    page = environment.get_template("report.html.jinja")
+    return page.render(
+        report=report, made=made, notice=NOTICE, generator=Markup(GENERATOR), figure=lambda chart: Markup(svg(chart))
+    )
+
+
+def svg(chart: Chart) -> str:
+    """The chart as an `<svg>` element, drawn by matplotlib."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": chart.title, "font.family": "sans-serif"}):
+        figure = Figure(figsize=(9, 5), layout="constrained")
+        axes = figure.add_subplot()
+        axes.set(title=chart.title, xlabel=chart.x_title, ylabel=chart.y_title)
+        wide = 0.8 / max(len(chart.series), 1)
+        for number, series in enumerate(chart.series):
+            points = [(index, value) for index, value in enumerate(series.values) if value is not None]
+            across, values = [index for index, _ in points], [value for _, value in points]
+            style: dict[str, Any] = {"color": _COLOURS[number % len(_COLOURS)], "label": series.name}
+            if chart.kind == "bars":
+                axes.bar([index - 0.4 + (number + 0.5) * wide for index in across], values, wide, **style)
+            else:
+                axes.plot(across, values, **style)
+        axes.set_xticks(
+            range(len(chart.categories)), chart.categories, rotation=30 if len(chart.categories) > 6 else 0, ha="right"
+        )
+        if chart.top is not None:
+            axes.set_ylim(top=chart.top)
+        axes.legend()
+        axes.grid(axis="y", alpha=0.4)
+        stream = io.StringIO()
+        figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": "fieldray"})
+    text = stream.getvalue()
+    return text[text.index("<svg") :]
+
+
+# ---- dated pages (format: docs/benchmarks/README.md)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """Where a dated page goes, and what its front matter says. `paths` are relative to the checkout's root."""
+
+    path: Path
+    commit: str
+    command: str
+    paths: tuple[str, ...]
+
+
+def plan_page(subject: str, *, command: str, paths: Sequence[str], folder: Path = PAGES, root: Path = CHECKOUT) -> Page:
+    """Check before the measurement that a page can be written after it.
+
+    Raises
+    ------
+    PageRefused
+        The code that is measured has changes that are not committed, so that no commit names it; there is no Git
+        repository; or a page of this name exists.
+    """
+    path = folder / f"{datetime.now(UTC).date().isoformat()}-{subject}.md"
+    if path.exists():
+        raise PageRefused(f"{path} exists: name another subject (--page SUBJECT)")
+    if changed := _git(root, "status", "--porcelain", "--", *paths):
+        raise PageRefused(f"commit these changes first, a page names the commit it measured:\n{changed}")
+    return Page(path=path, commit=_git(root, "rev-parse", "--short=12", "HEAD"), command=command, paths=tuple(paths))
+
+
+def write_page(report: Report, page: Page) -> tuple[Path, ...]:
+    """Write the page, and its charts as SVG files beside it. Raises OSError."""
+    page.path.parent.mkdir(parents=True, exist_ok=True)
+    facts = {
+        "title": report.title.removeprefix("Fieldray: ").capitalize(),
+        "date": page.path.name[:10],
+        "commit": f"'{page.commit}'",  # digits alone would be read as a number
+        "machine": machine_line(),
+        "command": page.command,
+    }
+    lines = ["---", *(f"{key}: {value}" for key, value in facts.items()), "paths:"]
+    lines += [*(f"  - {path}" for path in page.paths), "---", "", f"# {facts['title']}"]
+    written: list[Path] = []
+    for block in report.blocks:
+        if isinstance(block, Chart):
+            figure = page.path.with_name(f"{page.path.stem}-{len(written) + 1}.svg")
+            figure.write_text(svg(block), encoding="utf-8")
+            written.append(figure)
+            lines += ["", f"## {block.title}", "", f"![{block.title}]({figure.name})"]
+        else:
+            lines += ["", *_markdown(block)]
+    page.path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return (page.path, *written)
+
+
+def machine_line() -> str:
+    """The machine in one line, as front matter names it."""
+    machine = machine_facts()
+    name = machine.processor.name.replace(":", " ") or "an unknown processor"
+    return f"{machine.usable_threads} threads of {name}, {round(machine.memory_mb / 1024)} GB, {machine.system}"
+
+
+def _markdown(block: Block) -> Iterator[str]:
+    yield from (f"## {block.title}", "")
+    if isinstance(block, Table):
+        yield _row(block.columns)
+        yield _row(["---", *["---:"] * (len(block.columns) - 1)])
+        yield from map(_row, block.rows)
+    elif isinstance(block, Points):
+        yield from (f"- {escape(sentence)}" for sentence in block.sentences)
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(str(escape(cell)).replace("|", "\\|") for cell in cells) + " |"
+
+
+def _git(root: Path, *arguments: str) -> str:
+    try:
+        done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise PageRefused(f"a page needs the Git repository of the checkout: {error}") from error
+    return done.stdout.strip()
