@@ -222,3 +222,10 @@ def test_a_setting_whose_language_is_gone_gives_the_system_s(polish: Path, home:
 )
 def test_the_first_language_that_there_is(wanted: tuple[str, ...], best: str) -> None:
     assert best_language(wanted) == best
+
+
+def test_a_text_of_a_pack_is_found_by_its_region_then_by_its_language() -> None:
+    texts = {"en": "Chest", "pt": "Peito", "pt-BR": "Tórax"}
+    assert Translator("pt_BR").pick(texts) == "Tórax"
+    assert Translator("pt_PT").pick(texts) == "Peito"
+    assert Translator("pl").pick(texts) == "Chest"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 from fieldray.commands.console import Console, duration_text, progress_text
 from fieldray.domain.events import BackendChanged, Event, OutcomeReady, Progress, RunChanged, Speed, StoreMended
-from fieldray.domain.finding import Category, Outcome, Screened, leading_finding, notes_of
+from fieldray.domain.finding import Category, Outcome, Refused, Screened, leading_finding, notes_of
 from fieldray.domain.model import Model, OperatingPoint
 from fieldray.domain.run import StoredResult
 from fieldray.errors import FieldrayError, StorageProblem
@@ -102,6 +102,7 @@ class RunReport:
         self._folders = 0
         self._resumed = 0
         self._is_nothing_there = False
+        self._images = 0  # less the files that turned out to be something else
         self._speed = Speed()
         self._backends: dict[str, str] = {}
         self._problem: Reason | None = None
@@ -141,9 +142,9 @@ class RunReport:
         self._console.print_line(f"Pack {self._model.pack_name} ({trust}){of}")
         for point in points:
             has_band = point.unsure_low < point.unsure_high
-            band = f", not sure from {point.unsure_low:.3f} up to {point.unsure_high:.3f}" if has_band else ""
+            band = f", not sure from {point.unsure_low:.3f}" if has_band else ""
             self._console.print_line(
-                f"Operating point {point.name} ({point.label}): threshold {point.threshold:.3f}{band}"
+                f"Operating point {point.name} ({point.label}): abnormal from {point.unsure_high:.3f}{band}"
             )
 
     def finish(
@@ -166,10 +167,13 @@ class RunReport:
             return 3 if self._problem.code in {**BACKENDS, **PACKS} else 1
         if batch.state == "cancelled":
             self._console.print_error("cancelled; run the same command again to resume, without --fresh")
+        if self._console.machine_reads and self._console.is_cut:  # who was to have the lines does not have them all
+            return 1
+        if batch.state == "cancelled":
             return CANCELLED
         if self._counts["failed"]:
             return 1
-        return NOTHING_THERE if self._is_nothing_there else 0
+        return NOTHING_THERE if self._is_nothing_there or not self._images else 0
 
     def add_maps(self, session: Session, batch: Batch, folder: Path, *, code: int) -> int:
         """Write the maps of what was screened into a folder; the exit code. Raises UsageProblem, StorageProblem."""
@@ -207,6 +211,7 @@ class RunReport:
 
     def _note(self, event: OutcomeReady) -> None:
         self._counts[event.outcome.category] += 1
+        self._images += not (isinstance(event.outcome, Refused) and event.outcome.reason.code == "not_an_image")
         self._resumed += event.is_resumed
         stands_for_folder = _stands_for_folder(event.outcome)
         self._folders += stands_for_folder

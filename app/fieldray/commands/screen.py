@@ -165,7 +165,6 @@ def _formats(text: str) -> Sequence[str]:
 
 
 def _jobs(text: str) -> int:
-    number = int(text)
-    if not 1 <= number <= 64:
-        raise argparse.ArgumentTypeError("1 to 64")
-    return number
+    if text.isascii() and text.isdigit() and 1 <= int(text) <= 64:
+        return int(text)
+    raise argparse.ArgumentTypeError("a whole number from 1 to 64 is needed")

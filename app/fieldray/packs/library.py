@@ -68,6 +68,10 @@ class PackCandidate:
         """`id-version`, the folder's name for a broken pack."""
         return f"{self.pack_id}-{self.version}" if self.pack_id else self.folder.name
 
+    def is_called(self, name: str) -> bool:
+        """Whether a person means it by this `id` or `id-version`."""
+        return name in (self.pack_id, self.pack_name)
+
     @property
     def hindrance(self) -> int:
         """What stands between it and its use: 0 nothing, 1 a person's yes, 2 a yes to an unsigned one, 3 all."""
@@ -121,17 +125,19 @@ class PackLibrary:
     def find(self, name_or_path: str | Path, *, drives: Iterable[Path] = (), without: Collection[Path] = ()) -> Path:
         """The folder of a pack given as a folder (itself, a drive, or one that holds it), `id-version`, or `id`.
 
-        Of several packs those that would load come first, and of several versions of one pack the highest. Folders of
-        `without` are not looked at.
+        The name of a pack that is kept here is that pack, even where a folder beside the images is called so: such a
+        folder is `./name`. Of several packs those that would load come first, and of several versions of one pack the
+        highest. Folders of `without` are not looked at.
 
-        Raises PackProblem: pack_not_found, pack_several.
+        Raises PackProblem: pack_not_found, pack_no_manifest, pack_several.
         """
-        path = Path(name_or_path)
-        if path.is_dir():
+        path, name = Path(name_or_path), str(name_or_path)
+        if path.is_dir() and not self._keeps(name):
             matches = self._listed(path, "drive", _packs_near)
         else:
-            name = str(name_or_path)
-            matches = tuple(found for found in self.available(drives) if name in (found.pack_id, found.pack_name))
+            matches = tuple(found for found in self.available(drives) if found.is_called(name))
+        if name and path.is_dir() and not matches:
+            raise PackProblem(reason("pack_no_manifest", path=path, name=MANIFEST_NAME))
         return choose([found for found in matches if found.folder not in without], name=name_or_path).folder
 
     # ---- loading
@@ -183,6 +189,9 @@ class PackLibrary:
         return self._store.trusted()
 
     # ---- inside
+
+    def _keeps(self, name: str) -> bool:
+        return any(found.is_called(name) for found in (*self.installed(), *self.builtin()))
 
     def _admitted(self, folder: Path, *, allow_older: bool) -> tuple[VerifiedPack, Trust]:
         sealed = read_verified_manifest(folder)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,10 +14,12 @@ from typing import TYPE_CHECKING, Final, Self
 
 from fieldray.domain.finding import Failed
 from fieldray.domain.image import ShownImage
-from fieldray.domain.run import RunSpec, StoredResult
-from fieldray.errors import FieldrayError, InputProblem, UsageProblem
+from fieldray.domain.run import Run, RunSpec, StoredResult
+from fieldray.errors import FieldrayError, InputProblem, StorageProblem, UsageProblem
 from fieldray.paths import user_data
+from fieldray.persistence import is_plain, storage_problem
 from fieldray.reasons import Reason, reason
+from fieldray.reports.content import started
 from fieldray.reports.exporter import EXPORTERS, PLAIN, Exporter, ReportOptions, StoredRun, default_exporters, no_images
 from fieldray.reports.patient import pseudonym_key
 from fieldray.store.results import ResultQuery
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
     from fieldray.pipeline.ports import Decoders
 
 _AHEAD: Final = 4  # images that wait, read, for each that is being read
+_HEAD_BYTES: Final = 2**16
 
 Tell = Callable[[int, int], None]
 OpenDecoders = Callable[[int], "Decoders"]
@@ -36,6 +41,7 @@ def export_run(
     folder: Path,
     formats: Sequence[str] = (),
     *,
+    spec: RunSpec | None = None,
     options: ReportOptions = PLAIN,
     model: Model | None = None,
     decoders: OpenDecoders | None = None,
@@ -49,11 +55,14 @@ def export_run(
     database
         The results' file.
     run_id
-        The run; its number is part of the names, `fieldray-run-<id>.csv` for example.
+        The run; its number is part of the names, `fieldray-run-<id>.csv` for example. Where reports of another run
+        have these names, the new ones get `fieldray-run-<id>-2.csv` and so on.
     folder
         Made if absent.
     formats
         Names of exporters. Without any, every available format is written that is one by default.
+    spec
+        To know the run by: after a backup was put back, another one may have its number.
     options
         Language, and whether people are named.
     model
@@ -71,26 +80,25 @@ def export_run(
     Raises
     ------
     UsageProblem
-        For a format that is not available on this computer, or an output that would replace something else.
+        For a format that is not available here, or an output that would replace something else.
     StorageProblem
-        Where something cannot be read or written.
+        Where something cannot be read or written, or the run is another one (store_gone).
     ReaderProblem
         Where no process can be started that reads images.
     KeyError
-        For an unknown run.
+        For an unknown run, where no `spec` is given.
     ValueError
         For an unknown format.
     """
     exporters = [_exporter(name) for name in formats] or default_exporters()
     written = []
-    with ResultQuery(database) as query, _Images(decoders, workers) as images:
-        run = query.run(run_id)
+    with ResultQuery(database) as query, query.at_one_moment(), _Images(decoders, workers) as images:
+        run = _run(query, run_id, spec)
         counts = query.counts(run_id)
         steps = _Steps(sum(counts.values()) * len(exporters), tell)
         needs_more = any(not exporter.is_default for exporter in exporters)
         manifest, key = (_manifest(run.spec, model), pseudonym_key(user_data())) if needs_more else (None, b"")
-        for exporter in exporters:
-            path = folder / f"fieldray-run-{run_id}{exporter.suffix}"
+        for exporter, path in zip(exporters, _places(folder, run, exporters), strict=True):
             stored = StoredRun(
                 run=run,
                 results=steps.counted(query.work_list(run_id)),
@@ -106,6 +114,41 @@ def export_run(
             if path.exists():  # a folder without files is none
                 written.append(path)
     return tuple(written)
+
+
+def _run(query: ResultQuery, run_id: int, spec: RunSpec | None) -> Run:
+    """The run of that number, if it did what `spec` says."""
+    try:
+        run = query.run(run_id)
+    except KeyError as error:
+        if spec is None:
+            raise
+        raise StorageProblem(reason("store_gone", path=query.path)) from error
+    if spec and spec.work != run.spec.work:
+        raise StorageProblem(reason("store_gone", path=query.path))
+    return run
+
+
+def _places(folder: Path, run: Run, exporters: Sequence[Exporter]) -> list[Path]:
+    """Where to write: the first names under which there is nothing, or what was written for this very run."""
+    for number in itertools.count(1):
+        ending = f"-{number}" if number > 1 else ""
+        places = [folder / f"fieldray-run-{run.run_id}{ending}{exporter.suffix}" for exporter in exporters]
+        if not any(map(functools.partial(_is_of_another, run), exporters, places)):
+            return places
+    raise AssertionError("numbers do not end")
+
+
+def _is_of_another(run: Run, exporter: Exporter, place: Path) -> bool:
+    """Whether a report of another run is there. Anything else is for the exporter to replace or refuse."""
+    if not (is_plain(place) and place.is_file()):
+        return False
+    try:
+        with place.open("rb") as stream:
+            head = stream.read(_HEAD_BYTES)
+    except OSError as error:
+        raise storage_problem(error, place) from error
+    return exporter.is_own(head) and exporter.started_of(head) not in (None, started(run))
 
 
 def _exporter(name: str) -> Exporter:

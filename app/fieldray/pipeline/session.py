@@ -214,14 +214,17 @@ class Session:
         options: ReportOptions = PLAIN,
         tell: Tell = lambda _done, _total: None,
     ) -> tuple[Path, ...]:
-        """Write a run into a folder and wait for it; see `pipeline.export.export_run`."""
+        """Write a run as files, see `pipeline.export`; waits for it. The run of this session is known by its work."""
         from fieldray.pipeline.export import export_run
 
+        with self._lock:
+            batch = self._batch
         return export_run(
             self.database,
             run_id,
             folder,
             formats,
+            spec=batch.spec if batch and batch.run_id == run_id else None,
             options=options,
             model=self._model,
             decoders=lambda size: self._decoders(self._settings, size),

@@ -94,6 +94,9 @@ class Exporter:
     is_own              whether a file that begins with these bytes (up to 64 KB) was written by `write`
     is_folder           whether the output is a folder of files, each of which `is_own` recognises
     is_default          whether it is written where nobody names formats
+    started_of          when the run began that such a file is about, as `content.started` writes it, or None. A report
+                        of another run is not replaced: another computer may have saved it here, or this one before
+                        its results were deleted
     unavailable_reason  why the format cannot be written on this computer, or None
     """
 
@@ -104,6 +107,7 @@ class Exporter:
     is_own: Callable[[bytes], bool]
     is_folder: bool = False
     is_default: bool = True
+    started_of: Callable[[bytes], str | None] = lambda _head: None
     unavailable_reason: Callable[[], Reason | None] = always_available
 
 
