@@ -28,7 +28,7 @@ from fieldray.reports.exporters.csv import is_table
 Recognise = Callable[[bytes], bool]
 # What an output is: one of the program's own kinds, or what recognises an earlier one by its first bytes.
 Kind = Literal["lines", "json", "html", "svg", "png", "map", "tflite", "demo"]
-_MAP_KINDS: Final[tuple[Kind, ...]] = ("png", "json", "map")
+_MAP_KINDS: Final[tuple[Kind, ...]] = ("png", "map")
 GENERATOR: Final = '<meta name="generator" content="fieldray">'
 # NumPy's format allows blanks at the end of a header. Nobody else fills it to 512 bytes: so a class map is known again.
 NPY_START: Final = b"\x93NUMPY\x01\x00" + (512 - 10).to_bytes(2, "little") + b"{'descr': '<f4'"
@@ -201,9 +201,14 @@ def is_own_report(head: bytes) -> bool:
     """
     if _is_lines(head) or is_table(head, separators=";\t"):
         return True
-    if any(_RECOGNISE[kind](head) for kind in _MAP_KINDS):
+    if _is_class_map(head) or any(_RECOGNISE[kind](head) for kind in _MAP_KINDS):
         return True
     return any(exporter.is_own(head) for exporter in EXPORTERS.entries())
+
+
+def _is_class_map(head: bytes) -> bool:
+    """Whether this is what a class map means, as `--maps` writes it beside the map."""
+    return head.startswith(b'{\n "report": "class map"') and b'\n "model_sha256": "' in head
 
 
 def _is_ours(path: Path, kind: Kind | Recognise) -> bool:
