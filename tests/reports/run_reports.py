@@ -60,7 +60,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         outcomes = images(Path(folder), options.data)
         shown = [image for _, image in read_here(results_of(outcomes), SIDE)]
-        figures = {"images": kinds(outcomes), **checked(outcomes, Path(folder))}
+        figures = {"images": kinds(outcomes), **checked(outcomes, shown, Path(folder))}
         figures["formats"] = [
             timed(exporter, outcomes, shown, options.results, Path(folder)) for exporter in EXPORTERS.entries()
         ]
@@ -102,10 +102,14 @@ def kinds(outcomes: list[Screened]) -> dict[str, Any]:
     }
 
 
-def checked(outcomes: list[Screened], folder: Path) -> dict[str, Any]:
+def checked(outcomes: list[Screened], shown: list[ShownImage | Reason], folder: Path) -> dict[str, Any]:
     """What the programs say of all objects and documents of these images."""
     results = results_of(outcomes)
-    stored = run_with(results, options=ReportOptions(language="uk", names_people=True))
+    stored = run_with(
+        results,
+        options=ReportOptions(language="uk", names_people=True),
+        read_images=lambda some, _: zip(some, shown, strict=True),
+    )
     for name in (*OBJECTS, "pdf", "pdf-studies"):
         EXPORTERS.named(name).write(folder / f"out{EXPORTERS.named(name).suffix}", stored)
     objects = sorted(folder.glob("out-s[rce]*/*.dcm"))
@@ -119,6 +123,7 @@ def checked(outcomes: list[Screened], folder: Path) -> dict[str, Any]:
         assert "Tagged:          yes" in said("pdfinfo", path)
         assert "Не для діагностики" in said("pdftotext", path, "-")
     returned = returned_equal(objects, folder)
+    print(f"{len(objects)} objects, {len(errors)} with errors, {returned} returned equal", flush=True)  # noqa: T201
     return {"objects": len(objects), "errors": errors, "documents": len(documents), "returned_equal": returned}
 
 
