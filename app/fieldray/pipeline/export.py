@@ -8,6 +8,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
@@ -50,70 +51,45 @@ def export_run(
 ) -> tuple[Path, ...]:
     """Write a run into a folder, one output per format.
 
-    Parameters
-    ----------
-    database
-        The results' file.
-    run_id
-        The run; its number is part of the names, `fieldray-run-<id>.csv` for example. Where reports of another run
-        have these names, the new ones get `fieldray-run-<id>-2.csv` and so on.
-    folder
-        Made if absent.
-    formats
-        Names of exporters. Without any, every available format is written that is one by default.
-    spec
-        To know the run by: after a backup was put back, another one may have its number.
-    options
-        Language, and whether people are named.
-    model
-        The pack in use. The run's own pack is looked for among the installed ones where it is another.
-    decoders, workers
-        Opens what reads images for the formats that show them, so many at the same time; without it none is read.
-    tell
-        Called with the number of results written and the number of all, before each; to stop, it raises
-        ExportCancelled.
-
-    Returns
-    -------
-    The outputs, in the order of `formats`; none of a format for which no result has anything.
-
-    Raises
-    ------
-    UsageProblem
-        For a format that is not available here, or an output that would replace something else.
-    StorageProblem
-        Where something cannot be read or written, or the run is another one (store_gone).
-    ReaderProblem
-        Where no process can be started that reads images.
-    KeyError
-        For an unknown run, where no `spec` is given.
-    ValueError
-        For an unknown format.
+    database  the results' file
+    run_id    the run; its number is part of the names, `fieldray-run-<id>.csv` for example
+    folder    made if absent
+    formats   names of exporters; without any, every available one that is a default
+    spec      to know the run by: after a backup was put back, another one may have its number
+    options   language, and whether people are named
+    model     the pack in use; the run's own pack is looked for among the installed ones where it is another
+    decoders, workers  opens what reads images, so many at the same time; without it none is read
+    tell      called with the number of results written and of all, before each; to stop, it raises ExportCancelled
+    Returns the outputs, in the order of `formats`; none of a format for which no result has anything.
+    Raises UsageProblem for a format that is not available here, or an output that would replace something else;
+    StorageProblem where something cannot be read or written, or the run is another (store_gone); ReaderProblem where
+    nothing can be started that reads images; KeyError for an unknown run without a `spec`; ValueError for an unknown
+    format.
     """
     exporters = [_exporter(name) for name in formats] or default_exporters()
     written = []
     with ResultQuery(database) as query, query.at_one_moment(), _Images(decoders, workers) as images:
         run = _run(query, run_id, spec)
-        counts = query.counts(run_id)
-        steps = _Steps(sum(counts.values()) * len(exporters), tell)
-        needs_more = any(not exporter.is_default for exporter in exporters)
-        manifest, key = (_manifest(run.spec, model), pseudonym_key(user_data())) if needs_more else (None, b"")
+        steps = _Steps(sum(query.counts(run_id).values()) * len(exporters), tell)
+        is_for_people = any(not exporter.is_default for exporter in exporters)
+        manifest, key = (_manifest(run.spec, model), pseudonym_key(user_data())) if is_for_people else (None, b"")
         for exporter, path in zip(exporters, _places(folder, run, exporters), strict=True):
-            stored = StoredRun(
-                run=run,
-                results=steps.counted(query.work_list(run_id)),
-                counts=counts,
-                not_present=query.not_present(run_id),
-                earlier_verdicts=query.earlier_verdicts(run_id),
-                manifest=manifest,
-                options=options,
-                pseudonym_key=key,
-                read_images=images.read,
-            )
-            exporter.write(path, stored)
+            stored = _stored(query, run, steps)
+            chosen = replace(stored, manifest=manifest, options=options, pseudonym_key=key, read_images=images.read)
+            exporter.write(path, chosen)
             if path.exists():  # a folder without files is none
                 written.append(path)
     return tuple(written)
+
+
+def _stored(query: ResultQuery, run: Run, steps: _Steps) -> StoredRun:
+    return StoredRun(
+        run=run,
+        results=steps.counted(query.work_list(run.run_id)),
+        counts=query.counts(run.run_id),
+        not_present=query.not_present(run.run_id),
+        earlier_verdicts=query.earlier_verdicts(run.run_id),
+    )
 
 
 def _run(query: ResultQuery, run_id: int, spec: RunSpec | None) -> Run:
