@@ -180,11 +180,11 @@ def _export_row(result: StoredResult, finding: Finding | None, run: Run) -> dict
         "reader_verdict": verdict.choice if verdict else None,
         "reader_note": verdict.note if verdict else None,
         "notice": NOTICE,
+        "run_started": started(run),
         **{f"lungs_{name}": lungs.get(name) for name in ("found", "left_share", "right_share", "rotation_degrees")},
         "lungs_cut_off": _joined(lungs.get("cut_off")),
         "evidence_inside": lungs.get("evidence_inside"),
         "notes": " ".join(note.code for note in notes_of(outcome)) or None,
-        "run_started": started(run),
     }
     return {name: values.get(name) for name in COLUMNS}  # type: ignore[misc]
 

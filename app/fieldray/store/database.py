@@ -333,14 +333,12 @@ def _mark(path: Path) -> None:
 
 
 def _is_full(folder: Path) -> bool:
-    try:
+    with contextlib.suppress(OSError):
         return shutil.disk_usage(folder).free < _FULL_BELOW_BYTES
-    except OSError:
-        return False
+    return False
 
 
 # ---- a connection that notices when its file is no longer the one at its path
-#
 # SQLite continues with a file that was moved, deleted or replaced, and reports success: what is written then is lost.
 
 
