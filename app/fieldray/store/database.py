@@ -27,19 +27,8 @@ Migration = tuple[str, ...]
 _BUSY_TIMEOUT_S: Final = 30.0
 _DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 # Errors of the machine or the file system. All others are bugs of this program.
-_ENVIRONMENT: Final = frozenset(
-    {
-        sqlite3.SQLITE_BUSY,
-        sqlite3.SQLITE_CANTOPEN,
-        sqlite3.SQLITE_IOERR,
-        sqlite3.SQLITE_LOCKED,
-        sqlite3.SQLITE_NOLFS,
-        sqlite3.SQLITE_NOMEM,
-        sqlite3.SQLITE_PERM,
-        sqlite3.SQLITE_PROTOCOL,
-        sqlite3.SQLITE_READONLY,
-    }
-)
+_ENVIRONMENT_NAMES: Final = "BUSY CANTOPEN IOERR LOCKED NOLFS NOMEM PERM PROTOCOL READONLY"
+_ENVIRONMENT: Final = frozenset(getattr(sqlite3, f"SQLITE_{name}") for name in _ENVIRONMENT_NAMES.split())
 _FULL_BELOW_BYTES: Final = 2**18  # SQLite reports a disk without room for its index as a disk error
 
 # One result row per image and run. What is sorted, filtered or looked up is a column; the rest is JSON. Texts that may
