@@ -105,8 +105,8 @@ class Wording:
     def table(self) -> TableText:
         """The headings of the list of all images."""
         text = self.translator.text
-        headings = (text("No."), text("Patient"), text("Study date"), text("Image"), text("Result"), text("Score"))
-        return TableText(title=text("All images"), headings=(*headings, text("Verdict of the radiologist")))
+        headings = (text("No."), text("Patient"), text("Date"), text("Image"), text("Result"), text("Score"))
+        return TableText(title=text("All images"), headings=(*headings, text("Verdict")))
 
     def row(self, count: int, result: StoredResult) -> tuple[str, ...]:
         """A row of that list."""

@@ -17,7 +17,7 @@ _PICTURE_WIDTH: Final = 98.0
 _PICTURE_HEIGHT: Final = 112.0
 _PICTURE: Final = Column(MARGIN, _PICTURE_WIDTH)
 _BESIDE: Final = Column(MARGIN + _PICTURE_WIDTH + 6, WIDTH - _PICTURE_WIDTH - 6)
-_TABLE: Final = (10.0, 31.0, 21.0, 49.0, 34.0, 13.0, 20.0)
+_TABLE: Final = (10.0, 30.0, 19.0, 43.0, 44.0, 14.0, 18.0)
 
 
 def texts_of(value: Any) -> Iterator[str]:
