@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from fieldray.backends import DeviceChoices
 from fieldray.commands.console import Console
 from fieldray.commands.pack_options import add_pack_options, load_model
-from fieldray.reports.exporter import EXPORTERS, available_exporters
+from fieldray.reports.exporter import EXPORTERS, ReportOptions, available_exporters, default_exporters
+from fieldray.settings import LanguageChoices
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,6 +43,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """The options of every run."""
     names = ",".join(exporter.name for exporter in available_exporters())
+    usual = " and ".join(exporter.name for exporter in default_exporters())
     parser.add_argument(
         "--device",
         choices=DeviceChoices(),
@@ -49,8 +51,16 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--operating-point", metavar="NAME", help="operating point of the pack (default: its first)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write the results to this folder")
+    parser.add_argument("--formats", type=_formats, metavar=names, help=f"formats to write to --out (default: {usual})")
     parser.add_argument(
-        "--formats", type=_formats, metavar=names, help="formats to write to --out (default: all of these)"
+        "--names",
+        action="store_true",
+        help="write the patients' names and numbers into PDF and DICOM reports (default: pseudonyms)",
+    )
+    parser.add_argument(
+        "--language",
+        choices=LanguageChoices()[1:],
+        help="language of PDF reports and of what is written into images (default: from the settings, else English)",
     )
     parser.add_argument(
         "--json",
@@ -76,8 +86,9 @@ def run(options: argparse.Namespace, console: Console) -> int:
     from fieldray.pipeline.decoders import number_of_decoders, open_decoders, start_network
 
     console.machine_reads = options.json == "-"
-    if options.formats and not options.out:
-        console.print_error("--formats needs --out: name the folder to write to")
+    if (options.formats or options.names) and not options.out:
+        given = "--formats" if options.formats else "--names"
+        console.print_error(f"{given} needs --out: name the folder to write to")
         return 2
     settings = _settings(options)
     # The other processes get ready while this one imports its own parts and loads the pack: half a second sooner.
@@ -101,7 +112,9 @@ def run(options: argparse.Namespace, console: Console) -> int:
                 batch = session.start(options.paths, operating_point=options.operating_point, fresh=options.fresh)
                 report.begin(batch.spec.operating_points)
                 _wait(batch, console)
-                code = report.finish(batch, database=session.database, out=options.out, formats=options.formats)
+                code = report.finish(
+                    batch, session, out=options.out, formats=options.formats, options=_report_options(options, settings)
+                )
                 return report.add_maps(session, batch, options.maps, code=code) if options.maps else code
 
 
@@ -122,6 +135,11 @@ def _require_folders(options: argparse.Namespace) -> None:
         from fieldray.reports.outputs import require_folder
 
         require_folder(options.maps)
+
+
+def _report_options(options: argparse.Namespace, settings: Settings) -> ReportOptions:
+    language = options.language or str(settings["language"])
+    return ReportOptions(language="en" if language == "system" else language, names_people=options.names)
 
 
 def _settings(options: argparse.Namespace) -> Settings:

@@ -6,9 +6,9 @@ from typing import Final
 
 from PySide6.QtWidgets import QCheckBox, QVBoxLayout, QWidget
 
-from fieldray.desktop.formatting import number
 from fieldray.desktop.widgets import card, label
 from fieldray.domain.finding import Outcome, lungs_of, notes_of
+from fieldray.formatting import number
 from fieldray.translation import Translator
 
 EVIDENCE_NOTE: Final = "evidence_outside"

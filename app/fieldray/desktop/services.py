@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from fieldray.desktop.exporting import Export
 from fieldray.domain.events import Publish
 from fieldray.domain.finding import Outcome
 from fieldray.domain.image import Image
@@ -67,7 +68,7 @@ class Services:
     library: LibraryPort
     drives: DrivesPort
     read_verdict: Callable[[int, Outcome], Verdict | None]
-    export: Callable[[int, Path, Sequence[str]], tuple[Path, ...]]
+    export: Export
 
 
 OpenServices = Callable[[Settings, Publish], Services]
@@ -95,5 +96,7 @@ def open_services(settings: Settings, publish: Publish) -> Services:
         library=library,
         drives=drives,
         read_verdict=read_verdict,
-        export=session.export,
+        export=lambda run_id, folder, formats, options, tell: session.export(
+            run_id, folder, formats, options=options, tell=tell
+        ),
     )

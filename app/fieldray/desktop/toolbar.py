@@ -10,7 +10,6 @@ from PySide6.QtGui import QAction, QResizeEvent
 from PySide6.QtWidgets import QHBoxLayout, QMenu, QProgressBar, QSizePolicy, QVBoxLayout, QWidget
 
 from fieldray.desktop.controller import Controller
-from fieldray.desktop.formatting import backend_name, duration, number
 from fieldray.desktop.icons import icon
 from fieldray.desktop.pack_choice import PackChoice
 from fieldray.desktop.screening import Screening
@@ -18,6 +17,7 @@ from fieldray.desktop.style import Theme
 from fieldray.desktop.widgets import PlainButton, PlainLabel, name_surface, plain, push_button, set_tip
 from fieldray.domain.events import BackendChanged, DeviceChanged, Progress
 from fieldray.domain.model import Model
+from fieldray.formatting import backend_name, duration, number
 from fieldray.reports.exporter import EXPORTERS
 from fieldray.translation import Translator
 
@@ -166,7 +166,7 @@ class Toolbar(QWidget):
         menu = QMenu(self._translator.text("Save as"), self)
         menu.setToolTipsVisible(True)
         for exporter in EXPORTERS.entries():
-            action = menu.addAction(exporter.title)
+            action = menu.addAction(self._translator.text(exporter.title))
             action.triggered.connect(lambda _=False, name=exporter.name: self._export(name))
             if why := exporter.unavailable_reason():
                 action.setEnabled(False)

@@ -1,10 +1,8 @@
 """The database file: its tables, its version, and how an older file is brought up to date.
 
 `PRAGMA user_version` is the number of migrations applied. A file of a newer program is refused; an older one is copied
-to `<name>.v<version>.bak` before it is changed. The file is in WAL mode, so queries never wait for the writer, and a
-commit survives the program being killed at any moment. A new file is built under another name and appears complete:
-two programs that start at the same time share whichever came first. A file found to be damaged is marked, and is not
-opened again until it has been set aside (`mending`).
+to `<name>.v<version>.bak` before it is changed. In WAL mode queries never wait for the writer, and a commit survives a
+killed program. A new file appears complete. A damaged one is marked, and not opened until `mending` set it aside.
 """
 
 from __future__ import annotations
