@@ -117,7 +117,7 @@ def screen_images(trial: Trial) -> None:
     shutil.chown(images, user.number, user.number)
     trial.root.inside(SHORT).symlink_to(IMAGES)
     made = trial.root.run(PROGRAM, "demo", "--no-window", "--folder", IMAGES, user=user)
-    expect(made, output=(r"Making synthetic studies in .*", r"They are drawings, not X-rays: .*", *_work_list()))
+    expect(made, output=(r"Drawing synthetic studies in .*", r"They are drawings, not X-rays\. .*", *_work_list()))
     again = trial.root.run("fieldray", "screen", IMAGES, "--fresh", "--json", "-", user=user)
     expect(again, output=(r"\{.*\}",), errors=(*_summary(), r"\?Pack .*", r"\?Operating point .*"))
     results = [json.loads(line) for line in again.output]

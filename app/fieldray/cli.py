@@ -23,6 +23,7 @@ from typing import Final, NoReturn
 
 from fieldray.commands import adapt, bench, demo, doctor, packs, screen
 from fieldray.commands.console import Console, system_console
+from fieldray.commands.typed import require_typed
 from fieldray.errors import BackendProblem, FieldrayError, PackNotTrusted, PackProblem, UsageProblem, unexpected
 from fieldray.paths import VERSION
 from fieldray.plain_text import visible
@@ -64,11 +65,12 @@ def run(
     console = console or system_console()
     with _cancelled_by_signals() as signals:
         try:
+            require_typed(arguments)
             return _perform((parser or command_parser(open_window)).parse_args(arguments), console, signals)
         except SystemExit as stop:  # help was printed, or a usage error
             return int(stop.code or 0)
         except KeyboardInterrupt:
-            console.complain("cancelled")
+            console.print_error("cancelled")
             return CANCELLED
         except FieldrayError as error:
             return _explain(error, console)
@@ -91,7 +93,7 @@ def _perform(options: argparse.Namespace, console: Console, signals: Sequence[in
             if signals:
                 raise KeyboardInterrupt from error
             log.exception("command failed")
-            console.complain(f"{unexpected(error).text} {journal}")
+            console.print_error(f"{unexpected(error).text} {journal}")
             return 1
 
 
@@ -116,7 +118,7 @@ def command_parser(open_window: OpenWindow | None = None) -> argparse.ArgumentPa
     parser = Parser(
         prog="fieldray",
         description="Screen chest X-rays offline. Research use only. Not for diagnostic use.",
-        epilog="Without arguments the window opens; with files and folders alone (fieldray FOLDER) it opens on them.",
+        epilog="Without a command the window opens; fieldray FOLDER opens it on that folder.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"fieldray {VERSION}")
@@ -131,9 +133,9 @@ def command_parser(open_window: OpenWindow | None = None) -> argparse.ArgumentPa
 
 
 def _explain(error: FieldrayError, console: Console) -> int:
-    console.complain(str(error))
+    console.print_error(str(error))
     if isinstance(error, PackNotTrusted):
-        console.complain(f"If this is the right key: --trust {error.fingerprint}")
+        console.print_error(f"If this is the right key: --trust {error.fingerprint}")
     if isinstance(error, UsageProblem):
         return 2
     return 3 if isinstance(error, PackProblem | BackendProblem) else 1

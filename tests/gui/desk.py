@@ -26,9 +26,9 @@ class Desk:
 
     def screen(self, *paths: str) -> None:
         """Open a folder and wait until the rooms' outcomes are listed."""
-        self.application.workbench.screening.choose([Path(path) for path in paths or ("/images",)])
+        self.application.controller.screening.choose([Path(path) for path in paths or ("/images",)])
         wanted = len(self.rooms.outcomes)
-        self.until(lambda: self.application.workbench.rows.total() == wanted)
+        self.until(lambda: self.application.controller.rows.total() == wanted)
 
     def until(self, is_so: object) -> None:
         """Let the window work until `is_so()` is true."""
@@ -37,4 +37,4 @@ class Desk:
     def open_row(self, row_id: int) -> None:
         """Choose a row and wait for its image."""
         self.window.work_list.choose(row_id)
-        self.until(lambda: not self.application.workbench.image.is_loading)
+        self.until(lambda: not self.application.controller.image.is_loading)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
+from fieldray.desktop.exporting import Tell
 from fieldray.desktop.services import Services
 from fieldray.domain.events import BackendChanged, OutcomeReady, Publish, RunChanged
 from fieldray.domain.finding import Failed, Finding, Outcome, ReadFacts, Refused, Screened, decide
@@ -21,6 +22,7 @@ from fieldray.imaging.preprocess import thumbnail
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.packs.library import PackCandidate
 from fieldray.reasons import Reason, reason
+from fieldray.reports.exporter import ReportOptions
 from fieldray.settings import Settings
 
 SIDE = 224
@@ -194,6 +196,7 @@ class FakeSession:
     device_choices: int = 0
     replaced: set[str] = field(default_factory=set)
     judged: list[Outcome] = field(default_factory=list)
+    verdict_problem: FieldrayError | None = None
     is_closed: bool = False
 
     def __post_init__(self) -> None:
@@ -230,6 +233,8 @@ class FakeSession:
         return image_image(int(ref.path.stem.rpartition("-")[2]) % 10)
 
     def set_verdict(self, row_id: int, verdict: Verdict | None, *, judged: Outcome) -> None:
+        if self.verdict_problem is not None:
+            raise self.verdict_problem
         self.judged.append(judged)
         self.verdicts[row_id] = verdict
 
@@ -289,7 +294,8 @@ class FakeRooms:
         self.library = FakeLibrary()
         self.drives = FakeDrives()
         self.stored: dict[int, Verdict] = {}
-        self.exported: list[tuple[int, Path, tuple[str, ...]]] = []
+        self.exported: list[tuple[int, Path, tuple[str, ...], ReportOptions]] = []
+        self.while_exporting: Callable[[Tell], None] = lambda tell: tell(0, 1)
         self.open_problem: FieldrayError | None = None
         self.session: FakeSession | None = None
         self.publish: Publish | None = None
@@ -307,6 +313,9 @@ class FakeRooms:
             export=self._export,
         )
 
-    def _export(self, run_id: int, folder: Path, formats: Sequence[str]) -> tuple[Path, ...]:
-        self.exported.append((run_id, folder, tuple(formats)))
+    def _export(
+        self, run_id: int, folder: Path, formats: Sequence[str], options: ReportOptions, tell: Tell
+    ) -> tuple[Path, ...]:
+        self.while_exporting(tell)
+        self.exported.append((run_id, folder, tuple(formats), options))
         return (folder / "a.csv", folder / "a.json")

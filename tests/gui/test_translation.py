@@ -17,8 +17,8 @@ from PySide6.QtWidgets import QApplication, QComboBox
 
 import translations
 from fieldray.desktop.application import chosen_language
-from fieldray.desktop.formatting import date, number
 from fieldray.desktop.settings_dialog import SettingsDialog
+from fieldray.formatting import date, number
 from fieldray.reasons import reason
 from fieldray.settings import Settings, load
 from fieldray.translation import Translator, best_language, languages
@@ -27,8 +27,9 @@ PATHS = sorted(translations.CATALOGUES.glob(f"*/{translations.NAME.as_posix()}")
 
 # Written alike in both languages: names of things, commands, file kinds, keys and units.
 _SAME = """
-    DICOM PNG JPEG DICOMDIR zip CSV JSON Fieldray SHA Edge TPU Coral USB Accelerator TensorFlow Lite Ed25519 Ed PEM AVX
-    Intel AMD Linux Ctrl N H x a f libedgetpu libusb ai edge litert tflite runtime edgetpu compiler edgetpu_compiler
+    DICOM SR SC SEG PDF PACS FR
+    PNG JPEG DICOMDIR zip CSV JSON Fieldray SHA Edge TPU Coral USB Accelerator TensorFlow Lite Ed25519 Ed PEM AVX
+    Intel AMD Linux Ctrl N H O x a f libedgetpu libusb ai edge litert tflite runtime edgetpu compiler edgetpu_compiler
     coral docs udev plugdev cpupower frequency set g performance FIELDRAY_HOME Apache GNU LGPL Qt Python for code qt io
     pack splits weights none learning_rate fieldray adapt RECIPE pip install
 """
@@ -149,6 +150,14 @@ msgstr "Norma {nonsense}"
 
 msgid "Zoom {percent} %"
 msgstr "{procent} %"
+
+msgctxt "decimal mark"
+msgid "."
+msgstr ","
+
+msgctxt "date in numbers"
+msgid "{year}-{month}-{day}"
+msgstr "{day}.{month}.{year}"
 """
 
 
@@ -222,3 +231,10 @@ def test_a_setting_whose_language_is_gone_gives_the_system_s(polish: Path, home:
 )
 def test_the_first_language_that_there_is(wanted: tuple[str, ...], best: str) -> None:
     assert best_language(wanted) == best
+
+
+def test_a_text_of_a_pack_is_found_by_its_region_then_by_its_language() -> None:
+    texts = {"en": "Chest", "pt": "Peito", "pt-BR": "Tórax"}
+    assert Translator("pt_BR").pick(texts) == "Tórax"
+    assert Translator("pt_PT").pick(texts) == "Peito"
+    assert Translator("pl").pick(texts) == "Chest"

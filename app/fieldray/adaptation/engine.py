@@ -52,7 +52,23 @@ class EngineSettings:
     outside_weights: tuple[float, ...] = ()
 
 
-class Engine(Protocol):
+class Trainable(Protocol):
+    """What a checkpoint keeps of a network in training."""
+
+    def weights(self) -> Weights:
+        """A copy of the weights."""
+
+    def set_weights(self, weights: Mapping[str, NDArray[np.float32]]) -> None:
+        """Replace the weights; the optimiser's memory stays."""
+
+    def optimiser_state(self) -> dict[str, NDArray[Any]]:
+        """What the optimiser remembers, by name."""
+
+    def set_optimiser_state(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """The inverse of `optimiser_state`, on an engine of the same specification and settings."""
+
+
+class Engine(Trainable, Protocol):
     """A network in training.
 
     Images are (n, height, width, channels) float32 in 0..1, targets (n, labels) in 0..1 or nan.
@@ -70,18 +86,6 @@ class Engine(Protocol):
 
     def logits(self, images: Batch) -> Batch:
         """Logits (n, labels), with the statistics of inference."""
-
-    def weights(self) -> Weights:
-        """A copy of the weights."""
-
-    def set_weights(self, weights: Mapping[str, NDArray[np.float32]]) -> None:
-        """Replace the weights; the optimiser's memory stays."""
-
-    def optimiser_state(self) -> dict[str, NDArray[Any]]:
-        """What the optimiser remembers, by name."""
-
-    def set_optimiser_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """The inverse of `optimiser_state`, on an engine of the same specification and settings."""
 
 
 def open_engine(

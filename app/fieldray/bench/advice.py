@@ -23,7 +23,7 @@ LEAST_DISK_MB: Final = 1024
 _BUSY: Final = 0.3
 _FAST: Final = frozenset({"AVX2", "NEON"})
 _TITLES: Final[Mapping[Weight, str]] = {"stop": "Has to be fixed", "change": "What to change", "well": "In order"}
-_EDGETPU_STATES: Final[Mapping[DeviceState, str]] = {"absent": "none", "bare": "plugged in", "ready": "ready"}
+_EDGETPU_STATES: Final[Mapping[DeviceState, str]] = {"absent": "none", "uninitialised": "plugged in", "ready": "ready"}
 
 
 @dataclass(frozen=True, slots=True)

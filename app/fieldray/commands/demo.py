@@ -18,16 +18,16 @@ def add_to(commands: argparse._SubParsersAction[Any], *, open_window: OpenWindow
     """Add the command and its options."""
     parser = commands.add_parser(
         "demo",
-        help="make synthetic studies, screen them and show the result",
-        description="Draws synthetic images that resemble radiographs (of no patient), screens them with the "
-        "built-in pack, and opens the window if there is a screen.",
+        help="draw synthetic studies, screen them and show the results",
+        description="Draw synthetic images that resemble radiographs (of no patient), screen them with the "
+        "built-in pack, and open the window if there is a screen.",
         allow_abbrev=False,
     )
     parser.add_argument(
         "--folder",
         type=Path,
         metavar="DIR",
-        help="folder for the synthetic studies (default: in the user's data folder)",
+        help="folder for the synthetic studies (default: in the program's own folder)",
     )
     parser.add_argument("--no-window", action="store_true", help="print the work list even if there is a screen")
     add_pack_options(parser)
@@ -46,8 +46,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
     for path in folder.glob("study-*.dcm") if folder.is_dir() else ():
         require_own(path, "demo")  # a clinic may call its own studies so
     console.machine_reads = options.json == "-"
-    console.say(f"Making synthetic studies in {folder}")
-    console.say(
+    console.print_line(f"Drawing synthetic studies in {folder}")
+    console.print_line(
         "They are drawings, not X-rays. Their results show how the program works, not how well the pack performs."
     )
     write_studies(folder)

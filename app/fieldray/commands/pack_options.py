@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fieldray.domain.model import Model
     from fieldray.packs.library import PackLibrary
 
-Complain = Callable[[str], None]
+PrintError = Callable[[str], None]
 _LACKS_A_YES: Final = ("pack_older", "pack_legacy")
 
 
@@ -24,16 +24,18 @@ def _keep_quiet(_: str) -> None:
 
 def add_trust_options(parser: argparse.ArgumentParser) -> None:
     """`--trust` and `--allow-older`."""
-    parser.add_argument("--trust", metavar="FINGERPRINT", help="trust the signing key with this fingerprint")
+    parser.add_argument("--trust", metavar="FINGERPRINT", help="trust the signing key that has this fingerprint")
     parser.add_argument(
-        "--allow-older", action="store_true", help="allow an older version than one used on this computer before"
+        "--allow-older", action="store_true", help="allow a version older than one already used on this computer"
     )
 
 
 def add_pack_options(parser: argparse.ArgumentParser) -> None:
     """`--pack` and the options that go with it."""
     parser.add_argument(
-        "--pack", metavar="DIR|ID", help="the pack to use (default: one on a drive, else the built-in one)"
+        "--pack",
+        metavar="DIR|ID",
+        help="folder or id of the pack to use (default: the one on a drive, else the built-in one)",
     )
     add_pack_rules(parser)
 
@@ -46,12 +48,12 @@ def add_pack_rules(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def load_model(library: PackLibrary, options: argparse.Namespace, *, complain: Complain = _keep_quiet) -> Model:
+def load_model(library: PackLibrary, options: argparse.Namespace, *, print_error: PrintError = _keep_quiet) -> Model:
     """The pack asked for, else that of a drive, else the newest that ships with the program, verified and in memory.
 
-    `complain` hears of broken packs that were passed over. Raises PackProblem, PackNotTrusted, StorageProblem.
+    `print_error` is told of broken packs that were passed over. Raises PackProblem, PackNotTrusted, StorageProblem.
     """
-    return load_pack(library, options.pack, options, complain=complain)
+    return load_pack(library, options.pack, options, print_error=print_error)
 
 
 def load_pack(
@@ -59,10 +61,10 @@ def load_pack(
     name: str | None,
     options: argparse.Namespace,
     *,
-    complain: Complain = _keep_quiet,
+    print_error: PrintError = _keep_quiet,
     drives: Sequence[Path] | None = None,
 ) -> Model:
-    """As `load_model`, for a pack by name or place; `options` say what is allowed, `drives` are as for `find_pack`.
+    """As `load_model`, for a pack by name or path; `options` say what is allowed, `drives` are as for `find_pack`.
 
     A pack may turn out to be broken only when it is read whole: it is then passed over like one that looks so.
     """
@@ -77,8 +79,8 @@ def load_pack(
                 raise
             broken[folder] = problem.reason
         else:
-            for place, why in broken.items():
-                complain(reason("pack_passed_over", folder=place, detail=why.text).text)
+            for passed_over, why in broken.items():
+                print_error(reason("pack_passed_over", folder=passed_over, detail=why.text).text)
             return model
 
 
@@ -109,7 +111,7 @@ def find_pack(
     drives: Sequence[Path] | None = None,
     broken: dict[Path, Reason] | None = None,
 ) -> Path:
-    """The folder of a pack by name or place; without a name the default one. Raises PackProblem.
+    """The folder of a pack by name or path; without a name the default one. Raises PackProblem.
 
     drives    where to look, in this order; those plugged in with packs on them if not given
     broken    folders that are passed over; those on drives that are seen to be broken are added
@@ -121,7 +123,7 @@ def find_pack(
             return default_pack(library, drives, broken=broken)
         return library.find(name, drives=drives, without=broken)
     except PackProblem as problem:
-        if broken and problem.reason.code in ("no_pack", "pack_not_found"):
+        if broken and problem.reason.code in ("no_pack", "pack_not_found", "pack_no_manifest"):
             raise PackProblem(next(iter(broken.values()))) from problem
         raise
 
@@ -141,7 +143,7 @@ def default_pack(library: PackLibrary, drives: Sequence[Path], *, broken: dict[P
     if not whole:
         return newest_kept(library)
     drive, found = min(whole, key=lambda entry: min(candidate.hindrance for candidate in entry[1]))
-    return choose(found, place=drive).folder
+    return choose(found, name=drive).folder
 
 
 def drives_with_packs() -> list[Path]:

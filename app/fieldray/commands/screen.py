@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from fieldray.backends import DeviceChoices
 from fieldray.commands.console import Console
 from fieldray.commands.pack_options import add_pack_options, load_model
-from fieldray.reports.exporter import EXPORTERS, available_exporters
+from fieldray.reports.exporter import EXPORTERS, ReportOptions, available_exporters, default_exporters
+from fieldray.settings import LanguageChoices
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,14 +27,14 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the command and its options."""
     parser = commands.add_parser(
         "screen",
-        help="screen images, folders, DICOMDIR and zip files",
+        help="screen images, folders, DICOMDIRs and zip files",
         description="Screen every image in the given files and folders.",
-        epilog="Exit code: 0 every image has a result and none failed; 1 some failed; 2 wrong usage; "
+        epilog="Exit code: 0 every image has a result; 1 some images failed; 2 wrong usage; "
         "3 no usable pack; 4 a given path contains no image (is its drive connected?); 130 cancelled. "
         "Research use only. Not for diagnostic use.",
         allow_abbrev=False,
     )
-    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a file or a folder")
+    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a file or folder to screen")
     add_pack_options(parser)
     add_run_options(parser)
     parser.set_defaults(command=run)
@@ -42,18 +43,32 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """The options of every run."""
     names = ",".join(exporter.name for exporter in available_exporters())
+    usual = " and ".join(exporter.name for exporter in default_exporters())
     parser.add_argument(
         "--device",
         choices=DeviceChoices(),
         help="the device that runs the model (default: from the settings)",
     )
-    parser.add_argument("--operating-point", metavar="NAME", help="an operating point of the pack (default: its first)")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write the results into this folder")
-    parser.add_argument("--formats", type=_formats, metavar=names, help="formats of --out (default: all of these)")
+    parser.add_argument("--operating-point", metavar="NAME", help="operating point of the pack (default: its first)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write the results to this folder")
+    parser.add_argument("--formats", type=_formats, metavar=names, help=f"formats to write to --out (default: {usual})")
+    parser.add_argument(
+        "--names",
+        action="store_true",
+        help="write the patients' names and numbers into PDF and DICOM reports (default: pseudonyms)",
+    )
+    parser.add_argument(
+        "--language",
+        choices=LanguageChoices()[1:],
+        help="language of PDF reports and of what is written into images (default: from the settings, else English)",
+    )
     parser.add_argument(
         "--json",
         metavar="FILE|-",
-        help="one JSON object per image and line; - prints each at once, a file is written at the end",
+        help="write one line of JSON per image; - prints each at once, a file appears when the run ends",
+    )
+    parser.add_argument(
+        "--jobs", type=_jobs, metavar="N", help="files to read at the same time, 1 to 64 (default: from the settings)"
     )
     parser.add_argument(
         "--maps",
@@ -61,10 +76,9 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="write for each image the lungs, the class map and both laid over the image into this folder",
     )
-    parser.add_argument("--jobs", type=_jobs, metavar="N", help="number of files read at the same time")
     again = parser.add_mutually_exclusive_group()
-    again.add_argument("--resume", action="store_true", help="keep the results of an earlier run (the default)")
-    again.add_argument("--fresh", action="store_true", help="screen everything again, in a new run")
+    again.add_argument("--resume", action="store_true", help="reuse the results of an earlier run (the default)")
+    again.add_argument("--fresh", action="store_true", help="screen everything again as a new run")
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
@@ -72,8 +86,9 @@ def run(options: argparse.Namespace, console: Console) -> int:
     from fieldray.pipeline.decoders import number_of_decoders, open_decoders, start_network
 
     console.machine_reads = options.json == "-"
-    if options.formats and not options.out:
-        console.complain("--formats needs --out: name the folder to write to")
+    if (options.formats or options.names) and not options.out:
+        given = "--formats" if options.formats else "--names"
+        console.print_error(f"{given} needs --out: name the folder to write to")
         return 2
     settings = _settings(options)
     # The other processes get ready while this one imports its own parts and loads the pack: half a second sooner.
@@ -85,7 +100,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
         from fieldray.paths import user_data
 
         _require_folders(options)
-        model = load_model(PackLibrary(user_data()), options, complain=console.complain)
+        model = load_model(PackLibrary(user_data()), options, print_error=console.print_error)
         from fieldray.commands.run import RunReport, json_lines
         from fieldray.pipeline.session import Session, system_engine
 
@@ -97,7 +112,9 @@ def run(options: argparse.Namespace, console: Console) -> int:
                 batch = session.start(options.paths, operating_point=options.operating_point, fresh=options.fresh)
                 report.begin(batch.spec.operating_points)
                 _wait(batch, console)
-                code = report.finish(batch, database=session.database, out=options.out, formats=options.formats)
+                code = report.finish(
+                    batch, session, out=options.out, formats=options.formats, options=_report_options(options, settings)
+                )
                 return report.add_maps(session, batch, options.maps, code=code) if options.maps else code
 
 
@@ -118,6 +135,11 @@ def _require_folders(options: argparse.Namespace) -> None:
         from fieldray.reports.outputs import require_folder
 
         require_folder(options.maps)
+
+
+def _report_options(options: argparse.Namespace, settings: Settings) -> ReportOptions:
+    language = options.language or str(settings["language"])
+    return ReportOptions(language="en" if language == "system" else language, names_people=options.names)
 
 
 def _settings(options: argparse.Namespace) -> Settings:
@@ -143,7 +165,6 @@ def _formats(text: str) -> Sequence[str]:
 
 
 def _jobs(text: str) -> int:
-    number = int(text)
-    if not 1 <= number <= 64:
-        raise argparse.ArgumentTypeError("1 to 64")
-    return number
+    if text.isascii() and text.isdigit() and 1 <= int(text) <= 64:
+        return int(text)
+    raise argparse.ArgumentTypeError("a whole number from 1 to 64 is needed")

@@ -22,11 +22,9 @@ from PySide6.QtWidgets import (
 )
 
 from fieldray.desktop.widgets import card, label, name_surface, push_button, scrolled, set_tip
-from fieldray.reports.exporter import available_exporters
-from fieldray.translation import Translator
+from fieldray.translation import LocalText, Translator
 
 Group = Literal["list", "view", "tools", "program"]
-Say = Callable[[Translator], str]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -36,13 +34,8 @@ class Key:
     command: str
     keys: tuple[str, ...]
     group: Group
-    say: Say
+    text: LocalText
     reading: bool = False
-
-
-def _export_label(translator: Translator) -> str:
-    formats = ", ".join(exporter.title for exporter in available_exporters())
-    return translator.text("Save the results: {formats}", formats=formats)
 
 
 # fmt: off
@@ -83,7 +76,7 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("stop", ("F7",), "program", lambda t: t.text("Stop")),
     Key("packs", ("Ctrl+P",), "program", lambda t: t.text("Packs")),
     Key("settings", ("Ctrl+,",), "program", lambda t: t.text("Settings")),
-    Key("export", ("Ctrl+S",), "program", _export_label),
+    Key("export", ("Ctrl+S",), "program", lambda t: t.text("Save the results")),
     Key("agree", ("Ctrl+1",), "program", lambda t: t.text("My verdict: agree")),
     Key("disagree", ("Ctrl+2",), "program", lambda t: t.text("My verdict: disagree")),
     Key("unsure", ("Ctrl+3",), "program", lambda t: t.text("My verdict: not sure")),
@@ -125,7 +118,7 @@ def make_actions(
     """
     actions = {}
     for key in KEYS:
-        words, written = key.say(translator), key_name(key.keys[0])
+        words, written = key.text(translator), key_name(key.keys[0])
         action = QAction(f"{words}\t{written}", window)
         action.setIconText(words)
         set_tip(action, f"{words} ({written})")
@@ -189,12 +182,12 @@ def _group_card(translator: Translator, group: Group) -> QWidget:
     column.addWidget(label(group_title(translator, group), role="heading"))
     grid = QGridLayout()
     grid.setColumnStretch(1, 1)
-    lines = [(_key_names(key.keys), key.say(translator)) for key in KEYS if key.group == group]
+    lines = [(_key_names(key.keys), key.text(translator)) for key in KEYS if key.group == group]
     if group == "tools":
         lines = [*mouse_lines(translator), *lines]
-    for place, (keys, meaning) in enumerate(lines):
-        grid.addWidget(label(keys, role="heading"), place, 0)
-        grid.addWidget(label(meaning), place, 1)
+    for row, (keys, meaning) in enumerate(lines):
+        grid.addWidget(label(keys, role="heading"), row, 0)
+        grid.addWidget(label(meaning), row, 1)
     column.addLayout(grid)
     return frame
 

@@ -6,16 +6,16 @@ from typing import Final
 
 from PySide6.QtWidgets import QCheckBox, QVBoxLayout, QWidget
 
-from fieldray.desktop.formatting import number
 from fieldray.desktop.widgets import card, label
 from fieldray.domain.finding import Outcome, lungs_of, notes_of
+from fieldray.formatting import number
 from fieldray.translation import Translator
 
 EVIDENCE_NOTE: Final = "evidence_outside"
 
 
 class LungsCard(QWidget):
-    """The card of the result panel; it hides itself where no lungs were found."""
+    """The card of the result panel; it hides itself where the image has no usable lung fields."""
 
     def __init__(self, translator: Translator) -> None:
         super().__init__()
@@ -33,9 +33,9 @@ class LungsCard(QWidget):
         layout.addWidget(frame)
 
     def show_outcome(self, outcome: Outcome) -> None:
-        """Show what was found in an image; nothing where no lungs were found."""
+        """Show what was found in an image; nothing where it was not usable."""
         lungs, translator = lungs_of(outcome), self._translator
-        self.setVisible(lungs is not None and lungs.found)
+        self.setVisible(lungs is not None and lungs.refusal is None)
         if lungs is None:
             return
         right, left = (number(translator, 100 * share, digits=1) for share in (lungs.right_share, lungs.left_share))

@@ -8,7 +8,6 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QFontDatabase, QShowEvent
 from PySide6.QtWidgets import QDialog, QDialogButtonBox, QHBoxLayout, QScrollArea, QVBoxLayout, QWidget
 
-from fieldray.desktop.formatting import label_meaning, number, percent
 from fieldray.desktop.icons import icon
 from fieldray.desktop.pack_choice import PackChoice, PackQuestion
 from fieldray.desktop.style import Theme
@@ -25,6 +24,7 @@ from fieldray.desktop.widgets import (
     push_button,
 )
 from fieldray.domain.model import Manifest, OperatingPoint
+from fieldray.formatting import label_meaning, number, percent
 from fieldray.translation import Translator
 
 if TYPE_CHECKING:
@@ -142,8 +142,8 @@ class PacksPage(QScrollArea):
         self._cards = [self._make_used(), *(self._make_card(candidate) for candidate in self._packs.candidates)]
         if not self._packs.candidates:
             self._cards.append(self._make_none())
-        for place, new in enumerate(self._cards):
-            self._column.insertWidget(1 + place, new)
+        for position, new in enumerate(self._cards):
+            self._column.insertWidget(1 + position, new)
 
     def _make_top(self) -> QHBoxLayout:
         back = push_button(self._translator.text("Back to the images"), picture=icon("back", self._theme))

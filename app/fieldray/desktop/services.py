@@ -1,6 +1,6 @@
-"""What the window asks of the working rooms, and how the real ones are opened.
+"""What the window asks of the packages that do the work, and how they are opened.
 
-The window knows only these doors, so its tests come through them too, with rooms of their own.
+The window knows only these doors, so its tests come through them too, with services of their own.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from fieldray.desktop.exporting import Export
 from fieldray.domain.events import Publish
 from fieldray.domain.finding import Outcome
 from fieldray.domain.image import Image
@@ -61,24 +62,23 @@ class DrivesPort(Protocol):
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Services:
-    """The rooms at work, with two readings of stored results."""
+    """Session, packs and drives, and two queries of stored results."""
 
     session: SessionPort
     library: LibraryPort
     drives: DrivesPort
     read_verdict: Callable[[int, Outcome], Verdict | None]
-    export: Callable[[int, Path, Sequence[str]], tuple[Path, ...]]
+    export: Export
 
 
 OpenServices = Callable[[Settings, Publish], Services]
 
 
 def open_services(settings: Settings, publish: Publish) -> Services:
-    """Open the real rooms. Slow (imports, the database): call it in the background. Raises StorageProblem."""
+    """Open the services. Slow (imports, the database): call it in the background. Raises StorageProblem."""
     from fieldray.packs.drives import DriveWatch
     from fieldray.packs.library import PackLibrary
     from fieldray.paths import user_data
-    from fieldray.pipeline.export import export_run
     from fieldray.pipeline.session import Session
     from fieldray.store.results import ResultQuery
 
@@ -96,5 +96,7 @@ def open_services(settings: Settings, publish: Publish) -> Services:
         library=library,
         drives=drives,
         read_verdict=read_verdict,
-        export=lambda run_id, folder, formats: export_run(session.database, run_id, folder, formats),
+        export=lambda run_id, folder, formats, options, tell: session.export(
+            run_id, folder, formats, options=options, tell=tell
+        ),
     )

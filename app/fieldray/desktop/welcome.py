@@ -6,11 +6,11 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QVBoxLayout, QWidget
 
-from fieldray.desktop.header import pack_label
+from fieldray.desktop.controller import Controller
 from fieldray.desktop.icons import icon
 from fieldray.desktop.style import Theme
+from fieldray.desktop.toolbar import pack_label
 from fieldray.desktop.widgets import card, icon_label, label, name_surface, paragraphs, push_button
-from fieldray.desktop.workbench import Workbench
 from fieldray.translation import Translator
 
 
@@ -18,11 +18,11 @@ class Welcome(QWidget):
     """Two steps: a pack, then images."""
 
     def __init__(
-        self, workbench: Workbench, open_folder: QAction, open_files: QAction, translator: Translator, theme: Theme
+        self, controller: Controller, open_folder: QAction, open_files: QAction, translator: Translator, theme: Theme
     ) -> None:
         super().__init__()
         name_surface(self, "page")
-        self._packs, self._translator = workbench.packs, translator
+        self._packs, self._translator = controller.packs, translator
         frame, column = card()
         frame.setMaximumWidth(640)
         column.setContentsMargins(32, 28, 32, 28)
@@ -53,8 +53,8 @@ class Welcome(QWidget):
         row.addStretch(1)
         outer.addLayout(row)
         outer.addStretch(2)
-        workbench.packs.listed.connect(self.refresh)
-        workbench.packs.model_changed.connect(self.refresh)
+        controller.packs.listed.connect(self.refresh)
+        controller.packs.model_changed.connect(self.refresh)
         self.refresh()
 
     def refresh(self) -> None:
@@ -65,7 +65,7 @@ class Welcome(QWidget):
             self._pack_text.setText(translator.text("The pack on it defines what the program looks for."))
             return
         first, second = pack_label(translator, self._packs)
-        self._pack_title.setText(translator.text("Ready: {pack}", pack=f"{first} ({second})"))
+        self._pack_title.setText(translator.text("Ready: {pack} ({details})", pack=first, details=second))
         self._pack_text.setText(*paragraphs(translator.pick(model.manifest.descriptions)))
 
     def _step(self, picture: str, theme: Theme, title: QLabel, text: QLabel) -> QHBoxLayout:

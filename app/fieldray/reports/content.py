@@ -1,7 +1,7 @@
 """Every word and number in an export or a printed list. The exporters only lay them out.
 
-Patient names and IDs are left out of exports on purpose: file, study and image identify a result. Reasons are in
-English, together with their code, so that scripts can rely on them.
+Patient names and IDs are left out of exports unless somebody asked for them: file, study and image identify a result.
+Reasons are in English, together with their code, so that scripts can rely on them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fieldray.domain.finding import (
     notes_of,
 )
 from fieldray.domain.lungs import LungFields
-from fieldray.domain.run import EarlierVerdict, Run, RunSpec, StoredResult
+from fieldray.domain.run import EarlierVerdict, Run, StoredResult
 from fieldray.domain.study import ImageRef
 
 NOTICE: Final = "Research use only. Not for diagnostic use."
@@ -133,6 +133,7 @@ COLUMNS: Final = (
     "reader_verdict",
     "reader_note",
     "notice",
+    "run_started",
     "lungs_found",
     "lungs_left_share",
     "lungs_right_share",
@@ -140,20 +141,29 @@ COLUMNS: Final = (
     "lungs_rotation_degrees",
     "evidence_inside",
     "notes",
+    "patient_name",
+    "patient_id",
 )
 
 
-def export_rows(result: StoredResult, *, spec: RunSpec) -> list[dict[str, Value]]:
-    """A result as rows with the keys `COLUMNS`: one for each finding, one if there is none."""
+def export_rows(result: StoredResult, *, run: Run, names_people: bool = False) -> list[dict[str, Value]]:
+    """A result as rows with the keys `COLUMNS`: one for each finding, one if there is none.
+
+    names_people  whether the patient's name and ID are among the values
+    """
     outcome = result.outcome
     findings: tuple[Finding | None, ...] = (None,)
     if isinstance(outcome, Screened) and outcome.findings:
         findings = outcome.findings
-    return [_export_row(result, finding, spec) for finding in findings]
+    header = outcome.ref.header
+    who: dict[str, Value] = {"patient_name": header.patient_name or None, "patient_id": header.patient_id or None}
+    nobody: dict[str, Value] = dict.fromkeys(who)
+    return [_export_row(result, finding, run) | (who if names_people else nobody) for finding in findings]
 
 
-def _export_row(result: StoredResult, finding: Finding | None, spec: RunSpec) -> dict[str, Value]:
-    outcome, verdict, lungs = result.outcome, result.verdict, _lungs(lungs_of(result.outcome)) or {}
+def _export_row(result: StoredResult, finding: Finding | None, run: Run) -> dict[str, Value]:
+    outcome, verdict, spec = result.outcome, result.verdict, run.spec
+    lungs = _lungs(lungs_of(outcome)) or {}
     line = image_line(outcome, pack=spec.pack_name, model_sha256=spec.model_sha256)
     values = {
         **line,
@@ -170,12 +180,13 @@ def _export_row(result: StoredResult, finding: Finding | None, spec: RunSpec) ->
         "reader_verdict": verdict.choice if verdict else None,
         "reader_note": verdict.note if verdict else None,
         "notice": NOTICE,
+        "run_started": started(run),
         **{f"lungs_{name}": lungs.get(name) for name in ("found", "left_share", "right_share", "rotation_degrees")},
         "lungs_cut_off": _joined(lungs.get("cut_off")),
         "evidence_inside": lungs.get("evidence_inside"),
         "notes": " ".join(note.code for note in notes_of(outcome)) or None,
     }
-    return {name: values[name] for name in COLUMNS}  # type: ignore[misc]
+    return {name: values.get(name) for name in COLUMNS}  # type: ignore[misc]
 
 
 def _joined(names: object) -> str | None:
@@ -214,7 +225,7 @@ def about_run(
         "run": run.run_id,
         "state": run.state,
         "reason": run.reason.text if run.reason else None,
-        "started": _time(run.started_s),
+        "started": started(run),
         "ended": _time(run.ended_s),
         "paths": list(spec.paths),
         "pack": spec.pack_name,
@@ -239,6 +250,11 @@ def _earlier_verdict(given: EarlierVerdict) -> dict[str, Value]:
         "reader_note": given.verdict.note,
         "given": _time(given.given_s),
     }
+
+
+def started(run: Run) -> str:
+    """When a run began, as exports name it. With its number this tells it from the runs of other computers."""
+    return str(_time(run.started_s))
 
 
 def _time(seconds: float | None) -> str | None:

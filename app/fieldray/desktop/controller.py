@@ -1,4 +1,4 @@
-"""All the window knows and does, without a widget: windows come and go (language, theme), the workbench stays."""
+"""All the window knows and does, without a widget: windows come and go (language, theme), the controller stays."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import logging
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from PySide6.QtCore import QObject, Signal
 
 from fieldray.desktop.background import Background, Bridge
+from fieldray.desktop.exporting import Exporting
 from fieldray.desktop.notices import Action, Notice, NoticeBoard
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.pack_choice import PackChoice
@@ -28,21 +30,25 @@ from fieldray.domain.events import (
     Speed,
     StoreMended,
 )
+from fieldray.domain.prediction import BackendName
 from fieldray.reasons import Reason, reason
+from fieldray.reports.exporter import PLAIN, ReportOptions
 from fieldray.settings import Settings
 from fieldray.translation import Translator
 
 log = logging.getLogger(__name__)
 
+_EXPORT_ENDS_S: Final = 10.0
 
-class Workbench(QObject):
+
+class Controller(QObject):
     """Takes the events, gives the commands. Every method belongs to the window's thread."""
 
     ready = Signal()
     measured = Signal(object)
     backends_changed = Signal()
     closed = Signal()
-    _rooms_closed = Signal()
+    _services_closed = Signal()
 
     def __init__(self, settings: Settings, translator: Translator, *, open_services: OpenServices) -> None:
         super().__init__()
@@ -54,10 +60,11 @@ class Workbench(QObject):
         self.bridge, self.background, self.board = Bridge(), Background(), NoticeBoard()
         self.packs = PackChoice(self.background, self.board)
         self.screening = Screening(self.background, self.board)
+        self.exporting = Exporting(self.background, self.board)
         self.rows = WorkListModel(translator, self)
         self.image = OpenImage(self.background, self.board)
         self.backends: dict[str, BackendChanged] = {}
-        self.edgetpu: DeviceChanged | None = None
+        self.devices: dict[BackendName, DeviceChanged] = {}
         self.speed = Speed()
         self._connect()
 
@@ -68,12 +75,12 @@ class Workbench(QObject):
         self.screening.started.connect(self.rows.clear)
         self.screening.idle.connect(self.packs.settle)
         self.image.verdict_changed.connect(self.rows.set_verdict)
-        self._rooms_closed.connect(self._finish_closing)
+        self._services_closed.connect(self._finish_closing)
 
     # ---- opening and closing
 
     def open(self) -> None:
-        """Open the working rooms in the background."""
+        """Open the services in the background."""
         self.board.withdraw("open")
         settings, publish = self.settings, self.bridge.publish
         self.background.run(
@@ -81,21 +88,22 @@ class Workbench(QObject):
         )
 
     def close(self) -> None:
-        """Cancel what runs and close the rooms in the background; then `closed`."""
+        """Cancel what runs and close the services in the background; then `closed`."""
         if self._is_closing:
             return
         self._is_closing = True
-        self.board.post(Notice(key="closing", level="info", say=lambda t: t.text("Closing…")))
+        self.board.post(Notice(key="closing", level="info", text=lambda t: t.text("Closing…")))
         finish, services = self.screening.end(), self._services
 
         def work() -> None:
             try:
                 if services is not None:
                     services.drives.close()
+                self.exporting.end(wait_s=_EXPORT_ENDS_S)
                 finish()
             except Exception:
                 log.exception("closing")
-            self._rooms_closed.emit()
+            self._services_closed.emit()
 
         threading.Thread(target=work, name="window-closing").start()
 
@@ -116,7 +124,7 @@ class Workbench(QObject):
     # ---- events
 
     def take(self, event: Event) -> None:
-        """One event of the working rooms."""
+        """One event of the services."""
         match event:
             case OutcomeReady():
                 self.rows.add(WorkRow(event.row_id, event.outcome, self.screening.manifest))
@@ -139,21 +147,21 @@ class Workbench(QObject):
     def _take_backend(self, event: BackendChanged) -> None:
         before = self.backends.get(event.backend)
         self.backends[event.backend] = event
-        if event.state == "gone" and event.reason is not None and before is not None and before.state == "ready":
+        if event.state == "unavailable" and event.reason is not None and before is not None and before.state == "ready":
             self._post_disconnected(event)
         elif event.state == "ready":
-            self.board.withdraw("backend")
+            self.board.withdraw(_lost(event.backend))
         self.backends_changed.emit()
 
     def _take_device(self, event: DeviceChanged) -> None:
-        """Report what stops or slows the Edge TPU. One that is not connected is no problem."""
-        self.edgetpu = event
+        """Report what stops or slows a device. One that is not connected is no problem."""
+        self.devices[event.backend] = event
         advice = (event.reason, *event.notes) if event.reason else event.notes
         if event.state == "absent" or not advice:
-            self.board.withdraw("edgetpu")
+            self.board.withdraw(event.backend)
         else:
-            again = Action(lambda t: t.text("Try again"), lambda: self.screening.try_again("edgetpu"))
-            self.board.post_reason("edgetpu", advice[0], level="warning", action=again if event.reason else None)
+            again = Action(lambda t: t.text("Try again"), lambda: self.screening.try_again(event.backend))
+            self.board.post_reason(event.backend, advice[0], level="warning", action=again if event.reason else None)
         self.backends_changed.emit()
 
     def _post_disconnected(self, event: BackendChanged) -> None:
@@ -161,9 +169,9 @@ class Workbench(QObject):
         assert why is not None
         self.board.post(
             Notice(
-                key="backend",
+                key=_lost(event.backend),
                 level="warning",
-                say=lambda t: t.text(
+                text=lambda t: t.text(
                     "{reason} The affected images are processed again. No image is lost.", reason=t.reason(why)
                 ),
                 action=Action(lambda t: t.text("Try again"), lambda: self.screening.try_again(event.backend)),
@@ -172,28 +180,10 @@ class Workbench(QObject):
 
     # ---- commands
 
-    def export(self, place: Path, formats: Sequence[str] = ()) -> None:
-        """Write the run into a folder, in these formats or in all that are available."""
-        services, run_id = self._services, self.screening.run_id
-        if services is None or not run_id:
-            return
-        self.background.run(
-            lambda: services.export(run_id, place, formats),
-            channel="export",
-            done=lambda written: self._exported(place, len(written)),
-            failed=lambda error: self.board.post_error("export", error),
-        )
-
-    def _exported(self, place: Path, count: int) -> None:
-        self.board.post(
-            Notice(
-                key="export",
-                level="info",
-                say=lambda t: t.plural(
-                    "{count} file was saved in {folder}.", "{count} files were saved in {folder}.", count, folder=place
-                ),
-            )
-        )
+    def export(self, folder: Path, formats: Sequence[str] = (), options: ReportOptions = PLAIN) -> None:
+        """Write the run into a folder, in these formats or in those that are the default."""
+        if self._services is not None and self.screening.run_id:
+            self.exporting.start(self._services.export, self.screening.run_id, folder, formats, options)
 
     def save_settings(self) -> None:
         """Write the settings file in the background."""
@@ -208,3 +198,8 @@ class Workbench(QObject):
         if why != self._last_bug:  # a notice is painted: an error in painting must not ask for another one
             self._last_bug = why
             self.board.post_reason("bug", why)
+
+
+def _lost(backend: BackendName) -> str:
+    """The key of the notice that a backend was lost: that another one is ready does not take it away."""
+    return f"lost {backend}"
