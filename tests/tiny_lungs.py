@@ -9,6 +9,8 @@ all others    = sigmoid(-4)
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -16,8 +18,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 import tiny_models
-from fieldray.domain.model import GoldenVectors
-from fieldray.packs.manifest_types import LUNG_CHECKS, GoldenTolerance, Input
+from fieldray.domain.model import (
+    LUNG_CHECKS,
+    GoldenVectors,
+    InputSpec,
+    Label,
+    LungRules,
+    Manifest,
+    Model,
+    OutputRoles,
+)
+from fieldray.packs.manifest_types import GoldenTolerance, Input
 from fieldray.packs.write import golden_files, list_files
 from packs_factory import make_lung_fields
 from tiny_models import SIDE, tiny_inputs
@@ -39,10 +50,39 @@ def tiny_lungs_bytes(*, side: int = SIDE) -> bytes:
     return tiny_models.lungs_bytes([_WEIGHTS.get(name, (-4.0, 0.0, 0.0)) for name in LUNG_CHECKS], side=side)
 
 
-def write_tiny_lungs(folder: Path, *, key_number: int = 1, **changes: object) -> Path:
-    """Write `folder`/test-lungs-1.0.0/, a lung-field pack that runs; `changes` go to its description."""
+def tiny_lungs_model(**changes: object) -> Model:
+    """A whole lung-field pack in memory, as it would be loaded; `changes` are the manifest's."""
+    data, inputs = tiny_lungs_bytes(), tiny_inputs()
+    manifest = Manifest(
+        pack_id="test-lungs",
+        version="1.0.0",
+        names={"en": "Lungs of the tests."},
+        descriptions={"en": "Dark is lung."},
+        intended_use={"en": "Tests."},
+        limits={"en": "Of no medical meaning."},
+        input=InputSpec(height=SIDE, width=SIDE),
+        labels=tuple(Label(code=name, scheme="fieldray", meaning={"en": name}) for name in LUNG_CHECKS),
+        outputs=OutputRoles(scores=1, mask=0),
+        lung_rules=LungRules(mask_threshold=0.5, thresholds=dict.fromkeys(LUNG_CHECKS, 0.5)),
+    )
+    return Model(
+        manifest=replace(manifest, **changes),
+        trust="builtin",
+        fingerprint="",
+        model_sha256=hashlib.sha256(data).hexdigest(),
+        files={"litert": data},
+        golden=GoldenVectors(inputs=inputs, scores=tiny_checks(inputs), tolerance=0.02),
+    )
+
+
+def write_tiny_lungs(folder: Path, *, key_number: int = 1, golden_shift: float = 0.0, **changes: object) -> Path:
+    """Write `folder`/test-lungs-1.0.0/, a lung-field pack that runs; `changes` go to its description.
+
+    `golden_shift` is added to the scores of the self-test, which then fails.
+    """
     inputs = tiny_inputs()
-    golden = GoldenVectors(inputs=inputs, scores=tiny_checks(inputs), tolerance=0.02)
+    scores = (tiny_checks(inputs) + golden_shift).astype(np.float32)
+    golden = GoldenVectors(inputs=inputs, scores=scores, tolerance=0.02)
     contents = {"litert": tiny_lungs_bytes(), "card": b"# Tiny lungs\n", **golden_files(golden)}
     said = {
         "input": Input(

@@ -23,6 +23,7 @@ from typing import Final, NoReturn
 
 from fieldray.commands import adapt, bench, demo, doctor, packs, screen
 from fieldray.commands.console import Console, system_console
+from fieldray.commands.typed import require_typed
 from fieldray.errors import BackendProblem, FieldrayError, PackNotTrusted, PackProblem, UsageProblem, unexpected
 from fieldray.paths import VERSION
 from fieldray.plain_text import visible
@@ -64,6 +65,7 @@ def run(
     console = console or system_console()
     with _cancelled_by_signals() as signals:
         try:
+            require_typed(arguments)
             return _perform((parser or command_parser(open_window)).parse_args(arguments), console, signals)
         except SystemExit as stop:  # help was printed, or a usage error
             return int(stop.code or 0)

@@ -33,6 +33,10 @@ INPUT_KEYS: Final = {
     ),
     "fit": Key(doc="How an image of another shape is fitted: stretched, padded with black, or cropped."),
     "margin": Key(doc="Share of each side that is cut off before fitting.", low=0, high=0.2),
+    "crop": Key(doc="lungs: only the lungs are fitted, as the lung-field pack finds them; the pack then requires one."),
+    "crop_margin": Key(
+        doc="Share of the lungs' height and width that is kept around them on each side.", low=0, high=0.5
+    ),
 }
 
 

@@ -60,6 +60,12 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--jobs", type=_jobs, metavar="N", help="files to read at the same time, 1 to 64 (default: from the settings)"
     )
+    parser.add_argument(
+        "--maps",
+        type=Path,
+        metavar="DIR",
+        help="write for each image the lungs, the class map and both laid over the image into this folder",
+    )
     again = parser.add_mutually_exclusive_group()
     again.add_argument("--resume", action="store_true", help="reuse the results of an earlier run (the default)")
     again.add_argument("--fresh", action="store_true", help="screen everything again as a new run")
@@ -82,6 +88,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
         from fieldray.packs.library import PackLibrary
         from fieldray.paths import user_data
 
+        _require_folders(options)
         model = load_model(PackLibrary(user_data()), options, print_error=console.print_error)
         from fieldray.commands.run import RunReport, json_lines
         from fieldray.pipeline.session import Session, system_engine
@@ -94,7 +101,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
                 batch = session.start(options.paths, operating_point=options.operating_point, fresh=options.fresh)
                 report.begin(batch.spec.operating_points)
                 _wait(batch, console)
-                return report.finish(batch, database=session.database, out=options.out, formats=options.formats)
+                code = report.finish(batch, database=session.database, out=options.out, formats=options.formats)
+                return report.add_maps(session, batch, options.maps, code=code) if options.maps else code
 
 
 def _wait(batch: Batch, console: Console) -> None:
@@ -106,6 +114,14 @@ def _wait(batch: Batch, console: Console) -> None:
     except KeyboardInterrupt:
         batch.cancel()
         batch.join()
+
+
+def _require_folders(options: argparse.Namespace) -> None:
+    """What cannot be written is said before anything is screened. Raises UsageProblem, StorageProblem."""
+    if options.maps:
+        from fieldray.reports.outputs import require_folder
+
+        require_folder(options.maps)
 
 
 def _settings(options: argparse.Namespace) -> Settings:
@@ -131,7 +147,6 @@ def _formats(text: str) -> Sequence[str]:
 
 
 def _jobs(text: str) -> int:
-    number = int(text)
-    if not 1 <= number <= 64:
-        raise argparse.ArgumentTypeError("1 to 64")
-    return number
+    if text.isascii() and text.isdigit() and 1 <= int(text) <= 64:
+        return int(text)
+    raise argparse.ArgumentTypeError("a whole number from 1 to 64 is needed")

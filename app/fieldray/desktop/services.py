@@ -78,7 +78,6 @@ def open_services(settings: Settings, publish: Publish) -> Services:
     from fieldray.packs.drives import DriveWatch
     from fieldray.packs.library import PackLibrary
     from fieldray.paths import user_data
-    from fieldray.pipeline.export import export_run
     from fieldray.pipeline.session import Session
     from fieldray.store.results import ResultQuery
 
@@ -96,5 +95,5 @@ def open_services(settings: Settings, publish: Publish) -> Services:
         library=library,
         drives=drives,
         read_verdict=read_verdict,
-        export=lambda run_id, folder, formats: export_run(session.database, run_id, folder, formats),
+        export=session.export,
     )

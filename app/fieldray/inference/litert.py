@@ -24,6 +24,8 @@ from fieldray.reasons import reason
 
 _TYPES: Final = (np.uint8, np.int8, np.float32)
 _UNKNOWN_OPERATOR: Final = re.compile(r"unresolved custom op: ([\w-]+)")
+# Of one output: every image's are sent to the program and kept with its result. Maps of 256 x 256 for 64 labels fit.
+_MOST_VALUES: Final = 2**22
 _NO_XNNPACK: Final = "failed to create XNNPACK runtime"
 
 Array = NDArray[Any]
@@ -111,6 +113,7 @@ class Network:
             scores=scores.astype(np.float32),
             class_maps=maps,
             features=self._features(),
+            mask=self._mask(),
             latency_ms=latency_ms,
         )
 
@@ -133,6 +136,12 @@ class Network:
             return None
         info, values = self._output(self._roles.features)
         return info.real(values).reshape(-1)
+
+    def _mask(self) -> NDArray[np.float32] | None:
+        if self._roles.mask is None:
+            return None
+        info, values = self._output(self._roles.mask)
+        return np.clip(info.real(values[0, :, :, 0]), 0, 1)
 
     def _output(self, position: int) -> tuple[_TensorInfo, Array]:
         info = self._outputs[position]
@@ -180,7 +189,13 @@ def _check_input(inputs: list[_TensorInfo], wanted: InputSpec) -> None:
 
 def _check_outputs(outputs: list[_TensorInfo], spec: NetworkSpec) -> None:
     roles, labels = spec.outputs, spec.labels
-    for role, position in (("scores", roles.scores), ("class maps", roles.class_maps), ("features", roles.features)):
+    positions = {
+        "scores": roles.scores,
+        "class maps": roles.class_maps,
+        "features": roles.features,
+        "mask": roles.mask,
+    }
+    for role, position in positions.items():
         if position is None:
             continue
         if not 0 <= position < len(outputs):
@@ -191,7 +206,10 @@ def _check_outputs(outputs: list[_TensorInfo], spec: NetworkSpec) -> None:
             "scores": size == labels or (size == 1 and labels == 2),
             "class maps": len(info.shape) == 4 and info.shape[3] == labels,
             "features": size == info.shape[-1],
+            "mask": len(info.shape) == 4 and info.shape[3] == 1,
         }[role]
+        if size > _MOST_VALUES:
+            _bad(f"its output for {role} has {size} values, at most {_MOST_VALUES} are taken")
         if info.dtype not in _TYPES or info.shape[:1] != (1,) or not is_right:
             _bad(f"its output for {role} is {info.dtype.__name__} {info.shape}, the pack has {labels} labels")
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -68,6 +68,10 @@ class PackCandidate:
         """`id-version`, the folder's name for a broken pack."""
         return f"{self.pack_id}-{self.version}" if self.pack_id else self.folder.name
 
+    def is_called(self, name: str) -> bool:
+        """Whether a person means it by this `id` or `id-version`."""
+        return name in (self.pack_id, self.pack_name)
+
     @property
     def hindrance(self) -> int:
         """What stands between it and its use: 0 nothing, 1 a person's yes, 2 a yes to an unsigned one, 3 all."""
@@ -121,17 +125,19 @@ class PackLibrary:
     def find(self, name_or_path: str | Path, *, drives: Iterable[Path] = (), without: Collection[Path] = ()) -> Path:
         """The folder of a pack given as a folder (itself, a drive, or one that holds it), `id-version`, or `id`.
 
-        Of several packs those that would load come first, and of several versions of one pack the highest. Folders of
-        `without` are not looked at.
+        The name of a pack that is kept here is that pack, even where a folder beside the images is called so: such a
+        folder is `./name`. Of several packs those that would load come first, and of several versions of one pack the
+        highest. Folders of `without` are not looked at.
 
-        Raises PackProblem: pack_not_found, pack_several.
+        Raises PackProblem: pack_not_found, pack_no_manifest, pack_several.
         """
-        path = Path(name_or_path)
-        if path.is_dir():
+        path, name = Path(name_or_path), str(name_or_path)
+        if path.is_dir() and not self._keeps(name):
             matches = self._listed(path, "drive", _packs_near)
         else:
-            name = str(name_or_path)
-            matches = tuple(found for found in self.available(drives) if name in (found.pack_id, found.pack_name))
+            matches = tuple(found for found in self.available(drives) if found.is_called(name))
+        if name and path.is_dir() and not matches:
+            raise PackProblem(reason("pack_no_manifest", path=path, name=MANIFEST_NAME))
         return choose([found for found in matches if found.folder not in without], name=name_or_path).folder
 
     # ---- loading
@@ -145,12 +151,12 @@ class PackLibrary:
         if _is_legacy(folder):
             if not allow_legacy:
                 raise PackProblem(reason("pack_legacy"))
-            return load_legacy(folder)
+            return replace(load_legacy(folder), lungs=self._shipped_lungs())
         pack, trust = self._admitted(folder, allow_older=allow_older)
         model = pack.model(trust)
-        for requirement in model.manifest.requires:
-            self._check_companion(folder, requirement)
-        return model
+        companions = [self._companion(folder, requirement) for requirement in model.manifest.requires]
+        required = next((found for found in companions if found), None)
+        return replace(model, lungs=required or self._shipped_lungs())
 
     def install(self, folder: Path, *, allow_older: bool = False) -> Path:
         """Verify a pack and copy it to this machine; returns its folder. Raises as `load` does."""
@@ -183,6 +189,9 @@ class PackLibrary:
         return self._store.trusted()
 
     # ---- inside
+
+    def _keeps(self, name: str) -> bool:
+        return any(found.is_called(name) for found in (*self.installed(), *self.builtin()))
 
     def _admitted(self, folder: Path, *, allow_older: bool) -> tuple[VerifiedPack, Trust]:
         sealed = read_verified_manifest(folder)
@@ -265,19 +274,32 @@ class PackLibrary:
 
     # ---- companions
 
-    def _check_companion(self, folder: Path, requirement: Requirement) -> None:
-        """One companion at least is whole and may be used here, the newest first. Raises PackProblem."""
+    def _companion(self, folder: Path, requirement: Requirement) -> Model | None:
+        """The newest companion that is whole and may be used here; None for one that no image is run on.
+
+        Raises PackProblem.
+        """
         problem: PackProblem | None = None
         for companion in self._companions(folder, requirement):
             try:
-                self._admitted(companion, allow_older=False)
+                pack, trust = self._admitted(companion, allow_older=False)
             except PackProblem as error:
                 problem = problem or error
             else:
-                return
+                return pack.companion(trust)
         assert problem is not None  # `_companions` is never empty
-        what = wanted(requirement)
-        raise PackProblem(reason("pack_companion_unusable", companion=what, detail=problem.reason.text)) from problem
+        raise _unusable(wanted(requirement), problem) from problem
+
+    def _shipped_lungs(self) -> Model | None:
+        """The lung-field pack that ships with the program, for classifiers that require none."""
+        for candidate in self.builtin():
+            if candidate.kind == "lung-fields" and candidate.trust == "builtin":
+                try:
+                    pack, trust = self._admitted(candidate.folder, allow_older=False)
+                except PackProblem as problem:  # it would be missed without a word
+                    raise _unusable(candidate.kind, problem) from problem
+                return pack.companion(trust)
+        return None
 
     def _companions(self, folder: Path, requirement: Requirement) -> Sequence[Path]:
         """The packs that a requirement means, beside the pack or kept here, the newest first; none is read whole.
@@ -297,6 +319,10 @@ class PackLibrary:
             seen = fitting[newest[0]].version
             raise PackProblem(reason("pack_companion_older", companion=wanted(requirement), seen=seen))
         return new
+
+
+def _unusable(companion: str, problem: PackProblem) -> PackProblem:
+    return PackProblem(reason("pack_companion_unusable", companion=companion, detail=problem.reason.text))
 
 
 def wanted(requirement: Requirement) -> str:

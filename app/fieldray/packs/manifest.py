@@ -14,10 +14,12 @@ from typing import Any, Final
 import msgspec
 
 from fieldray.domain.model import (
+    LUNG_CHECKS,
     Calibration,
     HeaderRules,
     InputSpec,
     Label,
+    LungRules,
     Manifest,
     OodGate,
     OperatingPoint,
@@ -31,7 +33,6 @@ from fieldray.packs.document import manifest_error, read_document, write_documen
 from fieldray.packs.manifest_types import (
     GOLDEN_ROLES,
     LARGEST_PACK,
-    LUNG_CHECKS,
     OOD_GATE_ROLES,
     PATTERNS,
     REQUIRED_ROLES,
@@ -55,8 +56,11 @@ _DOMAIN: Final[Mapping[str, Any]] = {
     "calibration": dict[str, Calibration],
     "accepted": HeaderRules,
     "requires": tuple[Requirement, ...],
+    "lung_rules": LungRules,
 }
-_NOT_DOMAIN: Final = frozenset({"kind", "schema_version", "id", "files", "ood_gate", "golden"})
+_NOT_DOMAIN: Final = frozenset(
+    {"kind", "schema_version", "id", "files", "ood_gate", "golden", "checks", "mask_threshold"}
+)
 
 
 # ---- from JSON
@@ -73,10 +77,10 @@ def parse(data: bytes) -> AnyManifest:
     _check_names(document)
     found: AnyManifest = _read(document, AnyManifest)
     _check_files(found)
-    if isinstance(found, ClassifierManifest):
-        domain_manifest(found)  # the domain refuses what no type can say
     if isinstance(found, LungFieldsManifest):
         _check_lung_fields(found)
+    if isinstance(found, ClassifierManifest | LungFieldsManifest):
+        domain_manifest(found)  # the domain refuses what no type can say
     return found
 
 
@@ -86,15 +90,32 @@ def kind_of(found: PackManifest) -> PackKind:
     return kind
 
 
-def domain_manifest(found: ClassifierManifest, *, ood_gate: OodGate | None = None) -> Manifest:
-    """A classifier's manifest as the rest of the program knows it. Raises PackProblem("pack_manifest")."""
+def domain_manifest(found: ClassifierManifest | LungFieldsManifest, *, ood_gate: OodGate | None = None) -> Manifest:
+    """A manifest as the rest of the program knows it, a lung-field pack's with its checks as labels.
+
+    Raises PackProblem("pack_manifest").
+    """
     content: dict[str, Any] = msgspec.to_builtins(found)
+    if isinstance(found, LungFieldsManifest):
+        content |= _lung_fields(found)
     parts = {name: value for name, value in content.items() if name not in _NOT_DOMAIN}
-    parts |= {name: _read(content[name], kind, name) for name, kind in _DOMAIN.items()}
+    parts |= {name: _read(content[name], kind, name) for name, kind in _DOMAIN.items() if name in content}
     try:
         return Manifest(pack_id=found.id, ood_gate=ood_gate, **parts)
     except ValueError as error:
         raise manifest_error(str(error)) from error
+
+
+def _lung_fields(found: LungFieldsManifest) -> dict[str, Any]:
+    """What a lung-field pack's manifest says, in the words of a manifest whose network gives scores."""
+    return {
+        "labels": [{"code": name, "scheme": "fieldray", "meaning": {"en": name}} for name in LUNG_CHECKS],
+        "outputs": {"scores": found.outputs.checks, "mask": found.outputs.mask},
+        "lung_rules": {
+            "mask_threshold": found.mask_threshold,
+            "thresholds": {check.name: check.threshold for check in found.checks},
+        },
+    }
 
 
 # ---- to JSON
@@ -111,6 +132,8 @@ def describe(
     }
     content |= {"kind": "classifier", "schema_version": SCHEMA_VERSION, "id": manifest.pack_id}
     content["input"]["dtype"] = "uint8"
+    if manifest.input.crop == "none":
+        del content["input"]["crop"], content["input"]["crop_margin"]
     content["files"] = msgspec.to_builtins(files)
     if manifest.ood_gate:
         content["ood_gate"] = {"limit": manifest.ood_gate.limit}

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from fieldray.domain.model import Activation, CompanionKind, FitRule, IntensityRule
+from fieldray.domain.model import LUNG_CHECKS, Activation, CompanionKind, FitRule, IntensityRule
 from fieldray.packs import naming
 
 SCHEMA_VERSION: Final = 2
@@ -29,8 +29,6 @@ _ROLE_LIMITS: Final[Mapping[str, int]] = {
 OOD_GATE_ROLES: Final = ("ood_gate_mean", "ood_gate_projection")
 GOLDEN_ROLES: Final = ("golden_inputs", "golden_scores")
 REQUIRED_ROLES: Final = ("litert", "card")
-LUNG_CHECKS: Final = ("frontal_chest", "rotated_90", "rotated_180", "rotated_270", "inverted", "mirrored")
-"""What a lung-field network says about an image as a whole, in the order of its scores."""
 
 
 def size_limit(role: str) -> int:
@@ -117,6 +115,8 @@ class Input(_Part, frozen=True, kw_only=True):
     intensity: IntensityRule
     fit: FitRule
     margin: Annotated[float, Meta(ge=0, le=0.2)]
+    crop: Literal["lungs"] | UnsetType = UNSET
+    crop_margin: Annotated[float, Meta(ge=0, le=0.5)] | UnsetType = UNSET
 
 
 class LabelText(_Part, frozen=True, kw_only=True):

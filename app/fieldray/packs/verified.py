@@ -63,8 +63,8 @@ class VerifiedManifest:
 class VerifiedPack:
     """Every byte of a pack, each file proven to be the one that was signed. `contents` is by file name.
 
-    signed_model    what these bytes mean: the model in memory, as one whose key is trusted; None for a pack that
-                    screens nothing by itself
+    signed_model    what these bytes mean: the model in memory, as one whose key is trusted; None for a pack whose
+                    network gives no scores
     """
 
     sealed: VerifiedManifest
@@ -72,10 +72,15 @@ class VerifiedPack:
     signed_model: Model | None
 
     def model(self, trust: Trust) -> Model:
-        """The model in memory. Raises PackProblem("pack_not_classifier") when the pack is of another kind."""
-        if self.signed_model is None:
+        """The classifier in memory. Raises PackProblem("pack_not_classifier") when the pack is of another kind."""
+        if self.signed_model is None or not isinstance(self.sealed.description, ClassifierManifest):
             raise not_classifier(self.sealed.description)
         return replace(self.signed_model, trust=trust)
+
+    def companion(self, trust: Trust) -> Model | None:
+        """The lung-field pack in memory; None for a pack of another kind."""
+        is_lungs = isinstance(self.sealed.description, LungFieldsManifest)
+        return replace(self.signed_model, trust=trust) if self.signed_model and is_lungs else None
 
 
 def not_classifier(description: PackManifest) -> PackProblem:
@@ -91,13 +96,14 @@ class _Parts:
     files: Mapping[str, bytes]
 
     def model(self) -> Model | None:
-        """The model of a classifier. Raises PackProblem("pack_manifest") when arrays or card do not fit."""
+        """The model of a classifier or a lung-field pack. Raises PackProblem("pack_manifest") for files that do not
+        fit.
+        """
         card, description = self._card(), self.sealed.description
-        if isinstance(description, LungFieldsManifest):
-            self._golden(description, scores=len(description.checks))
-        if not isinstance(description, ClassifierManifest):
+        if not isinstance(description, ClassifierManifest | LungFieldsManifest):
             return None
-        manifest = domain_manifest(description, ood_gate=self._ood_gate(description))
+        gate = self._ood_gate(description) if isinstance(description, ClassifierManifest) else None
+        manifest = domain_manifest(description, ood_gate=gate)
         return Model(
             manifest=manifest,
             trust="signed",

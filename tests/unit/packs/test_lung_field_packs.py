@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from ai_edge_litert.interpreter import Interpreter
 
+from fieldray.domain.model import LUNG_CHECKS
 from fieldray.errors import PackProblem
 from fieldray.packs.manifest import parse
-from fieldray.packs.manifest_types import LUNG_CHECKS, GoldenTolerance, LungCheck, LungFieldsManifest, LungOutputs
+from fieldray.packs.manifest_types import GoldenTolerance, LungCheck, LungFieldsManifest, LungOutputs
 from fieldray.packs.verified import read_files, read_verified_manifest
 from packs_factory import make_lung_fields
 from tiny_lungs import tiny_checks, tiny_lungs_bytes, write_tiny_lungs
@@ -27,7 +28,13 @@ def test_a_pack_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert isinstance(found, LungFieldsManifest)
     assert (found.outputs.mask, found.outputs.checks, found.mask_threshold) == (0, 1, 0.4)
     assert tuple(check.name for check in found.checks) == LUNG_CHECKS
-    assert read_files(folder, read_verified_manifest(folder)).signed_model is None  # it screens nothing by itself
+    pack = read_files(folder, read_verified_manifest(folder))
+    with pytest.raises(PackProblem):  # it screens nothing by itself
+        pack.model("signed")
+    model = pack.companion("signed")
+    assert model is not None and model.manifest.lung_rules is not None
+    assert model.manifest.lung_rules.mask_threshold == 0.4
+    assert tuple(label.code for label in model.manifest.labels) == tuple(model.manifest.lung_rules.thresholds)
 
 
 @pytest.mark.parametrize(
