@@ -8,10 +8,10 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from benchmarks.reports import Page, PageRefused, html, machine_line, plan_page, svg, write, write_page
 
 import benchmark_pages
 from benchmark_pages import read_front_matter, state, with_note
+from benchmarks.reports import Page, PageRefused, html, machine_line, plan_page, svg, write, write_page
 from fieldray.bench.report import Chart, Points, Report, Series, Table
 
 CHART = Chart(

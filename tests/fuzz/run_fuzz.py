@@ -20,10 +20,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.reports import PageRefused, plan_page, write_page
-
 from attack.runner import program_command
 from attack.world import CHILD_MB, PARENT_MB
+from benchmarks.reports import PageRefused, plan_page, write_page
 from fieldray.bench.report import Points, Report, Table
 from fuzz.screening import KINDS, Figures, fuzz, sources
 

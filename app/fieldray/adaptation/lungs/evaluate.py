@@ -28,7 +28,7 @@ from fieldray.adaptation.lungs.train import load_trained
 from fieldray.adaptation.quantise_step import converted
 from fieldray.adaptation.run import Run, Step
 from fieldray.domain.intervals import drawn_interval, share
-from fieldray.packs.manifest_types import LUNG_CHECKS
+from fieldray.domain.model import LUNG_CHECKS
 
 Answer = Callable[[NDArray[np.uint8]], tuple[NDArray[np.float32], NDArray[np.float32]]]
 _MEASURES: Final = ("dice", "jaccard", "average_distance", "distance_95")
