@@ -44,9 +44,25 @@ REFUSED: Final[Mapping[str, Template]] = {
     "blank": "The image is blank or has almost no contrast.",
     "aspect": "The image is too long and narrow for a chest X-ray: {rows} x {columns} pixels.",
     "nested_zip": "A zip file inside another zip file is not opened. Unpack it first.",
+    "not_frontal_chest": "No frontal chest X-ray with lungs was found in this image. If it is one, read it yourself.",
+    "rotated": "The image lies on its side. Turn it upright, save it, and screen it again.",
+    "upside_down": "The image is upside down. Turn it upright, save it, and screen it again.",
+    "inverted": "Black and white are swapped in this image. Save it so that air is black, and screen it again.",
     "unlike_training": "The image is unlike the chest X-rays this pack was made for.",
     "too_many_frames": Plural("The file has {frames} frame. At most {limit} are read.",
                               "The file has {frames} frames. At most {limit} are read.", by="frames"),
+}
+
+# What a person should know of a result.
+NOTES: Final[Mapping[str, Template]] = {
+    "lungs_cut_off_top": "The lungs are cut off at the top of the image.",
+    "lungs_cut_off_bottom": "The lungs are cut off at the bottom of the image.",
+    "lungs_cut_off_left": "The lungs are cut off at the left edge of the image.",
+    "lungs_cut_off_right": "The lungs are cut off at the right edge of the image.",
+    "perhaps_mirrored": "The image may be mirrored left to right. Compare it with the side marker.",
+    "unlike_measured": "The image is unlike those that this pack was measured on. Its score may be less reliable.",
+    "evidence_outside": "Only {percent} % of the evidence in the heat map lies inside the lungs. Something other than the "
+                        "lungs may have raised the score.",
 }
 
 FAILED: Final[Mapping[str, Template]] = {
@@ -86,6 +102,7 @@ FAILED: Final[Mapping[str, Template]] = {
     "decoder_timeout": "Reading this file took longer than {seconds} s and was stopped. The file may be damaged.",
     "memory": "Reading this file needs more memory than is allowed ({limit_mb} MB).",
     "inference": "The model could not be run on this image: {detail}.",
+    "lungs_failed": "The lungs could not be found in this image: {detail}",
     "inference_timeout": "The model gave no answer within {seconds} s.",
     "storage": "The result could not be saved: {detail}.",
     "internal": "An unexpected error occurred. Please report it and attach the log ({detail}).",
@@ -134,6 +151,7 @@ BACKENDS: Final[Mapping[str, Template]] = {
     "self_test": "The model gives other results here than those in the pack ({detail}). It is not used.",
     "model_memory": "The model needs more memory than is allowed here ({limit_mb} MB). Use another pack, or raise "
                     "the limit if this computer sets one.",
+    "lungs_unavailable": "The pack {pack}, which finds the lungs, cannot be run: {detail}",
     "worker_died": "The process that runs the model stopped unexpectedly.",
     "worker_timeout": "The process that runs the model gave no answer within {seconds} s.",
     "wrong_answer": "The process that runs the model gave an invalid answer.",
@@ -217,6 +235,13 @@ PROGRAM: Final[Mapping[str, Template]] = {
     "not_present": Plural("{count} image of this run is no longer there. Its result is kept, but no longer listed.",
                           "{count} images of this run are no longer there. Their results are kept, but no longer "
                           "listed.", by="count"),
+    "unlike_images": Plural("{count} image is unlike those that the pack was measured on. Its score may be less "
+                            "reliable.",
+                            "{count} images are unlike those that the pack was measured on. Their scores may be less "
+                            "reliable.", by="count"),
+    "maps_incomplete": Plural("The maps of {count} image could not be written. Its file has changed or cannot be read.",
+                              "The maps of {count} images could not be written. Their files have changed or cannot be "
+                              "read.", by="count"),
     "no_image_in": "There is no image file in {path}. If it is on a drive, check that the drive is connected.",
     "own_reports": Plural("{count} result file of this program was found among the images and left out.",
                           "{count} result files of this program were found among the images and left out.", by="count"),
@@ -295,7 +320,16 @@ ADAPTATION: Final[Mapping[str, Template]] = {
 # What fails here is a folder: the number of images is not known.
 OF_FOLDERS: Final = frozenset({"folder_not_read", "folder_lost"})
 
-TEMPLATES: Final[Mapping[str, Template]] = {**REFUSED, **FAILED, **PACKS, **BACKENDS, **PROGRAM, **HOST, **ADAPTATION}
+TEMPLATES: Final[Mapping[str, Template]] = {
+    **REFUSED,
+    **NOTES,
+    **FAILED,
+    **PACKS,
+    **BACKENDS,
+    **PROGRAM,
+    **HOST,
+    **ADAPTATION,
+}
 
 
 @dataclass(frozen=True, slots=True)

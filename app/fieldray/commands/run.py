@@ -17,12 +17,13 @@ from fieldray.domain.finding import Category, Outcome, Screened
 from fieldray.domain.model import Model, OperatingPoint
 from fieldray.errors import FieldrayError, StorageProblem
 from fieldray.persistence import storage_problem
-from fieldray.reasons import BACKENDS, OF_FOLDERS, PACKS, Reason
+from fieldray.reasons import BACKENDS, OF_FOLDERS, PACKS, Reason, reason
 from fieldray.reports.content import CATEGORY_TEXTS, NOTICE, image_line
 from fieldray.reports.outputs import is_stream, own_text
 
 if TYPE_CHECKING:
     from fieldray.pipeline.batch import Batch
+    from fieldray.pipeline.session import Session
 
 EmitLine = Callable[[str], None]
 CANCELLED: Final = 130
@@ -158,6 +159,19 @@ class RunReport:
         if self._counts["failed"]:
             return 1
         return NOTHING_THERE if self._is_nothing_there else 0
+
+    def add_maps(self, session: Session, batch: Batch, folder: Path, *, code: int) -> int:
+        """Write the maps of what was screened into a folder; the exit code. Raises UsageProblem, StorageProblem."""
+        if not batch.run_id or code == CANCELLED:
+            return code
+        total = sum(self._counts.values())
+        number, missing = session.write_maps(
+            batch.run_id, folder, tell=lambda done: self._console.bar(f"Maps {done}/{total}")
+        )
+        self._console.say(f"Written: {folder} (maps of {number} {'image' if number == 1 else 'images'})")
+        if missing:
+            self._console.complain(reason("maps_incomplete", count=missing).text)
+        return code or int(missing > 0)
 
     def _list(self, run_id: int, database: Path) -> None:
         from fieldray.commands.work_list import work_list_lines

@@ -55,6 +55,12 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE|-",
         help="one JSON object per image and line; - prints each at once, a file is written at the end",
     )
+    parser.add_argument(
+        "--maps",
+        type=Path,
+        metavar="DIR",
+        help="write for each image the lungs, the class map and both laid over the image into this folder",
+    )
     parser.add_argument("--jobs", type=_jobs, metavar="N", help="number of files read at the same time")
     again = parser.add_mutually_exclusive_group()
     again.add_argument("--resume", action="store_true", help="keep the results of an earlier run (the default)")
@@ -78,6 +84,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
         from fieldray.packs.library import PackLibrary
         from fieldray.paths import user_data
 
+        _require_folders(options)
         model = load_model(PackLibrary(user_data()), options, complain=console.complain)
         from fieldray.commands.run import RunReport, json_lines
         from fieldray.pipeline.session import Session, system_engine
@@ -90,7 +97,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
                 batch = session.start(options.paths, operating_point=options.operating_point, fresh=options.fresh)
                 report.begin(batch.spec.operating_points)
                 _wait(batch, console)
-                return report.finish(batch, database=session.database, out=options.out, formats=options.formats)
+                code = report.finish(batch, database=session.database, out=options.out, formats=options.formats)
+                return report.add_maps(session, batch, options.maps, code=code) if options.maps else code
 
 
 def _wait(batch: Batch, console: Console) -> None:
@@ -102,6 +110,14 @@ def _wait(batch: Batch, console: Console) -> None:
     except KeyboardInterrupt:
         batch.cancel()
         batch.join()
+
+
+def _require_folders(options: argparse.Namespace) -> None:
+    """What cannot be written is said before anything is screened. Raises UsageProblem, StorageProblem."""
+    if options.maps:
+        from fieldray.reports.outputs import require_folder
+
+        require_folder(options.maps)
 
 
 def _settings(options: argparse.Namespace) -> Settings:

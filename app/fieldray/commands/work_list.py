@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from fieldray.domain.finding import Screened, leading_finding
+from fieldray.domain.finding import Screened, leading_finding, notes_of
 from fieldray.domain.run import StoredResult
 from fieldray.plain_text import as_cell
 from fieldray.reports.content import CATEGORY_TEXTS, place
@@ -14,7 +14,7 @@ _HEADER: Final = f"{'result':<13} {'score':>6} {'at':>6}  file"
 
 
 def work_list_lines(results: Iterable[StoredResult]) -> Iterator[str]:
-    """A header, then a line per image: result, score, threshold, file; below it the reason where there is one."""
+    """A header, then a line per image: result, score, threshold, file; below it the reason or the notes, if any."""
     is_first = True
     for result in results:
         if is_first:
@@ -23,6 +23,8 @@ def work_list_lines(results: Iterable[StoredResult]) -> Iterator[str]:
         yield _line(result)
         if not isinstance(result.outcome, Screened):
             yield f"{'':<29}{result.outcome.reason.text}"
+        for note in notes_of(result.outcome):
+            yield f"{'':<29}{note.text}"
 
 
 def _line(result: StoredResult) -> str:

@@ -11,8 +11,8 @@ from fieldray.desktop.image_painting import Picture, pyramid_of
 from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.services import SessionPort
 from fieldray.desktop.work_row import WorkRow
-from fieldray.domain.finding import Outcome
-from fieldray.domain.image import Image
+from fieldray.domain.finding import Outcome, lungs_of
+from fieldray.domain.image import Box, Image
 from fieldray.domain.model import InputSpec
 from fieldray.domain.run import Verdict
 from fieldray.errors import FieldrayError
@@ -58,9 +58,9 @@ class OpenImage(QObject):
         if ref.problem is not None and not ref.problem_is_refusal:
             self._not_read(row, ref.problem)
             return
-        spec = row.manifest.input if row.manifest else None
+        seen = _seen(row)
         self._background.run(
-            lambda: _pictures(session.read_image(ref, content_sha256=content), spec),
+            lambda: _pictures(session.read_image(ref, content_sha256=content), seen),
             channel="image",
             newest_only=True,
             done=lambda pictures: self._has_read(row, *pictures),
@@ -109,10 +109,24 @@ class OpenImage(QObject):
             self.loaded.emit()
 
 
-def _pictures(image: Image, spec: InputSpec | None) -> tuple[Picture, Picture | None]:
+def _seen(row: WorkRow) -> tuple[InputSpec, Box | None] | None:
+    """What the network gets of a row's image, None where it gets nothing: no pack, or no lungs to be cropped to."""
+    if row.manifest is None:
+        return None
+    spec, facts, lungs = row.manifest.input, row.outcome.facts, lungs_of(row.outcome)
+    if spec.crop == "none":
+        return spec, None
+    if lungs is None or not lungs.found:
+        return None
+    return spec, lungs.box(rows=facts.rows, columns=facts.columns, margin=spec.crop_margin)
+
+
+def _pictures(image: Image, seen: tuple[InputSpec, Box | None] | None) -> tuple[Picture, Picture | None]:
     """The image, and what the network saw of it."""
-    seen = to_tensor(image, spec).values[0, :, :, 0] if spec else None
-    return pyramid_of(image), pyramid_of(Image(pixels=seen)) if seen is not None else None
+    if seen is None:
+        return pyramid_of(image), None
+    tensor = to_tensor(image, seen[0], box=seen[1])
+    return pyramid_of(image), pyramid_of(Image(pixels=tensor.values[0, :, :, 0]))
 
 
 def _why(error: Exception) -> Reason:

@@ -40,7 +40,7 @@ def discover(
 
     members        lists a zip file; raises Unreadable, Unusable for the whole of it. By default it is read in this
                    process
-    is_own_report  whether this program wrote a file that is not an image, by the file's first bytes
+    is_own_report  whether this program wrote a file that is no image to be screened, by the file's first bytes
     tell           receives, at the end, what concerns no single image (own_reports, no_image_in)
 
     Raises UsageProblem `nothing_to_screen` at once for a path that does not exist; never for what is in a file.
@@ -153,6 +153,9 @@ class _Search:
                         self._own_reports += 1
                         return
                     raise
+                if isinstance(found, list) and found[0].kind == "png" and self._is_own(stream):
+                    self._own_reports += 1  # a map of an earlier run beside its image
+                    return
             if isinstance(found, IndexFound):
                 yield from self._index(path, found.references)
             else:

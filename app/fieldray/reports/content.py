@@ -11,7 +11,17 @@ import datetime
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from fieldray.domain.finding import Category, Failed, Finding, Outcome, Screened, leading_finding
+from fieldray.domain.finding import (
+    Category,
+    Failed,
+    Finding,
+    Outcome,
+    Screened,
+    leading_finding,
+    lungs_of,
+    notes_of,
+)
+from fieldray.domain.lungs import LungFields
 from fieldray.domain.run import EarlierVerdict, Run, RunSpec, StoredResult
 from fieldray.domain.study import ImageRef
 
@@ -60,6 +70,26 @@ def image_line(outcome: Outcome, *, pack: str, model_sha256: str) -> dict[str, o
         "model_sha256": model_sha256,
         "decode_ms": round(outcome.facts.decode_ms, 2),
         "inference_ms": round(outcome.inference_ms, 3) if isinstance(outcome, Screened) else None,
+        "lungs": _lungs(lungs_of(outcome)),
+        "notes": [{"code": note.code, "text": note.text} for note in notes_of(outcome)],
+    }
+
+
+def _lungs(lungs: LungFields | None) -> dict[str, object] | None:
+    """The lung fields as an object; None where no lung-field pack ran."""
+    if lungs is None:
+        return None
+    inside = lungs.evidence_inside
+    return {
+        "found": lungs.found,
+        "left_share": round(lungs.left_share, 4),
+        "right_share": round(lungs.right_share, 4),
+        "cut_off": list(lungs.cut_off),
+        "rotation_degrees": lungs.rotation_degrees,
+        "is_inverted": lungs.is_inverted,
+        "is_mirrored": lungs.is_mirrored,
+        "evidence_inside": None if inside is None else round(inside, 4),
+        "inference_ms": round(lungs.latency_ms, 3),
     }
 
 
@@ -103,6 +133,13 @@ COLUMNS: Final = (
     "reader_verdict",
     "reader_note",
     "notice",
+    "lungs_found",
+    "lungs_left_share",
+    "lungs_right_share",
+    "lungs_cut_off",
+    "lungs_rotation_degrees",
+    "evidence_inside",
+    "notes",
 )
 
 
@@ -116,7 +153,7 @@ def export_rows(result: StoredResult, *, spec: RunSpec) -> list[dict[str, Value]
 
 
 def _export_row(result: StoredResult, finding: Finding | None, spec: RunSpec) -> dict[str, Value]:
-    outcome, verdict = result.outcome, result.verdict
+    outcome, verdict, lungs = result.outcome, result.verdict, _lungs(lungs_of(result.outcome)) or {}
     line = image_line(outcome, pack=spec.pack_name, model_sha256=spec.model_sha256)
     values = {
         **line,
@@ -133,8 +170,16 @@ def _export_row(result: StoredResult, finding: Finding | None, spec: RunSpec) ->
         "reader_verdict": verdict.choice if verdict else None,
         "reader_note": verdict.note if verdict else None,
         "notice": NOTICE,
+        **{f"lungs_{name}": lungs.get(name) for name in ("found", "left_share", "right_share", "rotation_degrees")},
+        "lungs_cut_off": _joined(lungs.get("cut_off")),
+        "evidence_inside": lungs.get("evidence_inside"),
+        "notes": " ".join(note.code for note in notes_of(outcome)) or None,
     }
     return {name: values[name] for name in COLUMNS}  # type: ignore[misc]
+
+
+def _joined(names: object) -> str | None:
+    return " ".join(names) if isinstance(names, list) and names else None
 
 
 def about_run(

@@ -33,6 +33,8 @@ def test_the_line_of_a_screened_image() -> None:
         "model_sha256": "m" * 64,
         "decode_ms": 12.35,
         "inference_ms": 3.25,
+        "lungs": None,
+        "notes": [],
     }
 
 
