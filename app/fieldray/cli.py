@@ -23,7 +23,7 @@ from typing import Final, NoReturn
 
 from fieldray.commands import adapt, bench, demo, doctor, packs, screen
 from fieldray.commands.console import Console, system_console
-from fieldray.errors import BackendProblem, FieldrayError, PackNotTrusted, PackProblem, UsageProblem, unexpected
+from fieldray.errors import BackendProblem, FieldrayError, PackNotChosen, PackNotTrusted, PackProblem, UsageProblem, unexpected
 from fieldray.paths import VERSION
 from fieldray.plain_text import visible
 
@@ -132,6 +132,8 @@ def command_parser(open_window: OpenWindow | None = None) -> argparse.ArgumentPa
 
 def _explain(error: FieldrayError, console: Console) -> int:
     console.complain(str(error))
+    for choice in error.choices if isinstance(error, PackNotChosen) else ():
+        console.complain(f"  {choice}")
     if isinstance(error, PackNotTrusted):
         console.complain(f"If this is the right key: --trust {error.fingerprint}")
     if isinstance(error, UsageProblem):

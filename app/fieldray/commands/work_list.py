@@ -8,6 +8,7 @@ from typing import Final
 from fieldray.domain.finding import Screened, leading_finding, notes_of
 from fieldray.domain.run import StoredResult
 from fieldray.plain_text import as_cell
+from fieldray.reasons import OF_MANY
 from fieldray.reports.content import CATEGORY_TEXTS, place
 
 _HEADER: Final = f"{'result':<13} {'score':>6} {'at':>6}  file"
@@ -23,7 +24,7 @@ def work_list_lines(results: Iterable[StoredResult]) -> Iterator[str]:
         yield _line(result)
         if not isinstance(result.outcome, Screened):
             yield f"{'':<29}{result.outcome.reason.text}"
-        for note in notes_of(result.outcome):
+        for note in (note for note in notes_of(result.outcome) if note.code not in OF_MANY):
             yield f"{'':<29}{note.text}"
 
 
