@@ -23,7 +23,15 @@ from typing import Final, NoReturn
 
 from fieldray.commands import adapt, bench, demo, doctor, packs, screen
 from fieldray.commands.console import Console, system_console
-from fieldray.errors import BackendProblem, FieldrayError, PackNotChosen, PackNotTrusted, PackProblem, UsageProblem, unexpected
+from fieldray.errors import (
+    BackendProblem,
+    FieldrayError,
+    PackNotChosen,
+    PackNotTrusted,
+    PackProblem,
+    UsageProblem,
+    unexpected,
+)
 from fieldray.paths import VERSION
 from fieldray.plain_text import visible
 

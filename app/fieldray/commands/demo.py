@@ -91,8 +91,8 @@ def _write_real(folder: Path, options: argparse.Namespace, console: Console) -> 
     console.say(f"They were chosen to show every kind of answer, not how well the pack performs: {credits_file()}")
     if options.pack is None:
         options.pack = part.pack
-        options.ages_confirmed = True
-        PackMemory(user_data()).remember([folder], part.pack, ages_confirmed=True)
+        options.ages_confirmed = part.has_ages
+        PackMemory(user_data()).remember([folder], part.pack, ages_confirmed=part.has_ages)
 
 
 def _new_files(part: Part, folder: Path) -> Iterator[tuple[str, bytes]]:

@@ -38,7 +38,9 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         "default", help="the pack for images of which nobody says otherwise; without ID, say which it is"
     )
     default.add_argument("pack", nargs="?", metavar="ID", help="a pack's id or id-version")
-    default.add_argument("--operating-point", metavar="NAME", help="an operating point of the pack (default: its first)")
+    default.add_argument(
+        "--operating-point", metavar="NAME", help="an operating point of the pack (default: its first)"
+    )
     default.add_argument("--none", action="store_true", help="no pack: every run names one")
     default.set_defaults(command=run_default)
     installing = actions.add_parser("install", help="verify a pack and copy it to this computer")

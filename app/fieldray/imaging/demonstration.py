@@ -25,16 +25,17 @@ _COLUMNS: Final = 540
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One part of the demonstration: images for one pack."""
+    """One part of the demonstration: images for one pack, and whether the patients' ages are published."""
 
     name: str
     pack: str
     of: str
+    has_ages: bool
 
 
 PARTS: Final[tuple[Part, ...]] = (
-    Part(name="children", pack="pneumonia-paediatric", of="children aged one to five years"),
-    Part(name="adults", pack="adult-normal-abnormal", of="adults"),
+    Part(name="children", pack="pneumonia-paediatric", of="children aged one to five years", has_ages=True),
+    Part(name="adults", pack="adult-normal-abnormal", of="patients with COVID-19", has_ages=False),
 )
 
 
