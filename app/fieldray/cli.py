@@ -13,6 +13,7 @@ import _thread
 import argparse
 import contextlib
 import logging
+import os
 import signal
 import sys
 import threading
@@ -32,8 +33,10 @@ from fieldray.errors import (
     UsageProblem,
     unexpected,
 )
+from fieldray.offline import COMMANDS
 from fieldray.paths import VERSION
 from fieldray.plain_text import visible
+from fieldray.reasons import reason
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +73,9 @@ def run(
         Another program's commands (the benchmarks have some); these of `fieldray` without it.
     """
     console = console or system_console()
+    if parser is None and (missing := _missing_path(arguments)):
+        console.complain(reason("path_missing", path=missing).text)
+        return 2
     with _cancelled_by_signals() as signals:
         try:
             return _perform((parser or command_parser(open_window)).parse_args(arguments), console, signals)
@@ -80,6 +86,15 @@ def run(
             return CANCELLED
         except FieldrayError as error:
             return _explain(error, console)
+
+
+def _missing_path(arguments: Sequence[str]) -> str | None:
+    """The path that somebody meant to open who named no command, and that does not exist."""
+    first = arguments[0] if arguments else ""
+    is_path = os.sep in first or (os.altsep or os.sep) in first or os.path.lexists(first)
+    if first in COMMANDS or first.startswith("-") or not is_path:
+        return None
+    return next((path for path in arguments if not os.path.lexists(path)), None)
 
 
 def _perform(options: argparse.Namespace, console: Console, signals: Sequence[int]) -> int:

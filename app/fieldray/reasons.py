@@ -267,6 +267,7 @@ PROGRAM: Final[Mapping[str, Template]] = {
     "ages_not_stated": Plural("{count} image does not say how old the patient is, and nobody confirmed it. {patients}",
                               "{count} images do not say how old the patient is, and nobody confirmed it. {patients}",
                               by="count"),
+    "path_missing": "The folder or file {path} does not exist.",
     "no_image_in": "There is no image file in {path}. If it is on a drive, check that the drive is connected.",
     "own_reports": Plural("{count} result file of this program was found among the images and left out.",
                           "{count} result files of this program were found among the images and left out.", by="count"),

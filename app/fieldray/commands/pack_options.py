@@ -141,6 +141,17 @@ def chosen_default(library: PackLibrary, drives: Sequence[Path]) -> str:
     raise PackNotChosen(why, [choice_line(candidate) for candidate in packs])
 
 
+def pack_to_measure(library: PackLibrary, drives: Sequence[Path]) -> str:
+    """The site's default, else the first pack there is: for measuring this computer, where there are no patients."""
+    try:
+        return chosen_default(library, drives)
+    except PackNotChosen:
+        found = [candidate for candidate in library.available(drives) if candidate.problem is None]
+        if not found:
+            raise
+        return str(found[0].folder)
+
+
 def choice_line(candidate: PackCandidate) -> str:
     """A pack by the name it can be asked for, with what it is called and for whom it is."""
     from fieldray.domain.purpose import patients

@@ -1,4 +1,4 @@
-"""What is said of a pack wherever one is chosen or shown: for whom it is, what it looks for, how good it is, its limits."""
+"""What is said of a pack where one is chosen: for whom it is, what it looks for, how good it is, its limits."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ class PackChoice(QObject):
         return manifest.point(manifest.labels[0].code, self.point_name)
 
     def named(self, name: str) -> PackCandidate | None:
-        """A pack by its id or id-version that needs no question, the one in use first; None for "" and where none is."""
+        """A pack by its id or id-version that needs no question, the one in use first; None where there is none."""
         places = (self.source, *self.candidates) if self.source_is_here else self.candidates
         return next((entry for entry in places if entry and self._is_ready(entry) and _is_called(entry, name)), None)
 
@@ -248,7 +248,7 @@ class PackChoice(QObject):
         return candidate.problem is None and candidate.folder not in self._unfit
 
     def _use_ready(self, *, is_broken: bool) -> None:
-        """The pack of a drive is broken or waits for an answer; beside a broken one may be the one it was plugged in for.
+        """The pack of a drive is broken or waits for an answer; beside a broken one may be the one that was meant.
 
         Where there is none in use, the site's default is used meanwhile.
         """

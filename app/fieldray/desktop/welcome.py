@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from PySide6.QtGui import QAction
@@ -107,14 +108,14 @@ class Welcome(QWidget):
             old.hide()
             old.deleteLater()
         found = [entry for entry in self._bench.packs.candidates if entry.can_screen]
-        self.cards = [PackCard(entry, self._translator, lambda _=False, entry=entry: self._choose(entry)) for entry in found]
+        self.cards = [PackCard(entry, self._translator, partial(self._choose, entry)) for entry in found]
         none = self._translator.text("No pack is here. Plug in a model drive.")
         self._shown = list(self.cards) or [chosen_card(none)]
         self.default_box.setVisible(bool(found))
         for number, shown in enumerate(self._shown):
             self._grid.addWidget(shown, number // _SIDE_BY_SIDE, number % _SIDE_BY_SIDE)
 
-    def _choose(self, candidate: PackCandidate) -> None:
+    def _choose(self, candidate: PackCandidate, _is_checked: bool) -> None:
         """The click of a card."""
         if self.default_box.isChecked():
             self._bench.choose_default(candidate.pack_id)
