@@ -127,7 +127,7 @@ def find_pack(
 
 
 def chosen_default(library: PackLibrary, drives: Sequence[Path]) -> str:
-    """The pack that was made this site's default. No other is taken silently: raises PackNotChosen with all there are."""
+    """The pack that was made this site's default. No other is taken silently: raises PackNotChosen with the choices."""
     from fieldray.settings import load
 
     settings, _ = load()

@@ -10,8 +10,8 @@ from fieldray.domain.finding import Refused
 from fieldray.domain.model import HeaderRules, Manifest
 from fieldray.domain.purpose import PatientCount, age_note, patients, performance
 from fieldray.domain.study import ImageHeader
-from fieldray.packs.verified import read_verified_manifest
 from fieldray.packs.manifest import domain_manifest
+from fieldray.packs.verified import read_verified_manifest
 from fieldray.paths import builtin_packs
 from fieldray.reasons import reason
 from outcomes import image_ref
