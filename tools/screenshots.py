@@ -76,12 +76,13 @@ def _take(options: argparse.Namespace, home: Path) -> int:
         return is_so()
 
     def save(name: str) -> None:
-        qt.processEvents()
+        for _ in range(3):  # layouts ask for one another
+            qt.processEvents()
         path = options.folder / f"{options.language}-{name}.png"
         window.grab().save(str(path))
         _reduce(path)
 
-    taken = until(lambda: bool(window.welcome.cards))
+    taken = until(lambda: any(card.isVisible() for card in window.welcome.cards))
     save("welcome")
     PackMemory(home).remember([images], pack, ages_confirmed=True)
     bench.screening.choose([images])

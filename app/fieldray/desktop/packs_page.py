@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QFontDatabase, QShowEvent
-from PySide6.QtWidgets import QCheckBox, QDialog, QDialogButtonBox, QHBoxLayout, QScrollArea, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QCheckBox, QDialog, QDialogButtonBox, QHBoxLayout, QVBoxLayout, QWidget
 
 from fieldray.desktop.formatting import number, percent
 from fieldray.desktop.icons import icon
@@ -16,6 +16,7 @@ from fieldray.desktop.style import Theme
 from fieldray.desktop.widgets import (
     PlainButton,
     PlainLabel,
+    TallArea,
     card,
     choice_box,
     icon_label,
@@ -100,14 +101,13 @@ def _texts(translator: Translator, question: PackQuestion) -> tuple[str, str, st
     )
 
 
-class PacksPage(QScrollArea):
+class PacksPage(TallArea):
     """One card for the pack in use, one for each pack found; built when it is seen, as drives come and go."""
 
     left = Signal()
 
     def __init__(self, workbench: Workbench, translator: Translator, theme: Theme) -> None:
         super().__init__()
-        self.setWidgetResizable(True)
         packs = workbench.packs
         self._bench, self._packs, self._translator = workbench, packs, translator
         self._theme: Theme = theme
@@ -119,7 +119,7 @@ class PacksPage(QScrollArea):
         self._column.addLayout(self._make_top())
         self._cards: list[QWidget] = []
         self._column.addStretch(1)
-        self.setWidget(page)
+        self.show_page(page)
         self._is_stale = True
         packs.listed.connect(self._changed)
         packs.model_changed.connect(self._changed)

@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QCheckBox, QGridLayout, QHBoxLayout, QVBoxLayout, 
 from fieldray.desktop.icons import icon
 from fieldray.desktop.pack_cards import PackCard, chosen_card
 from fieldray.desktop.style import Theme
-from fieldray.desktop.widgets import label, name_surface, plain, push_button, scrolled
+from fieldray.desktop.widgets import TallArea, label, name_surface, plain, push_button
 from fieldray.desktop.workbench import Workbench
 from fieldray.translation import Translator
 
@@ -65,7 +65,9 @@ class Welcome(QWidget):
         row.addStretch(1)
         outer = QVBoxLayout(self)
         outer.setContentsMargins(0, 0, 0, 0)
-        outer.addWidget(scrolled(page))
+        area = TallArea()
+        area.show_page(page)
+        outer.addWidget(area)
 
     def _make_buttons(self, open_folder: QAction, open_files: QAction) -> QHBoxLayout:
         translator, buttons = self._translator, QHBoxLayout()
