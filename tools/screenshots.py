@@ -14,7 +14,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from PIL import Image
@@ -55,10 +55,7 @@ def _take(options: argparse.Namespace, home: Path) -> int:
         library.trust(read_verified_manifest(options.pack).fingerprint)
         library.install(options.pack)
     part = next(part for part in PARTS if part.name == options.part)
-    images = home / "demo" / part.name
-    images.mkdir(parents=True)
-    for name, content in files(part):
-        (images / name).write_bytes(content)
+    images = _written(files(part), home / "demo" / part.name)
     pack = read_verified_manifest(options.pack).description.id if options.pack else part.pack
     qt = QApplication(sys.argv[:1])
     application = Application(qt, Settings({"language": options.language, "theme": options.theme}))
@@ -101,6 +98,13 @@ def _take(options: argparse.Namespace, home: Path) -> int:
     bench.close()
     until(lambda: bool(ended))
     return 0 if taken else 1
+
+
+def _written(files: Iterable[tuple[str, bytes]], folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    for name, content in files:
+        (folder / name).write_bytes(content)
+    return folder
 
 
 def _reduce(path: Path) -> None:

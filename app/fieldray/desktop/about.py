@@ -53,8 +53,8 @@ class AboutDialog(QDialog):
             label(
                 translator.text(
                     "The images of the demonstration are from Kermany, Zhang and Goldbaum (Mendeley Data, 2018, CC BY "
-                    "4.0) and from Winther et al. (COVID-19 Image Repository, Hannover, 2020, CC BY 3.0). Sources, licences "
-                    "and changes: {file}",
+                    "4.0) and from Winther et al. (COVID-19 Image Repository, Hannover, 2020, CC BY 3.0). Sources, "
+                    "licences and changes: {file}",
                     file=asset("demonstration/CREDITS.md"),
                 ),
                 role="muted",
