@@ -27,7 +27,7 @@ from fieldray.domain.study import ImageRef
 from fieldray.errors import InputProblem
 from fieldray.imaging.discover import discover
 from fieldray.imaging.synthetic import chest_phantom
-from fieldray.inference.cores import usable_cores
+from fieldray.processes.priority import usable_cores
 
 USUAL: Final = ("uncompressed", "RLE", "JPEG-LS", "JPEG 2000", "PNG", "JPEG")
 OTHERS: Final = tuple(name for name in KINDS if name not in USUAL)

@@ -22,7 +22,7 @@ from benchmarks.reports import Mark
 from benchmarks.screening import Screening, fill, screen_once
 from fieldray.bench.load import rotated
 from fieldray.bench.report import Points, Report, Table
-from fieldray.inference.cores import usable_cores
+from fieldray.processes.priority import usable_cores
 
 MOST_RATIO: Final = 1.03
 CALM: Final = 0.75  # load average per core

@@ -39,13 +39,13 @@ def _parser(typed: str, screen_options: Sequence[str]) -> argparse.ArgumentParse
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for add in (_add_pipeline, _add_decisions, _add_screening, _add_compare):
         action, paths, measure = add(commands)
-        action.add_argument("--out", type=Path, metavar="DIR", help="write JSON and HTML into this folder")
+        action.add_argument("--out", type=Path, metavar="DIR", help="write JSON and HTML to this folder")
         action.add_argument(
             "--page",
             nargs="?",
             const=action.prog.rpartition(" ")[2],
             metavar="SUBJECT",
-            help="write a dated page into docs/benchmarks (default: named after the command)",
+            help="write a dated page to docs/benchmarks (default: named after the command)",
         )
         action.set_defaults(command=_command(measure, typed, paths), screen_options=screen_options)
     return parser
@@ -60,13 +60,13 @@ def _command(measure: Measure, typed: str, paths: Sequence[str]) -> Callable[[ar
             page = plan_page(options.page, command=typed, paths=paths) if options.page else None
             report = measure(options, console)
         except (PageRefused, ScreeningFailed) as problem:
-            console.complain(str(problem))
+            console.print_error(str(problem))
             return 1
         for line in lines(report):
-            console.say(line)
+            console.print_line(line)
         written = write(report, options.out) if options.out else ()
         for path in (*written, *(write_page(report, page) if page else ())):
-            console.say(f"Written: {path}")
+            console.print_line(f"Written: {path}")
         return 0
 
     return run_command
@@ -76,13 +76,19 @@ Added = tuple[argparse.ArgumentParser, Sequence[str], Measure]
 
 
 def _add_pipeline(commands: argparse._SubParsersAction[Any]) -> Added:
-    parser = commands.add_parser("pipeline", help="from files to scores, compared with the usual scripts and limits")
+    parser = commands.add_parser(
+        "pipeline", help="time from files to scores, compared with the usual scripts and limits"
+    )
     parser.add_argument("folder", nargs="?", type=Path, help="images to enlarge (otherwise: drawn by the program)")
     add_pack_options(parser)
     _add_archive(parser, files=144, others=6)
     parser.add_argument("--repeats", type=number_from(1), default=3, metavar="N", help="rounds (default: 3)")
     parser.add_argument(
-        "--minutes", type=number_from(1), default=60, metavar="N", help="no new round after (default: 60)"
+        "--minutes",
+        type=number_from(1),
+        default=60,
+        metavar="N",
+        help="start no new round after N minutes (default: 60)",
     )
     parser.add_argument("--float-file", type=Path, metavar="FILE", help="a float32 network (.tflite) to compare with")
     parser.add_argument("--int8-file", type=Path, metavar="FILE", help="another int8 network to compare engines on")
@@ -113,11 +119,17 @@ def _add_decisions(commands: argparse._SubParsersAction[Any]) -> Added:
 def _add_screening(commands: argparse._SubParsersAction[Any]) -> Added:
     parser = commands.add_parser(
         "screening",
-        help="the program as a person starts it: first result, rate, memory",
+        help="run the program as a user does: time to the first result, rate, memory",
         epilog="Options after -- are options of `fieldray screen`.",
     )
     parser.add_argument("folder", nargs="?", type=Path, help="images to screen (otherwise: drawn by the program)")
-    parser.add_argument("--counts", type=_counts, default=(200, 2000), metavar="N,...", help="(default: 200,2000)")
+    parser.add_argument(
+        "--counts",
+        type=_counts,
+        default=(200, 2000),
+        metavar="N,...",
+        help="numbers of images, one run each (default: 200,2000)",
+    )
     parser.add_argument("--starts", type=number_from(1), default=5, metavar="N", help="short runs (default: 5)")
 
     def measure(options: argparse.Namespace, console: Console) -> Report:
@@ -132,11 +144,11 @@ def _add_screening(commands: argparse._SubParsersAction[Any]) -> Added:
 def _add_compare(commands: argparse._SubParsersAction[Any]) -> Added:
     parser = commands.add_parser(
         "compare-checkouts",
-        help="the programs of two checkouts side by side: speed and decisions",
+        help="compare the programs of two checkouts: speed and decisions",
         epilog="Options after -- are options of `fieldray screen`, for both programs.",
     )
-    parser.add_argument("old", type=_checkout, help="the root of the checkout to compare with")
-    parser.add_argument("new", type=_checkout, help="the root of the checkout to measure")
+    parser.add_argument("old", type=_checkout, help="root of the checkout to compare with")
+    parser.add_argument("new", type=_checkout, help="root of the checkout to measure")
     parser.add_argument(
         "--source", type=Path, metavar="DIR", help="images to enlarge (otherwise: drawn by the program)"
     )
@@ -165,10 +177,12 @@ def _add_compare(commands: argparse._SubParsersAction[Any]) -> Added:
 
 
 def _add_archive(parser: argparse.ArgumentParser, *, files: int, others: int) -> None:
-    usual, further = f"of the six usual kinds (default: {files})", f"of each further kind (default: {others})"
+    usual, further = f"files of the six usual kinds (default: {files})", f"files of each other kind (default: {others})"
     parser.add_argument("--files", type=number_from(1), default=files, metavar="N", help=usual)
     parser.add_argument("--others", type=number_from(0), default=others, metavar="N", help=further)
-    parser.add_argument("--megapixels", type=_range, default=(1.0, 7.0), metavar="LOW-HIGH", help="(default: 1-7)")
+    parser.add_argument(
+        "--megapixels", type=_range, default=(1.0, 7.0), metavar="LOW-HIGH", help="size of the images (default: 1-7)"
+    )
     _add_kinds(parser)
 
 

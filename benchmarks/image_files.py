@@ -108,9 +108,7 @@ def write_image(stem: Path, image: GreyImage, kind: ImageKind, *, number: int) -
     if kind.bits == 8:
         dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit = 8, 8, 7
         dataset.WindowCenter, dataset.WindowWidth = 128, 256
-        data = values.tobytes()
-        dataset.PixelData = data + b"\0" * (len(data) % 2)
-        dataset["PixelData"].VR = "OB"
+        set_pixels(dataset, values)
     path = stem.with_suffix(".dcm")
     save_dicom(dataset, path, kind.syntax)
     return path
@@ -173,6 +171,13 @@ def save_dicom(dataset: Dataset, path: Path, transfer_syntax: UID) -> None:
         dataset.PixelData = np.frombuffer(dataset.PixelData, "<u2").astype(">u2").tobytes()
     dataset.file_meta.TransferSyntaxUID = transfer_syntax
     dcmwrite(path, dataset, enforce_file_format=True)
+
+
+def set_pixels(dataset: Dataset, values: NDArray[Any]) -> None:
+    """Make these values the uncompressed pixel data (PS3.5 8.1.2), of an even length."""
+    data = values.tobytes()
+    dataset.PixelData = data + b"\0" * (len(data) % 2)
+    dataset["PixelData"].VR = "OB" if dataset.BitsAllocated == 8 else "OW"
 
 
 def put_frame(dataset: Dataset, codestream: bytes) -> None:

@@ -28,10 +28,10 @@ from fieldray.commands.pack_options import drives_with_packs, find_pack, load_pa
 from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.study import ImageRef
 from fieldray.errors import UsageProblem
-from fieldray.inference.cores import usable_cores
 from fieldray.inference.cpu import cpu_kind
 from fieldray.packs.library import PackLibrary
 from fieldray.paths import user_data
+from fieldray.processes.priority import usable_cores
 from fieldray.reasons import reason
 
 _STARTING_IMAGES: Final = 12
@@ -92,7 +92,7 @@ def _archive(options: argparse.Namespace, folder: Path, console: Console) -> Arc
     archive = make_archive(folder / "archive", wanted, source=options.folder, notify=console.bar)
     for kind in KINDS.values():
         if wanted.count(kind.name) and kind.name not in archive.files:
-            console.say(f"{kind.name} is left out: without python-gdcm the usual scripts cannot read it here")
+            console.print_line(f"{kind.name} is left out: without python-gdcm the usual scripts cannot read it here")
     return archive
 
 

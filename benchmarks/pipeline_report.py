@@ -268,7 +268,7 @@ def _chart(measured: PipelineRun) -> Chart:
         kind="bars",
         x_title="kind of file",
         y_title="images per second",
-        places=tuple(kinds),
+        categories=tuple(kinds),
         series=tuple(
             Series(name, tuple(results.images_per_s(name, kind) if results.has(name, kind) else None for kind in kinds))
             for name in names

@@ -95,7 +95,9 @@ def svg(chart: Chart) -> str:
                 axes.bar([index - 0.4 + (number + 0.5) * wide for index in across], values, wide, **style)
             else:
                 axes.plot(across, values, **style)
-        axes.set_xticks(range(len(chart.places)), chart.places, rotation=30 if len(chart.places) > 6 else 0, ha="right")
+        axes.set_xticks(
+            range(len(chart.categories)), chart.categories, rotation=30 if len(chart.categories) > 6 else 0, ha="right"
+        )
         if chart.top is not None:
             axes.set_ylim(top=chart.top)
         axes.legend()

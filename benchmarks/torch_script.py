@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image as Picture
 
 from benchmarks.scripts import Loop, shown
-from fieldray.inference.cores import usable_cores
+from fieldray.processes.priority import usable_cores
 from fieldray.processes.wire import Message
 
 _BLOCKS = (3, 4, 6, 3)

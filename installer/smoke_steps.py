@@ -121,7 +121,7 @@ def screen_images(trial: Trial) -> None:
         chosen = trial.root.run(PROGRAM, "packs", "default", PACK, user=person)  # a site for children
         expect(chosen, output=(rf"Default pack: {PACK}",))
     made = trial.root.run(PROGRAM, "demo", "drawn", "--pack", PACK, "--no-window", "--folder", IMAGES, user=user)
-    expect(made, output=(r"Making synthetic studies in .*", r"They are drawings, not X-rays: .*", *_work_list()))
+    expect(made, output=(r"Drawing synthetic studies in .*", r"They are drawings, not X-rays\. .*", *_work_list()))
     again = trial.root.run("fieldray", "screen", IMAGES, "--pack", PACK, "--fresh", "--json", "-", user=user)
     expect(again, output=(r"\{.*\}",), errors=(*_summary(), r"\?Pack .*", r"\?Operating point .*"))
     results = [json.loads(line) for line in again.output]

@@ -38,7 +38,7 @@ from pydicom.uid import (
     RLELossless,
 )
 
-from benchmarks.image_files import put_frame, save_dicom
+from benchmarks.image_files import put_frame, save_dicom, set_pixels
 from fieldray.imaging.synthetic import chest_phantom, image_dataset
 from jpeg12 import encode_jpeg12
 
@@ -132,7 +132,7 @@ def _as_grey(dataset: Dataset, values: NDArray[Any], photometric: str, bits: int
     dataset.BitsAllocated = 8 if bits <= 8 else 16
     dataset.BitsStored, dataset.HighBit, dataset.PixelRepresentation = bits, bits - 1, int(signed)
     dataset.WindowCenter, dataset.WindowWidth = 2 ** (bits - 1), 2**bits
-    _set_pixels(dataset, stored.astype(f"<{'i' if signed else 'u'}{dataset.BitsAllocated // 8}"))
+    set_pixels(dataset, stored.astype(f"<{'i' if signed else 'u'}{dataset.BitsAllocated // 8}"))
 
 
 def _as_colour(dataset: Dataset, values: NDArray[np.uint8], photometric: str) -> None:
@@ -145,17 +145,11 @@ def _as_colour(dataset: Dataset, values: NDArray[np.uint8], photometric: str) ->
             setattr(dataset, f"{colour}PaletteColorLookupTableDescriptor", [256, 0, 16])
             ramp = (np.arange(256) * 257).astype("<u2").tobytes()
             setattr(dataset, f"{colour}PaletteColorLookupTableData", ramp)
-        _set_pixels(dataset, values)
+        set_pixels(dataset, values)
         return
     dataset.SamplesPerPixel, dataset.PlanarConfiguration = 3, 0
     chroma = np.full_like(values, 128) if photometric == "YBR_FULL" else values
-    _set_pixels(dataset, np.stack([values, chroma, chroma], axis=2))
-
-
-def _set_pixels(dataset: Dataset, values: NDArray[Any]) -> None:
-    data = values.tobytes()
-    dataset.PixelData = data + b"\0" * (len(data) % 2)
-    dataset["PixelData"].VR = "OB" if dataset.BitsAllocated == 8 else "OW"
+    set_pixels(dataset, np.stack([values, chroma, chroma], axis=2))
 
 
 def _save(dataset: Dataset, path: Path, transfer_syntax: UID) -> None:

@@ -2,8 +2,8 @@
 
     python tools/benchmark_pages.py            list all pages with their state; exit code 1 if one is malformed
 
-mkdocs loads this file as a hook (`hooks: [tools/benchmark_pages.py]`) and puts a note on top of each stale page. The
-format of a page is in docs/benchmarks/README.md. Nothing but Git and the standard library is needed.
+`build_docs.py` puts a note on top of each stale page. The format of a page is in docs/benchmarks/README.md. Nothing
+but Git and the standard library is needed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 _PAGE_NAME: Final = re.compile(r"(\d{4}-\d{2}-\d{2})-[a-z0-9-]+\.md")
@@ -37,15 +37,16 @@ class FrontMatter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """How many commits changed the measured code since; None where the commit is unknown to the repository."""
+    """How many commits changed the measured code since; None where that cannot be counted, with the `problem`."""
 
     commits: int | None
+    problem: str = ""
 
     @property
     def sentence(self) -> str:
         """Empty for a page that still holds."""
         if self.commits is None:
-            return "Stale: the commit that was measured is not known."
+            return f"Stale: {self.problem}."
         if not self.commits:
             return ""
         since = f"{self.commits} commit{'s have' if self.commits > 1 else ' has'}"
@@ -104,10 +105,12 @@ def _unquoted(value: str) -> str:
 def state(page: FrontMatter, *, root: Path = ROOT) -> State:
     """Ask Git for the commits since. Raises OSError where Git is not installed."""
     if page.commit == "unknown":
-        return State(commits=None)
+        return State(commits=None, problem="nobody wrote down which commit was measured")
     command = ["git", "rev-list", "--count", f"{page.commit}..HEAD", "--", *page.paths]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
-    return State(commits=int(done.stdout) if done.returncode == 0 else None)
+    if done.returncode:
+        return State(commits=None, problem="the commit that was measured is not in this repository")
+    return State(commits=int(done.stdout))
 
 
 def pages(folder: Path) -> list[Path]:
@@ -123,15 +126,6 @@ def with_note(text: str, page: FrontMatter, now: State) -> str:
     if not title.startswith("# "):
         return note + facts + text
     return f"{title}{newline}\n{note}{facts}{rest}"
-
-
-def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:  # noqa: ARG001
-    """Called by mkdocs for every page. Raises ValueError for a malformed benchmark page, which ends the build."""
-    source = Path(page.file.abs_src_path)
-    if source.parent.name != "benchmarks" or source.name == "README.md":
-        return markdown
-    found = read_front_matter(source.read_text(encoding="utf-8"), name=source.name)
-    return with_note(markdown, found, state(found))
 
 
 def main(folder: Path = ROOT / "docs" / "benchmarks", *, root: Path = ROOT) -> int:

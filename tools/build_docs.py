@@ -156,9 +156,13 @@ def benchmark_list(folder: Path) -> str:
     rows = []
     for path in pages(folder):
         found = read_front_matter(path.read_text(encoding="utf-8"), name=path.name)
-        now = "stale" if state(found).sentence else "current"
+        now = state(found).sentence.removeprefix("Stale: ").removesuffix(".") or "current"
         rows.append(f"| {found.date} | [{found.title}]({path.name}) | `{found.commit}` | {now} |")
-    return "\n## Pages\n\n| Date | What | Commit | State |\n|---|---|---|---|\n" + "\n".join(rows) + "\n"
+    return (
+        "\n## Pages\n\n| Date | What | Commit | State of the measured code |\n|---|---|---|---|\n"
+        + "\n".join(rows)
+        + "\n"
+    )
 
 
 # ---- the check

@@ -3,8 +3,29 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
-from fieldray.packs.builtin import main
+from fieldray.errors import FieldrayError
+from fieldray.packs.verified import read_files, read_verified_manifest
+
+
+def table_line(folder: Path) -> str:
+    """The line of `TABLE` for a pack that is whole. Raises PackProblem."""
+    pack = read_files(folder, read_verified_manifest(folder))
+    return f'    "{folder.resolve().name}": "{pack.sealed.manifest_sha256}",'
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the table's line of each folder named; 1 when one of them is not a valid pack."""
+    try:
+        lines = [table_line(Path(argument)) for argument in arguments]
+    except FieldrayError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    sys.stdout.write("\n".join(lines) + "\n")
+    return 0
+
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

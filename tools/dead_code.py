@@ -18,7 +18,7 @@ import vulture
 ROOT: Final = Path(__file__).resolve().parent.parent
 _CODE: Final = ("app", "benchmarks", "tools")
 _KINDS: Final = frozenset({"function", "method", "property", "class", "import", "unreachable_code"})
-# Called by others under these names: Qt, logging, PyTorch, pydicom, mkdocs.
+# Called by others under these names: Qt, logging, PyTorch, pydicom.
 _CALLED_BY_OTHERS: Final = (
     "*Event",
     "paint",
@@ -29,7 +29,6 @@ _CALLED_BY_OTHERS: Final = (
     "loadResource",
     "forward",
     "DECODER_DEPENDENCIES",
-    "on_page_markdown",
     # Found by name or by the folder they lie in: entries of the tables of exporters, codecs and backends.
     "EXPORTER",
     "CODEC",

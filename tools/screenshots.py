@@ -60,7 +60,7 @@ def _take(options: argparse.Namespace, home: Path) -> int:
     qt = QApplication(sys.argv[:1])
     application = Application(qt, Settings({"language": options.language, "theme": options.theme}))
     application.show()
-    window, bench = application.window, application.workbench
+    window, bench = application.window, application.controller
     assert window is not None
     window.showNormal()
     window.resize(*map(int, options.size.split("x")))

@@ -38,6 +38,7 @@ def _main(arguments: list[str]) -> int:
     from fieldray.offline import names_images, opens_window, stay_offline
 
     stay_offline(is_toolchain=arguments[:1] == ["adapt"], shows_window=opens_window(arguments))
+    _keep_foreign_code_out()
     _open_closed_streams()
     if not names_images(arguments):
         from fieldray.cli import run
@@ -54,8 +55,15 @@ def _window(arguments: Sequence[str]) -> int:
     from fieldray.offline import stay_offline
 
     stay_offline(shows_window=True)
+    _keep_foreign_code_out()
     _open_closed_streams()
     return _show(tuple(map(Path, arguments)))
+
+
+def _keep_foreign_code_out() -> None:
+    from fieldray.surroundings import keep_foreign_code_out
+
+    keep_foreign_code_out()
 
 
 def _open_closed_streams() -> None:
@@ -81,14 +89,14 @@ def _show(paths: Sequence[Path]) -> int:
     if not has_screen():
         from fieldray.reasons import reason
 
-        system_console().complain(reason("no_screen", command=WITHOUT_SCREEN).text)
+        system_console().print_error(reason("no_screen", command=WITHOUT_SCREEN).text)
         return 1
     from fieldray.desktop.main_window import run
 
     try:
         return run(paths)
     except FieldrayError as problem:  # there is no window yet to show it in
-        system_console().complain(str(problem))
+        system_console().print_error(str(problem))
         return 1
 
 

@@ -31,6 +31,8 @@ class BackendEntry:
         "module:function" that makes its `BackendKind`; imported when an engine is made.
     shares_cpu
         Whether it computes on the CPU, beside the decoders. A process that runs models is then started ahead.
+    clock_setting
+        The key of the setting for its clock speed, where it has one ("max" is the highest).
     """
 
     name: str
@@ -38,10 +40,15 @@ class BackendEntry:
     roles: tuple[str, ...]
     kind: str
     shares_cpu: bool = False
+    clock_setting: str = ""
 
 
 EDGE_TPU: Final = BackendEntry(
-    name="edgetpu", title="Edge TPU", roles=("edgetpu",), kind="fieldray.inference.coral.backend:system_kind"
+    name="edgetpu",
+    title="Edge TPU",
+    roles=("edgetpu",),
+    kind="fieldray.inference.coral.backend:system_kind",
+    clock_setting="edgetpu_clock",
 )
 CPU: Final = BackendEntry(
     name="cpu", title="CPU", roles=("litert",), kind="fieldray.inference.cpu:system_kind", shares_cpu=True

@@ -24,6 +24,7 @@ from typing import Final, NoReturn
 
 from fieldray.commands import adapt, bench, demo, doctor, packs, screen
 from fieldray.commands.console import Console, system_console
+from fieldray.commands.typed import require_typed
 from fieldray.errors import (
     BackendProblem,
     FieldrayError,
@@ -74,15 +75,16 @@ def run(
     """
     console = console or system_console()
     if parser is None and (missing := _missing_path(arguments)):
-        console.complain(reason("path_missing", path=missing).text)
+        console.print_error(reason("path_missing", path=missing).text)
         return 2
     with _cancelled_by_signals() as signals:
         try:
+            require_typed(arguments)
             return _perform((parser or command_parser(open_window)).parse_args(arguments), console, signals)
         except SystemExit as stop:  # help was printed, or a usage error
             return int(stop.code or 0)
         except KeyboardInterrupt:
-            console.complain("cancelled")
+            console.print_error("cancelled")
             return CANCELLED
         except FieldrayError as error:
             return _explain(error, console)
@@ -114,7 +116,7 @@ def _perform(options: argparse.Namespace, console: Console, signals: Sequence[in
             if signals:
                 raise KeyboardInterrupt from error
             log.exception("command failed")
-            console.complain(f"{unexpected(error).text} {journal}")
+            console.print_error(f"{unexpected(error).text} {journal}")
             return 1
 
 
@@ -139,7 +141,7 @@ def command_parser(open_window: OpenWindow | None = None) -> argparse.ArgumentPa
     parser = Parser(
         prog="fieldray",
         description="Screen chest X-rays offline. Research use only. Not for diagnostic use.",
-        epilog="Without arguments the window opens; with files and folders alone (fieldray FOLDER) it opens on them.",
+        epilog="Without a command the window opens; fieldray FOLDER opens it on that folder.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"fieldray {VERSION}")
@@ -154,11 +156,11 @@ def command_parser(open_window: OpenWindow | None = None) -> argparse.ArgumentPa
 
 
 def _explain(error: FieldrayError, console: Console) -> int:
-    console.complain(str(error))
+    console.print_error(str(error))
     for choice in error.choices if isinstance(error, PackNotChosen) else ():
-        console.complain(f"  {choice}")
+        console.print_error(f"  {choice}")
     if isinstance(error, PackNotTrusted):
-        console.complain(f"If this is the right key: --trust {error.fingerprint}")
+        console.print_error(f"If this is the right key: --trust {error.fingerprint}")
     if isinstance(error, UsageProblem):
         return 2
     return 3 if isinstance(error, PackProblem | BackendProblem) else 1

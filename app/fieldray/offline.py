@@ -10,8 +10,9 @@
 
 One process may make one connection: the window of a user who works on another machine (`ssh -X`). Qt's native code
 connects to its screen, so that in this process, and only if DISPLAY names such a screen, the kernel's filter waits
-until the screen is connected (`screen_connected`). Python code is refused sockets meanwhile, too, and so is native
-code in the child processes, which begin with a filter of their own.
+until the screen is connected (`screen_connected`). Addresses of other servers that Qt would look up meanwhile, of the
+desktop's bus and its session, are left only if they are inside this computer. Python code is refused sockets
+meanwhile, too, and so is native code in the child processes, which begin with a filter of their own.
 
 What this does not hold: another program of the same user that is not offline can pass an open connection over a
 socket inside this computer to a process that takes it, or carry on what it is told there. Fieldray talks to the
@@ -24,7 +25,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from types import ModuleType
 from typing import Final, cast
 
@@ -75,6 +76,16 @@ _REMOTE_SCREEN: Final = re.compile(
     re.IGNORECASE,
 )
 
+# Where Qt, its input methods and its aids for the blind connect to, as D-Bus writes addresses.
+_BUSES: Final = (
+    "DBUS_SESSION_BUS_ADDRESS",
+    "DBUS_SYSTEM_BUS_ADDRESS",
+    "DBUS_STARTER_ADDRESS",
+    "AT_SPI_BUS_ADDRESS",
+    "IBUS_ADDRESS",
+)
+_NOWHERE: Final = "unix:path=/dev/null"
+
 _is_installed = False
 _awaits_screen = False
 
@@ -101,8 +112,24 @@ def stay_offline(*, is_toolchain: bool = False, shows_window: bool = False) -> N
     for name in _ABSENT:
         sys.modules[name] = cast("ModuleType", None)
     _awaits_screen = shows_window and is_screen_remote(os.environ)
-    if not _awaits_screen:
+    if _awaits_screen:
+        leave_only_the_screen(os.environ)
+    else:
         _forbid_in_kernel()
+
+
+def leave_only_the_screen(environment: MutableMapping[str, str]) -> None:
+    """Take out every address of a server that is not inside this computer, and what would be used in its absence.
+
+    Without an address of the desktop's bus Qt starts a program that asks the screen for one.
+    """
+    folder = environment.get("XDG_RUNTIME_DIR")
+    environment.setdefault(_BUSES[0], f"unix:path={folder}/bus" if folder else _NOWHERE)
+    for name in _BUSES:
+        if not all(address.startswith("unix:") for address in environment.get(name, _NOWHERE).split(";")):
+            environment[name] = _NOWHERE
+    if not all(address.startswith("local/") for address in environment.get("SESSION_MANAGER", "local/").split(",")):
+        del environment["SESSION_MANAGER"]
 
 
 def screen_connected() -> None:

@@ -132,5 +132,5 @@ def python_command(module: str, *arguments: str, folders: Sequence[Path] = (_PAC
         Where `fieldray` is, and the top-level package of `module` if that is another one (`benchmarks`).
     """
     utf8 = ["-X", "utf8"] if sys.flags.utf8_mode else []  # file names have to mean the same bytes there
-    places = [str(len(folders)), *map(str, folders)]
-    return [sys.executable, "-I", *utf8, "-c", _BEGIN, *places, module, *arguments]
+    named = [str(len(folders)), *map(str, folders)]
+    return [sys.executable, "-I", *utf8, "-c", _BEGIN, *named, module, *arguments]

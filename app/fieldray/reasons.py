@@ -65,8 +65,8 @@ NOTES: Final[Mapping[str, Template]] = {
     "lungs_cut_off_right": "The lungs are cut off at the right edge of the image.",
     "perhaps_mirrored": "The image may be mirrored left to right. Compare it with the side marker.",
     "unlike_measured": "The image is unlike those that this pack was measured on. Its score may be less reliable.",
-    "evidence_outside": "Only {percent} % of the evidence in the heat map lies inside the lungs. Something other than the "
-                        "lungs may have raised the score.",
+    "evidence_outside": "Only {percent} % of the heat map lies inside the lungs. Something outside of them may have "
+                        "raised the score.",
 }
 
 FAILED: Final[Mapping[str, Template]] = {
@@ -99,6 +99,8 @@ FAILED: Final[Mapping[str, Template]] = {
                              "Different files in this zip file share {count} names ({name} and others). Only the "
                              "last file of each name was read. Pack them again under different names.", by="count"),
     "file_too_large": "The file is too large to read safely ({size_mb} MB).",
+    "linked_folder": "This is a link to a folder elsewhere, which is not followed. Choose that folder as well to "
+                     "screen what is in it.",
     "encrypted": "The file is encrypted. Unpack it with its password first.",
     "executable": "The file looks like a program and is not opened.",
     "outside_folder": "The DICOMDIR refers to a file outside the chosen folder. That file is not opened.",
@@ -129,6 +131,7 @@ PACKS: Final[Mapping[str, Template]] = {
     "default_gone": "The default pack {name} is not here any more.",
     "no_pack": "No model pack was found. Plug in a model drive, or name the folder of a pack with --pack.",
     "pack_not_found": "There is no pack named {name} here.",
+    "pack_no_manifest": "The folder {path} is not a pack and holds none: there is no {name} in it.",
     "pack_unreadable": "The pack cannot be read: {detail}.",
     "pack_incomplete": "The file {name} is missing from the pack.",
     "pack_unsigned": "The pack has no signature.",
@@ -186,7 +189,7 @@ BACKENDS: Final[Mapping[str, Template]] = {
     "coral_bad_library": "The file {name} is not an Edge TPU runtime for this computer. Reinstall libedgetpu.",
     "coral_wrong_abi": "The installed Edge TPU runtime does not fit this program: it was built for another version "
                        "of TensorFlow. Install a newer libedgetpu.",
-    "coral_library_failed": "The Edge TPU runtime crashed while looking for the Edge TPU. Plug the Edge TPU into "
+    "coral_library_failed": "The Edge TPU runtime crashed while it was looking for devices. Plug the Edge TPU into "
                             "another port and try again.",
     "coral_library_slow": "The Edge TPU runtime gave no answer within {seconds} s. Plug the Edge TPU into another "
                           "port and try again.",
@@ -197,11 +200,10 @@ BACKENDS: Final[Mapping[str, Template]] = {
     "coral_open_failed": "The Edge TPU cannot be opened. Close other programs that may be using it, then plug it in "
                          "again.",
     "coral_busy": "Another window of this program is using the Edge TPU (process {process}). Close that window to "
-                  "use the Edge TPU here.",
+                  "use it here.",
     "coral_runtime_old": "The pack's Edge TPU file needs runtime {needed}, but runtime {found} is installed. Install "
                          "a newer libedgetpu.",
-    "coral_not_compiled": "The pack's Edge TPU file was not compiled for the Edge TPU. Ask the maker of the pack for "
-                          "a compiled one.",
+    "coral_not_compiled": "The pack's file for the Edge TPU is not compiled. Ask the maker of the pack for a compiled one.",
     "coral_unplugged": "The Edge TPU was unplugged.",
     "coral_stopped": "The Edge TPU stopped while it was running. If nobody unplugged it, it may lack power: plug it "
                      "into another port, without a hub.",
@@ -231,6 +233,8 @@ PROGRAM: Final[Mapping[str, Template]] = {
                   "results are not saved. Put the file back if that was a mistake. Then start the program again.",
     "results_lost": "Some results are missing from {path}, although each was saved ({found} of {saved}). Start the "
                     "program again.",
+    "verdict_misplaced": "This verdict was not saved: the file of results {path} was replaced by another one, which "
+                         "does not have this image. Screen the images again, then give the verdict again.",
     "open_files": "This computer lets the program open {limit} files at the same time, but {needed} are needed. "
                   "Raise that limit, or read fewer files at the same time.",
     "memory_limit": "This computer lets the program use {limit_mb} MB of memory, but {needed_mb} MB are needed. Raise "
@@ -247,6 +251,11 @@ PROGRAM: Final[Mapping[str, Template]] = {
     "output_not_ours": "{path} already exists and is not an earlier output of this command, so it is not replaced. "
                        "Choose another name for the output, or delete the file.",
     "library_missing": "The library {name} is needed but not installed.",
+    "option_is_file": "There is a file called {name} here, so this may be the file and not an option. To screen all "
+                      "files of this folder, name the folder (.) or write ./* instead of *.",
+    "command_is_file": "Every word of this command is also the name of a file here, the word {name} too. To screen all "
+                       "files of this folder, name the folder (.) or write ./* instead of *. If the command is meant, "
+                       "write ./ before the names of files.",
     "nothing_to_screen": "There is nothing to screen: {path} does not exist.",
     "run_elsewhere": "Another window or command (process {process}) is screening the same images with the same pack. "
                      "This is a separate run; the other one is not affected.",
@@ -273,7 +282,11 @@ PROGRAM: Final[Mapping[str, Template]] = {
                           "{count} result files of this program were found among the images and left out.", by="count"),
     "operating_point": "The pack has no operating point named {name}. It has: {known}.",
     "no_screen": "The window needs a screen, and there is none here. This works without one: {command}",
-    "setting": "The setting {key} cannot be {value}: {detail}.",
+    "setting_type": "The setting {key} cannot be {value}. It needs a value of the type {kind}.",
+    "setting_choice": "The setting {key} cannot be {value}. Choose one of: {known}.",
+    "setting_range": "The setting {key} cannot be {value}. It must be between {low} and {high}.",
+    "setting_unknown": "This version of the program has no setting {key}. It is kept in the file.",
+    "settings_unreadable": "The settings in {path} cannot be read: {detail}. The defaults are used.",
 }
 
 HOST: Final[Mapping[str, Template]] = {
@@ -344,7 +357,7 @@ ADAPTATION: Final[Mapping[str, Template]] = {
 # fmt: on
 
 # What fails here is a folder: the number of images is not known.
-OF_FOLDERS: Final = frozenset({"folder_not_read", "folder_lost"})
+OF_FOLDERS: Final = frozenset({"folder_not_read", "folder_lost", "linked_folder"})
 # Notes that most results of a run carry: a list says them once.
 OF_MANY: Final = frozenset({"age_not_stated", "age_confirmed"})
 

@@ -36,11 +36,11 @@ class Row:
     def problem(self, value: object) -> Reason | None:
         """Why `value` is not allowed, or None."""
         if type(value) is not type(self.default):
-            return reason("setting", key=self.key, value=value, detail=f"a {type(self.default).__name__} is needed")
+            return reason("setting_type", key=self.key, value=value, kind=type(self.default).__name__)
         if self.choices and value not in self.choices:
-            return reason("setting", key=self.key, value=value, detail="choose one of " + ", ".join(self.choices))
+            return reason("setting_choice", key=self.key, value=value, known=", ".join(self.choices))
         if self.high > self.low and not self.low <= float(str(value)) <= self.high:
-            return reason("setting", key=self.key, value=value, detail=f"{self.low:g} to {self.high:g}")
+            return reason("setting_range", key=self.key, value=value, low=f"{self.low:g}", high=f"{self.high:g}")
         return None
 
 
@@ -137,11 +137,11 @@ def load(path: Path | None = None) -> tuple[Settings, tuple[Reason, ...]]:
     except StorageProblem as problem:
         return settings, (problem.reason,)
     except (OSError, ValueError, RecursionError) as error:
-        return settings, (reason("setting", key=path.name, value="read", detail=type(error).__name__),)
+        return settings, (reason("settings_unreadable", path=path, detail=type(error).__name__),)
     for key, value in values.items() if isinstance(values, dict) else ():
         try:
             settings.set(key, value)
         except (KeyError, UsageProblem) as error:
             settings.keep(key, value)
-            problems.append(getattr(error, "reason", reason("setting", key=key, value=value, detail="unknown")))
+            problems.append(getattr(error, "reason", reason("setting_unknown", key=key)))
     return settings, tuple(problems)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import gettext
 import logging
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from fieldray.paths import catalogues
@@ -59,7 +59,13 @@ class Translator:
 
     def pick(self, texts: Mapping[str, str]) -> str:
         """The text of a pack in this language, English if it has none."""
-        return texts.get(self.language) or texts.get(SOURCE, "")
+        # Catalogues are named as gettext does ("pt_BR"), texts of packs by BCP 47 ("pt-BR").
+        language = self.language.replace("_", "-")
+        return texts.get(language) or texts.get(language.partition("-")[0]) or texts.get(SOURCE, "")
+
+
+# A text that waits for the language it will be shown in.
+LocalText = Callable[[Translator], str]
 
 
 def languages() -> dict[str, str]:

@@ -39,7 +39,7 @@ def hold_none_granted(answers: Mapping[str, Mapping[str, int]], *, processes: in
     filtered = [asked for asked in answers.values() if "python-0" in asked]
     assert len(filtered) >= processes, f"only {len(filtered)} processes are under a filter"
     for asked in filtered:
-        assert {"family-2", "family-10", "io_uring-0"} <= set(asked)
+        assert {"family-2", "family-10", "io_uring-0", "other-descriptor-0"} <= set(asked)
         granted = {what.removesuffix("-0") for what, error in asked.items() if error == 0}
         assert granted <= _ALLOWED, f"granted: {sorted(granted - _ALLOWED)}"
 

@@ -13,6 +13,7 @@ import numpy as np
 from attack import hostile_images as made
 from attack.case import Group
 from attack.world import Fate, World
+from long_headers import HOSTILE as LONG_HEADERS
 from phantoms import write_bad_inputs, write_collection
 
 CASES = Group("images")
@@ -75,6 +76,13 @@ HOSTILE: Final[Mapping[str, tuple[str, Fate, MakeFile]]] = {
 }  # fmt: skip
 
 
+HOSTILE_HEADERS: Final[Mapping[str, tuple[str, Fate, MakeFile]]] = {
+    f"header-{name}": (f"a header that is vast in memory: {name}", "any", lambda _, make=make: make())  # type: ignore[misc]
+    for name, make in LONG_HEADERS.items()
+    if name != "components"  # which is a row of another name
+}
+
+
 def _try_hostile(name: str, fate: Fate, make: MakeFile) -> Callable[[World], None]:
     def attempt(world: World) -> None:
         """It gives one row, and the images beside it their score."""
@@ -86,7 +94,7 @@ def _try_hostile(name: str, fate: Fate, make: MakeFile) -> Callable[[World], Non
     return attempt
 
 
-for _name, (_tried, _fate, _make) in HOSTILE.items():
+for _name, (_tried, _fate, _make) in {**HOSTILE, **HOSTILE_HEADERS}.items():
     CASES.add(_name, _tried, _try_hostile(_name, _fate, _make), limit_s=90, is_quick=_name == "rows-65535")
 
 

@@ -24,12 +24,15 @@ def main() -> int:
     """Run as the arguments say."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--only", action="append", metavar="PART", help="cases with this in their name; may be repeated"
+        "--only",
+        action="append",
+        metavar="PART",
+        help="only cases with this in their name; can be given more than once",
     )
     parser.add_argument("--program", type=Path, help="the installed or frozen program (default: this checkout's)")
-    parser.add_argument("--jobs", type=int, default=2, help="cases at a time")
+    parser.add_argument("--jobs", type=int, default=2, help="how many cases run at a time (default: 2)")
     parser.add_argument("--out", type=Path, default=Path("build/attack.json"))
-    parser.add_argument("--list", action="store_true", help="only say which cases there are")
+    parser.add_argument("--list", action="store_true", help="only list the cases")
     options = parser.parse_args()
     if sys.platform != "linux":
         say("The attack run needs Linux.")

@@ -51,6 +51,15 @@ static int call_of_32_bits(void) {
 }
 #endif
 
+/* A descriptor out of another process of this user, as it could be an open connection. */
+static int descriptor_of_parent(void) {
+    int process = (int)syscall(434, getppid(), 0); /* pidfd_open */
+    int error = process < 0 ? errno : error_of(syscall(438, process, 0, 0)); /* pidfd_getfd */
+    if (process >= 0)
+        close(process);
+    return error;
+}
+
 /* Another Python, started from here, without this library: it inherits the filter. */
 static int other_python(void) {
     int status;
@@ -94,6 +103,7 @@ static void probe(void) {
     tell("x32-", 0, error_of(syscall(0x40000000L + SYS_socket, AF_INET, SOCK_STREAM, 0)));
     tell("int80-", 0, call_of_32_bits());
 #endif
+    tell("other-descriptor-", 0, descriptor_of_parent());
     tell("python-", 0, other_python());
 }
 

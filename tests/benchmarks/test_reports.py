@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
-from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
@@ -20,7 +19,7 @@ CHART = Chart(
     kind="bars",
     x_title="kind",
     y_title="images per second",
-    places=("RLE", "PNG"),
+    categories=("RLE", "PNG"),
     series=(Series("fieldray", (40.0, None)), Series("script", (5.0, 6.0))),
 )
 REPORT = Report(
@@ -138,9 +137,9 @@ def test_a_page_gets_stale_with_the_code_it_measured(tmp_path: Path) -> None:
 def test_an_unknown_commit_is_stale(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q")
     commit(tmp_path, "app/a.py")
-    for name in ("unknown", "abcdef1"):
+    for name, why in (("unknown", "nobody wrote down"), ("abcdef1", "not in this repository")):
         page = read_front_matter(GOOD.replace("1234567", name), name="2026-11-22-x.md")
-        assert "not known" in state(page, root=tmp_path).sentence
+        assert why in state(page, root=tmp_path).sentence
 
 
 @pytest.mark.parametrize(
@@ -169,11 +168,6 @@ def test_the_note_stands_under_the_title() -> None:
     assert text.splitlines()[:3] == ["# From files to scores", "", note]
     assert "python -m benchmarks pipeline" in text and text.rstrip().endswith("Text.")
     assert "!!!" not in with_note("# A\n", page, benchmark_pages.State(commits=0))
-
-
-def test_the_hook_leaves_other_pages_alone(tmp_path: Path) -> None:
-    page = SimpleNamespace(file=SimpleNamespace(abs_src_path=str(tmp_path / "index.md")))
-    assert benchmark_pages.on_page_markdown("text", page=page, config=None, files=None) == "text"
 
 
 def test_the_list_names_malformed_pages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

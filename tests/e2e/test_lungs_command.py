@@ -166,3 +166,21 @@ def test_images_unlike_the_packs_own_are_screened_noted_and_counted(tmp_path: Pa
     assert "2 images are unlike those that the pack was measured on." in done.stderr
     done = fieldray("screen", tmp_path / "images", "--pack", alone, *trust, "--json", "-")
     assert {line["reason_code"] for line in lines_of(done.stdout)} == {"unlike_training"}
+
+
+def test_each_image_has_its_own_lungs_however_many_are_under_way(
+    tmp_path: Path, fieldray: Fieldray, options: list[str]
+) -> None:
+    """The right lung grows from image to image."""
+    for number in range(12):
+        pixels = chest()
+        pixels[64:192, 32:112] = 170
+        pixels[64 : 112 + 8 * number, 32:112] = 20
+        save(tmp_path / "images" / f"{number:02}.png", pixels)
+    done = fieldray("screen", tmp_path / "images", *options, "--json", "-", "--jobs", "4")
+    assert done.returncode == 0, done.stderr
+    lines = sorted(lines_of(done.stdout), key=lambda line: str(line["path"]))
+    # 80 columns by 48 rows and 8 more each time, of 256 x 256 pixels; the edges of a lung are soft
+    expected = [80 * (48 + 8 * number) / 256**2 for number in range(12)]
+    assert [line["lungs"]["right_share"] for line in lines] == pytest.approx(expected, abs=0.03)
+    assert [line["lungs"]["right_share"] for line in lines] == sorted(line["lungs"]["right_share"] for line in lines)

@@ -16,7 +16,7 @@ from fieldray.inference.coral.usb import UsbDevice, find_on_linux
 SOURCE: Final = Path(__file__).with_name("fake_edgetpu.c")
 CONTROL_VARIABLE: Final = "FAKE_EDGETPU"
 _PLACE: Final = "2-1"
-_IDENTITIES: Final = {"ready": ("18d1", "9302"), "bare": ("1a6e", "089a"), "held": ("18d1", "9302")}
+_IDENTITIES: Final = {"ready": ("18d1", "9302"), "uninitialised": ("1a6e", "089a"), "held": ("18d1", "9302")}
 
 
 def compiler() -> str | None:

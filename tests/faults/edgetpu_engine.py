@@ -52,7 +52,9 @@ class Said:
     def gone(self, *, after: int = 0) -> str:
         """The code of the reason why the Edge TPU is not used."""
         event = self.wait_for(
-            lambda event: isinstance(event, BackendChanged) and event.backend == "edgetpu" and event.state == "gone",
+            lambda event: (
+                isinstance(event, BackendChanged) and event.backend == "edgetpu" and event.state == "unavailable"
+            ),
             after=after,
         )
         return str(event.reason.code)

@@ -6,13 +6,13 @@
  *
  * How it behaves is read anew at every call from the file named by the environment variable FAKE_EDGETPU, lines of
  * KEY=VALUE:
- *   edgetpu=ready|bare|absent|held  bare: there, without its firmware; held: there, used by another program
+ *   edgetpu=ready|uninitialised|absent|held  uninitialised: there, without its firmware; held: there, used by another program
  *   path=TEXT                     where the device list says it is
  *   runtime=N                     the runtime version it claims and obeys (14)
  *   open=ok|fail|hang|abort       what happens when it is opened
  *   invoke=ok|fail|hang|abort     what happens when it runs, once `after` images went well (0)
  *   pull=abort|fail|hang          what happens when it runs and the Edge TPU is absent; the real library aborts
- *   open_ms=N firmware_ms=N invoke_ms=N   how long things take; firmware_ms only for a bare one
+ *   open_ms=N firmware_ms=N invoke_ms=N   how long things take; firmware_ms only for an uninitialised one
  *   abi=current|stale             stale: as built for a TensorFlow of 2021
  *   mark=1                        flip the lowest bit of the last output, to tell its results from the CPU's
  * One process at a time can open it, as with the real one: it locks FAKE_EDGETPU.claim.
@@ -355,7 +355,7 @@ static int fate_of_image(const Kernel *kernel) {
     pause_ms(orders.invoke_ms);
     orders = read_orders(); /* it may have been pulled meanwhile */
   }
-  if (is(orders.edgetpu, "absent") || is(orders.edgetpu, "bare")) return suffer(orders.pull);
+  if (is(orders.edgetpu, "absent") || is(orders.edgetpu, "uninitialised")) return suffer(orders.pull);
   return kernel->images >= (size_t)orders.after ? suffer(orders.invoke) : OK;
 }
 
@@ -431,7 +431,7 @@ EXPORTED Delegate *tflite_plugin_create_delegate(char **keys, char **values, siz
   if (is(orders.edgetpu, "absent") || is(orders.edgetpu, "held")) return NULL;
   snprintf(claim, sizeof claim, "%s.claim", control ? control : "fake_edgetpu");
   if (!claim_device(claim)) return NULL;
-  pause_ms(orders.open_ms + (is(orders.edgetpu, "bare") ? orders.firmware_ms : 0));
+  pause_ms(orders.open_ms + (is(orders.edgetpu, "uninitialised") ? orders.firmware_ms : 0));
   orders = read_orders(); /* it may have been pulled meanwhile */
   if (suffer(orders.open) || is(orders.edgetpu, "absent")) {
     release_device();

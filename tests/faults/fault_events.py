@@ -88,7 +88,7 @@ class Accidents:
         self.problems: Final[list[str]] = []
         self._kinds: Final[dict[str, tuple[int, Callable[[], None]]]] = {
             "plug": (10, self._plug),
-            "plug an Edge TPU without firmware": (4, self._plug_bare),
+            "plug an Edge TPU without firmware": (4, self._plug_uninitialised),
             "plug an Edge TPU that takes a second": (6, self._plug_measured),
             "unplug while idle": (5, self._unplug_idle),
             "unplug while opening": (8, self._unplug_opening),
@@ -133,10 +133,10 @@ class Accidents:
         self._take_out()
         self._put_in()
 
-    def _plug_bare(self) -> None:
+    def _plug_uninitialised(self) -> None:
         self._take_out()
         self._edgetpu.order(firmware_ms=300)
-        self._put_in("bare")
+        self._put_in("uninitialised")
         self._rest(0.2, 0.5)
         self._edgetpu.plug("ready")  # its firmware is in: the same Edge TPU under its other name
 

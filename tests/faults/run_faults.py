@@ -22,9 +22,9 @@ def main() -> int:
     """Run as the arguments say."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--events", type=int, default=1000)
-    parser.add_argument("--images", type=int, default=1000, help="images of a batch")
+    parser.add_argument("--images", type=int, default=1000, help="images in a batch")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--window", action="store_true", help="with the window, on no screen")
+    parser.add_argument("--window", action="store_true", help="also open the window, off screen")
     parser.add_argument("--out", type=Path, default=Path("build/faults.json"))
     parser.add_argument("--log", type=Path, help="write the program's log here")
     options = parser.parse_args()

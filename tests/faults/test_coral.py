@@ -35,8 +35,8 @@ def test_a_slow_port_is_noted(edgetpu: DoubleEdgeTpu) -> None:
 
 
 def test_an_edgetpu_before_its_firmware_is_there(edgetpu: DoubleEdgeTpu) -> None:
-    edgetpu.plug("bare")
-    assert (status(edgetpu).state, status(edgetpu).reason) == ("bare", None)
+    edgetpu.plug("uninitialised")
+    assert (status(edgetpu).state, status(edgetpu).reason) == ("uninitialised", None)
 
 
 def test_no_edgetpu(edgetpu: DoubleEdgeTpu) -> None:

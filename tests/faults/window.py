@@ -95,8 +95,8 @@ class WindowFrontEnd(QObject):
         self._publish: Publish | None = None
         self.error: BaseException | None = None
         self.application = Application(_qt(), settings, services=self._open_services)
-        self.application.workbench.ready.connect(self._begin_run)
-        self._wanted.connect(self.application.workbench.screening.choose)
+        self.application.controller.ready.connect(self._begin_run)
+        self._wanted.connect(self.application.controller.screening.choose)
         self._works.connect(self._beat.begin)
         self._over.connect(self._end_run)
         self._thread = threading.Thread(target=self._go, name="fault-run")
@@ -147,7 +147,7 @@ class WindowFrontEnd(QObject):
     def _end_run(self) -> None:
         self._beat.end()
         self._thread.join()
-        self.application.workbench.close()
+        self.application.controller.close()
 
 
 def _no_verdict(_: int, __: Outcome) -> Verdict | None:

@@ -40,9 +40,9 @@ def desk(qapp: QApplication, qtbot: QtBot, rooms: FakeRooms, settings: Settings)
     application.window.resize(1366, 768)
     made = Desk(application, rooms, qtbot)
     if rooms.open_problem is None and rooms.library.always and settings["pack"]:
-        made.until(lambda: application.workbench.packs.model is not None)
+        made.until(lambda: application.controller.packs.model is not None)
     yield made
-    application.workbench.close()
+    application.controller.close()
     made.until(lambda: bool(ended))
     made.window.deleteLater()
     qapp.processEvents()

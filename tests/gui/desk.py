@@ -26,15 +26,15 @@ class Desk:
 
     def screen(self, *paths: str, answer: str = "") -> None:
         """Open a folder and wait until the rooms' outcomes are listed; `answer`: the pack whose card is chosen."""
-        self.application.workbench.screening.choose([Path(path) for path in paths or ("/images",)])
+        self.application.controller.screening.choose([Path(path) for path in paths or ("/images",)])
         if answer:
             self.answer(answer)
         wanted = len(self.rooms.outcomes)
-        self.until(lambda: self.application.workbench.rows.total() == wanted)
+        self.until(lambda: self.application.controller.rows.total() == wanted)
 
     def answer(self, pack_name: str) -> None:
         """Wait until it is asked whose images these are, and choose the card of a pack."""
-        bench = self.application.workbench
+        bench = self.application.controller
         self.until(lambda: bench.whose.question == "pack")
         packs = [entry for entry in bench.packs.candidates if entry.can_screen]
         place = [entry.pack_name for entry in packs].index(pack_name)
@@ -47,4 +47,4 @@ class Desk:
     def open_row(self, row_id: int) -> None:
         """Choose a row and wait for its image."""
         self.window.work_list.choose(row_id)
-        self.until(lambda: not self.application.workbench.image.is_loading)
+        self.until(lambda: not self.application.controller.image.is_loading)

@@ -51,23 +51,23 @@ def rooms() -> FakeRooms:
 @pytest.fixture
 def open_desk(desk: Desk) -> Iterator[Desk]:
     """The window with the packs listed."""
-    desk.until(lambda: desk.application.workbench.packs.is_listed)
+    desk.until(lambda: desk.application.controller.packs.is_listed)
     return desk
 
 
 def choose(desk: Desk, path: str = "/images") -> None:
-    desk.application.workbench.screening.choose([Path(path)])
+    desk.application.controller.screening.choose([Path(path)])
 
 
 def in_use(desk: Desk) -> str:
-    used = desk.application.workbench.packs.model
+    used = desk.application.controller.packs.model
     return used.manifest.pack_id if used else ""
 
 
 def finish(desk: Desk) -> None:
     session = desk.rooms.session
     desk.rooms.publish(RunChanged(run_id=len(session.batches), state="finished"))
-    desk.until(lambda: not desk.application.workbench.screening.is_busy)
+    desk.until(lambda: not desk.application.controller.screening.is_busy)
 
 
 def ages_question(desk: Desk) -> QMessageBox:
@@ -82,7 +82,7 @@ def press(box: QMessageBox, text: str) -> None:
 def test_no_pack_is_in_use_until_somebody_says_for_whom(open_desk: Desk) -> None:
     desk = open_desk
     choose(desk)
-    desk.until(lambda: desk.application.workbench.whose.question == "pack")
+    desk.until(lambda: desk.application.controller.whose.question == "pack")
     assert in_use(desk) == ""
     assert desk.rooms.session.started_with == []
     assert desk.window.pages.currentWidget() is desk.window.welcome
@@ -96,7 +96,7 @@ def test_no_pack_is_in_use_until_somebody_says_for_whom(open_desk: Desk) -> None
         "It was not measured on images of another hospital.",
     ):
         assert expected in words
-    assert "Whose images are these?" in desk.window.header.pack_chip.text()
+    assert "Whose images are these?" in desk.window.toolbar.pack_chip.text()
 
 
 def test_a_card_is_the_answer_and_the_header_says_for_whom(open_desk: Desk) -> None:
@@ -105,7 +105,7 @@ def test_a_card_is_the_answer_and_the_header_says_for_whom(open_desk: Desk) -> N
     desk.screen(answer="adults-1.1.0")
     assert in_use(desk) == "adults"
     assert desk.rooms.session.ages_confirmed == [True]  # the card says so in so many words
-    assert "For patients aged 18 to 95 years." in desk.window.header.pack_chip.toolTip()
+    assert "For patients aged 18 to 95 years." in desk.window.toolbar.pack_chip.toolTip()
     assert desk.window.pages.currentWidget() is desk.window.images
 
 
@@ -118,7 +118,7 @@ def test_a_card_may_be_chosen_before_the_folder(open_desk: Desk) -> None:
     assert in_use(desk) == "adults"
     finish(desk)
     choose(desk, "/other")  # the answer was for that folder
-    desk.until(lambda: desk.application.workbench.whose.question == "pack")
+    desk.until(lambda: desk.application.controller.whose.question == "pack")
 
 
 def test_the_answer_is_remembered_for_the_folder(open_desk: Desk) -> None:
@@ -146,10 +146,10 @@ def test_the_remembered_operating_point_is_used(open_desk: Desk) -> None:
 def test_a_site_may_have_a_default_and_it_outlives_the_program(open_desk: Desk, home: Path) -> None:
     desk = open_desk
     choose(desk)
-    desk.until(lambda: desk.application.workbench.whose.question == "pack")
+    desk.until(lambda: desk.application.controller.whose.question == "pack")
     desk.window.welcome.default_box.setChecked(True)
     desk.answer("adults-1.1.0")
-    desk.until(lambda: desk.application.workbench.rows.total() == 1)
+    desk.until(lambda: desk.application.controller.rows.total() == 1)
     desk.until(lambda: load(home / "settings.json")[0]["pack"] == "adults")
     assert desk.rooms.memory.known == {}
     finish(desk)
@@ -160,7 +160,7 @@ def test_a_site_may_have_a_default_and_it_outlives_the_program(open_desk: Desk, 
 
 def test_the_default_can_be_withdrawn_on_the_page_of_packs(open_desk: Desk) -> None:
     desk = open_desk
-    desk.application.workbench.choose_default("adults")
+    desk.application.controller.choose_default("adults")
     desk.screen()
     desk.window.actions_by_name["packs"].trigger()
     box = desk.window.packs_page.findChild(QCheckBox)
@@ -197,7 +197,7 @@ def test_another_pack_in_the_header_is_not_that_of_the_list(open_desk: Desk) -> 
     desk = open_desk
     desk.screen(answer="children-1.0.0")
     finish(desk)
-    desk.application.workbench.packs.use(desk.rooms.library.always[1])
+    desk.application.controller.packs.use(desk.rooms.library.always[1])
     words = "These results are from Children 1.0.0. Press Start to screen with Adults 1.0.0."
     desk.until(lambda: words in texts(desk.window.banners))
     desk.window.actions_by_name["start"].trigger()
@@ -229,4 +229,4 @@ def test_a_pack_that_is_not_there_any_more_is_asked_for_again(open_desk: Desk) -
     desk = open_desk
     desk.rooms.memory.known[Path("/images")] = RememberedPack("gone")
     choose(desk)
-    desk.until(lambda: desk.application.workbench.whose.question == "pack")
+    desk.until(lambda: desk.application.controller.whose.question == "pack")

@@ -14,7 +14,7 @@ from PySide6.QtWidgets import QFileDialog, QLabel, QPushButton, QWidget
 from fieldray.desktop.worklist_model import KEYS
 from fieldray.domain.events import BackendChanged, Progress, RunChanged, Speed
 from fieldray.domain.run import Verdict
-from fieldray.errors import UsageProblem
+from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import reason
 from fieldray.reports.exporter import EXPORTERS, Exporter
 
@@ -26,7 +26,7 @@ def texts(widget: QWidget) -> str:
 
 
 def listed(desk: Desk) -> list[int]:
-    rows = desk.application.workbench.rows
+    rows = desk.application.controller.rows
     return [rows.row_at(rows.index(place, 0)).row_id for place in range(rows.rowCount())]  # type: ignore[union-attr]
 
 
@@ -35,7 +35,7 @@ def test_the_empty_window_says_what_to_do_next(desk: Desk) -> None:
     words = texts(desk.window.welcome)
     assert "drop a folder" in words
     assert "Ready: Made-up lungs 1.2.0" in words
-    assert not desk.window.header.start_button.isEnabled()
+    assert not desk.window.toolbar.start_button.isEnabled()
 
 
 def test_research_use_only_is_always_in_sight(desk: Desk) -> None:
@@ -67,35 +67,35 @@ def test_refused_and_failed_rows_give_their_plain_reason(desk: Desk, rooms: Fake
     rooms.outcomes += [refused(5), failed(6)]
     desk.screen()
     assert listed(desk)[-2:] == [5, 6]
-    rows = desk.application.workbench.rows
+    rows = desk.application.controller.rows
     shown = rows.data(rows.index_of(5).siblingAtColumn(KEYS.index("status")))
     assert shown == "Not a frontal view: the view position is LL."
     desk.open_row(6)
     desk.until(lambda: "The file is incomplete" in texts(desk.window.result))
-    assert desk.application.workbench.image.problem == reason("truncated")
+    assert desk.application.controller.image.problem == reason("truncated")
 
 
 def test_pause_go_on_and_stop(desk: Desk) -> None:
     desk.screen()
-    header, batch = desk.window.header, desk.rooms.session.batches[0]
-    desk.until(header.stop_button.isEnabled)
-    header.pause_button.click()
-    desk.until(lambda: desk.application.workbench.screening.state == "paused")
-    assert header.pause_button.text() == "Resume"
-    header.pause_button.click()
-    desk.until(lambda: desk.application.workbench.screening.state == "running")
-    header.stop_button.click()
-    desk.until(lambda: desk.application.workbench.screening.state == "cancelled")
+    toolbar, batch = desk.window.toolbar, desk.rooms.session.batches[0]
+    desk.until(toolbar.stop_button.isEnabled)
+    toolbar.pause_button.click()
+    desk.until(lambda: desk.application.controller.screening.state == "paused")
+    assert toolbar.pause_button.text() == "Resume"
+    toolbar.pause_button.click()
+    desk.until(lambda: desk.application.controller.screening.state == "running")
+    toolbar.stop_button.click()
+    desk.until(lambda: desk.application.controller.screening.state == "cancelled")
     assert batch.told == ["pause", "resume", "cancel"]
-    assert header.start_button.isEnabled()
+    assert toolbar.start_button.isEnabled()
 
 
 def test_progress_speed_and_load_are_shown(desk: Desk) -> None:
     desk.screen()
     desk.rooms.publish(Progress(done=412, total=1000, total_is_final=True, images_per_s=18.34, remaining_s=32.0))
     desk.rooms.publish(Speed(fps_now=18.0, fps_min=16.1, fps_avg=18.3, fps_max=19.0, cpu_percent=41, memory_mb=380))
-    desk.until(lambda: "412" in desk.window.header.progress_text.text())
-    assert desk.window.header.progress_text.text() == "412 / 1000   18.3 images/s   0:32 left"
+    desk.until(lambda: "412" in desk.window.toolbar.progress_text.text())
+    assert desk.window.toolbar.progress_text.text() == "412 / 1000   18.3 images/s   0:32 left"
     desk.until(lambda: "380" in texts(desk.window.statusBar()))
     assert "min 16.1 / avg 18.3 / max 19.0" in texts(desk.window.statusBar())
     assert "CPU 41 %" in texts(desk.window.statusBar())
@@ -103,7 +103,7 @@ def test_progress_speed_and_load_are_shown(desk: Desk) -> None:
 
 def test_a_folder_chosen_meanwhile_is_screened_afterwards(desk: Desk) -> None:
     desk.screen("/first")
-    run = desk.application.workbench.screening
+    run = desk.application.controller.screening
     run.choose([Path("/second")])
     assert len(desk.rooms.session.started_with) == 1
     desk.rooms.publish(RunChanged(run_id=1, state="finished"))
@@ -113,22 +113,24 @@ def test_a_folder_chosen_meanwhile_is_screened_afterwards(desk: Desk) -> None:
 
 def test_a_run_that_cannot_start_says_why(desk: Desk) -> None:
     desk.rooms.session.start_problem = UsageProblem(reason("nothing_to_screen", path="/gone"))
-    desk.application.workbench.screening.choose([Path("/gone")])
-    desk.until(lambda: desk.application.workbench.screening.state == "failed")
+    desk.application.controller.screening.choose([Path("/gone")])
+    desk.until(lambda: desk.application.controller.screening.state == "failed")
     assert "/gone does not exist" in texts(desk.window.banners)
-    assert desk.window.header.start_button.isEnabled()
+    assert desk.window.toolbar.start_button.isEnabled()
 
 
 def test_a_run_that_ends_early_says_why(desk: Desk) -> None:
     desk.screen()
     desk.rooms.publish(RunChanged(run_id=1, state="failed", reason=reason("disk_full", path="/data")))
     desk.until(lambda: "The disk is full" in texts(desk.window.banners))
-    assert "The run stopped early" in desk.window.header.progress_text.text()
+    assert "The run stopped early" in desk.window.toolbar.progress_text.text()
 
 
 def test_a_fall_back_is_never_silent(desk: Desk) -> None:
-    for state, why in (("ready", None), ("gone", reason("coral_unplugged"))):
+    for state, why in (("ready", None), ("unavailable", reason("coral_unplugged"))):
         desk.rooms.publish(BackendChanged(backend="edgetpu", state=state, in_use=state == "ready", reason=why))
+    desk.rooms.publish(after := BackendChanged(backend="cpu", state="ready", in_use=True, detail="2 x 2"))
+    desk.until(lambda: desk.application.controller.backends.get("cpu") == after)
     desk.until(lambda: "The Edge TPU was unplugged." in texts(desk.window.banners))
     assert "No image is lost" in texts(desk.window.banners)
     button = desk.window.banners.findChild(QPushButton)
@@ -153,11 +155,27 @@ def test_the_readers_verdict_is_kept_beside_the_result(desk: Desk) -> None:
     assert {judged.facts.content_sha256 for judged in session.judged} == {desk.rooms.outcomes[0].facts.content_sha256}
 
 
+def test_a_verdict_that_cannot_be_kept_is_not_shown_as_if_it_were(desk: Desk) -> None:
+    desk.screen()
+    desk.open_row(1)
+    bar, session = desk.window.result.verdict, desk.rooms.session
+    bar.buttons["agree"].click()
+    desk.until(lambda: session.verdicts == {1: Verdict(choice="agree")})
+    session.verdict_problem = StorageProblem(reason("verdict_misplaced", path="/home/results.sqlite"))
+    bar.buttons["disagree"].click()
+    desk.until(lambda: "This verdict was not saved" in texts(desk.window.banners))
+    desk.until(bar.buttons["agree"].isChecked)
+    assert not bar.buttons["disagree"].isChecked()
+    row = desk.application.controller.rows.row_at(desk.application.controller.rows.index_of(1))
+    assert row is not None
+    assert row.verdict == Verdict(choice="agree")
+
+
 def test_a_image_that_was_replaced_since_is_not_shown_under_the_score_of_the_old_one(desk: Desk) -> None:
     desk.screen()
     desk.rooms.session.replaced.add(desk.rooms.outcomes[0].facts.content_sha256)
     desk.open_row(1)
-    image = desk.application.workbench.image
+    image = desk.application.controller.image
     desk.until(lambda: image.problem == reason("changed"))
     assert image.picture is None
 
@@ -168,7 +186,7 @@ def test_what_a_run_says_of_itself_is_a_notice_until_the_next_one(desk: Desk) ->
         desk.rooms.publish(RunChanged(run_id=1, state="finished", notes=(note,)))
     desk.until(lambda: "process 7" in texts(desk.window.banners))
     desk.until(lambda: "2 images of this run are no longer there" in texts(desk.window.banners))
-    desk.application.workbench.screening.start()
+    desk.application.controller.screening.start()
     desk.until(lambda: "no longer there" not in texts(desk.window.banners))
 
 
@@ -183,7 +201,7 @@ def test_a_stored_verdict_is_shown_again(desk: Desk) -> None:
 
 def test_results_are_exported(desk: Desk, tmp_path: Path) -> None:
     desk.screen()
-    desk.application.workbench.export(tmp_path)
+    desk.application.controller.export(tmp_path)
     desk.until(lambda: desk.rooms.exported == [(1, tmp_path, ())])
     desk.until(lambda: "2 files were saved" in texts(desk.window.banners))
 
@@ -209,7 +227,7 @@ def more_formats() -> Iterator[None]:
 
 
 def test_every_format_is_in_the_menu(more_formats: None, desk: Desk) -> None:
-    menu = desk.window.header.menu_button.menu()
+    menu = desk.window.toolbar.menu_button.menu()
     assert any(action.iconText() == "Save the results: CSV, JSON, Count" for action in menu.actions())
     (submenu,) = (action.menu() for action in menu.actions() if action.text() == "Save as")
     entries = {action.text(): action for action in submenu.actions()}
@@ -236,7 +254,7 @@ def test_the_counts_filter_the_list(desk: Desk) -> None:
 def test_the_whole_list_by_keys_alone(desk: Desk) -> None:
     desk.screen()
     table = desk.window.work_list.table
-    image = desk.application.workbench.image
+    image = desk.application.controller.image
     shown = []
     for key in (Qt.Key.Key_Home, Qt.Key.Key_Down, Qt.Key.Key_End, Qt.Key.Key_Up):
         desk.qtbot.keyClick(table, key)

@@ -27,7 +27,7 @@ class TestDamagedRooms:
         desk.until(lambda: "newer version" in texts(desk.window.banners))
         rooms.open_problem = None
         desk.window.banners.findChild(QPushButton).click()
-        desk.until(lambda: desk.application.workbench.packs.model is not None)
+        desk.until(lambda: desk.application.controller.packs.model is not None)
         desk.screen()
         assert listed(desk) == [1]
 
@@ -43,8 +43,8 @@ class TestNoPack:
     def test_the_window_asks_for_a_drive_and_starts_when_it_comes(self, desk: Desk, rooms: FakeRooms) -> None:
         desk.until(lambda: "Plug in a model drive" in texts(desk.window.banners))
         desk.until(lambda: "No pack is here. Plug in a model drive." in texts(desk.window.welcome))
-        desk.application.workbench.screening.choose([Path("/images")])
-        assert desk.window.header.progress_text.text() == "Waiting for a model pack"
+        desk.application.controller.screening.choose([Path("/images")])
+        assert desk.window.toolbar.progress_text.text() == "Waiting for a model pack"
         assert rooms.session.started_with == []
         rooms.library.on_drives[Path("/media/stick")] = [
             candidate("/media/stick/fieldray/made-up-1.2.0", origin="drive")

@@ -38,7 +38,7 @@ def on_edgetpu(**changes: object) -> PackCandidate:
 
 
 def in_use(desk: Desk) -> str:
-    used = desk.application.workbench.packs.model
+    used = desk.application.controller.packs.model
     return used.pack_name if used else ""
 
 
@@ -56,7 +56,7 @@ def rooms(rooms: FakeRooms) -> FakeRooms:
 def test_a_drive_with_a_trusted_pack_is_used_and_may_be_removed(desk: Desk) -> None:
     plug_in(desk, on_edgetpu())
     desk.until(lambda: in_use(desk) == "lungs-2.0.0")
-    assert "you can remove the drive" in desk.window.header.pack_chip.toolTip()
+    assert "you can remove the drive" in desk.window.toolbar.pack_chip.toolTip()
     desk.until(lambda: desk.rooms.session.packs[-1].pack_name == "lungs-2.0.0")
 
 
@@ -64,7 +64,7 @@ def test_a_drive_removed_during_a_run_lets_it_finish_then_the_default_takes_over
     plug_in(desk, on_edgetpu())
     desk.until(lambda: in_use(desk) == "lungs-2.0.0")
     desk.screen(answer="lungs-2.0.0")
-    desk.until(lambda: desk.application.workbench.screening.state == "running")
+    desk.until(lambda: desk.application.controller.screening.state == "running")
     pull_out(desk)
     desk.until(lambda: "This run finishes with the pack in memory" in texts(desk.window.banners))
     assert in_use(desk) == "lungs-2.0.0"
@@ -82,7 +82,7 @@ def test_a_drive_put_back_during_a_run_is_not_taken_for_a_new_one(desk: Desk) ->
     plug_in(desk, on_edgetpu())
     desk.until(lambda: not desk.window.banners.isVisible())
     desk.rooms.publish(RunChanged(run_id=1, state="finished"))
-    desk.until(lambda: not desk.application.workbench.screening.is_busy)
+    desk.until(lambda: not desk.application.controller.screening.is_busy)
     assert in_use(desk) == "lungs-2.0.0"
 
 
@@ -147,8 +147,8 @@ def test_legacy_and_older_packs_need_a_yes(desk: Desk, code: str, parameters: di
     desk.rooms.library.problems[FOLDER] = PackProblem(why)
     pack = on_edgetpu(trust="legacy", problem=why)
     plug_in(desk, pack)
-    desk.until(lambda: pack in desk.application.workbench.packs.candidates)
-    desk.application.workbench.packs.use(pack)
+    desk.until(lambda: pack in desk.application.controller.packs.candidates)
+    desk.application.controller.packs.use(pack)
     asked = dialog(desk)
     assert words in texts(asked)
     asked.yes_button.click()
@@ -217,15 +217,15 @@ def test_the_packs_page_is_built_when_it_is_seen_and_is_never_stale(desk: Desk) 
     desk.until(lambda: "2.0.0" in texts(page))
     desk.window.pages.setCurrentWidget(desk.window.welcome)
     pull_out(desk)
-    desk.until(lambda: all(found.origin != "drive" for found in desk.application.workbench.packs.candidates))
+    desk.until(lambda: all(found.origin != "drive" for found in desk.application.controller.packs.candidates))
     desk.window.actions_by_name["packs"].trigger()
     desk.until(lambda: "Signed by a key you trust" not in texts(page))
 
 
 def test_an_operating_point_is_never_inherited_by_another_pack(desk: Desk) -> None:
-    packs = desk.application.workbench.packs
+    packs = desk.application.controller.packs
     packs.choose_point("careful")
     plug_in(desk, on_edgetpu())
     desk.until(lambda: in_use(desk) == "lungs-2.0.0")
     assert packs.point_name is None
-    assert desk.application.workbench.screening.point_name is None
+    assert desk.application.controller.screening.point_name is None

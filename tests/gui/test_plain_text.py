@@ -30,7 +30,7 @@ from PySide6.QtWidgets import (
 )
 
 import fieldray.desktop
-from fieldray.desktop.about import AboutDialog, LicencesDialog
+from fieldray.desktop.about import AboutDialog, LicencesDialog, LicensedPart
 from fieldray.desktop.pack_choice import PackQuestion
 from fieldray.desktop.packs_page import PackDialog
 from fieldray.desktop.widgets import PlainButton, plain_tip
@@ -39,7 +39,6 @@ from fieldray.domain.finding import Failed, Outcome, Refused
 from fieldray.domain.model import Label, OperatingPoint
 from fieldray.domain.run import Verdict
 from fieldray.domain.study import ImageHeader, ImageRef
-from fieldray.licences import LicensedPart
 from fieldray.reasons import Reason
 from fieldray.settings import Settings
 from fieldray.translation import Translator
@@ -221,7 +220,7 @@ def dialogs(desk: Desk, text: str) -> Iterator[QWidget]:
     yield LicencesDialog([part], translator, window)
     yield AboutDialog(translator, window)
     desk.rooms.publish(RunChanged(run_id=1, state="running"))
-    desk.until(lambda: desk.application.workbench.screening.is_busy)
+    desk.until(lambda: desk.application.controller.screening.is_busy)
     window.close()
     yield next(found for found in QApplication.topLevelWidgets() if isinstance(found, QMessageBox))
     desk.rooms.publish(RunChanged(run_id=1, state="finished"))
@@ -229,15 +228,15 @@ def dialogs(desk: Desk, text: str) -> Iterator[QWidget]:
 
 def post_notices(desk: Desk, text: str) -> None:
     """Everything the window can be told at once."""
-    why, bench = hostile_reason(text), desk.application.workbench
+    why, bench = hostile_reason(text), desk.application.controller
     desk.rooms.publish(BackendChanged(backend="cpu", state="ready", in_use=True, detail=text))
     desk.rooms.publish(BackendChanged(backend="edgetpu", state="ready", in_use=False, detail=text))
-    desk.rooms.publish(BackendChanged(backend="edgetpu", state="gone", in_use=False, detail=text, reason=why))
-    desk.rooms.publish(DeviceChanged(state="unusable", reason=why, notes=(why,)))
+    desk.rooms.publish(BackendChanged(backend="edgetpu", state="unavailable", in_use=False, detail=text, reason=why))
+    desk.rooms.publish(DeviceChanged(backend="edgetpu", state="unusable", reason=why, notes=(why,)))
     desk.rooms.publish(DrivesChanged(drives=(Drive(mount_point=f"/media/{text}", name=text, pack_folders=(text,)),)))
     desk.rooms.publish(RunChanged(run_id=1, state="failed", reason=why))
     bench.export(Path("/out") / text)
-    desk.until(lambda: {"run", "edgetpu", "backend", "export"} <= {notice.key for notice in bench.board.notices})
+    desk.until(lambda: {"run", "edgetpu", "lost edgetpu", "export"} <= {notice.key for notice in bench.board.notices})
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="hears of opened files by inotify")

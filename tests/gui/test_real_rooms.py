@@ -31,9 +31,9 @@ def application(qapp: QApplication, qtbot: QtBot, home: Path, tmp_path: Path) ->
     ended: list[bool] = []
     made.ended.connect(lambda: ended.append(True))
     made.show()
-    qtbot.waitUntil(lambda: made.workbench.packs.model is not None, timeout=WAIT_MS)
+    qtbot.waitUntil(lambda: made.controller.packs.model is not None, timeout=WAIT_MS)
     yield made
-    made.workbench.close()
+    made.controller.close()
     qtbot.waitUntil(lambda: bool(ended), timeout=WAIT_MS)
     made.window.deleteLater()
     qapp.processEvents()
@@ -47,7 +47,7 @@ def test_images_are_screened_shown_judged_and_taken_over(
     images.mkdir()
     write_studies(images, count=4)
     (images / "notes.txt").write_text("no image", encoding="utf-8")
-    bench, window = application.workbench, application.window
+    bench, window = application.controller, application.window
     bench.screening.choose([images])
     qtbot.waitUntil(lambda: bench.screening.state == "finished", timeout=WAIT_MS)
     qtbot.waitUntil(lambda: bench.rows.total() >= 5, timeout=WAIT_MS)

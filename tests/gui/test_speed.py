@@ -45,7 +45,7 @@ def times_called(calls: Profile, function: Callable[..., object]) -> int:
 
 
 def test_ten_thousand_rows_come_in_batches_and_only_what_is_seen_is_drawn(desk: Desk) -> None:
-    rows = desk.application.workbench.rows
+    rows = desk.application.controller.rows
     desk.screen()
     rows.clear()
     inserted: list[int] = []

@@ -77,9 +77,9 @@ def test_the_wheel_steps_through_images_and_zooms_with_control(desk: Desk, viewe
     wheel(viewer, 1, control=True)
     assert viewer.state.zoom == pytest.approx(1.25)
     wheel(viewer, -1)
-    assert desk.application.workbench.image.row.row_id == 4
+    assert desk.application.controller.image.row.row_id == 4
     wheel(viewer, 1)
-    assert desk.application.workbench.image.row.row_id == 1
+    assert desk.application.controller.image.row.row_id == 1
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_hiding_patient_data_hides_it_everywhere(desk: Desk, viewer: Viewer) -> 
 def test_the_newest_image_wins_and_none_is_shown_under_a_wrong_name(desk: Desk) -> None:
     desk.rooms.outcomes[:] = [screened(number, 1 - number / 100) for number in range(1, 9)]
     desk.screen()
-    session, image = desk.rooms.session, desk.application.workbench.image
+    session, image = desk.rooms.session, desk.application.controller.image
     session.may_read.clear()
     for row_id in range(1, 9):
         desk.window.work_list.choose(row_id)
@@ -175,8 +175,8 @@ def test_the_newest_image_wins_and_none_is_shown_under_a_wrong_name(desk: Desk) 
 
 
 def test_a_image_is_shown_only_while_it_is_open(desk: Desk, viewer: Viewer) -> None:
-    desk.application.workbench.rows.clear()
-    assert desk.application.workbench.image.row is None
+    desk.application.controller.rows.clear()
+    assert desk.application.controller.image.row is None
     assert viewer.picture is None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from desk import WAIT_MS, Desk
@@ -17,7 +18,8 @@ from test_flows import texts
 from fieldray.desktop.application import Application, chosen_language
 from fieldray.desktop.keys import KEYS, KeySheet, cyrillic_twins
 from fieldray.desktop.settings_dialog import SettingsDialog, choice_label
-from fieldray.desktop.style import colours
+from fieldray.desktop.style import colours, style_sheet
+from fieldray.desktop.widgets import Surface
 from fieldray.domain.run import Verdict
 from fieldray.settings import ROWS, TABLE, Settings
 from fieldray.settings import load as load_settings
@@ -30,6 +32,10 @@ def open_dialog(desk: Desk, command: str) -> QDialog:
     return next(box for box in desk.window.findChildren(QDialog) if box.isVisible())
 
 
+def test_every_surface_has_its_style() -> None:
+    assert all(f"QWidget#{name} " in style_sheet("light").replace(",", " ") for name in get_args(Surface))
+
+
 def test_the_language_changes_at_once_and_keeps_the_work(desk: Desk) -> None:
     desk.screen()
     desk.open_row(1)
@@ -37,9 +43,9 @@ def test_the_language_changes_at_once_and_keeps_the_work(desk: Desk) -> None:
     desk.application.change_settings({"language": "uk"})
     assert desk.window is not before
     desk.until(lambda: "Пакет позначає цей знімок." in texts(desk.window.result))
-    assert desk.window.header.start_button.text() == "Почати"
+    assert desk.window.toolbar.start_button.text() == "Почати"
     assert "Лише для досліджень. Не для діагностики." in texts(desk.window.statusBar())
-    assert desk.application.workbench.rows.total() == 4
+    assert desk.application.controller.rows.total() == 4
     assert "Оцінка 0,90" in texts(desk.window.result)
     desk.window.result.verdict.buttons["agree"].click()
     desk.until(lambda: desk.rooms.session.verdicts == {1: Verdict(choice="agree")})
@@ -92,7 +98,7 @@ def test_the_key_sheet_names_every_key(desk: Desk) -> None:
     words = texts(sheet)
     translator = Translator("en")
     for key in KEYS:
-        assert key.say(translator) in words
+        assert key.text(translator) in words
     sheet.reject()
 
 
@@ -127,7 +133,7 @@ def test_an_unexpected_error_is_shown_and_logged(desk: Desk, caplog: pytest.LogC
 
 def test_closing_during_a_run_asks_and_then_ends_in_order(desk: Desk) -> None:
     desk.screen()
-    desk.until(lambda: desk.application.workbench.screening.can_stop)
+    desk.until(lambda: desk.application.controller.screening.can_stop)
     desk.window.close()
     box = desk.window.findChild(QMessageBox)
     assert desk.window.isVisible()
@@ -177,7 +183,7 @@ def test_a_broken_settings_file_is_told(qapp: object, qtbot: object, rooms: Fake
     settings, problems = load_settings(home / "settings.json")
     application = Application(qapp, settings, services=rooms.open)  # type: ignore[arg-type]
     application.report(problems)
-    assert [notice.key for notice in application.workbench.board.notices] == ["settings"]
+    assert [notice.key for notice in application.controller.board.notices] == ["settings"]
     assert settings["theme"] == Settings()["theme"]
 
 

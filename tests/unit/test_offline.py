@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import fieldray
-from fieldray.offline import COMMANDS, is_screen_remote, names_images, opens_window
+from fieldray.offline import COMMANDS, is_screen_remote, leave_only_the_screen, names_images, opens_window
 from fieldray.offline_linux import filter_code
 from fieldray.paths import child_command, program_command
 from fieldray.processes.child import Child
@@ -244,6 +244,30 @@ def test_a_screen_reached_by_ssh_stays_reachable_and_only_for_the_window() -> No
         assert seen["families"][2:] == [errno.EACCES] * 3
 
 
+# Another program of this user has an open connection.
+TAKEN = """
+import ctypes, errno, json, subprocess, sys
+from fieldray.offline import stay_offline
+other = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+number = int(other.stdout.readline())
+stay_offline()
+system = ctypes.CDLL(None, use_errno=True)
+process = system.syscall(434, other.pid, 0)
+taken = system.syscall(438, process, number, 0)
+told = [process >= 0, taken, ctypes.get_errno()]
+attached = system.ptrace(0x4206, other.pid, None, None)
+print(json.dumps([*told, attached, ctypes.get_errno()]))
+other.communicate("\\n")
+"""
+HAS_CONNECTION = "import socket; one = socket.create_server(('127.0.0.1', 0)); print(one.fileno(), flush=True); input()"
+
+
+@on_linux
+def test_no_connection_is_taken_out_of_another_program() -> None:
+    seen = json.loads(run(TAKEN, HAS_CONNECTION))
+    assert seen == [True, -1, errno.EACCES, -1, errno.EACCES]
+
+
 # A thread that ran before the screen was there asks as well as the one that connected it; so does a child process.
 CONNECTED = (
     NATIVE.partition("shell = ")[0]
@@ -282,6 +306,26 @@ def test_only_a_display_in_the_usual_form_is_a_screen_elsewhere() -> None:
     near = ("", ":0", ":0.0", "unix:0", "x:", "x", "x:y", "x:0.y", "x:0;y:1", "x y:0", "/tmp/x:0", "far..:", "-x:0")
     assert [display for display in far if not is_screen_remote({"DISPLAY": display})] == []
     assert [display for display in near if is_screen_remote({"DISPLAY": display})] == []
+
+
+def test_a_screen_elsewhere_opens_the_way_to_no_other_server() -> None:
+    far = {
+        "DBUS_SESSION_BUS_ADDRESS": "unix:path=/run/bus;tcp:host=far.example,port=80",
+        "AT_SPI_BUS_ADDRESS": "tcp:host=far.example,port=80",
+        "IBUS_ADDRESS": "unixexec:path=/tmp/program",
+        "SESSION_MANAGER": "local/here:@/tmp/.ICE-unix/1,tcp/far.example:80",
+    }
+    leave_only_the_screen(far)
+    nowhere = "unix:path=/dev/null"
+    assert far == dict.fromkeys(("DBUS_SESSION_BUS_ADDRESS", "AT_SPI_BUS_ADDRESS", "IBUS_ADDRESS"), nowhere)
+    near = {"DBUS_SESSION_BUS_ADDRESS": "unix:path=/run/bus,guid=1", "SESSION_MANAGER": "local/here:@/tmp/.ICE-unix/1"}
+    kept = dict(near)
+    leave_only_the_screen(kept)
+    assert kept == near
+    for before, bus in (({"XDG_RUNTIME_DIR": "/run/user/7"}, "unix:path=/run/user/7/bus"), ({}, nowhere)):
+        environment = dict(before)
+        leave_only_the_screen(environment)  # else a program is started that looks for one
+        assert environment == {**before, "DBUS_SESSION_BUS_ADDRESS": bus}
 
 
 def test_files_and_folders_alone_are_for_the_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -356,9 +400,11 @@ def verdict(code: bytes, *, architecture: int, number: int, argument: int) -> in
             position += if_true if holds else if_false
 
 
-@pytest.mark.parametrize(("architecture", "socket_call"), [(0xC000003E, 41), (0xC00000B7, 198)])
-def test_the_filter_says_no_to_the_internet_only(architecture: int, socket_call: int) -> None:
-    code = filter_code(architecture, socket_call)
+@pytest.mark.parametrize(
+    ("architecture", "socket_call", "on_others"), [(0xC000003E, 41, (101, 311)), (0xC00000B7, 198, (117, 271))]
+)
+def test_the_filter_says_no_to_the_internet_only(architecture: int, socket_call: int, on_others: tuple[int]) -> None:
+    code = filter_code(architecture, socket_call, on_others)
     allow, refuse, absent = 0x7FFF0000, 0x50000 | errno.EACCES, 0x50000 | errno.ENOSYS
 
     def asked(number: int, argument: int = 0, machine: int = architecture) -> int:
@@ -366,7 +412,9 @@ def test_the_filter_says_no_to_the_internet_only(architecture: int, socket_call:
 
     assert [asked(socket_call, family) for family in (1, 16)] == [allow, allow]
     assert {asked(socket_call, family) for family in range(64) if family not in (1, 16)} == {refuse}
-    assert {asked(number, 2) for number in range(500) if number not in (socket_call, 425)} == {allow}
+    refused = (socket_call, 438, *on_others)  # pidfd_getfd, ptrace and process_vm_writev reach into other processes
+    assert {asked(number, 2) for number in range(500) if number not in (*refused, 425)} == {allow}
+    assert {asked(number, 2) for number in refused} == {refuse}
     assert asked(425) == absent  # io_uring_setup, which could open sockets by itself
     assert asked(socket_call, 1, machine=0x40000003) == refuse  # 32-bit calls from a 64-bit program
     assert asked(0x40000000 + socket_call, 1) == refuse  # x32

@@ -23,7 +23,7 @@ LEAST_DISK_MB: Final = 1024
 _BUSY: Final = 0.3
 _FAST: Final = frozenset({"AVX2", "NEON"})
 _TITLES: Final[Mapping[Weight, str]] = {"stop": "Has to be fixed", "change": "What to change", "well": "In order"}
-_EDGETPU_STATES: Final[Mapping[DeviceState, str]] = {"absent": "none", "bare": "plugged in", "ready": "ready"}
+_EDGETPU_STATES: Final[Mapping[DeviceState, str]] = {"absent": "none", "uninitialised": "plugged in", "ready": "ready"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,11 +173,12 @@ def _machine_rows(machine: MachineFacts) -> tuple[tuple[str, str], ...]:
 
 
 def _edgetpu_row(edgetpu: CoralStatus) -> str:
-    """Facts only: where no Edge TPU is plugged in, a missing runtime is stated, and nobody is told to install it."""
+    """Facts only: without an Edge TPU nobody is told to install a runtime, but one that cannot be used is named."""
     parts = [_EDGETPU_STATES[edgetpu.state]]
     parts += [f"{usb.port}: {usb.port_mbit or '?'} Mbit/s" for usb in edgetpu.usb]
     if edgetpu.answer:
         parts.append(f"runtime {edgetpu.answer.runtime_version or '?'} ({edgetpu.answer.library})")
     elif edgetpu.library_problem:
-        parts.append("no usable runtime")
+        is_missing = edgetpu.library_problem.code == "coral_no_library"
+        parts.append("no runtime" if is_missing else edgetpu.library_problem.text)
     return ", ".join(parts)

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from fieldray.backends import BACKENDS
 from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.study import ImageRef
 from fieldray.errors import BackendProblem, UsageProblem
@@ -22,6 +23,7 @@ from fieldray.imaging.synthetic import write_studies
 from fieldray.inference.backend import Backend, BackendKind, BackendOptions, system_kinds
 from fieldray.processes.priority import Priority, give_priority
 from fieldray.reasons import Reason, reason
+from fieldray.settings import Settings
 
 MOST_IMAGES: Final = 24  # different ones; a longer measurement repeats them
 _TIMEOUT_S: Final = 60.0
@@ -105,6 +107,24 @@ def on_every_backend(model: Model, *, threads: int) -> tuple[BenchmarkCase, ...]
     options = BackendOptions(cores=threads, is_tuned=False, priority="normal")
     kinds = reversed(system_kinds(options))  # the last resort is what the others are compared with
     return tuple(BenchmarkCase(name=f"{model.pack_name} on {kind.name}", model=model, kind=kind) for kind in kinds)
+
+
+def accelerator_cases(model: Model, *, max_clock: bool = False) -> tuple[BenchmarkCase, ...]:
+    """The model on each device that does not share the CPU; with `max_clock`, also at the highest clock."""
+    cases = [BenchmarkCase(name=kind.name, model=model, kind=kind) for kind in _accelerators(Settings())]
+    if max_clock:
+        fast = Settings({entry.clock_setting: "max" for entry in BACKENDS if entry.clock_setting})
+        cases += [
+            BenchmarkCase(name=f"{kind.name}, highest clock", model=model, kind=kind)
+            for kind in _accelerators(fast)
+            if kind.entry.clock_setting
+        ]
+    return tuple(cases)
+
+
+def _accelerators(settings: Settings) -> list[BackendKind]:
+    options = BackendOptions(settings=settings, is_tuned=False, priority="normal")
+    return [kind for kind in system_kinds(options) if not kind.entry.shares_cpu]
 
 
 def usable(cases: Sequence[BenchmarkCase]) -> tuple[tuple[BenchmarkCase, ...], dict[str, Reason]]:

@@ -156,7 +156,7 @@ def iteration_chart(title: str, repetitions: Mapping[str, Sequence[Sequence[floa
         kind="lines",
         x_title="iteration",
         y_title="milliseconds (median over the repetitions)",
-        places=tuple(str(number) for number in range(1, count + 1)),
+        categories=tuple(str(number) for number in range(1, count + 1)),
         series=tuple(Series(name, tuple(times_ms[:count])) for name, times_ms in medians.items()),
         top=_TALLEST * usual_ms,
     )

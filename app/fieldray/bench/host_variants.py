@@ -1,4 +1,4 @@
-"""`bench host`: what threads, runtime, number format and Edge TPU gain on this computer.
+"""`bench host`: what threads, runtime, number format and other devices gain on this computer.
 
 Method 3 of the dissertation found a factor of up to 8.66 between the best and the worst host. What a command can
 change is measured here, every variant against the simplest one in interleaved repetitions. The rest is only stated.
@@ -10,17 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from fieldray.bench.benchmark_case import BenchmarkCase, Effort, LoadedImage, Notify, time_stream
+from fieldray.bench.benchmark_case import BenchmarkCase, Effort, LoadedImage, Notify, accelerator_cases, time_stream
 from fieldray.bench.report import Block, Chart, Points, Series, Table
 from fieldray.bench.timing_statistics import paired_ratio, summarise
 from fieldray.domain.model import Model
-from fieldray.inference.coral.backend import edgetpu_kind
 from fieldray.inference.cpu import cpu_kind
 from fieldray.reasons import Reason
 
 BASELINE: Final = "cpu, 1 thread"
 _NOT_MEASURED: Final = (
-    "The USB port of an Edge TPU cannot be changed by a command: plug it into a USB 2 port, then into a USB 3 port, "
+    "The USB port of a device cannot be changed by a command: plug it into a USB 2 port, then into a USB 3 port, "
     "and compare two runs of bench device.",
     "The power plan and the governor belong to the system: change them, then compare two runs.",
     "Another operating system needs another installation. The dissertation found a factor of up to 8.66 between "
@@ -52,7 +51,7 @@ def variants(
     float_file
         The same network in floating point, if there is one.
     max_clock
-        Whether the Edge TPU runs at its highest clock, too.
+        Whether a device whose clock can be chosen runs at the highest one, too.
     """
     lean = cpu_kind(runtimes=tuple(runtimes[:1]), cores=1, budget_s=None)
     found = [BenchmarkCase(name=BASELINE, model=model, kind=lean)]
@@ -69,11 +68,7 @@ def variants(
     if float_file is not None:
         in_float = replace(model, files={"litert": float_file}, golden=None)
         found.append(BenchmarkCase(name="cpu, 1 thread, floating point", model=in_float, kind=lean))
-    found.append(BenchmarkCase(name="edgetpu, standard clock", model=model, kind=edgetpu_kind(budget_s=None)))
-    if max_clock:
-        fast = edgetpu_kind(budget_s=None, clock="max")
-        found.append(BenchmarkCase(name="edgetpu, highest clock", model=model, kind=fast))
-    return tuple(found)
+    return (*found, *accelerator_cases(model, max_clock=max_clock))
 
 
 def measure(
@@ -110,7 +105,7 @@ def blocks(measured: Sequence[HostVariant], *, problems: Mapping[str, Reason], i
             kind="bars",
             x_title="network and messages between processes, from the third image on",
             y_title="images per second",
-            places=("",),
+            categories=("",),
             series=tuple(Series(variant.case.name, (summarise(variant.repetitions).fps_avg,)) for variant in measured),
         ),
         Points("How it was measured, and what was not", (*told, *_NOT_MEASURED)),

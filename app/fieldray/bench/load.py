@@ -13,14 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, TypeVar
 
-from fieldray.bench.benchmark_case import BenchmarkCase, Effort, LoadedImage, Notify, time_images
+from fieldray.bench.benchmark_case import BenchmarkCase, Effort, LoadedImage, Notify, accelerator_cases, time_images
 from fieldray.bench.device import FIGURE_COLUMNS, figure_cells, iteration_chart
 from fieldray.bench.parallel_load import LEVELS, NO_LOAD, Level, LoadMeter, MeasuredLoad, parallel_load
 from fieldray.bench.report import Chart, Points, Report, Series, Table
 from fieldray.bench.timing_statistics import Summary, paired_ratio, summarise
 from fieldray.domain.model import Model
 from fieldray.domain.prediction import BackendName
-from fieldray.inference.coral.backend import edgetpu_kind
 from fieldray.inference.cpu import cpu_kind
 from fieldray.reasons import Reason
 
@@ -80,8 +79,7 @@ def load_cases(model: Model, *, cores: int) -> tuple[BenchmarkCase, ...]:
         )
     cases.append(BenchmarkCase(name="cpu, 1 thread, priority raised", model=model, kind=lean, priority="raised"))
     cases.append(BenchmarkCase(name="cpu, 1 thread, priority lowered", model=model, kind=lean, priority="lowered"))
-    cases.append(BenchmarkCase(name="edgetpu", model=model, kind=edgetpu_kind(budget_s=None)))
-    return tuple(cases)
+    return (*cases, *accelerator_cases(model))
 
 
 def measure(
@@ -269,7 +267,7 @@ def _bars(cells: Sequence[Cell]) -> Chart:
         kind="bars",
         x_title="parallel load",
         y_title="percent",
-        places=tuple(level.name for level in levels),
+        categories=tuple(level.name for level in levels),
         series=(
             *(Series(name, tuple(found[name, level] for level in levels)) for name in names),
             *(Series(f"dissertation, {backend}", _published(backend, levels)) for backend in backends),

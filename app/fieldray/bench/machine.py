@@ -15,7 +15,7 @@ from typing import Final
 
 import psutil
 
-from fieldray.inference.cores import usable_cores
+from fieldray.processes.priority import usable_cores
 
 _BUSY_S = 0.5
 

@@ -95,7 +95,7 @@ _HEIGHT: Final = 360  # without the legend below
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 16, 56
 _LEGEND_COLUMNS: Final = 2
 _LEGEND_LINE: Final = 20
-_MOST_PLACES: Final = 20  # so many names fit under the axis
+_MOST_CATEGORIES: Final = 20  # so many names fit under the axis
 
 
 def svg(chart: Chart) -> str:
@@ -137,7 +137,7 @@ class _Frame:
     def __init__(self, chart: Chart, low: float, high: float) -> None:
         self._chart = chart
         self._low, self._high = low, high
-        self._pitch = (_WIDTH - _LEFT - _RIGHT) / max(len(chart.places), 1)
+        self._pitch = (_WIDTH - _LEFT - _RIGHT) / max(len(chart.categories), 1)
 
     def grid(self, step: float) -> Iterator[str]:
         """Horizontal lines, their numbers, and the titles of both axes."""
@@ -154,8 +154,8 @@ class _Frame:
 
     def names(self) -> Iterator[str]:
         """The names along the x axis, as many as fit."""
-        every = math.ceil(len(self._chart.places) / _MOST_PLACES)
-        for index, name in enumerate(self._chart.places):
+        every = math.ceil(len(self._chart.categories) / _MOST_CATEGORIES)
+        for index, name in enumerate(self._chart.categories):
             if index % every == 0:
                 x, y = self._x(index), _HEIGHT - _BOTTOM + 18
                 yield f'<text x="{x:.1f}" y="{y}" text-anchor="middle">{escape(name)}</text>'

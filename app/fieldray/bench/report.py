@@ -32,7 +32,7 @@ class Points:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line, or the bars of one colour: a value for each of the chart's places, None where there is none."""
+    """One line, or the bars of one colour: a value for each of the chart's categories, None where there is none."""
 
     name: str
     values: tuple[float | None, ...]
@@ -40,19 +40,19 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """`places` along the x axis, with a value of every series at each; what lies above `top` is cut off."""
+    """`categories` along the x axis, with a value of every series at each; what lies above `top` is cut off."""
 
     title: str
     kind: Literal["lines", "bars"]
     x_title: str
     y_title: str
-    places: tuple[str, ...]
+    categories: tuple[str, ...]
     series: tuple[Series, ...]
     top: float | None = None
 
     def __post_init__(self) -> None:
-        if any(len(one.values) != len(self.places) for one in self.series):
-            raise ValueError(f"{self.title}: a series does not fit the places")
+        if any(len(one.values) != len(self.categories) for one in self.series):
+            raise ValueError(f"{self.title}: a series does not fit the categories")
 
 
 Block = Table | Points | Chart

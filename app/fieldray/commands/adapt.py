@@ -10,22 +10,22 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from fieldray.commands.console import Console, progress_text
+from fieldray.commands.console import Console, add_command, progress_text
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 
 STEPS: Final = {
-    "run": "all steps that are not done yet",
-    "cross": "cross-validate the recipe, where it names folds",
-    "profile": "time the network's iterations against batch and image size, and propose the batch size",
-    "compare": "train the unpruned network that the recipe names, and measure the pack against it",
-    "data": "read the images and freeze their split",
+    "run": "perform all steps that are not done yet",
+    "cross": "cross-validate, if the recipe asks for folds",
+    "profile": "time training iterations for several batch and image sizes, and suggest a batch size",
+    "compare": "train the unpruned network that the recipe names, and compare the pack with it",
+    "data": "read the images and fix their split into parts",
     "train": "train the network",
     "prune": "make the trained network smaller and faster",
     "quantise": "convert the network to int8",
-    "placement": "forecast which operators run on the Edge TPU, and how fast",
-    "compile": "compile for the Edge TPU, where its compiler is installed",
-    "evaluate": "choose operating points and measure the pack",
+    "placement": "predict which operators run on the Edge TPU, and how fast",
+    "compile": "compile the network for the Edge TPU, if edgetpu_compiler is installed",
+    "evaluate": "choose operating points and evaluate the pack",
     "pack": "write the signed pack",
     "report": "write the report of the run",
 }
@@ -33,25 +33,29 @@ STEPS: Final = {
 
 def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the command and its own commands."""
-    parser = commands.add_parser("adapt", help="make a model pack from labelled images", allow_abbrev=False)
+    parser = add_command(commands, "adapt", "make a model pack from labelled images")
     actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for name, text in STEPS.items():
-        action = actions.add_parser(name, help=text)
-        action.add_argument("recipe", type=Path, metavar="RECIPE", help="the recipe, a TOML file")
+        action = add_command(actions, name, text)
+        action.add_argument("recipe", type=Path, metavar="RECIPE", help="the recipe (a TOML file)")
         action.set_defaults(command=run_adapt, step=name)
-    check = actions.add_parser("check", help="list everything that is wrong with a recipe and its data")
-    check.add_argument("recipe", type=Path, metavar="RECIPE", help="the recipe, a TOML file")
+    check = add_command(actions, "check", "list every problem in a recipe and its data")
+    check.add_argument("recipe", type=Path, metavar="RECIPE", help="the recipe (a TOML file)")
     check.set_defaults(command=run_check)
-    new = actions.add_parser("new", help="write a commented recipe to begin with")
-    new.add_argument("kind", metavar="KIND", help="what the recipe makes, for example classifier")
+    new = add_command(actions, "new", "write a commented recipe to start from")
+    new.add_argument("kind", metavar="KIND", help="the kind of pack to make, for example classifier")
     new.add_argument("recipe", type=Path, nargs="?", metavar="RECIPE", help="the file to write (default: KIND.toml)")
     new.set_defaults(command=run_new)
-    full = actions.add_parser(
-        "full-width", help="a ResNet50 of full width with drawn weights, to time against a pack's"
+    full = add_command(actions, "full-width", "write a full-width ResNet50 with random weights, to time a pack against")
+    full.add_argument("folder", type=Path, metavar="FOLDER", help="the folder to write to")
+    full.add_argument(
+        "--size",
+        type=_size,
+        default=(224, 224, 1),
+        metavar="HxWxC",
+        help="input size: height, width, channels (default: 224x224x1)",
     )
-    full.add_argument("folder", type=Path, metavar="FOLDER", help="gets the files")
-    full.add_argument("--size", type=_size, default=(224, 224, 1), metavar="HxWxC", help="(default: 224x224x1)")
-    full.add_argument("--int8", action="store_true", help="also in int8")
+    full.add_argument("--int8", action="store_true", help="also write an int8 version")
     full.set_defaults(command=run_full_width)
 
 
@@ -62,7 +66,7 @@ def run_adapt(options: argparse.Namespace, console: Console) -> int:
     with _toolchain(console):
         from fieldray.adaptation.command import adapt
 
-        adapt(options.step, options.recipe, say=console.say, progress=Bar(console))
+        adapt(options.step, options.recipe, say=console.print_line, progress=Bar(console))
     return 0
 
 
@@ -72,7 +76,7 @@ def run_check(options: argparse.Namespace, console: Console) -> int:
         from fieldray.adaptation.command import check
 
         check(options.recipe)
-    console.say(f"{options.recipe}: no problems found")
+    console.print_line(f"{options.recipe}: no problems found")
     return 0
 
 
@@ -82,7 +86,7 @@ def run_new(options: argparse.Namespace, console: Console) -> int:
         from fieldray.adaptation.command import new
 
         for path in new(options.kind, options.recipe or Path(f"{options.kind}.toml")):
-            console.say(f"Written: {path}")
+            console.print_line(f"Written: {path}")
     return 0
 
 
@@ -98,7 +102,7 @@ def _toolchain(console: Console) -> Iterator[None]:
         raise UsageProblem(reason("adapt_not_installed", name=error.name)) from error
     except UsageProblem as problem:
         for line in getattr(problem, "lines", ()):
-            console.say(line)
+            console.print_line(line)
         raise
 
 
@@ -109,7 +113,7 @@ def run_full_width(options: argparse.Namespace, console: Console) -> int:
 
         paths = write_full_width(options.folder, size=options.size, has_int8=options.int8)
     for path in paths:
-        console.say(f"Written: {path}")
+        console.print_line(f"Written: {path}")
     return 0
 
 

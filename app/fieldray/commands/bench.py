@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fieldray.backends import BACKENDS
-from fieldray.commands.console import Console
+from fieldray.commands.console import Console, add_command
 from fieldray.commands.pack_options import add_pack_rules, drives_with_packs, load_pack, pack_to_measure
 
 if TYPE_CHECKING:
@@ -24,22 +24,33 @@ if TYPE_CHECKING:
 
 def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the command and its own commands."""
-    parser = commands.add_parser("bench", help="measure this computer and the packs on it", allow_abbrev=False)
+    parser = add_command(commands, "bench", "measure how fast this computer runs the packs")
     actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    device = actions.add_parser("device", help="time per image on each backend, the first images apart")
-    device.add_argument("--pack", metavar="DIR|ID", action="append", help="a pack to measure; may be repeated")
-    device.add_argument("--threads", type=number_from(1), default=1, metavar="N", help="on the CPU (default: 1)")
-    device.add_argument("--power-w", type=_of_backend, action="append", default=[], metavar="BACKEND=WATTS")
-    device.add_argument("--price-usd", type=_of_backend, action="append", default=[], metavar="BACKEND=DOLLARS")
+    device = add_command(
+        actions, "device", "measure the time per image on each device, with the first two images apart from the rest"
+    )
+    device.add_argument(
+        "--pack", metavar="DIR|ID", action="append", help="a pack to measure; can be given more than once"
+    )
+    device.add_argument(
+        "--threads", type=number_from(1), default=1, metavar="N", help="threads on the CPU (default: 1)"
+    )
+    for option, unit, text in (
+        ("--power-w", "WATTS", "power draw of a device, to report images per second and watt"),
+        ("--price-usd", "DOLLARS", "price of a device, to report images per second and dollar"),
+    ):
+        device.add_argument(option, type=_of_backend, action="append", default=[], metavar=f"DEVICE={unit}", help=text)
     device.set_defaults(command=run_device)
-    load = actions.add_parser("load", help="time per image beside a load on the CPU, which the command makes itself")
+    load = add_command(actions, "load", "measure the time per image while the command itself keeps the CPU busy")
     load.add_argument("--pack", metavar="DIR|ID", help="the pack to measure")
     load.set_defaults(command=run_load)
-    host = actions.add_parser("host", help="what threads, runtime and Edge TPU gain here, and what to change")
+    host = add_command(actions, "host", "measure what more threads, another runtime or another device gains here")
     host.add_argument("--pack", metavar="DIR|ID", help="the pack to measure with")
-    host.add_argument("--float-file", type=Path, metavar="FILE", help="the pack's network in floating point (.tflite)")
     host.add_argument(
-        "--max-clock", action="store_true", help="also run the Edge TPU at its highest clock: it gets hot"
+        "--float-file", type=Path, metavar="FILE", help="the same network in floating point (.tflite), to compare with"
+    )
+    host.add_argument(
+        "--max-clock", action="store_true", help="also run the Edge TPU at its highest clock speed; it gets hot"
     )
     host.set_defaults(command=run_host)
     for action in (device, load, host):
@@ -72,7 +83,7 @@ def run_load(options: argparse.Namespace, console: Console) -> int:
     """Measure beside loads; the exit code. Raises as `run_device` does."""
     from fieldray.bench import load
     from fieldray.bench.benchmark_case import Effort
-    from fieldray.inference.cores import usable_cores
+    from fieldray.processes.priority import usable_cores
 
     model, cores = chosen_model(options), usable_cores()
     cases, problems = _usable(load.load_cases(model, cores=cores))
@@ -88,10 +99,10 @@ def run_host(options: argparse.Namespace, console: Console) -> int:
     from fieldray.bench import host_variants
     from fieldray.bench.advice import findings, host_report
     from fieldray.bench.benchmark_case import Effort
-    from fieldray.inference.cores import usable_cores
+    from fieldray.processes.priority import usable_cores
 
     model = chosen_model(options)
-    console.bar("looking at this computer")
+    console.bar("checking this computer")
     facts = host_facts(lambda: model)
     found = findings(facts)
     cases, problems = _usable(
@@ -136,9 +147,9 @@ def show(report: Report, out: Path | None, console: Console) -> int:
     from fieldray.bench.report import lines
 
     for line in lines(report):
-        console.say(line)
+        console.print_line(line)
     for path in write(report, out) if out else ():
-        console.say(f"Written: {path}")
+        console.print_line(f"Written: {path}")
     return 0
 
 
@@ -196,12 +207,22 @@ def _images(options: argparse.Namespace) -> Iterator[tuple[ImagesFor, str]]:
 
 
 def _add_effort(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", nargs="?", type=Path, help="images to run on (otherwise: drawn by the program)")
+    parser.add_argument(
+        "folder", nargs="?", type=Path, help="folder of images to use (default: the program draws some)"
+    )
     add_pack_rules(parser)
     least = number_from(3)  # the first two are kept apart
-    parser.add_argument("--images", type=least, default=50, metavar="N", help="per repetition, 3 or more (default: 50)")
-    parser.add_argument("--repeats", type=number_from(1), default=5, metavar="N", help="fresh processes (default: 5)")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write JSON, HTML and charts into this folder")
+    parser.add_argument(
+        "--images", type=least, default=50, metavar="N", help="images per repetition, 3 or more (default: 50)"
+    )
+    parser.add_argument(
+        "--repeats",
+        type=number_from(1),
+        default=5,
+        metavar="N",
+        help="repetitions, each in a fresh process (default: 5)",
+    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write JSON, HTML and charts to this folder")
 
 
 def _of_backend(text: str) -> tuple[str, float]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import sys
-from typing import Final, TextIO
+from typing import Any, Final, TextIO
 
 from fieldray.plain_text import visible
 from fieldray.reasons import reason
@@ -17,7 +18,7 @@ class Console:
 
     Every text for a person is one line, whatever names are in it: what would end the line, reorder it or steer the
     terminal, and what a stream cannot show, is written with backslash escapes. A stream that takes nothing any more
-    (`| head`, a full disk) is noted in `is_broken`; it does not raise.
+    (`| head`, a full disk) is noted in `is_broken`; it does not raise. What standard output did not take is `is_cut`.
     """
 
     def __init__(self, out: TextIO, error: TextIO, *, machine_reads: bool = False) -> None:
@@ -25,14 +26,15 @@ class Console:
         self._error = error
         self.machine_reads = machine_reads
         self.is_broken = False
+        self.is_cut = False
         self._bar_width = 0
 
-    def say(self, text: str = "") -> None:
+    def print_line(self, text: str = "") -> None:
         """A line for a person."""
         self.clear_bar()
         self._write(self._error if self.machine_reads else self._out, visible(text) + "\n")
 
-    def complain(self, text: str) -> None:
+    def print_error(self, text: str) -> None:
         """A line about something wrong."""
         self.clear_bar()
         self._write(self._error, f"fieldray: {visible(text)}\n")
@@ -61,9 +63,17 @@ class Console:
             stream.flush()
         except OSError as error:
             self.is_broken = True
+            self.is_cut |= stream is self._out
             _silence(stream)
             if stream is self._out and not isinstance(error, BrokenPipeError):
-                self.complain(reason("not_writable", path="standard output", detail=error.strerror).text)
+                self.print_error(reason("not_writable", path="standard output", detail=error.strerror).text)
+
+
+def add_command(commands: argparse._SubParsersAction[Any], name: str, text: str) -> argparse.ArgumentParser:
+    """A command: `text` is its line in the list of commands, and the first sentence of its own help."""
+    description = f"{text[0].upper()}{text[1:]}."
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=description, allow_abbrev=False)
+    return parser
 
 
 def system_console() -> Console:

@@ -58,7 +58,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     options.paths = [folder]
     code = screen.run(options, console)
     if options.part == _PARTS[0] and code in (0, 1):
-        console.say(f"Images of adults need the pack for adults: fieldray demo {_PARTS[1]}")
+        console.print_line(f"Images of adults need the pack for adults: fieldray demo {_PARTS[1]}")
     if code in (0, 1) and options.open_window and not options.no_window and has_window():
         return int(options.open_window([folder]))
     return code
@@ -70,8 +70,8 @@ def _write_drawn(folder: Path, console: Console) -> None:
 
     for path in folder.glob("study-*.dcm") if folder.is_dir() else ():
         require_own(path, "demo")  # a clinic may call its own studies so
-    console.say(f"Making synthetic studies in {folder}")
-    console.say(
+    console.print_line(f"Drawing synthetic studies in {folder}")
+    console.print_line(
         "They are drawings, not X-rays. Their results show how the program works, not how well the pack performs."
     )
     write_studies(folder)
@@ -87,8 +87,12 @@ def _write_real(folder: Path, options: argparse.Namespace, console: Console) -> 
     part = next(part for part in PARTS if part.name == options.part)
     for name, content in _new_files(part, folder):
         write_atomically(folder / name, content, mode=SHARED)
-    console.say(f"Images of {part.of} in {folder}. Their names give the published labels; some are to be refused.")
-    console.say(f"They were chosen to show every kind of answer, not how well the pack performs: {credits_file()}")
+    console.print_line(
+        f"Images of {part.of} in {folder}. Their names give the published labels; some are to be refused."
+    )
+    console.print_line(
+        f"They were chosen to show every kind of answer, not how well the pack performs: {credits_file()}"
+    )
     if options.pack is None:
         options.pack = part.pack
         options.ages_confirmed = part.has_ages

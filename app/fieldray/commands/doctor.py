@@ -15,8 +15,8 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     parser = commands.add_parser(
         "doctor",
         help="check whether this computer can screen images, and what would help",
-        description="Checks this computer, screens a test image, and reports what to change.",
-        epilog="Exit code: 0 this computer can screen images, 1 it cannot yet.",
+        description="Check this computer, screen a test image, and report what to change.",
+        epilog="Exit code: 0 this computer can screen images; 1 it cannot yet.",
         allow_abbrev=False,
     )
     add_pack_options(parser)
@@ -29,7 +29,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     from fieldray.bench.advice import can_screen, findings, host_report
     from fieldray.commands.bench import chosen_model, host_facts, show
 
-    console.bar("looking at this computer")
+    console.bar("checking this computer")
     found = findings(facts := host_facts(lambda: chosen_model(options)))
     show(host_report(facts, found, kind="doctor"), options.out, console)
     return 0 if can_screen(found) else 1

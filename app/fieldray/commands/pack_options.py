@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fieldray.domain.model import Model
     from fieldray.packs.library import PackCandidate, PackLibrary
 
-Complain = Callable[[str], None]
+PrintError = Callable[[str], None]
 _LACKS_A_YES: Final = ("pack_older", "pack_legacy")
 
 
@@ -25,9 +25,9 @@ def _keep_quiet(_: str) -> None:
 
 def add_trust_options(parser: argparse.ArgumentParser) -> None:
     """`--trust` and `--allow-older`."""
-    parser.add_argument("--trust", metavar="FINGERPRINT", help="trust the signing key with this fingerprint")
+    parser.add_argument("--trust", metavar="FINGERPRINT", help="trust the signing key that has this fingerprint")
     parser.add_argument(
-        "--allow-older", action="store_true", help="allow an older version than one used on this computer before"
+        "--allow-older", action="store_true", help="allow a version older than one already used on this computer"
     )
 
 
@@ -47,12 +47,12 @@ def add_pack_rules(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def load_model(library: PackLibrary, options: argparse.Namespace, *, complain: Complain = _keep_quiet) -> Model:
+def load_model(library: PackLibrary, options: argparse.Namespace, *, print_error: PrintError = _keep_quiet) -> Model:
     """The pack asked for, else the site's default, verified and in memory.
 
-    `complain` hears of broken packs that were passed over. Raises PackNotChosen, PackProblem, StorageProblem.
+    `print_error` is told of broken packs that were passed over. Raises PackNotChosen, PackProblem, StorageProblem.
     """
-    return load_pack(library, options.pack, options, complain=complain)
+    return load_pack(library, options.pack, options, print_error=print_error)
 
 
 def load_pack(
@@ -60,10 +60,10 @@ def load_pack(
     name: str | None,
     options: argparse.Namespace,
     *,
-    complain: Complain = _keep_quiet,
+    print_error: PrintError = _keep_quiet,
     drives: Sequence[Path] | None = None,
 ) -> Model:
-    """As `load_model`, for a pack by name or place; `options` say what is allowed, `drives` are as for `find_pack`.
+    """As `load_model`, for a pack by name or path; `options` say what is allowed, `drives` are as for `find_pack`.
 
     A pack may turn out to be broken only when it is read whole: it is then passed over like one that looks so.
     """
@@ -79,8 +79,8 @@ def load_pack(
                 raise
             broken[folder] = problem.reason
         else:
-            for place, why in broken.items():
-                complain(reason("pack_passed_over", folder=place, detail=why.text).text)
+            for passed_over, why in broken.items():
+                print_error(reason("pack_passed_over", folder=passed_over, detail=why.text).text)
             return model
 
 
@@ -121,7 +121,7 @@ def find_pack(
     try:
         return library.find(name, drives=drives, without=broken)
     except PackProblem as problem:
-        if broken and problem.reason.code == "pack_not_found":
+        if broken and problem.reason.code in ("pack_not_found", "pack_no_manifest"):
             raise PackProblem(next(iter(broken.values()))) from problem
         raise
 

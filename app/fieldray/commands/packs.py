@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fieldray.commands.console import Console
+from fieldray.commands.console import Console, add_command
 from fieldray.commands.pack_options import add_trust_options, drives_with_packs, find_pack, give_trust
 from fieldray.errors import PackNotTrusted, PackProblem
 from fieldray.plain_text import as_cell
@@ -17,33 +17,35 @@ from fieldray.reasons import reason
 if TYPE_CHECKING:
     from fieldray.packs.library import PackCandidate, PackLibrary
 
-_PACK_HELP = "a pack's folder, a drive, or a pack's id or id-version"
+_PACK_HELP = "folder of a pack, a drive, or the id of a pack (id or id-version)"
 
 
 def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the command and its own commands."""
-    parser = commands.add_parser("packs", help="list, verify, trust and install model packs", allow_abbrev=False)
+    parser = add_command(commands, "packs", "list, verify, trust and install model packs")
     actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    listing = actions.add_parser("list", help="list the available packs")
+    listing = add_command(actions, "list", "list the available packs")
     listing.add_argument("folder", nargs="?", type=Path, help="search only this folder or drive")
     listing.set_defaults(command=run_list)
-    verifying = actions.add_parser("verify", help="check every file of a pack against its signature; trusts no key")
+    verifying = add_command(
+        actions, "verify", "check every file of a pack against its signature, without trusting its key"
+    )
     verifying.add_argument("pack", help=_PACK_HELP)
     verifying.set_defaults(command=run_verify)
-    trusting = actions.add_parser("trust", help="trust a signing key; without one, list the trusted keys")
-    trusting.add_argument("fingerprint", nargs="?", help="the fingerprint of the key, as its signer gives it")
+    trusting = add_command(actions, "trust", "trust a signing key, or list the keys that are trusted")
+    trusting.add_argument(
+        "fingerprint", nargs="?", help="fingerprint of the key, as published by its signer (default: list the keys)"
+    )
     trusting.add_argument("--forget", action="store_true", help="stop trusting this key")
     trusting.set_defaults(command=run_trust)
-    default = actions.add_parser(
-        "default", help="the pack for images of which nobody says otherwise; without ID, say which it is"
-    )
-    default.add_argument("pack", nargs="?", metavar="ID", help="a pack's id or id-version")
+    default = add_command(actions, "default", "the pack for images of which nobody says otherwise")
+    default.add_argument("pack", nargs="?", metavar="ID", help="a pack's id or id-version (default: say which it is)")
     default.add_argument(
         "--operating-point", metavar="NAME", help="an operating point of the pack (default: its first)"
     )
     default.add_argument("--none", action="store_true", help="no pack: every run names one")
     default.set_defaults(command=run_default)
-    installing = actions.add_parser("install", help="verify a pack and copy it to this computer")
+    installing = add_command(actions, "install", "verify a pack and copy it to this computer")
     installing.add_argument("pack", help=_PACK_HELP)
     add_trust_options(installing)
     installing.set_defaults(command=run_install)
@@ -55,9 +57,9 @@ def run_list(options: argparse.Namespace, console: Console) -> int:
     found = library.candidates(options.folder) if options.folder else library.available(drives_with_packs())
     for candidate in found:
         for line in _candidate_lines(candidate):
-            console.say(line)
+            console.print_line(line)
     if not found:
-        console.say("No packs found.")
+        console.print_line("No packs found.")
     return 0
 
 
@@ -69,13 +71,13 @@ def run_verify(options: argparse.Namespace, console: Console) -> int:
     folder = find_pack(library, options.pack)
     sealed = read_verified_manifest(folder)
     read_files(folder, sealed)
-    console.say(f"{sealed.pack_name}: complete, every file matches the signature")
-    console.say(f"folder:      {folder}")
-    console.say(f"signed by:   {sealed.fingerprint}")
+    console.print_line(f"{sealed.pack_name}: complete, every file matches the signature")
+    console.print_line(f"folder:      {folder}")
+    console.print_line(f"signed by:   {sealed.fingerprint}")
     trust = next((found.trust for found in library.builtin() if found.folder.resolve() == folder.resolve()), None)
     is_trusted = trust == "builtin" or sealed.fingerprint in {key.fingerprint for key in library.trusted()}
-    console.say(f"trusted:     {'yes' if is_trusted else 'no, this key is not trusted on this computer'}")
-    console.say(f"model:       {sealed.description.files['litert'].sha256}")
+    console.print_line(f"trusted:     {'yes' if is_trusted else 'no, this key is not trusted on this computer'}")
+    console.print_line(f"model:       {sealed.description.files['litert'].sha256}")
     return 0
 
 
@@ -87,7 +89,7 @@ def run_trust(options: argparse.Namespace, console: Console) -> int:
     elif options.fingerprint:
         library.trust(options.fingerprint)
     for key in library.trusted():
-        console.say(f"{key.fingerprint}  since {key.since}")
+        console.print_line(f"{key.fingerprint}  since {key.since}")
     return 0
 
 
@@ -97,7 +99,7 @@ def run_default(options: argparse.Namespace, console: Console) -> int:
 
     settings, problems = load()
     for problem in problems:
-        console.complain(problem.text)
+        console.print_error(problem.text)
     if options.none:
         settings.choose_pack("")
     elif options.pack:
@@ -107,7 +109,9 @@ def run_default(options: argparse.Namespace, console: Console) -> int:
         settings.save()
     name, point = str(settings["pack"]), str(settings["operating_point"])
     at = f", operating point {point}" if point else ""
-    console.say(f"Default pack: {name}{at}" if name else "There is no default pack. Every run names one with --pack.")
+    console.print_line(
+        f"Default pack: {name}{at}" if name else "There is no default pack. Every run names one with --pack."
+    )
     return 0
 
 
@@ -130,11 +134,11 @@ def run_install(options: argparse.Namespace, console: Console) -> int:
     library = _library()
     folder = find_pack(library, options.pack)
     try:
-        place = library.install(folder, allow_older=options.allow_older)
+        installed = library.install(folder, allow_older=options.allow_older)
     except PackNotTrusted as problem:
         give_trust(library, problem, options.trust)
-        place = library.install(folder, allow_older=options.allow_older)
-    console.say(f"Installed: {place}")
+        installed = library.install(folder, allow_older=options.allow_older)
+    console.print_line(f"Installed: {installed}")
     return 0
 
 

@@ -7,19 +7,21 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
 from fieldray.commands.console import Console, duration_text, progress_text
 from fieldray.domain.events import BackendChanged, Event, OutcomeReady, Progress, RunChanged, Speed, StoreMended
-from fieldray.domain.finding import Category, Outcome, Screened
+from fieldray.domain.finding import Category, Outcome, Refused, Screened, leading_finding, notes_of
 from fieldray.domain.model import Model, OperatingPoint
 from fieldray.domain.purpose import PatientCount, patients
+from fieldray.domain.run import StoredResult
 from fieldray.errors import FieldrayError, StorageProblem
 from fieldray.persistence import storage_problem
+from fieldray.plain_text import as_cell
 from fieldray.reasons import BACKENDS, OF_FOLDERS, PACKS, Reason, reason
-from fieldray.reports.content import CATEGORY_TEXTS, NOTICE, image_line
+from fieldray.reports.content import CATEGORY_TEXTS, NOTICE, image_line, place
 from fieldray.reports.outputs import is_stream, own_text
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 EmitLine = Callable[[str], None]
 CANCELLED: Final = 130
 NOTHING_THERE: Final = 4
+_HEADER: Final = f"{'result':<13} {'score':>6} {'at':>6}  file"
 
 
 @contextlib.contextmanager
@@ -100,6 +103,7 @@ class RunReport:
         self._patients = PatientCount()
         self._resumed = 0
         self._is_nothing_there = False
+        self._images = 0  # less the files that turned out to be something else
         self._speed = Speed()
         self._backends: dict[str, str] = {}
         self._problem: Reason | None = None
@@ -120,10 +124,10 @@ class RunReport:
                 case RunChanged():
                     self._problem = event.reason
                     for note in event.notes:
-                        self._console.say(note.text)
+                        self._console.print_line(note.text)
                     self._is_nothing_there |= any(note.code == "no_image_in" for note in event.notes)
                 case StoreMended():
-                    self._console.complain(event.reason.text)
+                    self._console.print_error(event.reason.text)
                 case _:
                     pass
 
@@ -140,11 +144,13 @@ class RunReport:
             said = "Confirmed for files that state no age (--ages-confirmed)."
             unsaid = "PNG and JPEG files state no age; --ages-confirmed says that all patients are of these ages."
             whose = f"{whose} {said if ages_confirmed else unsaid}"
-        self._console.say(f"Pack {self._model.pack_name} ({trust}). {whose}")
+        self._console.print_line(f"Pack {self._model.pack_name} ({trust}). {whose}")
         for point in points:
             has_band = point.unsure_low < point.unsure_high
-            band = f", not sure from {point.unsure_low:.3f} up to {point.unsure_high:.3f}" if has_band else ""
-            self._console.say(f"Operating point {point.name} ({point.label}): threshold {point.threshold:.3f}{band}")
+            band = f", not sure from {point.unsure_low:.3f}" if has_band else ""
+            self._console.print_line(
+                f"Operating point {point.name} ({point.label}): abnormal from {point.unsure_high:.3f}{band}"
+            )
 
     def finish(self, batch: Batch, *, database: Path, out: Path | None, formats: Sequence[str] | None) -> int:
         """Print what came out and write the exports; the exit code. Raises StorageProblem."""
@@ -154,17 +160,20 @@ class RunReport:
             self._list(batch.run_id, database)
         self._sum_up()
         if out and batch.run_id:
-            for path in export_run(database, batch.run_id, out, formats or ()):
-                self._console.say(f"Written: {path}")
+            for path in export_run(database, batch.run_id, out, formats or (), spec=batch.spec):
+                self._console.print_line(f"Written: {path}")
         if self._problem:
-            self._console.complain(self._problem.text)
+            self._console.print_error(self._problem.text)
             return 3 if self._problem.code in {**BACKENDS, **PACKS} else 1
         if batch.state == "cancelled":
-            self._console.complain("cancelled; run the same command again to resume, without --fresh")
+            self._console.print_error("cancelled; run the same command again to resume, without --fresh")
+        if self._console.machine_reads and self._console.is_cut:  # who was to have the lines does not have them all
+            return 1
+        if batch.state == "cancelled":
             return CANCELLED
         if self._counts["failed"]:
             return 1
-        return NOTHING_THERE if self._is_nothing_there else 0
+        return NOTHING_THERE if self._is_nothing_there or not self._images else 0
 
     def add_maps(self, session: Session, batch: Batch, folder: Path, *, code: int) -> int:
         """Write the maps of what was screened into a folder; the exit code. Raises UsageProblem, StorageProblem."""
@@ -174,22 +183,22 @@ class RunReport:
         number, missing = session.write_maps(
             batch.run_id, folder, tell=lambda done: self._console.bar(f"Maps {done}/{total}")
         )
-        self._console.say(f"Written: {folder} (maps of {number} {'image' if number == 1 else 'images'})")
+        self._console.print_line(f"Written: {folder} (maps of {number} {'image' if number == 1 else 'images'})")
         if missing:
-            self._console.complain(reason("maps_incomplete", count=missing).text)
+            self._console.print_error(reason("maps_incomplete", count=missing).text)
         return code or int(missing > 0)
 
     def _list(self, run_id: int, database: Path) -> None:
-        from fieldray.commands.work_list import work_list_lines
         from fieldray.store.results import ResultQuery
 
         with ResultQuery(database) as query:
-            for line in work_list_lines(query.work_list(run_id)):
-                self._console.say(line)
+            for line in _work_list(query.work_list(run_id)):
+                self._console.print_line(line)
 
     def _note(self, event: OutcomeReady) -> None:
         self._counts[event.outcome.category] += 1
         self._patients.add(event.outcome)
+        self._images += not (isinstance(event.outcome, Refused) and event.outcome.reason.code == "not_an_image")
         self._resumed += event.is_resumed
         stands_for_folder = _stands_for_folder(event.outcome)
         self._folders += stands_for_folder
@@ -211,32 +220,57 @@ class RunReport:
         """A change of backend is never silent."""
         if event.state == "ready" and event.in_use:
             self._backends[event.backend] = event.detail
-        if event.state == "gone" and event.reason:
-            self._console.complain(f"{event.backend}: {event.reason.text}")
+        if event.state == "unavailable" and event.reason:
+            self._console.print_error(f"{event.backend}: {event.reason.text}")
 
     def _sum_up(self) -> None:
-        say, seconds = self._console.say, time.monotonic() - self._began_s
+        print_line, seconds = self._console.print_line, time.monotonic() - self._began_s
         number = sum(self._counts.values()) - self._folders
         unknown = f", and an unknown number in unreadable folders ({self._folders})"
         taken_over = f", {self._resumed} from an earlier run" if self._resumed else ""
         rest = f"{taken_over}{unknown if self._folders else ''}"
         images = "image" if number == 1 else "images"
-        say(f"{number} {images} in {duration_text(seconds)} ({number / seconds:.1f}/s){rest}")
-        say("  ".join(f"{text} {self._counts[category]}" for category, text in CATEGORY_TEXTS.items()))
+        print_line(f"{number} {images} in {duration_text(seconds)} ({number / seconds:.1f}/s){rest}")
+        print_line("  ".join(f"{text} {self._counts[category]}" for category, text in CATEGORY_TEXTS.items()))
         for note in self._patients.notes(self._model.manifest.accepted):
-            say(note.text)
+            print_line(note.text)
         speed = self._speed
         if speed.fps_min is not None and speed.fps_avg is not None and speed.fps_max is not None:
-            say(
+            print_line(
                 "Model, images/s from the third image on (min / avg / max): "
                 f"{speed.fps_min:.0f} / {speed.fps_avg:.0f} / {speed.fps_max:.0f}, "
                 f"median {speed.p50_ms:.2f} ms, 95th percentile {speed.p95_ms:.2f} ms"
             )
         for backend, detail in self._backends.items():
-            say(f"Ran on {backend}: {detail}")
-        say(NOTICE)
+            print_line(f"Ran on {backend}: {detail}")
+        print_line(NOTICE)
 
 
 def _stands_for_folder(outcome: Outcome) -> bool:
     """Whether it is not about an image but about a folder, with an unknown number of them."""
     return not isinstance(outcome, Screened) and outcome.reason.code in OF_FOLDERS
+
+
+def _work_list(results: Iterable[StoredResult]) -> Iterator[str]:
+    """A header, then a line per image: result, score, threshold, file; below it the reason or the notes, if any."""
+    is_first = True
+    for result in results:
+        if is_first:
+            yield _HEADER
+            is_first = False
+        yield _line(result)
+        if not isinstance(result.outcome, Screened):
+            yield f"{'':<29}{result.outcome.reason.text}"
+        for note in notes_of(result.outcome):
+            yield f"{'':<29}{note.text}"
+
+
+def _line(result: StoredResult) -> str:
+    outcome = result.outcome
+    finding = leading_finding(outcome)
+    score = f"{finding.score:.3f}" if finding else "-"
+    threshold = f"{finding.point.threshold:.3f}" if finding and finding.point else "-"
+    name = CATEGORY_TEXTS[outcome.category]
+    frame = f"#{outcome.ref.frame}" if outcome.ref.header.number_of_frames > 1 else ""
+    shown = name.upper() if name == "abnormal" else name
+    return f"{shown:<13} {score:>6} {threshold:>6}  {as_cell(place(outcome.ref))}{frame}"

@@ -26,14 +26,14 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the command and its options."""
     parser = commands.add_parser(
         "screen",
-        help="screen images, folders, DICOMDIR and zip files",
+        help="screen images, folders, DICOMDIRs and zip files",
         description="Screen every image in the given files and folders.",
-        epilog="Exit code: 0 every image has a result and none failed; 1 some failed; 2 wrong usage; "
+        epilog="Exit code: 0 every image has a result; 1 some images failed; 2 wrong usage; "
         "3 no usable pack; 4 a given path contains no image (is its drive connected?); 130 cancelled. "
         "Research use only. Not for diagnostic use.",
         allow_abbrev=False,
     )
-    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a file or a folder")
+    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a file or folder to screen")
     add_pack_options(parser)
     add_run_options(parser)
     parser.set_defaults(command=run)
@@ -58,7 +58,10 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json",
         metavar="FILE|-",
-        help="one JSON object per image and line; - prints each at once, a file is written at the end",
+        help="write one line of JSON per image; - prints each at once, a file appears when the run ends",
+    )
+    parser.add_argument(
+        "--jobs", type=_jobs, metavar="N", help="files to read at the same time, 1 to 64 (default: from the settings)"
     )
     parser.add_argument(
         "--maps",
@@ -66,10 +69,9 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="write for each image the lungs, the class map and both laid over the image into this folder",
     )
-    parser.add_argument("--jobs", type=_jobs, metavar="N", help="number of files read at the same time")
     again = parser.add_mutually_exclusive_group()
-    again.add_argument("--resume", action="store_true", help="keep the results of an earlier run (the default)")
-    again.add_argument("--fresh", action="store_true", help="screen everything again, in a new run")
+    again.add_argument("--resume", action="store_true", help="reuse the results of an earlier run (the default)")
+    again.add_argument("--fresh", action="store_true", help="screen everything again as a new run")
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
@@ -78,7 +80,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
     console.machine_reads = options.json == "-"
     if options.formats and not options.out:
-        console.complain("--formats needs --out: name the folder to write to")
+        console.print_error("--formats needs --out: name the folder to write to")
         return 2
     settings = _settings(options)
     # The other processes get ready while this one imports its own parts and loads the pack: half a second sooner.
@@ -90,7 +92,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
         from fieldray.paths import user_data
 
         _require_folders(options)
-        model = load_model(PackLibrary(user_data()), options, complain=console.complain)
+        model = load_model(PackLibrary(user_data()), options, print_error=console.print_error)
         from fieldray.commands.run import RunReport, json_lines
         from fieldray.pipeline.session import Session, system_engine
 
@@ -159,7 +161,6 @@ def _formats(text: str) -> Sequence[str]:
 
 
 def _jobs(text: str) -> int:
-    number = int(text)
-    if not 1 <= number <= 64:
-        raise argparse.ArgumentTypeError("1 to 64")
-    return number
+    if text.isascii() and text.isdigit() and 1 <= int(text) <= 64:
+        return int(text)
+    raise argparse.ArgumentTypeError("a whole number from 1 to 64 is needed")

@@ -18,10 +18,10 @@ from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QApplication
 
 from fieldray.desktop import style
+from fieldray.desktop.controller import Controller
 from fieldray.desktop.icons import program_icon
 from fieldray.desktop.main_window import MainWindow
 from fieldray.desktop.services import OpenServices, open_services
-from fieldray.desktop.workbench import Workbench
 from fieldray.log_file import configure_logging
 from fieldray.offline import screen_connected
 from fieldray.reasons import Reason
@@ -45,7 +45,7 @@ def chosen_language(setting: str) -> str:
 
 
 class Application(QObject):
-    """Owns the workbench for the whole time and one window at a time."""
+    """Owns the controller for the whole time and one window at a time."""
 
     ended = Signal()
     _crashed = Signal(object)
@@ -55,21 +55,21 @@ class Application(QObject):
         self._qt, self.settings = qt, settings
         self._qt_words: QTranslator | None = None
         self._translator = Translator(chosen_language(str(settings["language"])))
-        self.workbench = Workbench(settings, self._translator, open_services=services)
+        self.controller = Controller(settings, self._translator, open_services=services)
         self.window: MainWindow | None = None
-        self._crashed.connect(self.workbench.report_bug, Qt.ConnectionType.QueuedConnection)
-        self.workbench.closed.connect(self._end)
+        self._crashed.connect(self.controller.report_bug, Qt.ConnectionType.QueuedConnection)
+        self.controller.closed.connect(self._end)
         QGuiApplication.styleHints().colorSchemeChanged.connect(self._system_theme_changed)
 
     def show(self) -> None:
-        """Build and show the window, then open the working rooms behind it."""
+        """Build and show the window, then open the services behind it."""
         self._build()
-        QTimer.singleShot(0, self.workbench.open)
+        QTimer.singleShot(0, self.controller.open)
 
     def report(self, problems: Sequence[Reason]) -> None:
         """Show what was wrong in the settings file."""
         for problem in problems:
-            self.workbench.board.post_reason("settings", problem, level="warning")
+            self.controller.board.post_reason("settings", problem, level="warning")
 
     def change_settings(self, changes: Mapping[str, Value]) -> None:
         """Apply settings and save them."""
@@ -77,13 +77,13 @@ class Application(QObject):
             return
         for key, value in changes.items():
             self.settings.set(key, value)
-        self.workbench.save_settings()
+        self.controller.save_settings()
         if _REBUILD & changes.keys():
             self._build()
         elif self.window is not None:
             self.window.apply_settings()
         if _DEVICES & changes.keys():
-            self.workbench.screening.choose_devices()
+            self.controller.screening.choose_devices()
 
     @contextmanager
     def catching(self) -> Iterator[None]:
@@ -100,7 +100,7 @@ class Application(QObject):
     def ending_on_signals(self) -> Iterator[None]:
         """While inside, Ctrl-C and a shutdown's SIGTERM close the program in order."""
         numbers = (signal.SIGINT, signal.SIGTERM)
-        before = {number: signal.signal(number, lambda *_: self.workbench.close()) for number in numbers}
+        before = {number: signal.signal(number, lambda *_: self.controller.close()) for number in numbers}
         # Python handles a signal only when it runs, and while nothing happens only Qt does.
         pulse = QTimer(self)
         pulse.timeout.connect(lambda: None)
@@ -119,9 +119,9 @@ class Application(QObject):
         theme = style.chosen_theme(str(self.settings["theme"]))
         style.apply(self._qt, theme)
         self._speak(chosen_language(str(self.settings["language"])))
-        before, self.window = self.window, MainWindow(self.workbench, self._translator, theme)
+        before, self.window = self.window, MainWindow(self.controller, self._translator, theme)
         self.window.settings_changed.connect(self.change_settings)
-        self.window.close_confirmed.connect(self.workbench.close)
+        self.window.close_confirmed.connect(self.controller.close)
         if before is None:
             self.window.resize(1366, 768)
             self.window.showMaximized()
@@ -135,7 +135,7 @@ class Application(QObject):
     def _speak(self, language: str) -> None:
         """Set the language of the program's texts and of Qt's own dialogs."""
         self._translator = Translator(language)
-        self.workbench.rows.set_translator(self._translator)
+        self.controller.rows.set_translator(self._translator)
         if self._qt_words is not None:
             QCoreApplication.removeTranslator(self._qt_words)
         self._qt_words = QTranslator()
@@ -149,7 +149,7 @@ class Application(QObject):
 
     def _caught(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if issubclass(kind, KeyboardInterrupt):
-            self.workbench.close()
+            self.controller.close()
         else:
             self._crashed.emit(error.with_traceback(trace))
 
@@ -164,10 +164,10 @@ def favour_the_window(application: Application) -> None:
     sys.setswitchinterval(_SWITCH_S)
     # A full garbage collection stops every thread. What the start made stays and need not be searched. Full
     # collections are left to idle moments, except for a rare one in a long run.
-    application.workbench.ready.connect(gc.freeze)
+    application.controller.ready.connect(gc.freeze)
     young, middle, _ = gc.get_threshold()
     gc.set_threshold(young, middle, _RARELY)
-    application.workbench.screening.idle.connect(gc.collect)
+    application.controller.screening.idle.connect(gc.collect)
 
 
 def run_application(paths: Sequence[Path]) -> int:
@@ -186,5 +186,5 @@ def run_application(paths: Sequence[Path]) -> int:
         favour_the_window(application)
         with application.catching(), application.ending_on_signals():
             application.show()
-            application.workbench.screening.choose(paths)
+            application.controller.screening.choose(paths)
             return qt.exec()

@@ -144,14 +144,14 @@ class Bridge(QObject):
         """Hand over one event; any thread may call this, and it never blocks."""
         with self._lock:
             if isinstance(event, RunChanged):
-                self._newest.clear()  # figures of one run never take the place of those of another
+                self._newest.clear()  # figures of one run never replace those of another
             known = self._newest.get(type(event))
             if known:
                 known[0] = event
                 return
-            self._waiting.append(place := [event])
+            self._waiting.append(entry := [event])
             if isinstance(event, Progress | Speed):
-                self._newest[type(event)] = place
+                self._newest[type(event)] = entry
             wake = not self._is_draining
             self._is_draining = True
         if wake:

@@ -152,8 +152,8 @@ def draw_heat_map(
 
 
 def outline_of(lungs: LungFields | None) -> QPainterPath | None:
-    """The outline of the lungs in pixels of the image, None where none were found."""
-    if lungs is None or not lungs.found:
+    """The outline of the lungs in pixels of the image, None where the image has no usable lung fields."""
+    if lungs is None or lungs.refusal:
         return None
     path = QPainterPath()
     for polygon in lungs.outlines():

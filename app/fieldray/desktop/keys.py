@@ -23,10 +23,9 @@ from PySide6.QtWidgets import (
 
 from fieldray.desktop.widgets import card, label, name_surface, push_button, scrolled, set_tip
 from fieldray.reports.exporter import available_exporters
-from fieldray.translation import Translator
+from fieldray.translation import LocalText, Translator
 
 Group = Literal["list", "view", "tools", "program"]
-Say = Callable[[Translator], str]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -36,7 +35,7 @@ class Key:
     command: str
     keys: tuple[str, ...]
     group: Group
-    say: Say
+    text: LocalText
     reading: bool = False
 
 
@@ -125,7 +124,7 @@ def make_actions(
     """
     actions = {}
     for key in KEYS:
-        words, written = key.say(translator), key_name(key.keys[0])
+        words, written = key.text(translator), key_name(key.keys[0])
         action = QAction(f"{words}\t{written}", window)
         action.setIconText(words)
         set_tip(action, f"{words} ({written})")
@@ -189,12 +188,12 @@ def _group_card(translator: Translator, group: Group) -> QWidget:
     column.addWidget(label(group_title(translator, group), role="heading"))
     grid = QGridLayout()
     grid.setColumnStretch(1, 1)
-    lines = [(_key_names(key.keys), key.say(translator)) for key in KEYS if key.group == group]
+    lines = [(_key_names(key.keys), key.text(translator)) for key in KEYS if key.group == group]
     if group == "tools":
         lines = [*mouse_lines(translator), *lines]
-    for place, (keys, meaning) in enumerate(lines):
-        grid.addWidget(label(keys, role="heading"), place, 0)
-        grid.addWidget(label(meaning), place, 1)
+    for row, (keys, meaning) in enumerate(lines):
+        grid.addWidget(label(keys, role="heading"), row, 0)
+        grid.addWidget(label(meaning), row, 1)
     column.addLayout(grid)
     return frame
 

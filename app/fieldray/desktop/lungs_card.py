@@ -15,7 +15,7 @@ EVIDENCE_NOTE: Final = "evidence_outside"
 
 
 class LungsCard(QWidget):
-    """The card of the result panel; it hides itself where no lungs were found."""
+    """The card of the result panel; it hides itself where the image has no usable lung fields."""
 
     def __init__(self, translator: Translator) -> None:
         super().__init__()
@@ -33,9 +33,9 @@ class LungsCard(QWidget):
         layout.addWidget(frame)
 
     def show_outcome(self, outcome: Outcome) -> None:
-        """Show what was found in an image; nothing where no lungs were found."""
+        """Show what was found in an image; nothing where it was not usable."""
         lungs, translator = lungs_of(outcome), self._translator
-        self.setVisible(lungs is not None and lungs.found)
+        self.setVisible(lungs is not None and lungs.refusal is None)
         if lungs is None:
             return
         right, left = (number(translator, 100 * share, digits=1) for share in (lungs.right_share, lungs.left_share))
@@ -46,7 +46,7 @@ class LungsCard(QWidget):
         self._evidence.setVisible(inside is not None)
         if inside is not None:
             share = round(100 * inside)
-            self._evidence.setText(translator.text("Evidence inside the lungs: {percent} %", percent=share))
+            self._evidence.setText(translator.text("Heat map inside the lungs: {percent} %", percent=share))
         warnings = [note for note in notes_of(outcome) if note.code == EVIDENCE_NOTE]
         self._warning.setVisible(bool(warnings))
         self._warning.setText(*map(translator.reason, warnings))

@@ -21,8 +21,8 @@ from PySide6.QtWidgets import (
 
 from fieldray.desktop.about import AboutDialog
 from fieldray.desktop.ages_box import ages_box
+from fieldray.desktop.controller import Controller
 from fieldray.desktop.guide_dialog import GuideDialog
-from fieldray.desktop.header import Header
 from fieldray.desktop.keys import KeySheet, make_actions
 from fieldray.desktop.notices import BannerArea
 from fieldray.desktop.pack_choice import PackQuestion
@@ -31,11 +31,11 @@ from fieldray.desktop.result_panel import ResultPanel
 from fieldray.desktop.settings_dialog import SettingsDialog
 from fieldray.desktop.status import Status
 from fieldray.desktop.style import Theme
+from fieldray.desktop.toolbar import Toolbar
 from fieldray.desktop.view_tools import ViewTools
 from fieldray.desktop.viewer import Viewer
 from fieldray.desktop.welcome import Welcome
 from fieldray.desktop.widgets import question_box
-from fieldray.desktop.workbench import Workbench
 from fieldray.desktop.worklist import WorkList
 from fieldray.translation import Translator
 
@@ -50,33 +50,33 @@ _MENU = (
 
 
 class MainWindow(QMainWindow):
-    """Header, banners, then either the welcome, the images, or the packs; the status bar below."""
+    """Toolbar, banners, then either the welcome, the images, or the packs; the status bar below."""
 
     settings_changed = Signal(dict)
     close_confirmed = Signal()
 
-    def __init__(self, workbench: Workbench, translator: Translator, theme: Theme) -> None:
+    def __init__(self, controller: Controller, translator: Translator, theme: Theme) -> None:
         super().__init__()
-        self._bench, self._translator = workbench, translator
+        self._bench, self._translator = controller, translator
         self._may_close = False
         self.setWindowTitle("Fieldray")
         self.setAcceptDrops(True)
         self.setMinimumSize(900, 480)
-        self.work_list = WorkList(workbench.rows, translator, theme)
-        self.viewer = Viewer(workbench.image, translator, theme)
-        opacity = workbench.settings.integer("heat_map_opacity")
-        self.result = ResultPanel(workbench.image, translator, theme, opacity_percent=opacity)
+        self.work_list = WorkList(controller.rows, translator, theme)
+        self.viewer = Viewer(controller.image, translator, theme)
+        opacity = controller.settings.integer("heat_map_opacity")
+        self.result = ResultPanel(controller.image, translator, theme, opacity_percent=opacity)
         reading = (self.work_list.table, self.viewer)
         self.actions_by_name = make_actions(self._commands(), translator, window=self, reading=reading)
         self.actions_by_name["about"] = self._about_action()
-        self.header = Header(workbench, self.actions_by_name, translator, theme, export=self._export)
-        self.banners = BannerArea(workbench.board, translator, theme)
-        self.packs_page = PacksPage(workbench, translator, theme)
+        self.toolbar = Toolbar(controller, self.actions_by_name, translator, theme, export=self._export)
+        self.banners = BannerArea(controller.board, translator, theme)
+        self.packs_page = PacksPage(controller, translator, theme)
         open_actions = self.actions_by_name["open_folder"], self.actions_by_name["open_files"]
-        self.welcome = Welcome(workbench, *open_actions, translator, theme)
+        self.welcome = Welcome(controller, *open_actions, translator, theme)
         self.tools = ViewTools(self.viewer, self.actions_by_name, theme)
         self._lay_out()
-        self.setStatusBar(Status(workbench, translator))
+        self.setStatusBar(Status(controller, translator))
         self._connect()
         self.apply_settings()
         self._show_images_or_welcome()
@@ -104,7 +104,7 @@ class MainWindow(QMainWindow):
         layout = QVBoxLayout(middle)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(0)
-        layout.addWidget(self.header)
+        layout.addWidget(self.toolbar)
         layout.addWidget(self.banners)
         layout.addWidget(self.pages, 1)
         self.setCentralWidget(middle)

@@ -14,27 +14,26 @@ from fieldray.desktop.style import Theme
 from fieldray.desktop.widgets import icon_label, label, push_button, set_tip
 from fieldray.errors import FieldrayError
 from fieldray.reasons import Reason
-from fieldray.translation import Translator
+from fieldray.translation import LocalText, Translator
 
 Level = Literal["info", "warning", "error"]
-Say = Callable[[Translator], str]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Action:
     """A button on a notice."""
 
-    say: Say
+    text: LocalText
     command: Callable[[], None]
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Notice:
-    """One message. `key`: a later notice with the same key takes its place. `say` gives the text in a language."""
+    """One message. `key`: a later notice with the same key replaces it. `text` gives it in a language."""
 
     key: str
     level: Level
-    say: Say
+    text: LocalText
     action: Action | None = None
 
 
@@ -59,7 +58,7 @@ class NoticeBoard(QObject):
 
     def post_reason(self, key: str, why: Reason, *, level: Level = "error", action: Action | None = None) -> None:
         """Show a reason as a notice."""
-        self.post(Notice(key=key, level=level, say=lambda translator: translator.reason(why), action=action))
+        self.post(Notice(key=key, level=level, text=lambda translator: translator.reason(why), action=action))
 
     def post_error(self, key: str, error: Exception, *, action: Action | None = None) -> None:
         """Show why something did not work. Anything without a reason is our bug: it is raised again."""
@@ -85,12 +84,12 @@ class Banner(QFrame):
         self.setProperty("level", notice.level)
         layout = QHBoxLayout(self)
         layout.setContentsMargins(12, 6, 8, 6)
-        self.words = label(notice.say(translator))
+        self.words = label(notice.text(translator))
         layout.addWidget(icon_label(icon(_SIGNS[notice.level], theme), side=20))
         layout.addWidget(self.words, 1)
         if notice.action is not None:
             action = notice.action
-            self.button = push_button(action.say(translator))
+            self.button = push_button(action.text(translator))
             self.button.clicked.connect(lambda: _answer(board, notice))
             layout.addWidget(self.button)
         cross = QToolButton()

@@ -73,13 +73,22 @@ class OpenImage(QObject):
         row, session = self.row, self._session
         if row is None or session is None:
             return
-        row.verdict, judged = verdict, row.outcome
+        before, row.verdict, judged = row.verdict, verdict, row.outcome
         self.verdict_changed.emit(row.row_id, verdict)
         self._background.run(
             lambda: session.set_verdict(row.row_id, verdict, judged=judged),
             channel="verdict",
-            failed=lambda error: self._board.post_error("verdict", error),
+            failed=lambda error: self._verdict_not_saved(row, verdict, before, error),
         )
+
+    def _verdict_not_saved(
+        self, row: WorkRow, verdict: Verdict | None, before: Verdict | None, error: Exception
+    ) -> None:
+        """What is not saved is not shown as if it were."""
+        if row.verdict is verdict:
+            row.verdict = before
+            self.verdict_changed.emit(row.row_id, before)
+        self._board.post_error("verdict", error)
 
     def _look_up_verdict(self, row: WorkRow) -> None:
         read = self._read_verdict
@@ -116,7 +125,7 @@ def _seen(row: WorkRow) -> tuple[InputSpec, Box | None] | None:
     spec, facts, lungs = row.manifest.input, row.outcome.facts, lungs_of(row.outcome)
     if spec.crop == "none":
         return spec, None
-    if lungs is None or not lungs.found:
+    if lungs is None or lungs.refusal:
         return None
     return spec, lungs.box(rows=facts.rows, columns=facts.columns, margin=spec.crop_margin)
 

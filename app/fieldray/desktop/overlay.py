@@ -62,13 +62,13 @@ def draw_corners(painter: QPainter, area: QRect, corners: Corners, font: QFont) 
     box = area.adjusted(_MARGIN, _MARGIN, -_MARGIN, -_MARGIN)
     half = box.width() // 2 - _MARGIN
     left, right = QRect(box.x(), box.y(), half, box.height()), QRect(box.right() - half, box.y(), half, box.height())
-    for place, side, lines in (
+    for box_part, side, lines in (
         (left, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop, corners.top_left),
         (right, Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignTop, corners.top_right),
         (left, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignBottom, corners.bottom_left),
         (right, Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignBottom, corners.bottom_right),
     ):
-        _edged_text(painter, place, side, plain(*lines))
+        _edged_text(painter, box_part, side, plain(*lines))
 
 
 def legend_strip(view: QRect, translator: Translator, font: QFont, *, is_blank: bool) -> QRect:

@@ -74,9 +74,9 @@ class PackChoice(QObject):
         library = self._library
         if library is None:
             return
-        places = tuple(Path(drive.mount_point) for drive in self.drives)
+        mount_points = tuple(Path(drive.mount_point) for drive in self.drives)
         self._background.run(
-            lambda: library.available(places),
+            lambda: library.available(mount_points),
             channel="packs",
             done=self._listed,
             failed=lambda error: self._problem(error, None),
@@ -287,7 +287,7 @@ class PackChoice(QObject):
             Notice(
                 key="offer",
                 level="info",
-                say=lambda t: t.text(
+                text=lambda t: t.text(
                     "A pack was found on a drive: {name}. The current run continues with its own pack.",
                     name=candidate.pack_name,
                 ),
@@ -300,7 +300,7 @@ class PackChoice(QObject):
             Notice(
                 key="drive",
                 level="warning",
-                say=lambda t: t.text("The drive was removed. This run finishes with the pack in memory."),
+                text=lambda t: t.text("The drive was removed. This run finishes with the pack in memory."),
             )
         )
 
@@ -309,7 +309,7 @@ class PackChoice(QObject):
             Notice(
                 key="drive",
                 level="warning",
-                say=lambda t: t.text("The drive was removed. The pack in use is now {name}.", name=model.pack_name),
+                text=lambda t: t.text("The drive was removed. The pack in use is now {name}.", name=model.pack_name),
             )
         )
 
@@ -318,7 +318,7 @@ class PackChoice(QObject):
             Notice(
                 key="drive",
                 level="warning",
-                say=lambda t: t.text("No model pack is ready. Plug in a model drive, or choose a pack under Packs."),
+                text=lambda t: t.text("No model pack is ready. Plug in a model drive, or choose a pack under Packs."),
                 action=Action(lambda t: t.text("Refresh"), self.look),
             )
         )

@@ -8,6 +8,7 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QFontDatabase, QShowEvent
 from PySide6.QtWidgets import QCheckBox, QDialog, QDialogButtonBox, QHBoxLayout, QVBoxLayout, QWidget
 
+from fieldray.desktop.controller import Controller
 from fieldray.desktop.formatting import number, percent
 from fieldray.desktop.icons import icon
 from fieldray.desktop.pack_cards import add_purpose
@@ -26,7 +27,6 @@ from fieldray.desktop.widgets import (
     path_words,
     push_button,
 )
-from fieldray.desktop.workbench import Workbench
 from fieldray.domain.model import Manifest, OperatingPoint
 from fieldray.translation import Translator
 
@@ -106,10 +106,10 @@ class PacksPage(TallArea):
 
     left = Signal()
 
-    def __init__(self, workbench: Workbench, translator: Translator, theme: Theme) -> None:
+    def __init__(self, controller: Controller, translator: Translator, theme: Theme) -> None:
         super().__init__()
-        packs = workbench.packs
-        self._bench, self._packs, self._translator = workbench, packs, translator
+        packs = controller.packs
+        self._bench, self._packs, self._translator = controller, packs, translator
         self._theme: Theme = theme
         page = QWidget()
         name_surface(page, "page")
@@ -145,8 +145,8 @@ class PacksPage(TallArea):
         self._cards = [self._make_used(), *(self._make_card(candidate) for candidate in self._packs.candidates)]
         if not self._packs.candidates:
             self._cards.append(self._make_none())
-        for place, new in enumerate(self._cards):
-            self._column.insertWidget(1 + place, new)
+        for position, new in enumerate(self._cards):
+            self._column.insertWidget(1 + position, new)
 
     def _make_top(self) -> QHBoxLayout:
         back = push_button(self._translator.text("Back to the images"), picture=icon("back", self._theme))

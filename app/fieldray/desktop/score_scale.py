@@ -71,10 +71,10 @@ class ScoreScale(QWidget):
         if high > low:
             self._draw_zone_name(painter, bar, (low + high) / 2)
 
-    def _draw_zone_name(self, painter: QPainter, bar: QRectF, place: float) -> None:
+    def _draw_zone_name(self, painter: QPainter, bar: QRectF, position: float) -> None:
         words = self._translator.text("not sure")
         width = painter.fontMetrics().horizontalAdvance(words)
-        left = min(max(bar.x() + place * bar.width() - width / 2, 0), self.width() - width)
+        left = min(max(bar.x() + position * bar.width() - width / 2, 0), self.width() - width)
         painter.drawText(QRectF(left, 0, width + 2, self._line_height()), Qt.AlignmentFlag.AlignLeft, words)
 
     def _draw_plain(self, painter: QPainter, bar: QRectF) -> None:
@@ -84,8 +84,8 @@ class ScoreScale(QWidget):
         painter.drawText(below, Qt.AlignmentFlag.AlignLeft, "0")
         painter.drawText(below, Qt.AlignmentFlag.AlignRight, "1")
 
-    def _draw_mark(self, painter: QPainter, bar: QRectF, place: float) -> None:
-        x = bar.x() + place * bar.width()
+    def _draw_mark(self, painter: QPainter, bar: QRectF, position: float) -> None:
+        x = bar.x() + position * bar.width()
         mark = QPolygonF([QPointF(x, bar.bottom() - 1), QPointF(x - 7, bar.top() - 8), QPointF(x + 7, bar.top() - 8)])
         painter.setPen(QPen(colour(self._theme, "surface"), 1.5))
         painter.setBrush(colour(self._theme, "text"))

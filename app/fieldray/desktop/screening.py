@@ -82,7 +82,7 @@ class Screening(QObject):
                 Notice(
                     key="next",
                     level="info",
-                    say=lambda t: t.plural(
+                    text=lambda t: t.plural(
                         "{count} file or folder will be screened after this run.",
                         "{count} files or folders will be screened after this run.",
                         count,

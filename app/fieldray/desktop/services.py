@@ -1,6 +1,6 @@
-"""What the window asks of the working rooms, and how the real ones are opened.
+"""What the window asks of the packages that do the work, and how they are opened.
 
-The window knows only these doors, so its tests come through them too, with rooms of their own.
+The window knows only these doors, so its tests come through them too, with services of their own.
 """
 
 from __future__ import annotations
@@ -94,12 +94,11 @@ OpenServices = Callable[[Settings, Publish], Services]
 
 
 def open_services(settings: Settings, publish: Publish) -> Services:
-    """Open the real rooms. Slow (imports, the database): call it in the background. Raises StorageProblem."""
+    """Open the services. Slow (imports, the database): call it in the background. Raises StorageProblem."""
     from fieldray.packs.drives import DriveWatch
     from fieldray.packs.library import PackLibrary
     from fieldray.packs.memory import PackMemory
     from fieldray.paths import user_data
-    from fieldray.pipeline.export import export_run
     from fieldray.pipeline.session import Session
     from fieldray.store.results import ResultQuery
 
@@ -124,5 +123,5 @@ def open_services(settings: Settings, publish: Publish) -> Services:
         may_lack_ages=may_lack_ages,
         drives=drives,
         read_verdict=read_verdict,
-        export=lambda run_id, folder, formats: export_run(session.database, run_id, folder, formats),
+        export=session.export,
     )

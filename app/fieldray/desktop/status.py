@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from PySide6.QtWidgets import QStatusBar
 
+from fieldray.desktop.controller import Controller
 from fieldray.desktop.formatting import number, research_only
 from fieldray.desktop.widgets import PlainLabel, set_tip
-from fieldray.desktop.workbench import Workbench
 from fieldray.domain.events import Speed
 from fieldray.translation import Translator
 
@@ -14,7 +14,7 @@ from fieldray.translation import Translator
 class Status(QStatusBar):
     """FPS now and min / avg / max, CPU and memory load, research use only."""
 
-    def __init__(self, workbench: Workbench, translator: Translator) -> None:
+    def __init__(self, controller: Controller, translator: Translator) -> None:
         super().__init__()
         self.setSizeGripEnabled(False)
         self._translator = translator
@@ -28,8 +28,8 @@ class Status(QStatusBar):
         self.addWidget(self.speed)
         self.addWidget(self.load)
         self.addPermanentWidget(self.research)
-        workbench.measured.connect(self.show_speed)
-        self.show_speed(workbench.speed)
+        controller.measured.connect(self.show_speed)
+        self.show_speed(controller.speed)
 
     def show_speed(self, speed: Speed) -> None:
         """Write the figures; a dash for what is not measured yet."""

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QCheckBox, QGridLayout, QHBoxLayout, QVBoxLayout, QWidget
 
+from fieldray.desktop.controller import Controller
 from fieldray.desktop.icons import icon
 from fieldray.desktop.pack_cards import PackCard, chosen_card
 from fieldray.desktop.style import Theme
 from fieldray.desktop.widgets import TallArea, label, name_surface, plain, push_button
-from fieldray.desktop.workbench import Workbench
 from fieldray.translation import Translator
 
 if TYPE_CHECKING:
@@ -26,10 +26,10 @@ class Welcome(QWidget):
     """A card for each pack: choosing one answers the question. Below it, the images."""
 
     def __init__(
-        self, workbench: Workbench, open_folder: QAction, open_files: QAction, translator: Translator, theme: Theme
+        self, controller: Controller, open_folder: QAction, open_files: QAction, translator: Translator, theme: Theme
     ) -> None:
         super().__init__()
-        self._bench, self._translator = workbench, translator
+        self._bench, self._translator = controller, translator
         self._theme: Theme = theme
         self.cards: list[PackCard] = []
         self._shown: list[QWidget] = []
@@ -46,7 +46,7 @@ class Welcome(QWidget):
         column.addLayout(self._make_buttons(open_folder, open_files))
         column.addStretch(1)
         self._lay_out(column)
-        for signal in (workbench.packs.listed, workbench.packs.model_changed, workbench.whose.asked):
+        for signal in (controller.packs.listed, controller.packs.model_changed, controller.whose.asked):
             signal.connect(self.refresh)
         self.refresh()
 

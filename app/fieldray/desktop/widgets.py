@@ -31,7 +31,7 @@ from PySide6.QtWidgets import (
 
 from fieldray.plain_text import visible
 
-Surface = Literal["page", "panel", "header"]
+Surface = Literal["page", "panel", "toolbar"]
 
 
 class PlainLabel(QLabel):
@@ -189,7 +189,7 @@ def question_box(parent: QWidget, text: str, *, more: str) -> QMessageBox:
 
 
 def name_surface(widget: QWidget, name: Surface) -> None:
-    """Give a widget the ground of a page, a panel or the header."""
+    """Give a widget the ground of a page, a panel or the toolbar."""
     widget.setObjectName(name)
     widget.setAttribute(Qt.WidgetAttribute.WA_StyledBackground)
 

@@ -89,8 +89,8 @@ class FilterBar(QWidget):
         self._arranged = (columns, *shown)
         for category, button in self._buttons.items():
             button.setVisible(category in shown)
-        for place, category in enumerate(shown):
-            self._layout.addWidget(self._buttons[category], place // columns, place % columns)
+        for position, category in enumerate(shown):
+            self._layout.addWidget(self._buttons[category], position // columns, position % columns)
         self._layout.addWidget(self.search, len(self._buttons), 0, 1, columns)
 
 
@@ -125,9 +125,9 @@ class WorkTable(QTableView):
 
     def fit_columns(self, width: int) -> None:
         """Show the columns there is room for; a person's own choice stays."""
-        for place, key in enumerate(KEYS):
+        for column, key in enumerate(KEYS):
             shown = self._chosen_columns.get(key, width >= _SHOWN_FROM.get(key, 0))
-            self.setColumnHidden(place, not shown)
+            self.setColumnHidden(column, not shown)
         self._delegate.date_below = self.isColumnHidden(KEYS.index("date"))
 
     def resizeEvent(self, event: QResizeEvent) -> None:
@@ -139,9 +139,9 @@ class WorkTable(QTableView):
         rows.hide()
         rows.setSectionResizeMode(QHeaderView.ResizeMode.Fixed)
         rows.setDefaultSectionSize(ROW_HEIGHT)
-        for place, key in enumerate(KEYS):
+        for column, key in enumerate(KEYS):
             if key in _WIDTHS:
-                self.setColumnWidth(place, _WIDTHS[key])
+                self.setColumnWidth(column, _WIDTHS[key])
         columns.setSectionResizeMode(KEYS.index("patient"), QHeaderView.ResizeMode.Stretch)
         columns.setMinimumSectionSize(48)
         columns.setDefaultAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
@@ -156,11 +156,11 @@ class WorkTable(QTableView):
 
     def _choose_columns(self, at: QPoint) -> None:
         menu = QMenu(self)
-        for place, key in enumerate(KEYS):
-            title = str(self.model().headerData(place, Qt.Orientation.Horizontal))
+        for column, key in enumerate(KEYS):
+            title = str(self.model().headerData(column, Qt.Orientation.Horizontal))
             action = QAction(title, menu)
             action.setCheckable(True)
-            action.setChecked(not self.isColumnHidden(place))
+            action.setChecked(not self.isColumnHidden(column))
             action.setEnabled(key not in ("patient", "class"))
             action.toggled.connect(lambda shown, chosen=key: self._choose(chosen, shown))
             menu.addAction(action)
@@ -212,27 +212,27 @@ class WorkList(QWidget):
 
     def step(self, rows: int) -> None:
         """Choose the next (1) or previous (-1) image."""
-        self._choose_place(self.table.currentIndex().row() + rows)
+        self._choose_row(self.table.currentIndex().row() + rows)
 
     def step_study(self, direction: int) -> None:
         """Choose the first image of the next (1) or previous (-1) study."""
         here = max(self.table.currentIndex().row(), 0)
-        self._choose_place(self._model.study_start(here, direction))
+        self._choose_row(self._model.study_start(here, direction))
 
     def choose_end(self, *, last: bool) -> None:
         """Choose the first or the last image."""
-        self._choose_place(self._model.rowCount() - 1 if last else 0)
+        self._choose_row(self._model.rowCount() - 1 if last else 0)
 
     def choose(self, row_id: int) -> None:
         """Choose an image by its row."""
         index = self._model.index_of(row_id)
         if index.isValid():
-            self._choose_place(index.row())
+            self._choose_row(index.row())
 
-    def _choose_place(self, place: int) -> None:
+    def _choose_row(self, row: int) -> None:
         count = self._model.rowCount()
         if count:
-            index = self._model.index(min(max(place, 0), count - 1), KEYS.index("patient"))
+            index = self._model.index(min(max(row, 0), count - 1), KEYS.index("patient"))
             self.table.setCurrentIndex(index)
             self.table.scrollTo(index)
 

@@ -177,11 +177,11 @@ class WorkListModel(QAbstractTableModel):
 
     def study_start(self, position: int, step: int) -> int:
         """The first shown row of the next (step 1) or previous (-1) study in the shown order, or `position`."""
-        place = position
-        while 0 <= place < len(self._shown):
-            if self._study(place) != self._study(position):
-                return place
-            place += step
+        number = position
+        while 0 <= number < len(self._shown):
+            if self._study(number) != self._study(position):
+                return number
+            number += step
         return position
 
     # ---- QAbstractTableModel
@@ -244,8 +244,8 @@ class WorkListModel(QAbstractTableModel):
         rows = [self._shown[index.row()] for index in held]
         self._order()
         wanted = {id(row) for row in rows}
-        places = {id(row): place for place, row in enumerate(self._shown) if id(row) in wanted}
-        moved = [self.index(places[id(row)], index.column()) for row, index in zip(rows, held, strict=True)]
+        positions = {id(row): number for number, row in enumerate(self._shown) if id(row) in wanted}
+        moved = [self.index(positions[id(row)], index.column()) for row, index in zip(rows, held, strict=True)]
         self.changePersistentIndexList(held, moved)
         self.layoutChanged.emit()
 

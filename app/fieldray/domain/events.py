@@ -1,4 +1,4 @@
-"""What the working rooms tell the front ends: frozen, sent through one callable `publish(event)`."""
+"""What happens, as the front ends hear of it: frozen, sent through one callable `publish(event)`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from fieldray.domain.finding import Outcome
 from fieldray.domain.prediction import BackendName
 from fieldray.reasons import Reason
 
-BackendState = Literal["stopped", "starting", "ready", "gone"]
-DeviceState = Literal["absent", "bare", "ready"]
+BackendState = Literal["stopped", "starting", "ready", "unavailable"]
+DeviceState = Literal["absent", "uninitialised", "ready"]
 RunState = Literal["running", "paused", "finished", "cancelled", "failed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendChanged:
-    """A backend entered a state; `reason` says why it is gone or unavailable. `in_use`: results now come from it."""
+    """A backend entered a state; `reason` says why it is unavailable. `in_use`: results now come from it."""
 
     backend: BackendName
     state: BackendState
@@ -28,15 +28,17 @@ class BackendChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceChanged:
-    """What is known of the Edge TPU now.
+    """What is known now of a device that can be plugged in.
 
-    state            "bare": plugged in, its firmware is loaded when it is first used
+    backend          that runs models on it
+    state            "uninitialised": plugged in, its firmware is loaded when it is first used
     port_mbit        speed of its port, 480 (USB 2) or 5000 (USB 3) and more; None if the system does not say
-    runtime_version  of the Edge TPU runtime, None if unknown
+    runtime_version  of its runtime, None if unknown
     reason           why it cannot be used, None if it can
     notes            what to change, although it can be used
     """
 
+    backend: BackendName
     state: DeviceState
     port_mbit: int | None = None
     runtime_version: int | None = None
@@ -46,7 +48,7 @@ class DeviceChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunChanged:
-    """A batch started, paused, went on or ended (`reason` if it failed); `notes` are what a person should know."""
+    """A batch started, paused, resumed or ended (`reason` if it failed); `notes` are what a person should know."""
 
     run_id: int
     state: RunState

@@ -136,13 +136,13 @@ def shown_map(outcome: Outcome, manifest: Manifest) -> ShownMap | None:
 
 def _cubic_weights(count: int) -> Grid:
     """(16 count, count) weights that interpolate cell centres; beyond the outer centres the edge cell is continued."""
-    places = (np.arange(count * _FINER) + 0.5) / _FINER - 0.5
+    positions = (np.arange(count * _FINER) + 0.5) / _FINER - 0.5
     weights = np.zeros((count * _FINER, count), np.float32)
-    base = np.floor(places).astype(int)
+    base = np.floor(positions).astype(int)
     for step in (-1, 0, 1, 2):
-        distance = np.abs(places - (base + step))
+        distance = np.abs(positions - (base + step))
         near = 1.5 * distance**3 - 2.5 * distance**2 + 1
         far = -0.5 * distance**3 + 2.5 * distance**2 - 4 * distance + 2
         share = np.where(distance <= 1, near, np.where(distance < 2, far, 0))
-        np.add.at(weights, (np.arange(len(places)), (base + step).clip(0, count - 1)), share)
+        np.add.at(weights, (np.arange(len(positions)), (base + step).clip(0, count - 1)), share)
     return weights

@@ -138,20 +138,17 @@ def find_lungs(
         The pack's thresholds.
     pixel_map
         Where a cell of the mask lies in the image.
-    rows, columns
-        Of the image.
-    latency_ms
-        What the network took.
+    rows, columns, latency_ms
+        Of the image, and what the network took for it.
     """
     threshold = max(1, round(255 * rules.mask_threshold))
-    fields = _fields(np.rint(255 * shares.clip(0, 1)).astype(np.uint8), threshold)
+    fields, parts = _fields(np.rint(255 * shares.clip(0, 1)).astype(np.uint8), threshold)
     down, across = edges(pixel_map, fields.shape)
     areas = np.outer(np.diff(down.clip(0, rows)), np.diff(across.clip(0, columns))) / (rows * columns)
     passed = {name for name in LUNG_CHECKS if scores[name] >= rules.thresholds[name]}
     is_frontal_chest = "frontal_chest" in passed
     passed = passed if is_frontal_chest else set()  # nobody knows how a hand is turned
-    mask = fields >= threshold
-    first, second = _sides(mask, areas)
+    first, second = _sides(parts, areas)
     is_mirrored = "mirrored" in passed
     turned = [name for name in ROTATIONS if name in passed]
     return LungFields(
@@ -159,7 +156,7 @@ def find_lungs(
         found=is_frontal_chest and first + second >= _LEAST_LUNG_SHARE,
         left_share=first if is_mirrored else second,
         right_share=second if is_mirrored else first,
-        cut_off=_cut_off(mask & (areas > 0), areas),
+        cut_off=_cut_off(parts > 0, areas),
         rotation_degrees=ROTATIONS[max(turned, key=lambda name: scores[name])] if turned else 0,
         is_inverted="inverted" in passed,
         is_mirrored=is_mirrored,
@@ -209,32 +206,31 @@ def evidence_limit(manifest: Manifest) -> float:
     return float(limit) if is_share else LEAST_EVIDENCE_INSIDE  # type: ignore[arg-type]
 
 
-def _fields(shares: NDArray[np.uint8], threshold: int) -> NDArray[np.uint8]:
-    """The shares without small parts that are no lung."""
-    labels = components(shares >= threshold)
-    sizes = np.bincount(labels.reshape(-1))
+def _fields(shares: NDArray[np.uint8], threshold: int) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+    """The shares without small parts that are no lung, and the number of the part that each cell is in, 0 for none."""
+    parts = components(shares >= threshold)
+    sizes = np.bincount(parts.reshape(-1))
     sizes[0] = 0
-    is_kept = sizes >= max(1.0, _LEAST_PART * float(sizes.max()))
-    is_small = ~is_kept
-    is_small[0] = False  # the soft edge around a lung belongs to it
-    cleaned: NDArray[np.uint8] = np.where(is_small[labels], np.uint8(0), shares)
-    return cleaned if is_kept.any() else np.zeros_like(shares)
+    is_small = sizes < _LEAST_PART * sizes.max()
+    is_small[0] = not sizes.any()  # the soft edge around a lung belongs to it; without a lung it is the edge of nothing
+    is_spot = is_small[parts]
+    return np.where(is_spot, np.uint8(0), shares), np.where(is_spot, np.int32(0), parts)
 
 
-def _sides(mask: Mask, areas: NDArray[np.float64]) -> tuple[float, float]:
+def _sides(parts: NDArray[np.int32], areas: NDArray[np.float64]) -> tuple[float, float]:
     """Share of the image's area left and right of the middle of the mask, as seen in the image."""
-    labels = components(mask)
-    weights = np.bincount(labels.reshape(-1), weights=areas.reshape(-1))[1:]
-    if not weights.sum() > 0:
+    weights = np.bincount(parts.reshape(-1), weights=areas.reshape(-1))[1:]
+    total = float(weights.sum())
+    if not total > 0:
         return 0.0, 0.0
-    middle = _middle(np.flatnonzero(mask.any(axis=0)), np.flatnonzero(areas.any(axis=0)))
-    column = np.broadcast_to(np.arange(mask.shape[1]), mask.shape)
-    if weights.max() > _BOTH_LUNGS * weights.sum():
-        left = float(areas[mask & (column < middle)].sum())
-        return left, float(weights.sum()) - left
-    centres = np.bincount(labels.reshape(-1), weights=(areas * column).reshape(-1))[1:] / weights.clip(1e-12)
-    is_left = centres < middle
-    return float(weights[is_left].sum()), float(weights[~is_left].sum())
+    middle = _middle(np.flatnonzero(parts.any(axis=0)), np.flatnonzero(areas.any(axis=0)))
+    columns = np.arange(parts.shape[1])
+    if weights.max() > _BOTH_LUNGS * total:
+        left = float((areas * (parts > 0))[:, columns < middle].sum())
+        return left, total - left
+    centres = np.bincount(parts.reshape(-1), weights=(areas * columns).reshape(-1))[1:] / weights.clip(1e-12)
+    left = float(weights[centres < middle].sum())
+    return left, total - left
 
 
 def _middle(filled: NDArray[np.intp], seen: NDArray[np.intp]) -> float:

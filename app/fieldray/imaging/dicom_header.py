@@ -1,7 +1,9 @@
 """The part of a DICOM file before its pixel data, with limits on everything that a hostile file could inflate.
 
 pydicom parses the elements. The stream it reads from never gives more than is there, nor more than a header may hold,
-and a deflated data set is inflated only up to a limit. On its own pydicom would inflate and allocate without limits.
+and a deflated data set is inflated only up to a limit. A value is converted only if it is as short as values of its
+kind are: a list of numbers takes a hundred times its bytes. On its own pydicom would inflate and allocate without
+limits.
 """
 
 from __future__ import annotations
@@ -19,13 +21,14 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
 from pydicom import config
-from pydicom.datadict import tag_for_keyword
+from pydicom.datadict import dictionary_VR, tag_for_keyword
+from pydicom.dataelem import RawDataElement
 from pydicom.dataset import Dataset
-from pydicom.filereader import read_dataset
+from pydicom.filereader import read_dataset, read_sequence
 from pydicom.uid import UID, DeflatedExplicitVRLittleEndian, ExplicitVRBigEndian, ExplicitVRLittleEndian
 from pydicom.uid import ImplicitVRLittleEndian as ImplicitLittle
 
-from fieldray.imaging.limits import MAX_HEADER_BYTES
+from fieldray.imaging.limits import MAX_HEADER_BYTES, MAX_INDEX_RECORDS
 
 UNDEFINED_LENGTH: Final = 0xFFFFFFFF
 _PIXEL_DATA: Final = 0x7FE00010
@@ -34,6 +37,20 @@ _SYNTAX: Final = 0x00020010
 _MEDIA_CLASS: Final = 0x00020002
 _LONG_REPRESENTATIONS: Final = frozenset(b"OB OD OF OL OV OW SQ SV UC UN UR UT UV".split())
 _MAX_READS: Final = 400_000
+# A sequence of stated length, such as that of an index file, is read once more when it is asked for.
+_MAX_SEQUENCE_READS: Final = 800_000
+# Each item becomes an object of a kilobyte; an index file may have icons, an item within each of its records.
+_MAX_ITEMS: Final = 2 * MAX_INDEX_RECORDS
+_ITEM: Final = (b"\xfe\xff\x00\xe0", b"\xff\xfe\xe0\x00")
+_ELEMENT_BYTES: Final = 8
+_TEXT_LIMIT: Final = 200
+_CHARACTER_SETS: Final = (b"\x08\x00\x05\x00", b"\x00\x08\x00\x05")
+# In bytes. Of words and decimal numbers, which become an object each; of everything else, such as a lookup table.
+_LONGEST_TEXT: Final = 2**13
+_LONGEST_VALUE: Final = 2**18
+_BINARY: Final = frozenset(
+    ["AT", "FD", "FL", "OB", "OD", "OF", "OL", "OV", "OW", "SL", "SS", "SV", "UL", "UN", "US", "UV"]
+)
 
 
 class SharedContext:
@@ -143,14 +160,16 @@ def _is_at_pixels(tag: int, _representation: str | None, _length: int) -> bool:
 
 
 class _BoundedStream:
-    """A stream that never returns, or allocates memory for, more than is left in it."""
+    """A stream that never returns, or allocates memory for, more than is left in it, nor more items than a file has."""
 
-    def __init__(self, raw: BinaryIO) -> None:
+    def __init__(self, raw: BinaryIO, *, reads: int = _MAX_READS) -> None:
         self.raw = raw
         self.is_cut = False
         self._end = raw.seek(0, io.SEEK_END)
-        self._reads_left = _MAX_READS
+        self._reads_left = reads
+        self._items_left = _MAX_ITEMS
         self._bytes_left = MAX_HEADER_BYTES
+        self._element = b""
         raw.seek(0)
         self.tell = raw.tell
 
@@ -169,7 +188,19 @@ class _BoundedStream:
         self._bytes_left -= wanted
         if self._reads_left < 0 or self._bytes_left < 0:
             raise ValueError("the header is longer than a header may be")
-        return self.raw.read(wanted)
+        if wanted > _LONGEST_TEXT and self._element.startswith(_CHARACTER_SETS):
+            raise ValueError("more character sets than there are")  # pydicom converts these as soon as it reads them
+        data = self.raw.read(wanted)
+        if wanted == _ELEMENT_BYTES:
+            self._note(data)
+        return data
+
+    def _note(self, element: bytes) -> None:
+        """The first bytes of an element, by which pydicom learns what follows."""
+        self._element = element
+        self._items_left -= element.startswith(_ITEM)
+        if self._items_left < 0:
+            raise ValueError("more items than a header may hold")
 
 
 def _read_meta(stream: _BoundedStream) -> Mapping[int, str]:
@@ -189,7 +220,7 @@ def _read_meta(stream: _BoundedStream) -> Mapping[int, str]:
         elif not representation.isalpha():
             (length,) = struct.unpack("<I", prefix[4:])
         value = stream.read(length)
-        meta[group << 16 | element] = value.decode("ascii", "replace").strip(" \0")
+        meta[group << 16 | element] = value[:_TEXT_LIMIT].decode("ascii", "replace").strip(" \0")
 
 
 def _inflate(stream: BinaryIO, limit: int) -> bytes:
@@ -241,9 +272,6 @@ def _pixel_element(stream: _BoundedStream, *, is_implicit: bool, order: str) -> 
 # ---- single values, of a data set that may hold wrong types, several values or damaged numbers
 
 
-_TEXT_LIMIT = 200
-
-
 def text(dataset: Dataset, keyword: str) -> str:
     """The value as one line of text, empty if there is none or it cannot be read."""
     value = first_value(dataset, keyword)
@@ -277,8 +305,14 @@ def numbers(dataset: Dataset, keyword: str) -> list[float]:
 
 def items(dataset: Dataset, keyword: str) -> list[Dataset]:
     """The items of a sequence; none if it is absent or damaged."""
-    value = _value(dataset, keyword)
+    raw = _raw(dataset, keyword)
+    value = _sequence(raw, dataset) if raw and raw.VR in (None, "SQ") else _value(dataset, keyword)
     return [item for item in _as_list(value) if isinstance(item, Dataset)]
+
+
+def has_value(dataset: Dataset, keyword: str) -> bool:
+    """Whether the element is there and not empty, whatever it holds."""
+    return keyword in dataset and bool(getattr(dataset.get_item(keyword), "value", None))
 
 
 def first_value(dataset: Dataset, keyword: str) -> Any:
@@ -290,9 +324,32 @@ def first_value(dataset: Dataset, keyword: str) -> Any:
 
 
 def _value(dataset: Dataset, keyword: str) -> Any:
+    """As pydicom converts it; None for a value that is longer than values of its kind are."""
     try:
-        return dataset.get(keyword)
+        raw = _raw(dataset, keyword)
+        return None if raw and _is_too_long(raw) else dataset.get(keyword)
     except Exception:  # pydicom converts on access, and raises whatever the damaged bytes lead it to
+        return None
+
+
+def _raw(dataset: Dataset, keyword: str) -> RawDataElement | None:
+    """The element as it stands in the file; None if it is absent, or converted already."""
+    element = dataset.get_item(keyword) if keyword in dataset else None
+    return element if isinstance(element, RawDataElement) else None
+
+
+def _is_too_long(raw: RawDataElement) -> bool:
+    kind = raw.VR or dictionary_VR(raw.tag)
+    return len(raw.value or b"") > (_LONGEST_VALUE if kind in _BINARY else _LONGEST_TEXT)
+
+
+def _sequence(raw: RawDataElement, dataset: Dataset) -> Any:
+    """The items of a sequence of stated length, which pydicom would read again without limits."""
+    readable: Any = _BoundedStream(io.BytesIO(raw.value or b""), reads=_MAX_SEQUENCE_READS)
+    length = len(raw.value or b"")
+    try:
+        return read_sequence(readable, raw.is_implicit_VR, raw.is_little_endian, length, dataset.original_character_set)
+    except Exception:  # as in `_value`
         return None
 
 

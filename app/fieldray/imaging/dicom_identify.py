@@ -11,7 +11,16 @@ from pydicom.uid import DeflatedExplicitVRLittleEndian
 
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import FieldrayError, Unreadable, Unusable
-from fieldray.imaging.dicom_header import LENIENT_PYDICOM, DicomHeader, items, read_header, text, texts, whole_number
+from fieldray.imaging.dicom_header import (
+    LENIENT_PYDICOM,
+    DicomHeader,
+    has_value,
+    items,
+    read_header,
+    text,
+    texts,
+    whole_number,
+)
 from fieldray.imaging.limits import MAX_FRAMES, MAX_INDEX_RECORDS, MAX_INFLATED_HEADER_BYTES
 from fieldray.reasons import reason
 
@@ -73,12 +82,13 @@ def _header(stream: BinaryIO) -> DicomHeader:
 
 def _references(dataset: Dataset) -> Iterator[tuple[str, ...]]:
     records = items(dataset, "DirectoryRecordSequence")
+    if not records and has_value(dataset, "DirectoryRecordSequence"):
+        raise Unreadable(reason("damaged", detail="its header cannot be read"))
     if len(records) > MAX_INDEX_RECORDS:
         raise Unreadable(reason("too_many_records", count=len(records), limit=MAX_INDEX_RECORDS))
     for record in records:
-        components = texts(record, "ReferencedFileID")
-        if components:
-            yield tuple(components)
+        if has_value(record, "ReferencedFileID"):
+            yield tuple(texts(record, "ReferencedFileID"))  # none if it cannot be read: that is no name either
 
 
 def _frames(header: DicomHeader, ref: ImageRef) -> list[ImageRef]:

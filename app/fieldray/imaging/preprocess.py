@@ -59,14 +59,14 @@ def to_tensor(image: Image, spec: InputSpec, *, box: Box | None = None) -> Tenso
 
     box  what is fitted instead of the whole image, for an input that is cropped to the lungs
     """
-    place = _place(_region(image, box), spec)
-    grey = _resample(image, place)
+    region = _region(_fitted(image, box), spec)
+    grey = _resample(image, region)
     if spec.intensity == "percentile":
         grey = _stretched(grey)
     plane = np.zeros((spec.height, spec.width), np.uint8)
-    plane[place.target_rows, place.target_columns] = np.rint(grey)
+    plane[region.target_rows, region.target_columns] = np.rint(grey)
     values = np.repeat(plane[None, :, :, None], spec.channels, axis=3)
-    return Tensor(values=values, pixel_map=_pixel_map(image, place))
+    return Tensor(values=values, pixel_map=_pixel_map(image, region))
 
 
 def thumbnail(image: Image, side: int = 64) -> NDArray[np.uint8]:
@@ -74,7 +74,7 @@ def thumbnail(image: Image, side: int = 64) -> NDArray[np.uint8]:
     rows, columns = image.extent
     longer = max(rows, columns)
     height, width = max(1, round(rows * side / longer)), max(1, round(columns * side / longer))
-    whole = _Place(0.0, 0.0, rows, columns, 0, 0, height, width)
+    whole = _Region(0.0, 0.0, rows, columns, 0, 0, height, width)
     return np.rint(_resample(image, whole)).astype(np.uint8)
 
 
@@ -82,7 +82,7 @@ def thumbnail(image: Image, side: int = 64) -> NDArray[np.uint8]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Region:
     """A region of the image (pixel edges) and the part of the target that it fills."""
 
     top: float
@@ -103,7 +103,7 @@ class _Place:
         return slice(self.target_left, self.target_left + self.width)
 
 
-def _region(image: Image, box: Box | None) -> Box:
+def _fitted(image: Image, box: Box | None) -> Box:
     """What is fitted, in pixels of `image.pixels`, which stand for `step` of the file's each way."""
     if box is None:
         rows, columns = image.extent
@@ -112,9 +112,9 @@ def _region(image: Image, box: Box | None) -> Box:
     return Box(top=top, left=left, rows=rows, columns=columns)
 
 
-def _place(region: Box, spec: InputSpec) -> _Place:
-    rows, columns = (side * (1 - 2 * spec.margin) for side in (region.rows, region.columns))
-    top, left = region.top + region.rows * spec.margin, region.left + region.columns * spec.margin
+def _region(fitted: Box, spec: InputSpec) -> _Region:
+    rows, columns = (side * (1 - 2 * spec.margin) for side in (fitted.rows, fitted.columns))
+    top, left = fitted.top + fitted.rows * spec.margin, fitted.left + fitted.columns * spec.margin
     if spec.fit == "crop":
         step = min(rows / spec.height, columns / spec.width)
         kept_rows, kept_columns = spec.height * step, spec.width * step
@@ -124,26 +124,26 @@ def _place(region: Box, spec: InputSpec) -> _Place:
     if spec.fit == "pad":
         step = max(rows / spec.height, columns / spec.width)
         height, width = max(1, round(rows / step)), max(1, round(columns / step))
-    return _Place(top, left, rows, columns, (spec.height - height) // 2, (spec.width - width) // 2, height, width)
+    return _Region(top, left, rows, columns, (spec.height - height) // 2, (spec.width - width) // 2, height, width)
 
 
-def _pixel_map(image: Image, place: _Place) -> PixelMap:
+def _pixel_map(image: Image, region: _Region) -> PixelMap:
     """In pixels of the file: an image read at a reduced resolution is scaled back."""
-    row_scale, column_scale = image.step * place.rows / place.height, image.step * place.columns / place.width
+    row_scale, column_scale = image.step * region.rows / region.height, image.step * region.columns / region.width
     return PixelMap(
         row_scale=row_scale,
-        row_offset=image.step * place.top - place.target_top * row_scale,
+        row_offset=image.step * region.top - region.target_top * row_scale,
         column_scale=column_scale,
-        column_offset=image.step * place.left - place.target_left * column_scale,
+        column_offset=image.step * region.left - region.target_left * column_scale,
     )
 
 
 # ---- area averages
 
 
-def _resample(image: Image, place: _Place) -> Grey:
-    """Grey levels 0..255 as shown by default, float32 (place.height, place.width)."""
-    fitting = min(int(place.rows // (2 * place.height)), int(place.columns // (2 * place.width)))
+def _resample(image: Image, region: _Region) -> Grey:
+    """Grey levels 0..255 as shown by default, float32 (region.height, region.width)."""
+    fitting = min(int(region.rows // (2 * region.height)), int(region.columns // (2 * region.width)))
     block = min(max(1, fitting), LARGEST_REDUCTION)
     means = block_means(_without_padding(image), block)
     window = _window_in_use(image)
@@ -151,8 +151,8 @@ def _resample(image: Image, place: _Place) -> Grey:
         shown = np.take(_shown(np.arange(256, dtype=np.float32), image, window), means)
     else:
         shown = _shown(means.astype(np.float32, copy=False), image, window)
-    lines = _averaged(shown, place.top / block, place.rows / block, place.height)
-    columns = _averaged(np.ascontiguousarray(lines.T), place.left / block, place.columns / block, place.width)
+    lines = _averaged(shown, region.top / block, region.rows / block, region.height)
+    columns = _averaged(np.ascontiguousarray(lines.T), region.left / block, region.columns / block, region.width)
     grey: Grey = columns.T.clip(0, 255)
     return grey
 

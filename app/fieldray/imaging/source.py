@@ -62,7 +62,10 @@ def read_bytes(ref: ImageRef, *, opener: Opener = open_file) -> bytes:
 
 
 def content_hash(ref: ImageRef, *, opener: Opener = open_file) -> str:
-    """SHA-256 (hex) of the file's or member's bytes, without holding a file in memory. Raises Unreadable."""
+    """SHA-256 (hex) of the file's or member's bytes, without holding a file in memory. Raises Unreadable.
+
+    So it does for a file that is larger than any that is read: nobody could cancel the hours that it may take.
+    """
     digest = hashlib.sha256()
     try:
         with opener(ref.path) as stream:
@@ -75,10 +78,20 @@ def content_hash(ref: ImageRef, *, opener: Opener = open_file) -> str:
 
 def _parts(stream: BinaryIO, member: str | None) -> Iterator[bytes]:
     if member is None:
-        return iter(lambda: stream.read(_CHUNK_BYTES), b"")
+        return _whole(stream)
     from fieldray.imaging.archive import open_archive
 
     return open_archive(stream).parts(member)
+
+
+def _whole(stream: BinaryIO) -> Iterator[bytes]:
+    """What `read_bytes` would read of a file, in pieces; the same if the file grows meanwhile."""
+    left = stream.seek(0, io.SEEK_END)
+    check_file_size(left)
+    stream.seek(0)
+    while left > 0 and (part := stream.read(min(_CHUNK_BYTES, left))):
+        left -= len(part)
+        yield part
 
 
 def file_problem(error: OSError) -> Unreadable:

@@ -24,6 +24,8 @@ from fieldray.reasons import reason
 
 _TYPES: Final = (np.uint8, np.int8, np.float32)
 _UNKNOWN_OPERATOR: Final = re.compile(r"unresolved custom op: ([\w-]+)")
+# Of one output: every image's are sent to the program and kept with its result. Maps of 256 x 256 for 64 labels fit.
+_MOST_VALUES: Final = 2**22
 _NO_XNNPACK: Final = "failed to create XNNPACK runtime"
 
 Array = NDArray[Any]
@@ -206,6 +208,8 @@ def _check_outputs(outputs: list[_TensorInfo], spec: NetworkSpec) -> None:
             "features": size == info.shape[-1],
             "mask": len(info.shape) == 4 and info.shape[3] == 1,
         }[role]
+        if size > _MOST_VALUES:
+            _bad(f"its output for {role} has {size} values, at most {_MOST_VALUES} are taken")
         if info.dtype not in _TYPES or info.shape[:1] != (1,) or not is_right:
             _bad(f"its output for {role} is {info.dtype.__name__} {info.shape}, the pack has {labels} labels")
 

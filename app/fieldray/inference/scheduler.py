@@ -211,7 +211,7 @@ class Scheduler:
         That a device was never connected (`is_absent`) is not worth reporting: its backend is just stopped.
         """
         with self._changing() as doomed:
-            status.state = "stopped" if is_absent else "gone"
+            status.state = "stopped" if is_absent else "unavailable"
             status.detail, status.reason, status.is_hopeless = "", why, is_hopeless
             self._running -= len(jobs)
             for job in reversed(jobs):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
@@ -13,18 +14,18 @@ from fieldray.backends import BackendEntry
 from fieldray.domain.model import Model
 from fieldray.errors import BackendProblem, FieldrayError
 from fieldray.inference.backend import Answer, file_for
-from fieldray.inference.cores import usable_cores
 from fieldray.inference.litert import NetworkSpec
-from fieldray.inference.messages import DelegateSpec, OpenRequest, answers_of, run_message
+from fieldray.inference.messages import DelegateSpec, OpenRequest, answers_of, run_message, warm_message
 from fieldray.inference.runtime import MEMORY_LIMIT_MB, RUNTIMES, model_process
 from fieldray.processes.child import Child, ChildDied, ChildTimeout
-from fieldray.processes.priority import Priority, give_priority
+from fieldray.processes.priority import Priority, give_priority, usable_cores
 from fieldray.processes.wire import Message
 from fieldray.reasons import Reason, reason
 
 log = logging.getLogger(__name__)
 
 BUDGET_S: Final = 0.25
+_WARM_TIMEOUT_S: Final = 30.0
 _OUT_OF_MEMORY: Final = "std::bad_alloc"  # what C++ prints when it is not caught
 
 
@@ -168,3 +169,51 @@ class WorkerBackend:
             raise
         except FieldrayError as error:
             raise BackendProblem(error.reason) from error
+
+
+class WarmProcess:
+    """At most one child that has the runtime imported, so that a device plugged in runs sooner. Thread-safe."""
+
+    def __init__(self, runtimes: tuple[str, ...]) -> None:
+        self._runtimes = runtimes
+        self._lock = threading.Lock()
+        self._child: Child | None = None
+        self._starting: Child | None = None
+        self._is_closed = False
+
+    def prepare(self) -> None:
+        """Have one in waiting; takes as long as a process takes to start."""
+        with self._lock:
+            if self._is_closed or (self._child and self._child.is_running):
+                return
+            child = self._starting = model_process()
+            try:
+                child.start()
+                child.call(warm_message(self._runtimes), timeout_s=_WARM_TIMEOUT_S)
+            except (OSError, ChildDied, ChildTimeout, FieldrayError) as error:
+                log.info("no process in waiting: %s", error)
+                child.close()
+            else:
+                self._child = child
+            finally:
+                self._starting = None
+
+    def take(self) -> Child:
+        """The one in waiting, or one that is still to be started."""
+        with self._lock:
+            child, self._child = self._child, None
+        if child and not child.is_running:
+            child.close()
+            child = None
+        return child or model_process()
+
+    def close(self) -> None:
+        """End the one in waiting, also one that is just starting; there will be no other."""
+        self._is_closed = True
+        starting = self._starting
+        if starting:
+            starting.kill()
+        with self._lock:
+            if self._child:
+                self._child.close()
+                self._child = None

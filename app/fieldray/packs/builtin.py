@@ -6,32 +6,10 @@ A description lists the SHA-256 of every other file, so one number holds a whole
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Final
-
-from fieldray.errors import FieldrayError
-from fieldray.packs.verified import read_files, read_verified_manifest
 
 TABLE: Final[Mapping[str, str]] = {
     "adult-normal-abnormal-0.2.1": "cbe552edab1b674f5ef0129ad35ed0e0681471bc0fbcf3a61aeb52a844b02c32",
     "pneumonia-paediatric-1.1.1": "8ea66da648c9a70d65138cd9aec688648f3a9e45ae43632184ac6314c6c7615b",
 }
-
-
-def table_line(folder: Path) -> str:
-    """The line of `TABLE` for a pack that is whole. Raises PackProblem."""
-    pack = read_files(folder, read_verified_manifest(folder))
-    return f'    "{folder.resolve().name}": "{pack.sealed.manifest_sha256}",'
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Print the table's line of each folder named; 1 when one of them is not a valid pack."""
-    try:
-        lines = [table_line(Path(argument)) for argument in arguments]
-    except FieldrayError as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    sys.stdout.write("\n".join(lines) + "\n")
-    return 0

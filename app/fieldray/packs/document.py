@@ -60,18 +60,18 @@ def is_plain(text: str) -> bool:
     return is_line("".join(letter for letter in text if letter not in _LINE_BREAKS))
 
 
-def _check_texts(value: object, place: str) -> None:
+def _check_texts(value: object, location: str) -> None:
     """No text anywhere, nor any key, may mislead on a screen; the depth is known to be small."""
     if isinstance(value, str) and not is_plain(value):
-        raise manifest_error(f"{place}: the text holds control characters")
+        raise manifest_error(f"{location}: the text holds control characters")
     if isinstance(value, list):
         for index, item in enumerate(value):
-            _check_texts(item, f"{place}[{index}]")
+            _check_texts(item, f"{location}[{index}]")
     if isinstance(value, dict):
         if not all(len(name) <= _LONGEST_KEY and is_line(name) for name in value):
-            raise manifest_error(f"{place or 'the file'}: a key is too long or holds control characters")
+            raise manifest_error(f"{location or 'the file'}: a key is too long or holds control characters")
         for name, member in value.items():
-            _check_texts(member, f"{place}.{name}" if place else name)
+            _check_texts(member, f"{location}.{name}" if location else name)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

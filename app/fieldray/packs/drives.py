@@ -10,30 +10,15 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from typing import Final, Protocol
+from typing import Final
 
 from fieldray.domain.events import Drive, DrivesChanged, Publish
+from fieldray.packs.drive_source import DriveSource
 
 log = logging.getLogger(__name__)
 
 _LOOK_AGAIN_S: Final = 2.0
 _CLOSE_S: Final = 2.0
-
-
-class DriveSource(Protocol):
-    """What a system tells about drives. `wake` may be called from any thread, the rest from one."""
-
-    def drives(self) -> tuple[Drive, ...]:
-        """The removable drives there now, ordered by mount point; one that cannot be read any more is left out."""
-
-    def wait(self, timeout_s: float) -> None:
-        """Return when the drives may have changed, after `wake`, or after `timeout_s`."""
-
-    def wake(self) -> None:
-        """Let `wait` return."""
-
-    def close(self) -> None:
-        """Give back what the system lent."""
 
 
 def system_source() -> DriveSource:
@@ -43,7 +28,7 @@ def system_source() -> DriveSource:
 
         return WindowsDrives()
     if sys.platform == "darwin":
-        from fieldray.packs.drives_polled import MacVolumes
+        from fieldray.packs.drive_source import MacVolumes
 
         return MacVolumes()
     from fieldray.packs.drives_linux import LinuxMounts

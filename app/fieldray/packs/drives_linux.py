@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from fieldray.domain.events import Drive
-from fieldray.packs.drive_contents import look_at
+from fieldray.packs.drive_source import look_at
 
 _ESCAPE: Final = re.compile(rb"\\([0-7]{3})")
 _MEDIA_PLACE: Final = re.compile(r"/media/[^/]+(/[^/]+)?|/run/media/[^/]+/[^/]+|/mnt/[^/]+")
@@ -47,8 +47,8 @@ class LinuxMounts:
         """See `DriveSource`."""
         self._mounts.seek(0)
         mounts = {mount.mount_point: mount for mount in parse_mountinfo(self._mounts.read())}  # the topmost one stays
-        places = sorted(place for place, mount in mounts.items() if is_removable(mount, system=self._system))
-        found = (look_at(Path(place), name=Path(place).name) for place in places)
+        mount_points = sorted(path for path, mount in mounts.items() if is_removable(mount, system=self._system))
+        found = (look_at(Path(path), name=Path(path).name) for path in mount_points)
         return tuple(drive for drive in found if drive is not None)
 
     def wait(self, timeout_s: float) -> None:

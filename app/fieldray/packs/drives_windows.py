@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from fieldray.domain.events import Drive
-from fieldray.packs.drive_contents import look_at
-from fieldray.packs.drives_polled import Bell
+from fieldray.packs.drive_source import Bell, look_at
 
 _REMOVABLE: Final = 2  # DRIVE_REMOVABLE, fileapi.h
 _FAIL_CRITICAL_ERRORS: Final = 1  # SEM_FAILCRITICALERRORS: an empty card reader asks no questions on the screen

@@ -70,6 +70,10 @@ class PackCandidate:
         """`id-version`, the folder's name for a broken pack."""
         return f"{self.pack_id}-{self.version}" if self.pack_id else self.folder.name
 
+    def is_called(self, name: str) -> bool:
+        """Whether a person means it by this `id` or `id-version`."""
+        return name in (self.pack_id, self.pack_name)
+
     @property
     def hindrance(self) -> int:
         """What stands between it and its use: 0 nothing, 1 a person's yes, 2 a yes to an unsigned one, 3 all."""
@@ -123,18 +127,20 @@ class PackLibrary:
     def find(self, name_or_path: str | Path, *, drives: Iterable[Path] = (), without: Collection[Path] = ()) -> Path:
         """The folder of a pack given as a folder (itself, a drive, or one that holds it), `id-version`, or `id`.
 
-        Of several packs those that would load come first, and of several versions of one pack the highest. Folders of
-        `without` are not looked at.
+        The name of a pack that is kept here is that pack, even where a folder beside the images is called so: such a
+        folder is `./name`. Of several packs those that would load come first, and of several versions of one pack the
+        highest. Folders of `without` are not looked at.
 
-        Raises PackProblem: pack_not_found, pack_several.
+        Raises PackProblem: pack_not_found, pack_no_manifest, pack_several.
         """
-        path = Path(name_or_path)
-        if path.is_dir():
+        path, name = Path(name_or_path), str(name_or_path)
+        if path.is_dir() and not self._keeps(name):
             matches = self._listed(path, "drive", _packs_near)
         else:
-            name = str(name_or_path)
-            matches = tuple(found for found in self.available(drives) if name in (found.pack_id, found.pack_name))
-        return choose([found for found in matches if found.folder not in without], place=name_or_path).folder
+            matches = tuple(found for found in self.available(drives) if found.is_called(name))
+        if name and path.is_dir() and not matches:
+            raise PackProblem(reason("pack_no_manifest", path=path, name=MANIFEST_NAME))
+        return choose([found for found in matches if found.folder not in without], name=name_or_path).folder
 
     # ---- loading
 
@@ -186,6 +192,9 @@ class PackLibrary:
 
     # ---- inside
 
+    def _keeps(self, name: str) -> bool:
+        return any(found.is_called(name) for found in (*self.installed(), *self.builtin()))
+
     def _admitted(self, folder: Path, *, allow_older: bool) -> tuple[VerifiedPack, Trust]:
         sealed = read_verified_manifest(folder)
         pack = read_files(folder, sealed)
@@ -204,10 +213,10 @@ class PackLibrary:
         return "signed"
 
     def _is_builtin(self, folder: Path, sealed: VerifiedManifest) -> bool:
-        """By place and by content: a copy of a shipped pack on a drive is trusted by its key like any other."""
-        place = folder.resolve()
-        is_inside = place.parent == self._builtin_root.resolve()
-        return is_inside and self._builtin_table.get(place.name) == sealed.manifest_sha256
+        """By its path and by its content: a copy of a shipped pack on a drive is trusted by its key like any other."""
+        path = folder.resolve()
+        is_inside = path.parent == self._builtin_root.resolve()
+        return is_inside and self._builtin_table.get(path.name) == sealed.manifest_sha256
 
     def _listed(
         self, folder: Path, origin: Origin, look: Callable[[Path], tuple[Path, ...]]
@@ -274,9 +283,9 @@ class PackLibrary:
         Raises PackProblem.
         """
         problem: PackProblem | None = None
-        for place in self._companions(folder, requirement):
+        for companion in self._companions(folder, requirement):
             try:
-                pack, trust = self._admitted(place, allow_older=False)
+                pack, trust = self._admitted(companion, allow_older=False)
             except PackProblem as error:
                 problem = problem or error
             else:
@@ -301,14 +310,14 @@ class PackLibrary:
         Raises PackProblem: pack_companion_missing, pack_companion_older.
         """
         roots = dict.fromkeys((folder.parent, self._installed_root, self._builtin_root))
-        places = [place for root in roots if root.is_dir() for place in guarded(packs_in)(root)]
-        found = {place: sealed.description for place in places if (sealed := _sealed(place))}
-        fitting = {place: entry for place, entry in found.items() if _is_meant(entry, requirement)}
-        newest = sorted(fitting, key=lambda place: version_key(fitting[place].version), reverse=True)
+        folders = [path for root in roots if root.is_dir() for path in guarded(packs_in)(root)]
+        found = {path: sealed.description for path in folders if (sealed := _sealed(path))}
+        fitting = {path: entry for path, entry in found.items() if _is_meant(entry, requirement)}
+        newest = sorted(fitting, key=lambda path: version_key(fitting[path].version), reverse=True)
         if not newest:
             raise PackProblem(reason("pack_companion_missing", companion=wanted(requirement)))
         least = version_key(requirement.minimum_version or "0.0.0")
-        new = [place for place in newest if version_key(fitting[place].version) >= least]
+        new = [path for path in newest if version_key(fitting[path].version) >= least]
         if not new:
             seen = fitting[newest[0]].version
             raise PackProblem(reason("pack_companion_older", companion=wanted(requirement), seen=seen))
@@ -359,13 +368,13 @@ def _legacy_candidate(folder: Path, origin: Origin) -> PackCandidate:
     )
 
 
-def choose(found: Sequence[PackCandidate], *, place: Path | str) -> PackCandidate:
-    """The one pack meant by a place or name: of those that would load, else of those a yes is missing to, else of all.
+def choose(found: Sequence[PackCandidate], *, name: Path | str) -> PackCandidate:
+    """The one pack meant by a path or name: of those that would load, else of those a yes is missing to, else of all.
 
     Of several versions of one pack the highest. Raises PackProblem: pack_not_found, pack_several.
     """
     if not found:
-        raise PackProblem(reason("pack_not_found", name=place))
+        raise PackProblem(reason("pack_not_found", name=name))
     least = min(candidate.hindrance for candidate in found)
     packs = [candidate for candidate in found if candidate.hindrance == least]
     if len({candidate.pack_id for candidate in packs}) > 1:

@@ -1,4 +1,4 @@
-"""Writing a signed pack: made beside its place, read back and checked, and only then renamed."""
+"""Writing a signed pack: made beside its destination, read back and checked, and only then renamed."""
 
 from __future__ import annotations
 
@@ -85,25 +85,25 @@ def file_name(role: str) -> str:
     return _FILE_NAMES.get(role, f"{role}.bin")
 
 
-def write_folder(place: Path, *, contents: Mapping[str, bytes]) -> Path:
-    """Write a pack's files as the folder `place`, all or nothing, replacing what is there; returns `place`.
+def write_folder(folder: Path, *, contents: Mapping[str, bytes]) -> Path:
+    """Write a pack's files as the folder `folder`, all or nothing, replacing what is there; returns `folder`.
 
     Raises PackProblem when the files are not a valid pack, StorageProblem.
     """
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        beside = Path(tempfile.mkdtemp(prefix=".new-", dir=place.parent))
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        beside = Path(tempfile.mkdtemp(prefix=".new-", dir=folder.parent))
         try:
             for name, data in contents.items():
                 write_new(beside / name, data)  # a drive is pulled out as soon as the program says "done"
             read_files(beside, read_verified_manifest(beside))
             beside.chmod(0o755)
-            _replace(beside, place)
+            _replace(beside, folder)
         finally:
             shutil.rmtree(beside, ignore_errors=True)
     except OSError as error:
-        raise storage_problem(error, place) from error
-    return place
+        raise storage_problem(error, folder) from error
+    return folder
 
 
 def _refuse_older(folder: Path, description: PackManifest) -> None:
@@ -114,12 +114,12 @@ def _refuse_older(folder: Path, description: PackManifest) -> None:
             raise PackProblem(reason("pack_older", version=description.version, seen=version))
 
 
-def _replace(beside: Path, place: Path) -> None:
-    """Put `beside` at `place`; a folder there is set aside first, since a folder cannot be renamed onto one."""
-    if not place.exists():
-        beside.rename(place)
+def _replace(beside: Path, folder: Path) -> None:
+    """Put `beside` at `folder`; a folder there is set aside first, since a folder cannot be renamed onto one."""
+    if not folder.exists():
+        beside.rename(folder)
         return
-    aside = Path(tempfile.mkdtemp(prefix=".old-", dir=place.parent))
-    place.rename(aside / place.name)
-    beside.rename(place)
+    aside = Path(tempfile.mkdtemp(prefix=".old-", dir=folder.parent))
+    folder.rename(aside / folder.name)
+    beside.rename(folder)
     shutil.rmtree(aside, ignore_errors=True)

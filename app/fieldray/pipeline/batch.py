@@ -22,11 +22,10 @@ from fieldray.domain.run import RunSpec
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import FieldrayError, StorageProblem, unexpected
 from fieldray.pipeline.channel import Channel, ChannelEnded
-from fieldray.pipeline.keeping import open_store, require_kept
+from fieldray.pipeline.keeping import open_store, require_kept, room_kept_back
 from fieldray.pipeline.screen import Cancelled
 from fieldray.pipeline.statistics import Pace, Statistics
 from fieldray.reasons import Reason, reason
-from fieldray.store.database import room_kept_back
 from fieldray.store.results import ResultQuery, ResultStore
 
 log = logging.getLogger(__name__)

@@ -9,9 +9,9 @@ from typing import Final
 from fieldray.backends import BACKENDS
 from fieldray.errors import EnvironmentProblem
 from fieldray.imaging.pool import DecoderPool
-from fieldray.inference.cores import usable_cores
 from fieldray.inference.runtime import model_process
 from fieldray.processes.child import Child
+from fieldray.processes.priority import usable_cores
 from fieldray.processes.serving import memory_limit_mb
 from fieldray.reasons import reason
 from fieldray.settings import Settings

@@ -1,4 +1,4 @@
-"""What the pipeline asks of the rooms that read files and run models; fakes come through the same doors."""
+"""What the pipeline asks of what reads files and runs models; fakes come through the same doors."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import itertools
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from fieldray.domain import heat_map
@@ -40,6 +40,21 @@ class Cancelled(Exception):
 Run = Callable[[Engine, Tensor], Prediction]
 
 
+@dataclass(eq=False, slots=True)
+class _Attempt:
+    """How far one image has come, for what is told of it wherever it ends."""
+
+    ref: ImageRef
+    stage: Stage = "discover"
+    facts: ReadFacts = field(default_factory=ReadFacts)
+    lungs: LungFields | None = None
+
+    def stopped(self, why: Reason, *, is_refusal: bool) -> Outcome:
+        if is_refusal:
+            return Refused(ref=self.ref, reason=why, facts=self.facts, lungs=self.lungs)
+        return Failed(ref=self.ref, stage=self.stage, reason=why, facts=self.facts)
+
+
 def screen_image(
     ref: ImageRef,
     *,
@@ -58,54 +73,68 @@ def screen_image(
     Gives an outcome, whatever the image is like; an unexpected error is logged and becomes `Failed`. Raises
     `Cancelled`, and an EnvironmentProblem when no image at all can be run or read any more.
     """
-    stage: Stage = "discover"
-    facts, lungs = ReadFacts(), None
-    manifest, request_id = assessment.model.manifest, next(_request_ids)
+    image, request_id = _Attempt(ref), next(_request_ids)
 
     def run(on: Engine, tensor: Tensor) -> Prediction:
         return _answer(on.submit(Request(request_id=request_id, values=tensor.values)), request_id, is_cancelled)
 
     try:
         if ref.problem:
-            return _stopped(ref, ref.problem, facts, stage=stage, is_refusal=ref.problem_is_refusal)
-        for detail in _DETAILS:
-            stage = "decode"
-            finder = assessment.model.lungs if lungs is None else None
-            wanted = {"lungs": finder.manifest.input} if finder else {}
-            read = decoder.read(ref, manifest.input, rules=manifest.accepted, detail=detail, **wanted)
-            ref = read.ref or ref  # what is judged and stored is the header of these bytes, not what discovery saw
-            facts = read.facts if detail == "needed" else _both(facts, read.facts)
-            if read.problem:
-                return _stopped(ref, read.problem, facts, stage=stage, is_refusal=read.problem_is_refusal)
-            stage = "inference"
-            if finder:
-                lungs = _find_lungs(read, facts, finder, lung_engine, run)
-                if lungs.refusal:
-                    return Refused(ref=ref, reason=lungs.refusal, facts=facts, lungs=lungs)
-            tensor = _tensor(read, facts, assessment.model, lungs)
-            facts = replace(facts, pixel_map=tensor.pixel_map)
-            prediction = run(engine, tensor)
-            observe(prediction)
-            if not (read.is_approximate and assessment.is_close(prediction)):
-                break
-        return _judge(ref, facts, prediction, assessment, lungs)
+            return image.stopped(ref.problem, is_refusal=ref.problem_is_refusal)
+        seen = _run_networks(image, assessment, decoder, run, engine=engine, lung_engine=lung_engine, observe=observe)
+        return _judge(image, seen, assessment) if isinstance(seen, Prediction) else seen
     except (Cancelled, ReaderProblem, LungsUnavailable):
         raise
     except FieldrayError as error:
         if isinstance(error, BackendProblem) and engine.unavailable_reason:
             raise BackendProblem(engine.unavailable_reason) from error
-        return _stopped(ref, error.reason, facts, stage=stage, is_refusal=isinstance(error, Unusable))
+        return image.stopped(error.reason, is_refusal=isinstance(error, Unusable))
     except Exception as error:
         if is_cancelled():
             raise Cancelled from error
-        return _unforeseen(ref, error, facts, stage=stage)
+        return _unforeseen(image, error)
 
 
-def _unforeseen(ref: ImageRef, error: Exception, facts: ReadFacts, *, stage: Stage) -> Outcome:
+def _run_networks(
+    image: _Attempt,
+    assessment: Assessment,
+    decoder: Decoder,
+    run: Run,
+    *,
+    engine: Engine,
+    lung_engine: Engine | None,
+    observe: Callable[[Prediction], None],
+) -> Prediction | Outcome:
+    """What the classifier says of the image, or the outcome of an image that it does not get to see."""
+    model = assessment.model
+    for detail in _DETAILS:
+        image.stage = "decode"
+        finder = model.lungs if image.lungs is None else None
+        wanted = {"lungs": finder.manifest.input} if finder else {}
+        read = decoder.read(image.ref, model.manifest.input, rules=model.manifest.accepted, detail=detail, **wanted)
+        image.ref = read.ref or image.ref  # judged and stored is the header of these bytes, not what discovery saw
+        image.facts = read.facts if detail == "needed" else _both(image.facts, read.facts)
+        if read.problem:
+            return image.stopped(read.problem, is_refusal=read.problem_is_refusal)
+        image.stage = "inference"
+        if finder:
+            image.lungs = _find_lungs(read, image.facts, finder, lung_engine, run)
+            if image.lungs.refusal:
+                return image.stopped(image.lungs.refusal, is_refusal=True)
+        tensor = _tensor(read, image.facts, model, image.lungs)
+        image.facts = replace(image.facts, pixel_map=tensor.pixel_map)
+        prediction = run(engine, tensor)
+        observe(prediction)
+        if not (read.is_approximate and assessment.is_close(prediction)):
+            break
+    return prediction
+
+
+def _unforeseen(image: _Attempt, error: Exception) -> Outcome:
     if problem := shortage(error):
         raise problem from error
-    log.exception("image failed at stage %s", stage)
-    return Failed(ref=ref, stage=stage, reason=reason("internal", detail=type(error).__name__), facts=facts)
+    log.exception("image failed at stage %s", image.stage)
+    return image.stopped(reason("internal", detail=type(error).__name__), is_refusal=False)
 
 
 def _find_lungs(read: ReadResult, facts: ReadFacts, finder: Model, engine: Engine | None, run: Run) -> LungFields:
@@ -143,22 +172,21 @@ def _tensor(read: ReadResult, facts: ReadFacts, model: Model, lungs: LungFields 
     return read.cropped(spec, lungs.box(rows=facts.rows, columns=facts.columns, margin=spec.crop_margin))
 
 
-def _judge(
-    ref: ImageRef, facts: ReadFacts, prediction: Prediction, assessment: Assessment, lungs: LungFields | None
-) -> Outcome:
+def _judge(image: _Attempt, prediction: Prediction, assessment: Assessment) -> Outcome:
     """With the lungs found, the image is known to be a chest X-ray: one unlike the pack's own is judged, and noted."""
+    facts, lungs = image.facts, image.lungs
     gate = assessment.model.manifest.ood_gate
     extra: dict[str, float] = {}
-    age = age_note(ref.header, assessment.model.manifest.accepted, is_confirmed=assessment.ages_confirmed)
+    age = age_note(image.ref.header, assessment.model.manifest.accepted, is_confirmed=assessment.ages_confirmed)
     notes = ((age,) if age else ()) + (lungs.notes if lungs else ())
     if gate and prediction.features is not None:
         extra["gate_distance"] = gate.distance(prediction.features)
         if not extra["gate_distance"] <= gate.limit:  # also true for a distance that is not a number
             if lungs is None:
-                return Refused(ref=ref, reason=reason("unlike_training"), facts=facts)
+                return image.stopped(reason("unlike_training"), is_refusal=True)
             notes += (reason("unlike_measured"),)
     screened = Screened(
-        ref=ref,
+        ref=image.ref,
         facts=facts,
         findings=assessment.findings(prediction.scores),
         class_maps=prediction.class_maps,
@@ -188,12 +216,6 @@ def _with_evidence(screened: Screened, model: Model, lungs: LungFields) -> Scree
 def _both(first: ReadFacts, second: ReadFacts) -> ReadFacts:
     """Of an image that was read twice."""
     return replace(second, decode_ms=first.decode_ms + second.decode_ms, notes=(*second.notes, "read_twice"))
-
-
-def _stopped(ref: ImageRef, why: Reason, facts: ReadFacts, *, stage: Stage, is_refusal: bool) -> Outcome:
-    if is_refusal:
-        return Refused(ref=ref, reason=why, facts=facts)
-    return Failed(ref=ref, stage=stage, reason=why, facts=facts)
 
 
 def _answer(future: Future[Prediction], request_id: int, is_cancelled: Callable[[], bool]) -> Prediction:

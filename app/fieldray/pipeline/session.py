@@ -190,6 +190,15 @@ class Session:
             if self._engine:
                 self._engine.choose(*device_choice(self._settings))
 
+    def export(self, run_id: int, folder: Path, formats: Sequence[str] = ()) -> tuple[Path, ...]:
+        """Write a run as files, see `pipeline.export`; waits for it. The run of this session is known by its work."""
+        from fieldray.pipeline.export import export_run
+
+        with self._lock:
+            batch = self._batch
+        spec = batch.spec if batch and batch.run_id == run_id else None
+        return export_run(self.database, run_id, folder, formats, spec=spec)
+
     def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image:
         """The image in full resolution, for the viewer; waits for it. Raises Unusable, Unreadable."""
         with self._lock:

@@ -1,4 +1,4 @@
-"""The priority of a running process against others."""
+"""What a process gets of the CPU: the cores it may use, and its priority against others."""
 
 from __future__ import annotations
 
@@ -17,12 +17,20 @@ _STEPS: Final = {"lowered": 5, "normal": 0, "raised": -10}
 _LOWEST, _HIGHEST = -20, 19
 
 
+def usable_cores() -> int:
+    """Cores this process may use, 1 or more."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def give_priority(pid: int | None, priority: Priority) -> bool:
     """Change the priority of a process and all its threads; whether that was permitted. None is no process.
 
-    On Windows users may change their own processes; Linux and macOS let only an administrator raise one.
+    On Windows users may change their own processes; Linux and macOS let only an administrator raise one. Nothing is
+    raised where a person has lowered this program itself (`nice fieldray ...`).
     """
-    if pid is None or priority == "normal":
+    if pid is None or priority == "normal" or (priority == "raised" and _is_lowered()):
         return True
     try:
         if sys.platform == "win32":
@@ -45,6 +53,10 @@ def step_back() -> None:
 def niceness(now: int, steps: int) -> int:
     """`now` changed by `steps`, within what there is (-20..19)."""
     return min(max(now + steps, _LOWEST), _HIGHEST)
+
+
+def _is_lowered() -> bool:
+    return sys.platform != "win32" and os.getpriority(os.PRIO_PROCESS, 0) > 0
 
 
 def _set_class(pid: int, priority: Priority) -> None:

@@ -22,7 +22,7 @@ from fieldray.domain.finding import (
     notes_of,
 )
 from fieldray.domain.lungs import LungFields
-from fieldray.domain.run import EarlierVerdict, Run, RunSpec, StoredResult
+from fieldray.domain.run import EarlierVerdict, Run, StoredResult
 from fieldray.domain.study import ImageRef
 
 NOTICE: Final = "Research use only. Not for diagnostic use."
@@ -133,6 +133,7 @@ COLUMNS: Final = (
     "reader_verdict",
     "reader_note",
     "notice",
+    "run_started",
     "lungs_found",
     "lungs_left_share",
     "lungs_right_share",
@@ -143,17 +144,18 @@ COLUMNS: Final = (
 )
 
 
-def export_rows(result: StoredResult, *, spec: RunSpec) -> list[dict[str, Value]]:
+def export_rows(result: StoredResult, *, run: Run) -> list[dict[str, Value]]:
     """A result as rows with the keys `COLUMNS`: one for each finding, one if there is none."""
     outcome = result.outcome
     findings: tuple[Finding | None, ...] = (None,)
     if isinstance(outcome, Screened) and outcome.findings:
         findings = outcome.findings
-    return [_export_row(result, finding, spec) for finding in findings]
+    return [_export_row(result, finding, run) for finding in findings]
 
 
-def _export_row(result: StoredResult, finding: Finding | None, spec: RunSpec) -> dict[str, Value]:
-    outcome, verdict, lungs = result.outcome, result.verdict, _lungs(lungs_of(result.outcome)) or {}
+def _export_row(result: StoredResult, finding: Finding | None, run: Run) -> dict[str, Value]:
+    outcome, verdict, spec = result.outcome, result.verdict, run.spec
+    lungs = _lungs(lungs_of(outcome)) or {}
     line = image_line(outcome, pack=spec.pack_name, model_sha256=spec.model_sha256)
     values = {
         **line,
@@ -170,6 +172,7 @@ def _export_row(result: StoredResult, finding: Finding | None, spec: RunSpec) ->
         "reader_verdict": verdict.choice if verdict else None,
         "reader_note": verdict.note if verdict else None,
         "notice": NOTICE,
+        "run_started": started(run),
         **{f"lungs_{name}": lungs.get(name) for name in ("found", "left_share", "right_share", "rotation_degrees")},
         "lungs_cut_off": _joined(lungs.get("cut_off")),
         "evidence_inside": lungs.get("evidence_inside"),
@@ -214,7 +217,7 @@ def about_run(
         "run": run.run_id,
         "state": run.state,
         "reason": run.reason.text if run.reason else None,
-        "started": _time(run.started_s),
+        "started": started(run),
         "ended": _time(run.ended_s),
         "paths": list(spec.paths),
         "pack": spec.pack_name,
@@ -239,6 +242,11 @@ def _earlier_verdict(given: EarlierVerdict) -> dict[str, Value]:
         "reader_note": given.verdict.note,
         "given": _time(given.given_s),
     }
+
+
+def started(run: Run) -> str:
+    """When a run began, as exports name it. With its number this tells it from the runs of other computers."""
+    return str(_time(run.started_s))
 
 
 def _time(seconds: float | None) -> str | None:

@@ -41,7 +41,7 @@ _OPACITY: Final = 0.45  # as in the window at first
 # What Windows allows in no name, and what a zip file may hold all the same.
 _NOT_IN_NAMES: Final = re.compile('[\\x00-\\x1f\\x7f<>:"/\\\\|?*]')
 _DEVICES: Final = re.compile(r"(?i)(con|prn|aux|nul|com\d|lpt\d)(\.|$)")
-_LONGEST_NAME: Final = 200
+_LONGEST_NAME: Final = 200  # bytes: of the 255 that systems allow, some are for the suffix and for a number
 
 
 class MapNames:
@@ -57,7 +57,7 @@ class MapNames:
 
     def __init__(self, folder: Path, paths: Sequence[Path]) -> None:
         self._folder = folder
-        self._top = _common_folder(paths)
+        self._top = _common_path(paths)
         self._taken: set[str] = set()
 
     def stem(self, ref: ImageRef) -> Path:
@@ -74,16 +74,17 @@ class MapNames:
         return free
 
 
-def _common_folder(paths: Sequence[Path]) -> Path | None:
-    """The folder that all paths lie in; None where they are on several drives."""
-    folders = [str(path if path.is_dir() else path.parent) for path in paths]
+def _common_path(paths: Sequence[Path]) -> Path | None:
+    """The path that all paths begin with, which is a file if there is no other; None on several drives."""
     try:
-        return Path(os.path.commonpath(folders))
+        return Path(os.path.commonpath(paths))
     except ValueError:
         return None
 
 
 def _parts_below(path: Path, top: Path | None) -> Sequence[str]:
+    if path == top:
+        return (path.name,)
     if top is not None and path.is_relative_to(top):
         return path.relative_to(top).parts
     return path.parts
@@ -91,7 +92,10 @@ def _parts_below(path: Path, top: Path | None) -> Sequence[str]:
 
 def _file_name(part: str) -> str:
     """A name that every system takes, like the one that it stands for."""
-    name = _NOT_IN_NAMES.sub("_", part)[:_LONGEST_NAME].rstrip(" .") or "_"
+    name = _NOT_IN_NAMES.sub("_", part)
+    if len(data := name.encode("utf-8", "surrogateescape")) > _LONGEST_NAME:
+        name = data[:_LONGEST_NAME].decode("utf-8", "ignore")
+    name = name.rstrip(" .") or "_"
     return f"_{name}" if _DEVICES.match(name) else name
 
 

@@ -10,7 +10,6 @@ opened again until it has been set aside (`mending`).
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import secrets
 import shutil
@@ -21,27 +20,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from fieldray.errors import StorageProblem
-from fieldray.persistence import PRIVATE, make_private, require_plain, storage_problem, write_atomically
+from fieldray.persistence import PRIVATE, make_private, require_plain, storage_problem
 from fieldray.reasons import reason
+from fieldray.store.copied import JOURNAL, journal, made_by, names_another_file, schema
 
 Migration = tuple[str, ...]
 
 _BUSY_TIMEOUT_S: Final = 30.0
 _DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 # Errors of the machine or the file system. All others are bugs of this program.
-_ENVIRONMENT: Final = frozenset(
-    {
-        sqlite3.SQLITE_BUSY,
-        sqlite3.SQLITE_CANTOPEN,
-        sqlite3.SQLITE_IOERR,
-        sqlite3.SQLITE_LOCKED,
-        sqlite3.SQLITE_NOLFS,
-        sqlite3.SQLITE_NOMEM,
-        sqlite3.SQLITE_PERM,
-        sqlite3.SQLITE_PROTOCOL,
-        sqlite3.SQLITE_READONLY,
-    }
-)
+_ENVIRONMENT_NAMES: Final = "BUSY CANTOPEN IOERR LOCKED NOLFS NOMEM PERM PROTOCOL READONLY"
+_ENVIRONMENT: Final = frozenset(getattr(sqlite3, f"SQLITE_{name}") for name in _ENVIRONMENT_NAMES.split())
 _FULL_BELOW_BYTES: Final = 2**18  # SQLite reports a disk without room for its index as a disk error
 
 # One result row per image and run. What is sorted, filtered or looked up is a column; the rest is JSON. Texts that may
@@ -142,8 +131,9 @@ def open_database(path: Path, *, migrations: Sequence[Migration] = MIGRATIONS) -
     store_gone, once the file is no longer there.
     """
     with storage_problems(path):
-        for place in (path, *companions(path), damage_mark(path)):
-            require_plain(place)
+        for file in (path, *companions(path), journal(path), damage_mark(path)):
+            require_plain(file)
+        _disarm(path)
         if damage_mark(path).exists():
             raise StorageProblem(reason("database_damaged", path=path))
         make_private(path.parent)
@@ -151,6 +141,7 @@ def open_database(path: Path, *, migrations: Sequence[Migration] = MIGRATIONS) -
             _make(path, migrations)
         connection = _connect(path)
         try:
+            _require_ours(connection, path, migrations)
             _migrate(connection, path, migrations)
             connection.watch(path)
         except BaseException:
@@ -190,8 +181,8 @@ def _make(path: Path, migrations: Sequence[Migration]) -> None:
         with contextlib.suppress(FileExistsError):
             _name(beside, path)
     finally:
-        for place in (beside, *companions(beside)):
-            place.unlink(missing_ok=True)
+        for file in (beside, *companions(beside)):
+            file.unlink(missing_ok=True)
 
 
 def _name(beside: Path, path: Path) -> None:
@@ -223,6 +214,17 @@ def _migrate(connection: sqlite3.Connection, path: Path, migrations: Sequence[Mi
 def _version(connection: sqlite3.Connection) -> int:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     return int(version)
+
+
+def _require_ours(connection: sqlite3.Connection, path: Path, migrations: Sequence[Migration]) -> None:
+    """Refuse a file that holds more, or something else, than this program makes: it may come from anywhere.
+
+    A trigger or a column that is computed would be run with each of our statements, and could put another result in
+    the place of ours. Raises StorageProblem (database_damaged): the rows are kept when it is set aside.
+    """
+    version = _version(connection)
+    if 0 < version <= len(migrations) and schema(connection) != made_by(migrations[:version]):
+        raise _damaged(path)
 
 
 def _copy(connection: sqlite3.Connection, target: Path) -> None:
@@ -296,19 +298,24 @@ def _is_no_text(error: sqlite3.Error) -> bool:
 
 def _has_our_schema(path: Path) -> bool:
     """Whether the tables are still as this program makes them: then a statement that fails is a fault of ours."""
-    with contextlib.closing(sqlite3.connect(":memory:")) as made:
-        for statement in itertools.chain.from_iterable(MIGRATIONS):
-            made.execute(statement)
-        wanted = _schema(made)
     try:
         with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as found:
-            return _schema(found) == wanted
+            return schema(found) == made_by(MIGRATIONS)
     except (sqlite3.Error, OSError):
         return False
 
 
-def _schema(connection: sqlite3.Connection) -> set[tuple[object, ...]]:
-    return set(connection.execute("SELECT type, name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'"))
+def _disarm(path: Path) -> None:
+    """Set a journal aside that would have SQLite delete another file; what it was to undo may be half written."""
+    if names_another_file(journal(path)):
+        lose_journal(path)
+        _mark(path)
+
+
+def lose_journal(path: Path) -> None:
+    """Move a journal to where no database has it for its own."""
+    if journal(path).exists():
+        journal(path).rename(free_name(path, "lost", JOURNAL))
 
 
 def _mark(path: Path) -> None:
@@ -370,9 +377,9 @@ def companions(path: Path) -> tuple[Path, ...]:
 def free_name(path: Path, word: str, companion: str = "") -> Path:
     """A free name beside `path`: `results.lost-1.sqlite`, plus the ending of a companion."""
     number = 1
-    while (place := path.with_name(f"{path.stem}.{word}-{number}{path.suffix}{companion}")).exists():
+    while (target := path.with_name(f"{path.stem}.{word}-{number}{path.suffix}{companion}")).exists():
         number += 1
-    return place
+    return target
 
 
 def _identity(path: Path) -> _Identity | None:
@@ -382,23 +389,3 @@ def _identity(path: Path) -> _Identity | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino
-
-
-# ---- a little room on the disk, kept for the last words of a run
-#
-# On a full disk not even *failed* could be written, and the run would be called running for ever.
-
-
-_SIZE_BYTES: Final = 2**17  # a few pages, and room for SQLite's log index to grow once
-
-
-@contextlib.contextmanager
-def room_kept_back(database: Path) -> Iterator[None]:
-    """While inside, a file beside the database reserves room. Raises StorageProblem (disk_full, not_writable)."""
-    path = database.with_name(database.name + ".reserve")
-    write_atomically(path, os.urandom(_SIZE_BYTES))  # random bytes: some file systems reserve no room for zeros
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):
-            path.unlink(missing_ok=True)

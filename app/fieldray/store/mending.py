@@ -17,12 +17,14 @@ from typing import Final
 from fieldray.errors import StorageProblem
 from fieldray.file_lock import FileLock, HeldError
 from fieldray.reasons import Reason, reason
+from fieldray.store.copied import has_table, journal
 from fieldray.store.database import (
     COMPANIONS,
     MIGRATIONS,
     companions,
     damage_mark,
     free_name,
+    lose_journal,
     open_database,
     storage_problems,
     transaction,
@@ -72,6 +74,7 @@ def _set_aside(path: Path) -> Path:
     for companion, ending in zip(companions(path), COMPANIONS, strict=True):
         if companion.exists():
             companion.rename(aside.with_name(aside.name + ending))
+    lose_journal(path)
     if path.exists():
         path.rename(aside)
     return aside
@@ -79,13 +82,13 @@ def _set_aside(path: Path) -> Path:
 
 def _last_aside(path: Path) -> Path | None:
     found = path.parent.glob(f"{path.stem}.damaged-*{path.suffix}")
-    return max(found, key=lambda place: place.stat().st_mtime_ns, default=None)
+    return max(found, key=lambda path: path.stat().st_mtime_ns, default=None)
 
 
 def _renew(path: Path, aside: Path) -> Counter[str]:
     """Build the new database from what can be read in the old one; the number of rows kept per table."""
     beside = path.with_name(f"{path.stem}.mending{path.suffix}")
-    for leftover in (beside, *companions(beside), damage_mark(beside)):
+    for leftover in (beside, *companions(beside), journal(beside), damage_mark(beside)):
         leftover.unlink(missing_ok=True)
     kept: Counter[str] = Counter()
     source = sqlite3.connect(f"{aside.absolute().as_uri()}?mode=ro", uri=True)
@@ -124,12 +127,12 @@ def _tables(connection: sqlite3.Connection) -> list[str]:
 def _copy_table(source: sqlite3.Connection, target: sqlite3.Connection, table: str, sense: Sense | None) -> int:
     """Copy row by row what can be read and makes sense; the number of rows copied."""
     columns = [row[1] for row in target.execute(f"PRAGMA table_info ({table})")]
-    names, places = ", ".join(columns), ", ".join("?" * len(columns))
+    names, marks = ", ".join(columns), ", ".join("?" * len(columns))
     copied = 0
     for row_id in _row_ids(source, table):
         row = _row(source, f"SELECT {names} FROM {table} WHERE rowid = {row_id}", sense)
         if row is not None:
-            copied += target.execute(f"INSERT OR IGNORE INTO {table} ({names}) VALUES ({places})", tuple(row)).rowcount
+            copied += target.execute(f"INSERT OR IGNORE INTO {table} ({names}) VALUES ({marks})", tuple(row)).rowcount
     return copied
 
 
@@ -160,6 +163,8 @@ def _walk(source: sqlite3.Connection, table: str, order: str) -> tuple[list[int]
     """The numbers of the rows in this order as far as they can be read, and whether these are all."""
     found: list[int] = []
     try:
+        if not has_table(source, table):
+            return found, True
         for (row_id,) in source.execute(f"SELECT rowid FROM {table} NOT INDEXED ORDER BY rowid {order}"):
             found.append(row_id)
     except _UNREADABLE:

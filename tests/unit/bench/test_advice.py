@@ -160,8 +160,15 @@ def test_without_an_edgetpu_nobody_is_told_to_install_its_runtime() -> None:
     problem = reason("coral_no_library", name="libedgetpu.so.1")
     none = CoralStatus(usb=(), answer=None, reason=reason("edgetpu_not_here"), library_problem=problem)
     text = "\n".join(lines(host_report(facts(edgetpu=none), findings(facts(edgetpu=none)), kind="doctor")))
-    assert "Nothing needs to be done" in text and "Edge TPU: none, no usable runtime" in text
+    assert "Nothing needs to be done" in text and "Edge TPU: none, no runtime" in text
     assert "nstall" not in text
+
+
+def test_a_runtime_that_cannot_be_used_is_named_also_without_an_edgetpu() -> None:
+    problem = reason("coral_bad_library", name="libedgetpu.so.1")
+    none = CoralStatus(usb=(), answer=None, reason=reason("edgetpu_not_here"), library_problem=problem)
+    text = "\n".join(lines(host_report(facts(edgetpu=none), findings(facts(edgetpu=none)), kind="doctor")))
+    assert problem.text in text
 
 
 def test_with_an_edgetpu_and_no_runtime_it_is_a_thing_to_change() -> None:

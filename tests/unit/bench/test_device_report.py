@@ -54,7 +54,7 @@ def test_data_hold_every_time_and_are_json() -> None:
 
 def test_a_chart_of_iterations_stops_where_the_shortest_line_does() -> None:
     chart = iteration_chart("t", {"a": [[3, 2, 1]], "b": [[6, 5, 4, 4], [8, 5, 2, 2]]})
-    assert chart.places == ("1", "2", "3")
+    assert chart.categories == ("1", "2", "3")
     assert [series.values for series in chart.series] == [(3, 2, 1), (7, 5, 3)]
 
 

@@ -52,7 +52,7 @@ def chart(kind: str = "lines", values: tuple[float | None, ...] = (1.0, None, 4.
         kind="bars" if kind == "bars" else "lines",
         x_title="iteration",
         y_title="ms",
-        places=("1", "2", "3"),
+        categories=("1", "2", "3"),
         series=(Series("<one>", values), Series("two", (2.0, 3.0, 2.0))),
     )
 
@@ -113,7 +113,13 @@ def test_strange_values_are_drawn_too(values: tuple[float | None, ...]) -> None:
 
 def test_what_is_drawn_above_the_top_is_cut_off() -> None:
     cut = Chart(
-        title="t", kind="lines", x_title="", y_title="", places=("1", "2"), series=(Series("a", (99.0, 1.0)),), top=2.0
+        title="t",
+        kind="lines",
+        x_title="",
+        y_title="",
+        categories=("1", "2"),
+        series=(Series("a", (99.0, 1.0)),),
+        top=2.0,
     )
     (line,) = ElementTree.fromstring(svg(cut)).iter("{http://www.w3.org/2000/svg}polyline")
     # at the top margin, not far above it
@@ -146,5 +152,5 @@ def test_on_the_console_columns_are_under_each_other() -> None:
 def test_rows_and_series_must_fit() -> None:
     with pytest.raises(ValueError, match="columns"):
         Table("t", ("a", "b"), (("only one",),))
-    with pytest.raises(ValueError, match="places"):
+    with pytest.raises(ValueError, match="categories"):
         chart(values=(1.0,))

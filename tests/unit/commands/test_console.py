@@ -29,18 +29,18 @@ def written(stream: io.TextIOWrapper) -> bytes:
 def test_words_for_people_leave_standard_output_to_a_machine_that_reads_it() -> None:
     out, error = io.StringIO(), io.StringIO()
     console = Console(out, error)
-    console.say("to people")
+    console.print_line("to people")
     console.machine_reads = True
-    console.say("beside")
+    console.print_line("beside")
     console.emit("{}")
-    console.complain("wrong")
+    console.print_error("wrong")
     assert out.getvalue() == "to people\n{}\n"
     assert error.getvalue() == "beside\nfieldray: wrong\n"
 
 
 def test_a_console_that_cannot_show_a_name_shows_its_escapes() -> None:
     out = ascii_stream()
-    Console(out, io.StringIO()).say("знімок \udcff")
+    Console(out, io.StringIO()).print_line("знімок \udcff")
     assert written(out) == b"\\u0437\\u043d\\u0456\\u043c\\u043e\\u043a \\udcff\n"
 
 
@@ -49,7 +49,7 @@ def test_a_bar_is_drawn_over_and_cleared_before_a_line() -> None:
     console = Console(out, error)
     console.bar("12345")
     console.bar("12")
-    console.say("line")
+    console.print_line("line")
     assert error.getvalue() == "\r12345\r12   \r  \r"
     assert out.getvalue() == "line\n"
 
@@ -101,15 +101,15 @@ def test_a_full_disk_behind_standard_output_is_said_once() -> None:
 def test_every_text_for_a_person_is_one_line_whatever_it_says(text: str) -> None:
     out, error = io.StringIO(), Terminal()
     console = Console(out, error)
-    console.say(text)
-    console.complain(text)
+    console.print_line(text)
+    console.print_error(text)
     console.bar(text)
     console.clear_bar()
-    said, complained = out.getvalue(), error.getvalue()
+    said, errors = out.getvalue(), error.getvalue()
     assert said.count("\n") == 1 and said.endswith("\n")
-    manifest_error, bar = complained.split("\n")
-    assert manifest_error.startswith("fieldray: ")
-    assert forbidden_in(said[:-1] + manifest_error + bar.replace("\r", "")) == set()
+    line, bar = errors.split("\n")
+    assert line.startswith("fieldray: ")
+    assert forbidden_in(said[:-1] + line + bar.replace("\r", "")) == set()
     # the bar is shown, then blanks as wide as it was shown
     shown = bar.split("\r")[1]
     assert bar == f"\r{shown}\r{' ' * len(shown)}\r"

@@ -30,7 +30,7 @@ def test_without_any_pack_it_says_what_to_do(tmp_path: Path) -> None:
 
 
 class Clinic:
-    """A library that knows one key, a pack that ships, two drives, and what is complained about."""
+    """A library that knows one key, a pack that ships, two drives, and what is reported as an error."""
 
     def __init__(self, folder: Path) -> None:
         self.shipped = make_pack(folder / "models", pack_id="shipped")
@@ -39,7 +39,7 @@ class Clinic:
         (folder / "home").mkdir()
         self.library.trust(FINGERPRINT)
         self.drives = [folder / "first", folder / "second"]
-        self.complaints: list[str] = []
+        self.errors: list[str] = []
 
     def pack(self, drive: int = 0, **changes: object) -> Path:
         """A pack on a drive, as a copy: its maker would not write it beside a newer version."""
@@ -49,7 +49,7 @@ class Clinic:
 
     def taken(self, name: str | None = None) -> str:
         options = argparse.Namespace(trust=None, allow_older=False, allow_legacy=False)
-        model = load_pack(self.library, name, options, complain=self.complaints.append, drives=self.drives)
+        model = load_pack(self.library, name, options, print_error=self.errors.append, drives=self.drives)
         return model.pack_name
 
     def refused(self, name: str | None = None) -> str:
@@ -125,7 +125,7 @@ def test_a_broken_pack_that_was_named_is_refused_with_its_own_reason(clinic: Cli
     clinic.pack(version="1.0.0")
     assert clinic.refused(str(broken)) in ("pack_bad_signature", "pack_tampered")
     assert clinic.refused(broken.name) in ("pack_bad_signature", "pack_tampered")
-    assert clinic.complaints == []
+    assert clinic.errors == []
 
 
 def test_a_pack_by_a_strange_key_hides_no_good_one_and_is_asked_about_alone(clinic: Clinic) -> None:

@@ -17,6 +17,7 @@ from fieldray.domain.study import ImageRef
 from fieldray.imaging.discover import NamesInAnyCase, discover
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.reasons import OF_FOLDERS, Reason
+from file_opens import FileOpens
 from phantoms import write_dicom, write_index
 
 IMAGE = chest_phantom(64, 64, 7, abnormal=False)
@@ -127,7 +128,7 @@ def test_an_index_whose_drive_is_pulled_out_is_one_line(drive: Path) -> None:
 
 
 def test_the_reasons_of_folders_are_known(drive: Path) -> None:
-    assert {"folder_lost", "folder_not_read"} == OF_FOLDERS
+    assert {"folder_lost", "folder_not_read", "linked_folder"} == OF_FOLDERS
 
 
 # ---- what a search tells beside images
@@ -161,6 +162,22 @@ def test_only_what_is_no_image_can_be_an_own_report(tmp_path: Path) -> None:
     (tmp_path / "c.txt").write_bytes(b"x")
     found = [ref.path.name for ref in discover([tmp_path], is_own_report=lambda head: True)]
     assert found == ["a.dcm", "b.zip"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="inotify is Linux's")
+def test_what_cannot_be_opened_costs_no_look_at_every_folder_above(tmp_path: Path) -> None:
+    folder = tmp_path / "drive" / "one" / "other"
+    folder.mkdir(parents=True)
+    for name in "ab":
+        (folder / name).symlink_to("nowhere")
+    found = discover([tmp_path / "drive"])
+    assert next(found).problem is not None
+    opens = FileOpens(tmp_path / "drive")
+    try:
+        assert next(found).problem is not None
+        assert not opens.any()
+    finally:
+        opens.close()
 
 
 # ---- DICOMDIR

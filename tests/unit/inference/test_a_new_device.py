@@ -16,7 +16,7 @@ from backend_fakes import WAIT_S, Events, grey, grey_score
 from numpy.typing import NDArray
 
 from fieldray.backends import BACKENDS, BackendEntry, DeviceChoices
-from fieldray.bench.benchmark_case import on_every_backend, usable
+from fieldray.bench.benchmark_case import accelerator_cases, on_every_backend, usable
 from fieldray.cli import run
 from fieldray.domain.model import Model
 from fieldray.errors import BackendProblem, UsageProblem
@@ -168,7 +168,7 @@ def test_it_comes_and_goes_and_no_image_is_lost(abacus: Socket) -> None:
         answer = engine.submit(grey(3)).result(WAIT_S)
         assert answer.backend == "cpu"
         assert answer.scores["opacity"] == pytest.approx(grey_score(3), abs=0.02)
-        assert events.wait_for("abacus", "gone").reason == reason("worker_died")
+        assert events.wait_for("abacus", "unavailable").reason == reason("worker_died")
 
 
 def test_a_device_that_is_not_wanted_is_neither_watched_nor_run(abacus: Socket) -> None:
@@ -195,6 +195,8 @@ def test_a_name_is_taken_once() -> None:
 def test_it_is_measured_as_the_others_are(capfd: pytest.CaptureFixture[str]) -> None:
     names = [case.name for case in on_every_backend(MODEL, threads=1)]
     assert names == [f"{MODEL.pack_name} on {device}" for device in ("cpu", "edgetpu", "abacus")]
+    names = [case.name for case in accelerator_cases(MODEL, max_clock=True)]
+    assert names == ["abacus", "edgetpu", "edgetpu, highest clock"]  # an abacus has no clock to choose
     cases, _ = usable(on_every_backend(MODEL, threads=1))
     assert "abacus" in {case.kind.name for case in cases}
     assert run(["bench", "device", "--power-w", "slide rule=2"]) == 2

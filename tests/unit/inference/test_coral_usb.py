@@ -17,7 +17,7 @@ from fieldray.inference.coral.usb import (
 )
 
 READY = {"idVendor": "18d1", "idProduct": "9302", "speed": "5000", "busnum": "2", "devnum": "4"}
-BARE = READY | {"idVendor": "1a6e", "idProduct": "089a"}
+UNINITIALISED = READY | {"idVendor": "1a6e", "idProduct": "089a"}
 
 
 def add_device(sysfs: Path, name: str, facts: dict[str, str]) -> None:
@@ -32,12 +32,12 @@ def linux_devices(tmp_path: Path) -> tuple[UsbDevice, ...]:
 
 def test_an_edgetpu_with_and_without_its_firmware(tmp_path: Path) -> None:
     add_device(tmp_path / "sys", "2-1", READY)
-    add_device(tmp_path / "sys", "1-4", BARE | {"speed": "480"})
+    add_device(tmp_path / "sys", "1-4", UNINITIALISED | {"speed": "480"})
     add_device(tmp_path / "sys", "1-2", {"idVendor": "046d", "idProduct": "c31c", "speed": "1.5"})
     add_device(tmp_path / "sys", "2-1:1.0", READY)  # an interface
     add_device(tmp_path / "sys", "usb2", {"idVendor": "1d6b", "idProduct": "0003"})
     assert linux_devices(tmp_path) == (
-        UsbDevice(port="1-4", state="bare", port_mbit=480, is_on_weak_hub=False),
+        UsbDevice(port="1-4", state="uninitialised", port_mbit=480, is_on_weak_hub=False),
         UsbDevice(port="2-1", state="ready", port_mbit=5000, is_on_weak_hub=False),
     )
 
@@ -108,7 +108,7 @@ def test_windows() -> None:
     assert len(instances) == 5
     assert parse_instances(instances) == (
         UsbDevice(port="5&2d3a1f2c&0&7", state="ready"),
-        UsbDevice(port="5&2d3a1f2c&0&8", state="bare"),
+        UsbDevice(port="5&2d3a1f2c&0&8", state="uninitialised"),
     )
 
 

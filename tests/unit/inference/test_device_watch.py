@@ -16,7 +16,7 @@ from fieldray.inference.coral.watch import Change, Debouncer, DeviceWatch
 from fieldray.reasons import Reason, reason
 
 READY = (UsbDevice(port="2-1", state="ready", port_mbit=480),)
-BARE = (UsbDevice(port="2-1", state="bare"),)
+UNINITIALISED = (UsbDevice(port="2-1", state="uninitialised"),)
 NONE: tuple[UsbDevice, ...] = ()
 WAIT_S = 10.0
 
@@ -36,12 +36,12 @@ def test_an_edgetpu_that_is_there_from_the_start_counts() -> None:
 
 
 def test_the_moment_without_an_edgetpu_while_its_firmware_is_loaded_does_not_count() -> None:
-    looks = [(0.0, BARE), (1.0, NONE), (2.0, NONE), (3.0, READY), (60.0, READY), (90.0, NONE)]
+    looks = [(0.0, UNINITIALISED), (1.0, NONE), (2.0, NONE), (3.0, READY), (60.0, READY), (90.0, NONE)]
     assert changes(looks) == [(0.0, "plugged"), (90.0, "unplugged")]
 
 
 def test_a_bare_edgetpu_that_stays_away_is_unplugged_after_all() -> None:
-    looks = [(0.0, BARE), (1.0, NONE), (5.9, NONE), (6.0, NONE), (7.0, NONE)]
+    looks = [(0.0, UNINITIALISED), (1.0, NONE), (5.9, NONE), (6.0, NONE), (7.0, NONE)]
     assert changes(looks) == [(0.0, "plugged"), (6.0, "unplugged")]
 
 

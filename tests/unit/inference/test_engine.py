@@ -78,7 +78,7 @@ def test_an_image_whose_backend_died_is_run_by_the_next_one() -> None:
         events.wait_for("cpu", "ready")
         edgetpu.start_problem = DIED  # it does not come back
         answers = [answer(future) for future in [engine.submit(grey(level)) for level in range(6)]]
-        gone = events.wait_for("edgetpu", "gone")
+        gone = events.wait_for("edgetpu", "unavailable")
     assert [prediction.backend for prediction in answers] == ["edgetpu"] * 3 + ["cpu"] * 3
     assert [prediction.sequence for prediction in answers] == [1, 2, 3, 1, 2, 3]
     assert answers[3].scores["opacity"] == pytest.approx(grey_score(3))
@@ -102,7 +102,7 @@ def test_a_backend_that_fails_its_self_test_runs_no_image() -> None:
     edgetpu, events = Behaviour(score_shift=0.05), Events()
     with engine_of(edgetpu.kind("edgetpu"), Behaviour().kind(), publish=events) as engine:
         engine.open(MODEL)
-        gone = events.wait_for("edgetpu", "gone")
+        gone = events.wait_for("edgetpu", "unavailable")
         assert answer(engine.submit(grey(77))).backend == "cpu"
     assert gone.reason is not None and gone.reason.code == "self_test"
     assert [77] not in edgetpu.runs
@@ -160,7 +160,7 @@ def test_a_backend_that_is_not_there_says_why_and_may_come_later() -> None:
     edgetpu, events = Behaviour(unavailable_reason=reason("no_model_file", device="Edge TPU")), Events()
     with engine_of(edgetpu.kind("edgetpu"), Behaviour().kind(), publish=events) as engine:
         engine.open(MODEL)
-        assert events.wait_for("edgetpu", "gone").reason == reason("no_model_file", device="Edge TPU")
+        assert events.wait_for("edgetpu", "unavailable").reason == reason("no_model_file", device="Edge TPU")
         assert edgetpu.starts == 0
         edgetpu.unavailable_reason = None
         engine.reconsider("edgetpu")
@@ -184,7 +184,7 @@ def test_a_backend_that_died_in_idleness_is_started_again() -> None:
         engine.open(MODEL)
         engine.wait_ready(timeout_s=WAIT_S)
         cpu.is_alive = False
-        assert events.wait_for("cpu", "gone").reason == DIED
+        assert events.wait_for("cpu", "unavailable").reason == DIED
         cpu.is_alive = True
         assert answer(engine.submit(grey(5))).sequence == 1
 

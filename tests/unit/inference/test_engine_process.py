@@ -45,7 +45,7 @@ def test_no_image_is_lost_when_the_process_is_killed_or_hangs(blow: signal.Signa
     assert [prediction.request_id for prediction in answers] == list(range(120))
     expected = [grey_score(number % 256) for number in range(120)]
     assert [prediction.scores["opacity"] for prediction in answers] == pytest.approx(expected, abs=0.008)
-    assert events.states("cpu").count("gone") == 2
+    assert events.states("cpu").count("unavailable") == 2
     assert not psutil.pid_exists(survivor)
 
 

@@ -132,6 +132,13 @@ def test_a_file_of_30_000_pixels_a_side_is_refused_before_memory_is_laid_out(run
     assert caught.value.reason.code == "bad_model"
 
 
+def test_an_output_of_which_each_image_would_send_gigabytes_is_refused(runtime: Runtime) -> None:
+    side, labels = 2048, 2**22 // (2048 // BLOCK) ** 2 + 1
+    with pytest.raises(BackendProblem, match="its output for class maps has") as caught:
+        network(runtime, tiny_model_bytes(side=side, labels=labels), spec(height=side, width=side, labels=labels))
+    assert caught.value.reason.code == "bad_model"
+
+
 @pytest.mark.parametrize("name", [b"Exec", b"FlexMatMul", b"Exec; rm"])
 def test_a_file_with_an_operator_of_its_own_is_refused(runtime: Runtime, name: bytes) -> None:
     with pytest.raises(BackendProblem) as caught:

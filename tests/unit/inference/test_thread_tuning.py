@@ -9,8 +9,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from fieldray.inference.cores import usable_cores
 from fieldray.inference.thread_tuning import ThreadConfiguration, tune_threads
+from fieldray.processes.priority import usable_cores
 
 IMAGE = np.zeros((8, 8, 1), np.uint8)
 MINUTE_S = 60.0

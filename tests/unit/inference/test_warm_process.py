@@ -7,7 +7,7 @@ import threading
 import psutil
 
 from fieldray.inference.runtime import RUNTIMES
-from fieldray.inference.warm_process import WarmProcess
+from fieldray.inference.worker import WarmProcess
 from waiting import wait_for
 
 

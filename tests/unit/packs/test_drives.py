@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from fieldray.domain.events import Drive, DrivesChanged, Event
+from fieldray.packs.drive_source import Bell, MacVolumes
 from fieldray.packs.drives import DriveWatch, list_drives
-from fieldray.packs.drives_polled import Bell, MacVolumes
 
 EDGETPU = Drive(mount_point="/media/drive", name="drive", pack_folders=("/media/drive/fieldray/chest-1.0.0",))
 

@@ -15,7 +15,7 @@ import pytest
 
 from fieldray.errors import PackNotTrusted, PackProblem, StorageProblem
 from fieldray.packs import signing
-from fieldray.packs.drive_contents import look_at
+from fieldray.packs.drive_source import look_at
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.listing import packs_in
 from fieldray.packs.reading import guarded, read_file

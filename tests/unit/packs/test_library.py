@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from builtin_pack import main, table_line
 from fieldray.errors import PackNotTrusted, PackProblem, StorageProblem
-from fieldray.packs.builtin import TABLE, main, table_line
+from fieldray.packs.builtin import TABLE
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.listing import LEGACY_CPU_NAME, LEGACY_EDGETPU_NAME
 from fieldray.packs.signing import fingerprint_of
@@ -194,6 +195,24 @@ def test_find_by_path_by_name_and_by_id(library: PackLibrary, drive: Path) -> No
         with pytest.raises(PackProblem) as caught:
             library.find(absent, drives=[drive, drive / "gone"])
         assert caught.value.reason.code == "pack_not_found"
+    (drive / "empty").mkdir()
+    with pytest.raises(PackProblem, match="is not a pack"):
+        library.find(drive / "empty", drives=[drive])
+
+
+def test_a_folder_beside_the_images_does_not_hide_a_pack_that_is_kept_here(
+    library: PackLibrary, drive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library.trust(FINGERPRINT)
+    kept = library.install(_make(drive))
+    for name in (kept.name, kept.name.rpartition("-")[0]):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        monkeypatch.chdir(tmp_path / "images")
+        assert library.find(name) == kept
+        with pytest.raises(PackProblem):
+            library.find(f"./{name}")
+        with pytest.raises(PackProblem):
+            library.find(tmp_path / "images" / name)
 
 
 def test_several_packs_in_one_place_have_to_be_named(library: PackLibrary, drive: Path) -> None:

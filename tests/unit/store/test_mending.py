@@ -243,7 +243,7 @@ def test_what_no_program_of_ours_wrote_is_damage_and_mended(path: Path, change: 
         connection.execute("PRAGMA foreign_keys = OFF")
         connection.execute(change)
         connection.commit()
-    with ResultQuery(path) as query, pytest.raises(StorageProblem) as problem:
+    with pytest.raises(StorageProblem) as problem, ResultQuery(path) as query:
         for run in query.runs():
             list(query.rows(run.run_id))
             query.not_present(run.run_id)

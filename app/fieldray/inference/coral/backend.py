@@ -18,8 +18,7 @@ from fieldray.inference.coral.usb import FindDevices, find_usb_devices
 from fieldray.inference.coral.watch import DeviceWatch
 from fieldray.inference.messages import DelegateSpec
 from fieldray.inference.runtime import RUNTIMES
-from fieldray.inference.warm_process import WarmProcess
-from fieldray.inference.worker import BUDGET_S, WorkerBackend
+from fieldray.inference.worker import BUDGET_S, WarmProcess, WorkerBackend
 from fieldray.paths import user_data
 from fieldray.processes.child import ChildDied, ChildTimeout
 from fieldray.processes.priority import Priority

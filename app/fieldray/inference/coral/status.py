@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from fieldray.backends import EDGE_TPU
 from fieldray.domain.events import DeviceChanged, DeviceState
 from fieldray.errors import BackendProblem, FieldrayError
 from fieldray.inference.coral.library import Device
@@ -63,6 +64,7 @@ class CoralStatus:
     def event(self) -> DeviceChanged:
         """As the front ends hear it."""
         return DeviceChanged(
+            backend=EDGE_TPU.name,
             state=self.state,
             port_mbit=self.usb[0].port_mbit if self.usb else None,
             runtime_version=self.answer.runtime_version if self.answer else None,

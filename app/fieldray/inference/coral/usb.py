@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-UsbState = Literal["bare", "ready"]
+UsbState = Literal["uninitialised", "ready"]
 USB3_MBIT: Final = 5000
 
 # (vendor, product): it starts as the first; once its firmware is loaded it vanishes and comes back as the second
-IDENTITIES: Final[Mapping[tuple[int, int], UsbState]] = {(0x1A6E, 0x089A): "bare", (0x18D1, 0x9302): "ready"}
+IDENTITIES: Final[Mapping[tuple[int, int], UsbState]] = {(0x1A6E, 0x089A): "uninitialised", (0x18D1, 0x9302): "ready"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class UsbDevice:
     """One Edge TPU.
 
     port            where it is plugged in, as the system names it
-    state           "bare" before its firmware was loaded
+    state           "uninitialised" before its firmware was loaded
     port_mbit       480 for USB 2, 5000 or more for USB 3; None if unknown
     is_writable     whether this user may use it; None if unknown
     is_on_weak_hub  whether it is on a hub without its own power supply; None if unknown

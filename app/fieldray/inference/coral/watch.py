@@ -49,7 +49,7 @@ class Debouncer:
             self._is_seen = bool(devices)
             self._changes.append(now_s)
         if devices:
-            self._was_uninitialised = devices[0].state == "bare"
+            self._was_uninitialised = devices[0].state == "uninitialised"
         if self._is_flapping:
             return self._calm_down(now_s)
         if len(self._changes) == FLAPS and now_s - self._changes[0] < _FLAP_WINDOW_S:

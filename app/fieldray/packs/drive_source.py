@@ -1,16 +1,45 @@
-"""Drives that are looked at each second, where the system does not tell in a simple way."""
+"""What a system tells about drives, what lies on one, and the drives of macOS, which are looked at each second."""
 
 from __future__ import annotations
 
 import os
 import threading
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from fieldray.domain.events import Drive
-from fieldray.packs.drive_contents import look_at
+from fieldray.errors import PackProblem
+from fieldray.packs.listing import pack_folders
+from fieldray.packs.reading import guarded
 
 _LOOK_S: Final = 1.0
+
+
+class DriveSource(Protocol):
+    """What a system tells about drives. `wake` may be called from any thread, the rest from one."""
+
+    def drives(self) -> tuple[Drive, ...]:
+        """The removable drives there now, ordered by mount point; one that cannot be read any more is left out."""
+
+    def wait(self, timeout_s: float) -> None:
+        """Return when the drives may have changed, after `wake`, or after `timeout_s`."""
+
+    def wake(self) -> None:
+        """Let `wait` return."""
+
+    def close(self) -> None:
+        """Give back what the system lent."""
+
+
+def look_at(mount_point: Path, *, name: str) -> Drive | None:
+    """The drive mounted there with its pack folders; None when it has gone, no folders when it cannot be read."""
+    try:
+        folders = tuple(str(folder) for folder in guarded(pack_folders)(mount_point))
+    except PackProblem as problem:
+        if problem.reason.code == "drive_gone":
+            return None
+        folders = ()
+    return Drive(mount_point=str(mount_point), name=name, pack_folders=folders)
 
 
 class Bell:

@@ -1,4 +1,4 @@
-"""The header: the buttons of a run, its progress, and the pack and the backend in use."""
+"""The toolbar: the buttons of a run, its progress, and the pack and the backend in use."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction, QResizeEvent
 from PySide6.QtWidgets import QHBoxLayout, QMenu, QProgressBar, QSizePolicy, QVBoxLayout, QWidget
 
+from fieldray.desktop.controller import Controller
 from fieldray.desktop.formatting import backend_name, duration, number
 from fieldray.desktop.icons import icon
 from fieldray.desktop.pack_choice import PackChoice
 from fieldray.desktop.screening import Screening
 from fieldray.desktop.style import Theme
 from fieldray.desktop.widgets import PlainButton, PlainLabel, name_surface, plain, push_button, set_tip
-from fieldray.desktop.workbench import Workbench
 from fieldray.domain.events import BackendChanged, DeviceChanged, Progress
 from fieldray.domain.model import Model
 from fieldray.domain.purpose import patients
@@ -28,12 +28,12 @@ _NARROW_CHIP: Final = 150
 _WIDE_CHIP: Final = 260
 
 
-class Header(QWidget):
+class Toolbar(QWidget):
     """Buttons for the commands of the key sheet, the progress, and two chips: pack and backend."""
 
     def __init__(
         self,
-        workbench: Workbench,
+        controller: Controller,
         actions: Mapping[str, QAction],
         translator: Translator,
         theme: Theme,
@@ -42,8 +42,8 @@ class Header(QWidget):
     ) -> None:
         """`export` is asked to save the results in the format of that name."""
         super().__init__()
-        name_surface(self, "header")
-        self._workbench, self._translator = workbench, translator
+        name_surface(self, "toolbar")
+        self._controller, self._translator = controller, translator
         self._theme: Theme = theme
         self._export = export
         self._is_narrow = False
@@ -61,11 +61,11 @@ class Header(QWidget):
         self.backend_chip = self._button("processor", "", actions["settings"])
         self.menu_button = self._menu_button(actions)
         self._lay_out()
-        workbench.screening.changed.connect(self.refresh_run)
-        workbench.ready.connect(self.refresh_run)
-        for signal in (workbench.packs.listed, workbench.packs.model_changed):
+        controller.screening.changed.connect(self.refresh_run)
+        controller.ready.connect(self.refresh_run)
+        for signal in (controller.packs.listed, controller.packs.model_changed):
             signal.connect(self.refresh_pack)
-        workbench.backends_changed.connect(self.refresh_backend)
+        controller.backends_changed.connect(self.refresh_backend)
         self.refresh_run()
         self.refresh_pack()
         self.refresh_backend()
@@ -74,24 +74,24 @@ class Header(QWidget):
 
     def refresh_run(self) -> None:
         """Update the buttons and the progress."""
-        run, translator = self._workbench.screening, self._translator
-        self.start_button.setEnabled(run.can_start)
-        self.start_button.setIcon(icon("start", self._theme, "on_accent" if run.can_start else "disabled"))
-        self.pause_button.setEnabled(run.can_pause)
-        pause = translator.text("Resume") if run.state == "paused" else translator.text("Pause")
+        screening, translator = self._controller.screening, self._translator
+        self.start_button.setEnabled(screening.can_start)
+        self.start_button.setIcon(icon("start", self._theme, "on_accent" if screening.can_start else "disabled"))
+        self.pause_button.setEnabled(screening.can_pause)
+        pause = translator.text("Resume") if screening.state == "paused" else translator.text("Pause")
         self.pause_button.setText("" if self._is_narrow else pause)
         self.pause_button.setAccessibleName(pause)
-        self.pause_button.setIcon(icon("start" if run.state == "paused" else "pause", self._theme))
-        self.stop_button.setEnabled(run.can_stop)
-        self.progress_text.setText(run_label(translator, run))
-        progress = run.progress
+        self.pause_button.setIcon(icon("start" if screening.state == "paused" else "pause", self._theme))
+        self.stop_button.setEnabled(screening.can_stop)
+        self.progress_text.setText(screening_label(translator, screening))
+        progress = screening.progress
         share = progress.done / progress.total if progress and progress.total else 0.0
         self.bar.setValue(round(1000 * share))
-        self.bar.setMaximum(0 if run.state == "starting" else 1000)
+        self.bar.setMaximum(0 if screening.state == "starting" else 1000)
 
     def refresh_pack(self) -> None:
         """The pack chip."""
-        packs = self._workbench.packs
+        packs = self._controller.packs
         first, second = pack_label(self._translator, packs)
         room = _NARROW_CHIP if self._is_narrow else _WIDE_CHIP
         self.pack_chip.setText(*(self._elided(line, room) for line in (first, second)))
@@ -101,12 +101,12 @@ class Header(QWidget):
 
     def refresh_backend(self) -> None:
         """The backend chip."""
-        first, second = backend_label(self._translator, self._workbench.backends, self._workbench.edgetpu)
+        first, second = backend_label(self._translator, self._controller.backends, self._controller.devices)
         self.backend_chip.setText(first, second)
         set_tip(self.backend_chip, first, second)
 
-    def _elided(self, text: str, room: int) -> str:
-        return self.fontMetrics().elidedText(plain(text), Qt.TextElideMode.ElideRight, room)
+    def _elided(self, text: str, width: int) -> str:
+        return self.fontMetrics().elidedText(plain(text), Qt.TextElideMode.ElideRight, width)
 
     # ---- building
 
@@ -140,8 +140,8 @@ class Header(QWidget):
         self.refresh_run()
         self.refresh_pack()
 
-    def _button(self, picture: str, text: str, action: QAction) -> PlainButton:
-        button = push_button(text, picture=icon(picture, self._theme))
+    def _button(self, icon_name: str, text: str, action: QAction) -> PlainButton:
+        button = push_button(text, picture=icon(icon_name, self._theme))
         button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
         set_tip(button, action.toolTip())
         button.setAccessibleName(action.iconText())
@@ -177,20 +177,20 @@ class Header(QWidget):
         return menu
 
 
-def run_label(translator: Translator, run: Screening) -> str:
+def screening_label(translator: Translator, screening: Screening) -> str:
     """The state of the run, or how far it is with rate and time left."""
-    words = {
+    states = {
         "empty": translator.text("Nothing selected yet"),
         "waiting": translator.text("Waiting for a model pack"),
         "starting": translator.text("Starting…"),
-        "running": "" if run.progress else translator.text("Looking for images…"),
+        "running": "" if screening.progress else translator.text("Looking for images…"),
         "paused": translator.text("Paused"),
         "stopping": translator.text("Stopping…"),
         "finished": translator.text("Finished"),
         "cancelled": translator.text("Stopped"),
         "failed": translator.text("The run stopped early"),
     }
-    parts = [words[run.state], *(_progress_label(translator, run.progress, run.state == "running"))]
+    parts = [states[screening.state], *(_progress_label(translator, screening.progress, screening.state == "running"))]
     return "   ".join(part for part in parts if part)
 
 
@@ -225,28 +225,29 @@ def trust_label(translator: Translator, model: Model, packs: PackChoice) -> str:
     if model.trust == "legacy":
         signer = translator.text("unsigned legacy model")
     if packs.source is not None and packs.source.origin == "drive":
-        here = packs.source_is_here
-        state = translator.text("you can remove the drive") if here else translator.text("drive removed")
-        return f"{signer}; {state}"
+        if packs.source_is_here:
+            return translator.text("{signer}; you can remove the drive", signer=signer)
+        return translator.text("{signer}; drive removed", signer=signer)
     return signer
 
 
 def backend_label(
-    translator: Translator, backends: Mapping[str, BackendChanged], edgetpu: DeviceChanged | None
+    translator: Translator, backends: Mapping[str, BackendChanged], devices: Mapping[str, DeviceChanged]
 ) -> tuple[str, str]:
     """What runs the model now, and its state."""
     states = {
         "stopped": translator.text("off"),
         "starting": translator.text("starting…"),
         "ready": translator.text("ready"),
-        "gone": translator.text("unavailable"),
+        "unavailable": translator.text("unavailable"),
     }
     used = next((event for event in backends.values() if event.in_use), None)
     used = used or next(iter(backends.values()), None)
     if used is None:
         return translator.text("CPU"), states["stopped"]
     name = backend_name(translator, used.backend)
-    if used.backend == "edgetpu" and edgetpu is not None and edgetpu.port_mbit is not None:
-        name += " · USB 3" if edgetpu.port_mbit >= _USB3_MBIT else " · USB 2"
+    device = devices.get(used.backend)
+    if device is not None and device.port_mbit is not None:
+        name += " · USB 3" if device.port_mbit >= _USB3_MBIT else " · USB 2"
     detail = used.detail if used.state == "ready" and used.detail else states[used.state]
     return name, detail

@@ -1,4 +1,4 @@
-"""All the window knows and does, without a widget: windows come and go (language, theme), the workbench stays."""
+"""All the window knows and does, without a widget: windows come and go (language, theme), the controller stays."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ from fieldray.domain.events import (
 )
 from fieldray.domain.finding import Outcome
 from fieldray.domain.model import Manifest
+from fieldray.domain.prediction import BackendName
 from fieldray.domain.purpose import PatientCount, patients
 from fieldray.reasons import Reason, reason
 from fieldray.settings import Settings
@@ -42,14 +43,14 @@ log = logging.getLogger(__name__)
 _PATIENT_NOTES = ("other_patients", "ages_not_stated")
 
 
-class Workbench(QObject):
+class Controller(QObject):
     """Takes the events, gives the commands. Every method belongs to the window's thread."""
 
     ready = Signal()
     measured = Signal(object)
     backends_changed = Signal()
     closed = Signal()
-    _rooms_closed = Signal()
+    _services_closed = Signal()
 
     def __init__(self, settings: Settings, translator: Translator, *, open_services: OpenServices) -> None:
         super().__init__()
@@ -69,7 +70,7 @@ class Workbench(QObject):
         self.rows = WorkListModel(translator, self)
         self.image = OpenImage(self.background, self.board)
         self.backends: dict[str, BackendChanged] = {}
-        self.edgetpu: DeviceChanged | None = None
+        self.devices: dict[BackendName, DeviceChanged] = {}
         self.speed = Speed()
         self._connect()
 
@@ -80,12 +81,12 @@ class Workbench(QObject):
         self.packs.model_changed.connect(self._tell_other_pack)
         self.screening.idle.connect(self.packs.settle)
         self.image.verdict_changed.connect(self.rows.set_verdict)
-        self._rooms_closed.connect(self._finish_closing)
+        self._services_closed.connect(self._finish_closing)
 
     # ---- opening and closing
 
     def open(self) -> None:
-        """Open the working rooms in the background."""
+        """Open the services in the background."""
         self.board.withdraw("open")
         settings, publish = self.settings, self.bridge.publish
         self.background.run(
@@ -93,11 +94,11 @@ class Workbench(QObject):
         )
 
     def close(self) -> None:
-        """Cancel what runs and close the rooms in the background; then `closed`."""
+        """Cancel what runs and close the services in the background; then `closed`."""
         if self._is_closing:
             return
         self._is_closing = True
-        self.board.post(Notice(key="closing", level="info", say=lambda t: t.text("Closing…")))
+        self.board.post(Notice(key="closing", level="info", text=lambda t: t.text("Closing…")))
         finish, services = self.screening.end(), self._services
 
         def work() -> None:
@@ -107,7 +108,7 @@ class Workbench(QObject):
                 finish()
             except Exception:
                 log.exception("closing")
-            self._rooms_closed.emit()
+            self._services_closed.emit()
 
         threading.Thread(target=work, name="window-closing").start()
 
@@ -129,7 +130,7 @@ class Workbench(QObject):
     # ---- events
 
     def take(self, event: Event) -> None:
-        """One event of the working rooms."""
+        """One event of the services."""
         match event:
             case OutcomeReady():
                 self.rows.add(WorkRow(event.row_id, event.outcome, self.screening.manifest))
@@ -169,7 +170,7 @@ class Workbench(QObject):
         """Count what says that these are others' images than those the pack is for."""
         manifest = self.screening.manifest
         for note in self._patients.notes(manifest.accepted) if manifest else ():
-            self.board.post(Notice(key=note.code, level="warning", say=partial(_patients_note, note, manifest)))
+            self.board.post(Notice(key=note.code, level="warning", text=partial(_patients_note, note, manifest)))
 
     def _tell_other_pack(self) -> None:
         """Another pack is in use than the one that the list in sight is from."""
@@ -182,7 +183,7 @@ class Workbench(QObject):
             Notice(
                 key="other_pack",
                 level="warning",
-                say=lambda t: t.text(
+                text=lambda t: t.text(
                     "These results are from {before}. Press Start to screen with {after}.",
                     before=f"{t.pick(before.names)} {before.version}",
                     after=f"{t.pick(after.names)} {after.version}",
@@ -193,21 +194,21 @@ class Workbench(QObject):
     def _take_backend(self, event: BackendChanged) -> None:
         before = self.backends.get(event.backend)
         self.backends[event.backend] = event
-        if event.state == "gone" and event.reason is not None and before is not None and before.state == "ready":
+        if event.state == "unavailable" and event.reason is not None and before is not None and before.state == "ready":
             self._post_disconnected(event)
         elif event.state == "ready":
-            self.board.withdraw("backend")
+            self.board.withdraw(_lost(event.backend))
         self.backends_changed.emit()
 
     def _take_device(self, event: DeviceChanged) -> None:
-        """Report what stops or slows the Edge TPU. One that is not connected is no problem."""
-        self.edgetpu = event
+        """Report what stops or slows a device. One that is not connected is no problem."""
+        self.devices[event.backend] = event
         advice = (event.reason, *event.notes) if event.reason else event.notes
         if event.state == "absent" or not advice:
-            self.board.withdraw("edgetpu")
+            self.board.withdraw(event.backend)
         else:
-            again = Action(lambda t: t.text("Try again"), lambda: self.screening.try_again("edgetpu"))
-            self.board.post_reason("edgetpu", advice[0], level="warning", action=again if event.reason else None)
+            again = Action(lambda t: t.text("Try again"), lambda: self.screening.try_again(event.backend))
+            self.board.post_reason(event.backend, advice[0], level="warning", action=again if event.reason else None)
         self.backends_changed.emit()
 
     def _post_disconnected(self, event: BackendChanged) -> None:
@@ -215,9 +216,9 @@ class Workbench(QObject):
         assert why is not None
         self.board.post(
             Notice(
-                key="backend",
+                key=_lost(event.backend),
                 level="warning",
-                say=lambda t: t.text(
+                text=lambda t: t.text(
                     "{reason} The affected images are processed again. No image is lost.", reason=t.reason(why)
                 ),
                 action=Action(lambda t: t.text("Try again"), lambda: self.screening.try_again(event.backend)),
@@ -226,25 +227,25 @@ class Workbench(QObject):
 
     # ---- commands
 
-    def export(self, place: Path, formats: Sequence[str] = ()) -> None:
+    def export(self, folder: Path, formats: Sequence[str] = ()) -> None:
         """Write the run into a folder, in these formats or in all that are available."""
         services, run_id = self._services, self.screening.run_id
         if services is None or not run_id:
             return
         self.background.run(
-            lambda: services.export(run_id, place, formats),
+            lambda: services.export(run_id, folder, formats),
             channel="export",
-            done=lambda written: self._exported(place, len(written)),
+            done=lambda written: self._exported(folder, len(written)),
             failed=lambda error: self.board.post_error("export", error),
         )
 
-    def _exported(self, place: Path, count: int) -> None:
+    def _exported(self, folder: Path, count: int) -> None:
         self.board.post(
             Notice(
                 key="export",
                 level="info",
-                say=lambda t: t.plural(
-                    "{count} file was saved in {folder}.", "{count} files were saved in {folder}.", count, folder=place
+                text=lambda t: t.plural(
+                    "{count} file was saved in {folder}.", "{count} files were saved in {folder}.", count, folder=folder
                 ),
             )
         )
@@ -275,3 +276,8 @@ def _patients_note(note: Reason, manifest: Manifest | None, translator: Translat
     whose = translator.reason(patients(manifest.accepted)) if manifest else ""
     parameters = {**dict(note.parameters), "patients": whose}
     return translator.reason(reason(note.code, **parameters))
+
+
+def _lost(backend: BackendName) -> str:
+    """The key of the notice that a backend was lost: that another one is ready does not take it away."""
+    return f"lost {backend}"

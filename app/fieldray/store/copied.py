@@ -1,0 +1,53 @@
+"""What a database may bring along that was copied from somewhere else: orders to SQLite that this program never gave.
+
+A trigger, a view or a computed column is run with the statements of whoever opens the file. A journal beside it may
+name a super-journal, which SQLite deletes: any file of this user. Only a transaction over several databases has one,
+and this program makes none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sqlite3
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+JOURNAL: Final = "-journal"
+# How a journal with a super-journal ends. Source: sqlite.org/src, pager.c, aJournalMagic and readSuperJournal.
+_END: Final = bytes.fromhex("d9d505f920a163d7")
+
+
+def journal(path: Path) -> Path:
+    """Where SQLite would look for a change that it has to undo."""
+    return path.with_name(path.name + JOURNAL)
+
+
+def names_another_file(place: Path) -> bool:
+    """Whether this journal is there and names a super-journal. Raises OSError."""
+    try:
+        with place.open("rb") as stream:
+            stream.seek(max(0, place.stat().st_size - len(_END)))
+            return stream.read() == _END
+    except FileNotFoundError:
+        return False
+
+
+def schema(connection: sqlite3.Connection) -> set[tuple[object, ...]]:
+    """All that a database holds beside rows: (type, name, the statement that made it)."""
+    return set(connection.execute("SELECT type, name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'"))
+
+
+def made_by(migrations: Iterable[Iterable[str]]) -> set[tuple[object, ...]]:
+    """The schema that these statements make of an empty database."""
+    with contextlib.closing(sqlite3.connect(":memory:")) as made:
+        for statement in itertools.chain.from_iterable(migrations):
+            made.execute(statement)
+        return schema(made)
+
+
+def has_table(connection: sqlite3.Connection, name: str) -> bool:
+    """Whether this is a table of rows, and no view or virtual table, which may have any number of them."""
+    query = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ? AND sql LIKE 'CREATE TABLE %'"
+    return bool(connection.execute(query, (name,)).fetchone()[0])
