@@ -50,6 +50,11 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         help="the device that runs the model (default: from the settings)",
     )
     parser.add_argument("--operating-point", metavar="NAME", help="operating point of the pack (default: its first)")
+    parser.add_argument(
+        "--ages-confirmed",
+        action="store_true",
+        help="all patients are of the ages the pack is for: written into results of files that state no age",
+    )
     parser.add_argument("--out", type=Path, metavar="DIR", help="write the results to this folder")
     parser.add_argument("--formats", type=_formats, metavar=names, help=f"formats to write to --out (default: {usual})")
     parser.add_argument(
@@ -109,8 +114,13 @@ def run(options: argparse.Namespace, console: Console) -> int:
             engines = functools.partial(system_engine, started=started)
             with Session(settings, report.publish, engines=engines, warm=warm) as session:
                 session.use_pack(model)
-                batch = session.start(options.paths, operating_point=options.operating_point, fresh=options.fresh)
-                report.begin(batch.spec.operating_points)
+                batch = session.start(
+                    options.paths,
+                    operating_point=_operating_point(options, settings),
+                    fresh=options.fresh,
+                    ages_confirmed=options.ages_confirmed,
+                )
+                report.begin(batch.spec.operating_points, ages_confirmed=options.ages_confirmed)
                 _wait(batch, console)
                 code = report.finish(
                     batch, session, out=options.out, formats=options.formats, options=_report_options(options, settings)
@@ -127,6 +137,12 @@ def _wait(batch: Batch, console: Console) -> None:
     except KeyboardInterrupt:
         batch.cancel()
         batch.join()
+
+
+def _operating_point(options: argparse.Namespace, settings: Settings) -> str | None:
+    """The one asked for; that of the settings goes with the pack of the settings alone."""
+    chosen = None if options.pack else str(settings["operating_point"])
+    return options.operating_point or chosen or None
 
 
 def _require_folders(options: argparse.Namespace) -> None:
