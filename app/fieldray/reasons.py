@@ -298,12 +298,62 @@ ADAPTATION: Final[Mapping[str, Template]] = {
                            "the path of a weights file.",
     "data_class_empty": "The label {label} has no {kind} images in the {part} part.",
 }
+
+AUDIT: Final[Mapping[str, Template]] = {
+    "audit_table_unreadable": "The table {path} cannot be read: {detail}.",
+    "audit_table_large": "{path} is larger than {limit_mb} MB, which is too large for a table of labels.",
+    "audit_table_no_text": "{path} is not a text file. Save the table as CSV.",
+    "audit_table_empty": "The table {path} has no rows below its header line.",
+    "audit_table_column": "The table {path} has no column named {column}. Its columns are: {known}. Name the right one "
+                          "with {option}.",
+    "audit_table_problems": Plural("{count} row of the table {path} cannot be used: {problems}. Correct it, then audit "
+                                   "again.",
+                                   "{count} rows of the table {path} cannot be used: {problems}. Correct them, then "
+                                   "audit again.", by="count"),
+    "audit_table_no_match": "The table {path} names none of the images that were screened. Its first rows: {rows}.",
+    "audit_rows_unknown": Plural("{count} row of the table names no image of this run and was left out: {rows}.",
+                                 "{count} rows of the table name no image of this run and were left out: {rows}.",
+                                 by="count"),
+    "audit_rows_doubled": Plural("{count} row of the table repeats an earlier one and was counted once.",
+                                 "{count} rows of the table repeat an earlier one and were counted once.", by="count"),
+    "audit_no_class": "No image is labelled {missing}. The labels are: {known}.",
+    "audit_which_positive": "The labels are: {known}. Say which of them mean positive with {option}.",
+    "audit_one_class": "All images are of one kind ({known}). An audit needs positive and negative images.",
+    "audit_one_class_scored": "Of {images} images with a label, {scored} have a score, and all of these are of one "
+                              "kind. An audit needs positive and negative images.",
+    "audit_prevalence": "The prevalence is a share between 0 and 1, for example 0.05, not {value}.",
+    "audit_sensitivity": "The sensitivity is a share between 0 and 1, for example 0.9, not {value}.",
+    "audit_no_score": Plural("{count} image with a label has no score, because it was refused or failed.",
+                             "{count} images with a label have no score, because they were refused or failed.",
+                             by="count"),
+    "audit_few": Plural("Only {count} image of the rarer kind has a score. That is too few to judge a pack: note how "
+                        "wide the intervals are.",
+                        "Only {count} images of the rarer kind have a score. That is too few to judge a pack: note how "
+                        "wide the intervals are.", by="count"),
+    "audit_verdicts": "The labels are the verdicts given in this program. A reader who has seen the program's answer "
+                      "leans towards it, so these figures flatter the pack.",
+    "audit_patients_unknown": "Most images name no patient, so each image counts as a patient of its own. If patients "
+                              "have several images, the intervals are too narrow.",
+    "audit_no_results": "There are no results to audit in {path}.",
+    "site_points_unreadable": "The local operating points in {path} cannot be read, so none is used: {detail}. Move "
+                              "the file away, or restore it.",
+    "site_point_name": "There is already an operating point named {name} for this pack. Choose another name.",
+}
 # fmt: on
 
 # What fails here is a folder: the number of images is not known.
 OF_FOLDERS: Final = frozenset({"folder_not_read", "folder_lost"})
 
-TEMPLATES: Final[Mapping[str, Template]] = {**REFUSED, **FAILED, **PACKS, **BACKENDS, **PROGRAM, **HOST, **ADAPTATION}
+TEMPLATES: Final[Mapping[str, Template]] = {
+    **REFUSED,
+    **FAILED,
+    **PACKS,
+    **BACKENDS,
+    **PROGRAM,
+    **HOST,
+    **ADAPTATION,
+    **AUDIT,
+}
 
 
 @dataclass(frozen=True, slots=True)

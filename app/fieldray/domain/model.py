@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,9 @@ Activation = Literal["sigmoid", "softmax"]
 Trust = Literal["builtin", "signed", "legacy"]
 CompanionKind = Literal["lung-fields", "matcher"]
 PackKind = Literal["classifier"] | CompanionKind
+
+# No pack may name an operating point so: it is one that a site chose on its own images (packs/site_points).
+LOCAL_PREFIX: Final = "local:"
 
 
 def _require(condition: bool, message: str) -> None:
@@ -102,6 +105,11 @@ class OperatingPoint:
         _require("en" in self.titles and "en" in self.measured_on, f"operating point {self.name}: no English texts")
         ordered = 0 <= self.unsure_low <= self.threshold <= self.unsure_high <= 1
         _require(ordered, f"operating point {self.name}: need 0 <= unsure_low <= threshold <= unsure_high <= 1")
+
+    @property
+    def is_local(self) -> bool:
+        """Whether a site chose it on its own images."""
+        return self.name.startswith(LOCAL_PREFIX)
 
 
 @dataclass(frozen=True, slots=True)

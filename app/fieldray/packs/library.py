@@ -26,6 +26,7 @@ from fieldray.packs.manifest import domain_manifest, kind_of
 from fieldray.packs.manifest_types import AnyManifest, ClassifierManifest
 from fieldray.packs.naming import MANIFEST_NAME, SIGNATURE_NAME, version_key
 from fieldray.packs.reading import guarded
+from fieldray.packs.site_points import SitePoints, with_site_points
 from fieldray.packs.trust import TrustedKey, TrustStore
 from fieldray.packs.verified import (
     VerifiedManifest,
@@ -95,6 +96,7 @@ class PackLibrary:
         self._builtin_root = builtin_root or paths.builtin_packs()
         self._builtin_table = builtin_table
         self._store = TrustStore(home)
+        self.site_points = SitePoints(home)
 
     # ---- looking
 
@@ -154,7 +156,7 @@ class PackLibrary:
         model = pack.model(trust)
         for requirement in model.manifest.requires:
             self._check_companion(folder, requirement)
-        return model
+        return with_site_points(model, self.site_points.of(model.model_sha256))
 
     def install(self, folder: Path, *, allow_older: bool = False) -> Path:
         """Verify a pack and copy it to this machine; returns its folder. Raises as `load` does."""
