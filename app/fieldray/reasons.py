@@ -337,6 +337,23 @@ AUDIT: Final[Mapping[str, Template]] = {
     "audit_no_results": "There are no results to audit in {path}.",
     "site_points_unreadable": "The local operating points in {path} cannot be read, so none is used: {detail}. Move "
                               "the file away, or restore it.",
+    "audit_no_run": "There is no run {run} in the stored results. The newest runs are: {known}.",
+    "audit_no_label": "The pack has no label {label}. Its labels are: {known}.",
+    "audit_no_verdicts": "No image of run {run} has a verdict that says whether the pack was right. Give verdicts in the "
+                         "window, or take the labels from folders or a table.",
+    "audit_other_pack": "{pack} is not the pack of run {run}, so only the operating points that the run used are judged.",
+    "audit_run_unfinished": "The run did not finish, so there is no audit.",
+    "drift_scores": "The scores are distributed differently from those of {reference}: population stability index "
+                    "{index}, by chance below {limit} ({images} against {others} images).",
+    "drift_refused": "The share of refused images differs from that of {reference}: population stability index {index}, "
+                     "by chance below {limit} ({images} against {others} images).",
+    "drift_exposure": "The exposure of the images differs from that of {reference}: population stability index {index}, "
+                      "by chance below {limit} ({images} against {others} images).",
+    "site_point_bad_name": "{name} is no name for a local operating point. Use up to 40 small Latin letters, digits and "
+                           "hyphens, beginning with a letter or digit.",
+    "site_point_person": "A local operating point needs the name of the person who chooses it.",
+    "site_point_model": "A local operating point needs the pack that was audited ({pack}), signed and at hand.",
+    "site_point_unknown": "There is no local operating point named {name} for this pack.",
     "site_point_name": "There is already an operating point named {name} for this pack. Choose another name.",
 }
 # fmt: on

@@ -17,8 +17,8 @@ from PySide6.QtWidgets import QApplication, QComboBox
 
 import translations
 from fieldray.desktop.application import chosen_language
-from fieldray.desktop.formatting import date, number
 from fieldray.desktop.settings_dialog import SettingsDialog
+from fieldray.formatting import date, number
 from fieldray.reasons import reason
 from fieldray.settings import Settings, load
 from fieldray.translation import Translator, best_language, languages

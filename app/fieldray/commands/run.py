@@ -151,6 +151,8 @@ class RunReport:
         if self._has_list and batch.run_id:
             self._list(batch.run_id, database)
         self._sum_up()
+        if batch.run_id and batch.state == "finished":
+            self._tell_drift(batch.run_id, database)
         if out and batch.run_id:
             for path in export_run(database, batch.run_id, out, formats or ()):
                 self._console.print_line(f"Written: {path}")
@@ -163,6 +165,14 @@ class RunReport:
         if self._counts["failed"]:
             return 1
         return NOTHING_THERE if self._is_nothing_there else 0
+
+    def _tell_drift(self, run_id: int, database: Path) -> None:
+        """One sentence for each way in which these images are unlike those the pack knows, or those of before."""
+        from fieldray.pipeline.auditing import drift_of
+
+        for drift in drift_of(database, run_id, self._model):
+            if drift.is_out:
+                self._console.print_line(drift.told.text)
 
     def _list(self, run_id: int, database: Path) -> None:
         from fieldray.store.results import ResultQuery

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,10 @@ from fieldray.commands.pack_options import add_pack_options, load_model
 from fieldray.reports.exporter import EXPORTERS, available_exporters
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from fieldray.commands.run import EmitLine, RunReport
+    from fieldray.domain.model import Model
     from fieldray.pipeline.batch import Batch
     from fieldray.settings import Settings
 
@@ -40,14 +43,9 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """The options of every run."""
+    """The options of a run whose results are written."""
     names = ",".join(exporter.name for exporter in available_exporters())
-    parser.add_argument(
-        "--device",
-        choices=DeviceChoices(),
-        help="the device that runs the model (default: from the settings)",
-    )
-    parser.add_argument("--operating-point", metavar="NAME", help="operating point of the pack (default: its first)")
+    add_screening_options(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="write the results to this folder")
     parser.add_argument(
         "--formats", type=_formats, metavar=names, help="formats to write to --out (default: all of these)"
@@ -57,6 +55,16 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE|-",
         help="write one line of JSON per image; - prints each at once, a file appears when the run ends",
     )
+
+
+def add_screening_options(parser: argparse.ArgumentParser) -> None:
+    """How images are screened."""
+    parser.add_argument(
+        "--device",
+        choices=DeviceChoices(),
+        help="the device that runs the model (default: from the settings)",
+    )
+    parser.add_argument("--operating-point", metavar="NAME", help="operating point of the pack (default: its first)")
     parser.add_argument(
         "--jobs", type=_jobs, metavar="N", help="files to read at the same time, 1 to 64 (default: from the settings)"
     )
@@ -67,12 +75,44 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Screen; the exit code."""
-    from fieldray.pipeline.decoders import number_of_decoders, open_decoders, start_network
-
     console.machine_reads = options.json == "-"
     if options.formats and not options.out:
         console.print_error("--formats needs --out: name the folder to write to")
         return 2
+
+    def lines() -> contextlib.AbstractContextManager[EmitLine | None]:
+        from fieldray.commands.run import json_lines
+
+        return json_lines(options.json, console, inputs=options.paths)
+
+    with screened(options, console, lines, has_list=options.json is None) as done:
+        return done.report.finish(done.batch, database=done.database, out=options.out, formats=options.formats)
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Done:
+    """A run that is over, with its session still open."""
+
+    model: Model
+    report: RunReport
+    batch: Batch
+    database: Path
+
+
+@contextlib.contextmanager
+def screened(
+    options: argparse.Namespace,
+    console: Console,
+    lines: Callable[[], contextlib.AbstractContextManager[EmitLine | None]],
+    *,
+    has_list: bool,
+) -> Iterator[Done]:
+    """Screen `options.paths` to the end. `lines` opens what takes the lines of JSON; it is closed afterwards.
+
+    Raises UsageProblem, PackProblem, StorageProblem, BackendProblem.
+    """
+    from fieldray.pipeline.decoders import number_of_decoders, open_decoders, start_network
+
     settings = _settings(options)
     # The other processes get ready while this one imports its own parts and loads the pack: half a second sooner.
     with (
@@ -83,18 +123,18 @@ def run(options: argparse.Namespace, console: Console) -> int:
         from fieldray.paths import user_data
 
         model = load_model(PackLibrary(user_data()), options, print_error=console.print_error)
-        from fieldray.commands.run import RunReport, json_lines
+        from fieldray.commands.run import RunReport
         from fieldray.pipeline.session import Session, system_engine
 
-        with json_lines(options.json, console, inputs=options.paths) as emit:
-            report = RunReport(console, emit, model=model, has_list=options.json is None)
+        with lines() as emit:
+            report = RunReport(console, emit, model=model, has_list=has_list)
             engines = functools.partial(system_engine, started=started)
             with Session(settings, report.publish, engines=engines, warm=warm) as session:
                 session.use_pack(model)
                 batch = session.start(options.paths, operating_point=options.operating_point, fresh=options.fresh)
                 report.begin(batch.spec.operating_points)
                 _wait(batch, console)
-                return report.finish(batch, database=session.database, out=options.out, formats=options.formats)
+                yield Done(model=model, report=report, batch=batch, database=session.database)
 
 
 def _wait(batch: Batch, console: Console) -> None:

@@ -19,8 +19,8 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from fieldray.desktop.formatting import research_only
 from fieldray.desktop.widgets import label, plain, push_button
+from fieldray.formatting import research_only
 from fieldray.paths import VERSION, licence_table, program_folder, user_data
 from fieldray.translation import Translator
 

@@ -8,7 +8,6 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QFontDatabase, QShowEvent
 from PySide6.QtWidgets import QDialog, QDialogButtonBox, QHBoxLayout, QScrollArea, QVBoxLayout, QWidget
 
-from fieldray.desktop.formatting import label_meaning, number, percent
 from fieldray.desktop.icons import icon
 from fieldray.desktop.pack_choice import PackChoice, PackQuestion
 from fieldray.desktop.style import Theme
@@ -25,6 +24,7 @@ from fieldray.desktop.widgets import (
     push_button,
 )
 from fieldray.domain.model import Manifest, OperatingPoint
+from fieldray.formatting import label_meaning, number, percent
 from fieldray.translation import Translator
 
 if TYPE_CHECKING:

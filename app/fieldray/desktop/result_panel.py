@@ -15,14 +15,6 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from fieldray.desktop.formatting import (
-    backend_name,
-    category_word,
-    decision_sentence,
-    label_meaning,
-    number,
-    percent,
-)
 from fieldray.desktop.icons import ClassMark
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.score_scale import ScoreScale
@@ -32,6 +24,14 @@ from fieldray.desktop.work_row import WorkRow
 from fieldray.domain.finding import Finding, Screened
 from fieldray.domain.model import Manifest
 from fieldray.domain.run import Verdict, VerdictChoice
+from fieldray.formatting import (
+    backend_name,
+    category_word,
+    decision_sentence,
+    label_meaning,
+    number,
+    percent,
+)
 from fieldray.translation import Translator
 
 _CHOICES: Final[tuple[VerdictChoice, ...]] = get_args(VerdictChoice)

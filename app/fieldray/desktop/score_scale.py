@@ -8,10 +8,10 @@ from PySide6.QtCore import QPointF, QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QFont, QPainter, QPaintEvent, QPen, QPolygonF
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
-from fieldray.desktop.formatting import number
 from fieldray.desktop.style import Theme, colour
 from fieldray.domain.finding import Finding
 from fieldray.domain.model import OperatingPoint
+from fieldray.formatting import number
 from fieldray.translation import Translator
 
 _BAR_HEIGHT: Final = 12

@@ -5,9 +5,9 @@ from __future__ import annotations
 from PySide6.QtWidgets import QStatusBar
 
 from fieldray.desktop.controller import Controller
-from fieldray.desktop.formatting import number, research_only
 from fieldray.desktop.widgets import PlainLabel, set_tip
 from fieldray.domain.events import Speed
+from fieldray.formatting import number, research_only
 from fieldray.translation import Translator
 
 

@@ -10,7 +10,6 @@ from PySide6.QtGui import QAction, QResizeEvent
 from PySide6.QtWidgets import QHBoxLayout, QMenu, QProgressBar, QSizePolicy, QVBoxLayout, QWidget
 
 from fieldray.desktop.controller import Controller
-from fieldray.desktop.formatting import backend_name, duration, number
 from fieldray.desktop.icons import icon
 from fieldray.desktop.pack_choice import PackChoice
 from fieldray.desktop.screening import Screening
@@ -18,6 +17,7 @@ from fieldray.desktop.style import Theme
 from fieldray.desktop.widgets import PlainButton, PlainLabel, name_surface, plain, push_button, set_tip
 from fieldray.domain.events import BackendChanged, DeviceChanged, Progress
 from fieldray.domain.model import Model
+from fieldray.formatting import backend_name, duration, number
 from fieldray.reports.exporter import EXPORTERS
 from fieldray.translation import Translator
 

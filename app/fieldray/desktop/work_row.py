@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, field
 
-from fieldray.desktop.formatting import file_name, person
 from fieldray.domain.finding import (
     WORK_LIST_ORDER,
     Category,
@@ -19,6 +18,7 @@ from fieldray.domain.finding import (
 from fieldray.domain.model import Manifest
 from fieldray.domain.run import Verdict
 from fieldray.domain.study import ImageHeader
+from fieldray.formatting import file_name, person
 from fieldray.reasons import Reason
 
 _states = itertools.count()

@@ -18,7 +18,6 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from fieldray.desktop.formatting import category_word
 from fieldray.desktop.icons import class_icon
 from fieldray.desktop.style import Theme
 from fieldray.desktop.widgets import PlainButton, name_surface, push_button
@@ -26,6 +25,7 @@ from fieldray.desktop.work_row import WorkRow
 from fieldray.desktop.worklist_delegate import CLASS_ROOM, ROW_HEIGHT, WorkListDelegate
 from fieldray.desktop.worklist_model import KEYS, WorkListModel
 from fieldray.domain.finding import WORK_LIST_ORDER, Category
+from fieldray.formatting import category_word
 from fieldray.translation import Translator
 
 # Width of a column, and how wide the list must be for it to be shown of itself.

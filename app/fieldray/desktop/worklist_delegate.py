@@ -16,12 +16,12 @@ from PySide6.QtCore import QRect, QRectF, QSize, Qt
 from PySide6.QtGui import QFont, QFontMetrics, QImage, QPainter, QPixmap
 from PySide6.QtWidgets import QStyle, QStyledItemDelegate, QStyleOptionViewItem, QWidget
 
-from fieldray.desktop.formatting import category_word, date, file_name, person
 from fieldray.desktop.icons import draw_class
 from fieldray.desktop.style import Theme, colour
 from fieldray.desktop.widgets import plain
 from fieldray.desktop.work_row import WorkRow
 from fieldray.desktop.worklist_model import KEYS, ROW_ROLE, Index
+from fieldray.formatting import category_word, date, file_name, person
 from fieldray.translation import Translator
 
 ROW_HEIGHT: Final = 54

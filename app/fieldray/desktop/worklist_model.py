@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersistentModelIndex, Qt, QTimer, Signal
 
-from fieldray.desktop.formatting import backend_name, category_word, date, file_name, number, person, view_label
 from fieldray.desktop.widgets import plain, plain_tip
 from fieldray.desktop.work_row import WorkRow
 from fieldray.domain.finding import WORK_LIST_ORDER, Category
 from fieldray.domain.run import Verdict
+from fieldray.formatting import backend_name, category_word, date, file_name, number, person, view_label
 from fieldray.translation import Translator
 
 Index = QModelIndex | QPersistentModelIndex

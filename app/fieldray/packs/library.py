@@ -145,6 +145,9 @@ class PackLibrary:
     def load(self, folder: Path, *, allow_older: bool = False, allow_legacy: bool = False) -> Model:
         """The verified model in memory; nothing of it is read from the folder any more.
 
+        With the operating points that this site chose for this model; where these cannot be read, it has its own
+        alone, and `site_problem` says why.
+
         Raises PackNotTrusted when only the yes to its key is missing, PackProblem, and StorageProblem when the
         records of trust cannot be read or written.
         """
@@ -156,7 +159,15 @@ class PackLibrary:
         model = pack.model(trust)
         for requirement in model.manifest.requires:
             self._check_companion(folder, requirement)
-        return with_site_points(model, self.site_points.of(model.model_sha256))
+        return self._with_site_points(model)
+
+    def site_problem(self) -> Reason | None:
+        """Why the operating points that this site chose cannot be used now, None if they can."""
+        try:
+            self.site_points.all()
+        except StorageProblem as problem:
+            return problem.reason
+        return None
 
     def install(self, folder: Path, *, allow_older: bool = False) -> Path:
         """Verify a pack and copy it to this machine; returns its folder. Raises as `load` does."""
@@ -192,6 +203,13 @@ class PackLibrary:
 
     def _keeps(self, name: str) -> bool:
         return any(found.is_called(name) for found in (*self.installed(), *self.builtin()))
+
+    def _with_site_points(self, model: Model) -> Model:
+        try:
+            return with_site_points(model, self.site_points.of(model.model_sha256))
+        except StorageProblem as problem:  # a site's file disables no pack
+            log.warning("%s", problem.reason.text)
+            return model
 
     def _admitted(self, folder: Path, *, allow_older: bool) -> tuple[VerifiedPack, Trust]:
         sealed = read_verified_manifest(folder)

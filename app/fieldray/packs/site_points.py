@@ -109,8 +109,15 @@ class SitePoints:
         self._change(added)
 
     def remove(self, name: str, model_sha256: str) -> None:
-        """Forget one; it is no fault if there is none. Raises StorageProblem."""
-        self._change(lambda points: (p for p in points if (p.name, p.model_sha256) != (name, model_sha256)))
+        """Forget one. Raises UsageProblem (site_point_unknown) if there is none, StorageProblem."""
+
+        def left(points: tuple[SitePoint, ...]) -> Iterable[SitePoint]:
+            kept = [known for known in points if (known.name, known.model_sha256) != (name, model_sha256)]
+            if len(kept) == len(points):
+                raise UsageProblem(reason("site_point_unknown", name=name))
+            return kept
+
+        self._change(left)
 
     def _change(self, change: Callable[[tuple[SitePoint, ...]], Iterable[SitePoint]]) -> None:
         try:
@@ -126,7 +133,9 @@ class SitePoints:
 
 def with_site_points(model: Model, points: tuple[OperatingPoint, ...]) -> Model:
     """The model with the site's points after its pack's own, so that none becomes the default by itself."""
-    if not points:
+    labels = {label.code for label in model.manifest.labels}
+    fitting = tuple(point for point in points if point.label in labels)
+    if not fitting:
         return model
-    own = (*model.manifest.operating_points, *points)
+    own = (*model.manifest.operating_points, *fitting)
     return dataclasses.replace(model, manifest=dataclasses.replace(model.manifest, operating_points=own))

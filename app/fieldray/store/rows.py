@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fieldray.domain.finding import WORK_LIST_ORDER, Failed, Finding, Outcome, ReadFacts, Refused, Screened
 from fieldray.domain.image import PixelMap
 from fieldray.domain.model import Estimate, OperatingPoint
-from fieldray.domain.run import Run, RunSpec, Verdict
+from fieldray.domain.run import ImageGist, Run, RunSpec, Verdict
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.reasons import Reason, reason
 
@@ -130,6 +130,16 @@ def outcome_of(row: sqlite3.Row) -> Outcome:
         backend=row["backend"],
         inference_ms=row["inference_ms"],
         extra=details["extra"],
+    )
+
+
+def gist_of(row: sqlite3.Row) -> ImageGist:
+    """What runs are compared by, of a row of `results`."""
+    picture = row["thumbnail"]
+    return ImageGist(
+        category=row["category"],
+        scores={finding["label"]: finding["score"] for finding in json.loads(row["findings"])},
+        grey=float(np.median(np.frombuffer(picture, np.uint8))) if picture else None,
     )
 
 

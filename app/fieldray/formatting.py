@@ -1,17 +1,18 @@
-"""Words and numbers that several parts of the window share. Never "the patient has", always "the pack flags"."""
+"""Words and numbers that the window and the reports share. Never "the patient has", always "the pack flags"."""
 
 from __future__ import annotations
 
+import datetime
 import re
-from functools import cache
-
-from PySide6.QtCore import QDate, QLocale
+from typing import Final
 
 from fieldray.backends import BACKENDS
 from fieldray.domain.finding import Category, Decision
 from fieldray.domain.model import Estimate, Manifest
 from fieldray.domain.study import ImageHeader, ImageRef
-from fieldray.translation import SOURCE, Translator
+from fieldray.translation import Translator
+
+_DICOM_DATE: Final = re.compile("([0-9]{4})([0-9]{2})([0-9]{2})")
 
 
 def research_only(translator: Translator) -> str:
@@ -58,7 +59,8 @@ def label_meaning(translator: Translator, label: str, manifest: Manifest | None)
 
 def number(translator: Translator, value: float, *, digits: int) -> str:
     """A number with this language's decimal mark."""
-    return _locale(translator.language).toString(float(value), "f", digits)
+    # Translators: what stands between the whole number and its decimals: "," in most languages.
+    return f"{value:.{digits}f}".replace(".", translator.in_context("decimal mark", "."))
 
 
 def percent(translator: Translator, estimate: Estimate) -> str:
@@ -74,23 +76,20 @@ def date(translator: Translator, dicom_date: str) -> str:
 
     The year has four digits. English has two orders of day and month, so it gets ISO 8601.
     """
-    day = QDate.fromString(dicom_date, "yyyyMMdd") if len(dicom_date) == 8 else QDate()
-    return day.toString(_date_pattern(translator.language)) if day.isValid() else dicom_date
+    found = _DICOM_DATE.fullmatch(dicom_date)
+    try:
+        day = datetime.date(*map(int, found.groups())) if found else None
+    except ValueError:  # such as the 31st of June
+        day = None
+    return calendar_date(translator, day) if day else dicom_date
 
 
-@cache
-def _locale(language: str) -> QLocale:
-    locale = QLocale(language)
-    locale.setNumberOptions(QLocale.NumberOption.OmitGroupSeparator)
-    return locale
-
-
-@cache
-def _date_pattern(language: str) -> str:
-    if language == SOURCE:
-        return "yyyy-MM-dd"
-    short = _locale(language).dateFormat(QLocale.FormatType.ShortFormat)
-    return re.sub(r"d+", "dd", re.sub(r"M+", "MM", re.sub(r"y+", "yyyy", short)))
+def calendar_date(translator: Translator, day: datetime.date) -> str:
+    """A date as this language writes it."""
+    # Translators: how a date is written in numbers, with a year of four digits, such as "{day}.{month}.{year}".
+    return translator.in_context(
+        "date in numbers", "{year}-{month}-{day}", year=f"{day.year:04}", month=f"{day.month:02}", day=f"{day.day:02}"
+    )
 
 
 def person(dicom_name: str) -> str:
