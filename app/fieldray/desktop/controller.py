@@ -9,6 +9,7 @@ from pathlib import Path
 
 from PySide6.QtCore import QObject, Signal
 
+from fieldray.desktop.auditing import Auditing
 from fieldray.desktop.background import Background, Bridge
 from fieldray.desktop.notices import Action, Notice, NoticeBoard
 from fieldray.desktop.open_image import OpenImage
@@ -55,6 +56,7 @@ class Controller(QObject):
         self.bridge, self.background, self.board = Bridge(), Background(), NoticeBoard()
         self.packs = PackChoice(self.background, self.board)
         self.screening = Screening(self.background, self.board)
+        self.auditing = Auditing(self.background, self.board, self.screening, self.packs)
         self.rows = WorkListModel(translator, self)
         self.image = OpenImage(self.background, self.board)
         self.backends: dict[str, BackendChanged] = {}
@@ -108,6 +110,7 @@ class Controller(QObject):
         self._services = services
         self.screening.attach(services.session)
         self.packs.attach(services.library)
+        self.auditing.attach(services.audit)
         self.image.attach(services.session, services.read_verdict)
         self.ready.emit()
 

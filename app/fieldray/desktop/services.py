@@ -17,10 +17,13 @@ from fieldray.domain.model import Model
 from fieldray.domain.prediction import BackendName
 from fieldray.domain.run import Verdict
 from fieldray.domain.study import ImageRef
+from fieldray.reasons import Reason
 from fieldray.settings import Settings
 
 if TYPE_CHECKING:
+    from fieldray.audit.report import AuditReport
     from fieldray.packs.library import PackCandidate
+    from fieldray.pipeline.auditing import AuditRequest
 
 
 class BatchPort(Protocol):
@@ -51,6 +54,15 @@ class LibraryPort(Protocol):
     def load(self, folder: Path, *, allow_older: bool = False, allow_legacy: bool = False) -> Model: ...
     def trust(self, fingerprint: str) -> None: ...
     def install(self, folder: Path, *, allow_older: bool = False) -> Path: ...
+    def site_problem(self) -> Reason | None: ...
+
+
+class AuditPort(Protocol):
+    """Audits of stored runs (`pipeline.auditing.Auditor`)."""
+
+    def audit(self, run_id: int, request: AuditRequest, *, model: Model | None) -> AuditReport: ...
+    def take(self, report: AuditReport, *, name: str, person: str, model: Model) -> Model: ...
+    def save(self, folder: Path, report: AuditReport, *, language: str) -> tuple[Path, ...]: ...
 
 
 class DrivesPort(Protocol):
@@ -61,11 +73,12 @@ class DrivesPort(Protocol):
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Services:
-    """Session, packs and drives, and two queries of stored results."""
+    """Session, packs, drives and audits, and two queries of stored results."""
 
     session: SessionPort
     library: LibraryPort
     drives: DrivesPort
+    audit: AuditPort
     read_verdict: Callable[[int, Outcome], Verdict | None]
     export: Callable[[int, Path, Sequence[str]], tuple[Path, ...]]
 
@@ -78,6 +91,7 @@ def open_services(settings: Settings, publish: Publish) -> Services:
     from fieldray.packs.drives import DriveWatch
     from fieldray.packs.library import PackLibrary
     from fieldray.paths import user_data
+    from fieldray.pipeline.auditing import Auditor
     from fieldray.pipeline.export import export_run
     from fieldray.pipeline.session import Session
     from fieldray.store.results import ResultQuery
@@ -95,6 +109,7 @@ def open_services(settings: Settings, publish: Publish) -> Services:
         session=session,
         library=library,
         drives=drives,
+        audit=Auditor(session.database, library.site_points),
         read_verdict=read_verdict,
         export=lambda run_id, folder, formats: export_run(session.database, run_id, folder, formats),
     )

@@ -132,10 +132,8 @@ class SitePoints:
 
 
 def with_site_points(model: Model, points: tuple[OperatingPoint, ...]) -> Model:
-    """The model with the site's points after its pack's own, so that none becomes the default by itself."""
+    """The model with these and no other points of the site, after its pack's own: none is the default by itself."""
     labels = {label.code for label in model.manifest.labels}
     fitting = tuple(point for point in points if point.label in labels)
-    if not fitting:
-        return model
-    own = (*model.manifest.operating_points, *fitting)
+    own = (*(point for point in model.manifest.operating_points if not point.is_local), *fitting)
     return dataclasses.replace(model, manifest=dataclasses.replace(model.manifest, operating_points=own))

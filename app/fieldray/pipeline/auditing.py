@@ -22,9 +22,10 @@ from fieldray.domain.finding import Screened
 from fieldray.domain.model import Model, OperatingPoint
 from fieldray.domain.run import Run, StoredResult
 from fieldray.errors import UsageProblem
-from fieldray.packs.site_points import SitePoint, SitePoints
+from fieldray.packs.site_points import SitePoint, SitePoints, with_site_points
 from fieldray.paths import VERSION
 from fieldray.reasons import Reason, reason
+from fieldray.reports.audit_files import write_audit
 from fieldray.store.results import ResultQuery
 
 _MOST_COMPARED: Final = 20_000  # images of either side: more change a distribution little
@@ -133,6 +134,27 @@ def take_local_point(
     )
     points.add(point)
     return point.operating_point
+
+
+class Auditor:
+    """Audits for the window: the results' file and the site's operating points."""
+
+    def __init__(self, database: Path, points: SitePoints) -> None:
+        self._database, self._points = database, points
+
+    def audit(self, run_id: int, request: AuditRequest, *, model: Model | None) -> AuditReport:
+        """As `audit_run`."""
+        return audit_run(self._database, run_id, request, model=model)
+
+    def take(self, report: AuditReport, *, name: str, person: str, model: Model) -> Model:
+        """As `take_local_point`, today; the model with all points of the site."""
+        today = datetime.datetime.now(datetime.UTC).date()
+        take_local_point(self._points, report, name=name, person=person, model=model, day=today)
+        return with_site_points(model, self._points.of(model.model_sha256))
+
+    def save(self, folder: Path, report: AuditReport, *, language: str) -> tuple[Path, ...]:
+        """Write the report as PDF and JSON; the paths. Raises UsageProblem, StorageProblem."""
+        return write_audit(folder, report, language=language)
 
 
 def _run(query: ResultQuery, run_id: int) -> Run:

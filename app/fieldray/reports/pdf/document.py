@@ -1,0 +1,292 @@
+"""A PDF document: pages with the notice on each, text that screen readers follow, pictures and scales.
+
+Every piece of text is a tagged element of the document's structure (headings, paragraphs, figures with their spoken
+text), in reading order; page numbers and notices at the edge are artefacts that are not read aloud on each page.
+fpdf2 tags pictures alone; the rest is done here by the structure tree that it keeps for them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import io
+import logging
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+from fieldray.domain.finding import Category
+from fieldray.reports.document import Field, Scale
+from fieldray.reports.pdf.fonts import FAMILY, Fonts
+from fieldray.reports.pdf.library import FPDF, Align, MethodReturnValue, ViewerPreferences, XPos, YPos
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Tag = Literal["H1", "H2", "P", "Figure"]
+Colour = tuple[int, int, int]
+
+MARK: Final = "fieldray report"
+MARGIN: Final = 16.0
+WIDTH: Final = 210.0 - 2 * MARGIN
+_FOOT: Final = 18.0
+_VERSION: Final = f"1.7\n%{MARK}"  # a comment after the header, by which an earlier report is recognised
+TEXT: Final[Colour] = (28, 34, 38)
+MUTED: Final[Colour] = (92, 102, 110)
+_LINE: Final[Colour] = (208, 214, 219)
+ACCENT: Final[Colour] = (0, 92, 122)
+COLOURS: Final[dict[Category, Colour]] = {
+    "abnormal": (179, 55, 11),
+    "unsure": (125, 91, 0),
+    "normal": (10, 106, 85),
+    "not_assessed": (72, 82, 90),
+    "refused": (72, 82, 90),
+    "failed": (72, 82, 90),
+}
+_ZONES: Final[tuple[Colour, Colour, Colour]] = ((164, 211, 200), (232, 212, 150), (236, 178, 155))
+_JPEG_QUALITY: Final = 88
+
+logging.getLogger("fpdf").setLevel(logging.ERROR)  # it reports fonts that are subset
+
+
+class Column(NamedTuple):
+    """From where to where a text reaches across the page, in mm."""
+
+    left: float
+    width: float
+
+
+WHOLE: Final = Column(MARGIN, WIDTH)
+
+
+class Document(FPDF):
+    """A4 pages. Texts are drawn as they are: whoever makes them has made them visible.
+
+    Parameters
+    ----------
+    fonts
+        Of the export.
+    texts
+        All texts of the document, from which it is known which letters it needs.
+    title, notice, language
+        Shown in a reader's title bar, at the foot of every page, and spoken in.
+    made
+        When what it reports was made: the file says nothing of the day of the export.
+    """
+
+    def __init__(
+        self, fonts: Fonts, texts: Sequence[str], *, title: str, notice: str, language: str, made: datetime.datetime
+    ) -> None:
+        super().__init__(format="A4", unit="mm")
+        self._fonts, self._notice, self._marks = fonts, notice, Counter[int]()
+        self.pdf_version = _VERSION
+        self.set_title(title)
+        self.set_lang(language)
+        self.set_creator("Fieldray")
+        self.set_producer("Fieldray with fpdf2")
+        self.set_creation_date(made)
+        self.viewer_preferences = ViewerPreferences(display_doc_title=True)
+        self.set_margins(MARGIN, MARGIN, MARGIN)
+        self.c_margin = 0
+        self.set_auto_page_break(False, margin=_FOOT)
+        for style, path in fonts.usual().items():
+            self.add_font(FAMILY, style, path)
+        fallbacks = fonts.fallbacks([*texts, title, notice])
+        for fallback in fallbacks:
+            self.add_font(fallback.family, "", fallback.path)
+        self.set_fallback_fonts([fallback.family for fallback in fallbacks], exact_match=False)
+        self.add_page()
+
+    def header(self) -> None:
+        """Nothing: a title is part of the text."""
+
+    def footer(self) -> None:
+        """The notice and the page number."""
+        with self._artefact():
+            self.set_y(-_FOOT + 4)
+            self._set("", 8, ACCENT)
+            self.cell(WIDTH - 24, 5, self._notice)
+            self._set("", 8, MUTED)
+            self.cell(24, 5, f"{self.page_no()} / {{nb}}", align=Align.R)
+
+    # ---- text
+
+    def heading(self, text: str, *, tag: Tag = "H2", size: float = 11, colour: Colour = TEXT) -> None:
+        """A heading over the whole width, kept with what follows."""
+        self._room(18)
+        self.ln(2.5 if tag == "H2" else 0)
+        self.paragraph(text, tag=tag, style="B", size=size, colour=colour)
+        self.ln(0.8)
+
+    def paragraph(
+        self,
+        text: str,
+        *,
+        column: Column = WHOLE,
+        tag: Tag = "P",
+        style: str = "",
+        size: float = 9,
+        colour: Colour = TEXT,
+    ) -> None:
+        """A piece of text, on the next page where this one has no room for it."""
+        text = self._fonts.drawable(text)
+        height = size * 0.48
+        self._set(style, size, colour)
+        self._room(self._height(text, column.width, height))
+        with self._tagged(tag):
+            self.set_x(column.left)
+            self._lines(column.width, height, text)
+
+    def fields(self, fields: Sequence[Field], *, column: Column = WHOLE, label: float = 38) -> None:
+        """Lines of a label and its value. A value that no page has room for goes on at the next."""
+        for field in fields:
+            text = self._fonts.drawable(field.text)
+            self._set("", 8.5, TEXT)
+            self._room(self._height(text, column.width - label, 4.2) + 0.6)
+            top = self.y
+            with self._tagged("P"):
+                self._set("", 8.5, MUTED)
+                self.set_x(column.left)
+                self._lines(label - 2, 4.2, field.label)
+                below = self.y
+                self.set_xy(column.left + label, top)
+                self._set("", 8.5, TEXT)
+                self._lines(column.width - label, 4.2, text)
+            self.set_y(max(below, self.y) + 0.6)
+
+    def _lines(self, width: float, height: float, text: str) -> None:
+        self.multi_cell(width, height, text, align=Align.L, new_x=XPos.LMARGIN, new_y=YPos.NEXT)
+
+    def begin_table(self, headings: Sequence[str], widths: Sequence[float]) -> None:
+        """The head of a table; `table_row` adds rows, with the head again on each page."""
+        self._head, self._widths = tuple(headings), tuple(widths)
+        self._table_head()
+
+    def table_row(self, cells: Sequence[str], *, category: Category) -> None:
+        """One row; the word in the fifth column has the colour of the category."""
+        cells = [self._fonts.drawable(cell) for cell in cells]
+        self._set("", 8, TEXT)
+        height = (
+            max(self._height(text, width - 1.5, 3.8) for text, width in zip(cells, self._widths, strict=True)) + 1.6
+        )
+        if self._room(height):
+            self._table_head()
+        with self._tagged("P"):
+            self._row(cells, style="", colours={4: COLOURS[category]}, height=height)
+
+    def _table_head(self) -> None:
+        with self._tagged("P"):
+            self._row(self._head, style="B", colours={}, height=6)
+
+    def _row(self, cells: Sequence[str], *, style: str, colours: dict[int, Colour], height: float) -> None:
+        top, left = self.y, MARGIN
+        for place, (text, width) in enumerate(zip(cells, self._widths, strict=True)):
+            self._set("B" if place in colours else style, 8, colours.get(place, TEXT))
+            self.set_xy(left, top + 0.8)
+            self._lines(width - 1.5, 3.8, text)
+            left += width
+        self.set_draw_color(*_LINE)
+        self.set_line_width(0.2)
+        self.line(MARGIN, top + height, MARGIN + WIDTH, top + height)
+        self.set_y(top + height)
+
+    # ---- pictures
+
+    def picture(self, image: Image, *, spoken: str, left: float, top: float, width: float, height: float) -> float:
+        """Put a picture into a box, as large as it fits; the height that it takes."""
+        data = io.BytesIO()
+        image.save(data, "JPEG", quality=_JPEG_QUALITY, subsampling=0)
+        scale = min(width / image.width, height / image.height)
+        wide, high = image.width * scale, image.height * scale
+        with self._tagged("Figure", spoken=spoken):
+            self.image(data, x=left + (width - wide) / 2, y=top, w=wide, h=high)
+        return high
+
+    def scale(self, scale: Scale, *, column: Column) -> None:
+        """A score on its scale: the zones, the operating point in the middle, a mark at the score."""
+        self._room(16)
+        (left, width), top = column, self.y + 5
+        with self._tagged("Figure", spoken=scale.spoken):
+            self._zones(scale, left, top, width)
+            self._mark_score(left + scale.mark * width, top)
+            self._scale_words(scale, left, top, width)
+        self.set_y(top + 9)
+
+    def _zones(self, scale: Scale, left: float, top: float, width: float) -> None:
+        if scale.low is None or scale.high is None:
+            self.set_fill_color(*_LINE)
+            self.rect(left, top, width, 3.2, style="F")
+            return
+        ends = (0.0, scale.low, scale.high, 1.0)
+        for colour, start, end in zip(_ZONES, ends[:-1], ends[1:], strict=True):
+            self.set_fill_color(*colour)
+            self.rect(left + start * width, top, (end - start) * width, 3.2, style="F")
+        self.set_draw_color(*TEXT)
+        self.set_line_width(0.4)
+        self.line(left + width / 2, top - 0.8, left + width / 2, top + 4)
+
+    def _mark_score(self, x: float, top: float) -> None:
+        self.set_fill_color(*TEXT)
+        self.polygon([(x, top + 0.4), (x - 1.6, top - 2.6), (x + 1.6, top - 2.6)], style="F")
+
+    def _scale_words(self, scale: Scale, left: float, top: float, width: float) -> None:
+        self._set("", 7, MUTED)
+        for align, text in ((Align.L, scale.ends[0]), (Align.C, scale.threshold), (Align.R, scale.ends[1])):
+            self.set_xy(left, top + 3.8)
+            self.cell(width, 4, text, align=align)
+        if scale.unsure and scale.low is not None and scale.high is not None:
+            wide = self.get_string_width(scale.unsure) + 2
+            middle = left + (scale.low + scale.high) / 2 * width
+            self.set_xy(min(max(middle - wide / 2, left), left + width - wide), top - 6.4)
+            self.cell(wide, 4, scale.unsure, align=Align.C)
+
+    def rule(self) -> None:
+        """A thin line over the whole width."""
+        with self._artefact():
+            self.set_draw_color(*_LINE)
+            self.set_line_width(0.3)
+            self.line(MARGIN, self.y + 1, MARGIN + WIDTH, self.y + 1)
+        self.set_y(self.y + 2.5)
+
+    def finished(self) -> bytes:
+        """The whole document."""
+        return bytes(self.output())
+
+    # ---- how it is done
+
+    def _set(self, style: str, size: float, colour: Colour) -> None:
+        self.set_font(FAMILY, style, size)
+        self.set_text_color(*colour)
+
+    def _height(self, text: str, width: float, line: float) -> float:
+        found = self.multi_cell(width, line, text, align=Align.L, dry_run=True, output=MethodReturnValue.HEIGHT)
+        return float(found)  # type: ignore[arg-type]
+
+    def _room(self, height: float) -> bool:
+        """Begin a page where this one has no room; whether that was done."""
+        if self.y + height <= self.h - _FOOT:
+            return False
+        font = self.font_style, self.font_size_pt, self.text_color
+        self.add_page()
+        self.set_font(FAMILY, font[0], font[1])
+        self.text_color = font[2]
+        return True
+
+    @contextlib.contextmanager
+    def _tagged(self, tag: Tag, *, spoken: str | None = None) -> Iterator[None]:
+        """Content that is one element of the structure (ISO 32000-1, 14.7)."""
+        number = self._marks[self.page]
+        self._marks[self.page] += 1
+        facts: dict[str, Any] = {"struct_type": f"/{tag}", "mcid": number, "alt_text": spoken}
+        _, parents = self.struct_builder.add_marked_content(page_number=self.page, **facts)
+        self.pages[self.page].struct_parents = parents
+        self._out(f"/{tag} <</MCID {number}>> BDC")
+        yield
+        self._out("EMC")
+
+    @contextlib.contextmanager
+    def _artefact(self) -> Iterator[None]:
+        """Content that is not part of the text (ISO 32000-1, 14.8.2.2)."""
+        self._out("/Artifact BMC")
+        yield
+        self._out("EMC")
