@@ -34,6 +34,7 @@ from fieldray.reports.audit_words import AuditWords
 from fieldray.translation import Translator
 
 _TABLE_HEIGHT: Final = 260
+_MARGIN: Final = 8
 _FIELD_WIDTH: Final = 260
 
 
@@ -98,6 +99,7 @@ class AuditPage(QScrollArea):
         self.prevalence.setPlaceholderText(text("as in these images"))
         self.sensitivity.setRange(50, 100)
         self.sensitivity.setValue(90)
+        self.sensitivity.lineEdit().setTextMargins(_MARGIN, 0, 0, 0)
         form = QFormLayout()
         form.setSpacing(10)
         labels = QHBoxLayout()
@@ -212,13 +214,14 @@ class AuditPage(QScrollArea):
             grid.addWidget(label(group[1], role="muted"), place, 1)
             grid.addWidget(label(f"{words.group_headings()[2]} {group[2]}"), place, 2)
         grid.setRowStretch(grid.rowCount(), 1)
-        grid.setColumnStretch(2, 1)
+        for column, stretch in ((0, 4), (2, 3)):
+            grid.setColumnStretch(column, stretch)
         return grid
 
     def _make_charts(self, words: AuditWords) -> QVBoxLayout:
         text, found = self._translator.text, words.report.audit
         self.curve = UnitChart(
-            (text("ROC curve"), text("1 − specificity"), text("Sensitivity")), self._translator, self._theme
+            (text("ROC curve"), text("1 – specificity"), text("Sensitivity")), self._translator, self._theme
         )
         self.curve.show_data(line=found.curve, spoken=words.area(found.area))
         self.calibration = UnitChart(
@@ -306,6 +309,9 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> QTableWidg
     table.setTabKeyNavigation(False)
     table.setShowGrid(False)
     table.verticalHeader().hide()
-    table.horizontalHeader().setSectionResizeMode(len(headings) - 1, QHeaderView.ResizeMode.Stretch)
-    table.setFixedHeight(_TABLE_HEIGHT)
+    header = table.horizontalHeader()
+    header.setSectionResizeMode(len(headings) - 1, QHeaderView.ResizeMode.Stretch)
+    header.setDefaultAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
+    rows_height = sum(table.rowHeight(place) for place in range(len(rows)))
+    table.setFixedHeight(min(rows_height + header.sizeHint().height() + _MARGIN, _TABLE_HEIGHT))
     return table

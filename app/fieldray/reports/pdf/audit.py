@@ -79,7 +79,7 @@ def _charts(document: AuditDocument, found: Audit, translator: Translator) -> No
     marks = [(part.mean_score, part.positives.value, part.positives.low, part.positives.high) for part in found.bins]
     document.charts(
         (
-            Chart((text("ROC curve"), text("1 − specificity"), text("Sensitivity")), line=found.curve),
+            Chart((text("ROC curve"), text("1 – specificity"), text("Sensitivity")), line=found.curve),
             Chart((text("Calibration"), text("Mean score"), text("Share of positives")), marks=marks),
         ),
         tuple(number(translator, tick, digits=1) for tick in _TICKS),
@@ -131,7 +131,7 @@ class AuditDocument(Document):
         self.ln(3)
         top = self.y
         for place, chart in enumerate(charts):
-            left = MARGIN + 10 + place * (WIDTH / 2 + 2)
+            left = MARGIN + 14 + place * (WIDTH / 2 + 2)
             spoken = ". ".join((chart.titles[0], *(f"{x:.2f} {y:.2f}" for x, y, *_ in (chart.marks or ()))))
             with self._tagged("Figure", spoken=spoken):
                 self._chart(chart, left, top + 6, ticks)
@@ -161,8 +161,8 @@ class AuditDocument(Document):
             self._words(text, left + place * _SIDE - 5, top + _SIDE + 0.5, 10)
             self._words(text, left - 9, top + (1 - place) * _SIDE - 2, 10)
         self._words(chart.titles[1], left, top + _SIDE + 4.5, _SIDE)
-        with self.rotation(90, x=left - 9, y=top + _SIDE / 2):
-            self._words(chart.titles[2], left - 9 - _SIDE / 2, top + _SIDE / 2 - 3, _SIDE)
+        with self.rotation(90, x=left - 13, y=top + _SIDE):
+            self._words(chart.titles[2], left - 13, top + _SIDE, _SIDE)
 
     def _words(
         self, text: str, left: float, top: float, width: float, *, style: str = "", colour: Colour = MUTED
