@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from fieldray.imaging.synthetic import chest_phantom
+from fieldray.imaging.synthetic import chest_phantom, lung_mask
 from shipped_packs import CHILDREN, MODELS
 
 _HEAD = "path,set,part,label,finding,patient_id,view,age,sex,fold,split,licence"
@@ -62,6 +62,20 @@ def draw_images(folder: Path, *, children: int, adults: int, ood_images: int) ->
         Image.fromarray(noise).save(folder / "shared" / "data" / "images" / f"noise{number}.png")
         lines.append(f"images/noise{number}.png,ood_medmnist64,Hand,ood,Hand,,,,,,,")
     (folder / "shared" / "data" / "index.csv").write_text("\n".join(lines))
+
+
+def draw_lungs(folder: Path, *, learnt: int, evaluated: int, side: int = _SIDE) -> None:
+    """lungs.csv with drawn chests and their lungs as masks, one image a patient."""
+    root = folder / "shared" / "data"
+    (root / "lungs").mkdir(parents=True, exist_ok=True)
+    lines = ["film,mask,set,patient_id,label,use,licence"]
+    for number in range(learnt + evaluated):
+        pixels = (chest_phantom(side, side, 500 + number, abnormal=False) / 257).astype(np.uint8)
+        Image.fromarray(pixels).save(root / "lungs" / f"film{number}.png")
+        Image.fromarray(lung_mask(side, side, 500 + number)).save(root / "lungs" / f"mask{number}.png")
+        use, of = ("train", "montgomery") if number < learnt else ("evaluate", "shenzhen")
+        lines.append(f"lungs/film{number}.png,lungs/mask{number}.png,{of},person{number},normal,{use},drawn")
+    (root / "lungs.csv").write_text("\n".join(lines))
 
 
 def _image(folder: Path, name: str, where: str, finding: str, *, number: int, rest: str) -> str:

@@ -6,13 +6,14 @@ import hashlib
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from fieldray.domain.finding import ReadFacts
 from fieldray.domain.image import Detail, Image, PixelMap, Tensor
-from fieldray.domain.model import HeaderRules, InputSpec, Model
+from fieldray.domain.model import LUNG_CHECKS, HeaderRules, InputSpec, Model
 from fieldray.domain.prediction import BackendName, DeviceChoice, Policy, Prediction, Request
 from fieldray.domain.study import ImageRef
 from fieldray.errors import BackendProblem, Unreadable
@@ -30,6 +31,11 @@ def hash_of(ref: ImageRef) -> str:
     return hashlib.sha256(ref.path.name.encode("utf-8", "surrogateescape")).hexdigest()
 
 
+def _even(grey: int, spec: InputSpec) -> Tensor:
+    values = np.full((1, spec.height, spec.width, spec.channels), grey, np.uint8)
+    return Tensor(values=values, pixel_map=PIXEL_MAP)
+
+
 class FakeReaders:
     """Reads what a file's name says: `bright`, `dark`, `blank` (refused), `cut` (failed), `bug`, `slow`."""
 
@@ -41,7 +47,13 @@ class FakeReaders:
         self.close_problem: Exception | None = None
 
     def read(
-        self, ref: ImageRef, spec: InputSpec, *, rules: HeaderRules | None = None, detail: Detail = "needed"
+        self,
+        ref: ImageRef,
+        spec: InputSpec,
+        *,
+        rules: HeaderRules | None = None,
+        detail: Detail = "needed",
+        lungs: InputSpec | None = None,
     ) -> ReadResult:
         if self.closed.is_set():
             raise PoolClosed
@@ -62,8 +74,11 @@ class FakeReaders:
         if "cut" in name:
             return ReadResult(tensor=None, facts=facts, problem=reason("truncated"))
         grey = 255 if "bright" in name else 0
-        values = np.full((1, spec.height, spec.width, spec.channels), grey, np.uint8)
-        return ReadResult(tensor=Tensor(values=values, pixel_map=PIXEL_MAP), facts=facts)
+        whole = _even(grey, lungs) if lungs else None
+        if spec.crop == "lungs":
+            pixels = np.full((spec.height, spec.width), grey, np.uint8)
+            return ReadResult(tensor=None, lungs=whole, image=Image(pixels=pixels), facts=facts)
+        return ReadResult(tensor=_even(grey, spec), lungs=whole, facts=facts)
 
     def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image:
         return Image(pixels=np.zeros((4, 4), np.uint8))
@@ -130,3 +145,23 @@ class FakeEngine:
             latency_ms=2.0,
             sequence=self._sequence,
         )
+
+
+class FakeLungEngine(FakeEngine):
+    """Finds the same lungs in every image: a mask (rows, columns), and scores of the checks that are not a chest's."""
+
+    def __init__(
+        self,
+        mask: np.ndarray,
+        *,
+        answer: Callable[[Future[Prediction]], None] | None = None,
+        **scores: float,
+    ) -> None:
+        super().__init__(answer=answer)
+        self._mask = mask.astype(np.float32)
+        self._checks = {"frontal_chest": 0.9, **dict.fromkeys(LUNG_CHECKS[1:], 0.1), **scores}
+        self.requested: list[int] = []
+
+    def _prediction(self, request: Request) -> Prediction:
+        self.requested.append(request.request_id)
+        return replace(super()._prediction(request), scores=self._checks, mask=self._mask, latency_ms=0.5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from fieldray.domain.model import (
     OperatingPoint,
     OutputRoles,
 )
-from fieldray.packs.manifest_types import Input, LungFieldsManifest, MaskOutput
+from fieldray.packs.manifest_types import LUNG_CHECKS, Input, LungCheck, LungFieldsManifest, LungOutputs
 from fieldray.packs.write import list_files, write_described, write_pack
 
 MODEL_BYTES = b"TFL3" + bytes(range(256)) * 8
@@ -92,9 +93,14 @@ def make_pack(folder: Path, *, key_number: int = 1, edgetpu: bool = False, **cha
     )
 
 
-def make_lung_fields(folder: Path, *, key_number: int = 1, **changes: object) -> Path:
-    """Write a companion, `folder`/test-lungs-1.0.0/, signed by `key(key_number)`; `changes` go to its description."""
-    contents = {"litert": MODEL_BYTES, "card": b"# Test lungs\n"}
+def make_lung_fields(
+    folder: Path, *, key_number: int = 1, contents: Mapping[str, bytes] | None = None, **changes: object
+) -> Path:
+    """Write a companion, `folder`/test-lungs-1.0.0/, signed by `key(key_number)`; `changes` go to its description.
+
+    `contents` are its files by role; without them its network is any bytes.
+    """
+    contents = contents or {"litert": MODEL_BYTES, "card": b"# Test lungs\n"}
     texts = {"en": "Lungs of the tests."}
     description = LungFieldsManifest(
         schema_version=2,
@@ -105,7 +111,9 @@ def make_lung_fields(folder: Path, *, key_number: int = 1, **changes: object) ->
         intended_use=texts,
         limits=texts,
         input=Input(height=16, width=16, channels=1, dtype="uint8", intensity="percentile", fit="pad", margin=0.0),
-        outputs=MaskOutput(masks=0),
+        outputs=LungOutputs(mask=0, checks=1),
+        checks=tuple(LungCheck(name=name, threshold=0.5) for name in LUNG_CHECKS),
+        mask_threshold=0.5,
         files=list_files(contents),
         provenance={},
         metrics={},

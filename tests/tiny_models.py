@@ -12,6 +12,7 @@ with gain +4 for even labels and -4 for odd ones: a bright image is abnormal. Ou
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final, Literal
 
@@ -39,6 +40,7 @@ _FEATURES: Final = 4
 _TENSOR_TYPES: Final = {"uint8": 3, "int8": 9, "int32": 2, "float32": 0}
 _UNIT: Final = (1 / 255, -128)  # quantisation of values in 0..1 as int8
 _MAP: Final = (GAIN / 127, 0)
+_LOGIT: Final = (8 / 127, 0)
 _SCORE: Final = (1 / 256, -128)  # what LOGISTIC demands of an int8 output
 
 Quantisation = tuple[float, int]
@@ -86,6 +88,30 @@ def tiny_model_bytes(dtype: TinyType = "uint8", *, side: int = SIDE, labels: int
         network.as_outside(scores, "scores_out", (1, labels), _SCORE),
         network.as_outside(maps, "maps_out", maps_shape, _MAP),
         network.as_outside(pooled, "pooled_out", (1, _FEATURES), _UNIT),
+    ]
+    return network.pack([image], outputs)
+
+
+def lungs_bytes(weights: Sequence[tuple[float, float, float]], *, side: int = SIDE) -> bytes:
+    """The file of a tiny lung-field network: output 0 the mask, 1 - b; output 1 a score for each of `weights`.
+
+    Each gives the bias of a logit, and what a mean of 1 of relu(2b - 1) and of relu(1 - 2b) adds to it.
+    """
+    network, cells, count = _Network("uint8"), side // BLOCK, len(weights)
+    image = network.tensor("image", (1, side, side, 1), "uint8", _outer(_UNIT, "uint8"))
+    inside = network.as_inside(image, "image_int8", (1, side, side, 1), _UNIT)
+    stem = network.convolution(inside, "stem", (1, cells, cells, _FEATURES), _UNIT, **_stem_weights())
+    dark = {"weights": np.array([0.0, 1.0, 0.0, 0.0]).reshape(1, 1, 1, _FEATURES), "bias": np.zeros(1)}
+    mask = network.convolution(stem, "mask", (1, cells, cells, 1), _UNIT, **dark, weight_scale=1 / 127)
+    factors = np.array([(0.0, 0.0, bright, dark) for _, bright, dark in weights]).reshape(count, 1, 1, _FEATURES)
+    head = {"weights": factors, "bias": np.array([bias for bias, _, _ in weights]), "weight_scale": 10 / 127}
+    parts = network.convolution(stem, "parts", (1, cells, cells, count), _LOGIT, **head)
+    logits = network.global_average(parts, "logits", cells, count, _LOGIT)
+    scores = network.tensor("checks", (1, count), network.inside, _SCORE)
+    network.operator(schema.BuiltinOperator.LOGISTIC, [logits], [scores])
+    outputs = [
+        network.as_outside(mask, "mask_out", (1, cells, cells, 1), _UNIT),
+        network.as_outside(scores, "checks_out", (1, count), _SCORE),
     ]
     return network.pack([image], outputs)
 

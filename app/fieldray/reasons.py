@@ -44,9 +44,25 @@ REFUSED: Final[Mapping[str, Template]] = {
     "blank": "The image is blank or has almost no contrast.",
     "aspect": "The image is too long and narrow for a chest X-ray: {rows} x {columns} pixels.",
     "nested_zip": "A zip file inside another zip file is not opened. Unpack it first.",
+    "not_frontal_chest": "No frontal chest X-ray with lungs was found in this image. If it is one, read it yourself.",
+    "rotated": "The image lies on its side. Turn it upright, save it, and screen it again.",
+    "upside_down": "The image is upside down. Turn it upright, save it, and screen it again.",
+    "inverted": "Black and white are swapped in this image. Save it so that air is black, and screen it again.",
     "unlike_training": "The image is unlike the chest X-rays this pack was made for.",
     "too_many_frames": Plural("The file has {frames} frame. At most {limit} are read.",
                               "The file has {frames} frames. At most {limit} are read.", by="frames"),
+}
+
+# What a person should know of a result.
+NOTES: Final[Mapping[str, Template]] = {
+    "lungs_cut_off_top": "The lungs are cut off at the top of the image.",
+    "lungs_cut_off_bottom": "The lungs are cut off at the bottom of the image.",
+    "lungs_cut_off_left": "The lungs are cut off at the left edge of the image.",
+    "lungs_cut_off_right": "The lungs are cut off at the right edge of the image.",
+    "perhaps_mirrored": "The image may be mirrored left to right. Compare it with the side marker.",
+    "unlike_measured": "The image is unlike those that this pack was measured on. Its score may be less reliable.",
+    "evidence_outside": "Only {percent} % of the heat map lies inside the lungs. Something outside of them may have "
+                        "raised the score.",
 }
 
 FAILED: Final[Mapping[str, Template]] = {
@@ -79,6 +95,8 @@ FAILED: Final[Mapping[str, Template]] = {
                              "Different files in this zip file share {count} names ({name} and others). Only the "
                              "last file of each name was read. Pack them again under different names.", by="count"),
     "file_too_large": "The file is too large to read safely ({size_mb} MB).",
+    "linked_folder": "This is a link to a folder elsewhere, which is not followed. Choose that folder as well to "
+                     "screen what is in it.",
     "encrypted": "The file is encrypted. Unpack it with its password first.",
     "executable": "The file looks like a program and is not opened.",
     "outside_folder": "The DICOMDIR refers to a file outside the chosen folder. That file is not opened.",
@@ -86,6 +104,7 @@ FAILED: Final[Mapping[str, Template]] = {
     "decoder_timeout": "Reading this file took longer than {seconds} s and was stopped. The file may be damaged.",
     "memory": "Reading this file needs more memory than is allowed ({limit_mb} MB).",
     "inference": "The model could not be run on this image: {detail}.",
+    "lungs_failed": "The lungs could not be found in this image: {detail}",
     "inference_timeout": "The model gave no answer within {seconds} s.",
     "storage": "The result could not be saved: {detail}.",
     "internal": "An unexpected error occurred. Please report it and attach the log ({detail}).",
@@ -94,6 +113,7 @@ FAILED: Final[Mapping[str, Template]] = {
 PACKS: Final[Mapping[str, Template]] = {
     "no_pack": "No model pack was found. Plug in a model drive, or name the folder of a pack with --pack.",
     "pack_not_found": "There is no pack named {name} here.",
+    "pack_no_manifest": "The folder {path} is not a pack and holds none: there is no {name} in it.",
     "pack_unreadable": "The pack cannot be read: {detail}.",
     "pack_incomplete": "The file {name} is missing from the pack.",
     "pack_unsigned": "The pack has no signature.",
@@ -134,6 +154,7 @@ BACKENDS: Final[Mapping[str, Template]] = {
     "self_test": "The model gives other results here than those in the pack ({detail}). It is not used.",
     "model_memory": "The model needs more memory than is allowed here ({limit_mb} MB). Use another pack, or raise "
                     "the limit if this computer sets one.",
+    "lungs_unavailable": "The pack {pack}, which finds the lungs, cannot be run: {detail}",
     "worker_died": "The process that runs the model stopped unexpectedly.",
     "worker_timeout": "The process that runs the model gave no answer within {seconds} s.",
     "wrong_answer": "The process that runs the model gave an invalid answer.",
@@ -194,6 +215,8 @@ PROGRAM: Final[Mapping[str, Template]] = {
                   "results are not saved. Put the file back if that was a mistake. Then start the program again.",
     "results_lost": "Some results are missing from {path}, although each was saved ({found} of {saved}). Start the "
                     "program again.",
+    "verdict_misplaced": "This verdict was not saved: the file of results {path} was replaced by another one, which "
+                         "does not have this image. Screen the images again, then give the verdict again.",
     "open_files": "This computer lets the program open {limit} files at the same time, but {needed} are needed. "
                   "Raise that limit, or read fewer files at the same time.",
     "memory_limit": "This computer lets the program use {limit_mb} MB of memory, but {needed_mb} MB are needed. Raise "
@@ -221,6 +244,13 @@ PROGRAM: Final[Mapping[str, Template]] = {
     "not_present": Plural("{count} image of this run is no longer there. Its result is kept, but no longer listed.",
                           "{count} images of this run are no longer there. Their results are kept, but no longer "
                           "listed.", by="count"),
+    "unlike_images": Plural("{count} image is unlike those that the pack was measured on. Its score may be less "
+                            "reliable.",
+                            "{count} images are unlike those that the pack was measured on. Their scores may be less "
+                            "reliable.", by="count"),
+    "maps_incomplete": Plural("The maps of {count} image could not be written. Its file has changed or cannot be read.",
+                              "The maps of {count} images could not be written. Their files have changed or cannot be "
+                              "read.", by="count"),
     "no_image_in": "There is no image file in {path}. If it is on a drive, check that the drive is connected.",
     "own_reports": Plural("{count} result file of this program was found among the images and left out.",
                           "{count} result files of this program were found among the images and left out.", by="count"),
@@ -359,10 +389,11 @@ AUDIT: Final[Mapping[str, Template]] = {
 # fmt: on
 
 # What fails here is a folder: the number of images is not known.
-OF_FOLDERS: Final = frozenset({"folder_not_read", "folder_lost"})
+OF_FOLDERS: Final = frozenset({"folder_not_read", "folder_lost", "linked_folder"})
 
 TEMPLATES: Final[Mapping[str, Template]] = {
     **REFUSED,
+    **NOTES,
     **FAILED,
     **PACKS,
     **BACKENDS,

@@ -59,7 +59,9 @@ class Translator:
 
     def pick(self, texts: Mapping[str, str]) -> str:
         """The text of a pack in this language, English if it has none."""
-        return texts.get(self.language) or texts.get(SOURCE, "")
+        # Catalogues are named as gettext does ("pt_BR"), texts of packs by BCP 47 ("pt-BR").
+        language = self.language.replace("_", "-")
+        return texts.get(language) or texts.get(language.partition("-")[0]) or texts.get(SOURCE, "")
 
 
 # A text that waits for the language it will be shown in.

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import socket
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -59,6 +60,7 @@ def _changed(act: Callable[[World, Path], None]) -> Callable[[World], None]:
             name = f"image-{number:03}.png"
             act(world, world.images / name)
             expected[name] = "any"
+        expected |= {path.name: "screened" for path in world.images.iterdir() if path.name not in expected}
         world.check_rows(running.finish().ends_with(0, 1).lines, expected)
         there: dict[str, Fate] = {path.name: expected.get(path.name, "any") for path in world.images.iterdir()}
         world.check_rows(world.start_screen().finish().ends_with(0, 1).lines, there)
@@ -110,6 +112,79 @@ def becomes_fifo(world: World) -> None:
     found = {Path(line["path"]).name for line in lines}
     assert found <= set(expected) and len(lines) == len(found)
     assert {f"image-{number:03}.png" for number in range(3)} <= found
+
+
+@CASES.case("moved-about", "images moved in mid-run to folders already and not yet searched: each is listed once")
+def moved_about(world: World) -> None:
+    for name in "abz":
+        world.good_images(60, folder=world.images / name)
+    for number, path in enumerate(sorted(world.images.rglob("*.png"))):
+        path.write_bytes(path.read_bytes() + bytes([number]))
+    running = world.start_screen("--jobs", "1", held=True)
+    told = [Path(line["path"]) for line in running.read_lines(5)]
+    for path in [*told, *(world.images / "z").iterdir()]:
+        path.rename(world.images / ("z" if path in told else "a") / f"moved-{path.name}")
+    (world.images / "b").rename(world.images / "new")
+    lines = running.finish().ends_with(0, 1).lines
+    there = {str(path) for path in world.images.rglob("*.png")}
+    assert there <= {line["path"] for line in lines}, "images are lost"
+    placed = "SELECT CAST(image_key AS TEXT) FROM results WHERE absent_s IS NULL AND status = 'screened'"
+    assert sorted(name for (name,) in world.query(placed)) == sorted(there), "images are listed twice"
+
+
+@CASES.case("other-kinds", "a file that becomes a folder, and a folder that becomes a file, in mid-run")
+def other_kinds(world: World) -> None:
+    expected, running = begun(world)
+    first, last = world.images / "image-000.png", world.images / "image-119.png"
+    data = first.read_bytes()
+    for path in (first, last):
+        path.unlink()
+        path.mkdir()
+        (path / "inner.png").write_bytes(data + path.name.encode())
+        expected[f"{path.name}/inner.png"] = "screened"
+    del expected[last.name]
+    world.check_rows(running.finish().ends_with(0).lines, expected)
+
+
+@CASES.case("linked-folder", "a folder moved to another disk, with a link in its place: it is told", is_quick=True)
+def linked_folder(world: World) -> None:
+    expected = world.good_images(2)
+    elsewhere = world.folder / "elsewhere"
+    world.good_images(2, folder=elsewhere)
+    (world.images / "linked").symlink_to(elsewhere)
+    world.screen({**expected, "linked": "failed"}, codes=(1,)).says("linked_folder")
+    done = world.start_screen(paths=[world.images, elsewhere]).finish().ends_with(0)
+    assert len(done.lines) == 4
+
+
+@CASES.case("link-before-file", "links that sort before their files: a file is listed under its own name")
+def link_before_file(world: World) -> None:
+    expected = world.good_images(5)
+    for number in range(5):
+        (world.images / f"a-{number}.png").symlink_to(f"image-{number:03}.png")
+    world.screen(expected, codes=(0,))
+
+
+@CASES.case("zip-replaced", "a zip file replaced while its members are listed, and one that grows: not without a word")
+def zip_replaced(world: World) -> None:
+    world.good_images(1)
+    data = (world.images / "image-000.png").read_bytes()
+
+    def zipped(path: Path, names: list[str]) -> Path:
+        with zipfile.ZipFile(path, "w") as archive:
+            for name in names:
+                archive.writestr(name, data + name.encode())
+        return path
+
+    members = [f"m-{number:03}.png" for number in range(300)]
+    path = zipped(world.images / "images.zip", members)
+    other = zipped(world.folder / "other.zip", [*(f"a-{number:03}.png" for number in range(60)), *members])
+    running = world.start_screen("--jobs", "1", held=True)
+    running.read_lines(3)
+    other.replace(path)
+    running.finish().ends_with(1).says("changed")
+    done = world.start_screen().finish().ends_with(0)
+    assert len(done.lines) == 361
 
 
 @CASES.case("folder-gone", "the folder removed in mid-run, as a drive that is pulled out")

@@ -112,6 +112,19 @@ def own_reports(world: World) -> None:
         world.check_rows(done.lines, expected)
 
 
+@CASES.case("two-homes", "two computers save reports of a run 1 each into one folder: neither replaces the other")
+def two_homes(world: World) -> None:
+    out = world.folder / "out"
+    world.good_images(2)
+    world.start_screen("--out", out).finish().ends_with(0)
+    before = {path: path.read_bytes() for path in out.iterdir()}
+    other = {"FIELDRAY_HOME": str(world.folder / "other-home")}
+    for _ in range(2):  # the second time is a run 2
+        world.start_screen("--out", out, environment=other).finish().ends_with(0)
+    assert all(path.read_bytes() == data for path, data in before.items()), "a report of another computer was replaced"
+    assert len(list(out.iterdir())) == 6
+
+
 @CASES.case("device", "--json onto /dev/full and into a folder that is not there")
 def device(world: World) -> None:
     world.good_images(2)

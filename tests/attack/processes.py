@@ -195,6 +195,17 @@ def broken_pipe(world: World) -> None:
     world.check_rows(world.start_screen().finish().ends_with(0).lines, expected)
 
 
+@CASES.case("no-reader", "JSON lines into a pipe that nobody reads: exit code 1, however few there are", is_quick=True)
+def no_reader(world: World) -> None:
+    for count in (1, 4):
+        world.good_images(count)
+        read_end, write_end = os.pipe()
+        os.close(read_end)
+        done = world.start_screen("--fresh", redirect=f">&{write_end}", pass_files=(write_end,)).finish()
+        os.close(write_end)
+        done.ends_with(1)
+
+
 STREAMS: Final[Mapping[str, tuple[str, tuple[int, ...]]]] = {
     "stdout-closed": (">&-", (0, 1)),
     "stderr-closed": ("2>&-", (0,)),

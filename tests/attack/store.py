@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import signal
@@ -14,6 +15,8 @@ from typing import Final
 
 from attack.case import Group, NotPossible
 from attack.world import World, json_lines, tail
+from fieldray.domain.run import Verdict
+from fieldray.store.results import ResultStore
 from foreign_stores import journal_naming
 
 CASES = Group("store")
@@ -112,6 +115,41 @@ def complete_stays(world: World) -> None:
     second.finish().is_calm()
     states = world.query("SELECT state FROM runs WHERE state = 'finished'")
     assert states, f"the complete run is now {world.query('SELECT id, state FROM runs')}"
+
+
+@CASES.case("verdicts", "a verdict, then the images screened again, renamed, copied, replaced; a backup put back")
+def verdicts(world: World) -> None:
+    world.good_images(3)
+    first, backup = world.images / "image-000.png", world.folder / "backup.sqlite"
+    data, store = first.read_bytes(), world.home / "results.sqlite"
+    world.start_screen().finish().ends_with(0)
+    with ResultStore(store) as opened:
+        (shown,) = (row for row in opened.rows(1) if row.outcome.ref.path == first)
+        opened.set_verdict(shown.row_id, Verdict(choice="disagree", note="mine"), judged=shown.outcome)
+    hold_verdict(world, "image-000.png")
+    hold_verdict(world, "image-000.png", "--fresh")
+    first.rename(world.images / "renamed.png")
+    hold_verdict(world, "renamed.png")
+    (world.images / "copy.png").write_bytes(data)
+    hold_verdict(world, "renamed.png")
+    shutil.copyfile(store, backup)
+    (world.images / "renamed.png").write_bytes(data + b"another")
+    hold_verdict(world, None)
+    (world.images / "renamed.png").write_bytes(data)
+    backup.replace(store)
+    hold_verdict(world, "renamed.png")
+
+
+def hold_verdict(world: World, name: str | None, *options: str) -> None:
+    """In the next run the verdict is on this image, or on none and told as one on what was there before."""
+    out = world.folder / f"reports-{len(list(world.folder.iterdir()))}"
+    world.start_screen("--out", out, "--formats", "json", *options).finish().ends_with(0)
+    (path,) = out.iterdir()
+    document = json.loads(path.read_text(encoding="utf-8"))
+    judged = [Path(row["path"]).name for row in document["results"] if row["reader_verdict"]]
+    assert judged == ([name] if name else []), f"the verdict is on {judged}, not on {name}"
+    earlier = [given["reader_note"] for given in document["about"]["earlier_verdicts"]]
+    assert earlier == ([] if name else ["mine"]), f"told as earlier: {earlier}"
 
 
 # ---- gone in mid-run

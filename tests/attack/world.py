@@ -205,10 +205,12 @@ class World:
         prefix: Sequence[str] = (),
         held: bool = False,
         executable: Sequence[str] | None = None,
+        pass_files: Sequence[int] = (),
     ) -> Running:
         """Start it. `before` is said to the shell first (`ulimit -v 2000000`), `redirect` after the command (`>&-`).
 
-        held   standard output is a small pipe: the run waits after a few lines until they are read
+        held        standard output is a small pipe: the run waits after a few lines until they are read
+        pass_files  numbers of open files that it gets as well
         """
         number = len(self._started)
         files = (self.folder / f"out-{number}", self.folder / f"err-{number}")
@@ -225,6 +227,7 @@ class World:
                 cwd=cwd or self.folder,
                 env=self.environment(environment or {}),
                 start_new_session=True,
+                pass_fds=pass_files,
                 restore_signals=True,
             )
         if held:

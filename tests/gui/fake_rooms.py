@@ -201,6 +201,7 @@ class FakeSession:
     device_choices: int = 0
     replaced: set[str] = field(default_factory=set)
     judged: list[Outcome] = field(default_factory=list)
+    verdict_problem: FieldrayError | None = None
     is_closed: bool = False
 
     def __post_init__(self) -> None:
@@ -237,6 +238,8 @@ class FakeSession:
         return image_image(int(ref.path.stem.rpartition("-")[2]) % 10)
 
     def set_verdict(self, row_id: int, verdict: Verdict | None, *, judged: Outcome) -> None:
+        if self.verdict_problem is not None:
+            raise self.verdict_problem
         self.judged.append(judged)
         self.verdicts[row_id] = verdict
 

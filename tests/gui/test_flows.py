@@ -14,7 +14,7 @@ from PySide6.QtWidgets import QFileDialog, QLabel, QPushButton, QWidget
 from fieldray.desktop.worklist_model import KEYS
 from fieldray.domain.events import BackendChanged, Progress, RunChanged, Speed
 from fieldray.domain.run import Verdict
-from fieldray.errors import UsageProblem
+from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import reason
 from fieldray.reports.exporter import EXPORTERS, Exporter
 
@@ -153,6 +153,22 @@ def test_the_readers_verdict_is_kept_beside_the_result(desk: Desk) -> None:
     bar.buttons["disagree"].click()
     desk.until(lambda: session.verdicts == {1: None})
     assert {judged.facts.content_sha256 for judged in session.judged} == {desk.rooms.outcomes[0].facts.content_sha256}
+
+
+def test_a_verdict_that_cannot_be_kept_is_not_shown_as_if_it_were(desk: Desk) -> None:
+    desk.screen()
+    desk.open_row(1)
+    bar, session = desk.window.result.verdict, desk.rooms.session
+    bar.buttons["agree"].click()
+    desk.until(lambda: session.verdicts == {1: Verdict(choice="agree")})
+    session.verdict_problem = StorageProblem(reason("verdict_misplaced", path="/home/results.sqlite"))
+    bar.buttons["disagree"].click()
+    desk.until(lambda: "This verdict was not saved" in texts(desk.window.banners))
+    desk.until(bar.buttons["agree"].isChecked)
+    assert not bar.buttons["disagree"].isChecked()
+    row = desk.application.controller.rows.row_at(desk.application.controller.rows.index_of(1))
+    assert row is not None
+    assert row.verdict == Verdict(choice="agree")
 
 
 def test_a_image_that_was_replaced_since_is_not_shown_under_the_score_of_the_old_one(desk: Desk) -> None:

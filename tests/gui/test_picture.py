@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fake_rooms import POINT, manifest
+from fake_rooms import POINT, manifest, screened
 
-from fieldray.desktop import heat_map
 from fieldray.desktop.image_painting import cut, pyramid_of
+from fieldray.domain import heat_map
 from fieldray.domain.image import Image, PixelMap, Window
 from fieldray.domain.model import Calibration, Label, OutputRoles
 
@@ -82,8 +82,13 @@ def test_smoothing_keeps_an_even_map_and_the_place_of_a_peak() -> None:
 
 
 def test_the_map_covers_what_the_tensor_covered() -> None:
-    # A tensor of 10 x 20 whose rows are 3 and columns 2 image pixels, cut 5 and 1 from the edges.
-    assert heat_map.covered(PixelMap(3.0, 5.0, 2.0, 1.0), height=10, width=20) == (1.0, 5.0, 40.0, 30.0)
+    # A tensor of 224 x 224 whose rows are 3 and columns 2 image pixels, cut 5 and 1 from the edges; 14 x 14 cells.
+    seen = screened(1, 0.9)
+    seen = replace(seen, facts=replace(seen.facts, pixel_map=PixelMap(3.0, 5.0, 2.0, 1.0)))
+    shown = heat_map.shown_map(seen, manifest())
+    assert shown is not None
+    assert shown.region == (1.0, 5.0, 448.0, 672.0)
+    assert (shown.cells.row_scale, shown.cells.column_scale) == (48.0, 32.0)
 
 
 def test_no_evidence_is_clear_and_more_is_more_opaque() -> None:

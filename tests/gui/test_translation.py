@@ -28,7 +28,7 @@ PATHS = sorted(translations.CATALOGUES.glob(f"*/{translations.NAME.as_posix()}")
 # Written alike in both languages: names of things, commands, file kinds, keys and units.
 _SAME = """
     DICOM PNG JPEG DICOMDIR zip CSV JSON Fieldray SHA Edge TPU Coral USB Accelerator TensorFlow Lite Ed25519 Ed PEM AVX
-    Intel AMD Linux Ctrl N H x a f libedgetpu libusb ai edge litert tflite runtime edgetpu compiler edgetpu_compiler
+    Intel AMD Linux Ctrl N H O x a f libedgetpu libusb ai edge litert tflite runtime edgetpu compiler edgetpu_compiler
     coral docs udev plugdev cpupower frequency set g performance FIELDRAY_HOME Apache GNU LGPL Qt Python for code qt io
     pack splits weights none learning_rate fieldray adapt RECIPE pip install
 """
@@ -222,3 +222,10 @@ def test_a_setting_whose_language_is_gone_gives_the_system_s(polish: Path, home:
 )
 def test_the_first_language_that_there_is(wanted: tuple[str, ...], best: str) -> None:
     assert best_language(wanted) == best
+
+
+def test_a_text_of_a_pack_is_found_by_its_region_then_by_its_language() -> None:
+    texts = {"en": "Chest", "pt": "Peito", "pt-BR": "Tórax"}
+    assert Translator("pt_BR").pick(texts) == "Tórax"
+    assert Translator("pt_PT").pick(texts) == "Peito"
+    assert Translator("pl").pick(texts) == "Chest"

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.adaptation.engine import Engine
+from fieldray.adaptation.engine import Trainable
 from fieldray.adaptation.files import write_atomically
 
 CHECKPOINT: Final = "checkpoint.npz"
@@ -46,7 +46,7 @@ class Checkpoint:
     def __post_init__(self) -> None:
         self._last_s = self.clock()
 
-    def restore(self, engine: Engine, *, key: str) -> Kept | None:
+    def restore(self, engine: Trainable, *, key: str) -> Kept | None:
         """Restore the engine to the stored state; without such a state None, and the engine unchanged."""
         if not self.path.is_file():
             return None
@@ -62,7 +62,7 @@ class Checkpoint:
         engine.set_optimiser_state(parts["optimiser"])
         return Kept(facts=facts, arrays=parts["more"])
 
-    def save_if_due(self, engine: Engine, kept: Kept, *, key: str) -> None:
+    def save_if_due(self, engine: Trainable, kept: Kept, *, key: str) -> None:
         """Write the state when `every_s` have passed since the last time. Raises StorageProblem."""
         if self.clock() - self._last_s < self.every_s:
             return
@@ -86,5 +86,5 @@ def remove_checkpoints(folder: Path) -> None:
         path.unlink()
 
 
-def _whole_key(engine: Engine, key: str) -> str:
+def _whole_key(engine: Trainable, key: str) -> str:
     return f"{type(engine).__name__} {key}"

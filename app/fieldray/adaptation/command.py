@@ -16,6 +16,8 @@ from fieldray.adaptation.dataset import DATA
 from fieldray.adaptation.describe import template
 from fieldray.adaptation.evaluate_step import EVALUATE
 from fieldray.adaptation.files import write_atomically
+from fieldray.adaptation.lungs.command import check_lungs, perform_lungs
+from fieldray.adaptation.lungs.recipe import LungRecipe
 from fieldray.adaptation.pack import PACK
 from fieldray.adaptation.profile_step import PROFILE, profile_study
 from fieldray.adaptation.prune import study_recipe
@@ -157,6 +159,12 @@ def _perform_study(recipe: StudyRecipe, document: Document, step: str, say: Say,
             run_study(study, step=step, say=say, progress=progress)
 
 
+def _perform_lungs(recipe: LungRecipe, document: Document, step: str, say: Say, progress: Progress) -> None:
+    run, performed = perform_lungs(recipe, document, step, say, progress)
+    for known in performed:
+        say(_line(known.name, run.status[known.name]))
+
+
 def _line(name: str, entry: Mapping[str, object]) -> str:
     facts = {key: value for key, value in entry.items() if key not in ("state", "key", "made")}
     return f"{name}: " + ", ".join(f"{key} {value}" for key, value in facts.items())
@@ -164,6 +172,7 @@ def _line(name: str, entry: Mapping[str, object]) -> str:
 
 KINDS: Final[dict[str, Kind]] = {
     "classifier": Kind(schema=Recipe, check=_check_classifier, perform=_perform_classifier, has_credits=True),
+    "lung-fields": Kind(schema=LungRecipe, check=check_lungs, perform=_perform_lungs, has_credits=True),
     "pruning-study": Kind(schema=StudyRecipe, check=_check_study, perform=_perform_study),
 }
 """The kinds of recipes, by the name that the key `kind` has in a recipe. Another is added by one entry."""

@@ -49,17 +49,8 @@ class EngineSettings:
     label_weights: tuple[float, ...] = ()
 
 
-class Engine(Protocol):
-    """A network in training.
-
-    Images are (n, height, width, channels) float32 in 0..1, targets (n, labels) in 0..1 or nan.
-    """
-
-    def step(self, images: Batch, targets: Batch, *, learning_rate: float) -> float:
-        """One optimiser step; the batch's mean loss before it."""
-
-    def logits(self, images: Batch) -> Batch:
-        """Logits (n, labels), with the statistics of inference."""
+class Trainable(Protocol):
+    """What a checkpoint keeps of a network in training."""
 
     def weights(self) -> Weights:
         """A copy of the weights."""
@@ -72,6 +63,19 @@ class Engine(Protocol):
 
     def set_optimiser_state(self, state: Mapping[str, NDArray[Any]]) -> None:
         """The inverse of `optimiser_state`, on an engine of the same specification and settings."""
+
+
+class Engine(Trainable, Protocol):
+    """A network in training.
+
+    Images are (n, height, width, channels) float32 in 0..1, targets (n, labels) in 0..1 or nan.
+    """
+
+    def step(self, images: Batch, targets: Batch, *, learning_rate: float) -> float:
+        """One optimiser step; the batch's mean loss before it."""
+
+    def logits(self, images: Batch) -> Batch:
+        """Logits (n, labels), with the statistics of inference."""
 
 
 def open_engine(

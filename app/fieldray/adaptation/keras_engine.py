@@ -74,6 +74,7 @@ def _keras_layer(layer: Layer, sizes: Mapping[str, Shape], *, l2: float) -> Any:
         "max_pool": lambda: layers.MaxPooling2D(layer.kernel, **windowed),
         "average_all": lambda: layers.AveragePooling2D(sizes[layer.inputs[0]][:2], name=f"{layer.name}_pool"),
         "add": lambda: layers.Add(name=layer.name),
+        "upsample": lambda: layers.UpSampling2D(layer.stride, interpolation="bilinear", name=layer.name),
         "flatten": lambda: layers.Flatten(name=layer.name),
         "dropout": lambda: layers.Dropout(layer.rate, name=layer.name),
     }

@@ -7,11 +7,24 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from fieldray.adaptation.recipe_data import Source
 from fieldray.errors import UsageProblem
 from fieldray.reasons import Reason, reason
+
+
+class Table(Protocol):
+    """A CSV file of which only rows count whose columns have one of the values named."""
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+
+    @property
+    def where(self) -> Mapping[str, tuple[str, ...]]:
+        """Values by column."""
+
 
 Wrong = Callable[[Reason], None]
 """Hears of everything that is wrong with a source."""
@@ -84,7 +97,7 @@ def find_rows(source: Source) -> tuple[list[Row], list[Reason]]:
 
 def _read_index(source: Source, wrong: Wrong) -> Iterator[Row]:
     """path, label, finding (names joined by |), patient_id, view, age, sex, fold, split."""
-    for line, row in _table(source, wrong, ("path", "label", "patient_id")):
+    for line, row in table_rows(source, wrong, ("path", "label", "patient_id")):
         yield Row(
             path=_images(source) / row["path"],
             source=source.name,
@@ -103,7 +116,7 @@ def _read_csv(source: Source, wrong: Wrong) -> Iterator[Row]:
     """A CSV whose columns the recipe names; `path` and `classes` are needed."""
     columns = {"path": "path", "classes": "label", "patient": "patient", **source.columns}
     needed = tuple(dict.fromkeys(("path", "classes", "patient", *source.columns)))
-    for line, row in _table(source, wrong, tuple(columns[name] for name in needed)):
+    for line, row in table_rows(source, wrong, tuple(columns[name] for name in needed)):
         cells = {name: row[column] for name, column in columns.items() if column in row}
         yield Row(
             path=_images(source) / cells["path"],
@@ -121,7 +134,7 @@ def _read_csv(source: Source, wrong: Wrong) -> Iterator[Row]:
 
 def _read_nih(source: Source, wrong: Wrong) -> Iterator[Row]:
     """NIH ChestX-ray14, Data_Entry_2017*.csv."""
-    for line, row in _table(source, wrong, ("Image Index", "Finding Labels", "Patient ID")):
+    for line, row in table_rows(source, wrong, ("Image Index", "Finding Labels", "Patient ID")):
         yield Row(
             path=_images(source) / row["Image Index"],
             source=source.name,
@@ -136,7 +149,7 @@ def _read_nih(source: Source, wrong: Wrong) -> Iterator[Row]:
 
 def _read_chexpert(source: Source, wrong: Wrong) -> Iterator[Row]:
     """CheXpert's train.csv: 1 is there, 0 and blank are not, -1 is what the recipe's `uncertain` says."""
-    for line, row in _table(source, wrong, ("Path", "Sex", "Age", "Frontal/Lateral", "AP/PA")):
+    for line, row in table_rows(source, wrong, ("Path", "Sex", "Age", "Frontal/Lateral", "AP/PA")):
         if row["Frontal/Lateral"] == "Lateral":
             continue
         names = list(row)[_CHEXPERT_FIRST_CLASS:]
@@ -193,7 +206,7 @@ def _patient_in(name: str, source: Source) -> str | None:
     return found[1] if found else None
 
 
-def _table(source: Source, wrong: Wrong, needed: tuple[str, ...]) -> Iterator[tuple[int, Mapping[str, str]]]:
+def table_rows(source: Table, wrong: Wrong, needed: tuple[str, ...]) -> Iterator[tuple[int, Mapping[str, str]]]:
     """Line number and cells of each row that `where` lets through."""
     try:
         with source.path.open(encoding="utf-8-sig", newline="") as stream:
@@ -230,7 +243,7 @@ def _age(text: str) -> float | None:
     return years if years is not None and years <= 120 else None
 
 
-def _bad_row(source: Source, line: int, detail: str) -> Reason:
+def _bad_row(source: Table, line: int, detail: str) -> Reason:
     return reason("data_row", path=source.path, line=line, detail=detail)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
@@ -46,7 +46,7 @@ _GOLDEN_IMAGES: Final = 6
 _GOLDEN_CANDIDATES: Final = 36
 _GOLDEN_SIDE: Final = 512
 # The kernels of two processors differ by up to 3 steps of the 8-bit scale; a score may move by more where it is steep.
-_GOLDEN_TOLERANCE: Final = 0.06
+GOLDEN_TOLERANCE: Final = 0.06
 _TOOLS: Final = ("numpy", "tensorflow-cpu", "tensorflow", "keras", "torch", "ai-edge-litert", "pillow", "fieldray")
 
 
@@ -116,7 +116,7 @@ def _manifest(run: Run, outputs: OutputRoles, results: Mapping[str, Any], chosen
         calibration={code: Calibration(**values) for code, values in chosen["calibration"].items()},
         ood_gate=_ood_gate(run),
         accepted=HeaderRules(views=texts.accepted_views, ages_years=texts.accepted_ages_years),
-        provenance=_provenance(run),
+        provenance=provenance(run, data=[source.name for source in recipe.data]),
         metrics={"labels": _figures(results["labels"]), "ood_gate": results["gate"]},
     )
 
@@ -150,10 +150,11 @@ def _ood_gate(run: Run) -> OodGate:
         return OodGate(mean=arrays["mean"], projection=arrays["projection"], limit=float(arrays["limit"]))
 
 
-def _provenance(run: Run) -> dict[str, str]:
+def provenance(run: Run, *, data: Sequence[str]) -> dict[str, str]:
+    """What a pack was made of and with; `data` are the names of its sources."""
     recipe, facts = (run.recipe.run / "recipe.json").read_bytes(), run.read("data", "facts.json")
     return {
-        "data": ", ".join(source.name for source in run.recipe.data),
+        "data": ", ".join(data),
         "split": f"by patient, {run.recipe.split.by}",
         "seed": str(run.recipe.training.seed),
         "recipe_sha256": hashlib.sha256(recipe).hexdigest(),
@@ -172,16 +173,17 @@ def _version(name: str) -> str:
 
 def _golden(run: Run, manifest: Manifest) -> GoldenVectors:
     """Synthetic images, no patient's, whose scores lie far apart, and what the file gives for them here."""
-    inputs = np.stack([_phantom(seed, manifest.input) for seed in range(_GOLDEN_CANDIDATES)])
+    inputs = np.stack([phantom(seed, manifest.input) for seed in range(_GOLDEN_CANDIDATES)])
     file = converted(run, "int8")
     scores = answer(
         file.data, inputs, spec=manifest.input, outputs=manifest.outputs, labels=len(manifest.labels)
     ).scores
     spread = np.argsort(scores[:, 0])[np.linspace(0, len(scores) - 1, _GOLDEN_IMAGES).round().astype(int)]
-    return GoldenVectors(inputs=inputs[spread], scores=scores[spread].astype(np.float32), tolerance=_GOLDEN_TOLERANCE)
+    return GoldenVectors(inputs=inputs[spread], scores=scores[spread].astype(np.float32), tolerance=GOLDEN_TOLERANCE)
 
 
-def _phantom(seed: int, spec: InputSpec) -> NDArray[np.uint8]:
+def phantom(seed: int, spec: InputSpec) -> NDArray[np.uint8]:
+    """A synthetic chest as a network sees it: (height, width, channels)."""
     pixels = chest_phantom(_GOLDEN_SIDE, _GOLDEN_SIDE, seed, abnormal=seed % 2 == 0)
     values: NDArray[np.uint8] = to_tensor(Image(pixels=pixels), spec).values[0]
     return values

@@ -226,7 +226,7 @@ def refit_head(weights: Mapping[str, NDArray[np.float32]], *, whole: Answers, in
     return refitted
 
 
-OUTPUTS: Final = ("scores", "class_maps", "features")
+OUTPUTS: Final = ("scores", "class_maps", "features", "mask")
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -24,7 +24,7 @@ from fieldray.domain.model import InputSpec
 NAMED_WEIGHTS: Final = ("none", "imagenet")
 """Beginnings of a network that are no path."""
 
-_INPUT_KEYS: Final = {
+INPUT_KEYS: Final = {
     "height": Key(doc="Rows of the image as the network sees it.", unit="pixels", low=8, high=2048, example=224),
     "width": Key(doc="Columns of the image as the network sees it.", unit="pixels", low=8, high=2048, example=224),
     "channels": Key(doc="1 for grey; 3 where the weights come from a network for colour.", low=1, high=3),
@@ -33,6 +33,10 @@ _INPUT_KEYS: Final = {
     ),
     "fit": Key(doc="How an image of another shape is fitted: stretched, padded with black, or cropped."),
     "margin": Key(doc="Share of each side that is cut off before fitting.", low=0, high=0.2),
+    "crop": Key(doc="lungs: only the lungs are fitted, as the lung-field pack finds them; the pack then requires one."),
+    "crop_margin": Key(
+        doc="Share of the lungs' height and width that is kept around them on each side.", low=0, high=0.5
+    ),
 }
 
 
@@ -216,9 +220,9 @@ class Recipe:
         int, Key(doc="Training images that decide the ranges of the integers.", unit="images", low=1)
     ] = 200
     pack: Annotated[PackTexts, Key(doc="What the pack says of itself.")]
-    input: Annotated[
-        InputSpec, Key(doc="The image as the network sees it; 224 x 224 by default.", keys=_INPUT_KEYS)
-    ] = field(default_factory=lambda: InputSpec(height=224, width=224))
+    input: Annotated[InputSpec, Key(doc="The image as the network sees it; 224 x 224 by default.", keys=INPUT_KEYS)] = (
+        field(default_factory=lambda: InputSpec(height=224, width=224))
+    )
     network: Annotated[NetworkChoice, Key(doc="The network.")] = NetworkChoice()
     labels: Annotated[tuple[LabelRule, ...], Key(doc="What the pack looks for.")]
     data: Annotated[tuple[Source, ...], Key(doc="Where the images are.")]
@@ -281,8 +285,8 @@ def rooted(recipe: Recipe, path: Path) -> Recipe:
         packs_folder=base / recipe.packs_folder,
         pack=replace(recipe.pack, credits=base / (recipe.pack.credits or f"{path.stem}.credits.md")),
         network=_with_path(recipe.network, base),
-        data=tuple(_rooted(source, base) for source in recipe.data),
-        evaluation=replace(recipe.evaluation, ood_images=_rooted(ood_images, base) if ood_images else None),
+        data=tuple(rooted_source(source, base) for source in recipe.data),
+        evaluation=replace(recipe.evaluation, ood_images=rooted_source(ood_images, base) if ood_images else None),
         results=base / recipe.results.expanduser() if recipe.results else None,
         comparison=comparison and replace(comparison, network=_with_path(comparison.network, base)),
     )
@@ -314,6 +318,7 @@ def _with_path(network: NetworkChoice, base: Path) -> NetworkChoice:
     return network if network.weights in NAMED_WEIGHTS else replace(network, weights=str(base / network.weights))
 
 
-def _rooted(source: Source, base: Path) -> Source:
+def rooted_source(source: Source, base: Path) -> Source:
+    """A source with its paths made whole."""
     images = base / source.images if source.images else None
     return replace(source, path=base / source.path.expanduser(), images=images)

@@ -13,7 +13,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Final, Literal, get_args
 
-Kind = Literal["conv", "depthwise", "dense", "max_pool", "average_all", "add", "flatten", "activation", "dropout"]
+Kind = Literal[
+    "conv", "depthwise", "dense", "max_pool", "average_all", "add", "upsample", "flatten", "activation", "dropout"
+]
 Activation = Literal["none", "relu", "relu6", "sigmoid", "softmax"]
 Shape = tuple[int, ...]
 
@@ -31,6 +33,8 @@ class Layer:
         The channel set of the output of a conv or dense layer; all others keep their input's set.
     kernel
         Side of a conv's or max_pool's window, in pixels.
+    stride
+        Step of a window; by how much an upsample enlarges, bilinearly.
     rate
         Share of values a dropout drops while training.
     """
@@ -76,7 +80,8 @@ class Specification:
     channels
         Number of channels of each channel set, each at least 1.
     outputs
-        Layer by role: "logits" (for training), "scores", and for class-map networks "class_maps", "features".
+        Layer by role: "logits" (for training), "scores", for class-map networks "class_maps", "features", for
+        lung fields "mask_logits" and "mask".
     epsilon
         Of the batch normalisations.
 
@@ -161,6 +166,8 @@ def shapes(specification: Specification) -> dict[str, Shape]:
         count = specification.channels[sets[layer.name]]
         if layer.kind in ("conv", "depthwise", "max_pool"):
             found[layer.name] = (math.ceil(shape[0] / layer.stride), math.ceil(shape[1] / layer.stride), count)
+        elif layer.kind == "upsample":
+            found[layer.name] = (shape[0] * layer.stride, shape[1] * layer.stride, count)
         elif layer.kind == "flatten":
             found[layer.name] = (math.prod(shape),)
         else:

@@ -145,6 +145,8 @@ class TorchEngine:
                 first = first.mean((2, 3))
             case "add":
                 first = first + inputs[1]
+            case "upsample":
+                first = functional.interpolate(first, scale_factor=layer.stride, mode="bilinear")
             case "flatten":
                 first = first.permute(0, 2, 3, 1).flatten(1)
             case "dropout":

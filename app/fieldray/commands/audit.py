@@ -138,11 +138,11 @@ def _request(options: argparse.Namespace) -> AuditRequest:
 
 def _audit_screened(options: argparse.Namespace, console: Console, request: AuditRequest) -> int:
     with screened(options, console, contextlib.nullcontext, has_list=False) as done:
-        code = done.report.finish(done.batch, database=done.database, out=None, formats=None)
+        code = done.report.finish(done.batch, database=done.session.database, out=None, formats=None)
         if done.batch.state != "finished":
             console.print_error(reason("audit_run_unfinished").text)
             return code
-        _audit(options, console, request, database=done.database, run_id=done.batch.run_id, model=done.model)
+        _audit(options, console, request, database=done.session.database, run_id=done.batch.run_id, model=done.model)
         return code
 
 

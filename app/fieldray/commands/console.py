@@ -18,7 +18,7 @@ class Console:
 
     Every text for a person is one line, whatever names are in it: what would end the line, reorder it or steer the
     terminal, and what a stream cannot show, is written with backslash escapes. A stream that takes nothing any more
-    (`| head`, a full disk) is noted in `is_broken`; it does not raise.
+    (`| head`, a full disk) is noted in `is_broken`; it does not raise. What standard output did not take is `is_cut`.
     """
 
     def __init__(self, out: TextIO, error: TextIO, *, machine_reads: bool = False) -> None:
@@ -26,6 +26,7 @@ class Console:
         self._error = error
         self.machine_reads = machine_reads
         self.is_broken = False
+        self.is_cut = False
         self._bar_width = 0
 
     def print_line(self, text: str = "") -> None:
@@ -62,6 +63,7 @@ class Console:
             stream.flush()
         except OSError as error:
             self.is_broken = True
+            self.is_cut |= stream is self._out
             _silence(stream)
             if stream is self._out and not isinstance(error, BrokenPipeError):
                 self.print_error(reason("not_writable", path="standard output", detail=error.strerror).text)

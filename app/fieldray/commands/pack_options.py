@@ -126,7 +126,7 @@ def find_pack(
             return default_pack(library, drives, broken=broken)
         return library.find(name, drives=drives, without=broken)
     except PackProblem as problem:
-        if broken and problem.reason.code in ("no_pack", "pack_not_found"):
+        if broken and problem.reason.code in ("no_pack", "pack_not_found", "pack_no_manifest"):
             raise PackProblem(next(iter(broken.values()))) from problem
         raise
 

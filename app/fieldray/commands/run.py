@@ -13,18 +13,19 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 from fieldray.commands.console import Console, duration_text, progress_text
 from fieldray.domain.events import BackendChanged, Event, OutcomeReady, Progress, RunChanged, Speed, StoreMended
-from fieldray.domain.finding import Category, Outcome, Screened, leading_finding
+from fieldray.domain.finding import Category, Outcome, Refused, Screened, leading_finding, notes_of
 from fieldray.domain.model import Model, OperatingPoint
 from fieldray.domain.run import StoredResult
 from fieldray.errors import FieldrayError, StorageProblem
 from fieldray.persistence import storage_problem
 from fieldray.plain_text import as_cell
-from fieldray.reasons import BACKENDS, OF_FOLDERS, PACKS, Reason
+from fieldray.reasons import BACKENDS, OF_FOLDERS, PACKS, Reason, reason
 from fieldray.reports.content import CATEGORY_TEXTS, NOTICE, image_line, place
 from fieldray.reports.outputs import is_stream, own_text
 
 if TYPE_CHECKING:
     from fieldray.pipeline.batch import Batch
+    from fieldray.pipeline.session import Session
 
 EmitLine = Callable[[str], None]
 CANCELLED: Final = 130
@@ -100,6 +101,7 @@ class RunReport:
         self._folders = 0
         self._resumed = 0
         self._is_nothing_there = False
+        self._images = 0  # less the files that turned out to be something else
         self._speed = Speed()
         self._backends: dict[str, str] = {}
         self._problem: Reason | None = None
@@ -139,9 +141,9 @@ class RunReport:
         self._console.print_line(f"Pack {self._model.pack_name} ({trust}){of}")
         for point in points:
             has_band = point.unsure_low < point.unsure_high
-            band = f", not sure from {point.unsure_low:.3f} up to {point.unsure_high:.3f}" if has_band else ""
+            band = f", not sure from {point.unsure_low:.3f}" if has_band else ""
             self._console.print_line(
-                f"Operating point {point.name} ({point.label}): threshold {point.threshold:.3f}{band}"
+                f"Operating point {point.name} ({point.label}): abnormal from {point.unsure_high:.3f}{band}"
             )
 
     def finish(self, batch: Batch, *, database: Path, out: Path | None, formats: Sequence[str] | None) -> int:
@@ -154,17 +156,33 @@ class RunReport:
         if batch.run_id and batch.state == "finished":
             self._tell_drift(batch.run_id, database)
         if out and batch.run_id:
-            for path in export_run(database, batch.run_id, out, formats or ()):
+            for path in export_run(database, batch.run_id, out, formats or (), spec=batch.spec):
                 self._console.print_line(f"Written: {path}")
         if self._problem:
             self._console.print_error(self._problem.text)
             return 3 if self._problem.code in {**BACKENDS, **PACKS} else 1
         if batch.state == "cancelled":
             self._console.print_error("cancelled; run the same command again to resume, without --fresh")
+        if self._console.machine_reads and self._console.is_cut:  # who was to have the lines does not have them all
+            return 1
+        if batch.state == "cancelled":
             return CANCELLED
         if self._counts["failed"]:
             return 1
-        return NOTHING_THERE if self._is_nothing_there else 0
+        return NOTHING_THERE if self._is_nothing_there or not self._images else 0
+
+    def add_maps(self, session: Session, batch: Batch, folder: Path, *, code: int) -> int:
+        """Write the maps of what was screened into a folder; the exit code. Raises UsageProblem, StorageProblem."""
+        if not batch.run_id or code == CANCELLED:
+            return code
+        total = sum(self._counts.values())
+        number, missing = session.write_maps(
+            batch.run_id, folder, tell=lambda done: self._console.bar(f"Maps {done}/{total}")
+        )
+        self._console.print_line(f"Written: {folder} (maps of {number} {'image' if number == 1 else 'images'})")
+        if missing:
+            self._console.print_error(reason("maps_incomplete", count=missing).text)
+        return code or int(missing > 0)
 
     def _tell_drift(self, run_id: int, database: Path) -> None:
         """One sentence for each way in which these images are unlike those the pack knows, or those of before."""
@@ -183,6 +201,7 @@ class RunReport:
 
     def _note(self, event: OutcomeReady) -> None:
         self._counts[event.outcome.category] += 1
+        self._images += not (isinstance(event.outcome, Refused) and event.outcome.reason.code == "not_an_image")
         self._resumed += event.is_resumed
         stands_for_folder = _stands_for_folder(event.outcome)
         self._folders += stands_for_folder
@@ -234,7 +253,7 @@ def _stands_for_folder(outcome: Outcome) -> bool:
 
 
 def _work_list(results: Iterable[StoredResult]) -> Iterator[str]:
-    """A header, then a line per image: result, score, threshold, file; below it the reason where there is one."""
+    """A header, then a line per image: result, score, threshold, file; below it the reason or the notes, if any."""
     is_first = True
     for result in results:
         if is_first:
@@ -243,6 +262,8 @@ def _work_list(results: Iterable[StoredResult]) -> Iterator[str]:
         yield _line(result)
         if not isinstance(result.outcome, Screened):
             yield f"{'':<29}{result.outcome.reason.text}"
+        for note in notes_of(result.outcome):
+            yield f"{'':<29}{note.text}"
 
 
 def _line(result: StoredResult) -> str:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fieldray.commands.run import EmitLine, RunReport
     from fieldray.domain.model import Model
     from fieldray.pipeline.batch import Batch
+    from fieldray.pipeline.session import Session
     from fieldray.settings import Settings
 
 _JOIN_S = 0.2
@@ -55,6 +56,12 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE|-",
         help="write one line of JSON per image; - prints each at once, a file appears when the run ends",
     )
+    parser.add_argument(
+        "--maps",
+        type=Path,
+        metavar="DIR",
+        help="write for each image the lungs, the class map and both laid over the image into this folder",
+    )
 
 
 def add_screening_options(parser: argparse.ArgumentParser) -> None:
@@ -85,8 +92,10 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
         return json_lines(options.json, console, inputs=options.paths)
 
+    _require_folders(options)
     with screened(options, console, lines, has_list=options.json is None) as done:
-        return done.report.finish(done.batch, database=done.database, out=options.out, formats=options.formats)
+        code = done.report.finish(done.batch, database=done.session.database, out=options.out, formats=options.formats)
+        return done.report.add_maps(done.session, done.batch, options.maps, code=code) if options.maps else code
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -96,7 +105,7 @@ class Done:
     model: Model
     report: RunReport
     batch: Batch
-    database: Path
+    session: Session
 
 
 @contextlib.contextmanager
@@ -134,7 +143,7 @@ def screened(
                 batch = session.start(options.paths, operating_point=options.operating_point, fresh=options.fresh)
                 report.begin(batch.spec.operating_points)
                 _wait(batch, console)
-                yield Done(model=model, report=report, batch=batch, database=session.database)
+                yield Done(model=model, report=report, batch=batch, session=session)
 
 
 def _wait(batch: Batch, console: Console) -> None:
@@ -146,6 +155,14 @@ def _wait(batch: Batch, console: Console) -> None:
     except KeyboardInterrupt:
         batch.cancel()
         batch.join()
+
+
+def _require_folders(options: argparse.Namespace) -> None:
+    """What cannot be written is said before anything is screened. Raises UsageProblem, StorageProblem."""
+    if options.maps:
+        from fieldray.reports.outputs import require_folder
+
+        require_folder(options.maps)
 
 
 def _settings(options: argparse.Namespace) -> Settings:
@@ -171,7 +188,6 @@ def _formats(text: str) -> Sequence[str]:
 
 
 def _jobs(text: str) -> int:
-    number = int(text)
-    if not 1 <= number <= 64:
-        raise argparse.ArgumentTypeError("1 to 64")
-    return number
+    if text.isascii() and text.isdigit() and 1 <= int(text) <= 64:
+        return int(text)
+    raise argparse.ArgumentTypeError("a whole number from 1 to 64 is needed")

@@ -7,14 +7,15 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from PySide6.QtCore import QRectF
-from PySide6.QtGui import QImage, QPainter, QTransform
+from PySide6.QtCore import QPointF, QRectF
+from PySide6.QtGui import QColor, QImage, QPainter, QPainterPath, QPen, QPolygonF, QTransform
 
-from fieldray.desktop import heat_map
 from fieldray.desktop.view_state import Size, ViewState
 from fieldray.desktop.work_row import WorkRow
-from fieldray.domain.finding import Screened
+from fieldray.domain import heat_map
+from fieldray.domain.heat_map import OUTLINE
 from fieldray.domain.image import Image, Window
+from fieldray.domain.lungs import LungFields
 from fieldray.imaging.preprocess import default_window, display_table
 
 Pixels = NDArray[np.uint8] | NDArray[np.uint16]
@@ -99,16 +100,11 @@ class HeatMap:
 
 def heat_map_of(row: WorkRow) -> HeatMap | None:
     """The heat map of a row's deciding finding, None where there is none."""
-    outcome, manifest, finding = row.outcome, row.manifest, row.finding
-    if not isinstance(outcome, Screened) or manifest is None or finding is None:
+    shown = heat_map.shown_map(row.outcome, row.manifest) if row.manifest else None
+    if shown is None:
         return None
-    if outcome.class_maps is None or outcome.facts.pixel_map is None:
-        return None
-    logits = heat_map.label_logits(outcome.class_maps, finding.label, manifest)
-    threshold = finding.point.threshold if finding.point else None
-    shares = heat_map.strength(logits, heat_map.raw_threshold_logit(finding.label, threshold, manifest))
-    region = heat_map.covered(outcome.facts.pixel_map, height=manifest.input.height, width=manifest.input.width)
-    return HeatMap(_coloured(heat_map.colours(heat_map.smooth(shares))), QRectF(*region), not shares.any())
+    shares = shown.strength
+    return HeatMap(_coloured(heat_map.colours(heat_map.smooth(shares))), QRectF(*shown.region), not shares.any())
 
 
 def transform(state: ViewState, image: Size, view: Size) -> QTransform:
@@ -152,6 +148,27 @@ def draw_heat_map(
     painter.setRenderHint(QPainter.RenderHint.SmoothPixmapTransform)
     painter.setOpacity(opacity)
     painter.drawImage(heat.region, heat.image)
+    painter.restore()
+
+
+def outline_of(lungs: LungFields | None) -> QPainterPath | None:
+    """The outline of the lungs in pixels of the image, None where the image has no usable lung fields."""
+    if lungs is None or lungs.refusal:
+        return None
+    path = QPainterPath()
+    for polygon in lungs.outlines():
+        path.addPolygon(QPolygonF([QPointF(x, y) for x, y in polygon]))
+        path.closeSubpath()
+    return path
+
+
+def draw_outline(painter: QPainter, outline: QPainterPath, state: ViewState, *, image: Size, view: Size) -> None:
+    """Draw an outline in pixels of `image`: bright on a dark edge, of the same width at every zoom."""
+    painter.save()
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+    shown = transform(state, image, view).map(outline)
+    for shade, width in ((QColor(0, 0, 0, 150), 4.0), (QColor(*OUTLINE), 1.8)):
+        painter.strokePath(shown, QPen(shade, width))
     painter.restore()
 
 

@@ -54,6 +54,7 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("last_image", ("End",), "list", lambda t: t.text("Last image"), True),
     Key("search", ("Ctrl+F",), "list", lambda t: t.text("Search")),
     Key("heat_map", ("H",), "view", lambda t: t.text("Show or hide the heat map")),
+    Key("lung_outline", ("O",), "view", lambda t: t.text("Show or hide the outline of the lungs")),
     Key("network_view", ("N",), "view", lambda t: t.text("Switch between the model's input and the image")),
     Key("invert", ("I",), "view", lambda t: t.text("Invert")),
     Key("rotate_right", ("R",), "view", lambda t: t.text("Rotate right")),

@@ -43,7 +43,7 @@ from fieldray.translation import Translator
 _MENU = (
     ("tool_window", "tool_zoom", "tool_pan"),
     ("preset_1", "preset_2", "preset_3", "preset_4", "preset_5"),
-    ("heat_map", "network_view"),
+    ("heat_map", "lung_outline", "network_view"),
     ("invert", "rotate_left", "rotate_right", "flip_left_right", "flip_top_bottom"),
     ("fit", "reset", "undo"),
 )
@@ -117,6 +117,8 @@ class MainWindow(QMainWindow):
         self.viewer.menu_wanted.connect(self._show_menu)
         self.viewer.heat_map_shown.connect(self.result.heat_map_box.setChecked)
         self.result.heat_map_box.toggled.connect(self.viewer.show_heat_map)
+        self.viewer.outline_shown.connect(self.result.lungs.outline_box.setChecked)
+        self.result.lungs.outline_box.toggled.connect(self.viewer.show_outline)
         self.result.opacity.valueChanged.connect(self.viewer.set_opacity)
         self.packs_page.left.connect(self._show_images_or_welcome)
         self.audit_page.left.connect(self._show_images_or_welcome)
@@ -136,6 +138,7 @@ class MainWindow(QMainWindow):
             "last_image": lambda: rows.choose_end(last=True),
             "search": rows.filter_bar.search.setFocus,
             "heat_map": lambda: viewer.show_heat_map(not viewer.shows_heat_map),
+            "lung_outline": lambda: viewer.show_outline(not viewer.shows_outline),
             "network_view": lambda: viewer.show_network_view(not viewer.shows_network_view),
             "invert": lambda: viewer.apply(viewer.state.inverse()),
             "rotate_right": lambda: viewer.apply(viewer.state.turned(1)),

@@ -11,8 +11,8 @@ from fieldray.desktop.image_painting import Picture, pyramid_of
 from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.services import SessionPort
 from fieldray.desktop.work_row import WorkRow
-from fieldray.domain.finding import Outcome
-from fieldray.domain.image import Image
+from fieldray.domain.finding import Outcome, lungs_of
+from fieldray.domain.image import Box, Image
 from fieldray.domain.model import InputSpec
 from fieldray.domain.run import Verdict
 from fieldray.errors import FieldrayError
@@ -58,9 +58,9 @@ class OpenImage(QObject):
         if ref.problem is not None and not ref.problem_is_refusal:
             self._not_read(row, ref.problem)
             return
-        spec = row.manifest.input if row.manifest else None
+        seen = _seen(row)
         self._background.run(
-            lambda: _pictures(session.read_image(ref, content_sha256=content), spec),
+            lambda: _pictures(session.read_image(ref, content_sha256=content), seen),
             channel="image",
             newest_only=True,
             done=lambda pictures: self._has_read(row, *pictures),
@@ -73,13 +73,22 @@ class OpenImage(QObject):
         row, session = self.row, self._session
         if row is None or session is None:
             return
-        row.verdict, judged = verdict, row.outcome
+        before, row.verdict, judged = row.verdict, verdict, row.outcome
         self.verdict_changed.emit(row.row_id, verdict)
         self._background.run(
             lambda: session.set_verdict(row.row_id, verdict, judged=judged),
             channel="verdict",
-            failed=lambda error: self._board.post_error("verdict", error),
+            failed=lambda error: self._verdict_not_saved(row, verdict, before, error),
         )
+
+    def _verdict_not_saved(
+        self, row: WorkRow, verdict: Verdict | None, before: Verdict | None, error: Exception
+    ) -> None:
+        """What is not saved is not shown as if it were."""
+        if row.verdict is verdict:
+            row.verdict = before
+            self.verdict_changed.emit(row.row_id, before)
+        self._board.post_error("verdict", error)
 
     def _look_up_verdict(self, row: WorkRow) -> None:
         read = self._read_verdict
@@ -109,10 +118,24 @@ class OpenImage(QObject):
             self.loaded.emit()
 
 
-def _pictures(image: Image, spec: InputSpec | None) -> tuple[Picture, Picture | None]:
+def _seen(row: WorkRow) -> tuple[InputSpec, Box | None] | None:
+    """What the network gets of a row's image, None where it gets nothing: no pack, or no lungs to be cropped to."""
+    if row.manifest is None:
+        return None
+    spec, facts, lungs = row.manifest.input, row.outcome.facts, lungs_of(row.outcome)
+    if spec.crop == "none":
+        return spec, None
+    if lungs is None or lungs.refusal:
+        return None
+    return spec, lungs.box(rows=facts.rows, columns=facts.columns, margin=spec.crop_margin)
+
+
+def _pictures(image: Image, seen: tuple[InputSpec, Box | None] | None) -> tuple[Picture, Picture | None]:
     """The image, and what the network saw of it."""
-    seen = to_tensor(image, spec).values[0, :, :, 0] if spec else None
-    return pyramid_of(image), pyramid_of(Image(pixels=seen)) if seen is not None else None
+    if seen is None:
+        return pyramid_of(image), None
+    tensor = to_tensor(image, seen[0], box=seen[1])
+    return pyramid_of(image), pyramid_of(Image(pixels=tensor.values[0, :, :, 0]))
 
 
 def _why(error: Exception) -> Reason:

@@ -9,10 +9,10 @@ import numpy as np
 from PySide6.QtCore import QRect, QRectF, Qt
 from PySide6.QtGui import QColor, QFont, QFontMetrics, QImage, QPainter
 
-from fieldray.desktop import heat_map
 from fieldray.desktop.image_painting import Picture
 from fieldray.desktop.view_state import ViewState
 from fieldray.desktop.widgets import plain
+from fieldray.domain import heat_map
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.formatting import date, number, person
 from fieldray.translation import Translator

@@ -16,6 +16,7 @@ from PySide6.QtWidgets import (
 )
 
 from fieldray.desktop.icons import ClassMark
+from fieldray.desktop.lungs_card import EVIDENCE_NOTE, LungsCard
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.score_scale import ScoreScale
 from fieldray.desktop.style import Theme, colours
@@ -125,10 +126,12 @@ class ResultPanel(QScrollArea):
         self.opacity.setValue(opacity_percent)
         self.opacity.setAccessibleName(translator.text("Opacity of the heat map"))
         self._heat_map = self._make_heat_map()
+        self.lungs = LungsCard(translator)
         self.verdict = VerdictBar(translator)
         self._verdict_card = self._card(translator.text("Your verdict"), self.verdict)
         self._pack = QWidget()
-        for widget in (self._empty, self._head, self._result, self._heat_map, self._verdict_card, self._pack):
+        parts = (self._head, self._result, self._heat_map, self.lungs, self._verdict_card, self._pack)
+        for widget in (self._empty, *parts):
             self._layout.addWidget(widget)
         self._layout.addStretch(1)
         self.verdict.given.connect(image.give_verdict)
@@ -140,7 +143,7 @@ class ResultPanel(QScrollArea):
         """Show the open image's result."""
         row = self._image.row
         self._empty.setVisible(row is None)
-        for widget in (self._head, self._result, self._heat_map, self._verdict_card, self._pack):
+        for widget in (self._head, self._result, self._heat_map, self.lungs, self._verdict_card, self._pack):
             widget.setVisible(row is not None)
         if row is None:
             return
@@ -151,6 +154,7 @@ class ResultPanel(QScrollArea):
         self._pack = self._exchange(self._pack, self._make_pack(row))
         screened = row.outcome if isinstance(row.outcome, Screened) else None
         self._heat_map.setVisible(screened is not None and screened.class_maps is not None)
+        self.lungs.show_outcome(row.outcome)
         self._verdict_card.setVisible(screened is not None)
         self._show_verdict()
         self._fit_width()
@@ -205,6 +209,9 @@ class ResultPanel(QScrollArea):
             column.addWidget(label(self._translator.reason(outcome.reason)))
             column.addWidget(label(self._unavailable_reason(row), role="muted"))
             return box
+        for note in outcome.notes:
+            if note.code != EVIDENCE_NOTE:  # it stands beside the figure
+                column.addWidget(label(self._translator.reason(note), role="warning"))
         for finding in sorted(outcome.findings, key=lambda finding: finding is not row.finding):
             self._add_finding(column, finding, row.manifest)
         column.addWidget(label(self._ran_on(outcome), role="muted"))

@@ -17,7 +17,7 @@ from fieldray.domain.prediction import BackendName
 
 State = Literal["empty", "waiting", "starting", "running", "paused", "stopping", "finished", "cancelled", "failed"]
 # Notes that a run may carry, by code.
-_RUN_NOTES: Final = ("run_elsewhere", "not_present", "no_image_in", "own_reports")
+_RUN_NOTES: Final = ("run_elsewhere", "not_present", "no_image_in", "own_reports", "unlike_images")
 _BUSY: tuple[State, ...] = ("starting", "running", "paused", "stopping")
 
 

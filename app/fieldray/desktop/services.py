@@ -92,7 +92,6 @@ def open_services(settings: Settings, publish: Publish) -> Services:
     from fieldray.packs.library import PackLibrary
     from fieldray.paths import user_data
     from fieldray.pipeline.auditing import Auditor
-    from fieldray.pipeline.export import export_run
     from fieldray.pipeline.session import Session
     from fieldray.store.results import ResultQuery
 
@@ -111,5 +110,5 @@ def open_services(settings: Settings, publish: Publish) -> Services:
         drives=drives,
         audit=Auditor(session.database, library.site_points),
         read_verdict=read_verdict,
-        export=lambda run_id, folder, formats: export_run(session.database, run_id, folder, formats),
+        export=session.export,
     )

@@ -24,6 +24,7 @@ _BUTTONS: Final = (
     ("tool_pan", "pan"),
     ("", ""),
     ("heat_map", "heat-map"),
+    ("lung_outline", "lungs"),
     ("network_view", "network"),
     ("", ""),
     ("invert", "invert"),
@@ -50,6 +51,7 @@ _LEAVE_OUT: Final = (
     "tool_pan",
     "tool_window",
     "network_view",
+    "lung_outline",
 )
 
 
@@ -72,10 +74,11 @@ class ViewTools(QWidget):
             self.buttons[command] = self._button(actions[command], picture, theme)
             row.addWidget(self.buttons[command])
         row.addStretch(1)
-        for command in ("tool_window", "tool_zoom", "tool_pan", "heat_map", "network_view"):
+        for command in ("tool_window", "tool_zoom", "tool_pan", "heat_map", "lung_outline", "network_view"):
             self.buttons[command].setCheckable(True)
         viewer.tool_changed.connect(self._show_tool)
         viewer.heat_map_shown.connect(self.buttons["heat_map"].setChecked)
+        viewer.outline_shown.connect(self.buttons["lung_outline"].setChecked)
         viewer.network_view_shown.connect(self.buttons["network_view"].setChecked)
         self._show_tool(viewer.tool)
         self.buttons["heat_map"].setChecked(viewer.shows_heat_map)

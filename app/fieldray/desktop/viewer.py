@@ -12,17 +12,27 @@ from PySide6.QtGui import (
     QImage,
     QMouseEvent,
     QPainter,
+    QPainterPath,
     QPaintEvent,
     QWheelEvent,
 )
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
-from fieldray.desktop.image_painting import HeatMap, Picture, draw_heat_map, draw_image, heat_map_of
+from fieldray.desktop.image_painting import (
+    HeatMap,
+    Picture,
+    draw_heat_map,
+    draw_image,
+    draw_outline,
+    heat_map_of,
+    outline_of,
+)
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.overlay import corner_texts, draw_corners, draw_legend, legend_strip
 from fieldray.desktop.style import Theme, colour
 from fieldray.desktop.view_state import Size, ViewState, dragged_window
 from fieldray.desktop.widgets import plain
+from fieldray.domain.finding import lungs_of
 from fieldray.domain.image import Window
 from fieldray.translation import Translator
 
@@ -46,6 +56,7 @@ class Viewer(QWidget):
     menu_wanted = Signal(object)
     tool_changed = Signal(str)
     heat_map_shown = Signal(bool)
+    outline_shown = Signal(bool)
     network_view_shown = Signal(bool)
 
     def __init__(self, open_image: OpenImage, translator: Translator, theme: Theme) -> None:
@@ -56,9 +67,11 @@ class Viewer(QWidget):
         self.tool: Tool = "window"
         self.hide_patient = False
         self.shows_heat_map = True
+        self.shows_outline = False
         self.shows_network_view = False
         self.opacity = 0.45
         self._heat_map: HeatMap | None = None
+        self._outline: QPainterPath | None = None
         self._undo: list[ViewState] = []
         self._drag: tuple[Tool, QPointF, ViewState] | None = None
         self._wheel = 0
@@ -109,6 +122,12 @@ class Viewer(QWidget):
         """Show or hide the heat map."""
         self.shows_heat_map = shown
         self.heat_map_shown.emit(shown)
+        self.update()
+
+    def show_outline(self, shown: bool) -> None:
+        """Show or hide the outline of the lungs."""
+        self.shows_outline = shown
+        self.outline_shown.emit(shown)
         self.update()
 
     def show_network_view(self, shown: bool) -> None:
@@ -162,6 +181,8 @@ class Viewer(QWidget):
             area = area.adjusted(0, 0, 0, -strip.height())
             self._draw_heat_map(painter, self._heat_map)
             draw_legend(painter, strip, self._translator, font, is_blank=is_blank)
+        if self._outline is not None and self.shows_outline and not self.shows_network_view:
+            draw_outline(painter, self._outline, self.state, image=self._image_size, view=self._view_size)
         if self.shows_network_view:
             self._draw_title(painter, self._translator.text("Input of the model. Press N to return to the image."))
             return
@@ -276,6 +297,7 @@ class Viewer(QWidget):
         self.network_view_shown.emit(False)
         row = self._open_image.row
         self._heat_map = heat_map_of(row) if row is not None else None
+        self._outline = outline_of(lungs_of(row.outcome)) if row is not None else None
         self.update()
 
     @property

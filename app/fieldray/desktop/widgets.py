@@ -121,7 +121,7 @@ def set_tip(target: QWidget | QAction, *lines: str) -> None:
 
 
 def label(*lines: str, role: str = "") -> PlainLabel:
-    """A wrapped, selectable label; role: "title", "heading" or "muted" (see the style sheet)."""
+    """A wrapped, selectable label; role: "title", "heading", "muted" or "warning" (see the style sheet)."""
     label = PlainLabel(*lines)
     label.setWordWrap(True)
     label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)

@@ -11,7 +11,7 @@ from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersisten
 
 from fieldray.desktop.widgets import plain, plain_tip
 from fieldray.desktop.work_row import WorkRow
-from fieldray.domain.finding import WORK_LIST_ORDER, Category
+from fieldray.domain.finding import WORK_LIST_ORDER, Category, notes_of
 from fieldray.domain.run import Verdict
 from fieldray.formatting import backend_name, category_word, date, file_name, number, person, view_label
 from fieldray.translation import Translator
@@ -40,7 +40,8 @@ def _time_text(translator: Translator, row: WorkRow) -> str:
 
 
 def _status_text(translator: Translator, row: WorkRow) -> str:
-    return translator.reason(row.reason) if row.reason else translator.text("Screened")
+    said = (row.reason,) if row.reason else notes_of(row.outcome)
+    return " ".join(map(translator.reason, said)) if said else translator.text("Screened")
 
 
 COLUMNS: Final[tuple[Column, ...]] = (

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fieldray.domain.image import PixelMap
 from fieldray.domain.logistic import sigmoid
+from fieldray.domain.lungs import LungFields
 from fieldray.domain.model import Calibration, OodGate, OperatingPoint
 from fieldray.domain.study import ImageRef
 from fieldray.reasons import Reason
@@ -95,7 +96,11 @@ class ReadFacts:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Screened:
-    """Read, run and assessed."""
+    """Read, run and assessed.
+
+    lungs  the lung fields, None where no lung-field pack ran
+    notes  what a person should know of this result
+    """
 
     ref: ImageRef
     facts: ReadFacts
@@ -106,6 +111,8 @@ class Screened:
     backend: str
     inference_ms: float
     extra: Mapping[str, float] = field(default_factory=dict)
+    lungs: LungFields | None = None
+    notes: tuple[Reason, ...] = ()
 
     @property
     def status(self) -> Status:
@@ -124,11 +131,12 @@ class Screened:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Refused:
-    """Not a usable frontal chest X-ray."""
+    """Not a usable frontal chest X-ray; `lungs` as for `Screened`, which may be why."""
 
     ref: ImageRef
     reason: Reason
     facts: ReadFacts = field(default_factory=ReadFacts)
+    lungs: LungFields | None = None
 
     @property
     def status(self) -> Status:
@@ -158,6 +166,16 @@ class Failed:
 
 
 Outcome = Screened | Refused | Failed
+
+
+def lungs_of(outcome: Outcome) -> LungFields | None:
+    """The lung fields of an image, None where they are not known."""
+    return None if isinstance(outcome, Failed) else outcome.lungs
+
+
+def notes_of(outcome: Outcome) -> tuple[Reason, ...]:
+    """What a person should know of a result; nothing where there is none."""
+    return outcome.notes if isinstance(outcome, Screened) else ()
 
 
 def leading_finding(outcome: Outcome) -> Finding | None:

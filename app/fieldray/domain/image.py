@@ -93,6 +93,25 @@ class PixelMap:
     column_scale: float
     column_offset: float
 
+    def for_cells(self, cells: tuple[int, int], *, of: tuple[int, int]) -> PixelMap:
+        """The same region of the image cut into `cells` (rows, columns) instead of into the tensor's pixels `of`."""
+        down, across = of[0] / cells[0], of[1] / cells[1]
+        return PixelMap(self.row_scale * down, self.row_offset, self.column_scale * across, self.column_offset)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Box:
+    """A region of an image, in pixels of its file (edges, not centres)."""
+
+    top: float
+    left: float
+    rows: float
+    columns: float
+
+    def __post_init__(self) -> None:
+        if not (self.rows > 0 and self.columns > 0):
+            raise ValueError(f"a box has an area, not {self.rows} x {self.columns}")
+
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Tensor:

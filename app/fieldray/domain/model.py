@@ -16,10 +16,13 @@ from numpy.typing import NDArray
 
 IntensityRule = Literal["as_displayed", "percentile"]
 FitRule = Literal["stretch", "pad", "crop"]
+CropRule = Literal["none", "lungs"]
 Activation = Literal["sigmoid", "softmax"]
 Trust = Literal["builtin", "signed", "legacy"]
 CompanionKind = Literal["lung-fields", "matcher"]
 PackKind = Literal["classifier"] | CompanionKind
+# What a lung-field network says of an image as a whole, in the order of its scores.
+LUNG_CHECKS: Final = ("frontal_chest", "rotated_90", "rotated_180", "rotated_270", "inverted", "mirrored")
 
 # No pack may name an operating point so: it is one that a site chose on its own images (packs/site_points).
 LOCAL_PREFIX: Final = "local:"
@@ -40,6 +43,8 @@ class InputSpec:
     fit         "stretch" to height x width; "pad" keeps the aspect and fills with 0; "crop" keeps the aspect and
                 cuts the longer side about its middle
     margin      share of each side cut off before fitting (borders carry letters and collimation), 0..0.2
+    crop        "lungs": only the lungs are fitted, as a lung-field pack finds them
+    crop_margin share of the lungs' height and width kept around them on each side, 0..0.5
     """
 
     height: int
@@ -48,11 +53,17 @@ class InputSpec:
     intensity: IntensityRule = "percentile"
     fit: FitRule = "stretch"
     margin: float = 0.0
+    crop: CropRule = "none"
+    crop_margin: float = 0.0
 
     def __post_init__(self) -> None:
         _require(8 <= self.height <= 2048 and 8 <= self.width <= 2048, "input height and width must be 8..2048")
         _require(self.channels in (1, 3), "input channels must be 1 or 3")
         _require(0.0 <= self.margin <= 0.2, "input margin must be 0..0.2")
+        _require(0.0 <= self.crop_margin <= 0.5, "input crop_margin must be 0..0.5")
+        is_cropped = self.crop == "lungs"
+        _require(is_cropped or not self.crop_margin, "input crop_margin is for an input that is cropped to the lungs")
+        _require(not (is_cropped and self.margin), "input margin must be 0 where the input is cropped to the lungs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,17 +161,20 @@ class OutputRoles:
     """Which output of the file is what, by index; None where there is none.
 
     Where class maps exist, a label's score is activation(mean of its map), taken from the integer map: the mean of
-    many cells is finer than the single quantised score. Otherwise the scores output is used.
+    many cells is finer than the single quantised score. Otherwise the scores output is used. A mask is (1, rows,
+    columns, 1), the share of lung of every cell, 0..1.
     """
 
     scores: int | None = None
     class_maps: int | None = None
     features: int | None = None
+    mask: int | None = None
     activation: Activation = "sigmoid"
 
     def __post_init__(self) -> None:
         _require(self.scores is not None or self.class_maps is not None, "outputs need scores or class_maps")
-        indices = [index for index in (self.scores, self.class_maps, self.features) if index is not None]
+        roles = (self.scores, self.class_maps, self.features, self.mask)
+        indices = [index for index in roles if index is not None]
         _require(len(set(indices)) == len(indices), "one output has two roles")
 
 
@@ -204,14 +218,29 @@ class Requirement:
     minimum_version: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LungRules:
+    """How a lung-field network's answer is read: from which share on a cell is lung, and from which score on (0..1) a
+    check of `LUNG_CHECKS` is passed.
+    """
+
+    mask_threshold: float
+    thresholds: Mapping[str, float]
+
+    def __post_init__(self) -> None:
+        _require(0 < self.mask_threshold < 1, "mask_threshold must be between 0 and 1")
+        _require(set(self.thresholds) == set(LUNG_CHECKS), f"checks must be {', '.join(LUNG_CHECKS)}")
+
+
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Manifest:
-    """What a classifier's pack says.
+    """What a pack says whose network gives scores; the labels of a lung-field pack are its checks.
 
     names, descriptions, intended_use, limits   texts by language (BCP 47), English always among them
     accepted                                    the images it is for, by their headers
     minimum_edgetpu_runtime                     the oldest Edge TPU runtime that runs its compiled file
     requires                                    the packs it does not run without
+    lung_rules                                  of a lung-field pack, None for a classifier
     """
 
     pack_id: str
@@ -229,6 +258,7 @@ class Manifest:
     accepted: HeaderRules = HeaderRules()
     minimum_edgetpu_runtime: int | None = None
     requires: tuple[Requirement, ...] = ()
+    lung_rules: LungRules | None = None
     provenance: Mapping[str, str] = field(default_factory=dict)
     metrics: Mapping[str, object] = field(default_factory=dict)
 
@@ -240,6 +270,14 @@ class Manifest:
             _require(point.label in codes, f"operating point {point.name} is for unknown label {point.label}")
         unknown = set(self.calibration) - codes
         _require(not unknown, f"calibration: {min(unknown, default='')} is not a label")
+        _require(
+            self.input.crop == "none" or self.needs_lungs, "an input that is cropped to the lungs requires lung-fields"
+        )
+
+    @property
+    def needs_lungs(self) -> bool:
+        """Whether it does not run without a lung-field pack."""
+        return any(requirement.kind == "lung-fields" for requirement in self.requires)
 
     def point(self, label: str, name: str | None = None) -> OperatingPoint | None:
         """The operating point `name` of a label (the first one if no name is given), or None."""
@@ -256,6 +294,7 @@ class Model:
     files         the networks by role: "litert" (always there), "edgetpu", and whatever other roles the pack names
     model_sha256  of the "litert" file (hex)
     fingerprint   of the signing key, empty for a legacy pack
+    lungs         the lung-field pack that runs before a classifier, None without one
     """
 
     manifest: Manifest
@@ -265,6 +304,7 @@ class Model:
     files: Mapping[str, bytes]
     golden: GoldenVectors | None = None
     card: str = ""
+    lungs: Model | None = None
 
     @property
     def pack_name(self) -> str:

@@ -32,6 +32,11 @@ class RunSpec:
     operating_points: tuple[OperatingPoint, ...] = ()
     program_version: str = ""
 
+    @property
+    def work(self) -> tuple[object, ...]:
+        """What makes two runs the same work, so that one resumes the other; the order of the paths does not matter."""
+        return sorted(self.paths), self.pack_name, self.model_sha256, self.settings_hash
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:

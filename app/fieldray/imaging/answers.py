@@ -11,10 +11,11 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from fieldray.domain.finding import ReadFacts
-from fieldray.domain.image import Detail, Image, PixelMap, Tensor, Window
+from fieldray.domain.image import Box, Detail, Image, PixelMap, Tensor, Window
 from fieldray.domain.model import HeaderRules, InputSpec
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import FieldrayError, Unusable
+from fieldray.imaging.preprocess import to_tensor
 from fieldray.processes.wire import Message
 from fieldray.reasons import Reason
 
@@ -23,6 +24,9 @@ from fieldray.reasons import Reason
 class ReadResult:
     """The outcome of reading: a tensor, or the reason why there is none. `facts` hold what is known either way.
 
+    tensor          for the classifier; None where its input is cropped: `cropped` makes it once the lungs are known
+    lungs           for the network that finds the lungs, where one was asked for
+    image           what the crop is made from
     ref             with the kind and the header of the bytes that were read; None if none were read, or nobody asked
     is_approximate  whether the file in full would give a slightly different tensor
     """
@@ -34,6 +38,14 @@ class ReadResult:
     is_approximate: bool = False
     problem: Reason | None = None
     problem_is_refusal: bool = False
+    lungs: Tensor | None = None
+    image: Image | None = None
+
+    def cropped(self, spec: InputSpec, box: Box) -> Tensor:
+        """The classifier's tensor of a region of the image, for an input that is cropped. Raises ValueError."""
+        if self.image is None:
+            raise ValueError("this image was not read to be cropped")
+        return to_tensor(self.image, spec, box=box)
 
 
 def image_request(ref: ImageRef, *, content_sha256: str) -> Message:
@@ -41,9 +53,12 @@ def image_request(ref: ImageRef, *, content_sha256: str) -> Message:
     return Message({"ask": "image", "content_sha256": content_sha256, **_place(ref)})
 
 
-def read_request(ref: ImageRef, spec: InputSpec, *, rules: HeaderRules | None, detail: Detail) -> Message:
+def read_request(
+    ref: ImageRef, spec: InputSpec, *, rules: HeaderRules | None, detail: Detail, lungs: InputSpec | None
+) -> Message:
     """Ask it to read, check and prepare an image."""
     body = {"spec": _values(spec), "detail": detail, "frames": ref.header.number_of_frames, **_place(ref)}
+    body["lungs"] = _values(lungs) if lungs else None
     return Message({"ask": "read", "rules": asdict(rules) if rules else None, **body})
 
 
@@ -76,20 +91,20 @@ def read_result(answer: Message, ref: ImageRef) -> ReadResult:
     body = answer.body
     header = ImageHeader(**body["header"]) if "header" in body else None
     problem = body["problem"]
-    values = answer.arrays.get("tensor")
-    pixel_map = PixelMap(**body["pixel_map"]) if "pixel_map" in body else None
+    tensor, lungs = _tensor(answer, "tensor"), _tensor(answer, "lungs")
     facts = ReadFacts(
         content_sha256=body.get("content_sha256", ""),
         rows=body.get("rows", 0),
         columns=body.get("columns", 0),
         thumbnail=answer.arrays.get("thumbnail"),
-        pixel_map=pixel_map,
+        pixel_map=tensor.pixel_map if tensor else None,
         decode_ms=body["decode_ms"],
         notes=tuple(body.get("notes", ())),
     )
-    tensor = Tensor(values=values, pixel_map=pixel_map) if values is not None and pixel_map is not None else None
     return ReadResult(
         tensor=None if problem else tensor,
+        lungs=None if problem else lungs,
+        image=image_of(Message(body["image"], answer.arrays)) if body.get("image") and not problem else None,
         facts=facts,
         ref=replace(ref, kind=body["kind"], header=header) if header else None,
         view=body.get("view", ""),
@@ -97,6 +112,12 @@ def read_result(answer: Message, ref: ImageRef) -> ReadResult:
         problem=Reason(problem[0], tuple((key, value) for key, value in problem[1])) if problem else None,
         problem_is_refusal=body["problem_is_refusal"],
     )
+
+
+def _tensor(answer: Message, name: str) -> Tensor | None:
+    values = answer.arrays.get(name)
+    pixel_map = answer.body.get(f"{name}_map")
+    return Tensor(values=values, pixel_map=PixelMap(**pixel_map)) if values is not None and pixel_map else None
 
 
 def image_of(answer: Message) -> Image:

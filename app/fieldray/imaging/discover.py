@@ -3,7 +3,11 @@
 Nothing is lost: every regular file gives at least one reference, with the reason in it if it cannot be used. Only files
 that systems leave behind (hidden files, thumbnail caches), the program's own reports and the indexes themselves are
 left out. A file is recognised by its content, never by its name, and is never given twice. A folder that cannot be
-read, or disappears with its drive, is one reference as well; how many images it stands for is unknown.
+read, or disappears with its drive, or that a link names elsewhere, is one reference as well; how many images it stands
+for is unknown.
+
+Folders change while they are searched. At the end all are listed again: what was added to a folder, or moved into it
+from one that was searched later, is found then. A zip file or index that was replaced meanwhile says so.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from fieldray.reasons import Reason, reason
 _DEVICE_GONE: Final = frozenset({errno.ENODEV, errno.ENXIO, errno.ENOTCONN, errno.ESHUTDOWN, errno.ESTALE})
 _OWN_REPORT_BYTES: Final = 2**15
 _MOST_COMPONENTS: Final = 32  # of a name in a DICOMDIR; the standard allows 8 (PS3.10 8.5)
+_MOST_LOOKS: Final = 10  # a device may never stop writing into a folder
 
 Members = Callable[[ImageRef], Iterator[ImageRef]]
 
@@ -37,11 +42,13 @@ def discover(
     is_own_report: Callable[[bytes], bool] = lambda _head: False,
     tell: Callable[[Reason], None] = lambda _why: None,
 ) -> Iterator[ImageRef]:
-    """References to every image under `paths`, in sorted order, found while they are asked for.
+    """References to every image under `paths`, found while they are asked for.
+
+    They are in sorted order, except for those by links to files elsewhere, and those that came during the search.
 
     members        lists a zip file; raises Unreadable, Unusable for the whole of it. By default it is read in this
                    process
-    is_own_report  whether this program wrote a file that is not an image, by the file's first bytes
+    is_own_report  whether this program wrote a file that is no image to be screened, by the file's first bytes
     tell           receives, at the end, what concerns no single image (own_reports, no_image_in)
 
     Raises UsageProblem `nothing_to_screen` at once for a path that does not exist; never for what is in a file.
@@ -71,7 +78,7 @@ class _FolderLost(Exception):
 
 
 class _Search:
-    """One search; remembers the real path of every file already given."""
+    """One search; remembers the real path of every file already given, and what every folder held."""
 
     def __init__(self, opener: Opener, members: Members, is_own_report: Callable[[bytes], bool]) -> None:
         self._opener = opener
@@ -79,22 +86,64 @@ class _Search:
         self._is_own_report = is_own_report
         self._seen: set[str] = set()
         self._way: list[Folder] = []  # from the given path down to what is visited
+        self._links: list[Path] = []
+        self._listed: dict[Path, tuple[Path, frozenset[str]]] = {}  # with the given path that each folder is under
+        self._containers: dict[Path, _State] = {}
         self._own_reports = 0
-        self._has_met_images = False
+        self._tops: tuple[str, ...] = ()
+        self._top = Path()
+        self._fruitful: set[Path] = set()
 
     def run(self, tops: Sequence[tuple[Path, bool]], tell: Callable[[Reason], None]) -> Iterator[ImageRef]:
+        self._tops = tuple(os.path.realpath(path) for path, _ in tops)
         for path, is_folder in tops:
-            self._has_met_images = False
-            for ref in self._under(path, is_folder=is_folder):
-                self._has_met_images = True
-                yield ref
-            if not self._has_met_images:
+            yield from self._met(path, self._under(path, is_folder=is_folder))
+        yield from self._again()
+        for path, _ in tops:
+            if path not in self._fruitful:
                 tell(reason("no_image_in", path=path))
         if self._own_reports:
             tell(reason("own_reports", count=self._own_reports))
 
+    def _met(self, top: Path, refs: Iterator[ImageRef]) -> Iterator[ImageRef]:
+        self._top = top
+        for ref in refs:
+            self._fruitful.add(top)
+            yield ref
+
+    def _again(self) -> Iterator[ImageRef]:
+        """What came after its folder was listed, and the zip files and indexes that are others by now."""
+        for _ in range(_MOST_LOOKS):
+            came = [(top, entry) for folder, (top, _) in list(self._listed.items()) for entry in self._came(folder)]
+            for top, (path, is_folder) in came:
+                yield from self._met(top, self._under(path, is_folder=is_folder))
+            if not came:
+                break
+        for path, state in self._containers.items():
+            if _state_at(path) not in (None, state):
+                yield _failed(ImageRef(path=path), Unreadable(reason("changed")))
+
+    def _came(self, path: Path) -> list[tuple[Path, bool]]:
+        """What is in a folder now and was not when it was listed last."""
+        try:
+            folder = Folder.listed(path)
+        except OSError:  # its images that were not read yet will say so
+            return []
+        top, known = self._listed[path]
+        self._listed[path] = (top, known | folder.names)
+        return [entry for entry in folder.entries() if _mark(entry[0].name, is_folder=entry[1]) not in known]
+
     def _under(self, top: Path, *, is_folder: bool) -> Iterator[ImageRef]:
-        """Depth first and sorted. Links to folders are not followed."""
+        """Depth first and sorted. Links to folders are not followed.
+
+        Links to files come last: a file is known by its own name, and a link may lead to another one any time.
+        """
+        yield from self._walk(top, is_folder=is_folder)
+        links, self._links = self._links, []
+        for link in links:
+            yield from self._file(link, is_link=True)
+
+    def _walk(self, top: Path, *, is_folder: bool) -> Iterator[ImageRef]:
         self._way = []
         visited: tuple[Path, bool] | None = (top, is_folder)
         while visited:
@@ -115,7 +164,11 @@ class _Search:
 
     def _folder(self, path: Path) -> Iterator[ImageRef]:
         try:
-            self._way.append(Folder.listed(path))
+            folder = Folder.listed(path)
+            self._way.append(folder)
+            self._listed[path] = (self._top, folder.names)
+        except NotADirectoryError:  # a file took its place
+            yield from self._file(path)
         except OSError as error:
             self._check_way(error)
             why = reason("folder_not_read", detail=error.strerror or type(error).__name__)
@@ -134,19 +187,28 @@ class _Search:
         if self._way and error.errno in _DEVICE_GONE:
             raise _FolderLost(len(self._way) - 1) from error
 
-    def _file(self, path: Path) -> Iterator[ImageRef]:
+    def _file(self, path: Path, *, is_link: bool = False) -> Iterator[ImageRef]:
         try:
-            if not stat.S_ISREG(path.stat().st_mode):
+            if not is_link and os.path.islink(path):  # noqa: PTH114 - never raises
+                self._links.append(path)
                 return
-            real = os.path.realpath(path)
+            mode, real = path.stat().st_mode, os.path.realpath(path)
             if real in self._seen:
-                self._has_met_images = True
-                return
-            self._seen.add(real)
-            yield from self._content(path)
+                self._fruitful.add(self._top)
+            elif stat.S_ISDIR(mode):
+                yield from self._linked(path, real) if is_link else self._folder(path)
+            elif stat.S_ISREG(mode):
+                self._seen.add(real)
+                yield from self._content(path)
         except OSError as error:
             self._check_way(error)
             yield _failed(ImageRef(path=path), file_problem(error))
+
+    def _linked(self, link: Path, real: str) -> Iterator[ImageRef]:
+        """A link to a folder; one that is searched anyway under its own name needs no word."""
+        self._seen.add(real)
+        if not any(real == top or real.startswith(os.path.join(top, "")) for top in self._tops):  # noqa: PTH118
+            yield _failed(ImageRef(path=link), Unreadable(reason("linked_folder")))
 
     def _content(self, path: Path) -> Iterator[ImageRef]:
         ref = ImageRef(path=path)
@@ -159,6 +221,12 @@ class _Search:
                         self._own_reports += 1
                         return
                     raise
+                if isinstance(found, IndexFound | ZipFound):
+                    self._containers[path] = _state(stream)
+                is_png = isinstance(found, list) and any(ref.kind == "png" for ref in found)
+                if is_png and self._is_own(stream):
+                    self._own_reports += 1  # a map of an earlier run beside its image
+                    return
             if isinstance(found, IndexFound):
                 yield from self._index(path, found.references)
             else:
@@ -190,6 +258,30 @@ class _Search:
             self._check_way(FileNotFoundError())
             self._seen.add(str(path))
             yield _failed(ImageRef(path=path), Unreadable(reason("missing_listed")))
+
+
+_State = tuple[int, ...]
+
+
+def _state(stream: BinaryIO) -> _State:
+    """What is another for another file, or another content."""
+    return _state_of(os.fstat(stream.fileno()))
+
+
+def _state_at(path: Path) -> _State | None:
+    try:
+        return _state_of(path.stat())
+    except OSError:
+        return None
+
+
+def _state_of(status: os.stat_result) -> _State:
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+def _mark(name: str, *, is_folder: bool) -> str:
+    """A name, and whether it is a folder's."""
+    return name + "/" if is_folder else name
 
 
 def _inside(folder: Path, components: Sequence[str], names: NamesInAnyCase) -> Path | None:
@@ -244,6 +336,7 @@ class Folder:
     def __init__(self, path: Path, entries: Sequence[tuple[str, bool]] = ()) -> None:
         """Raises OSError."""
         self.path = path
+        self.names = frozenset(_mark(name, is_folder=is_folder) for name, is_folder in entries)
         self._left = sorted(entries, reverse=True)
         self._device = os.stat(path).st_dev  # noqa: PTH116 - as in `is_lost`
 
@@ -260,6 +353,10 @@ class Folder:
             return None
         name, is_folder = self._left.pop()
         return self.path / name, is_folder
+
+    def entries(self) -> Iterator[tuple[Path, bool]]:
+        """All that are left."""
+        return iter(self.next_entry, None)
 
     def is_lost(self) -> bool:
         """Whether it can no longer be listed, or is on another drive: unplugging leaves an empty mount point."""

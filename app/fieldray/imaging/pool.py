@@ -69,9 +69,17 @@ class DecoderPool:
         return tuple(child.pid for child in self._children if child.is_running and child.pid is not None)
 
     def read(
-        self, ref: ImageRef, spec: InputSpec, *, rules: HeaderRules | None = None, detail: Detail = "needed"
+        self,
+        ref: ImageRef,
+        spec: InputSpec,
+        *,
+        rules: HeaderRules | None = None,
+        detail: Detail = "needed",
+        lungs: InputSpec | None = None,
     ) -> ReadResult:
         """Read, check and prepare one image at this level of detail. Never raises for a bad file.
+
+        With `lungs`, the input of the network that finds the lungs is prepared as well.
 
         With `rules`, the header is read again from the bytes that are hashed and decoded, and checked against them.
         Raises PoolClosed, and ReaderProblem if no child can be started, which is not the fault of any file.
@@ -79,7 +87,7 @@ class DecoderPool:
         from fieldray.imaging.answers import no_tensor, read_request, read_result
 
         try:
-            return read_result(self._ask(read_request(ref, spec, rules=rules, detail=detail)), ref)
+            return read_result(self._ask(read_request(ref, spec, rules=rules, detail=detail, lungs=lungs)), ref)
         except (Unreadable, Unusable) as error:
             return no_tensor(error, content_sha256=self._hash_if_readable(ref))
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.domain.image import Image, PixelMap, Tensor, Window
+from fieldray.domain.image import Box, Image, PixelMap, Tensor, Window
 from fieldray.domain.model import InputSpec
 from fieldray.imaging.reduction import LARGEST_REDUCTION, block_means
 
@@ -54,9 +54,12 @@ def default_window(image: Image) -> Window:
     return image.window or _percentile_window(image)
 
 
-def to_tensor(image: Image, spec: InputSpec) -> Tensor:
-    """Exactly what `spec` asks for: (1, height, width, channels) uint8, and the way back to image pixels."""
-    region = _region(image.extent, spec)
+def to_tensor(image: Image, spec: InputSpec, *, box: Box | None = None) -> Tensor:
+    """Exactly what `spec` asks for: (1, height, width, channels) uint8, and the way back to image pixels.
+
+    box  what is fitted instead of the whole image, for an input that is cropped to the lungs
+    """
+    region = _region(_fitted(image, box), spec)
     grey = _resample(image, region)
     if spec.intensity == "percentile":
         grey = _stretched(grey)
@@ -100,9 +103,18 @@ class _Region:
         return slice(self.target_left, self.target_left + self.width)
 
 
-def _region(shape: tuple[float, float], spec: InputSpec) -> _Region:
-    rows, columns = (side * (1 - 2 * spec.margin) for side in shape)
-    top, left = (side * spec.margin for side in shape)
+def _fitted(image: Image, box: Box | None) -> Box:
+    """What is fitted, in pixels of `image.pixels`, which stand for `step` of the file's each way."""
+    if box is None:
+        rows, columns = image.extent
+        return Box(top=0.0, left=0.0, rows=rows, columns=columns)
+    top, left, rows, columns = (side / image.step for side in (box.top, box.left, box.rows, box.columns))
+    return Box(top=top, left=left, rows=rows, columns=columns)
+
+
+def _region(fitted: Box, spec: InputSpec) -> _Region:
+    rows, columns = (side * (1 - 2 * spec.margin) for side in (fitted.rows, fitted.columns))
+    top, left = fitted.top + fitted.rows * spec.margin, fitted.left + fitted.columns * spec.margin
     if spec.fit == "crop":
         step = min(rows / spec.height, columns / spec.width)
         kept_rows, kept_columns = spec.height * step, spec.width * step

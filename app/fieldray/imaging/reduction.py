@@ -33,6 +33,7 @@ from fieldray.domain.model import InputSpec
 COVER: Final = 2.0
 WAVELET_COVER: Final = 1.25
 REFINEMENT: Final = 4.0
+LUNGS_EXTENT: Final = 0.6  # of the image's height and width, where lungs are cropped; smaller ones are enlarged
 JPEG_REDUCTIONS: Final = (1, 2, 4, 8)
 # Blocks of 128 x 128 values of 65535 still add up in 32 bits.
 LARGEST_REDUCTION: Final = 128
@@ -57,16 +58,25 @@ class TargetSize:
 
 
 def target_size(spec: InputSpec, *, times: float = 1.0) -> TargetSize:
-    """What `spec` needs, including the margin that it cuts off; `times` as much in both directions."""
-    kept = (1 - 2 * spec.margin) / times
-    return TargetSize(spec.height / kept, spec.width / kept, of_longer=spec.fit == "pad")
+    """What `spec` needs, including what it cuts off; `times` as much in both directions.
+
+    Where the lungs are is not known yet: an input that is cropped to them gets as much as it needs where they take up
+    `LUNGS_EXTENT` of the image.
+    """
+    kept = (LUNGS_EXTENT if spec.crop == "lungs" else 1 - 2 * spec.margin) / times
+    return TargetSize(spec.height / kept, spec.width / kept, of_longer=spec.fit == "pad" and spec.crop == "none")
 
 
-def target_size_for(spec: InputSpec, detail: Detail) -> TargetSize | None:
-    """How much of an image is read for a network; None for all of it."""
+def target_size_for(spec: InputSpec, detail: Detail, *, lungs: InputSpec | None = None) -> TargetSize | None:
+    """How much of an image is read for a network, and for that which finds the lungs; None for all of it."""
     if detail == "full":
         return None
-    return target_size(spec, times=REFINEMENT if detail == "finer" else 1.0)
+    needed = target_size(spec, times=REFINEMENT if detail == "finer" else 1.0)
+    if lungs is None:
+        return needed
+    other = target_size(lungs)
+    rows, columns = max(needed.rows, other.rows), max(needed.columns, other.columns)
+    return TargetSize(rows, columns, of_longer=needed.of_longer and other.of_longer)
 
 
 def largest_reduction(

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fieldray.domain.image import Detail, Image, Tensor
+from fieldray.domain.image import Detail, Image
 from fieldray.domain.model import HeaderRules, InputSpec
 from fieldray.domain.study import FileKind, ImageHeader, ImageRef
 from fieldray.errors import InputProblem, Unreadable, Unusable
@@ -33,7 +33,8 @@ def handle(message: Message) -> Message:
 
     {"ask": "members"} is answered as `zip_members.answer` says.
 
-    A read is at the resolution that the spec needs, or as "detail" says (see `domain.image.Detail`). With "rules" the
+    A read is at the resolution that the spec needs, or as "detail" says (see `domain.image.Detail`), and "lungs", the
+    input of the network that finds the lungs, where there is one. With "rules" the
     header is read from the same bytes as the pixels and checked against them. "frames" is the number that discovery
     found.
 
@@ -50,7 +51,8 @@ def handle(message: Message) -> Message:
     if body["ask"] == "image":
         return _image_message(_image(ref, body["content_sha256"]))
     rules = _rules(body["rules"]) if body.get("rules") else None
-    answer = _read(ref, InputSpec(**body["spec"]), rules=rules, detail=body.get("detail", "needed"))
+    lungs = InputSpec(**body["lungs"]) if body.get("lungs") else None
+    answer = _read(ref, InputSpec(**body["spec"]), rules=rules, detail=body.get("detail", "needed"), lungs=lungs)
     step_back()  # a run must not slow down the computer; its first result and images to be shown may
     return answer
 
@@ -68,7 +70,9 @@ def _rules(values: Mapping[str, Any]) -> HeaderRules:
     return HeaderRules(**tuples)
 
 
-def _read(ref: ImageRef, spec: InputSpec, *, rules: HeaderRules | None, detail: Detail) -> Message:
+def _read(
+    ref: ImageRef, spec: InputSpec, *, rules: HeaderRules | None, detail: Detail, lungs: InputSpec | None
+) -> Message:
     started = time.perf_counter()
     answer: dict[str, Any] = {}
     arrays: dict[str, Array] = {}
@@ -83,11 +87,10 @@ def _read(ref: ImageRef, spec: InputSpec, *, rules: HeaderRules | None, detail: 
             answer |= _identity(again.header, again.kind)
             problem = check_header(again.header, rules)
         if problem is None:
-            image = decode(data, ref, needed=target_size_for(spec, detail))
+            image = decode(data, ref, needed=target_size_for(spec, detail, lungs=lungs))
             problem = check_pixels(image)
-            tensor = to_tensor(image, spec)
-            answer |= _image_facts(image, tensor)
-            arrays = {"tensor": tensor.values, "thumbnail": thumbnail(image)}
+            answer |= _image_facts(image)
+            arrays = {"thumbnail": thumbnail(image), **_add_inputs(answer, image, spec, lungs)}
     except InputProblem as error:
         problem, is_refusal = error.reason, isinstance(error, Unusable)
     answer["decode_ms"] = 1000 * (time.perf_counter() - started)
@@ -100,14 +103,28 @@ def _identity(header: ImageHeader, kind: FileKind) -> Mapping[str, Any]:
     return {"header": asdict(header), "kind": kind}
 
 
-def _image_facts(image: Image, tensor: Tensor) -> Mapping[str, Any]:
+def _add_inputs(answer: dict[str, Any], image: Image, spec: InputSpec, lungs: InputSpec | None) -> Mapping[str, Array]:
+    """The inputs of the networks; instead of one that is cropped, the image that it will be cropped from."""
+    arrays: dict[str, Array] = {}
+    for name, wanted in (("tensor", spec), ("lungs", lungs)):
+        if wanted is not None and wanted.crop == "none":
+            tensor = to_tensor(image, wanted)
+            answer[f"{name}_map"] = asdict(tensor.pixel_map)
+            arrays[name] = tensor.values
+    if spec.crop != "none":
+        message = _image_message(image)
+        answer["image"] = message.body
+        arrays |= message.arrays
+    return arrays
+
+
+def _image_facts(image: Image) -> Mapping[str, Any]:
     return {
         "rows": image.full_rows,
         "columns": image.full_columns,
         "is_approximate": image.is_approximate,
         "notes": list(image.notes),
         "view": image.view,
-        "pixel_map": asdict(tensor.pixel_map),
     }
 
 

@@ -39,11 +39,7 @@ def chest_phantom(rows: int, columns: int, seed: int, *, abnormal: bool) -> NDAr
     The same arguments give the same image, and with opacities it is the same chest; the drawing scales with the size.
     """
     random = np.random.default_rng(seed)
-    grid = _Grid(
-        across=np.linspace(-1.1, 1.1, columns, dtype=np.float32)[None, :] + np.float32(random.normal(0, 0.02)),
-        down=np.linspace(0, 1, rows, dtype=np.float32)[:, None],
-    )
-    size = np.float32(random.uniform(0.92, 1.08))
+    grid, size = _placed(rows, columns, random)
     lungs = _lungs(grid, size)
     thickness = _body(grid) - 0.62 * lungs + _middle(grid, size) + _ribs(grid, lungs, random) + _collar_bones(grid)
     if abnormal:
@@ -54,6 +50,19 @@ def chest_phantom(rows: int, columns: int, seed: int, *, abnormal: bool) -> NDAr
     border = _soft(0.97 - np.abs(grid.across) / 1.1, 0.004) * _soft(np.minimum(grid.down, 1 - grid.down) - 0.015, 0.004)
     pixels: NDArray[np.uint16] = np.rint((image * border).clip(0, _TWELVE_BITS)).astype(np.uint16)
     return pixels
+
+
+def lung_mask(rows: int, columns: int, seed: int) -> NDArray[np.uint8]:
+    """Where the lungs of the `chest_phantom` of the same arguments are: uint8 (rows, columns), 255 inside, else 0."""
+    grid, size = _placed(rows, columns, np.random.default_rng(seed))
+    return np.uint8(255) * (_lungs(grid, size) >= 0.5)
+
+
+def _placed(rows: int, columns: int, random: np.random.Generator) -> tuple[_Grid, np.float32]:
+    """The first draws of a phantom: where its middle is, and how large it is."""
+    across = np.linspace(-1.1, 1.1, columns, dtype=np.float32)[None, :] + np.float32(random.normal(0, 0.02))
+    down = np.linspace(0, 1, rows, dtype=np.float32)[:, None]
+    return _Grid(across=across, down=down), np.float32(random.uniform(0.92, 1.08))
 
 
 def _soft(distance: Field, width: float) -> Field:

@@ -32,12 +32,14 @@ class Answer:
     class_maps  (labels, rows, columns) float32 logits, or None
     features    (n,) float32, or None
     latency_ms  the invocation alone
+    mask        (rows, columns) float32 in [0, 1], or None
     """
 
     scores: NDArray[np.float32]
     class_maps: NDArray[np.float32] | None
     features: NDArray[np.float32] | None
     latency_ms: float
+    mask: NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
         # NaN fails both comparisons
@@ -45,6 +47,10 @@ class Answer:
             raise ValueError(f"scores must be (labels,) in 0..1, not {self.scores}")
         if not _is_finite(self.class_maps, dimensions=3) or not _is_finite(self.features, dimensions=1):
             raise ValueError("class maps must be (labels, rows, columns) and features (n,), both finite")
+        if not _is_finite(self.mask, dimensions=2) or (
+            self.mask is not None and not 0 <= self.mask.min() <= self.mask.max() <= 1
+        ):
+            raise ValueError("a mask must be (rows, columns) in 0..1")
 
 
 def _is_finite(array: NDArray[Any] | None, *, dimensions: int) -> bool:

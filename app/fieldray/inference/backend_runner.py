@@ -136,6 +136,7 @@ class BackendRunner:
             scores=dict(zip(codes, map(float, answer.scores), strict=True)),
             class_maps=answer.class_maps,
             features=answer.features,
+            mask=answer.mask,
             latency_ms=answer.latency_ms,
             sequence=self._sequence,
         )

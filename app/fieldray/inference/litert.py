@@ -113,6 +113,7 @@ class Network:
             scores=scores.astype(np.float32),
             class_maps=maps,
             features=self._features(),
+            mask=self._mask(),
             latency_ms=latency_ms,
         )
 
@@ -135,6 +136,12 @@ class Network:
             return None
         info, values = self._output(self._roles.features)
         return info.real(values).reshape(-1)
+
+    def _mask(self) -> NDArray[np.float32] | None:
+        if self._roles.mask is None:
+            return None
+        info, values = self._output(self._roles.mask)
+        return np.clip(info.real(values[0, :, :, 0]), 0, 1)
 
     def _output(self, position: int) -> tuple[_TensorInfo, Array]:
         info = self._outputs[position]
@@ -182,7 +189,13 @@ def _check_input(inputs: list[_TensorInfo], wanted: InputSpec) -> None:
 
 def _check_outputs(outputs: list[_TensorInfo], spec: NetworkSpec) -> None:
     roles, labels = spec.outputs, spec.labels
-    for role, position in (("scores", roles.scores), ("class maps", roles.class_maps), ("features", roles.features)):
+    positions = {
+        "scores": roles.scores,
+        "class maps": roles.class_maps,
+        "features": roles.features,
+        "mask": roles.mask,
+    }
+    for role, position in positions.items():
         if position is None:
             continue
         if not 0 <= position < len(outputs):
@@ -193,6 +206,7 @@ def _check_outputs(outputs: list[_TensorInfo], spec: NetworkSpec) -> None:
             "scores": size == labels or (size == 1 and labels == 2),
             "class maps": len(info.shape) == 4 and info.shape[3] == labels,
             "features": size == info.shape[-1],
+            "mask": len(info.shape) == 4 and info.shape[3] == 1,
         }[role]
         if size > _MOST_VALUES:
             _bad(f"its output for {role} has {size} values, at most {_MOST_VALUES} are taken")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -131,13 +131,15 @@ class PackLibrary:
         folder is `./name`. Of several packs those that would load come first, and of several versions of one pack the
         highest. Folders of `without` are not looked at.
 
-        Raises PackProblem: pack_not_found, pack_several.
+        Raises PackProblem: pack_not_found, pack_no_manifest, pack_several.
         """
         path, name = Path(name_or_path), str(name_or_path)
         if path.is_dir() and not self._keeps(name):
             matches = self._listed(path, "drive", _packs_near)
         else:
             matches = tuple(found for found in self.available(drives) if found.is_called(name))
+        if name and path.is_dir() and not matches:
+            raise PackProblem(reason("pack_no_manifest", path=path, name=MANIFEST_NAME))
         return choose([found for found in matches if found.folder not in without], name=name_or_path).folder
 
     # ---- loading
@@ -154,12 +156,12 @@ class PackLibrary:
         if _is_legacy(folder):
             if not allow_legacy:
                 raise PackProblem(reason("pack_legacy"))
-            return load_legacy(folder)
+            return replace(load_legacy(folder), lungs=self._shipped_lungs())
         pack, trust = self._admitted(folder, allow_older=allow_older)
         model = pack.model(trust)
-        for requirement in model.manifest.requires:
-            self._check_companion(folder, requirement)
-        return self._with_site_points(model)
+        companions = [self._companion(folder, requirement) for requirement in model.manifest.requires]
+        required = next((found for found in companions if found), None)
+        return self._with_site_points(replace(model, lungs=required or self._shipped_lungs()))
 
     def site_problem(self) -> Reason | None:
         """Why the operating points that this site chose cannot be used now, None if they can."""
@@ -292,19 +294,32 @@ class PackLibrary:
 
     # ---- companions
 
-    def _check_companion(self, folder: Path, requirement: Requirement) -> None:
-        """One companion at least is whole and may be used here, the newest first. Raises PackProblem."""
+    def _companion(self, folder: Path, requirement: Requirement) -> Model | None:
+        """The newest companion that is whole and may be used here; None for one that no image is run on.
+
+        Raises PackProblem.
+        """
         problem: PackProblem | None = None
         for companion in self._companions(folder, requirement):
             try:
-                self._admitted(companion, allow_older=False)
+                pack, trust = self._admitted(companion, allow_older=False)
             except PackProblem as error:
                 problem = problem or error
             else:
-                return
+                return pack.companion(trust)
         assert problem is not None  # `_companions` is never empty
-        what = wanted(requirement)
-        raise PackProblem(reason("pack_companion_unusable", companion=what, detail=problem.reason.text)) from problem
+        raise _unusable(wanted(requirement), problem) from problem
+
+    def _shipped_lungs(self) -> Model | None:
+        """The lung-field pack that ships with the program, for classifiers that require none."""
+        for candidate in self.builtin():
+            if candidate.kind == "lung-fields" and candidate.trust == "builtin":
+                try:
+                    pack, trust = self._admitted(candidate.folder, allow_older=False)
+                except PackProblem as problem:  # it would be missed without a word
+                    raise _unusable(candidate.kind, problem) from problem
+                return pack.companion(trust)
+        return None
 
     def _companions(self, folder: Path, requirement: Requirement) -> Sequence[Path]:
         """The packs that a requirement means, beside the pack or kept here, the newest first; none is read whole.
@@ -324,6 +339,10 @@ class PackLibrary:
             seen = fitting[newest[0]].version
             raise PackProblem(reason("pack_companion_older", companion=wanted(requirement), seen=seen))
         return new
+
+
+def _unusable(companion: str, problem: PackProblem) -> PackProblem:
+    return PackProblem(reason("pack_companion_unusable", companion=companion, detail=problem.reason.text))
 
 
 def wanted(requirement: Requirement) -> str:

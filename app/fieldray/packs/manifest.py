@@ -18,6 +18,7 @@ from fieldray.domain.model import (
     HeaderRules,
     InputSpec,
     Label,
+    LungRules,
     Manifest,
     OodGate,
     OperatingPoint,
@@ -31,12 +32,14 @@ from fieldray.packs.document import manifest_error, read_document, write_documen
 from fieldray.packs.manifest_types import (
     GOLDEN_ROLES,
     LARGEST_PACK,
+    LUNG_CHECKS,
     OOD_GATE_ROLES,
     PATTERNS,
     REQUIRED_ROLES,
     SCHEMA_VERSION,
     AnyManifest,
     ClassifierManifest,
+    LungFieldsManifest,
     PackFile,
     PackManifest,
     size_limit,
@@ -53,8 +56,11 @@ _DOMAIN: Final[Mapping[str, Any]] = {
     "calibration": dict[str, Calibration],
     "accepted": HeaderRules,
     "requires": tuple[Requirement, ...],
+    "lung_rules": LungRules,
 }
-_NOT_DOMAIN: Final = frozenset({"kind", "schema_version", "id", "files", "ood_gate", "golden"})
+_NOT_DOMAIN: Final = frozenset(
+    {"kind", "schema_version", "id", "files", "ood_gate", "golden", "checks", "mask_threshold"}
+)
 
 
 # ---- from JSON
@@ -71,7 +77,9 @@ def parse(data: bytes) -> AnyManifest:
     _check_names(document)
     found: AnyManifest = _read(document, AnyManifest)
     _check_files(found)
-    if isinstance(found, ClassifierManifest):
+    if isinstance(found, LungFieldsManifest):
+        _check_lung_fields(found)
+    if isinstance(found, ClassifierManifest | LungFieldsManifest):
         domain_manifest(found)  # the domain refuses what no type can say
     return found
 
@@ -82,15 +90,32 @@ def kind_of(found: PackManifest) -> PackKind:
     return kind
 
 
-def domain_manifest(found: ClassifierManifest, *, ood_gate: OodGate | None = None) -> Manifest:
-    """A classifier's manifest as the rest of the program knows it. Raises PackProblem("pack_manifest")."""
+def domain_manifest(found: ClassifierManifest | LungFieldsManifest, *, ood_gate: OodGate | None = None) -> Manifest:
+    """A manifest as the rest of the program knows it, a lung-field pack's with its checks as labels.
+
+    Raises PackProblem("pack_manifest").
+    """
     content: dict[str, Any] = msgspec.to_builtins(found)
+    if isinstance(found, LungFieldsManifest):
+        content |= _lung_fields(found)
     parts = {name: value for name, value in content.items() if name not in _NOT_DOMAIN}
-    parts |= {name: _read(content[name], kind, name) for name, kind in _DOMAIN.items()}
+    parts |= {name: _read(content[name], kind, name) for name, kind in _DOMAIN.items() if name in content}
     try:
         return Manifest(pack_id=found.id, ood_gate=ood_gate, **parts)
     except ValueError as error:
         raise manifest_error(str(error)) from error
+
+
+def _lung_fields(found: LungFieldsManifest) -> dict[str, Any]:
+    """What a lung-field pack's manifest says, in the words of a manifest whose network gives scores."""
+    return {
+        "labels": [{"code": name, "scheme": "fieldray", "meaning": {"en": name}} for name in LUNG_CHECKS],
+        "outputs": {"scores": found.outputs.checks, "mask": found.outputs.mask},
+        "lung_rules": {
+            "mask_threshold": found.mask_threshold,
+            "thresholds": {check.name: check.threshold for check in found.checks},
+        },
+    }
 
 
 # ---- to JSON
@@ -107,6 +132,8 @@ def describe(
     }
     content |= {"kind": "classifier", "schema_version": SCHEMA_VERSION, "id": manifest.pack_id}
     content["input"]["dtype"] = "uint8"
+    if manifest.input.crop == "none":
+        del content["input"]["crop"], content["input"]["crop_margin"]
     content["files"] = msgspec.to_builtins(files)
     if manifest.ood_gate:
         content["ood_gate"] = {"limit": manifest.ood_gate.limit}
@@ -145,7 +172,8 @@ def schema() -> bytes:
         "title": f"Fieldray model pack, format {SCHEMA_VERSION}: manifest.json",
         "description": "A reader also refuses: doubled keys, control or formatting characters in texts, nesting deeper "
         "than 31, a file of more than 128 KiB, file names that Windows keeps for devices or that differ in case only, "
-        "two outputs with one index, an operating point or a calibration for a label that does not exist, thresholds "
+        "two outputs with one index, the checks of a lung-field pack in another order, an operating point or a "
+        "calibration for a label that does not exist, thresholds "
         "outside their band, files missing for ood_gate or golden, and a pack whose files exceed 1 GiB together.",
     }
     return write_document(found)
@@ -179,10 +207,9 @@ def _check_files(found: PackManifest) -> None:
     """The roles that belong together are there together, and no file is larger than its role allows."""
     arrays = {OOD_GATE_ROLES: False, GOLDEN_ROLES: False}
     if isinstance(found, ClassifierManifest):
-        arrays = {
-            OOD_GATE_ROLES: found.ood_gate is not msgspec.UNSET,
-            GOLDEN_ROLES: found.golden is not msgspec.UNSET,
-        }
+        arrays[OOD_GATE_ROLES] = found.ood_gate is not msgspec.UNSET
+    if isinstance(found, ClassifierManifest | LungFieldsManifest):
+        arrays[GOLDEN_ROLES] = found.golden is not msgspec.UNSET
     needed = {*REQUIRED_ROLES, *(role for roles, is_used in arrays.items() if is_used for role in roles)}
     unused = {role for roles, is_used in arrays.items() if not is_used for role in roles}
     missing = sorted(needed - set(found.files))
@@ -193,6 +220,14 @@ def _check_files(found: PackManifest) -> None:
     for role, file in found.files.items():
         check_size(file.name, file.size_bytes, limit=size_limit(role))
     check_size("*", sum(file.size_bytes for file in found.files.values()), limit=LARGEST_PACK)
+
+
+def _check_lung_fields(found: LungFieldsManifest) -> None:
+    """A reader takes the scores by their order, so that the order is fixed."""
+    if tuple(check.name for check in found.checks) != LUNG_CHECKS:
+        raise manifest_error(f"checks: need {', '.join(LUNG_CHECKS)}, in this order")
+    if found.outputs.mask == found.outputs.checks:
+        raise manifest_error("outputs: one output has two roles")
 
 
 def check_size(name: str, size_bytes: int, *, limit: int) -> None:

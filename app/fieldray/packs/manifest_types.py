@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from fieldray.domain.model import LOCAL_PREFIX, Activation, CompanionKind, FitRule, IntensityRule
+from fieldray.domain.model import LUNG_CHECKS as LUNG_CHECKS  # noqa: PLC0414 - for those who write packs
 from fieldray.packs import naming
 
 SCHEMA_VERSION: Final = 2
@@ -118,6 +119,8 @@ class Input(_Part, frozen=True, kw_only=True):
     intensity: IntensityRule
     fit: FitRule
     margin: Annotated[float, Meta(ge=0, le=0.2)]
+    crop: Literal["lungs"] | UnsetType = UNSET
+    crop_margin: Annotated[float, Meta(ge=0, le=0.5)] | UnsetType = UNSET
 
 
 class LabelText(_Part, frozen=True, kw_only=True):
@@ -195,10 +198,21 @@ class Companion(_Part, frozen=True, kw_only=True):
     minimum_version: _Version | UnsetType = UNSET
 
 
-class MaskOutput(_Part, frozen=True, kw_only=True):
-    """Which output of a lung-field network holds the masks, by index."""
+class LungOutputs(_Part, frozen=True, kw_only=True):
+    """Which output of a lung-field network is what, by index.
 
-    masks: _Index
+    The mask is (1, rows, columns, 1), the share of lung of each cell in 0..1; the checks are (1, n) scores in 0..1.
+    """
+
+    mask: _Index
+    checks: _Index
+
+
+class LungCheck(_Part, frozen=True, kw_only=True):
+    """What a score of a lung-field network says about the image as a whole, and from which score on it holds."""
+
+    name: _Name
+    threshold: Annotated[float, Meta(gt=0, lt=1)]
 
 
 class FeatureOutput(_Part, frozen=True, kw_only=True):
@@ -240,7 +254,10 @@ class ClassifierManifest(PackManifest, frozen=True, kw_only=True, tag="classifie
 class LungFieldsManifest(PackManifest, frozen=True, kw_only=True, tag="lung-fields"):
     """A pack that finds the lung fields, for a classifier that requires it."""
 
-    outputs: MaskOutput
+    outputs: LungOutputs
+    checks: Annotated[tuple[LungCheck, ...], Meta(min_length=len(LUNG_CHECKS), max_length=len(LUNG_CHECKS))]
+    mask_threshold: Annotated[float, Meta(gt=0, lt=1)]
+    golden: GoldenTolerance | UnsetType = UNSET
 
 
 class MatcherManifest(PackManifest, frozen=True, kw_only=True, tag="matcher"):

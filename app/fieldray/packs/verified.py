@@ -14,7 +14,7 @@ from typing import Final
 
 from msgspec import UNSET
 
-from fieldray.domain.model import GoldenVectors, Manifest, Model, OodGate, Trust
+from fieldray.domain.model import GoldenVectors, Model, OodGate, Trust
 from fieldray.errors import PackProblem
 from fieldray.packs import signing
 from fieldray.packs.arrays import unpack_array
@@ -25,6 +25,8 @@ from fieldray.packs.manifest_types import (
     OOD_GATE_ROLES,
     AnyManifest,
     ClassifierManifest,
+    Input,
+    LungFieldsManifest,
     PackFile,
     PackManifest,
 )
@@ -61,8 +63,8 @@ class VerifiedManifest:
 class VerifiedPack:
     """Every byte of a pack, each file proven to be the one that was signed. `contents` is by file name.
 
-    signed_model    what these bytes mean: the model in memory, as one whose key is trusted; None for a pack that
-                    screens nothing by itself
+    signed_model    what these bytes mean: the model in memory, as one whose key is trusted; None for a pack whose
+                    network gives no scores
     """
 
     sealed: VerifiedManifest
@@ -70,10 +72,15 @@ class VerifiedPack:
     signed_model: Model | None
 
     def model(self, trust: Trust) -> Model:
-        """The model in memory. Raises PackProblem("pack_not_classifier") when the pack is of another kind."""
-        if self.signed_model is None:
+        """The classifier in memory. Raises PackProblem("pack_not_classifier") when the pack is of another kind."""
+        if self.signed_model is None or not isinstance(self.sealed.description, ClassifierManifest):
             raise not_classifier(self.sealed.description)
         return replace(self.signed_model, trust=trust)
+
+    def companion(self, trust: Trust) -> Model | None:
+        """The lung-field pack in memory; None for a pack of another kind."""
+        is_lungs = isinstance(self.sealed.description, LungFieldsManifest)
+        return replace(self.signed_model, trust=trust) if self.signed_model and is_lungs else None
 
 
 def not_classifier(description: PackManifest) -> PackProblem:
@@ -89,18 +96,21 @@ class _Parts:
     files: Mapping[str, bytes]
 
     def model(self) -> Model | None:
-        """The model of a classifier. Raises PackProblem("pack_manifest") when arrays or card do not fit."""
+        """The model of a classifier or a lung-field pack. Raises PackProblem("pack_manifest") for files that do not
+        fit.
+        """
         card, description = self._card(), self.sealed.description
-        if not isinstance(description, ClassifierManifest):
+        if not isinstance(description, ClassifierManifest | LungFieldsManifest):
             return None
-        manifest = domain_manifest(description, ood_gate=self._ood_gate(description))
+        gate = self._ood_gate(description) if isinstance(description, ClassifierManifest) else None
+        manifest = domain_manifest(description, ood_gate=gate)
         return Model(
             manifest=manifest,
             trust="signed",
             fingerprint=self.sealed.fingerprint,
             model_sha256=description.files["litert"].sha256,
             files={role: data for role, data in self.files.items() if role not in _NOT_NETWORKS},
-            golden=self._golden(description, manifest),
+            golden=self._golden(description, scores=len(manifest.labels)),
             card=card,
         )
 
@@ -123,17 +133,17 @@ class _Parts:
         except ValueError as error:
             raise manifest_error(f"ood_gate: {error}") from error
 
-    def _golden(self, description: ClassifierManifest, manifest: Manifest) -> GoldenVectors | None:
+    def _golden(self, description: ClassifierManifest | LungFieldsManifest, *, scores: int) -> GoldenVectors | None:
         if description.golden is UNSET:
             return None
-        inputs, scores = (self.files[role] for role in GOLDEN_ROLES)
+        inputs, expected = (self.files[role] for role in GOLDEN_ROLES)
         try:
             golden = GoldenVectors(
                 inputs=unpack_array(inputs, dtype="uint8", dimensions=4),
-                scores=unpack_array(scores, dtype="float32", dimensions=2),
+                scores=unpack_array(expected, dtype="float32", dimensions=2),
                 tolerance=description.golden.tolerance,
             )
-            _check_golden(golden, manifest)
+            _check_golden(golden, description.input, scores=scores)
         except ValueError as error:
             raise manifest_error(f"golden: {error}") from error
         return golden
@@ -188,9 +198,8 @@ def _read_listed(folder: Path, file: PackFile) -> bytes:
     return data
 
 
-def _check_golden(golden: GoldenVectors, manifest: Manifest) -> None:
-    spec = manifest.input
+def _check_golden(golden: GoldenVectors, spec: Input, *, scores: int) -> None:
     if golden.inputs.shape[1:] != (spec.height, spec.width, spec.channels):
         raise ValueError(f"inputs of {golden.inputs.shape[1:]} do not fit the pack's input")
-    if golden.scores.shape[1] != len(manifest.labels):
-        raise ValueError(f"{golden.scores.shape[1]} scores for {len(manifest.labels)} labels")
+    if golden.scores.shape[1] != scores:
+        raise ValueError(f"{golden.scores.shape[1]} scores for {scores} labels")

@@ -49,8 +49,7 @@ def write_pack(
     if manifest.ood_gate:
         arrays = [pack_array(array) for array in (manifest.ood_gate.mean, manifest.ood_gate.projection)]
         contents |= zip(OOD_GATE_ROLES, arrays, strict=True)
-    if golden:
-        contents |= zip(GOLDEN_ROLES, [pack_array(golden.inputs), pack_array(golden.scores)], strict=True)
+    contents |= golden_files(golden) if golden else {}
     description = describe(manifest, files=list_files(contents), golden_tolerance=golden.tolerance if golden else None)
     return write_described(folder, description=description, contents=contents, key=key)
 
@@ -64,6 +63,11 @@ def write_described(
     by_name |= {MANIFEST_NAME: manifest_bytes, SIGNATURE_NAME: signing.sign(manifest_bytes, key=key)}
     _refuse_older(folder, description)
     return write_folder(folder / f"{description.id}-{description.version}", contents=by_name)
+
+
+def golden_files(golden: GoldenVectors) -> dict[str, bytes]:
+    """The files of the self-test, by role."""
+    return dict(zip(GOLDEN_ROLES, [pack_array(golden.inputs), pack_array(golden.scores)], strict=True))
 
 
 def list_files(contents: Mapping[str, bytes]) -> dict[str, PackFile]:

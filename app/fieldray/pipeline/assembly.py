@@ -33,6 +33,7 @@ def assemble(
     assessment: Assessment,
     *,
     engine: Engine,
+    lung_engine: Engine | None = None,
     decoders: Decoders,
     workers: int,
     database: Path,
@@ -50,6 +51,7 @@ def assemble(
             assessment=assessment,
             decoder=decoders,
             engine=engine,
+            lung_engine=lung_engine,
             observe=statistics.add,
             is_cancelled=cancelled.is_set,
         )

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from fieldray.domain.finding import Finding, calibrate, decide, is_borderline
-from fieldray.domain.model import Manifest, Model, OperatingPoint
+from fieldray.domain.model import InputSpec, Manifest, Model, OperatingPoint, OutputRoles
 from fieldray.domain.prediction import Prediction
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
@@ -37,8 +37,11 @@ class Assessment:
         return tuple(found)
 
     def is_close(self, prediction: Prediction) -> bool:
-        """Whether the outcome could be another one if the image had been read in full and not only as far as needed."""
-        gate, features = self.model.manifest.ood_gate, prediction.features
+        """Whether the outcome could be another one if the image had been read in full and not only as far as needed.
+
+        With the lungs found, what the gate says is only noted.
+        """
+        gate, features = None if self.model.lungs else self.model.manifest.ood_gate, prediction.features
         distance = gate.distance(features) if gate and features is not None else None
         return is_borderline(self.findings(prediction.scores), gate=gate, distance=distance)
 
@@ -50,14 +53,18 @@ class Assessment:
         decisive = {
             "rules": _RULES_VERSION,
             "pack": self.model.pack_name,
-            "input": dataclasses.asdict(manifest.input),
-            "outputs": dataclasses.asdict(manifest.outputs),
+            "input": _decisive(
+                manifest.input, without=() if manifest.input.crop != "none" else ("crop", "crop_margin")
+            ),
+            "outputs": _decisive(manifest.outputs, without=("mask",)),
             "labels": [label.code for label in manifest.labels],
             "points": [dataclasses.asdict(point) for point in self.points.values() if point],
             "calibration": {code: dataclasses.asdict(value) for code, value in manifest.calibration.items()},
             "gate": [gate.mean.tobytes().hex(), gate.projection.tobytes().hex(), gate.limit] if gate else None,
             "accepted": dataclasses.asdict(manifest.accepted),
         }
+        if lungs := self.model.lungs:
+            decisive["lungs"] = [lungs.pack_name, lungs.model_sha256, dataclasses.asdict(lungs.manifest.input)]
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 
 
@@ -71,6 +78,13 @@ def choose(model: Model, *, operating_point: str | None = None) -> Assessment:
     if operating_point is not None and operating_point not in known:
         raise UsageProblem(reason("operating_point", name=operating_point, known=", ".join(known) or "-"))
     return Assessment(model=model, points=_points(manifest, operating_point))
+
+
+def _decisive(part: InputSpec | OutputRoles, *, without: Collection[str]) -> dict[str, object]:
+    """The fields of a part of the manifest, without those that an older version did not know and that say nothing here:
+    what it screened need not be screened again.
+    """
+    return {name: value for name, value in dataclasses.asdict(part).items() if name not in without}
 
 
 def _points(manifest: Manifest, name: str | None) -> dict[str, OperatingPoint | None]:

@@ -17,16 +17,15 @@ from pathlib import Path
 from typing import Final
 
 from fieldray.domain.events import OutcomeReady, Progress, Publish, RunChanged, RunState
-from fieldray.domain.finding import Outcome, Screened
+from fieldray.domain.finding import Outcome, Screened, notes_of
 from fieldray.domain.run import RunSpec
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import FieldrayError, StorageProblem, unexpected
 from fieldray.pipeline.channel import Channel, ChannelEnded
-from fieldray.pipeline.keeping import open_store, require_kept
+from fieldray.pipeline.keeping import open_store, require_kept, room_kept_back
 from fieldray.pipeline.screen import Cancelled
 from fieldray.pipeline.statistics import Pace, Statistics
 from fieldray.reasons import Reason, reason
-from fieldray.store.reserve import room_kept_back
 from fieldray.store.results import ResultQuery, ResultStore
 
 log = logging.getLogger(__name__)
@@ -108,6 +107,7 @@ class Batch:
         self._last_earlier_row = 0
         self._last_row = 0
         self._saved = 0
+        self._unlike = 0
         self._run_id = 0
         self._state: RunState = "running"
         self._thread = threading.Thread(target=self._run, name="batch")
@@ -269,6 +269,7 @@ class Batch:
         row_id = store.save(self._run_id, item.outcome, spec=self._work.spec, is_resumed=item.is_resumed)
         if row_id > self._last_row:  # a row of its own: one that was there before keeps its number
             self._last_row, self._saved = row_id, self._saved + 1
+        self._unlike += any(note.code == "unlike_measured" for note in notes_of(item.outcome))
         self._publish(
             OutcomeReady(run_id=self._run_id, row_id=row_id, outcome=item.outcome, is_resumed=item.is_resumed)
         )
@@ -297,6 +298,8 @@ class Batch:
         self._notes = tuple(self._work.noticed())
         if count := store.finish(self._run_id):
             self._notes += (reason("not_present", count=count),)
+        if self._unlike:
+            self._notes += (reason("unlike_images", count=self._unlike),)
 
     def _enter(self, state: RunState, *notes: Reason) -> None:
         self._state = state

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from typing import Protocol
 
 from fieldray.domain.finding import ReadFacts
-from fieldray.domain.image import Detail, Image, Tensor
+from fieldray.domain.image import Box, Detail, Image, Tensor
 from fieldray.domain.model import HeaderRules, InputSpec, Model
 from fieldray.domain.prediction import BackendName, DeviceChoice, Policy, Prediction, Request
 from fieldray.domain.study import ImageRef
@@ -15,10 +15,17 @@ from fieldray.reasons import Reason
 
 
 class ReadResult(Protocol):
-    """What reading gave: a tensor, or the reason why there is none."""
+    """What reading gave: a tensor, or the reason why there is none.
+
+    The tensor is None too where the input is cropped: `cropped` makes it once `lungs`, the input of the network that
+    finds them, was run.
+    """
 
     @property
     def tensor(self) -> Tensor | None: ...
+    @property
+    def lungs(self) -> Tensor | None: ...
+    def cropped(self, spec: InputSpec, box: Box, /) -> Tensor: ...
     @property
     def facts(self) -> ReadFacts: ...
     @property
@@ -36,11 +43,19 @@ class Decoder(Protocol):
 
     `ref` of the result has the header of the very bytes whose hash and pixels it gives: the file may be another one
     than discovery saw. Rules for the header are held against that one.
+    With `lungs`, it prepares the input of the network that finds the lungs as well.
     It reads in the detail asked for; `is_approximate` if the file in full would give a slightly different tensor.
     """
 
     def read(
-        self, ref: ImageRef, spec: InputSpec, /, *, rules: HeaderRules | None = None, detail: Detail = "needed"
+        self,
+        ref: ImageRef,
+        spec: InputSpec,
+        /,
+        *,
+        rules: HeaderRules | None = None,
+        detail: Detail = "needed",
+        lungs: InputSpec | None = None,
     ) -> ReadResult: ...
 
 

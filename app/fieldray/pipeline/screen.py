@@ -6,16 +6,19 @@ import itertools
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
+from fieldray.domain import heat_map
 from fieldray.domain.finding import Failed, Outcome, ReadFacts, Refused, Screened, Stage
-from fieldray.domain.image import Detail
+from fieldray.domain.image import Detail, Tensor
+from fieldray.domain.lungs import LungFields, evidence_inside, evidence_limit, find_lungs
+from fieldray.domain.model import Model
 from fieldray.domain.prediction import Prediction, Request
 from fieldray.domain.study import ImageRef
 from fieldray.errors import BackendProblem, FieldrayError, ReaderProblem, Unusable, shortage
 from fieldray.pipeline.assessment import Assessment
-from fieldray.pipeline.ports import Decoder, Engine
+from fieldray.pipeline.ports import Decoder, Engine, ReadResult
 from fieldray.reasons import Reason, reason
 
 log = logging.getLogger(__name__)
@@ -25,8 +28,30 @@ _DETAILS: Final[tuple[Detail, ...]] = ("needed", "finer")
 _request_ids = itertools.count(1)
 
 
+class LungsUnavailable(BackendProblem):
+    """No image's lungs will be found any more."""
+
+
 class Cancelled(Exception):
     """The run was cancelled while this image was waiting: it gets no outcome now."""
+
+
+Run = Callable[[Engine, Tensor], Prediction]
+
+
+@dataclass(eq=False, slots=True)
+class _Attempt:
+    """How far one image has come, for what is told of it wherever it ends."""
+
+    ref: ImageRef
+    stage: Stage = "discover"
+    facts: ReadFacts = field(default_factory=ReadFacts)
+    lungs: LungFields | None = None
+
+    def stopped(self, why: Reason, *, is_refusal: bool) -> Outcome:
+        if is_refusal:
+            return Refused(ref=self.ref, reason=why, facts=self.facts, lungs=self.lungs)
+        return Failed(ref=self.ref, stage=self.stage, reason=why, facts=self.facts)
 
 
 def screen_image(
@@ -35,65 +60,131 @@ def screen_image(
     assessment: Assessment,
     decoder: Decoder,
     engine: Engine,
+    lung_engine: Engine | None = None,
     observe: Callable[[Prediction], None] = lambda _: None,
     is_cancelled: Callable[[], bool] = lambda: False,
 ) -> Outcome:
-    """Read with header and pixel checks, run, gate, calibrate, decide.
+    """Read with header and pixel checks, find the lungs, run, gate, calibrate, decide.
 
-    An image is read as far as the network needs; one that was read approximately is refined where it is borderline.
+    An image is read as far as the networks need; one that was read approximately is refined where it is borderline.
+    `lung_engine` runs the lung-field pack of the model, where it has one.
 
     Gives an outcome, whatever the image is like; an unexpected error is logged and becomes `Failed`. Raises
     `Cancelled`, and an EnvironmentProblem when no image at all can be run or read any more.
     """
-    stage: Stage = "discover"
-    facts = ReadFacts()
-    manifest = assessment.model.manifest
+    image, request_id = _Attempt(ref), next(_request_ids)
+
+    def run(on: Engine, tensor: Tensor) -> Prediction:
+        return _answer(on.submit(Request(request_id=request_id, values=tensor.values)), request_id, is_cancelled)
+
     try:
         if ref.problem:
-            return _stopped(ref, ref.problem, facts, stage=stage, is_refusal=ref.problem_is_refusal)
-        for detail in _DETAILS:
-            stage = "decode"
-            read = decoder.read(ref, manifest.input, rules=manifest.accepted, detail=detail)
-            ref = read.ref or ref  # what is judged and stored is the header of these bytes, not what discovery saw
-            facts = read.facts if detail == "needed" else _both(facts, read.facts)
-            if read.problem or read.tensor is None:
-                why = read.problem or reason("internal", detail="no tensor")
-                return _stopped(ref, why, facts, stage=stage, is_refusal=read.problem_is_refusal)
-            stage = "inference"
-            request = Request(request_id=next(_request_ids), values=read.tensor.values)
-            prediction = _answer(engine.submit(request), is_cancelled)
-            observe(prediction)
-            if not (read.is_approximate and assessment.is_close(prediction)):
-                break
-        return _judge(ref, facts, prediction, assessment)
-    except (Cancelled, ReaderProblem):
+            return image.stopped(ref.problem, is_refusal=ref.problem_is_refusal)
+        seen = _run_networks(image, assessment, decoder, run, engine=engine, lung_engine=lung_engine, observe=observe)
+        return _judge(image, seen, assessment) if isinstance(seen, Prediction) else seen
+    except (Cancelled, ReaderProblem, LungsUnavailable):
         raise
     except FieldrayError as error:
         if isinstance(error, BackendProblem) and engine.unavailable_reason:
             raise BackendProblem(engine.unavailable_reason) from error
-        return _stopped(ref, error.reason, facts, stage=stage, is_refusal=isinstance(error, Unusable))
+        return image.stopped(error.reason, is_refusal=isinstance(error, Unusable))
     except Exception as error:
         if is_cancelled():
             raise Cancelled from error
-        return _unforeseen(ref, error, facts, stage=stage)
+        return _unforeseen(image, error)
 
 
-def _unforeseen(ref: ImageRef, error: Exception, facts: ReadFacts, *, stage: Stage) -> Outcome:
+def _run_networks(
+    image: _Attempt,
+    assessment: Assessment,
+    decoder: Decoder,
+    run: Run,
+    *,
+    engine: Engine,
+    lung_engine: Engine | None,
+    observe: Callable[[Prediction], None],
+) -> Prediction | Outcome:
+    """What the classifier says of the image, or the outcome of an image that it does not get to see."""
+    model = assessment.model
+    for detail in _DETAILS:
+        image.stage = "decode"
+        finder = model.lungs if image.lungs is None else None
+        wanted = {"lungs": finder.manifest.input} if finder else {}
+        read = decoder.read(image.ref, model.manifest.input, rules=model.manifest.accepted, detail=detail, **wanted)
+        image.ref = read.ref or image.ref  # judged and stored is the header of these bytes, not what discovery saw
+        image.facts = read.facts if detail == "needed" else _both(image.facts, read.facts)
+        if read.problem:
+            return image.stopped(read.problem, is_refusal=read.problem_is_refusal)
+        image.stage = "inference"
+        if finder:
+            image.lungs = _find_lungs(read, image.facts, finder, lung_engine, run)
+            if image.lungs.refusal:
+                return image.stopped(image.lungs.refusal, is_refusal=True)
+        tensor = _tensor(read, image.facts, model, image.lungs)
+        image.facts = replace(image.facts, pixel_map=tensor.pixel_map)
+        prediction = run(engine, tensor)
+        observe(prediction)
+        if not (read.is_approximate and assessment.is_close(prediction)):
+            break
+    return prediction
+
+
+def _unforeseen(image: _Attempt, error: Exception) -> Outcome:
     if problem := shortage(error):
         raise problem from error
-    log.exception("image failed at stage %s", stage)
-    return Failed(ref=ref, stage=stage, reason=reason("internal", detail=type(error).__name__), facts=facts)
+    log.exception("image failed at stage %s", image.stage)
+    return image.stopped(reason("internal", detail=type(error).__name__), is_refusal=False)
 
 
-def _judge(ref: ImageRef, facts: ReadFacts, prediction: Prediction, assessment: Assessment) -> Outcome:
+def _find_lungs(read: ReadResult, facts: ReadFacts, finder: Model, engine: Engine | None, run: Run) -> LungFields:
+    """The lung fields of the image that was read. Raises BackendProblem that names the pack."""
+    rules = finder.manifest.lung_rules
+    if read.lungs is None or engine is None or rules is None:
+        raise ValueError("an image without what its lungs are found with")
+    try:
+        found = run(engine, read.lungs)
+    except BackendProblem as problem:
+        if why := engine.unavailable_reason:
+            raise LungsUnavailable(reason("lungs_unavailable", pack=finder.pack_name, detail=why.text)) from problem
+        raise BackendProblem(reason("lungs_failed", detail=problem.reason.text)) from problem
+    if found.mask is None:
+        raise ValueError("a lung-field pack without a mask")
+    spec, (rows, columns) = finder.manifest.input, found.mask.shape
+    return find_lungs(
+        found.mask,
+        found.scores,
+        rules,
+        pixel_map=read.lungs.pixel_map.for_cells((rows, columns), of=(spec.height, spec.width)),
+        rows=facts.rows,
+        columns=facts.columns,
+        latency_ms=found.latency_ms,
+    )
+
+
+def _tensor(read: ReadResult, facts: ReadFacts, model: Model, lungs: LungFields | None) -> Tensor:
+    """What the classifier gets: the image, or its lungs where the pack asks for them."""
+    spec = model.manifest.input
+    if read.tensor is not None:
+        return read.tensor
+    if lungs is None:
+        raise ValueError("no tensor")
+    return read.cropped(spec, lungs.box(rows=facts.rows, columns=facts.columns, margin=spec.crop_margin))
+
+
+def _judge(image: _Attempt, prediction: Prediction, assessment: Assessment) -> Outcome:
+    """With the lungs found, the image is known to be a chest X-ray: one unlike the pack's own is judged, and noted."""
+    facts, lungs = image.facts, image.lungs
     gate = assessment.model.manifest.ood_gate
     extra: dict[str, float] = {}
+    notes = lungs.notes if lungs else ()
     if gate and prediction.features is not None:
         extra["gate_distance"] = gate.distance(prediction.features)
         if not extra["gate_distance"] <= gate.limit:  # also true for a distance that is not a number
-            return Refused(ref=ref, reason=reason("unlike_training"), facts=facts)
-    return Screened(
-        ref=ref,
+            if lungs is None:
+                return image.stopped(reason("unlike_training"), is_refusal=True)
+            notes += (reason("unlike_measured"),)
+    screened = Screened(
+        ref=image.ref,
         facts=facts,
         findings=assessment.findings(prediction.scores),
         class_maps=prediction.class_maps,
@@ -102,7 +193,22 @@ def _judge(ref: ImageRef, facts: ReadFacts, prediction: Prediction, assessment: 
         backend=prediction.backend,
         inference_ms=prediction.latency_ms,
         extra=extra,
+        lungs=lungs,
+        notes=notes,
     )
+    return _with_evidence(screened, assessment.model, lungs) if lungs else screened
+
+
+def _with_evidence(screened: Screened, model: Model, lungs: LungFields) -> Screened:
+    """How much of the evidence for the deciding finding lies inside the lungs; noted where that is little."""
+    shown, facts = heat_map.shown_map(screened, model.manifest), screened.facts
+    if shown is None:
+        return screened
+    share = evidence_inside(shown.evidence, shown.cells, lungs, rows=facts.rows, columns=facts.columns)
+    notes = screened.notes
+    if share is not None and share < evidence_limit(model.manifest) and shown.finding.decision != "below":
+        notes += (reason("evidence_outside", percent=round(100 * share)),)
+    return replace(screened, lungs=replace(lungs, evidence_inside=share), notes=notes)
 
 
 def _both(first: ReadFacts, second: ReadFacts) -> ReadFacts:
@@ -110,17 +216,14 @@ def _both(first: ReadFacts, second: ReadFacts) -> ReadFacts:
     return replace(second, decode_ms=first.decode_ms + second.decode_ms, notes=(*second.notes, "read_twice"))
 
 
-def _stopped(ref: ImageRef, why: Reason, facts: ReadFacts, *, stage: Stage, is_refusal: bool) -> Outcome:
-    if is_refusal:
-        return Refused(ref=ref, reason=why, facts=facts)
-    return Failed(ref=ref, stage=stage, reason=why, facts=facts)
-
-
-def _answer(future: Future[Prediction], is_cancelled: Callable[[], bool]) -> Prediction:
-    """Wait for the engine, but not past a cancel."""
+def _answer(future: Future[Prediction], request_id: int, is_cancelled: Callable[[], bool]) -> Prediction:
+    """Wait for the engine, but not past a cancel. Raises ValueError for the answer to another image."""
     while True:
         try:
-            return future.result(timeout=_WAIT_S)
+            prediction = future.result(timeout=_WAIT_S)
+            if prediction.request_id != request_id:
+                raise ValueError(f"the answer to image {prediction.request_id}, not to {request_id}")
+            return prediction
         except TimeoutError:
             if future.done():
                 raise

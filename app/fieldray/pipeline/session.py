@@ -22,6 +22,7 @@ from fieldray.domain.run import Verdict
 from fieldray.domain.study import ImageRef
 from fieldray.errors import EnvironmentProblem, PackProblem
 from fieldray.inference.backend import BackendOptions, system_kinds
+from fieldray.inference.cpu import cpu_kind
 from fieldray.inference.engine import Engine
 from fieldray.paths import user_data
 from fieldray.pipeline.assessment import choose
@@ -48,6 +49,16 @@ def system_engine(publish: Publish, settings: Settings, *, started: Child | None
     return Engine(publish, device=device, kinds=kinds, policy=policy, passed=record_run)
 
 
+def system_lung_engine(_: Publish, settings: Settings) -> OpenEngine:
+    """The engine for the lung-field pack: one network with one thread on the CPU, whatever runs the classifier.
+
+    It takes a quarter of the classifier's time at most, so one keeps up with four. What it does is not published, for
+    events are about the classifier's backends: where it fails, images or the run say so.
+    """
+    kinds = (cpu_kind(cores=1, budget_s=None, priority="raised"),)
+    return Engine(lambda _: None, device="auto", kinds=kinds, policy=device_choice(settings)[1], passed=record_run)
+
+
 def record_run(model: Model) -> None:
     """A model passed its self-test here: keep its version, so that an older one is noticed. Raises StorageProblem."""
     from fieldray.packs.library import PackLibrary  # here already, where there is a version to keep
@@ -65,8 +76,8 @@ class Session:
 
     Parameters
     ----------
-    engines, decoders
-        Make what runs models and what reads files.
+    engines, lung_engines, decoders
+        Make what runs classifiers, what runs lung-field packs, and what reads files.
     warm
         Decoders that already run, for the first run; they are closed with the session.
     """
@@ -78,6 +89,7 @@ class Session:
         *,
         database: Path | None = None,
         engines: Callable[[Publish, Settings], OpenEngine] = system_engine,
+        lung_engines: Callable[[Publish, Settings], OpenEngine] = system_lung_engine,
         decoders: Callable[[Settings, int], Decoders] = open_decoders,
         warm: Decoders | None = None,
     ) -> None:
@@ -85,10 +97,12 @@ class Session:
         self._settings = settings
         self._publish = publish
         self._engines = engines
+        self._lung_engines = lung_engines
         self._decoders = decoders
         self._warm = warm
         self._lock = threading.RLock()
         self._engine: OpenEngine | None = None
+        self._lung_engine: OpenEngine | None = None
         self._model: Model | None = None
         self._batch: Batch | None = None
         self._viewer: Decoders | None = None
@@ -143,6 +157,7 @@ class Session:
                     places,
                     assessment,
                     engine=engine,
+                    lung_engine=self._lung_engine if self._model.lungs else None,
                     decoders=decoders,
                     workers=size + _AWAITING_NETWORK,
                     database=self.database,
@@ -166,6 +181,15 @@ class Session:
             if self._engine:
                 self._engine.choose(*device_choice(self._settings))
 
+    def export(self, run_id: int, folder: Path, formats: Sequence[str] = ()) -> tuple[Path, ...]:
+        """Write a run as files, see `pipeline.export`; waits for it. The run of this session is known by its work."""
+        from fieldray.pipeline.export import export_run
+
+        with self._lock:
+            batch = self._batch
+        spec = batch.spec if batch and batch.run_id == run_id else None
+        return export_run(self.database, run_id, folder, formats, spec=spec)
+
     def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image:
         """The image in full resolution, for the viewer; waits for it. Raises Unusable, Unreadable."""
         with self._lock:
@@ -173,6 +197,20 @@ class Session:
             self._viewer = self._viewer or self._decoders(self._settings, 1)
             viewer = self._viewer
         return viewer.read_image(ref, content_sha256=content_sha256)
+
+    def write_maps(self, run_id: int, folder: Path, *, tell: Callable[[int], None]) -> tuple[int, int]:
+        """Write the maps of a run of the pack in use into a folder; waits for it. See `pipeline.maps.write_maps`."""
+        from fieldray.pipeline.maps import write_maps  # with Pillow, which nothing else here needs
+
+        with self._lock:
+            self._require_open()
+            if self._model is None:
+                raise PackProblem(reason("no_pack"))
+            manifest, size = self._model.manifest, number_of_decoders(self._settings)
+        with contextlib.closing(self._decoders(self._settings, size)) as decoders:
+            return write_maps(
+                self.database, run_id, folder, manifest=manifest, decoder=decoders, workers=size, tell=tell
+            )
 
     def set_verdict(self, row_id: int, verdict: Verdict | None, *, judged: Outcome) -> None:
         """Keep the radiologist's verdict on the outcome shown in a row, None to withdraw it; waits for the disk.
@@ -188,8 +226,8 @@ class Session:
         """Cancel what runs and end every thread and process; waits for them. One that fails to end keeps no other."""
         with self._lock:
             self._is_closed = True
-            batch, resources = self._batch, (self._engine, self._viewer, self._warm)
-            self._model = self._engine = self._viewer = self._warm = None
+            batch, resources = self._batch, (self._engine, self._lung_engine, self._viewer, self._warm)
+            self._model = self._engine = self._lung_engine = self._viewer = self._warm = None
         with contextlib.ExitStack() as ends:  # the last one first
             for resource in resources:
                 if resource:
@@ -210,4 +248,7 @@ class Session:
         if self._engine is None:
             self._engine = self._engines(self._publish, self._settings)
         self._engine.open(model)
+        if model.lungs:
+            self._lung_engine = self._lung_engine or self._lung_engines(self._publish, self._settings)
+            self._lung_engine.open(model.lungs)
         return self._engine

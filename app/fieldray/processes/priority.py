@@ -27,9 +27,10 @@ def usable_cores() -> int:
 def give_priority(pid: int | None, priority: Priority) -> bool:
     """Change the priority of a process and all its threads; whether that was permitted. None is no process.
 
-    On Windows users may change their own processes; Linux and macOS let only an administrator raise one.
+    On Windows users may change their own processes; Linux and macOS let only an administrator raise one. Nothing is
+    raised where a person has lowered this program itself (`nice fieldray ...`).
     """
-    if pid is None or priority == "normal":
+    if pid is None or priority == "normal" or (priority == "raised" and _is_lowered()):
         return True
     try:
         if sys.platform == "win32":
@@ -52,6 +53,10 @@ def step_back() -> None:
 def niceness(now: int, steps: int) -> int:
     """`now` changed by `steps`, within what there is (-20..19)."""
     return min(max(now + steps, _LOWEST), _HIGHEST)
+
+
+def _is_lowered() -> bool:
+    return sys.platform != "win32" and os.getpriority(os.PRIO_PROCESS, 0) > 0
 
 
 def _set_class(pid: int, priority: Priority) -> None:

@@ -11,8 +11,18 @@ import datetime
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from fieldray.domain.finding import Category, Failed, Finding, Outcome, Screened, leading_finding
-from fieldray.domain.run import EarlierVerdict, Run, RunSpec, StoredResult
+from fieldray.domain.finding import (
+    Category,
+    Failed,
+    Finding,
+    Outcome,
+    Screened,
+    leading_finding,
+    lungs_of,
+    notes_of,
+)
+from fieldray.domain.lungs import LungFields
+from fieldray.domain.run import EarlierVerdict, Run, StoredResult
 from fieldray.domain.study import ImageRef
 
 NOTICE: Final = "Research use only. Not for diagnostic use."
@@ -60,6 +70,26 @@ def image_line(outcome: Outcome, *, pack: str, model_sha256: str) -> dict[str, o
         "model_sha256": model_sha256,
         "decode_ms": round(outcome.facts.decode_ms, 2),
         "inference_ms": round(outcome.inference_ms, 3) if isinstance(outcome, Screened) else None,
+        "lungs": _lungs(lungs_of(outcome)),
+        "notes": [{"code": note.code, "text": note.text} for note in notes_of(outcome)],
+    }
+
+
+def _lungs(lungs: LungFields | None) -> dict[str, object] | None:
+    """The lung fields as an object; None where no lung-field pack ran."""
+    if lungs is None:
+        return None
+    inside = lungs.evidence_inside
+    return {
+        "found": lungs.found,
+        "left_share": round(lungs.left_share, 4),
+        "right_share": round(lungs.right_share, 4),
+        "cut_off": list(lungs.cut_off),
+        "rotation_degrees": lungs.rotation_degrees,
+        "is_inverted": lungs.is_inverted,
+        "is_mirrored": lungs.is_mirrored,
+        "evidence_inside": None if inside is None else round(inside, 4),
+        "inference_ms": round(lungs.latency_ms, 3),
     }
 
 
@@ -103,20 +133,29 @@ COLUMNS: Final = (
     "reader_verdict",
     "reader_note",
     "notice",
+    "run_started",
+    "lungs_found",
+    "lungs_left_share",
+    "lungs_right_share",
+    "lungs_cut_off",
+    "lungs_rotation_degrees",
+    "evidence_inside",
+    "notes",
 )
 
 
-def export_rows(result: StoredResult, *, spec: RunSpec) -> list[dict[str, Value]]:
+def export_rows(result: StoredResult, *, run: Run) -> list[dict[str, Value]]:
     """A result as rows with the keys `COLUMNS`: one for each finding, one if there is none."""
     outcome = result.outcome
     findings: tuple[Finding | None, ...] = (None,)
     if isinstance(outcome, Screened) and outcome.findings:
         findings = outcome.findings
-    return [_export_row(result, finding, spec) for finding in findings]
+    return [_export_row(result, finding, run) for finding in findings]
 
 
-def _export_row(result: StoredResult, finding: Finding | None, spec: RunSpec) -> dict[str, Value]:
-    outcome, verdict = result.outcome, result.verdict
+def _export_row(result: StoredResult, finding: Finding | None, run: Run) -> dict[str, Value]:
+    outcome, verdict, spec = result.outcome, result.verdict, run.spec
+    lungs = _lungs(lungs_of(outcome)) or {}
     line = image_line(outcome, pack=spec.pack_name, model_sha256=spec.model_sha256)
     values = {
         **line,
@@ -133,8 +172,17 @@ def _export_row(result: StoredResult, finding: Finding | None, spec: RunSpec) ->
         "reader_verdict": verdict.choice if verdict else None,
         "reader_note": verdict.note if verdict else None,
         "notice": NOTICE,
+        "run_started": started(run),
+        **{f"lungs_{name}": lungs.get(name) for name in ("found", "left_share", "right_share", "rotation_degrees")},
+        "lungs_cut_off": _joined(lungs.get("cut_off")),
+        "evidence_inside": lungs.get("evidence_inside"),
+        "notes": " ".join(note.code for note in notes_of(outcome)) or None,
     }
     return {name: values[name] for name in COLUMNS}  # type: ignore[misc]
+
+
+def _joined(names: object) -> str | None:
+    return " ".join(names) if isinstance(names, list) and names else None
 
 
 def about_run(
@@ -169,7 +217,7 @@ def about_run(
         "run": run.run_id,
         "state": run.state,
         "reason": run.reason.text if run.reason else None,
-        "started": _time(run.started_s),
+        "started": started(run),
         "ended": _time(run.ended_s),
         "paths": list(spec.paths),
         "pack": spec.pack_name,
@@ -194,6 +242,11 @@ def _earlier_verdict(given: EarlierVerdict) -> dict[str, Value]:
         "reader_note": given.verdict.note,
         "given": _time(given.given_s),
     }
+
+
+def started(run: Run) -> str:
+    """When a run began, as exports name it. With its number this tells it from the runs of other computers."""
+    return str(_time(run.started_s))
 
 
 def _time(seconds: float | None) -> str | None:

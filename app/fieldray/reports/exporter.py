@@ -51,6 +51,9 @@ class Exporter:
     write               writes the run to a path, always through `outputs.own_text` or `outputs.write_own`, which
                         replace only what `is_own` recognises. Raises UsageProblem, StorageProblem
     is_own              whether a file that begins with these bytes (up to 64 KB) was written by `write`
+    started_of          when the run began that such a file is about, as `content.started` writes it, or None. A report
+                        of another run is not replaced: another computer may have saved it here, or this one before
+                        its results were deleted
     unavailable_reason  why the format cannot be written on this computer, or None
     """
 
@@ -59,6 +62,7 @@ class Exporter:
     title: str
     write: Callable[[Path, StoredRun], None]
     is_own: Callable[[bytes], bool]
+    started_of: Callable[[bytes], str | None] = lambda _head: None
     unavailable_reason: Callable[[], Reason | None] = always_available
 
 

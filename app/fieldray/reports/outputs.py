@@ -26,8 +26,11 @@ from fieldray.reports.exporters.csv import is_table
 
 Recognise = Callable[[bytes], bool]
 # What an output is: one of the program's own kinds, or what recognises an earlier one by its first bytes.
-Kind = Literal["lines", "json", "html", "svg", "png", "tflite", "demo"]
+Kind = Literal["lines", "json", "html", "svg", "png", "map", "tflite", "demo"]
+_MAP_KINDS: Final[tuple[Kind, ...]] = ("png", "json", "map")
 GENERATOR: Final = '<meta name="generator" content="fieldray">'
+# NumPy's format allows blanks at the end of a header. Nobody else fills it to 512 bytes: so a class map is known again.
+NPY_START: Final = b"\x93NUMPY\x01\x00" + (512 - 10).to_bytes(2, "little") + b"{'descr': '<f4'"
 _HEAD_BYTES: Final = 2**16
 _LINE_KEYS: Final = frozenset({"path", "study", "image", "status", "reason_code", "pack", "model_sha256", "decode_ms"})
 _JSON_STARTS: Final = (b'{\n "report": "', b'{\n "pack": "', b'{\n "study": "')
@@ -118,20 +121,22 @@ def own_text(
         require_free(path, kind, inputs=inputs)  # hours may have passed
 
 
-def write_own(path: Path, kind: Kind | Recognise, data: bytes) -> None:
+def write_own(path: Path, kind: Kind | Recognise, data: bytes, *, inputs: Sequence[Path] = ()) -> None:
     """Write bytes as `own_text` writes a text. Raises the same."""
-    require_free(path, kind)
+    require_free(path, kind, inputs=inputs)
     with written_beside(path, mode=SHARED) as stream:
         stream.write(data)
 
 
 def is_own_report(head: bytes) -> bool:
-    """Whether a file that begins with `head` (its first kilobytes) is an export or a list of lines of this program.
+    """Whether a file that begins with `head` (its first kilobytes) is an export, a list of lines or a map of ours.
 
     Results are often kept beside the images, where the next run meets them. A table is also recognised after a
     spreadsheet has saved it with another separator.
     """
     if _is_lines(head) or head.startswith(AUDIT.encode()) or is_table(head, separators=";\t"):
+        return True
+    if any(_RECOGNISE[kind](head) for kind in _MAP_KINDS):
         return True
     return any(exporter.is_own(head) for exporter in EXPORTERS.entries())
 
@@ -169,6 +174,7 @@ _RECOGNISE: Final[Mapping[Kind, Recognise]] = {
     "html": lambda head: GENERATOR.encode() in head or b"<style>\nbody { font: 15px/1.5" in head,
     "svg": lambda head: head.startswith(b"<svg ") and _SVG_WORDS in head[:512],
     "png": lambda head: head.startswith(b"\x89PNG") and b"tEXtSoftware\0fieldray" in head[:512],
+    "map": lambda head: head.startswith(NPY_START),
     "tflite": lambda head: head[4:8] == b"TFL3",
     "demo": lambda head: b"Synthetic^" in head and b"Synthetic chest, not a patient" in head,
 }

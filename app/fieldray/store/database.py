@@ -126,6 +126,12 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
         "UPDATE results SET category = 'unsure' WHERE category = 'not_sure'",
         "UPDATE verdicts SET category = 'unsure' WHERE category = 'not_sure'",
     ),
+    # The lung fields, where a pack found them, and what a person should know of a result.
+    (
+        "ALTER TABLE results ADD COLUMN lungs TEXT",
+        "ALTER TABLE results ADD COLUMN lung_shares BLOB",
+        "ALTER TABLE results ADD COLUMN notes TEXT NOT NULL DEFAULT '[]'",
+    ),
 )
 
 

@@ -23,11 +23,14 @@ from typing import Self, TypeVar
 from fieldray.domain.events import RunState
 from fieldray.domain.finding import Category, Outcome
 from fieldray.domain.run import EarlierVerdict, ImageGist, Run, RunSpec, StoredResult, Verdict
+from fieldray.errors import StorageProblem
 from fieldray.file_lock import FileLock, HeldError
-from fieldray.reasons import Reason
+from fieldray.reasons import Reason, reason
+from fieldray.store import presence, verdicts
 from fieldray.store.database import damage_noticed, open_database, storage_problems, transaction
 from fieldray.store.rows import (
     gist_of,
+    image_key,
     image_text,
     outcome_columns,
     outcome_of,
@@ -68,6 +71,16 @@ class ResultQuery:
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
+
+    @contextlib.contextmanager
+    def at_one_moment(self) -> Iterator[None]:
+        """What is read inside is as it was at one moment, also while a run goes on."""
+        self._all("BEGIN")
+        try:
+            yield
+        finally:
+            if self._connection.in_transaction:
+                self._all("ROLLBACK")
 
     def runs(self) -> tuple[Run, ...]:
         """All runs, the newest first."""
@@ -141,10 +154,11 @@ class ResultQuery:
         return Verdict(choice=rows[0]["choice"], note=rows[0]["note"]) if rows else None
 
     def earlier_verdicts(self, run_id: int) -> tuple[EarlierVerdict, ...]:
-        """The verdicts of a run that are on no result that is present in it, the oldest first."""
-        query = """SELECT verdicts.*, image_key FROM verdicts JOIN results ON results.id = result_id WHERE run_id = ?
-                   AND (verdicts.result_hash != results.result_hash OR absent_s IS NOT NULL) ORDER BY verdicts.id"""
-        return self._made(_earlier_verdict, self._all(query, run_id))
+        """The verdicts on the images of a run that are on no result present in it, the oldest first.
+
+        They were given in this run or in another one, on other bytes or on what another pack found.
+        """
+        return self._made(_earlier_verdict, self._named(verdicts.EARLIER, run_id=run_id))
 
     def last_row_id(self) -> int:
         """The highest row id given out so far, 0 in an empty file."""
@@ -166,6 +180,10 @@ class ResultQuery:
         with storage_problems(self.path, is_open=True):
             return self._connection.execute(query, values).fetchall()
 
+    def _named(self, query: str, **values: object) -> list[sqlite3.Row]:
+        with storage_problems(self.path, is_open=True):
+            return self._connection.execute(query, values).fetchall()
+
     def _made(self, make: Callable[[sqlite3.Row], T], rows: Sequence[sqlite3.Row]) -> tuple[T, ...]:
         """Rows as values."""
         with damage_noticed(self.path):
@@ -177,7 +195,9 @@ class ResultStore(ResultQuery):
 
     def __init__(self, path: Path, *, connect: Callable[[Path], sqlite3.Connection] = open_database) -> None:
         super().__init__(path, connect=connect)
+        self._connection.create_function("is_another", 2, presence.is_another)
         self._locks = RunLocks(path)
+        self._judged: frozenset[str] = frozenset()
 
     @property
     def rival(self) -> str | None:
@@ -197,6 +217,7 @@ class ResultStore(ResultQuery):
         the other's. Refusing would make a script fail because somebody left a window open.
         """
         key = _request_key(spec)
+        self._judged = frozenset(row["result_hash"] for row in self._all("SELECT result_hash FROM verdicts"))
         with self._transaction():
             newest = self._all("SELECT id, state FROM runs WHERE request_key = ? ORDER BY id DESC LIMIT 1", key)
             is_open = newest and newest[0]["state"] != "finished" and not fresh
@@ -215,23 +236,24 @@ class ResultStore(ResultQuery):
     def finish(self, run_id: int) -> int:
         """Finish a run that has seen everything; the number of images that are no longer present.
 
-        Images in a folder that could not be read stay as they were. So does a whole run that found nothing where there
-        once was something, most likely on a drive that is not plugged in: it is not finished and can be resumed. A
-        verdict on bytes that are present under another name moves with them.
+        Images in a folder or zip file that could not be read stay as they were. So do those under a path where now
+        nothing was found, most likely on a drive that is not plugged in: the run is not finished then and can be
+        resumed. An image that was moved while the run was under way is present once, where it is now. A verdict on
+        bytes that are present under another name moves with them.
         """
         with self._transaction():
-            query = """SELECT results.id, image_key, stage, results.pass_number = runs.pass_number AS is_seen
+            query = """SELECT results.id, image_key, stage, results.reason,
+                              results.pass_number = runs.pass_number AS is_seen
                        FROM results JOIN runs ON runs.id = run_id WHERE run_id = ? AND absent_s IS NULL"""
             rows = self._all(query, run_id)
-            if rows and not any(row["is_seen"] for row in rows):
-                self.set_state(run_id, "cancelled")
-                return 0
-            gone = _gone(rows)
+            empty = presence.emptied(rows, self.run(run_id).spec.paths)
+            gone = presence.gone(rows, empty) | presence.moved(self._all(presence.TWINS, run_id))
             for row_id in gone:
                 self._all("UPDATE results SET absent_s = ? WHERE id = ?", time.time(), row_id)
-            self._all(_COPY_VERDICTS, run_id)
-            self.set_state(run_id, "finished")
-        self._locks.finish(run_id)
+            self._all(verdicts.TO_MOVED, run_id)
+            self.set_state(run_id, "cancelled" if empty else "finished")
+        if not empty:
+            self._locks.finish(run_id)
         return len(gone)
 
     def set_state(self, run_id: int, state: RunState, *, reason: Reason | None = None) -> None:
@@ -257,20 +279,26 @@ class ResultStore(ResultQuery):
         query = f"""INSERT INTO results ({", ".join(columns)}, pass_number)
                     VALUES ({", ".join("?" * len(columns))}, (SELECT pass_number FROM runs WHERE id = ?))
                     ON CONFLICT (run_id, image_key) DO UPDATE SET {changes} RETURNING id"""
-        return int(self._all(query, *columns.values(), run_id)[0]["id"])
+        row_id = int(self._all(query, *columns.values(), run_id)[0]["id"])
+        if columns["result_hash"] in self._judged:
+            about = {name: columns[name] for name in ("result_hash", "image_key")}
+            self._named(verdicts.TO_NEW_RUN, row_id=row_id, run_id=run_id, **about)
+        return row_id
 
     def set_verdict(self, row_id: int, verdict: Verdict | None, *, judged: Outcome) -> None:
-        """Store the radiologist's verdict on a result, or withdraw it (None). Raises KeyError if there is no such row.
+        """Store the radiologist's verdict on a result, or withdraw it (None).
 
         judged  the outcome that was seen. The row may hold another one by now: then the verdict is kept, but not shown
                 with that one.
-        A verdict survives a power cut once this returns: a result can be computed again, a verdict cannot.
+        A verdict survives a power cut once this returns: a result can be computed again, a verdict cannot. Raises
+        StorageProblem (verdict_misplaced) where the row is of another image, as after a backup was put back.
         """
-        self.row(row_id)
+        rows = self._all("SELECT image_key FROM results WHERE id = ?", row_id)
+        if not rows or rows[0]["image_key"] != image_key(judged.ref):
+            raise StorageProblem(reason("verdict_misplaced", path=self.path))
         with self._durably():
             if verdict is None:
-                query = "DELETE FROM verdicts WHERE result_id = ? AND result_hash = ?"
-                self._all(query, row_id, result_hash(judged))
+                self._named(verdicts.WITHDRAW, row_id=row_id, result_hash=result_hash(judged))
             else:
                 columns = {"result_id": row_id, **verdict_columns(verdict, judged), "given_s": time.time()}
                 marks = ", ".join("?" * len(columns))
@@ -292,25 +320,8 @@ class ResultStore(ResultQuery):
             yield
 
 
-# Only to the same bytes with the same outcome, and to a row that has no verdict of its own.
-_COPY_VERDICTS = """
-    INSERT OR IGNORE INTO verdicts (result_id, result_hash, choice, note, given_s, content_sha256, category, score)
-    SELECT moved.id, given.result_hash, choice, note, given_s, given.content_sha256, given.category, given.score
-    FROM results AS gone JOIN verdicts AS given ON given.result_id = gone.id AND given.result_hash = gone.result_hash
-    JOIN results AS moved ON moved.run_id = gone.run_id AND moved.result_hash = gone.result_hash
-    WHERE gone.run_id = ? AND gone.absent_s IS NOT NULL AND moved.absent_s IS NULL AND moved.content_sha256 != ''
-"""
-
-
-def _gone(rows: list[sqlite3.Row]) -> list[int]:
-    """The rows that a pass did not see, except those in folders that it could not read."""
-    unread = [row["image_key"] for row in rows if row["is_seen"] and row["stage"] == "discover"]
-    inside = tuple(key + os.fsencode(os.sep) for key in unread)
-    return [row["id"] for row in rows if not row["is_seen"] and not row["image_key"].startswith(inside)]
-
-
 def _request_key(spec: RunSpec) -> str:
-    request = json.dumps([sorted(spec.paths), spec.pack_name, spec.model_sha256, spec.settings_hash])
+    request = json.dumps(spec.work)
     return hashlib.sha256(request.encode()).hexdigest()
 
 

@@ -5,21 +5,35 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import sqlite3
+import zlib
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.domain.finding import WORK_LIST_ORDER, Failed, Finding, Outcome, ReadFacts, Refused, Screened
+from fieldray.domain.finding import (
+    WORK_LIST_ORDER,
+    Failed,
+    Finding,
+    Outcome,
+    ReadFacts,
+    Refused,
+    Screened,
+    lungs_of,
+    notes_of,
+)
 from fieldray.domain.image import PixelMap
+from fieldray.domain.lungs import LungFields
 from fieldray.domain.model import Estimate, OperatingPoint
 from fieldray.domain.run import ImageGist, Run, RunSpec, Verdict
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.reasons import Reason, reason
 
+_MOST_CELLS: Final = 2**22  # the largest input that a network may have
 _HEADER_FIELDS: Final = frozenset(field.name for field in dataclasses.fields(ImageHeader))
 
 
@@ -44,6 +58,8 @@ def outcome_columns(outcome: Outcome) -> dict[str, Any]:
         "findings": "[]",
         "thumbnail": None if facts.thumbnail is None else facts.thumbnail.tobytes(),
         "class_maps": None,
+        "notes": json.dumps([reason_text(note) for note in notes_of(outcome)]),
+        **_lung_columns(lungs_of(outcome)),
     }
     details: dict[str, Any] = {
         "rows": facts.rows,
@@ -66,6 +82,45 @@ def _add_screened(outcome: Screened, columns: dict[str, Any], details: dict[str,
     columns["class_maps"] = None if maps is None else maps.astype(np.float32).tobytes()
     details["class_maps_shape"] = None if maps is None else maps.shape
     details["extra"] = dict(outcome.extra)
+
+
+# All of `LungFields` but its arrays, by name.
+_LUNG_VALUES: Final = tuple(
+    field.name for field in dataclasses.fields(LungFields) if field.name not in ("shares", "pixel_map")
+)
+
+
+def _lung_columns(lungs: LungFields | None) -> dict[str, Any]:
+    """A mask has few values beside 0 and 255: compressed it takes a twentieth of the room."""
+    if lungs is None:
+        return {"lungs": None, "lung_shares": None}
+    values = {name: getattr(lungs, name) for name in _LUNG_VALUES}
+    place = {"pixel_map": list(_fields(lungs.pixel_map).values()), "shape": lungs.shares.shape}
+    return {"lungs": json.dumps(values | place), "lung_shares": zlib.compress(lungs.shares.tobytes())}
+
+
+def _lungs_of(row: sqlite3.Row) -> LungFields | None:
+    if row["lungs"] is None:
+        return None
+    values = json.loads(row["lungs"])
+    pixel_map, shape = PixelMap(*values.pop("pixel_map")), values.pop("shape")
+    data = _decompressed(row["lung_shares"], math.prod(shape))
+    shares = np.frombuffer(data, np.uint8).reshape(shape)
+    return LungFields(**{**values, "cut_off": tuple(values["cut_off"])}, shares=shares, pixel_map=pixel_map)
+
+
+def _decompressed(data: bytes, size: int) -> bytes:
+    """Exactly so many bytes. Raises ValueError for anything else, however much it claims to hold."""
+    if not 0 < size <= _MOST_CELLS:
+        raise ValueError(f"no mask has {size} cells")
+    stream = zlib.decompressobj()
+    try:
+        found = stream.decompress(data, size)
+    except zlib.error as error:
+        raise ValueError("a mask that cannot be decompressed") from error
+    if len(found) != size:
+        raise ValueError(f"a mask of {len(found)} cells, not {size}")
+    return found
 
 
 def image_key(ref: ImageRef) -> bytes:
@@ -117,7 +172,7 @@ def outcome_of(row: sqlite3.Row) -> Outcome:
         notes=tuple(details["notes"]),
     )
     if row["status"] == "refused":
-        return Refused(ref=ref, reason=_reason_of(row["reason"]), facts=facts)
+        return Refused(ref=ref, reason=_reason_of(row["reason"]), facts=facts, lungs=_lungs_of(row))
     if row["status"] == "failed":
         return Failed(ref=ref, stage=row["stage"], reason=_reason_of(row["reason"]), facts=facts)
     return Screened(
@@ -130,6 +185,8 @@ def outcome_of(row: sqlite3.Row) -> Outcome:
         backend=row["backend"],
         inference_ms=row["inference_ms"],
         extra=details["extra"],
+        lungs=_lungs_of(row),
+        notes=tuple(_reason_of(note) for note in json.loads(row["notes"])),
     )
 
 

@@ -128,7 +128,7 @@ def test_an_index_whose_drive_is_pulled_out_is_one_line(drive: Path) -> None:
 
 
 def test_the_reasons_of_folders_are_known(drive: Path) -> None:
-    assert {"folder_lost", "folder_not_read"} == OF_FOLDERS
+    assert {"folder_lost", "folder_not_read", "linked_folder"} == OF_FOLDERS
 
 
 # ---- what a search tells beside images

@@ -55,3 +55,15 @@ def test_a_process_that_has_just_ended_is_no_trouble() -> None:
 
 def test_without_a_process_there_is_nothing_to_do() -> None:
     assert give_priority(None, "raised")
+
+
+@pytest.mark.skipif(not psutil.LINUX, reason="the priorities of Windows are classes")
+def test_nothing_is_raised_for_a_program_that_a_person_has_lowered() -> None:
+    code = (
+        "import os; os.nice(5)\n"
+        "from fieldray.processes.priority import give_priority\n"
+        "print(give_priority(os.getpid(), 'raised'), os.getpriority(os.PRIO_PROCESS, 0))"
+    )
+    mine = os.getpriority(os.PRIO_PROCESS, 0)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", str(niceness(mine, 5))]

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.domain.model import Requirement
+from fieldray.domain.model import InputSpec, Requirement
 from fieldray.errors import PackProblem
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.signing import fingerprint_of
+from fieldray.packs.verified import read_verified_manifest
 from fieldray.reasons import Reason
 from packs_factory import MODEL_BYTES, key, make_lung_fields, make_pack
 
@@ -115,3 +116,63 @@ def test_of_several_companions_one_that_is_whole_is_enough(library: PackLibrary,
 def test_an_installed_companion_serves_a_pack_on_a_drive(library: PackLibrary, drive: Path, tmp_path: Path) -> None:
     library.install(make_lung_fields(tmp_path / "other"))
     assert library.load(make_pack(drive, requires=(LUNGS,)))
+
+
+# ---- what a classifier is loaded with
+
+
+def test_a_classifier_is_loaded_with_the_lung_fields_that_it_requires(library: PackLibrary, drive: Path) -> None:
+    library.install(make_lung_fields(drive))
+    make_lung_fields(drive, version="1.1.0")
+    model = library.load(make_pack(drive, requires=(LUNGS,)))
+    assert model.lungs is not None
+    assert (model.lungs.pack_name, model.lungs.trust) == ("test-lungs-1.1.0", "signed")
+    assert model.lungs.manifest.lung_rules is not None
+
+
+def test_what_does_not_ship_is_used_only_where_it_is_required(library: PackLibrary, drive: Path) -> None:
+    library.install(make_lung_fields(drive))
+    assert library.load(make_pack(drive)).lungs is None
+
+
+@pytest.fixture
+def shipping(home: Path, tmp_path: Path) -> PackLibrary:
+    """A program that ships a lung-field pack."""
+    folder = make_lung_fields(tmp_path / "models", key_number=3)
+    sealed = read_verified_manifest(folder)
+    table = {folder.name: sealed.manifest_sha256}
+    made = PackLibrary(home, builtin_root=tmp_path / "models", builtin_table=table)
+    made.trust(FINGERPRINT)
+    return made
+
+
+def test_the_lung_fields_that_ship_serve_every_classifier(shipping: PackLibrary, drive: Path) -> None:
+    lungs = shipping.load(make_pack(drive)).lungs
+    assert lungs is not None
+    assert (lungs.pack_name, lungs.trust) == ("test-lungs-1.0.0", "builtin")
+
+
+def test_the_newest_lung_fields_come_first_wherever_they_are(shipping: PackLibrary, drive: Path) -> None:
+    make_lung_fields(drive, version="1.2.0")
+    lungs = shipping.load(make_pack(drive, requires=(LUNGS,))).lungs
+    assert lungs is not None
+    assert (lungs.pack_name, lungs.trust) == ("test-lungs-1.2.0", "signed")
+
+
+def test_lung_fields_that_ship_damaged_are_not_passed_over_in_silence(
+    shipping: PackLibrary, drive: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "models" / "test-lungs-1.0.0" / "model.tflite").write_bytes(b"?")
+    why = _refusal(shipping, make_pack(drive))
+    assert why.code == "pack_companion_unusable"
+    assert "lung-fields" in why.text
+
+
+def test_a_crop_to_the_lungs_is_written_and_read(library: PackLibrary, drive: Path) -> None:
+    make_lung_fields(drive)
+    spec = InputSpec(height=16, width=16, crop="lungs", crop_margin=0.1)
+    folder = make_pack(drive, requires=(LUNGS,), input=spec)
+    assert library.load(folder).manifest.input == spec
+    assert b'"crop": "lungs"' in (folder / "manifest.json").read_bytes()
+    plain = make_pack(drive, pack_id="plain")
+    assert b"crop" not in (plain / "manifest.json").read_bytes()

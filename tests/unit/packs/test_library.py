@@ -195,6 +195,9 @@ def test_find_by_path_by_name_and_by_id(library: PackLibrary, drive: Path) -> No
         with pytest.raises(PackProblem) as caught:
             library.find(absent, drives=[drive, drive / "gone"])
         assert caught.value.reason.code == "pack_not_found"
+    (drive / "empty").mkdir()
+    with pytest.raises(PackProblem, match="is not a pack"):
+        library.find(drive / "empty", drives=[drive])
 
 
 def test_a_folder_beside_the_images_does_not_hide_a_pack_that_is_kept_here(

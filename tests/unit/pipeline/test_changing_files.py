@@ -248,7 +248,7 @@ def test_a_file_that_changes_in_the_middle_of_a_run_costs_that_file_alone(
 ) -> None:
     paths = [image(images / f"{name}.dcm", number=number) for number, name in enumerate("abc")]
     outcomes = Screening(images, pool, {"b.dcm": change}).outcomes
-    assert {name: outcome.status for name, outcome in outcomes.items()} == {
+    assert {name: outcome.status for name, outcome in outcomes.items() if name != "elsewhere.dcm"} == {
         "a.dcm": "screened", "b.dcm": status, "c.dcm": "screened"
     }  # fmt: skip
     outcome = outcomes["b.dcm"]

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import sqlite3
 import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from fakes import FakeEngine, FakeReaders
 from fieldray.domain.events import Event, OutcomeReady, RunChanged
 from fieldray.domain.run import Verdict
 from fieldray.domain.study import ImageRef
-from fieldray.errors import EnvironmentProblem, PackProblem, UsageProblem
+from fieldray.errors import EnvironmentProblem, PackProblem, StorageProblem, UsageProblem
 from fieldray.pipeline.assembly import count_files
 from fieldray.pipeline.export import export_run
 from fieldray.pipeline.session import Session
@@ -157,6 +159,17 @@ def test_a_verdict_and_an_export_go_through_the_store(opened: Opened, images: Pa
     opened.session.set_verdict(ready.row_id, Verdict(choice="disagree", note="rotated"), judged=ready.outcome)
     paths = export_run(opened.session.database, batch.run_id, tmp_path / "out")
     assert [path.name for path in paths] == ["fieldray-run-1.csv", "fieldray-run-1.json"]
+    assert opened.session.export(batch.run_id, tmp_path / "out") == paths
+    # an older copy was put back, where another run has its number
+    with closing(sqlite3.connect(opened.session.database)) as other, other:
+        other.execute("UPDATE runs SET spec = replace(spec, 'images', 'others')")
+    with pytest.raises(StorageProblem, match="moved, deleted or replaced"):
+        opened.session.export(batch.run_id, tmp_path / "out")
+    elsewhere = tmp_path / "elsewhere.sqlite"
+    with pytest.raises(StorageProblem, match="moved, deleted or replaced"):
+        export_run(elsewhere, 1, tmp_path / "out", spec=batch.spec)
+    with pytest.raises(KeyError):
+        export_run(elsewhere, 1, tmp_path / "out")
     assert '"disagree","rotated"' in paths[0].read_text(encoding="utf-8-sig")
     with pytest.raises(ValueError, match="no export format"):
         export_run(opened.session.database, batch.run_id, tmp_path / "out", ["docx"])

@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -100,6 +102,22 @@ def test_a_registered_format_is_offered_written_replaced_and_left_out_of_runs(co
     assert is_own_report(written.read_bytes())
     every = [place.suffix for place in export_run(path, 1, tmp_path / "all")]
     assert every == [".csv", ".json", ".count"]
+
+
+def test_a_report_of_another_run_with_the_same_number_is_kept(count: Exporter, tmp_path: Path) -> None:
+    """Another computer saved it into the folder that both share, or this one before its results were deleted."""
+    out, paths = tmp_path / "out", []
+    for name in ("first", "second"):
+        paths.append(database(tmp_path / name))
+        with closing(sqlite3.connect(paths[-1])) as connection, connection:
+            connection.execute("UPDATE runs SET started_s = ?", (1_000.0 * len(paths),))
+    kept = {path.name: path.read_bytes() for path in export_run(paths[0], 1, out)}
+    for _ in range(2):
+        again = export_run(paths[1], 1, out)
+        assert [path.name for path in again] == [f"fieldray-run-1-2.{end}" for end in ("csv", "json", "count")]
+        assert all((out / name).read_bytes() == data for name, data in kept.items())
+    assert [path.name for path in export_run(paths[0], 1, out)] == list(kept)
+    assert len(list(out.iterdir())) == 6
 
 
 def test_a_format_that_is_not_available_says_why(absent: None, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 from fieldray.domain.finding import Finding, Outcome, Screened
 from fieldray.domain.run import EarlierVerdict, Verdict
 from fieldray.domain.study import ImageHeader
+from fieldray.errors import StorageProblem
 from fieldray.reasons import reason
 from fieldray.store.database import MIGRATIONS, open_database
 from fieldray.store.results import ResultQuery, ResultStore
@@ -80,6 +81,58 @@ def test_what_is_in_a_folder_that_could_not_be_read_stays(store: ResultStore) ->
     run_id = go_through(store, unread, image("4.dcm"))
     assert store.finish(run_id) == 1
     assert names(store, run_id) == {"a", "1.dcm", "2.dcm", "4.dcm"}
+
+
+def test_what_is_in_a_zip_file_that_could_not_be_read_stays(store: ResultStore) -> None:
+    members = [dataclasses.replace(image("a.zip"), ref=image_ref("a.zip", member=name)) for name in ("1.dcm", "2.dcm")]
+    several = image_ref("frames.dcm", frame=1, header=ImageHeader(number_of_frames=2))
+    go_through(store, *members, dataclasses.replace(image("frames.dcm"), ref=several), image("4.dcm", "d"))
+    unread = [dataclasses.replace(failed(image_ref(name)), stage="discover") for name in ("a.zip", "frames.dcm")]
+    run_id = go_through(store, *unread, image("4.dcm", "d"))
+    assert store.finish(run_id) == 1
+    assert store.not_present(run_id) == (several.key,)  # of a damaged file no frame is left
+
+
+def test_members_that_left_a_zip_file_are_gone_though_it_has_doubled_names(store: ResultStore) -> None:
+    go_through(store, dataclasses.replace(image("a.zip"), ref=image_ref("a.zip", member="1.dcm")))
+    doubled = reason("double_members", count=1, name="2.dcm")
+    told = dataclasses.replace(failed(image_ref("a.zip")), stage="discover", reason=doubled)
+    assert store.finish(go_through(store, told)) == 1
+
+
+def test_a_pass_that_found_nothing_under_one_of_its_paths_takes_nothing_away_there(store: ResultStore) -> None:
+    """A drive of two is not plugged in; its verdicts are there again with it."""
+    spec = run_spec(paths=("/images/a", "/images/b"))
+    every = image("a/1.dcm", "a"), image("b/2.dcm", "b"), image("b/3.dcm", "d")
+    for outcomes, gone, state in ((every, 0, "broken off"), (every[1:2], 1, "cancelled"), (every[:2], 0, "finished")):
+        run_id = store.open_run(spec)
+        for outcome in outcomes:
+            store.save(run_id, outcome, spec=spec)
+        if state == "broken off":
+            row = next(store.rows(run_id))
+            store.set_verdict(row.row_id, AGREE, judged=row.outcome)
+            continue
+        assert store.finish(run_id) == gone
+        assert store.run(run_id).state == state
+        assert names(store, run_id) == {"1.dcm", "2.dcm"}
+        assert [result.verdict for result in store.rows(run_id)] == [AGREE, None]
+
+
+def test_an_image_that_was_moved_in_mid_run_is_listed_once_with_its_verdict(store: ResultStore, tmp_path: Path) -> None:
+    """It was screened in one folder, moved to another, and found there once more."""
+    places = [tmp_path / name for name in ("a.dcm", "moved.dcm", "twin.dcm", "also.dcm")]
+    outcomes = [
+        dataclasses.replace(image(str(place), content), ref=image_ref(str(place)))
+        for place, content in zip(places, "aabb", strict=True)
+    ]
+    for place in places[1:]:
+        place.touch()
+    run_id = go_through(store, *outcomes)
+    row = next(store.rows(run_id))
+    store.set_verdict(row.row_id, AGREE, judged=row.outcome)
+    assert store.finish(run_id) == 1
+    listed = {result.outcome.ref.path.name: result.verdict for result in store.rows(run_id)}
+    assert listed == {"moved.dcm": AGREE, "twin.dcm": None, "also.dcm": None}
 
 
 def test_a_result_that_is_gone_is_still_found_by_its_content(store: ResultStore) -> None:
@@ -200,6 +253,100 @@ def test_the_verdict_on_a_renamed_image_goes_with_it(store: ResultStore) -> None
     assert verdicts == {"new.dcm": AGREE, "b.dcm": None}
 
 
+# ---- verdicts in the runs that follow
+
+
+def judged_run(store: ResultStore, outcome: Outcome, verdict: Verdict | None = AGREE) -> int:
+    """A finished run over this one image, which got this verdict; its id."""
+    run_id = go_through(store, outcome)
+    (row,) = store.rows(run_id)
+    if verdict:
+        store.set_verdict(row.row_id, verdict, judged=row.outcome)
+    store.finish(run_id)
+    return run_id
+
+
+def verdicts(store: ResultStore, run_id: int) -> list[Verdict | None]:
+    return [result.verdict for result in store.rows(run_id)]
+
+
+def test_a_verdict_is_there_again_when_its_image_is_screened_in_a_new_run(store: ResultStore) -> None:
+    judged_run(store, image("a.dcm", "a"))
+    second = go_through(store, image("a.dcm", "a"), image("b.dcm", "b"))
+    assert verdicts(store, second) == [AGREE, None]
+    assert store.earlier_verdicts(second) == ()
+    store.finish(second)
+    judged_run(store, image("a.dcm", "a"), DISAGREE)
+    assert verdicts(store, go_through(store, image("a.dcm", "a"))) == [DISAGREE]  # the newest
+
+
+@pytest.mark.parametrize("other", [image("a.dcm", "d"), OTHER_SCORE], ids=["content", "score"])
+def test_a_verdict_on_what_an_image_was_in_an_earlier_run_is_told_and_not_shown(
+    store: ResultStore, other: Outcome
+) -> None:
+    judged_run(store, screened())
+    second = go_through(store, other)
+    assert verdicts(store, second) == [None]
+    (earlier,) = store.earlier_verdicts(second)
+    assert (earlier.image, earlier.content_sha256, earlier.verdict) == (image_ref().key, "c" * 64, AGREE)
+
+
+def test_a_verdict_follows_an_image_that_was_moved_between_two_runs_and_no_twin(
+    store: ResultStore, tmp_path: Path
+) -> None:
+    old, new = (image(str(tmp_path / name), "a") for name in ("old.dcm", "new.dcm"))
+    (tmp_path / "old.dcm").touch()
+    judged_run(store, old)
+    assert verdicts(store, judged_run(store, new, None)) == [None]  # both are there
+    (tmp_path / "old.dcm").unlink()
+    (tmp_path / "new.dcm").touch()
+    assert verdicts(store, judged_run(store, new, None)) == [AGREE]
+    copy = image(str(tmp_path / "copy.dcm"), "a")
+    assert verdicts(store, judged_run(store, copy, None)) == [None]  # the judged one is there, under its new name
+
+
+def test_a_verdict_is_on_a_file_by_whatever_way_it_is_found(store: ResultStore, tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "a.dcm").touch()
+    (tmp_path / "way").symlink_to(tmp_path / "images")
+    judged_run(store, image(str(tmp_path / "images" / "a.dcm"), "a"))
+    assert verdicts(store, judged_run(store, image(str(tmp_path / "way" / "a.dcm"), "a"), None)) == [AGREE]
+
+
+def test_a_verdict_that_was_withdrawn_stays_away(store: ResultStore) -> None:
+    judged_run(store, image("old.dcm", "a"))
+    second = go_through(store, image("new.dcm", "a"))
+    (row,) = store.rows(second)
+    assert row.verdict == AGREE
+    store.set_verdict(row.row_id, None, judged=row.outcome)
+    store.finish(second)
+    for name in ("old.dcm", "new.dcm"):
+        third = go_through(store, image(name, "a"))
+        assert (verdicts(store, third), store.earlier_verdicts(third)) == ([None], ())
+        store.finish(third)
+
+
+def test_a_verdict_is_never_put_on_a_row_of_another_image(store: ResultStore) -> None:
+    """A window shows a run; an older copy of the results was put back, and has given out the same numbers since."""
+    run_id = go_through(store, image("other.dcm", "d"))
+    (row,) = store.rows(run_id)
+    for row_id in (row.row_id, row.row_id + 1):
+        for verdict in (AGREE, None):
+            with pytest.raises(StorageProblem, match="was replaced by another one"):
+                store.set_verdict(row_id, verdict, judged=image("shown.dcm", "a"))
+    assert store.earlier_verdicts(run_id) == ()
+
+
+def test_what_is_read_at_one_moment_is_of_that_moment(store: ResultStore) -> None:
+    run_id = go_through(store, image("a.dcm", "a"))
+    with ResultQuery(store.path) as query:
+        with query.at_one_moment():
+            assert names(query, run_id) == {"a.dcm"}
+            store.save(run_id, image("b.dcm", "b"), spec=SPEC)
+            assert names(query, run_id) == {"a.dcm"}
+        assert names(query, run_id) == {"a.dcm", "b.dcm"}
+
+
 def test_a_verdict_is_on_the_disk_before_it_is_said_to_be_kept(tmp_path: Path) -> None:
     """In WAL mode a commit outlives a power cut only with synchronous = FULL (https://sqlite.org/pragma.html)."""
     said: list[str] = []
@@ -217,7 +364,7 @@ def test_a_verdict_is_on_the_disk_before_it_is_said_to_be_kept(tmp_path: Path) -
             store.set_verdict(row.row_id, verdict, judged=row.outcome)
             words = ["FULL" if "FULL" in text else text.split()[0] for text in said if "SELECT" not in text[:6]]
             assert words == ["FULL", "INSERT" if verdict else "DELETE", "PRAGMA"]
-        with pytest.raises(KeyError):
+        with pytest.raises(StorageProblem):
             store.set_verdict(row.row_id + 1, AGREE, judged=row.outcome)
         assert store._all("PRAGMA synchronous")[0][0] == 1  # results may be worked out again
 
@@ -254,6 +401,8 @@ def test_a_file_of_the_second_version_keeps_the_images_it_was_not_sure_about(sto
             " SELECT id, 'of an earlier result', 'agree', 'seen', 2.0, content_sha256, 'not_sure', 0.4"
             " FROM results WHERE id = 1"
         )
+        for column in ("lungs", "lung_shares", "notes"):  # of later versions
+            old.execute(f"ALTER TABLE results DROP COLUMN {column}")
         old.execute("PRAGMA user_version = 2")
     with ResultQuery(store.path) as query:
         assert query.counts(run_id)["unsure"] == 1

@@ -82,7 +82,7 @@ def test_a_verdict_lies_beside_the_result_and_can_be_taken_back(store: ResultSto
     assert as_values(store.row(row_id).outcome) == as_values(screened())
     store.set_verdict(row_id, None, judged=screened())
     assert store.row(row_id).verdict is None
-    with pytest.raises(KeyError):
+    with pytest.raises(StorageProblem):
         store.set_verdict(row_id + 1, AGREE, judged=screened())
 
 

@@ -14,6 +14,7 @@ unchanged.
 from __future__ import annotations
 
 import csv
+import io
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -44,7 +45,7 @@ def write_csv(path: Path, stored: StoredRun) -> None:
         writer = csv.writer(stream, quoting=csv.QUOTE_ALL)
         writer.writerow(COLUMNS)
         for result in stored.results:
-            for row in export_rows(result, spec=stored.run.spec):
+            for row in export_rows(result, run=stored.run):
                 writer.writerow([harmless(value) for value in row.values()])
 
 
@@ -74,4 +75,13 @@ def harmless(value: Value) -> Value:
     return guarded if guarded.startswith("'") else _BREAK.sub("'", guarded)
 
 
-EXPORTER: Final = Exporter(name="csv", suffix=".csv", title="CSV", write=write_csv, is_own=is_own)
+def started_of(head: bytes) -> str | None:
+    """When the run of such a table began, if it has a row."""
+    rows = csv.DictReader(io.StringIO(head.decode("utf-8-sig", "replace"), newline=""))
+    row = next(rows, {})
+    return row.get("run_started") or None
+
+
+EXPORTER: Final = Exporter(
+    name="csv", suffix=".csv", title="CSV", write=write_csv, is_own=is_own, started_of=started_of
+)

@@ -8,15 +8,18 @@ threshold shows no invented hot spot.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fieldray.domain.finding import Finding, Outcome, Screened, leading_finding
 from fieldray.domain.image import PixelMap
 from fieldray.domain.model import Manifest
 
 STRONGEST_LOGIT: Final = 6.0
+OUTLINE: Final = (80, 220, 255)  # red, green, blue of the lungs' outline: far from every colour of the heat map
 _FINER: Final = 16
 _EDGE: Final = 1e-6
 
@@ -56,9 +59,15 @@ def raw_threshold_logit(label: str, threshold: float | None, manifest: Manifest)
     return logit if calibration is None else (logit - calibration.intercept) / calibration.slope
 
 
+def evidence(logits: Grid, threshold_logit: float) -> Grid:
+    """How far each cell lies above the operating point's logit, 0 or more: what speaks for the finding."""
+    above: Grid = (logits - np.float32(threshold_logit)).clip(0, None)
+    return above
+
+
 def strength(logits: Grid, threshold_logit: float) -> Grid:
     """0 at the operating point's logit or below, 1 at `STRONGEST_LOGIT` above it or more."""
-    share: Grid = ((logits - np.float32(threshold_logit)) / np.float32(STRONGEST_LOGIT)).clip(0, 1)
+    share: Grid = (evidence(logits, threshold_logit) / np.float32(STRONGEST_LOGIT)).clip(0, 1)
     return share
 
 
@@ -76,13 +85,52 @@ def colours(shares: Grid) -> NDArray[np.uint8]:
     return painted
 
 
-def covered(pixel_map: PixelMap, *, height: int, width: int) -> tuple[float, float, float, float]:
-    """The image's region under a tensor of height x width: left, top, width, height in image pixels."""
-    return (
-        pixel_map.column_offset,
-        pixel_map.row_offset,
-        width * pixel_map.column_scale,
-        height * pixel_map.row_scale,
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class ShownMap:
+    """The class map of the finding that decides an image.
+
+    logits           (rows, columns) float32
+    threshold_logit  of the operating point: what lies above speaks for the finding
+    cells            where a cell lies in the image
+    """
+
+    finding: Finding
+    logits: Grid
+    threshold_logit: float
+    cells: PixelMap
+
+    @property
+    def evidence(self) -> Grid:
+        """How far each cell lies above the operating point, 0 or more."""
+        return evidence(self.logits, self.threshold_logit)
+
+    @property
+    def strength(self) -> Grid:
+        """What is shown of it, 0..1."""
+        return strength(self.logits, self.threshold_logit)
+
+    @property
+    def region(self) -> tuple[float, float, float, float]:
+        """Left, top, width and height of what the network saw, in pixels of the image; it may reach beyond it."""
+        rows, columns = self.logits.shape
+        cells = self.cells
+        return cells.column_offset, cells.row_offset, columns * cells.column_scale, rows * cells.row_scale
+
+
+def shown_map(outcome: Outcome, manifest: Manifest) -> ShownMap | None:
+    """The map that is shown for an image, None where there is none."""
+    finding, pixel_map = leading_finding(outcome), outcome.facts.pixel_map
+    if not isinstance(outcome, Screened) or finding is None or outcome.class_maps is None or pixel_map is None:
+        return None
+    logits = label_logits(outcome.class_maps, finding.label, manifest)
+    rows, columns = logits.shape
+    return ShownMap(
+        finding=finding,
+        logits=logits,
+        threshold_logit=raw_threshold_logit(
+            finding.label, finding.point.threshold if finding.point else None, manifest
+        ),
+        cells=pixel_map.for_cells((rows, columns), of=(manifest.input.height, manifest.input.width)),
     )
 
 

@@ -1,0 +1,114 @@
+"""What trains a lung-field network: Keras on TensorFlow, for the compact network and the published one alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray.adaptation.keras_engine import build_network, get_weights, set_weights
+from fieldray.adaptation.lungs.check_samples import UNKNOWN
+from fieldray.adaptation.lungs.compact import compact_unet
+from fieldray.adaptation.lungs.dataset import shrunk
+from fieldray.adaptation.lungs.losses import checks_loss, mask_loss
+from fieldray.adaptation.lungs.published import MARGIN, mask_side, published_unet
+from fieldray.adaptation.lungs.recipe import LungNetwork, LungTraining
+from fieldray.adaptation.weights import Weights
+from fieldray.packs.manifest_types import LUNG_CHECKS
+
+Batch = NDArray[np.float32]
+_CLIP: Final = 5.0
+_PREDICT_BATCH: Final = 16
+
+
+class MaskEngine:
+    """A lung-field network of one input side in training.
+
+    Images are (n, side, side) uint8; the network gives masks of `mask_side` pixels, which cover the whole image.
+    """
+
+    def __init__(self, network: LungNetwork, side: int, training: LungTraining) -> None:
+        import keras
+
+        keras.config.set_dtype_policy("float32")
+        self._network, self.side = network, side
+        self.has_checks = network.kind == "compact"
+        if self.has_checks:
+            specification = compact_unet(height=side, width=side, channels=network.channels)
+            self.model = build_network(specification, outputs=["mask_logits", "logits"])
+            self.mask_side = side // 2
+        else:
+            self.model = published_unet(side=side, root_channels=network.root_channels)
+            self.mask_side = mask_side(side)
+        self._optimiser = keras.optimizers.AdamW(
+            0.0, weight_decay=training.weight_decay, epsilon=1e-8, global_clipnorm=_CLIP
+        )
+        self._optimiser.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
+        self._optimiser.build(self.model.trainable_variables)
+        per_mask = (training.masks_per_step + training.checks_per_step) / training.masks_per_step
+        if self.has_checks:
+            self.model.compile(
+                self._optimiser, loss=[mask_loss, checks_loss], loss_weights=[per_mask, training.checks_weight]
+            )
+        else:
+            self.model.compile(self._optimiser, loss=mask_loss)
+
+    def prepared(self, images: NDArray[np.uint8]) -> Batch:
+        """Images (n, any side) as the network sees them: (n, side, side, 1) float32 in 0..1."""
+        if self.has_checks:
+            return shrunk(images, self.side).astype(np.float32)[..., None] / 255
+        inner = shrunk(images, self.mask_side)
+        mirrored = np.pad(inner, ((0, 0), (MARGIN, MARGIN), (MARGIN, MARGIN)), mode="symmetric")
+        return mirrored.astype(np.float32)[..., None] / 255
+
+    def step(
+        self, images: NDArray[np.uint8], masks: NDArray[np.uint8], targets: Batch, *, learning_rate: float
+    ) -> float:
+        """One step; the batch's loss before it. The first images have masks, the rest have targets for the checks."""
+        self._optimiser.learning_rate = learning_rate
+        wanted = shrunk(masks, self.mask_side).astype(np.float32)[..., None] / 255
+        if not self.has_checks:
+            return float(self.model.train_on_batch(self.prepared(images), wanted))
+        others = len(images) - len(masks)
+        blank = np.zeros((others, self.mask_side, self.mask_side, 1), np.float32)
+        unknown = np.full((len(masks), len(LUNG_CHECKS)), UNKNOWN, np.float32)
+        has_mask = (np.arange(len(images)) < len(masks)).astype(np.float32)
+        found = self.model.train_on_batch(
+            self.prepared(images),
+            [np.concatenate([wanted, blank]), np.concatenate([unknown, targets])],
+            sample_weight=[has_mask, np.ones(len(images), np.float32)],
+        )
+        return float(found[0])
+
+    def predict(self, images: NDArray[np.uint8]) -> tuple[Batch, Batch]:
+        """Shares of lung (n, mask_side, mask_side) and scores of the checks (n, checks), both in 0..1."""
+        masks, checks = list[Batch](), list[Batch]()
+        for start in range(0, len(images), _PREDICT_BATCH):
+            found = self.model.predict_on_batch(self.prepared(images[start : start + _PREDICT_BATCH]))
+            logits, scores = found if self.has_checks else (found, np.zeros((len(found), 0), np.float32))
+            masks.append(_sigmoid(np.asarray(logits)[..., 0]))
+            checks.append(_sigmoid(np.asarray(scores)))
+        return np.concatenate(masks), np.concatenate(checks)
+
+    def weights(self) -> Weights:
+        """A copy of the weights."""
+        return get_weights(self.model)
+
+    def set_weights(self, weights: Mapping[str, NDArray[np.float32]]) -> None:
+        """Replace the weights."""
+        set_weights(self.model, weights)
+
+    def optimiser_state(self) -> dict[str, NDArray[Any]]:
+        """The optimiser's variables in their order."""
+        return {str(index): np.asarray(variable) for index, variable in enumerate(self._optimiser.variables)}
+
+    def set_optimiser_state(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """The inverse."""
+        for index, variable in enumerate(self._optimiser.variables):
+            variable.assign(state[str(index)])
+
+
+def _sigmoid(values: Batch) -> Batch:
+    return np.asarray(1 / (1 + np.exp(-values)), np.float32)

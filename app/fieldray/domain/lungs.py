@@ -1,0 +1,262 @@
+"""What a lung-field network says about an image: whether it is a usable frontal chest X-ray, and where its lungs are.
+
+The network gives a share of lung for every cell of its mask, and a score for each of `model.LUNG_CHECKS`. What follows
+from them is decided here, for screening and for training alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray.domain.image import Box, PixelMap
+from fieldray.domain.mask import Mask, Point, components, edges, enlarged, outlines, overlaps
+from fieldray.domain.model import LUNG_CHECKS, LungRules, Manifest
+from fieldray.reasons import Reason, reason
+
+Side = Literal["top", "bottom", "left", "right"]
+SIDES: Final[tuple[Side, ...]] = ("top", "bottom", "left", "right")
+ROTATIONS: Final[Mapping[str, int]] = {"rotated_90": 90, "rotated_180": 180, "rotated_270": 270}
+
+# Less evidence inside the lungs is pointed out, where the classifier's own metrics name no limit (`evidence_limit`):
+# most of what speaks for the finding then lies outside.
+LEAST_EVIDENCE_INSIDE: Final = 0.5
+# Lungs of adults fill a quarter of a usual image, those of infants on a large detector a tenth.
+_LEAST_LUNG_SHARE: Final = 0.03
+_LEAST_PART: Final = 0.1  # parts of the mask smaller than this share of the largest are no lung
+_BOTH_LUNGS: Final = 0.7  # one part with more than this share of the mask is both lungs grown together
+_BORDER: Final = 0.01  # so near to the border of the image, as a share of its side, the mask touches it
+_ACROSS: Final = 0.15  # reaching so far, as a share of the width, past the middle of the image on both sides
+_LEAST_TOUCH: Final = 0.05  # over so much of a side; less is a tip of a lung that is all there
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class LungFields:
+    """The lung fields of one image.
+
+    is_frontal_chest  whether this is a chest image from the front or the back, whichever way it is turned
+    found             whether lungs were found in it
+    left_share        of the image's area; left and right are the patient's, and the patient's left is on the right of
+    right_share       an image that is not mirrored
+    cut_off           where the lungs reach the border of the image: sides of the image
+    rotation_degrees  by how much the image was turned clockwise: 0, 90, 180 or 270
+    is_inverted       whether black and white are swapped
+    is_mirrored       whether it may be mirrored left to right
+    evidence_inside   share of the classifier's positive evidence that lies inside the lungs; None without such evidence
+    latency_ms        of the network that found them
+    shares            (rows, columns) uint8: 255 is lung; what lies outside the fields is 0
+    threshold         from which share on a cell is lung
+    pixel_map         where a cell of `shares` lies in the image
+    """
+
+    is_frontal_chest: bool
+    found: bool
+    left_share: float
+    right_share: float
+    cut_off: tuple[Side, ...]
+    rotation_degrees: int
+    is_inverted: bool
+    is_mirrored: bool
+    shares: NDArray[np.uint8]
+    threshold: int
+    pixel_map: PixelMap
+    evidence_inside: float | None = None
+    latency_ms: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.shares.ndim != 2 or self.shares.dtype != np.uint8 or not 0 < self.threshold <= 255:
+            raise ValueError(f"shares are (rows, columns) uint8, not {self.shares.shape} {self.shares.dtype}")
+        self.shares.flags.writeable = False
+
+    @property
+    def mask(self) -> Mask:
+        """(rows, columns) bool."""
+        return self.shares >= self.threshold
+
+    @property
+    def refusal(self) -> Reason | None:
+        """Why the image cannot be judged as it is, or None."""
+        if not self.is_frontal_chest:
+            return reason("not_frontal_chest")
+        if self.rotation_degrees:  # before the mask is asked: it means something in upright images alone
+            return reason("upside_down" if self.rotation_degrees == 180 else "rotated")
+        if self.is_inverted:
+            return reason("inverted")
+        return None if self.found else reason("not_frontal_chest")
+
+    @property
+    def notes(self) -> tuple[Reason, ...]:
+        """What a person should know although the image can be judged."""
+        notes = [reason(f"lungs_cut_off_{side}") for side in self.cut_off]
+        return (*notes, *([reason("perhaps_mirrored")] if self.is_mirrored else []))
+
+    def box(self, *, rows: int, columns: int, margin: float) -> Box:
+        """What a classifier gets of an image of this size: the lungs, with `margin` of their extent on each side.
+
+        The whole image where there are no lungs.
+        """
+        mask = self.mask
+        if not mask.any():
+            return Box(top=0.0, left=0.0, rows=float(rows), columns=float(columns))
+        down, across = edges(self.pixel_map, self.shares.shape)
+        top, bottom = _span(down, mask.any(axis=1), margin=margin, limit=rows)
+        left, right = _span(across, mask.any(axis=0), margin=margin, limit=columns)
+        return Box(top=top, left=left, rows=bottom - top, columns=right - left)
+
+    def outlines(self) -> tuple[tuple[Point, ...], ...]:
+        """Polygons around the lungs, (x, y) in pixels of the image."""
+        return outlines(self.shares, self.pixel_map, threshold=self.threshold)
+
+    def mask_of_image(self, *, rows: int, columns: int) -> Mask:
+        """The mask at the size of the image, (rows, columns) bool."""
+        return enlarged(self.shares, self.pixel_map, rows=rows, columns=columns, threshold=self.threshold)
+
+
+def find_lungs(
+    shares: NDArray[np.float32],
+    scores: Mapping[str, float],
+    rules: LungRules,
+    *,
+    pixel_map: PixelMap,
+    rows: int,
+    columns: int,
+    latency_ms: float = 0.0,
+) -> LungFields:
+    """What follows from the network's answer for an image of `rows` x `columns` pixels.
+
+    Parameters
+    ----------
+    shares
+        (rows, columns) share of lung, 0..1, of the cells of the network's mask.
+    scores
+        Of each check, 0..1.
+    rules
+        The pack's thresholds.
+    pixel_map
+        Where a cell of the mask lies in the image.
+    rows, columns, latency_ms
+        Of the image, and what the network took for it.
+    """
+    threshold = max(1, round(255 * rules.mask_threshold))
+    fields, parts = _fields(np.rint(255 * shares.clip(0, 1)).astype(np.uint8), threshold)
+    down, across = edges(pixel_map, fields.shape)
+    areas = np.outer(np.diff(down.clip(0, rows)), np.diff(across.clip(0, columns))) / (rows * columns)
+    passed = {name for name in LUNG_CHECKS if scores[name] >= rules.thresholds[name]}
+    is_frontal_chest = "frontal_chest" in passed
+    passed = passed if is_frontal_chest else set()  # nobody knows how a hand is turned
+    first, second = _sides(parts, areas)
+    is_mirrored = "mirrored" in passed
+    turned = [name for name in ROTATIONS if name in passed]
+    return LungFields(
+        is_frontal_chest=is_frontal_chest,
+        found=is_frontal_chest and first + second >= _LEAST_LUNG_SHARE,
+        left_share=first if is_mirrored else second,
+        right_share=second if is_mirrored else first,
+        cut_off=_cut_off(parts > 0, areas),
+        rotation_degrees=ROTATIONS[max(turned, key=lambda name: scores[name])] if turned else 0,
+        is_inverted="inverted" in passed,
+        is_mirrored=is_mirrored,
+        shares=fields,
+        threshold=threshold,
+        pixel_map=pixel_map,
+        latency_ms=latency_ms,
+    )
+
+
+def evidence_inside(
+    evidence: NDArray[np.float32], evidence_map: PixelMap, lungs: LungFields, *, rows: int, columns: int
+) -> float | None:
+    """Share of the evidence that lies inside the lungs, 0..1, by area; None where there is none inside the image.
+
+    Parameters
+    ----------
+    evidence
+        (rows, columns), 0 or more: how far each cell of the class map speaks for the finding.
+    evidence_map
+        Where a cell lies in the image.
+    lungs
+        Of the same image.
+    rows, columns
+        Of the image: what lies outside of it counts for nothing.
+    """
+    down, across = edges(evidence_map, evidence.shape)
+    areas = np.outer(np.diff(down.clip(0, rows)), np.diff(across.clip(0, columns)))
+    total = float((evidence * areas).sum())
+    if not total > 0:
+        return None
+    lung_down, lung_across = edges(lungs.pixel_map, lungs.shares.shape)
+    shared_down = overlaps(down.clip(0, rows), lung_down)
+    shared_across = overlaps(across.clip(0, columns), lung_across)
+    inside = shared_down @ lungs.mask.astype(np.float64) @ shared_across.T
+    return min(1.0, float((evidence * inside).sum()) / total)
+
+
+def evidence_limit(manifest: Manifest) -> float:
+    """Below which share of evidence inside the lungs a classifier's result is pointed out.
+
+    `metrics.evidence_inside.limit` of its pack where that is a share, else `LEAST_EVIDENCE_INSIDE`.
+    """
+    measured: Any = manifest.metrics.get("evidence_inside")
+    limit = measured.get("limit") if isinstance(measured, Mapping) else None
+    is_share = isinstance(limit, int | float) and 0 <= limit <= 1
+    return float(limit) if is_share else LEAST_EVIDENCE_INSIDE  # type: ignore[arg-type]
+
+
+def _fields(shares: NDArray[np.uint8], threshold: int) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+    """The shares without small parts that are no lung, and the number of the part that each cell is in, 0 for none."""
+    parts = components(shares >= threshold)
+    sizes = np.bincount(parts.reshape(-1))
+    sizes[0] = 0
+    is_small = sizes < _LEAST_PART * sizes.max()
+    is_small[0] = not sizes.any()  # the soft edge around a lung belongs to it; without a lung it is the edge of nothing
+    is_spot = is_small[parts]
+    return np.where(is_spot, np.uint8(0), shares), np.where(is_spot, np.int32(0), parts)
+
+
+def _sides(parts: NDArray[np.int32], areas: NDArray[np.float64]) -> tuple[float, float]:
+    """Share of the image's area left and right of the middle of the mask, as seen in the image."""
+    weights = np.bincount(parts.reshape(-1), weights=areas.reshape(-1))[1:]
+    total = float(weights.sum())
+    if not total > 0:
+        return 0.0, 0.0
+    middle = _middle(np.flatnonzero(parts.any(axis=0)), np.flatnonzero(areas.any(axis=0)))
+    columns = np.arange(parts.shape[1])
+    if weights.max() > _BOTH_LUNGS * total:
+        left = float((areas * (parts > 0))[:, columns < middle].sum())
+        return left, total - left
+    centres = np.bincount(parts.reshape(-1), weights=(areas * columns).reshape(-1))[1:] / weights.clip(1e-12)
+    left = float(weights[centres < middle].sum())
+    return left, total - left
+
+
+def _middle(filled: NDArray[np.intp], seen: NDArray[np.intp]) -> float:
+    """Between the lungs where they lie on both sides of the image's middle; else that, for one lung has no middle."""
+    middle, least = float(seen[0] + seen[-1]) / 2, _ACROSS * len(seen)
+    is_both = filled[0] < middle - least and filled[-1] > middle + least
+    return float(filled[0] + filled[-1]) / 2 if is_both else middle
+
+
+def _cut_off(mask: Mask, areas: NDArray[np.float64]) -> tuple[Side, ...]:
+    """The sides of the image that the mask touches over more than `_LEAST_TOUCH` of their length."""
+    rows, columns = np.flatnonzero(areas.any(axis=1)), np.flatnonzero(areas.any(axis=0))
+    seen = mask[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+    deep, wide = (max(1, round(_BORDER * side)) for side in seen.shape)
+    strips: dict[Side, Mask] = {
+        "top": seen[:deep].any(axis=0),
+        "bottom": seen[-deep:].any(axis=0),
+        "left": seen[:, :wide].any(axis=1),
+        "right": seen[:, -wide:].any(axis=1),
+    }
+    return tuple(side for side in SIDES if strips[side].mean() > _LEAST_TOUCH)
+
+
+def _span(places: NDArray[np.float64], is_filled: Mask, *, margin: float, limit: int) -> tuple[float, float]:
+    """From where to where the mask reaches along one side, with the margin, inside the image."""
+    filled = np.flatnonzero(is_filled)
+    start, end = float(places[filled[0]]), float(places[filled[-1] + 1])
+    more = margin * (end - start)
+    return max(0.0, start - more), min(float(limit), end + more)

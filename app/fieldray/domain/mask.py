@@ -1,0 +1,193 @@
+"""A mask of shares (0..255) in arrays: its connected parts, its outline, itself at another size, and its overlap with
+boxes. NumPy alone: what a mask of 256 x 256 asks for takes a millisecond or two.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray.domain.image import PixelMap
+
+Shares = NDArray[np.uint8]
+Mask = NDArray[np.bool_]
+_BLOCK_ROWS: Final = 256
+
+
+def components(mask: Mask) -> NDArray[np.int32]:
+    """Number every connected part (4 neighbours) of a mask (rows, columns) from 1; 0 is what is not in it.
+
+    The runs of each row are joined with those of the row above (union-find; Rosenfeld and Pfaltz 1966).
+    """
+    rows, starts, ends = _runs(mask)
+    parents = list(range(len(rows)))
+
+    def root(run: int) -> int:
+        while parents[run] != run:
+            parents[run] = parents[parents[run]]
+            run = parents[run]
+        return run
+
+    for above, below in _touching(rows, starts, ends):
+        parents[root(below)] = root(above)
+    numbers: dict[int, int] = {}
+    labels = np.zeros(mask.shape, np.int32)
+    for run, (row, start, end) in enumerate(zip(rows, starts, ends, strict=True)):
+        labels[row, start:end] = numbers.setdefault(root(run), len(numbers) + 1)
+    return labels
+
+
+def _runs(mask: Mask) -> tuple[list[int], list[int], list[int]]:
+    """Row, first column and the column behind the last of every run, in reading order."""
+    edges = np.diff(np.pad(mask, ((0, 0), (1, 1))).astype(np.int8), axis=1)
+    rows, starts = np.nonzero(edges == 1)
+    ends = np.nonzero(edges == -1)[1]
+    return rows.tolist(), starts.tolist(), ends.tolist()
+
+
+def _touching(rows: list[int], starts: list[int], ends: list[int]) -> Iterator[tuple[int, int]]:
+    """Pairs of runs that lie on each other."""
+    by_row: Mapping[int, list[int]] = _grouped(rows)
+    for row, below in by_row.items():
+        for run in below:
+            for other in by_row.get(row - 1, ()):
+                if starts[other] < ends[run] and starts[run] < ends[other]:
+                    yield other, run
+
+
+def _grouped(rows: list[int]) -> dict[int, list[int]]:
+    grouped: defaultdict[int, list[int]] = defaultdict(list)
+    for run, row in enumerate(rows):
+        grouped[row].append(run)
+    return dict(grouped)
+
+
+# ---- overlap with boxes
+
+
+def overlaps(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Lengths (n, m) that intervals share with others, all given by their edges (n + 1,) and (m + 1,)."""
+    ends = np.minimum(first[1:, None], second[None, 1:])
+    starts = np.maximum(first[:-1, None], second[None, :-1])
+    lengths: NDArray[np.float64] = (ends - starts).clip(0, None)
+    return lengths
+
+
+def edges(pixel_map: PixelMap, shape: tuple[int, int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Where the rows (rows + 1,) and columns (columns + 1,) of an array begin and end, in pixels of the image."""
+    rows, columns = shape
+    return (
+        np.arange(rows + 1) * pixel_map.row_scale + pixel_map.row_offset,
+        np.arange(columns + 1) * pixel_map.column_scale + pixel_map.column_offset,
+    )
+
+
+# ---- at the size of the image
+
+
+def enlarged(shares: Shares, pixel_map: PixelMap, *, rows: int, columns: int, threshold: int) -> Mask:
+    """The mask at the size of the image: shares interpolated linearly, then compared. (rows, columns) bool."""
+    mask = np.empty((rows, columns), bool)
+    across = _linear(columns, pixel_map.column_scale, pixel_map.column_offset, shares.shape[1])
+    down = _linear(rows, pixel_map.row_scale, pixel_map.row_offset, shares.shape[0])
+    wide = _mixed(shares.T.astype(np.float32), across).T
+    for start in range(0, rows, _BLOCK_ROWS):  # the whole as float32 would take four times the image
+        part = slice(start, start + _BLOCK_ROWS)
+        mask[part] = _mixed(wide, tuple(array[part] for array in down)) >= threshold
+    return mask
+
+
+def sampled(values: NDArray[np.float32], pixel_map: PixelMap, *, rows: int, columns: int) -> NDArray[np.float32]:
+    """Values (n, m) at the centres of the pixels of an image, interpolated linearly; outside, those at the edge."""
+    wide = _mixed(values.T, _linear(columns, pixel_map.column_scale, pixel_map.column_offset, values.shape[1])).T
+    return _mixed(wide, _linear(rows, pixel_map.row_scale, pixel_map.row_offset, values.shape[0]))
+
+
+Weights = tuple[NDArray[Any], ...]
+
+
+def _linear(count: int, scale: float, offset: float, size: int) -> Weights:
+    """For the centres of `count` pixels: the cell before, the cell behind, and the share of the latter."""
+    places = ((np.arange(count) + 0.5 - offset) / scale - 0.5).clip(0, size - 1)
+    before = np.floor(places).astype(np.intp)
+    return before, np.minimum(before + 1, size - 1), (places - before).astype(np.float32)
+
+
+def _mixed(values: NDArray[np.float32], weights: Weights) -> NDArray[np.float32]:
+    before, behind, share = weights
+    mixed: NDArray[np.float32] = values[before] + (values[behind] - values[before]) * share[:, None]
+    return mixed
+
+
+# ---- outline
+
+
+# Of the four corners of a square (above left, above right, below right, below left: 8, 4, 2, 1), those inside decide
+# between which of its sides the outline runs; the inside lies on its right.
+_TOP, _RIGHT, _BOTTOM, _LEFT = range(4)
+_WAYS: Final[Mapping[int, tuple[tuple[int, int], ...]]] = {
+    1: ((_LEFT, _BOTTOM),),
+    2: ((_BOTTOM, _RIGHT),),
+    3: ((_LEFT, _RIGHT),),
+    4: ((_RIGHT, _TOP),),
+    5: ((_RIGHT, _TOP), (_LEFT, _BOTTOM)),
+    6: ((_BOTTOM, _TOP),),
+    7: ((_LEFT, _TOP),),
+    8: ((_TOP, _LEFT),),
+    9: ((_TOP, _BOTTOM),),
+    10: ((_TOP, _LEFT), (_BOTTOM, _RIGHT)),
+    11: ((_TOP, _RIGHT),),
+    12: ((_RIGHT, _LEFT),),
+    13: ((_RIGHT, _BOTTOM),),
+    14: ((_BOTTOM, _LEFT),),
+}
+Point = tuple[float, float]
+
+
+def outlines(shares: Shares, pixel_map: PixelMap, *, threshold: int) -> tuple[tuple[Point, ...], ...]:
+    """Closed polygons around the mask, (x, y) in pixels of the image (marching squares; Lorensen and Cline 1987)."""
+    level = threshold - 0.5  # no share is equal to it
+    field = np.pad(shares.astype(np.float64), 1)
+    inside = (field > level).astype(np.uint8)
+    case = 8 * inside[:-1, :-1] + 4 * inside[:-1, 1:] + 2 * inside[1:, 1:] + inside[1:, :-1]
+    following: dict[Point, Point] = {}
+    for row, column in zip(*(places.tolist() for places in np.nonzero((case > 0) & (case < 15))), strict=True):
+        for begin, end in _WAYS[int(case[row, column])]:
+            following[_crossing(field, level, row, column, begin)] = _crossing(field, level, row, column, end)
+    return tuple(tuple(_in_image(point, pixel_map) for point in loop) for loop in _loops(following))
+
+
+def _crossing(field: NDArray[np.float64], level: float, row: int, column: int, side: int) -> Point:
+    """Where the outline crosses a side of a square, as (row, column) between centres of the padded field."""
+    if side in (_TOP, _BOTTOM):
+        row += side == _BOTTOM
+        return float(row), column + _part(field[row, column], field[row, column + 1], level)
+    column += side == _RIGHT
+    return row + _part(field[row, column], field[row + 1, column], level), float(column)
+
+
+def _part(first: float, second: float, level: float) -> float:
+    return float((level - first) / (second - first))
+
+
+def _loops(following: dict[Point, Point]) -> Iterator[list[Point]]:
+    while following:
+        begin, point = following.popitem()
+        loop = [begin]
+        while point != begin:
+            loop.append(point)
+            point = following.pop(point)
+        yield loop
+
+
+def _in_image(point: Point, pixel_map: PixelMap) -> Point:
+    """The centre of the padded field's cell 1 is that of the mask's cell 0."""
+    row, column = point[0] - 0.5, point[1] - 0.5
+    return (
+        column * pixel_map.column_scale + pixel_map.column_offset,
+        row * pixel_map.row_scale + pixel_map.row_offset,
+    )

@@ -1,0 +1,186 @@
+"""Screening with a lung-field pack from the command line: refusals, lines, maps, and what is missing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fieldray.domain.model import InputSpec, OodGate, Requirement
+from program import Fieldray, lines_of
+from tiny_lungs import write_tiny_lungs
+from tiny_packs import fingerprint, write_tiny_pack
+
+LUNGS = Requirement(kind="lung-fields", minimum_version="1.0.0")
+SIDE = 256
+
+
+def chest(*, grey: int = 170) -> np.ndarray:
+    """Grey with a bright edge and two dark fields: what the tiny network takes for lungs."""
+    image = np.full((SIDE, SIDE), grey, np.uint8)
+    image[:8] = 255
+    image[64:192, 32:112] = image[64:192, 144:224] = 20
+    return image
+
+
+def save(path: Path, pixels: np.ndarray) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path)
+    return path
+
+
+@pytest.fixture
+def packs(tmp_path: Path) -> Path:
+    """A classifier that is cropped to the lungs, and the pack that finds them."""
+    folder = tmp_path / "drive" / "fieldray"
+    write_tiny_lungs(folder)
+    spec = InputSpec(height=64, width=64, crop="lungs", crop_margin=0.1)
+    return write_tiny_pack(folder, requires=(LUNGS,), input=spec)
+
+
+@pytest.fixture
+def options(packs: Path) -> list[str]:
+    return ["--pack", str(packs), "--trust", fingerprint(packs)]
+
+
+def test_lungs_are_found_cropped_to_and_told(tmp_path: Path, fieldray: Fieldray, options: list[str]) -> None:
+    save(tmp_path / "images" / "chest.png", chest())
+    done = fieldray("screen", tmp_path / "images", *options, "--json", "-")
+    assert done.returncode == 0, done.stderr
+    (line,) = lines_of(done.stdout)
+    assert line["status"] == "screened"
+    lungs = line["lungs"]
+    # 128 rows of 80 columns, of 256 x 256: 0.15625 each
+    assert (lungs["left_share"], lungs["right_share"]) == pytest.approx((0.156, 0.156), abs=0.03)
+    assert (lungs["found"], lungs["cut_off"], lungs["rotation_degrees"]) == (True, [], 0)
+    assert set(lungs) >= {"found", "left_share", "right_share", "cut_off", "rotation_degrees", "evidence_inside"}
+    assert line["notes"] == []
+
+
+def test_what_the_pack_finds_no_chest_in_is_refused(tmp_path: Path, fieldray: Fieldray, options: list[str]) -> None:
+    bright = np.full((SIDE, SIDE), 255, np.uint8)
+    bright[:, :16] = 0
+    save(tmp_path / "images" / "bright.png", bright)
+    done = fieldray("screen", tmp_path / "images", *options, "--json", "-")
+    assert done.returncode == 0, done.stderr
+    (line,) = lines_of(done.stdout)
+    assert (line["status"], line["reason_code"]) == ("refused", "inverted")
+    assert line["lungs"]["is_inverted"] is True
+
+
+def test_maps_are_written_beside_each_other(tmp_path: Path, fieldray: Fieldray, options: list[str]) -> None:
+    image = save(tmp_path / "images" / "chest.png", chest())
+    save(tmp_path / "images" / "deep" / "chest.png", chest(grey=180))
+    with zipfile.ZipFile(tmp_path / "images" / "more.zip", "w") as archive:
+        archive.write(image, "in/chest.png")
+    maps = tmp_path / "maps"
+    for _ in range(2):  # the second time nothing is screened and everything is written again
+        done = fieldray("screen", tmp_path / "images", *options, "--maps", maps)
+        assert done.returncode == 0, done.stderr
+        assert f"Written: {maps} (maps of 3 images)" in done.stdout
+    names = ["chest.png", "deep/chest.png", "more.zip/in/chest.png"]
+    written = sorted(str(path.relative_to(maps).as_posix()) for path in maps.rglob("*.*") if path.is_file())
+    suffixes = ("lungs.png", "map.json", "map.npy", "overlay.png")
+    assert written == sorted(f"{name}.{suffix}" for name in names for suffix in suffixes)
+    with Image.open(maps / "chest.png.lungs.png") as mask:
+        assert (mask.mode, mask.size) == ("1", (SIDE, SIDE))
+        inside = np.asarray(mask)
+    truth = chest() < 100
+    assert 2 * (inside & truth).sum() / (inside.sum() + truth.sum()) > 0.9
+    about = json.loads((maps / "chest.png.map.json").read_text())
+    # rows 64 to 192 and columns 32 to 224 with a tenth more on each side
+    assert about["box"]["top"] == pytest.approx(64 - 12.8, abs=5)
+    assert about["box"]["width"] == pytest.approx(192 * 1.2, abs=10)
+    assert np.load(maps / "chest.png.map.npy").shape == (about["rows"], about["columns"])
+
+
+def test_maps_beside_the_images_are_no_images(tmp_path: Path, fieldray: Fieldray, options: list[str]) -> None:
+    folder = save(tmp_path / "images" / "chest.png", chest()).parent
+    assert fieldray("screen", folder, *options, "--maps", folder).returncode == 0
+    done = fieldray("screen", folder, *options, "--fresh")
+    assert done.returncode == 0, done.stderr
+    assert "4 result files of this program were found among the images and left out." in done.stdout
+    assert "1 image in" in done.stdout
+
+
+def test_a_place_that_cannot_be_written_is_said_before_anything_is_screened(
+    tmp_path: Path, home: Path, fieldray: Fieldray, options: list[str]
+) -> None:
+    save(tmp_path / "images" / "chest.png", chest())
+    (tmp_path / "file").touch()
+    done = fieldray("screen", tmp_path / "images", *options, "--maps", tmp_path / "file" / "maps")
+    assert (done.returncode, "Cannot write to" in done.stderr) == (1, True)
+    done = fieldray("screen", tmp_path / "images", *options, "--maps", home / "maps")
+    assert (done.returncode, "program's own folder" in done.stderr) == (2, True)
+    assert "image in" not in done.stdout
+
+
+def test_a_classifier_without_its_companion_is_3_and_says_what_is_missing(
+    tmp_path: Path, fieldray: Fieldray, packs: Path, options: list[str]
+) -> None:
+    save(tmp_path / "images" / "chest.png", chest())
+    companion = packs.parent / "test-lungs-1.0.0"
+    (companion / "model.tflite").write_bytes(b"damaged")
+    done = fieldray("screen", tmp_path / "images", *options)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "lung-fields 1.0.0+" in done.stderr and "model.tflite" in done.stderr
+    shutil.rmtree(companion)
+    done = fieldray("screen", tmp_path / "images", *options)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "needs another pack that is not here: lung-fields 1.0.0+" in done.stderr
+    write_tiny_lungs(packs.parent, version="0.9.0")
+    done = fieldray("screen", tmp_path / "images", *options)
+    assert (done.returncode, "Version 0.9.0 is here" in done.stderr) == (3, True)
+
+
+def test_a_companion_that_answers_otherwise_here_is_not_used(tmp_path: Path, fieldray: Fieldray) -> None:
+    """Its golden scores are those of another network."""
+    folder = tmp_path / "drive" / "fieldray"
+    write_tiny_lungs(folder, golden_shift=0.2)
+    pack = write_tiny_pack(folder, requires=(LUNGS,))
+    save(tmp_path / "images" / "chest.png", chest())
+    done = fieldray("screen", tmp_path / "images", "--pack", pack, "--trust", fingerprint(pack))
+    assert done.returncode == 3, done.stderr
+    assert "test-lungs-1.0.0" in done.stderr and "other results" in done.stderr
+
+
+def test_images_unlike_the_packs_own_are_screened_noted_and_counted(tmp_path: Path, fieldray: Fieldray) -> None:
+    folder = tmp_path / "drive" / "fieldray"
+    write_tiny_lungs(folder)
+    far = OodGate(mean=np.full(4, 50.0, np.float32), projection=np.eye(4, dtype=np.float32), limit=1.0)
+    with_lungs = write_tiny_pack(folder, requires=(LUNGS,), ood_gate=far)
+    alone = write_tiny_pack(tmp_path / "other", ood_gate=far)
+    save(tmp_path / "images" / "chest.png", chest())
+    save(tmp_path / "images" / "other.png", chest(grey=180))
+    trust = ["--trust", fingerprint(alone)]
+    done = fieldray("screen", tmp_path / "images", "--pack", with_lungs, *trust, "--json", "-")
+    assert done.returncode == 0, done.stderr
+    for line in lines_of(done.stdout):
+        assert line["status"] == "screened"
+        assert "unlike_measured" in [note["code"] for note in line["notes"]]
+    assert "2 images are unlike those that the pack was measured on." in done.stderr
+    done = fieldray("screen", tmp_path / "images", "--pack", alone, *trust, "--json", "-")
+    assert {line["reason_code"] for line in lines_of(done.stdout)} == {"unlike_training"}
+
+
+def test_each_image_has_its_own_lungs_however_many_are_under_way(
+    tmp_path: Path, fieldray: Fieldray, options: list[str]
+) -> None:
+    """The right lung grows from image to image."""
+    for number in range(12):
+        pixels = chest()
+        pixels[64:192, 32:112] = 170
+        pixels[64 : 112 + 8 * number, 32:112] = 20
+        save(tmp_path / "images" / f"{number:02}.png", pixels)
+    done = fieldray("screen", tmp_path / "images", *options, "--json", "-", "--jobs", "4")
+    assert done.returncode == 0, done.stderr
+    lines = sorted(lines_of(done.stdout), key=lambda line: str(line["path"]))
+    # 80 columns by 48 rows and 8 more each time, of 256 x 256 pixels; the edges of a lung are soft
+    expected = [80 * (48 + 8 * number) / 256**2 for number in range(12)]
+    assert [line["lungs"]["right_share"] for line in lines] == pytest.approx(expected, abs=0.03)
+    assert [line["lungs"]["right_share"] for line in lines] == sorted(line["lungs"]["right_share"] for line in lines)

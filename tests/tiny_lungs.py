@@ -1,0 +1,94 @@
+"""A tiny lung-field network as a TensorFlow Lite file, with answers that can be worked out by hand, as a signed pack.
+
+b = block means of the input / 255                       4x4 blocks
+mask = 1 - b                                             dark is lung
+frontal_chest = sigmoid(4 - 10 * mean(relu(1 - 2b)))     no chest where all is black
+inverted      = sigmoid(-4 + 8 * mean(relu(2b - 1)))     inverted where nearly all is white
+all others    = sigmoid(-4)
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+import tiny_models
+from fieldray.domain.model import (
+    LUNG_CHECKS,
+    GoldenVectors,
+    InputSpec,
+    Label,
+    LungRules,
+    Manifest,
+    Model,
+    OutputRoles,
+)
+from fieldray.packs.manifest_types import GoldenTolerance, Input
+from fieldray.packs.write import golden_files, list_files
+from packs_factory import make_lung_fields
+from tiny_models import SIDE, tiny_inputs
+
+_WEIGHTS: Final = {"frontal_chest": (4.0, 0.0, -10.0), "inverted": (-4.0, 8.0, 0.0)}  # bias, of bright, of dark
+
+
+def tiny_checks(inputs: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """(n, 6) the scores of inputs (n, SIDE, SIDE, 1), by the formula above and without quantisation."""
+    blocks = inputs.reshape(len(inputs), SIDE // 4, 4, SIDE // 4, 4).mean(axis=(2, 4)) / 255
+    bright, dark = ((2 * blocks - 1).clip(0).mean((1, 2)), (1 - 2 * blocks).clip(0).mean((1, 2)))
+    rows = [_WEIGHTS.get(name, (-4.0, 0.0, 0.0)) for name in LUNG_CHECKS]
+    logits = np.stack([bias + of_bright * bright + of_dark * dark for bias, of_bright, of_dark in rows], axis=1)
+    return (1 / (1 + np.exp(-logits))).astype(np.float32)
+
+
+def tiny_lungs_bytes(*, side: int = SIDE) -> bytes:
+    """The file: uint8 outside, int8 inside; output 0 the mask (1, side / 4, side / 4, 1), output 1 the checks."""
+    return tiny_models.lungs_bytes([_WEIGHTS.get(name, (-4.0, 0.0, 0.0)) for name in LUNG_CHECKS], side=side)
+
+
+def tiny_lungs_model(**changes: object) -> Model:
+    """A whole lung-field pack in memory, as it would be loaded; `changes` are the manifest's."""
+    data, inputs = tiny_lungs_bytes(), tiny_inputs()
+    manifest = Manifest(
+        pack_id="test-lungs",
+        version="1.0.0",
+        names={"en": "Lungs of the tests."},
+        descriptions={"en": "Dark is lung."},
+        intended_use={"en": "Tests."},
+        limits={"en": "Of no medical meaning."},
+        input=InputSpec(height=SIDE, width=SIDE),
+        labels=tuple(Label(code=name, scheme="fieldray", meaning={"en": name}) for name in LUNG_CHECKS),
+        outputs=OutputRoles(scores=1, mask=0),
+        lung_rules=LungRules(mask_threshold=0.5, thresholds=dict.fromkeys(LUNG_CHECKS, 0.5)),
+    )
+    return Model(
+        manifest=replace(manifest, **changes),
+        trust="builtin",
+        fingerprint="",
+        model_sha256=hashlib.sha256(data).hexdigest(),
+        files={"litert": data},
+        golden=GoldenVectors(inputs=inputs, scores=tiny_checks(inputs), tolerance=0.02),
+    )
+
+
+def write_tiny_lungs(folder: Path, *, key_number: int = 1, golden_shift: float = 0.0, **changes: object) -> Path:
+    """Write `folder`/test-lungs-1.0.0/, a lung-field pack that runs; `changes` go to its description.
+
+    `golden_shift` is added to the scores of the self-test, which then fails.
+    """
+    inputs = tiny_inputs()
+    scores = (tiny_checks(inputs) + golden_shift).astype(np.float32)
+    golden = GoldenVectors(inputs=inputs, scores=scores, tolerance=0.02)
+    contents = {"litert": tiny_lungs_bytes(), "card": b"# Tiny lungs\n", **golden_files(golden)}
+    said = {
+        "input": Input(
+            height=SIDE, width=SIDE, channels=1, dtype="uint8", intensity="percentile", fit="stretch", margin=0.0
+        ),
+        "files": list_files(contents),
+        "golden": GoldenTolerance(tolerance=golden.tolerance),
+    }
+    return make_lung_fields(folder, key_number=key_number, contents=contents, **{**said, **changes})

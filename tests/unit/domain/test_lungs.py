@@ -1,0 +1,184 @@
+"""From a mask and its checks to the lung fields of an image."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fieldray.domain.image import PixelMap
+from fieldray.domain.lungs import LEAST_EVIDENCE_INSIDE, evidence_inside, evidence_limit
+from fieldray.domain.model import LUNG_CHECKS, LungRules
+from lungs import COLUMNS, ROWS, RULES, SIDE, WHOLE, lungs, two_lungs
+from tiny_models import tiny_manifest
+
+
+def test_a_frontal_chest_image_is_found_with_its_areas() -> None:
+    found = lungs()
+    assert (found.is_frontal_chest, found.found, found.refusal, found.notes) == (True, True, None, ())
+    # 200 and 160 of 1600 cells; what is on the right of the image is the patient's left
+    assert (found.right_share, found.left_share) == pytest.approx((0.125, 0.1))
+    assert (found.cut_off, found.rotation_degrees) == ((), 0)
+
+
+@pytest.mark.parametrize(
+    ("scores", "code"),
+    [
+        ({"frontal_chest": 0.4}, "not_frontal_chest"),
+        ({"rotated_90": 0.9}, "rotated"),
+        ({"rotated_270": 0.9}, "rotated"),
+        ({"rotated_180": 0.9}, "upside_down"),
+        ({"inverted": 0.9}, "inverted"),
+        ({"inverted": 0.9, "rotated_180": 0.9}, "upside_down"),
+        ({"frontal_chest": 0.4, "inverted": 0.9, "rotated_180": 0.9}, "not_frontal_chest"),
+        ({"mirrored": 0.9}, None),
+    ],
+)
+def test_what_cannot_be_judged_is_refused_with_what_to_do(scores: dict[str, float], code: str | None) -> None:
+    refusal = lungs(**scores).refusal
+    assert (refusal.code if refusal else None) == code
+
+
+def test_the_strongest_rotation_counts_and_nothing_is_said_of_what_is_no_chest() -> None:
+    assert lungs(rotated_90=0.7, rotated_270=0.8).rotation_degrees == 270
+    hand = lungs(frontal_chest=0.1, rotated_90=0.9, inverted=0.9, mirrored=0.9)
+    assert (hand.rotation_degrees, hand.is_inverted, hand.is_mirrored, hand.found) == (0, False, False, False)
+
+
+def test_a_threshold_is_the_packs() -> None:
+    strict = LungRules(mask_threshold=0.9, thresholds={**RULES.thresholds, "frontal_chest": 0.95})
+    assert not lungs(rules=strict).is_frontal_chest
+    assert lungs(two_lungs() * np.float32(0.8), rules=strict, frontal_chest=0.99).right_share == 0
+    with pytest.raises(ValueError, match="checks must be"):
+        LungRules(mask_threshold=0.5, thresholds={})
+
+
+def test_a_mirrored_image_swaps_the_sides_and_is_noted_with_doubt() -> None:
+    found = lungs(mirrored=0.8)
+    assert (found.left_share, found.right_share) == pytest.approx((0.125, 0.1))
+    assert [note.code for note in found.notes] == ["perhaps_mirrored"]
+
+
+def test_a_chest_without_lungs_is_no_usable_image() -> None:
+    found = lungs(np.zeros((SIDE, SIDE), np.float32))
+    assert (found.is_frontal_chest, found.found) == (True, False)
+    assert found.refusal is not None and found.refusal.code == "not_frontal_chest"
+
+
+@pytest.mark.parametrize(
+    ("part", "sides"),
+    [
+        ((slice(0, 20), slice(5, 15)), ("top",)),
+        ((slice(20, 40), slice(5, 15)), ("bottom",)),
+        ((slice(10, 30), slice(0, 10)), ("left",)),
+        ((slice(10, 30), slice(30, 40)), ("right",)),
+        ((slice(0, 40), slice(0, 40)), ("top", "bottom", "left", "right")),
+        ((slice(0, 20), slice(5, 7)), ()),  # two cells of forty: a tip
+    ],
+)
+def test_lungs_that_reach_the_border_are_cut_off(part: tuple[slice, slice], sides: tuple[str, ...]) -> None:
+    shares = np.zeros((SIDE, SIDE), np.float32)
+    shares[part] = 1
+    found = lungs(shares)
+    assert found.cut_off == sides
+    assert [note.code for note in found.notes] == [f"lungs_cut_off_{side}" for side in sides]
+
+
+def test_the_border_is_that_of_the_image_not_of_the_tensor() -> None:
+    """A tall image is fitted with 10 columns of nothing on each side: the lungs reach what is beside them."""
+    shares = np.zeros((SIDE, SIDE), np.float32)
+    shares[10:30, 10:18] = 1
+    padded = PixelMap(20.0, 0.0, 20.0, -200.0)
+    found = lungs(shares, pixel_map=padded)
+    assert found.cut_off == ("left",)
+    # 160 cells of 20 x 20 pixels in an image of 800 x 400
+    assert found.right_share == pytest.approx(0.2)
+
+
+def test_small_spots_are_no_lung_but_a_second_part_of_one_is() -> None:
+    shares = two_lungs()
+    shares[38, 38] = 1
+    shares[32:36, 5:11] = 1  # 24 cells: more than a tenth of the larger lung
+    found = lungs(shares)
+    assert found.mask.sum() == 200 + 160 + 24
+    assert found.right_share == pytest.approx((200 + 24) / 1600)
+
+
+def test_lungs_grown_together_are_divided_in_the_middle_and_one_lung_is_not() -> None:
+    shares = np.zeros((SIDE, SIDE), np.float32)
+    shares[10:30, 5:35] = 1
+    found = lungs(shares)
+    assert (found.left_share, found.right_share) == pytest.approx((0.1875, 0.1875), abs=0.02)
+    alone = np.zeros((SIDE, SIDE), np.float32)
+    alone[10:30, 24:34] = 1
+    assert (lungs(alone).left_share, lungs(alone).right_share) == pytest.approx((0.125, 0.0))
+
+
+def test_the_box_holds_the_lungs_and_a_margin_inside_the_image() -> None:
+    box = lungs().box(rows=ROWS, columns=COLUMNS, margin=0.0)
+    # rows 10 to 30 of 20 pixels, columns 5 to 33 of 10 pixels
+    assert (box.top, box.left, box.rows, box.columns) == (200.0, 50.0, 400.0, 280.0)
+    wide = lungs().box(rows=ROWS, columns=COLUMNS, margin=0.25)
+    # 100 more rows above and below, 70 more columns: only 50 are left of the lungs
+    assert (wide.top, wide.left, wide.rows, wide.columns) == (100.0, 0.0, 600.0, 400.0)
+    whole = lungs(np.zeros((SIDE, SIDE), np.float32)).box(rows=ROWS, columns=COLUMNS, margin=0.0)
+    assert (whole.top, whole.left, whole.rows, whole.columns) == (0.0, 0.0, 800.0, 400.0)
+
+
+def test_the_mask_has_the_images_size_and_its_outline_goes_around_both() -> None:
+    found = lungs()
+    mask = found.mask_of_image(rows=ROWS, columns=COLUMNS)
+    assert mask[400, 100] and mask[400, 290] and not mask[400, 200]
+    assert mask.mean() == pytest.approx(0.225, abs=0.005)
+    assert len(found.outlines()) == 2
+
+
+# ---- evidence
+
+
+def test_evidence_is_weighed_by_the_area_that_lies_in_the_lungs() -> None:
+    # 2 x 2 cells over the image; all evidence in the upper left one: rows 0 to 400, columns 0 to 200. The lung in it
+    # covers rows 200 to 400 and columns 50 to 150: a quarter.
+    evidence = np.array([[3.0, 0.0], [0.0, 0.0]], np.float32)
+    cells = PixelMap(400.0, 0.0, 200.0, 0.0)
+    assert evidence_inside(evidence, cells, lungs(), rows=ROWS, columns=COLUMNS) == pytest.approx(0.25)
+    # The cell to the right has the other lung in columns 250 to 330: a fifth of its area; with three times the weight:
+    # (0.25 * 1 + 0.2 * 3) / 4
+    evidence = np.array([[1.0, 3.0], [0.0, 0.0]], np.float32)
+    assert evidence_inside(evidence, cells, lungs(), rows=ROWS, columns=COLUMNS) == pytest.approx(0.2125)
+
+
+def test_evidence_outside_of_the_image_counts_for_nothing() -> None:
+    # One cell over rows 200 to 600 and columns -100 to 150; of what is inside the image, columns 50 to 150 are lung.
+    evidence = np.ones((1, 1), np.float32)
+    cells = PixelMap(400.0, 200.0, 250.0, -100.0)
+    assert evidence_inside(evidence, cells, lungs(), rows=ROWS, columns=COLUMNS) == pytest.approx(100 / 150)
+    beyond = PixelMap(400.0, 2000.0, 250.0, 0.0)
+    assert evidence_inside(evidence, beyond, lungs(), rows=ROWS, columns=COLUMNS) is None
+
+
+def test_without_evidence_there_is_no_share() -> None:
+    assert evidence_inside(np.zeros((4, 4), np.float32), WHOLE, lungs(), rows=ROWS, columns=COLUMNS) is None
+
+
+def test_evidence_spread_evenly_lies_in_the_lungs_as_they_fill_the_image() -> None:
+    cells = PixelMap(ROWS / 16, 0.0, COLUMNS / 16, 0.0)
+    share = evidence_inside(np.ones((16, 16), np.float32), cells, lungs(), rows=ROWS, columns=COLUMNS)
+    assert share == pytest.approx(0.225)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "limit"),
+    [
+        ({}, LEAST_EVIDENCE_INSIDE),
+        ({"evidence_inside": {"limit": 0.42}}, 0.42),
+        ({"evidence_inside": {"limit": 3}}, LEAST_EVIDENCE_INSIDE),
+        ({"evidence_inside": {"limit": "much"}}, LEAST_EVIDENCE_INSIDE),
+        ({"evidence_inside": 0.3}, LEAST_EVIDENCE_INSIDE),
+    ],
+)
+def test_the_limit_is_the_one_that_the_pack_measured(metrics: dict[str, object], limit: float) -> None:
+    assert evidence_limit(tiny_manifest(metrics=metrics)) == limit
+
+
+def test_all_checks_have_a_meaning() -> None:
+    assert set(LUNG_CHECKS) == {"frontal_chest", "rotated_90", "rotated_180", "rotated_270", "inverted", "mirrored"}

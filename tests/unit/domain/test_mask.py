@@ -1,0 +1,113 @@
+"""Arrays of a mask: parts, outline, size of the image."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from fieldray.domain.image import PixelMap
+from fieldray.domain.mask import components, edges, enlarged, outlines, overlaps, sampled
+
+ONE = PixelMap(1.0, 0.0, 1.0, 0.0)
+
+
+def test_parts_are_numbered_in_reading_order() -> None:
+    mask = np.array([[1, 0, 1, 0], [1, 0, 1, 1], [0, 0, 0, 1], [1, 1, 0, 0]], bool)
+    assert components(mask).tolist() == [[1, 0, 2, 0], [1, 0, 2, 2], [0, 0, 0, 2], [3, 3, 0, 0]]
+
+
+def test_a_part_that_closes_below_is_one() -> None:
+    cup = np.array([[1, 0, 1], [1, 0, 1], [1, 1, 1]], bool)
+    assert set(components(cup)[cup]) == {1}
+
+
+@given(arrays(bool, st.tuples(st.integers(1, 12), st.integers(1, 12))))
+def test_neighbours_share_a_number_and_parts_do_not(mask: np.ndarray) -> None:
+    labels = components(mask)
+    assert ((labels > 0) == mask).all()
+    for axis in (0, 1):
+        first, second = (np.take(labels, range(start, end), axis) for start, end in _pairs(mask.shape[axis]))
+        both = (first > 0) & (second > 0)
+        assert (first[both] == second[both]).all()
+    flooded = _flooded(mask)
+    assert len(np.unique(labels[mask])) == len(np.unique(flooded[mask]))
+
+
+def _pairs(length: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    return (0, length - 1), (1, length)
+
+
+def _flooded(mask: np.ndarray) -> np.ndarray:
+    """The same by another way: the lowest number spreads until nothing changes."""
+    numbers = np.where(mask, np.arange(mask.size).reshape(mask.shape), -1)
+    while True:
+        wide = np.pad(numbers, 1, constant_values=-1)
+        around = np.stack([wide[1:-1, 1:-1], wide[:-2, 1:-1], wide[2:, 1:-1], wide[1:-1, :-2], wide[1:-1, 2:]])
+        spread = np.where(mask, np.where(around < 0, mask.size, around).min(0), -1)
+        if (spread == numbers).all():
+            return numbers
+        numbers = spread
+
+
+def test_intervals_share_what_lies_in_both() -> None:
+    # [0, 2), [2, 5) against [1, 3), [3, 10)
+    shared = overlaps(np.array([0.0, 2, 5]), np.array([1.0, 3, 10]))
+    assert shared.tolist() == [[1.0, 0.0], [1.0, 2.0]]
+
+
+def test_edges_are_where_the_map_says() -> None:
+    down, across = edges(PixelMap(3.0, 5.0, 2.0, 1.0), (2, 1))
+    assert (down.tolist(), across.tolist()) == ([5.0, 8.0, 11.0], [1.0, 3.0])
+
+
+def test_a_mask_at_the_size_of_the_image_keeps_its_place_and_area() -> None:
+    shares = np.zeros((20, 20), np.uint8)
+    shares[5:15, 4:10] = 255
+    mask = enlarged(shares, PixelMap(30.0, 0.0, 20.0, 0.0), rows=600, columns=400, threshold=128)
+    assert mask.shape == (600, 400)
+    # The border between a cell of 255 and one of 0 lies in the middle between their centres: on the cell's edge.
+    assert mask[150:450, 80:200].mean() > 0.99
+    assert mask.sum() == pytest.approx(300 * 120, rel=0.01)
+
+
+def test_values_are_sampled_between_the_centres() -> None:
+    values = np.array([[0.0, 10.0]], np.float32)
+    found = sampled(values, PixelMap(2.0, 0.0, 2.0, 0.0), rows=2, columns=4)
+    # centres of the pixels at 0.5, 1.5, 2.5, 3.5; of the cells at 1 and 3
+    assert found.tolist() == [[0.0, 2.5, 7.5, 10.0]] * 2
+
+
+def test_an_outline_goes_around_each_part() -> None:
+    shares = np.zeros((6, 9), np.uint8)
+    shares[1:3, 1:3], shares[3:5, 5:8] = 255, 255
+    found = outlines(shares, PixelMap(10.0, 0.0, 10.0, 0.0), threshold=128)
+    assert len(found) == 2
+    boxes = sorted((min(x for x, _ in line), min(y for _, y in line)) for line in found)
+    assert boxes[0] == pytest.approx((10.0, 10.0), abs=0.2)
+    assert boxes[1] == pytest.approx((50.0, 30.0), abs=0.2)
+
+
+def test_an_outline_closes_at_the_border_and_around_a_hole() -> None:
+    shares = np.full((5, 5), 255, np.uint8)
+    shares[2, 2] = 0
+    found = outlines(shares, ONE, threshold=128)
+    assert len(found) == 2
+    # the corners are cut: half a cell less for the whole, half a cell for the hole
+    assert sorted(abs(_area(line)) for line in found) == pytest.approx([0.5, 24.5], abs=0.1)
+
+
+@given(arrays(np.uint8, st.tuples(st.integers(1, 8), st.integers(1, 8)), elements=st.sampled_from([0, 90, 200, 255])))
+def test_outlines_enclose_about_the_mask(shares: np.ndarray) -> None:
+    lines = outlines(shares, ONE, threshold=128)
+    assert bool(lines) == bool((shares >= 128).any())
+    # each crossing lies within half a cell of the edges of the mask
+    assert abs(sum(map(_area, lines))) <= (shares >= 128).sum() + 2 * sum(map(len, lines))
+
+
+def _area(line: tuple[tuple[float, float], ...]) -> float:
+    points = np.array(line)
+    following = np.roll(points, -1, axis=0)
+    return float((points[:, 0] * following[:, 1] - following[:, 0] * points[:, 1]).sum() / 2)

@@ -1,0 +1,97 @@
+"""The maps of a stored run: of all its images, with the overlay of those whose file is still the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fieldray.domain.finding import Outcome, ReadFacts, Screened
+from fieldray.domain.image import PixelMap, Tensor
+from fieldray.domain.model import InputSpec
+from fieldray.domain.study import ImageRef
+from fieldray.errors import ReaderProblem, UsageProblem
+from fieldray.imaging.answers import ReadResult
+from fieldray.pipeline.maps import write_maps
+from fieldray.reasons import reason
+from fieldray.store.results import ResultStore
+from lungs import COLUMNS, ROWS, lungs
+from outcomes import failed, image_ref, read_facts, refused, run_spec, screened
+from tiny_models import tiny_manifest
+
+
+class Again:
+    """Reads every image again: as it was, or as another file by now."""
+
+    def __init__(self, *, changed: str = "", problem: Exception | None = None) -> None:
+        self._changed, self._problem = changed, problem
+
+    def read(self, ref: ImageRef, spec: InputSpec, **_: Any) -> ReadResult:
+        if self._problem:
+            raise self._problem
+        values = np.full((1, spec.height, spec.width, 1), 90, np.uint8)
+        content = "other" if ref.path.name == self._changed else "c" * 64
+        tensor = Tensor(values=values, pixel_map=PixelMap(1.0, 0.0, 1.0, 0.0))
+        return ReadResult(tensor=tensor, facts=ReadFacts(content_sha256=content))
+
+
+def image(name: str) -> Screened:
+    facts = replace(read_facts(), rows=ROWS, columns=COLUMNS)
+    return replace(screened(image_ref(name)), facts=facts, lungs=lungs())
+
+
+def stored(path: Path, *outcomes: Outcome) -> int:
+    spec = run_spec()
+    with ResultStore(path) as store:
+        run_id = store.open_run(spec)
+        for outcome in outcomes:
+            store.save(run_id, outcome, spec=spec)
+        return run_id
+
+
+def maps(tmp_path: Path, decoder: Again, *outcomes: Outcome) -> tuple[int, int]:
+    database = tmp_path / "results.sqlite"
+    run_id = stored(database, *outcomes)
+    heard: list[int] = []
+    found = write_maps(
+        database, run_id, tmp_path / "maps", manifest=tiny_manifest(), decoder=decoder, workers=2, tell=heard.append
+    )
+    assert heard[-1] == len(outcomes)
+    return found
+
+
+def names(tmp_path: Path) -> list[str]:
+    return sorted(path.name for path in (tmp_path / "maps").rglob("*.*"))
+
+
+def test_every_image_with_something_to_show_gets_its_maps(tmp_path: Path) -> None:
+    outcomes = [image(f"{number}.dcm") for number in range(5)]
+    assert maps(tmp_path, Again(), *outcomes, refused(), failed()) == (5, 0)
+    suffixes = ("lungs.png", "map.json", "map.npy", "overlay.png")
+    assert names(tmp_path) == sorted(f"{number}.dcm.{suffix}" for number in range(5) for suffix in suffixes)
+
+
+def test_what_was_refused_for_its_lungs_still_shows_them(tmp_path: Path) -> None:
+    turned = lungs(rotated_90=0.9)
+    assert turned.refusal is not None
+    outcome = replace(refused(), facts=image("a").facts, reason=turned.refusal, lungs=turned)
+    assert maps(tmp_path, Again(), outcome) == (1, 0)
+    assert names(tmp_path) == ["side.dcm.lungs.png"]
+
+
+def test_a_file_that_changed_or_cannot_be_read_has_no_overlay_and_is_counted(tmp_path: Path) -> None:
+    assert maps(tmp_path, Again(changed="b.dcm"), image("a.dcm"), image("b.dcm")) == (2, 1)
+    assert "b.dcm.overlay.png" not in names(tmp_path) and "b.dcm.map.npy" in names(tmp_path)
+    broken = Again(problem=ReaderProblem(reason("readers_not_started", detail="no memory")))
+    assert maps(tmp_path / "more", broken, image("a.dcm")) == (1, 1)
+
+
+def test_what_would_be_replaced_ends_it(tmp_path: Path) -> None:
+    (tmp_path / "maps").mkdir()
+    (tmp_path / "maps" / "a.dcm.lungs.png").write_text("precious")
+    with pytest.raises(UsageProblem):
+        maps(tmp_path, Again(), image("a.dcm"))
+    assert (tmp_path / "maps" / "a.dcm.lungs.png").read_text() == "precious"

@@ -1,0 +1,233 @@
+"""One image with its lungs found first: refused, noted, cropped, and told how its evidence lies."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fakes import FakeEngine, FakeLungEngine, FakeReaders
+from fieldray.domain.finding import Failed, Outcome, Refused, Screened
+from fieldray.domain.model import InputSpec, Model, OodGate, Requirement
+from fieldray.domain.prediction import Prediction
+from fieldray.domain.study import ImageRef
+from fieldray.errors import BackendProblem
+from fieldray.pipeline.assessment import choose
+from fieldray.pipeline.screen import screen_image
+from fieldray.reasons import reason
+from tiny_lungs import tiny_lungs_model
+from tiny_models import tiny_manifest, tiny_model
+
+# Of 64 x 64 pixels: two lungs, each 8 of 16 rows and 5 of 16 columns.
+MASK = np.zeros((16, 16))
+MASK[4:12, 2:7] = MASK[4:12, 9:14] = 1
+
+
+def model(**changes: Any) -> Model:
+    return replace(tiny_model(manifest=tiny_manifest(**changes)), lungs=tiny_lungs_model())
+
+
+def screen(
+    lung_engine: FakeEngine, *, name: str = "bright.png", engine: FakeEngine | None = None, **changes: Any
+) -> Outcome:
+    return screen_image(
+        ImageRef(path=Path("/images") / name),
+        assessment=choose(model(**changes)),
+        decoder=FakeReaders(),
+        engine=engine or FakeEngine(),
+        lung_engine=lung_engine,
+    )
+
+
+def test_the_lungs_travel_with_the_result() -> None:
+    outcome = screen(FakeLungEngine(MASK))
+    assert isinstance(outcome, Screened)
+    assert outcome.lungs is not None
+    # 40 of 256 cells each; the patient's left is on the right
+    assert (outcome.lungs.left_share, outcome.lungs.right_share) == pytest.approx((0.15625, 0.15625))
+    assert (outcome.lungs.found, outcome.notes, outcome.lungs.latency_ms) == (True, (), 0.5)
+    assert (outcome.lungs.pixel_map.row_scale, outcome.lungs.pixel_map.column_scale) == (4.0, 4.0)
+
+
+@pytest.mark.parametrize(
+    ("scores", "code"),
+    [
+        ({"frontal_chest": 0.1}, "not_frontal_chest"),
+        ({"rotated_90": 0.9}, "rotated"),
+        ({"rotated_180": 0.9}, "upside_down"),
+        ({"inverted": 0.9}, "inverted"),
+    ],
+)
+def test_what_is_no_usable_chest_image_is_refused_and_not_run(scores: dict[str, float], code: str) -> None:
+    ran: list[Future[Prediction]] = []
+    outcome = screen(FakeLungEngine(MASK, **scores), engine=FakeEngine(answer=ran.append))
+    assert isinstance(outcome, Refused)
+    assert (outcome.reason.code, ran) == (code, [])
+    assert outcome.lungs is not None
+
+
+def test_what_can_be_judged_all_the_same_is_noted() -> None:
+    cut = MASK.copy()
+    cut[12:, 2:7] = 1
+    outcome = screen(FakeLungEngine(cut, mirrored=0.9))
+    assert isinstance(outcome, Screened)
+    assert [note.code for note in outcome.notes] == ["lungs_cut_off_bottom", "perhaps_mirrored"]
+
+
+def test_what_is_unlike_the_packs_images_is_screened_and_noted_once_it_is_known_to_be_a_chest() -> None:
+    gate = OodGate(mean=np.zeros(4, np.float32), projection=np.eye(4, dtype=np.float32), limit=2.0)
+    far = FakeEngine(features=2.1)
+    outcome = screen(FakeLungEngine(MASK), engine=far, ood_gate=gate)
+    assert isinstance(outcome, Screened)
+    assert [note.code for note in outcome.notes] == ["unlike_measured"]
+    assert outcome.extra["gate_distance"] == pytest.approx(2.1)
+    alone = replace(model(ood_gate=gate), lungs=None)
+    refused = screen_image(
+        ImageRef(path=Path("/images/bright.png")), assessment=choose(alone), decoder=FakeReaders(), engine=far
+    )
+    assert isinstance(refused, Refused)
+    assert refused.reason.code == "unlike_training"
+
+
+class Mapped(FakeEngine):
+    """Gives a class map, 4 x 4 over the image."""
+
+    def __init__(self, class_map: np.ndarray) -> None:
+        super().__init__()
+        self._map = class_map[None].astype(np.float32)
+
+    def _prediction(self, request: Any) -> Prediction:
+        return replace(super()._prediction(request), class_maps=self._map)
+
+
+def test_the_share_of_evidence_inside_the_lungs_is_weighed_by_area() -> None:
+    cells = np.full((4, 4), -5.0)
+    cells[1, 0], cells[3, 3] = 1.0, 3.0  # 2 of 4 columns of the first cell are lung, none of the second
+    outcome = screen(FakeLungEngine(MASK), engine=Mapped(cells))
+    assert isinstance(outcome, Screened) and outcome.lungs is not None
+    # 1 * 0.5 / (1 + 3)
+    assert outcome.lungs.evidence_inside == pytest.approx(0.125)
+    assert [(note.code, note.parameters) for note in outcome.notes] == [("evidence_outside", (("percent", "12"),))]
+
+
+def test_evidence_is_what_lies_above_the_operating_point_and_none_is_no_share() -> None:
+    outcome = screen(FakeLungEngine(MASK), engine=Mapped(np.full((4, 4), -0.1)))
+    assert isinstance(outcome, Screened) and outcome.lungs is not None
+    assert (outcome.lungs.evidence_inside, outcome.notes) == (None, ())
+
+
+def test_a_result_that_is_not_flagged_is_not_warned_about() -> None:
+    cells = np.full((4, 4), -5.0)
+    cells[3, 3] = 3.0
+    outcome = screen(FakeLungEngine(MASK), name="dark.png", engine=Mapped(cells))
+    assert isinstance(outcome, Screened) and outcome.lungs is not None
+    assert (outcome.lungs.evidence_inside, outcome.notes) == (0.0, ())
+
+
+def test_the_limit_of_the_pack_decides_what_is_little() -> None:
+    cells = np.full((4, 4), -5.0)
+    cells[1, 0] = 1.0  # half of it is lung
+    limit = {"evidence_inside": {"limit": 0.6}}
+    outcome = screen(FakeLungEngine(MASK), engine=Mapped(cells), metrics=limit)
+    assert isinstance(outcome, Screened)
+    assert [note.code for note in outcome.notes] == ["evidence_outside"]
+    assert screen(FakeLungEngine(MASK), engine=Mapped(cells)).notes == ()  # half is enough
+
+
+def test_an_input_that_asks_for_it_is_cropped_to_the_lungs() -> None:
+    spec = InputSpec(height=64, width=64, crop="lungs", crop_margin=0.25)
+    outcome = screen(FakeLungEngine(MASK), input=spec, requires=(Requirement(kind="lung-fields"),))
+    assert isinstance(outcome, Screened)
+    # lungs over rows 16 to 48 and columns 8 to 56; 8 more rows and 12 more columns on each side, inside the image
+    way = outcome.facts.pixel_map
+    assert way is not None
+    assert (way.row_offset, way.column_offset) == (8.0, 0.0)
+    assert (way.row_scale, way.column_scale) == (48 / 64, 1.0)
+
+
+def test_an_input_is_cropped_only_with_a_pack_that_finds_lungs() -> None:
+    with pytest.raises(ValueError, match="requires lung-fields"):
+        tiny_manifest(input=InputSpec(height=64, width=64, crop="lungs"))
+    with pytest.raises(ValueError, match="margin"):
+        InputSpec(height=64, width=64, crop="lungs", margin=0.1)
+    with pytest.raises(ValueError, match="crop_margin"):
+        InputSpec(height=64, width=64, crop_margin=0.1)
+
+
+def test_both_networks_are_asked_about_the_same_image() -> None:
+    lung_engine, numbers = FakeLungEngine(MASK), []
+
+    class Noting(FakeEngine):
+        def _prediction(self, request: Any) -> Prediction:
+            numbers.append(request.request_id)
+            return super()._prediction(request)
+
+    for _ in range(3):
+        screen(lung_engine, engine=Noting())
+    assert lung_engine.requested == numbers
+    assert len(set(numbers)) == 3
+
+
+def test_the_answer_to_another_image_is_never_taken() -> None:
+    class Mixing(FakeLungEngine):
+        def _prediction(self, request: Any) -> Prediction:
+            return replace(super()._prediction(request), request_id=request.request_id + 1)
+
+    outcome = screen(Mixing(MASK))
+    assert isinstance(outcome, Failed)
+    assert (outcome.stage, outcome.reason.code) == ("inference", "internal")
+
+
+def test_a_failure_to_find_the_lungs_fails_the_image_with_a_reason() -> None:
+    def dies(future: Future[Prediction]) -> None:
+        future.set_exception(BackendProblem(reason("worker_died")))
+
+    outcome = screen(FakeLungEngine(MASK, answer=dies))
+    assert isinstance(outcome, Failed)
+    assert (outcome.stage, outcome.reason.code) == ("inference", "lungs_failed")
+    assert "stopped unexpectedly" in outcome.reason.text
+
+
+def test_where_no_lungs_can_be_found_any_more_the_run_ends_and_names_the_pack() -> None:
+    engine = FakeLungEngine(MASK)
+    engine.unavailable_reason = reason("self_test", detail="0.5")
+    with pytest.raises(BackendProblem) as problem:
+        screen(engine)
+    assert problem.value.reason.code == "lungs_unavailable"
+    assert "test-lungs-1.0.0" in problem.value.reason.text
+
+
+# ---- what stays as it was
+
+
+def test_the_hash_of_settings_tells_packs_with_lungs_from_packs_without() -> None:
+    alone, both = tiny_model(), replace(tiny_model(), lungs=tiny_lungs_model())
+    other = replace(tiny_model(), lungs=tiny_lungs_model(version="1.0.1"))
+    cropped = tiny_manifest(
+        input=InputSpec(height=64, width=64, crop="lungs"), requires=(Requirement(kind="lung-fields"),)
+    )
+    hashes = {choose(made).settings_hash for made in (alone, both, other, tiny_model(manifest=cropped))}
+    assert len(hashes) == 4
+
+
+def test_results_of_packs_without_lungs_are_still_taken_over() -> None:
+    """The hash that the version before lung fields gave: what was screened then need not be screened again."""
+    assert choose(tiny_model()).settings_hash == "8f3a1df798cd2623374c07b797751be06f7e03c1a4773b930572b0632337ee13"
+
+
+@pytest.mark.parametrize("name", ["bright.png", "dark.png"])
+def test_a_usable_image_gets_the_score_that_it_gets_without_lungs(name: str) -> None:
+    alone = screen_image(
+        ImageRef(path=Path("/images") / name),
+        assessment=choose(tiny_model()),
+        decoder=FakeReaders(),
+        engine=FakeEngine(),
+    )
+    both = screen(FakeLungEngine(MASK), name=name)
+    assert isinstance(alone, Screened) and isinstance(both, Screened)
+    assert (alone.findings, alone.facts.pixel_map) == (both.findings, both.facts.pixel_map)
+    assert (alone.lungs, alone.notes) == (None, ())

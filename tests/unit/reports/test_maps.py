@@ -1,0 +1,182 @@
+"""What `--maps` writes: sizes, places, meanings, and that nothing else is replaced."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fieldray.domain.finding import Screened
+from fieldray.domain.image import PixelMap
+from fieldray.domain.study import ImageHeader, ImageRef
+from fieldray.errors import UsageProblem
+from fieldray.reports.maps import MapNames, overlay_spec, write_class_map, write_lungs, write_overlay
+from fieldray.reports.outputs import is_own_report
+from lungs import COLUMNS, ROWS, lungs
+from outcomes import failed, read_facts, screened
+from tiny_models import tiny_manifest
+
+
+def image(**changes: Any) -> Screened:
+    """An image of 800 x 400 with lungs and a class map of 2 x 4 cells over all of it; its tensor is 64 x 64."""
+    facts = replace(read_facts(), rows=ROWS, columns=COLUMNS, pixel_map=PixelMap(ROWS / 64, 0.0, COLUMNS / 64, 0.0))
+    maps = np.full((1, 2, 4), -4.0, np.float32)
+    maps[0, 1, 0] = 6.0
+    return replace(screened(), **{"facts": facts, "class_maps": maps, "lungs": lungs(), **changes})
+
+
+def test_the_mask_has_one_bit_per_pixel_of_the_image(tmp_path: Path) -> None:
+    assert write_lungs(tmp_path / "a.png", image(), inputs=())
+    with Image.open(tmp_path / "a.png.lungs.png") as found:
+        assert (found.mode, found.size) == ("1", (COLUMNS, ROWS))
+        mask = np.asarray(found)
+    assert np.array_equal(mask, lungs().mask_of_image(rows=ROWS, columns=COLUMNS))
+
+
+def test_where_no_lungs_were_found_there_is_no_mask(tmp_path: Path) -> None:
+    for outcome in (image(lungs=None), failed()):
+        assert not write_lungs(tmp_path / "a.png", outcome, inputs=())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_class_map_says_where_it_lies_and_what_it_means(tmp_path: Path) -> None:
+    write_class_map(tmp_path / "a.png", image(), tiny_manifest(), inputs=())
+    found = np.load(tmp_path / "a.png.map.npy", allow_pickle=False)
+    assert (found.dtype, found.shape, found[1, 0]) == (np.float32, (2, 4), 6.0)
+    about = json.loads((tmp_path / "a.png.map.json").read_text())
+    assert about["box"] == {"left": 0.0, "top": 0.0, "width": 400.0, "height": 800.0}
+    # the threshold of 0.5 is a logit of 0; a strength of 1 is 6 above it
+    assert about["scale"] == {"unit": "logit", "none": 0.0, "strongest": 6.0}
+    assert (about["label"], about["threshold"], about["rows"], about["columns"]) == ("opacity", 0.5, 2, 4)
+    assert (about["image_rows"], about["image_columns"]) == (ROWS, COLUMNS)
+
+
+def test_the_box_of_a_crop_is_the_crop(tmp_path: Path) -> None:
+    facts = replace(image().facts, pixel_map=PixelMap(5.0, 200.0, 4.0, 50.0))
+    write_class_map(tmp_path / "a.png", image(facts=facts), tiny_manifest(), inputs=())
+    about = json.loads((tmp_path / "a.png.map.json").read_text())
+    assert about["box"] == {"left": 50.0, "top": 200.0, "width": 256.0, "height": 320.0}
+
+
+def overlay(tmp_path: Path, outcome: Screened) -> np.ndarray:
+    spec = overlay_spec(ROWS, COLUMNS)
+    assert (spec.height, spec.width) == (ROWS, COLUMNS)
+    grey = np.full((spec.height, spec.width), 100, np.uint8)
+    write_overlay(tmp_path / "a.png", outcome, tiny_manifest(), grey=grey, inputs=())
+    with Image.open(tmp_path / "a.png.overlay.png") as found:
+        assert found.mode == "RGB"
+        return np.asarray(found).astype(int)
+
+
+def test_the_overlay_is_coloured_where_the_evidence_is_and_outlined(tmp_path: Path) -> None:
+    painted = overlay(tmp_path, image())
+    hot, cold, line = painted[600, 50], painted[300, 220], painted[200:210, 40:160]
+    assert hot[0] > hot[2] + 40
+    assert (cold == 100).all()
+    assert (line[:, :, 2] > 200).any()  # the upper end of a lung
+
+
+def test_the_overlay_of_a_crop_is_coloured_inside_the_crop_alone(tmp_path: Path) -> None:
+    everywhere = np.full((1, 2, 4), 6.0, np.float32)
+    facts = replace(image().facts, pixel_map=PixelMap(5.0, 200.0, 4.0, 50.0))  # rows 200 to 520, columns 50 to 306
+    painted = overlay(tmp_path, image(facts=facts, class_maps=everywhere, lungs=None))
+    is_coloured = painted.max(2) - painted.min(2) > 10
+    rows, columns = np.flatnonzero(is_coloured.any(1)), np.flatnonzero(is_coloured.any(0))
+    assert (rows[0], rows[-1], columns[0], columns[-1]) == (200, 519, 50, 305)
+
+
+def test_a_large_image_is_shown_smaller() -> None:
+    assert (overlay_spec(4892, 4020).height, overlay_spec(4892, 4020).width) == (1024, 841)
+    assert (overlay_spec(64, 100).height, overlay_spec(64, 100).width) == (64, 100)
+
+
+def test_maps_are_written_again_and_replace_nothing_else(tmp_path: Path) -> None:
+    for _ in range(2):
+        write_lungs(tmp_path / "a.png", image(), inputs=())
+        write_class_map(tmp_path / "a.png", image(), tiny_manifest(), inputs=())
+    written = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert sorted(written) == ["a.png.lungs.png", "a.png.map.json", "a.png.map.npy"]
+    assert all(is_own_report(data[: 2**15]) for data in written.values())
+    np.save(tmp_path / "b.png.map.npy", np.zeros((2, 4), np.float32))
+    Image.new("1", (4, 4)).save(tmp_path / "b.png.lungs.png")
+    for write in (
+        lambda: write_class_map(tmp_path / "b.png", image(), tiny_manifest(), inputs=()),
+        lambda: write_lungs(tmp_path / "b.png", image(), inputs=()),
+    ):
+        with pytest.raises(UsageProblem) as problem:
+            write()
+        assert problem.value.reason.code == "output_not_ours"
+
+
+def test_an_input_is_not_replaced_even_if_it_is_an_earlier_map(tmp_path: Path) -> None:
+    write_lungs(tmp_path / "a.png", image(), inputs=())
+    with pytest.raises(UsageProblem) as problem:
+        write_lungs(tmp_path / "a.png", image(), inputs=(tmp_path / "a.png.lungs.png",))
+    assert problem.value.reason.code == "output_is_input"
+
+
+# ---- names
+
+
+def test_folders_are_those_of_the_images_and_zip_files_are_folders(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    names, out = MapNames(Path("out"), [tmp_path / "in"]), Path("out")
+    assert names.stem(ImageRef(path=tmp_path / "in" / "a.png")) == out / "a.png"
+    assert names.stem(ImageRef(path=tmp_path / "in" / "deep" / "a.png")) == out / "deep" / "a.png"
+    assert names.stem(ImageRef(path=tmp_path / "in" / "b.zip", member="x/a.png")) == out / "b.zip" / "x" / "a.png"
+    frames = ImageHeader(number_of_frames=2)
+    assert names.stem(ImageRef(path=tmp_path / "in" / "c.dcm", frame=1, header=frames)) == out / "c.dcm#1"
+
+
+def test_images_of_one_name_in_several_folders_do_not_meet(tmp_path: Path) -> None:
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+    names = MapNames(Path("out"), [tmp_path / "one", tmp_path / "two"])
+    found = [names.stem(ImageRef(path=tmp_path / folder / "a.png")) for folder in ("one", "two")]
+    assert found == [Path("out/one/a.png"), Path("out/two/a.png")]
+
+
+def test_a_file_that_was_given_is_at_the_top(tmp_path: Path) -> None:
+    (tmp_path / "a.png").touch()
+    names = MapNames(Path("out"), [tmp_path / "a.png"])
+    assert names.stem(ImageRef(path=tmp_path / "a.png")) == Path("out/a.png")
+
+
+@pytest.mark.parametrize(
+    ("member", "name"),
+    [
+        ("../../evil.png", "evil.png"),
+        ("/etc/evil.png", "etc/evil.png"),
+        ("C:\\evil.png", "C_/evil.png"),
+        ("a:b?.png", "a_b_.png"),
+        ("nul.png", "_nul.png"),
+        ("trailing. /x.png", "trailing/x.png"),
+        ("\x00\x1b[2J.png", "__[2J.png"),
+        ("..", ""),
+    ],
+)
+def test_no_name_in_a_zip_file_leaves_the_folder(tmp_path: Path, member: str, name: str) -> None:
+    names = MapNames(tmp_path / "out", [tmp_path / "b.zip"])
+    stem = names.stem(ImageRef(path=tmp_path / "b.zip", member=member))
+    assert stem == tmp_path / "out" / "b.zip" / name
+
+
+def test_names_that_would_meet_get_a_number(tmp_path: Path) -> None:
+    names = MapNames(Path("out"), [tmp_path / "b.zip"])
+    stems = [names.stem(ImageRef(path=tmp_path / "b.zip", member=member)) for member in ("a:.png", "a?.png", "A_.PNG")]
+    assert [stem.name for stem in stems] == ["a_.png", "a_.png~2", "A_.PNG~3"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a path of POSIX")
+def test_a_name_as_long_as_a_system_allows_leaves_room_for_the_suffix(tmp_path: Path) -> None:
+    names = MapNames(tmp_path, [tmp_path])
+    for letter in ("x", "ї"):  # of one byte and of two
+        stem = names.stem(ImageRef(path=tmp_path / (letter * 251 + ".png")))
+        write_lungs(stem, image(), inputs=())
+        assert len(stem.name.encode()) == 200

@@ -1,0 +1,98 @@
+"""Lung fields and notes in the store."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fieldray.domain.finding import Refused, Screened
+from fieldray.errors import StorageProblem
+from fieldray.reasons import reason
+from fieldray.store.database import MIGRATIONS, open_database
+from fieldray.store.results import ResultQuery, ResultStore
+from lungs import lungs
+from outcomes import failed, refused, run_spec, screened
+
+
+def kept(path: Path, outcome: Screened | Refused) -> Screened | Refused:
+    """The outcome after it was stored."""
+    with ResultStore(path) as store:
+        row_id = store.save(store.open_run(run_spec()), outcome, spec=run_spec())
+        found = store.row(row_id).outcome
+    assert isinstance(found, Screened | Refused)
+    return found
+
+
+def test_lungs_and_notes_come_back_as_they_were(tmp_path: Path) -> None:
+    given = replace(lungs(mirrored=0.9), evidence_inside=0.25, latency_ms=1.5)
+    notes = (reason("perhaps_mirrored"), reason("evidence_outside", percent=25))
+    found = kept(tmp_path / "results.sqlite", replace(screened(), lungs=given, notes=notes))
+    assert isinstance(found, Screened) and found.lungs is not None
+    assert found.notes == notes
+    assert np.array_equal(found.lungs.shares, given.shares)
+    for name in ("found", "left_share", "right_share", "cut_off", "rotation_degrees", "is_mirrored", "pixel_map"):
+        assert getattr(found.lungs, name) == getattr(given, name), name
+    assert (found.lungs.evidence_inside, found.lungs.latency_ms, found.lungs.threshold) == (0.25, 1.5, given.threshold)
+
+
+def test_a_refusal_keeps_why_and_what_has_no_lungs_has_none(tmp_path: Path) -> None:
+    turned = lungs(rotated_90=0.9)
+    assert turned.refusal is not None
+    found = kept(tmp_path / "results.sqlite", replace(refused(), reason=turned.refusal, lungs=turned))
+    assert isinstance(found, Refused) and found.lungs is not None
+    assert (found.reason.code, found.lungs.rotation_degrees) == ("rotated", 90)
+    plain = kept(tmp_path / "results.sqlite", screened())
+    assert isinstance(plain, Screened)
+    assert (plain.lungs, plain.notes) == (None, ())
+    with ResultStore(tmp_path / "results.sqlite") as store:
+        assert store.row(store.save(1, failed(), spec=run_spec())).outcome.status == "failed"
+
+
+def test_a_mask_takes_little_room(tmp_path: Path) -> None:
+    rows, columns = np.mgrid[0:256, 0:256]
+    soft = 1 / (1 + np.exp(((rows - 128) ** 2 / 90**2 + (columns - 70) ** 2 / 40**2 - 1) * 20))
+    kept(tmp_path / "results.sqlite", replace(screened(), lungs=lungs(soft.astype(np.float32))))
+    with closing(sqlite3.connect(tmp_path / "results.sqlite")) as connection:
+        ((size,),) = connection.execute("SELECT LENGTH(lung_shares) FROM results")
+    assert size < 256 * 256 / 4
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE results SET lung_shares = x'00'",
+        "UPDATE results SET lung_shares = NULL",
+        "UPDATE results SET lungs = replace(lungs, '[40, 40]', '[40, 41]')",
+        "UPDATE results SET lungs = replace(lungs, '[40, 40]', '[40000, 400000]')",
+        "UPDATE results SET lungs = '{}'",
+        "UPDATE results SET notes = 'x'",
+    ],
+)
+def test_a_damaged_mask_is_damage_of_the_store(tmp_path: Path, change: str) -> None:
+    path = tmp_path / "results.sqlite"
+    kept(path, replace(screened(), lungs=lungs()))
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(change)
+    with ResultQuery(path) as query, pytest.raises(StorageProblem) as problem:
+        query.row(1)
+    assert problem.value.reason.code == "database_damaged"
+
+
+def test_results_of_the_version_before_have_no_lungs_and_no_notes(tmp_path: Path) -> None:
+    path = tmp_path / "results.sqlite"
+    kept(path, screened())
+    with closing(sqlite3.connect(path)) as old, old:
+        for column in ("lungs", "lung_shares", "notes"):
+            old.execute(f"ALTER TABLE results DROP COLUMN {column}")
+        old.execute("PRAGMA user_version = 3")
+    with ResultQuery(path) as query:
+        found = query.row(1).outcome
+    assert isinstance(found, Screened)
+    assert (found.lungs, found.notes) == (None, ())
+    with closing(open_database(path)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
