@@ -26,7 +26,7 @@ from fieldray.packs.manifest import domain_manifest, kind_of
 from fieldray.packs.manifest_types import AnyManifest, ClassifierManifest
 from fieldray.packs.naming import MANIFEST_NAME, SIGNATURE_NAME, version_key
 from fieldray.packs.reading import guarded
-from fieldray.packs.site_points import SitePoints, with_site_points
+from fieldray.packs.site_points import SitePoints
 from fieldray.packs.trust import TrustedKey, TrustStore
 from fieldray.packs.verified import (
     VerifiedManifest,
@@ -161,15 +161,11 @@ class PackLibrary:
         model = pack.model(trust)
         companions = [self._companion(folder, requirement) for requirement in model.manifest.requires]
         required = next((found for found in companions if found), None)
-        return self._with_site_points(replace(model, lungs=required or self._shipped_lungs()))
+        return self.site_points.added_to(replace(model, lungs=required or self._shipped_lungs()))
 
     def site_problem(self) -> Reason | None:
         """Why the operating points that this site chose cannot be used now, None if they can."""
-        try:
-            self.site_points.all()
-        except StorageProblem as problem:
-            return problem.reason
-        return None
+        return self.site_points.problem()
 
     def install(self, folder: Path, *, allow_older: bool = False) -> Path:
         """Verify a pack and copy it to this machine; returns its folder. Raises as `load` does."""
@@ -205,13 +201,6 @@ class PackLibrary:
 
     def _keeps(self, name: str) -> bool:
         return any(found.is_called(name) for found in (*self.installed(), *self.builtin()))
-
-    def _with_site_points(self, model: Model) -> Model:
-        try:
-            return with_site_points(model, self.site_points.of(model.model_sha256))
-        except StorageProblem as problem:  # a site's file disables no pack
-            log.warning("%s", problem.reason.text)
-            return model
 
     def _admitted(self, folder: Path, *, allow_older: bool) -> tuple[VerifiedPack, Trust]:
         sealed = read_verified_manifest(folder)

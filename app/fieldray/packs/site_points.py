@@ -7,6 +7,7 @@ no pack can write, so that every list, export and picture shows it as the site's
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -19,7 +20,9 @@ from fieldray.domain.model import LOCAL_PREFIX, Estimate, Model, OperatingPoint
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.file_lock import FileLock, HeldError
 from fieldray.persistence import storage_problem, write_atomically
-from fieldray.reasons import reason
+from fieldray.reasons import Reason, reason
+
+log = logging.getLogger(__name__)
 
 NAME: Final = "site_points.json"
 _LOCK_NAME: Final = "site_points.lock"
@@ -97,6 +100,22 @@ class SitePoints:
     def of(self, model_sha256: str) -> tuple[OperatingPoint, ...]:
         """Those of one model. Raises StorageProblem."""
         return tuple(point.operating_point for point in self.all() if point.model_sha256 == model_sha256)
+
+    def problem(self) -> Reason | None:
+        """Why they cannot be read, None if they can."""
+        try:
+            self.all()
+        except StorageProblem as problem:
+            return problem.reason
+        return None
+
+    def added_to(self, model: Model) -> Model:
+        """The model with its points; with those of its pack alone where the file is damaged, which disables no pack."""
+        try:
+            return with_site_points(model, self.of(model.model_sha256))
+        except StorageProblem as problem:
+            log.warning("%s", problem.reason.text)
+            return model
 
     def add(self, point: SitePoint) -> None:
         """Keep one more. Raises UsageProblem (site_point_name) for a name in use with this model, StorageProblem."""
