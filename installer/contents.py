@@ -29,6 +29,15 @@ RUNTIME: Final = (
     "imagecodecs._shared_cython",
     "imagecodecs._png",
 )
+# fontTools asks for the module of each table of a font by name: those of the fonts of the reports.
+FONT_TABLES: Final = tuple(
+    f"fontTools.ttLib.tables.{name}"
+    for name in (
+        "C_F_F_", "D_S_I_G_", "G_D_E_F_", "G_P_O_S_", "G_S_U_B_", "O_S_2f_2", "_c_m_a_p", "_c_v_t", "_f_p_g_m",
+        "_g_a_s_p", "_g_l_y_f", "_h_d_m_x", "_h_e_a_d", "_h_h_e_a", "_h_m_t_x", "_k_e_r_n", "_l_o_c_a", "_m_a_x_p",
+        "_n_a_m_e", "_p_o_s_t", "_p_r_e_p",
+    )
+)  # fmt: skip
 
 # Never in the installed program: the adaptation toolchain, other window toolkits, tools of development, and all that
 # would be able to reach a network if something asked it to.
@@ -48,8 +57,8 @@ EXCLUDED: Final = (
 # Their version numbers are asked for by `fieldray doctor` and in reports.
 WITH_RECORD: Final = (
     "fieldray", "numpy", "pillow", "pydicom", "pylibjpeg", "pylibjpeg-openjpeg", "pyjpegls",
-    "imagecodecs", "psutil", "cryptography", "platformdirs", "msgspec", "ai-edge-litert", "PySide6-Essentials",
-    "shiboken6",
+    "imagecodecs", "psutil", "cryptography", "platformdirs", "msgspec", "fpdf2", "fonttools", "defusedxml",
+    "ai-edge-litert", "PySide6-Essentials", "shiboken6",
 )  # fmt: skip
 
 # Files by their place in the collection; a pattern's * crosses folders. What is kept goes before what is left out.

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from fieldray.domain.finding import ReadFacts
-from fieldray.domain.image import Detail, Image, PixelMap, Tensor
+from fieldray.domain.image import Detail, Image, PixelMap, ShownImage, Tensor
 from fieldray.domain.model import LUNG_CHECKS, HeaderRules, InputSpec, Model
 from fieldray.domain.prediction import BackendName, DeviceChoice, Policy, Prediction, Request
 from fieldray.domain.study import ImageRef
@@ -82,6 +82,9 @@ class FakeReaders:
 
     def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image:
         return Image(pixels=np.zeros((4, 4), np.uint8))
+
+    def read_shown(self, ref: ImageRef, *, side: int, content_sha256: str = "") -> ShownImage:
+        return ShownImage(pixels=np.zeros((4, 4), np.uint8), rows=4, columns=4)
 
     def members(self, ref: ImageRef) -> Iterator[ImageRef]:
         self.listed.append(ref.path)

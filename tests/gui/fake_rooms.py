@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from fieldray.audit.drift import stability
 from fieldray.audit.figures import audit
 from fieldray.audit.proposal import propose
 from fieldray.audit.report import AuditReport, Subject
+from fieldray.desktop.exporting import Tell
 from fieldray.desktop.services import Services
 from fieldray.domain.events import BackendChanged, OutcomeReady, Publish, RunChanged
 from fieldray.domain.finding import Failed, Finding, Outcome, ReadFacts, Refused, Screened, decide
@@ -28,6 +29,7 @@ from fieldray.packs.library import PackCandidate
 from fieldray.packs.site_points import with_site_points
 from fieldray.pipeline.auditing import AuditRequest
 from fieldray.reasons import Reason, reason
+from fieldray.reports.exporter import ReportOptions
 from fieldray.settings import Settings
 
 SIDE = 224
@@ -356,7 +358,8 @@ class FakeRooms:
         self.drives = FakeDrives()
         self.audit = FakeAudit()
         self.stored: dict[int, Verdict] = {}
-        self.exported: list[tuple[int, Path, tuple[str, ...]]] = []
+        self.exported: list[tuple[int, Path, tuple[str, ...], ReportOptions]] = []
+        self.while_exporting: Callable[[Tell], None] = lambda tell: tell(0, 1)
         self.open_problem: FieldrayError | None = None
         self.session: FakeSession | None = None
         self.publish: Publish | None = None
@@ -375,6 +378,9 @@ class FakeRooms:
             export=self._export,
         )
 
-    def _export(self, run_id: int, folder: Path, formats: Sequence[str]) -> tuple[Path, ...]:
-        self.exported.append((run_id, folder, tuple(formats)))
+    def _export(
+        self, run_id: int, folder: Path, formats: Sequence[str], options: ReportOptions, tell: Tell
+    ) -> tuple[Path, ...]:
+        self.while_exporting(tell)
+        self.exported.append((run_id, folder, tuple(formats), options))
         return (folder / "a.csv", folder / "a.json")

@@ -11,12 +11,14 @@ from fake_rooms import FakeRooms, failed, refused
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QFileDialog, QLabel, QPushButton, QWidget
 
+from fieldray.desktop.export_dialog import ExportDialog
+from fieldray.desktop.exporting import Tell
 from fieldray.desktop.worklist_model import KEYS
 from fieldray.domain.events import BackendChanged, Progress, RunChanged, Speed
 from fieldray.domain.run import Verdict
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import reason
-from fieldray.reports.exporter import EXPORTERS, Exporter
+from fieldray.reports.exporter import EXPORTERS, PLAIN, Exporter, ReportOptions
 
 
 def texts(widget: QWidget) -> str:
@@ -202,8 +204,24 @@ def test_a_stored_verdict_is_shown_again(desk: Desk) -> None:
 def test_results_are_exported(desk: Desk, tmp_path: Path) -> None:
     desk.screen()
     desk.application.controller.export(tmp_path)
-    desk.until(lambda: desk.rooms.exported == [(1, tmp_path, ())])
-    desk.until(lambda: "2 files were saved" in texts(desk.window.banners))
+    desk.until(lambda: desk.rooms.exported == [(1, tmp_path, (), PLAIN)])
+    desk.until(lambda: "2 files or folders were saved" in texts(desk.window.banners))
+
+
+def test_saving_shows_how_far_it_is_and_can_be_stopped(desk: Desk, tmp_path: Path) -> None:
+
+    def slow(tell: Tell) -> None:
+        """Until somebody stops it."""
+        while True:
+            tell(410, 1000)
+
+    desk.rooms.while_exporting = slow
+    desk.screen()
+    desk.application.controller.export(tmp_path)
+    desk.until(lambda: "Saving: 410 of 1000" in texts(desk.window.banners))
+    next(button for button in desk.window.banners.findChildren(QPushButton) if button.text() == "Stop").click()
+    desk.until(lambda: "Saving was stopped" in texts(desk.window.banners))
+    assert desk.rooms.exported == []
 
 
 @pytest.fixture
@@ -228,18 +246,38 @@ def more_formats() -> Iterator[None]:
 
 def test_every_format_is_in_the_menu(more_formats: None, desk: Desk) -> None:
     menu = desk.window.toolbar.menu_button.menu()
-    assert any(action.iconText() == "Save the results: CSV, JSON, Count" for action in menu.actions())
     (submenu,) = (action.menu() for action in menu.actions() if action.text() == "Save as")
     entries = {action.text(): action for action in submenu.actions()}
-    assert list(entries) == ["CSV", "JSON", "Count", "Absent"]
+    assert list(entries)[:2] == ["CSV", "JSON"]
+    assert {"PDF, the run", "DICOM SR, structured reports", "Count", "Absent"} <= set(entries)
     assert not entries["Absent"].isEnabled()
     assert "highdicom" in entries["Absent"].toolTip()
     desk.screen()
     entries["Count"].trigger()
+    chosen = desk.window.findChild(ExportDialog)
+    assert chosen.formats() == ("count",)
+    chosen.names_box.setChecked(True)
+    chosen.accept()
     dialog = desk.window.findChild(QFileDialog)
     dialog.fileSelected.emit("/out")
-    desk.until(lambda: desk.rooms.exported == [(1, Path("/out"), ("count",))])
+    named = ReportOptions(language="en", names_people=True)
+    desk.until(lambda: desk.rooms.exported == [(1, Path("/out"), ("count",), named)])
     dialog.close()
+
+
+def test_what_is_saved_is_chosen_and_nobody_is_named_unasked(more_formats: None, desk: Desk) -> None:
+    desk.window.actions_by_name["export"].trigger()
+    dialog = desk.window.findChild(ExportDialog)
+    assert dialog.formats() == ("csv", "json", "count")
+    assert dialog.options() == ReportOptions(language="en", names_people=False)
+    assert not dialog.boxes["absent"].isEnabled()
+    for box in dialog.boxes.values():
+        box.setChecked(False)
+    assert not dialog.save.isEnabled()
+    dialog.boxes["pdf"].setChecked(True)
+    assert dialog.save.isEnabled()
+    assert dialog.formats() == ("pdf",)
+    dialog.reject()
 
 
 def test_the_counts_filter_the_list(desk: Desk) -> None:

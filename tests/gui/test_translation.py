@@ -27,7 +27,8 @@ PATHS = sorted(translations.CATALOGUES.glob(f"*/{translations.NAME.as_posix()}")
 
 # Written alike in both languages: names of things, commands, file kinds, keys and units.
 _SAME = """
-    DICOM PNG JPEG DICOMDIR zip CSV JSON Fieldray SHA Edge TPU Coral USB Accelerator TensorFlow Lite Ed25519 Ed PEM AVX
+    DICOM SR SC SEG PDF PACS FR
+    PNG JPEG DICOMDIR zip CSV JSON Fieldray SHA Edge TPU Coral USB Accelerator TensorFlow Lite Ed25519 Ed PEM AVX
     Intel AMD Linux Ctrl N H O x a f libedgetpu libusb ai edge litert tflite runtime edgetpu compiler edgetpu_compiler
     coral docs udev plugdev cpupower frequency set g performance FIELDRAY_HOME Apache GNU LGPL Qt Python for code qt io
     pack splits weights none learning_rate fieldray adapt RECIPE pip install
@@ -149,6 +150,14 @@ msgstr "Norma {nonsense}"
 
 msgid "Zoom {percent} %"
 msgstr "{procent} %"
+
+msgctxt "decimal mark"
+msgid "."
+msgstr ","
+
+msgctxt "date in numbers"
+msgid "{year}-{month}-{day}"
+msgstr "{day}.{month}.{year}"
 """
 
 

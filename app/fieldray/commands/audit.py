@@ -13,6 +13,8 @@ from fieldray.commands.pack_options import add_pack_options, load_model, load_pa
 from fieldray.commands.screen import add_screening_options, screened
 from fieldray.errors import PackProblem, UsageProblem
 from fieldray.reasons import reason
+from fieldray.reports.exporter import ReportOptions
+from fieldray.settings import LanguageChoices
 
 if TYPE_CHECKING:
     from fieldray.audit.report import AuditReport
@@ -72,7 +74,9 @@ def _add_label_options(parser: argparse.ArgumentParser) -> None:
 def _add_output_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, metavar="DIR", help="write the report to this folder, as PDF and JSON")
     parser.add_argument("--json", metavar="FILE|-", help="write all figures as JSON; - prints them")
-    parser.add_argument("--language", metavar="CODE", default="en", help="language of the PDF (default: en)")
+    parser.add_argument(
+        "--language", choices=LanguageChoices()[1:], default="en", help="language of the PDF (default: en)"
+    )
 
 
 def _add_local_options(parser: argparse.ArgumentParser) -> None:
@@ -138,7 +142,7 @@ def _request(options: argparse.Namespace) -> AuditRequest:
 
 def _audit_screened(options: argparse.Namespace, console: Console, request: AuditRequest) -> int:
     with screened(options, console, contextlib.nullcontext, has_list=False) as done:
-        code = done.report.finish(done.batch, database=done.session.database, out=None, formats=None)
+        code = done.report.finish(done.batch, done.session, out=None, formats=None, options=ReportOptions())
         if done.batch.state != "finished":
             console.print_error(reason("audit_run_unfinished").text)
             return code

@@ -21,6 +21,7 @@ from fieldray.persistence import storage_problem
 from fieldray.plain_text import as_cell
 from fieldray.reasons import BACKENDS, OF_FOLDERS, PACKS, Reason, reason
 from fieldray.reports.content import CATEGORY_TEXTS, NOTICE, image_line, place
+from fieldray.reports.exporter import EXPORTERS, ReportOptions
 from fieldray.reports.outputs import is_stream, own_text
 
 if TYPE_CHECKING:
@@ -146,18 +147,23 @@ class RunReport:
                 f"Operating point {point.name} ({point.label}): abnormal from {point.unsure_high:.3f}{band}"
             )
 
-    def finish(self, batch: Batch, *, database: Path, out: Path | None, formats: Sequence[str] | None) -> int:
-        """Print what came out and write the exports; the exit code. Raises StorageProblem."""
-        from fieldray.pipeline.export import export_run
-
+    def finish(
+        self,
+        batch: Batch,
+        session: Session,
+        *,
+        out: Path | None,
+        formats: Sequence[str] | None,
+        options: ReportOptions,
+    ) -> int:
+        """Print what came out and write the exports; the exit code. Raises UsageProblem, StorageProblem."""
         if self._has_list and batch.run_id:
-            self._list(batch.run_id, database)
+            self._list(batch.run_id, session.database)
         self._sum_up()
         if batch.run_id and batch.state == "finished":
-            self._tell_drift(batch.run_id, database)
+            self._tell_drift(batch.run_id, session.database)
         if out and batch.run_id:
-            for path in export_run(database, batch.run_id, out, formats or (), spec=batch.spec):
-                self._console.print_line(f"Written: {path}")
+            self._export(session, batch.run_id, out, formats or (), options)
         if self._problem:
             self._console.print_error(self._problem.text)
             return 3 if self._problem.code in {**BACKENDS, **PACKS} else 1
@@ -191,6 +197,20 @@ class RunReport:
         for drift in drift_of(database, run_id, self._model):
             if drift.is_out:
                 self._console.print_line(drift.told.text)
+
+    def _export(self, session: Session, run_id: int, out: Path, formats: Sequence[str], options: ReportOptions) -> None:
+        written = session.export(
+            run_id,
+            out,
+            formats,
+            options=options,
+            tell=lambda done, total: self._console.bar(f"Reports {done}/{total}"),
+        )
+        for path in written:
+            self._console.print_line(f"Written: {path}")
+        for name in formats:
+            if not any(path.name.endswith(EXPORTERS.named(name).suffix) for path in written):
+                self._console.print_line(f"Nothing to write as {name}: no result of this run has what it needs.")
 
     def _list(self, run_id: int, database: Path) -> None:
         from fieldray.store.results import ResultQuery

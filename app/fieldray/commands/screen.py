@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from fieldray.backends import DeviceChoices
 from fieldray.commands.console import Console
 from fieldray.commands.pack_options import add_pack_options, load_model
-from fieldray.reports.exporter import EXPORTERS, available_exporters
+from fieldray.reports.exporter import EXPORTERS, ReportOptions, available_exporters, default_exporters
+from fieldray.settings import LanguageChoices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -47,9 +48,18 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     """The options of a run whose results are written."""
     names = ",".join(exporter.name for exporter in available_exporters())
     add_screening_options(parser)
+    usual = " and ".join(exporter.name for exporter in default_exporters())
     parser.add_argument("--out", type=Path, metavar="DIR", help="write the results to this folder")
+    parser.add_argument("--formats", type=_formats, metavar=names, help=f"formats to write to --out (default: {usual})")
     parser.add_argument(
-        "--formats", type=_formats, metavar=names, help="formats to write to --out (default: all of these)"
+        "--names",
+        action="store_true",
+        help="write the patients' names and numbers into PDF and DICOM reports (default: pseudonyms)",
+    )
+    parser.add_argument(
+        "--language",
+        choices=LanguageChoices()[1:],
+        help="language of PDF reports and of what is written into images (default: from the settings, else English)",
     )
     parser.add_argument(
         "--json",
@@ -83,8 +93,9 @@ def add_screening_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, console: Console) -> int:
     """Screen; the exit code."""
     console.machine_reads = options.json == "-"
-    if options.formats and not options.out:
-        console.print_error("--formats needs --out: name the folder to write to")
+    if (options.formats or options.names) and not options.out:
+        given = "--formats" if options.formats else "--names"
+        console.print_error(f"{given} needs --out: name the folder to write to")
         return 2
 
     def lines() -> contextlib.AbstractContextManager[EmitLine | None]:
@@ -94,7 +105,13 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
     _require_folders(options)
     with screened(options, console, lines, has_list=options.json is None) as done:
-        code = done.report.finish(done.batch, database=done.session.database, out=options.out, formats=options.formats)
+        code = done.report.finish(
+            done.batch,
+            done.session,
+            out=options.out,
+            formats=options.formats,
+            options=_report_options(options, done.settings),
+        )
         return done.report.add_maps(done.session, done.batch, options.maps, code=code) if options.maps else code
 
 
@@ -106,6 +123,7 @@ class Done:
     report: RunReport
     batch: Batch
     session: Session
+    settings: Settings
 
 
 @contextlib.contextmanager
@@ -143,7 +161,7 @@ def screened(
                 batch = session.start(options.paths, operating_point=options.operating_point, fresh=options.fresh)
                 report.begin(batch.spec.operating_points)
                 _wait(batch, console)
-                yield Done(model=model, report=report, batch=batch, session=session)
+                yield Done(model=model, report=report, batch=batch, session=session, settings=settings)
 
 
 def _wait(batch: Batch, console: Console) -> None:
@@ -163,6 +181,11 @@ def _require_folders(options: argparse.Namespace) -> None:
         from fieldray.reports.outputs import require_folder
 
         require_folder(options.maps)
+
+
+def _report_options(options: argparse.Namespace, settings: Settings) -> ReportOptions:
+    language = options.language or str(settings["language"])
+    return ReportOptions(language="en" if language == "system" else language, names_people=options.names)
 
 
 def _settings(options: argparse.Namespace) -> Settings:

@@ -6,11 +6,13 @@ import logging
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from PySide6.QtCore import QObject, Signal
 
 from fieldray.desktop.auditing import Auditing
 from fieldray.desktop.background import Background, Bridge
+from fieldray.desktop.exporting import Exporting
 from fieldray.desktop.notices import Action, Notice, NoticeBoard
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.pack_choice import PackChoice
@@ -31,10 +33,13 @@ from fieldray.domain.events import (
 )
 from fieldray.domain.prediction import BackendName
 from fieldray.reasons import Reason, reason
+from fieldray.reports.exporter import PLAIN, ReportOptions
 from fieldray.settings import Settings
 from fieldray.translation import Translator
 
 log = logging.getLogger(__name__)
+
+_EXPORT_ENDS_S: Final = 10.0
 
 
 class Controller(QObject):
@@ -57,6 +62,7 @@ class Controller(QObject):
         self.packs = PackChoice(self.background, self.board)
         self.screening = Screening(self.background, self.board)
         self.auditing = Auditing(self.background, self.board, self.screening, self.packs)
+        self.exporting = Exporting(self.background, self.board)
         self.rows = WorkListModel(translator, self)
         self.image = OpenImage(self.background, self.board)
         self.backends: dict[str, BackendChanged] = {}
@@ -95,6 +101,7 @@ class Controller(QObject):
             try:
                 if services is not None:
                     services.drives.close()
+                self.exporting.end(wait_s=_EXPORT_ENDS_S)
                 finish()
             except Exception:
                 log.exception("closing")
@@ -176,28 +183,10 @@ class Controller(QObject):
 
     # ---- commands
 
-    def export(self, folder: Path, formats: Sequence[str] = ()) -> None:
-        """Write the run into a folder, in these formats or in all that are available."""
-        services, run_id = self._services, self.screening.run_id
-        if services is None or not run_id:
-            return
-        self.background.run(
-            lambda: services.export(run_id, folder, formats),
-            channel="export",
-            done=lambda written: self._exported(folder, len(written)),
-            failed=lambda error: self.board.post_error("export", error),
-        )
-
-    def _exported(self, folder: Path, count: int) -> None:
-        self.board.post(
-            Notice(
-                key="export",
-                level="info",
-                text=lambda t: t.plural(
-                    "{count} file was saved in {folder}.", "{count} files were saved in {folder}.", count, folder=folder
-                ),
-            )
-        )
+    def export(self, folder: Path, formats: Sequence[str] = (), options: ReportOptions = PLAIN) -> None:
+        """Write the run into a folder, in these formats or in those that are the default."""
+        if self._services is not None and self.screening.run_id:
+            self.exporting.start(self._services.export, self.screening.run_id, folder, formats, options)
 
     def save_settings(self) -> None:
         """Write the settings file in the background."""

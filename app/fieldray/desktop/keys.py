@@ -22,7 +22,6 @@ from PySide6.QtWidgets import (
 )
 
 from fieldray.desktop.widgets import card, label, name_surface, push_button, scrolled, set_tip
-from fieldray.reports.exporter import available_exporters
 from fieldray.translation import LocalText, Translator
 
 Group = Literal["list", "view", "tools", "program"]
@@ -37,11 +36,6 @@ class Key:
     group: Group
     text: LocalText
     reading: bool = False
-
-
-def _export_label(translator: Translator) -> str:
-    formats = ", ".join(exporter.title for exporter in available_exporters())
-    return translator.text("Save the results: {formats}", formats=formats)
 
 
 # fmt: off
@@ -83,7 +77,7 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("packs", ("Ctrl+P",), "program", lambda t: t.text("Packs")),
     Key("audit", ("Ctrl+U",), "program", lambda t: t.text("Audit: how good is the pack on these images?")),
     Key("settings", ("Ctrl+,",), "program", lambda t: t.text("Settings")),
-    Key("export", ("Ctrl+S",), "program", _export_label),
+    Key("export", ("Ctrl+S",), "program", lambda t: t.text("Save the results")),
     Key("agree", ("Ctrl+1",), "program", lambda t: t.text("My verdict: agree")),
     Key("disagree", ("Ctrl+2",), "program", lambda t: t.text("My verdict: disagree")),
     Key("unsure", ("Ctrl+3",), "program", lambda t: t.text("My verdict: not sure")),

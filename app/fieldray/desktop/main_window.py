@@ -22,6 +22,7 @@ from PySide6.QtWidgets import (
 from fieldray.desktop.about import AboutDialog
 from fieldray.desktop.audit_page import AuditPage
 from fieldray.desktop.controller import Controller
+from fieldray.desktop.export_dialog import ExportDialog
 from fieldray.desktop.guide_dialog import GuideDialog
 from fieldray.desktop.keys import KeySheet, make_actions
 from fieldray.desktop.notices import BannerArea
@@ -37,6 +38,7 @@ from fieldray.desktop.viewer import Viewer
 from fieldray.desktop.welcome import Welcome
 from fieldray.desktop.widgets import question_box
 from fieldray.desktop.worklist import WorkList
+from fieldray.reports.exporter import ReportOptions
 from fieldray.translation import Translator
 
 # Commands of the key table in the image's menu, in groups.
@@ -192,9 +194,14 @@ class MainWindow(QMainWindow):
         dialog.open()
 
     def _export(self, *formats: str) -> None:
+        chosen = ExportDialog(self._translator, self, chosen=formats)
+        chosen.accepted.connect(lambda: self._export_to_folder(chosen.formats(), chosen.options()))
+        chosen.open()
+
+    def _export_to_folder(self, formats: Sequence[str], options: ReportOptions) -> None:
         dialog = QFileDialog(self, self._translator.text("Save the results to a folder"))
         dialog.setFileMode(QFileDialog.FileMode.Directory)
-        dialog.fileSelected.connect(lambda path: self._bench.export(Path(path), formats))
+        dialog.fileSelected.connect(lambda path: self._bench.export(Path(path), formats, options))
         dialog.open()
 
     def _open_settings(self) -> None:

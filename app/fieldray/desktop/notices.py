@@ -118,6 +118,8 @@ class BannerArea(QWidget):
     def refresh(self) -> None:
         """Show what is on the board."""
         notices = self._board.notices
+        for notice in notices:
+            self._keep_banner(notice)
         for notice in [known for known in self._banners if known not in notices]:
             self._banners.pop(notice).deleteLater()
         for notice in notices:
@@ -125,6 +127,15 @@ class BannerArea(QWidget):
                 self._banners[notice] = Banner(notice, self._board, self._translator, self._theme)
                 self._layout.insertWidget(0, self._banners[notice])
         self.setVisible(bool(notices))
+
+    def _keep_banner(self, notice: Notice) -> None:
+        """A notice that only says something newer stays where it is: its button may be under somebody's finger."""
+        if notice in self._banners or notice.action is None:
+            return
+        for known, banner in list(self._banners.items()):
+            if known.key == notice.key and known.action is notice.action and known.level == notice.level:
+                self._banners[notice] = self._banners.pop(known)
+                banner.words.setText(notice.text(self._translator))
 
 
 def _answer(board: NoticeBoard, notice: Notice) -> None:

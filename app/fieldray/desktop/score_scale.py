@@ -9,20 +9,13 @@ from PySide6.QtGui import QColor, QFont, QPainter, QPaintEvent, QPen, QPolygonF
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from fieldray.desktop.style import Theme, colour
-from fieldray.domain.finding import Finding
+from fieldray.domain.finding import Finding, place_on_scale
 from fieldray.domain.model import OperatingPoint
 from fieldray.formatting import number
 from fieldray.translation import Translator
 
 _BAR_HEIGHT: Final = 12
 _SIDE: Final = 10
-
-
-def place_on_scale(score: float, threshold: float) -> float:
-    """Where a score in [0, 1] stands, 0 left to 1 right; the threshold is always at 0.5, each side linear."""
-    if score < threshold:
-        return 0.5 * score / threshold
-    return 1.0 if threshold >= 1 else 0.5 + 0.5 * (score - threshold) / (1 - threshold)
 
 
 class ScoreScale(QWidget):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from fieldray.desktop.exporting import Export
 from fieldray.domain.events import Publish
 from fieldray.domain.finding import Outcome
 from fieldray.domain.image import Image
@@ -80,7 +81,7 @@ class Services:
     drives: DrivesPort
     audit: AuditPort
     read_verdict: Callable[[int, Outcome], Verdict | None]
-    export: Callable[[int, Path, Sequence[str]], tuple[Path, ...]]
+    export: Export
 
 
 OpenServices = Callable[[Settings, Publish], Services]
@@ -110,5 +111,7 @@ def open_services(settings: Settings, publish: Publish) -> Services:
         drives=drives,
         audit=Auditor(session.database, library.site_points),
         read_verdict=read_verdict,
-        export=session.export,
+        export=lambda run_id, folder, formats, options, tell: session.export(
+            run_id, folder, formats, options=options, tell=tell
+        ),
     )

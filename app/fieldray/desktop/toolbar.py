@@ -166,7 +166,7 @@ class Toolbar(QWidget):
         menu = QMenu(self._translator.text("Save as"), self)
         menu.setToolTipsVisible(True)
         for exporter in EXPORTERS.entries():
-            action = menu.addAction(exporter.title)
+            action = menu.addAction(self._translator.text(exporter.title))
             action.triggered.connect(lambda _=False, name=exporter.name: self._export(name))
             if why := exporter.unavailable_reason():
                 action.setEnabled(False)

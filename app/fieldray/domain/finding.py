@@ -62,6 +62,13 @@ def decide(score: float, point: OperatingPoint | None) -> Decision:
     return "below" if score < point.unsure_low else "unsure"
 
 
+def place_on_scale(score: float, threshold: float) -> float:
+    """Where a score in [0, 1] stands, 0 left to 1 right; the threshold is always at 0.5, each side linear."""
+    if score < threshold:
+        return 0.5 * score / threshold
+    return 1.0 if threshold >= 1 else 0.5 + 0.5 * (score - threshold) / (1 - threshold)
+
+
 def is_borderline(findings: Iterable[Finding], *, gate: OodGate | None, distance: float | None) -> bool:
     """Whether the small difference that a codec's own lower resolution makes could change what comes of an image.
 

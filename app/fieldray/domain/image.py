@@ -81,6 +81,24 @@ class Image:
         return (self.full_rows or rows) / self.step, (self.full_columns or columns) / self.step
 
 
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class ShownImage:
+    """An image as it is shown when nobody has chosen a window, at the size of a report.
+
+    pixels         (h, w) uint8 grey levels, read-only
+    rows, columns  of the file
+    """
+
+    pixels: NDArray[np.uint8]
+    rows: int
+    columns: int
+
+    def __post_init__(self) -> None:
+        if self.pixels.ndim != 2 or self.pixels.size == 0 or self.pixels.dtype != np.uint8:
+            raise ValueError(f"an image to show is (h, w) uint8, not {self.pixels.shape} {self.pixels.dtype}")
+        self.pixels.flags.writeable = False
+
+
 @dataclass(frozen=True, slots=True)
 class PixelMap:
     """Where a tensor's pixel lies in the image: image = tensor * scale + offset, pixel centres at +0.5.

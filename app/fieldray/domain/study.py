@@ -29,10 +29,14 @@ class ImageHeader:
     series_instance_uid: str = ""
     study_instance_uid: str = ""
     study_date: str = ""
+    study_time: str = ""
+    study_id: str = ""
+    accession_number: str = ""
     study_description: str = ""
     patient_name: str = ""
     patient_id: str = ""
     patient_sex: str = ""
+    patient_birth_date: str = ""
     patient_age_years: float | None = None
     manufacturer: str = ""
     rows: int = 0

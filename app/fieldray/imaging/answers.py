@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from fieldray.domain.finding import ReadFacts
-from fieldray.domain.image import Box, Detail, Image, PixelMap, Tensor, Window
+from fieldray.domain.image import Box, Detail, Image, PixelMap, ShownImage, Tensor, Window
 from fieldray.domain.model import HeaderRules, InputSpec
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import FieldrayError, Unusable
@@ -51,6 +51,16 @@ class ReadResult:
 def image_request(ref: ImageRef, *, content_sha256: str) -> Message:
     """Ask `imaging.service.handle` for an image at full resolution."""
     return Message({"ask": "image", "content_sha256": content_sha256, **_place(ref)})
+
+
+def shown_request(ref: ImageRef, *, content_sha256: str, side: int) -> Message:
+    """Ask it for an image as shown by default, its longer side `side` pixels or less."""
+    return Message({"ask": "shown", "content_sha256": content_sha256, "side": side, **_place(ref)})
+
+
+def shown_of(answer: Message) -> ShownImage:
+    """Its answer to that."""
+    return ShownImage(pixels=answer.arrays["pixels"], rows=answer.body["rows"], columns=answer.body["columns"])
 
 
 def read_request(

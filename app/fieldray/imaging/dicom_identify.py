@@ -36,10 +36,14 @@ _TEXTS: Final = {
     "series_instance_uid": "SeriesInstanceUID",
     "study_instance_uid": "StudyInstanceUID",
     "study_date": "StudyDate",
+    "study_time": "StudyTime",
+    "study_id": "StudyID",
+    "accession_number": "AccessionNumber",
     "study_description": "StudyDescription",
     "patient_name": "PatientName",
     "patient_id": "PatientID",
     "patient_sex": "PatientSex",
+    "patient_birth_date": "PatientBirthDate",
     "manufacturer": "Manufacturer",
 }
 _NUMBERS: Final = {"rows": "Rows", "columns": "Columns", "bits_stored": "BitsStored"}

@@ -214,25 +214,30 @@ class _Search:
         ref = ImageRef(path=path)
         try:
             with self._opener(path) as stream:
-                try:
-                    found = identify(stream, ref)
-                except Unusable as error:
-                    if error.reason.code == "not_an_image" and self._is_own(stream):
-                        self._own_reports += 1
-                        return
-                    raise
+                found = self._identified(stream, ref)
                 if isinstance(found, IndexFound | ZipFound):
                     self._containers[path] = _state(stream)
-                is_png = isinstance(found, list) and any(ref.kind == "png" for ref in found)
-                if is_png and self._is_own(stream):
-                    self._own_reports += 1  # a map of an earlier run beside its image
-                    return
+            if found is None:
+                self._own_reports += 1
+                return
             if isinstance(found, IndexFound):
                 yield from self._index(path, found.references)
             else:
                 yield from self._members(ref) if isinstance(found, ZipFound) else found
         except InputProblem as error:
             yield _failed(ref, error)
+
+    def _identified(self, stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound | ZipFound | None:
+        """What is in the stream, None for a report of this program; as `identify`."""
+        try:
+            found = identify(stream, ref)
+        except Unusable as error:
+            if error.reason.code in ("not_an_image", "no_pixel_data") and self._is_own(stream):
+                return None
+            raise
+        # A secondary capture in the folder of reports, or a map beside its image.
+        may_be_own = isinstance(found, list) and found[0].kind in ("dicom", "png")
+        return None if may_be_own and self._is_own(stream) else found
 
     def _is_own(self, stream: BinaryIO) -> bool:
         stream.seek(0)

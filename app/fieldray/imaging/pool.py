@@ -16,7 +16,7 @@ from fieldray.reasons import Reason, reason
 
 # Everything else is imported where it is used: the children start first, and import what they need meanwhile.
 if TYPE_CHECKING:
-    from fieldray.domain.image import Detail, Image
+    from fieldray.domain.image import Detail, Image, ShownImage
     from fieldray.domain.model import HeaderRules, InputSpec
     from fieldray.domain.study import ImageRef
     from fieldray.imaging.answers import ReadResult
@@ -99,6 +99,12 @@ class DecoderPool:
         from fieldray.imaging.answers import image_of, image_request
 
         return image_of(self._ask(image_request(ref, content_sha256=content_sha256)))
+
+    def read_shown(self, ref: ImageRef, *, side: int, content_sha256: str = "") -> ShownImage:
+        """The image as shown by default, its longer side `side` pixels or less. Raises as `read_image`."""
+        from fieldray.imaging.answers import shown_of, shown_request
+
+        return shown_of(self._ask(shown_request(ref, content_sha256=content_sha256, side=side)))
 
     def members(self, ref: ImageRef) -> Iterator[ImageRef]:
         """References to what is in a zip file, while a child is still searching it.

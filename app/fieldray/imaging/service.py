@@ -18,7 +18,7 @@ from fieldray.imaging.decode import decode
 from fieldray.imaging.identify import identify_again
 from fieldray.imaging.preprocess import thumbnail, to_tensor
 from fieldray.imaging.quality import check_header, check_pixels
-from fieldray.imaging.reduction import target_size_for
+from fieldray.imaging.reduction import TargetSize, target_size_for
 from fieldray.imaging.source import content_hash, read_bytes
 from fieldray.processes.priority import step_back
 from fieldray.processes.wire import Message
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 
 def handle(message: Message) -> Message:
-    """Answer {"ask": "read", "spec": ...}, {"ask": "image"} or {"ask": "hash"}, each with "path", "member", "frame".
+    """Answer {"ask": "read", "spec": ...}, {"ask": "image"}, {"ask": "shown", "side": ...} or {"ask": "hash"}.
+
+    Each comes with "path", "member", "frame".
 
     {"ask": "members"} is answered as `zip_members.answer` says.
 
@@ -50,6 +52,8 @@ def handle(message: Message) -> Message:
         return Message({"content_sha256": content_hash(ref)})
     if body["ask"] == "image":
         return _image_message(_image(ref, body["content_sha256"]))
+    if body["ask"] == "shown":
+        return _shown_message(_image(ref, body["content_sha256"], side=body["side"]), side=body["side"])
     rules = _rules(body["rules"]) if body.get("rules") else None
     lungs = InputSpec(**body["lungs"]) if body.get("lungs") else None
     answer = _read(ref, InputSpec(**body["spec"]), rules=rules, detail=body.get("detail", "needed"), lungs=lungs)
@@ -57,12 +61,15 @@ def handle(message: Message) -> Message:
     return answer
 
 
-def _image(ref: ImageRef, content_sha256: str) -> Image:
-    """Only the pixels that were screened are shown: `content_sha256` is theirs. Raises Unreadable, Unusable."""
+def _image(ref: ImageRef, content_sha256: str, *, side: int | None = None) -> Image:
+    """Only the pixels that were screened are shown: `content_sha256` is theirs. Raises Unreadable, Unusable.
+
+    side  what the longer side will be shown with; all of the image without it
+    """
     data = read_bytes(ref)
     if content_sha256 and hashlib.sha256(data).hexdigest() != content_sha256:
         raise Unreadable(reason("changed"))
-    return decode(data, ref)
+    return decode(data, ref, needed=TargetSize(side, side, of_longer=True) if side else None)
 
 
 def _rules(values: Mapping[str, Any]) -> HeaderRules:
@@ -149,3 +156,11 @@ def _image_message(image: Image) -> Message:
     if image.voi_lut is not None:
         arrays["voi_lut"] = image.voi_lut
     return Message(body, arrays)
+
+
+def _shown_message(image: Image, *, side: int) -> Message:
+    """The image as shown by default, its longer side `side` or less."""
+    longer = int(max(image.extent))
+    step_back()
+    body = {"rows": image.full_rows or image.pixels.shape[0], "columns": image.full_columns or image.pixels.shape[1]}
+    return Message(body, {"pixels": thumbnail(image, min(side, longer))})

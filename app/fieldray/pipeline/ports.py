@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from typing import Protocol
 
 from fieldray.domain.finding import ReadFacts
-from fieldray.domain.image import Box, Detail, Image, Tensor
+from fieldray.domain.image import Box, Detail, Image, ShownImage, Tensor
 from fieldray.domain.model import HeaderRules, InputSpec, Model
 from fieldray.domain.prediction import BackendName, DeviceChoice, Policy, Prediction, Request
 from fieldray.domain.study import ImageRef
@@ -80,6 +80,7 @@ class Decoders(Decoder, Protocol):
     """Decoding processes as a session holds them (`imaging.pool.DecoderPool`)."""
 
     def read_image(self, ref: ImageRef, /, *, content_sha256: str = "") -> Image: ...
+    def read_shown(self, ref: ImageRef, /, *, side: int, content_sha256: str = "") -> ShownImage: ...
     def members(self, ref: ImageRef, /) -> Iterator[ImageRef]: ...
     def content_hash(self, ref: ImageRef, /) -> str: ...
     def close(self) -> None: ...

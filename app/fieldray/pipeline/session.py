@@ -30,10 +30,12 @@ from fieldray.pipeline.decoders import number_of_decoders, open_decoders
 from fieldray.pipeline.ports import Decoders, OpenEngine
 from fieldray.processes.child import Child
 from fieldray.reasons import reason
+from fieldray.reports.exporter import PLAIN, ReportOptions
 from fieldray.settings import Settings
 
 if TYPE_CHECKING:
     from fieldray.pipeline.batch import Batch
+    from fieldray.pipeline.export import Tell
 
 DATABASE_NAME: Final = "results.sqlite"
 _AWAITING_NETWORK: Final = 2  # so many more images are under way than are being read
@@ -181,15 +183,6 @@ class Session:
             if self._engine:
                 self._engine.choose(*device_choice(self._settings))
 
-    def export(self, run_id: int, folder: Path, formats: Sequence[str] = ()) -> tuple[Path, ...]:
-        """Write a run as files, see `pipeline.export`; waits for it. The run of this session is known by its work."""
-        from fieldray.pipeline.export import export_run
-
-        with self._lock:
-            batch = self._batch
-        spec = batch.spec if batch and batch.run_id == run_id else None
-        return export_run(self.database, run_id, folder, formats, spec=spec)
-
     def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image:
         """The image in full resolution, for the viewer; waits for it. Raises Unusable, Unreadable."""
         with self._lock:
@@ -211,6 +204,33 @@ class Session:
             return write_maps(
                 self.database, run_id, folder, manifest=manifest, decoder=decoders, workers=size, tell=tell
             )
+
+    def export(
+        self,
+        run_id: int,
+        folder: Path,
+        formats: Sequence[str] = (),
+        *,
+        options: ReportOptions = PLAIN,
+        tell: Tell = lambda _done, _total: None,
+    ) -> tuple[Path, ...]:
+        """Write a run as files, see `pipeline.export`; waits for it. The run of this session is known by its work."""
+        from fieldray.pipeline.export import export_run
+
+        with self._lock:
+            batch = self._batch
+        return export_run(
+            self.database,
+            run_id,
+            folder,
+            formats,
+            spec=batch.spec if batch and batch.run_id == run_id else None,
+            options=options,
+            model=self._model,
+            decoders=lambda size: self._decoders(self._settings, size),
+            workers=number_of_decoders(self._settings),
+            tell=tell,
+        )
 
     def set_verdict(self, row_id: int, verdict: Verdict | None, *, judged: Outcome) -> None:
         """Keep the radiologist's verdict on the outcome shown in a row, None to withdraw it; waits for the disk.

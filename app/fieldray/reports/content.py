@@ -1,7 +1,7 @@
 """Every word and number in an export or a printed list. The exporters only lay them out.
 
-Patient names and IDs are left out of exports on purpose: file, study and image identify a result. Reasons are in
-English, together with their code, so that scripts can rely on them.
+Patient names and IDs are left out of exports unless somebody asked for them: file, study and image identify a result.
+Reasons are in English, together with their code, so that scripts can rely on them.
 """
 
 from __future__ import annotations
@@ -141,16 +141,24 @@ COLUMNS: Final = (
     "lungs_rotation_degrees",
     "evidence_inside",
     "notes",
+    "patient_name",
+    "patient_id",
 )
 
 
-def export_rows(result: StoredResult, *, run: Run) -> list[dict[str, Value]]:
-    """A result as rows with the keys `COLUMNS`: one for each finding, one if there is none."""
+def export_rows(result: StoredResult, *, run: Run, names_people: bool = False) -> list[dict[str, Value]]:
+    """A result as rows with the keys `COLUMNS`: one for each finding, one if there is none.
+
+    names_people  whether the patient's name and ID are among the values
+    """
     outcome = result.outcome
     findings: tuple[Finding | None, ...] = (None,)
     if isinstance(outcome, Screened) and outcome.findings:
         findings = outcome.findings
-    return [_export_row(result, finding, run) for finding in findings]
+    header = outcome.ref.header
+    who: dict[str, Value] = {"patient_name": header.patient_name or None, "patient_id": header.patient_id or None}
+    nobody: dict[str, Value] = dict.fromkeys(who)
+    return [_export_row(result, finding, run) | (who if names_people else nobody) for finding in findings]
 
 
 def _export_row(result: StoredResult, finding: Finding | None, run: Run) -> dict[str, Value]:
@@ -178,7 +186,7 @@ def _export_row(result: StoredResult, finding: Finding | None, run: Run) -> dict
         "evidence_inside": lungs.get("evidence_inside"),
         "notes": " ".join(note.code for note in notes_of(outcome)) or None,
     }
-    return {name: values[name] for name in COLUMNS}  # type: ignore[misc]
+    return {name: values.get(name) for name in COLUMNS}  # type: ignore[misc]
 
 
 def _joined(names: object) -> str | None:

@@ -1,8 +1,14 @@
-"""What a report says to a person, in their language. The writers only lay it out."""
+"""The parts of a report that a person reads, as values: the exporters only lay them out. `wording` fills them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+from fieldray.domain.finding import Category
+from fieldray.plain_text import visible
+
+MOST_LETTERS: Final = 300  # of one value; a note may be longer
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,3 +34,70 @@ class Scale:
     ends: tuple[str, str] = ("0", "1")
     unsure: str = ""
     spoken: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingText:
+    """What the pack says about one of the things that it looks for.
+
+    sentence  what the decision means, about the pack and not about the patient
+    point     the operating point in use, empty without one
+    measured  what was measured at it, with intervals
+    """
+
+    meaning: str
+    score: str
+    sentence: str
+    scale: Scale
+    point: str = ""
+    measured: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageText:
+    """One image.
+
+    remarks     what a person should know although the image was screened, or why it was not
+    caption     under the picture
+    spoken      what a screen reader says of the picture
+    """
+
+    title: str
+    category: Category
+    word: str
+    person: str
+    patient: tuple[Field, ...]
+    image: tuple[Field, ...]
+    findings: tuple[FindingText, ...]
+    remarks: tuple[str, ...]
+    verdict: tuple[Field, ...]
+    caption: str
+    spoken: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunText:
+    """The run: title, what it was, what came out, which pack and how good it is, and what everything is made of."""
+
+    title: str
+    notice: str
+    run: tuple[Field, ...]
+    counts: tuple[tuple[Category, str, int], ...]
+    pack: tuple[Field, ...]
+    points: tuple[FindingText, ...]
+    provenance: tuple[Field, ...]
+    remarks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableText:
+    """The list of all images: headings, and what its rows hold is `Wording.row`."""
+
+    title: str
+    headings: tuple[str, ...]
+
+
+def cut(text: str, *, most: int = MOST_LETTERS) -> str:
+    """The text on one line, all of it to be seen, at most so many letters long."""
+    shown = visible(text[:most])
+    return shown if len(text) <= most and len(shown) <= most else shown[: most - 1] + "…"

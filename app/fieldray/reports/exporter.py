@@ -6,17 +6,46 @@ for every `--help`, so it imports numpy, pydicom and the like inside its functio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from fieldray.reasons import Reason, reason
 from fieldray.registry import Registry, always_available
 
 if TYPE_CHECKING:
     from fieldray.domain.finding import Category
+    from fieldray.domain.image import ShownImage
+    from fieldray.domain.model import Manifest
     from fieldray.domain.run import EarlierVerdict, Run, StoredResult
-    from fieldray.reasons import Reason
+
+    ImageResult = tuple[StoredResult, ShownImage | Reason]
+    ReadImages = Callable[[Iterable[StoredResult], int], Iterator[ImageResult]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportOptions:
+    """What a person chose for the files.
+
+    language      of what a person reads in them
+    names_people  whether patients are named; without it they get pseudonyms, because files leave the computer
+    """
+
+    language: str = "en"
+    names_people: bool = False
+
+
+PLAIN: Final = ReportOptions()
+
+
+class ExportCancelled(Exception):
+    """A person stopped an export: what was being written is discarded."""
+
+
+def no_images(results: Iterable[StoredResult], _side: int) -> Iterator[ImageResult]:
+    """Where no file is read."""
+    return ((result, reason("missing")) for result in results)
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -27,6 +56,10 @@ class StoredRun:
     counts            images per category
     not_present       images that were there once and are not any more
     earlier_verdicts  verdicts on results that have changed since
+    manifest          of the pack that made the results; None where the pack is not at hand any more
+    options           what a person chose
+    pseudonym_key     from which pseudonyms are made: with the same key a patient has the same one
+    read_images       results with their images as shown, the longer side that many pixels or less, or why there is none
     """
 
     run: Run
@@ -34,11 +67,19 @@ class StoredRun:
     counts: Mapping[Category, int] = field(default_factory=dict)
     not_present: tuple[str, ...] = ()
     earlier_verdicts: tuple[EarlierVerdict, ...] = ()
+    manifest: Manifest | None = None
+    options: ReportOptions = PLAIN
+    pseudonym_key: bytes = b""
+    read_images: ReadImages = no_images
 
     @property
     def inputs(self) -> tuple[Path, ...]:
         """The files and folders that were screened: an export never replaces one."""
         return tuple(map(Path, self.run.spec.paths))
+
+    def images(self, *, side: int) -> Iterator[ImageResult]:
+        """The results with their images, the longer side `side` pixels or less."""
+        return self.read_images(self.results, side)
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -46,11 +87,13 @@ class Exporter:
     """One format.
 
     name                what `--formats` calls it
-    suffix              of the file, with its dot; "" where the format is a folder of files
-    title               what the window calls it: a name that is the same in all languages
-    write               writes the run to a path, always through `outputs.own_text` or `outputs.write_own`, which
+    suffix              of the output, with its dot for a file
+    title               what the window calls it: in English, and translated where it is more than a name
+    write               writes the run to a path, always through `outputs.own_text`, `write_own` or `own_folder`, which
                         replace only what `is_own` recognises. Raises UsageProblem, StorageProblem
     is_own              whether a file that begins with these bytes (up to 64 KB) was written by `write`
+    is_folder           whether the output is a folder of files, each of which `is_own` recognises
+    is_default          whether it is written where nobody names formats
     started_of          when the run began that such a file is about, as `content.started` writes it, or None. A report
                         of another run is not replaced: another computer may have saved it here, or this one before
                         its results were deleted
@@ -62,6 +105,8 @@ class Exporter:
     title: str
     write: Callable[[Path, StoredRun], None]
     is_own: Callable[[bytes], bool]
+    is_folder: bool = False
+    is_default: bool = True
     started_of: Callable[[bytes], str | None] = lambda _head: None
     unavailable_reason: Callable[[], Reason | None] = always_available
 
@@ -72,3 +117,8 @@ EXPORTERS: Final[Registry[Exporter]] = Registry("fieldray.reports.exporters", "E
 def available_exporters() -> tuple[Exporter, ...]:
     """The formats that can be written on this computer."""
     return tuple(exporter for exporter in EXPORTERS.entries() if exporter.unavailable_reason() is None)
+
+
+def default_exporters() -> tuple[Exporter, ...]:
+    """Those of them that are written where nobody names formats."""
+    return tuple(exporter for exporter in available_exporters() if exporter.is_default)

@@ -21,23 +21,20 @@ from typing import Any, Final
 
 import numpy as np
 import PIL.Image
-import PIL.ImageDraw
 from numpy.typing import NDArray
 from PIL.PngImagePlugin import PngInfo
 
 from fieldray.domain import heat_map
 from fieldray.domain.finding import Outcome, Screened, lungs_of
-from fieldray.domain.heat_map import ShownMap, shown_map
-from fieldray.domain.image import PixelMap
-from fieldray.domain.lungs import LungFields
-from fieldray.domain.mask import Mask, sampled
+from fieldray.domain.heat_map import shown_map
+from fieldray.domain.image import ShownImage
 from fieldray.domain.model import InputSpec, Manifest
 from fieldray.domain.study import ImageRef
 from fieldray.reports.content import NOTICE, place
 from fieldray.reports.outputs import NPY_START, write_own
+from fieldray.reports.picture import picture_of
 
 _LONGEST_SIDE: Final = 1024
-_OPACITY: Final = 0.45  # as in the window at first
 # What Windows allows in no name, and what a zip file may hold all the same.
 _NOT_IN_NAMES: Final = re.compile('[\\x00-\\x1f\\x7f<>:"/\\\\|?*]')
 _DEVICES: Final = re.compile(r"(?i)(con|prn|aux|nul|com\d|lpt\d)(\.|$)")
@@ -155,46 +152,9 @@ def write_overlay(
     stem: Path, outcome: Screened, manifest: Manifest, *, grey: NDArray[np.uint8], inputs: Sequence[Path]
 ) -> None:
     """Write the image with heat map and outline; `grey` is the image at `overlay_spec`. Raises as `write_lungs`."""
-    facts = outcome.facts
-    scale = (grey.shape[0] / facts.rows, grey.shape[1] / facts.columns)
-    painted = np.repeat(grey[:, :, None].astype(np.float32), 3, axis=2)
-    shown = shown_map(outcome, manifest)
-    if shown is not None:
-        _lay_over(painted, shown, scale)
-    picture = PIL.Image.fromarray(np.rint(painted).astype(np.uint8))
-    if outcome.lungs is not None:
-        _outline(picture, outcome.lungs, scale)
+    shown = ShownImage(pixels=grey, rows=outcome.facts.rows, columns=outcome.facts.columns)
+    picture = picture_of(outcome, shown, manifest)
     write_own(_beside(stem, ".overlay.png"), "png", _png(picture), inputs=inputs)
-
-
-def _lay_over(painted: NDArray[np.float32], shown: ShownMap, scale: tuple[float, float]) -> None:
-    """Mix the heat map's colours into the picture, where the network saw it."""
-    rows, columns, _ = painted.shape
-    fine = heat_map.smooth(shown.strength)
-    left, top, width, height = shown.region
-    cells = PixelMap(
-        row_scale=height * scale[0] / fine.shape[0],
-        row_offset=top * scale[0],
-        column_scale=width * scale[1] / fine.shape[1],
-        column_offset=left * scale[1],
-    )
-    colours = heat_map.colours(sampled(fine, cells, rows=rows, columns=columns)).astype(np.float32)
-    share = colours[:, :, 3:] / 255 * _OPACITY * _inside(cells, fine.shape, rows, columns)[:, :, None]
-    painted += (colours[:, :, :3] - painted) * share
-
-
-def _inside(cells: PixelMap, shape: tuple[int, ...], rows: int, columns: int) -> Mask:
-    """The pixels whose centre the map covers."""
-    down = (np.arange(rows) + 0.5 - cells.row_offset) / cells.row_scale
-    across = (np.arange(columns) + 0.5 - cells.column_offset) / cells.column_scale
-    return np.logical_and.outer((down >= 0) & (down <= shape[0]), (across >= 0) & (across <= shape[1]))
-
-
-def _outline(picture: PIL.Image.Image, lungs: LungFields, scale: tuple[float, float]) -> None:
-    draw = PIL.ImageDraw.Draw(picture)
-    for polygon in lungs.outlines():
-        points = [(x * scale[1], y * scale[0]) for x, y in polygon]
-        draw.line([*points, points[0]], fill=heat_map.OUTLINE, width=2)
 
 
 def _png(picture: PIL.Image.Image) -> bytes:

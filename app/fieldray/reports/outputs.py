@@ -11,6 +11,8 @@ import contextlib
 import io
 import json
 import os
+import secrets
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,7 +29,7 @@ from fieldray.reports.exporters.csv import is_table
 Recognise = Callable[[bytes], bool]
 # What an output is: one of the program's own kinds, or what recognises an earlier one by its first bytes.
 Kind = Literal["lines", "json", "html", "svg", "png", "map", "tflite", "demo"]
-_MAP_KINDS: Final[tuple[Kind, ...]] = ("png", "json", "map")
+_MAP_KINDS: Final[tuple[Kind, ...]] = ("png", "map")
 GENERATOR: Final = '<meta name="generator" content="fieldray">'
 # NumPy's format allows blanks at the end of a header. Nobody else fills it to 512 bytes: so a class map is known again.
 NPY_START: Final = b"\x93NUMPY\x01\x00" + (512 - 10).to_bytes(2, "little") + b"{'descr': '<f4'"
@@ -128,6 +130,70 @@ def write_own(path: Path, kind: Kind | Recognise, data: bytes, *, inputs: Sequen
         stream.write(data)
 
 
+@contextlib.contextmanager
+def own_folder(path: Path, kind: Recognise, *, inputs: Sequence[Path] = ()) -> Iterator[Path]:
+    """A new folder that takes the place of `path` if the block ends well, and is discarded if it raises or stays empty.
+
+    Parameters
+    ----------
+    path
+        An earlier folder there is replaced as a whole: if every file in it is of this kind.
+    kind
+        Recognises a file of such a folder.
+    inputs
+        Files and folders that are read, which are never replaced.
+
+    Raises
+    ------
+    UsageProblem
+        As `require_free`.
+    StorageProblem
+        disk_full, not_writable.
+    """
+    _require_free_folder(path, kind, inputs)
+    beside = path.with_name(f".{secrets.token_hex(8)}.new")
+    try:
+        beside.mkdir(parents=True)
+        yield beside
+        _require_free_folder(path, kind, inputs)
+        _put_in_place(beside, path)
+    except OSError as error:
+        raise storage_problem(error, path) from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def _require_free_folder(path: Path, kind: Recognise, inputs: Sequence[Path]) -> None:
+    require_outside_home(path)
+    if not os.path.lexists(path):
+        return
+    if any(_is_same(path, place) for place in inputs):
+        raise UsageProblem(reason("output_is_input", path=path))
+    try:
+        is_ours = not path.is_symlink() and path.is_dir()
+        is_ours = is_ours and all(is_plain(file) and _is_ours(file, kind) for file in path.iterdir())
+    except OSError as error:
+        raise storage_problem(error, path) from error
+    if not is_ours:
+        raise UsageProblem(reason("output_not_ours", path=path))
+
+
+def _put_in_place(beside: Path, path: Path) -> None:
+    """Rename a folder; an earlier one is removed once the new one stands there. Raises OSError."""
+    earlier = path.with_name(f".{secrets.token_hex(8)}.old")
+    has_earlier = os.path.lexists(path)
+    if has_earlier:
+        path.rename(earlier)
+    try:
+        if any(beside.iterdir()):
+            beside.rename(path)
+    except OSError:
+        if has_earlier:
+            earlier.rename(path)
+        raise
+    shutil.rmtree(earlier, ignore_errors=True)
+
+
 def is_own_report(head: bytes) -> bool:
     """Whether a file that begins with `head` (its first kilobytes) is an export, a list of lines or a map of ours.
 
@@ -136,9 +202,14 @@ def is_own_report(head: bytes) -> bool:
     """
     if _is_lines(head) or head.startswith(AUDIT.encode()) or is_table(head, separators=";\t"):
         return True
-    if any(_RECOGNISE[kind](head) for kind in _MAP_KINDS):
+    if _is_class_map(head) or any(_RECOGNISE[kind](head) for kind in _MAP_KINDS):
         return True
     return any(exporter.is_own(head) for exporter in EXPORTERS.entries())
+
+
+def _is_class_map(head: bytes) -> bool:
+    """Whether this is what a class map means, as `--maps` writes it beside the map."""
+    return head.startswith(b'{\n "report": "class map"') and b'\n "model_sha256": "' in head
 
 
 def _is_ours(path: Path, kind: Kind | Recognise) -> bool:

@@ -1,10 +1,8 @@
 """The database file: its tables, its version, and how an older file is brought up to date.
 
 `PRAGMA user_version` is the number of migrations applied. A file of a newer program is refused; an older one is copied
-to `<name>.v<version>.bak` before it is changed. The file is in WAL mode, so queries never wait for the writer, and a
-commit survives the program being killed at any moment. A new file is built under another name and appears complete:
-two programs that start at the same time share whichever came first. A file found to be damaged is marked, and is not
-opened again until it has been set aside (`mending`).
+to `<name>.v<version>.bak` before it is changed. In WAL mode queries never wait for the writer, and a commit survives a
+killed program. A new file appears complete. A damaged one is marked, and not opened until `mending` set it aside.
 """
 
 from __future__ import annotations
@@ -29,19 +27,8 @@ Migration = tuple[str, ...]
 _BUSY_TIMEOUT_S: Final = 30.0
 _DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 # Errors of the machine or the file system. All others are bugs of this program.
-_ENVIRONMENT: Final = frozenset(
-    {
-        sqlite3.SQLITE_BUSY,
-        sqlite3.SQLITE_CANTOPEN,
-        sqlite3.SQLITE_IOERR,
-        sqlite3.SQLITE_LOCKED,
-        sqlite3.SQLITE_NOLFS,
-        sqlite3.SQLITE_NOMEM,
-        sqlite3.SQLITE_PERM,
-        sqlite3.SQLITE_PROTOCOL,
-        sqlite3.SQLITE_READONLY,
-    }
-)
+_ENVIRONMENT_NAMES: Final = "BUSY CANTOPEN IOERR LOCKED NOLFS NOMEM PERM PROTOCOL READONLY"
+_ENVIRONMENT: Final = frozenset(getattr(sqlite3, f"SQLITE_{name}") for name in _ENVIRONMENT_NAMES.split())
 _FULL_BELOW_BYTES: Final = 2**18  # SQLite reports a disk without room for its index as a disk error
 
 # One result row per image and run. What is sorted, filtered or looked up is a column; the rest is JSON. Texts that may
@@ -335,14 +322,12 @@ def _mark(path: Path) -> None:
 
 
 def _is_full(folder: Path) -> bool:
-    try:
+    with contextlib.suppress(OSError):
         return shutil.disk_usage(folder).free < _FULL_BELOW_BYTES
-    except OSError:
-        return False
+    return False
 
 
 # ---- a connection that notices when its file is no longer the one at its path
-#
 # SQLite continues with a file that was moved, deleted or replaced, and reports success: what is written then is lost.
 
 

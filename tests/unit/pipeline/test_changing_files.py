@@ -19,7 +19,7 @@ import pytest
 from fakes import FakeEngine
 from fieldray.domain.events import Event, OutcomeReady
 from fieldray.domain.finding import Failed, Outcome, Refused, Screened
-from fieldray.domain.image import Detail, Image
+from fieldray.domain.image import Detail, Image, ShownImage
 from fieldray.domain.model import HeaderRules, InputSpec
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.imaging.answers import ReadResult
@@ -56,6 +56,9 @@ class Meanwhile:
     def content_hash(self, ref: ImageRef) -> str:
         self._change(ref)
         return self._pool.content_hash(ref)
+
+    def read_shown(self, ref: ImageRef, *, side: int, content_sha256: str = "") -> ShownImage:
+        return self._pool.read_shown(ref, side=side, content_sha256=content_sha256)
 
     def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image:
         return self._pool.read_image(ref, content_sha256=content_sha256)

@@ -156,7 +156,7 @@ main(["screen", "--help"])
     assert done.returncode == 0, done.stderr
     (written,) = json.loads(done.stdout.splitlines()[0])
     assert Path(written).read_bytes() == MARK + b": 1"
-    assert "--formats count,csv,json" in done.stdout
+    assert "--formats count,csv,json," in done.stdout
 
 
 def test_results_are_those_of_the_run(tmp_path: Path) -> None:

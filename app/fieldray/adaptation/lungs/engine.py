@@ -67,6 +67,7 @@ class MaskEngine:
         self, images: NDArray[np.uint8], masks: NDArray[np.uint8], targets: Batch, *, learning_rate: float
     ) -> float:
         """One step; the batch's loss before it. The first images have masks, the rest have targets for the checks."""
+        self.model.reset_metrics()  # Keras would tell the mean over all steps so far
         self._optimiser.learning_rate = learning_rate
         wanted = shrunk(masks, self.mask_side).astype(np.float32)[..., None] / 255
         if not self.has_checks:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -47,7 +48,7 @@ def pack_step(run: Run) -> Mapping[str, Any]:
         facts = run.read("data", "facts.json")
     except OSError as problem:
         raise UsageProblem(reason("step_missing", step="evaluate")) from problem
-    file, made_with = converted(run, "int8"), _provenance(run)
+    file, made_with, golden = converted(run, "int8"), _provenance(run), _golden(recipe, converted(run, "int8"))
     card = lung_card(
         recipe,
         specification=specification_of(recipe),
@@ -56,28 +57,10 @@ def pack_step(run: Run) -> Mapping[str, Any]:
         metrics=metrics,
         tools=made_with,
     )
-    golden, spec = _golden(recipe, file), recipe.input
     contents = {"litert": file.data, "card": card.encode(), **golden_files(golden)}
-    description = LungFieldsManifest(
-        schema_version=SCHEMA_VERSION,
-        id=recipe.pack.id,
-        version=recipe.pack.version,
-        names=dict(recipe.pack.names),
-        descriptions=dict(recipe.pack.descriptions),
-        intended_use=dict(recipe.pack.intended_use),
-        limits=dict(recipe.pack.limits),
-        input=Input(
-            height=spec.height,
-            width=spec.width,
-            channels=1,
-            dtype="uint8",
-            intensity=spec.intensity,
-            fit=spec.fit,
-            margin=spec.margin,
-        ),
+    description = msgspec.structs.replace(
+        _described(recipe, thresholds),
         outputs=LungOutputs(mask=file.outputs["mask"], checks=file.outputs["scores"]),
-        checks=tuple(LungCheck(name=name, threshold=round(thresholds[name], 4)) for name in LUNG_CHECKS),
-        mask_threshold=recipe.evaluation.mask_threshold,
         golden=GoldenTolerance(tolerance=golden.tolerance),
         files=list_files(contents),
         provenance=made_with,
@@ -89,6 +72,35 @@ def pack_step(run: Run) -> Mapping[str, Any]:
     key = load_private_key(recipe.signing_key)
     place = write_described(recipe.packs_folder, description=description, contents=contents, key=key)
     return {"pack": str(place), "bytes": sum(path.stat().st_size for path in place.iterdir())}
+
+
+def _described(recipe: LungRecipe, thresholds: Mapping[str, float]) -> LungFieldsManifest:
+    """What the recipe says of the pack; what its files are is not said yet."""
+    texts, spec = recipe.pack, recipe.input
+    return LungFieldsManifest(
+        schema_version=SCHEMA_VERSION,
+        id=texts.id,
+        version=texts.version,
+        names=dict(texts.names),
+        descriptions=dict(texts.descriptions),
+        intended_use=dict(texts.intended_use),
+        limits=dict(texts.limits),
+        input=Input(
+            height=spec.height,
+            width=spec.width,
+            channels=1,
+            dtype="uint8",
+            intensity=spec.intensity,
+            fit=spec.fit,
+            margin=spec.margin,
+        ),
+        outputs=LungOutputs(mask=0, checks=1),
+        checks=tuple(LungCheck(name=name, threshold=round(thresholds[name], 4)) for name in LUNG_CHECKS),
+        mask_threshold=recipe.evaluation.mask_threshold,
+        files={},
+        provenance={},
+        metrics={},
+    )
 
 
 def _provenance(run: Run) -> dict[str, str]:

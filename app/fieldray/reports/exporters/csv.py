@@ -41,11 +41,12 @@ def write_csv(path: Path, stored: StoredRun) -> None:
     from fieldray.reports.content import COLUMNS, export_rows
     from fieldray.reports.outputs import own_text
 
+    named = stored.options.names_people
     with own_text(path, is_own, encoding="utf-8-sig", inputs=stored.inputs) as stream:
         writer = csv.writer(stream, quoting=csv.QUOTE_ALL)
         writer.writerow(COLUMNS)
         for result in stored.results:
-            for row in export_rows(result, run=stored.run):
+            for row in export_rows(result, run=stored.run, names_people=named):
                 writer.writerow([harmless(value) for value in row.values()])
 
 

@@ -33,11 +33,12 @@ def write_json(path: Path, stored: StoredRun) -> None:
         not_present=stored.not_present,
         earlier_verdicts=stored.earlier_verdicts,
     )
+    named = stored.options.names_people
     with own_text(path, is_own, inputs=stored.inputs) as stream:
         stream.write('{"about": ' + _text(about, indent=1) + ',\n"results": [')
         separator = "\n"
         for result in stored.results:
-            for row in export_rows(result, run=stored.run):
+            for row in export_rows(result, run=stored.run, names_people=named):
                 stream.write(separator + _text(row))
                 separator = ",\n"
         stream.write("\n]}\n")

@@ -165,10 +165,7 @@ class Document(FPDF):
     def table_row(self, cells: Sequence[str], *, category: Category) -> None:
         """One row; the word in the fifth column has the colour of the category."""
         cells = [self._fonts.drawable(cell) for cell in cells]
-        self._set("", 8, TEXT)
-        height = (
-            max(self._height(text, width - 1.5, 3.8) for text, width in zip(cells, self._widths, strict=True)) + 1.6
-        )
+        height = self._row_height(cells)
         if self._room(height):
             self._table_head()
         with self._tagged("P"):
@@ -176,12 +173,17 @@ class Document(FPDF):
 
     def _table_head(self) -> None:
         with self._tagged("P"):
-            self._row(self._head, style="B", colours={}, height=6)
+            self._row(self._head, style="B", colours={}, height=self._row_height(self._head))
+
+    def _row_height(self, cells: Sequence[str]) -> float:
+        self._set("B", 8, TEXT)  # the wider letters
+        heights = (self._height(text, width - 1.5, 3.8) for text, width in zip(cells, self._widths, strict=True))
+        return max(heights) + 1.6
 
     def _row(self, cells: Sequence[str], *, style: str, colours: dict[int, Colour], height: float) -> None:
         top, left = self.y, MARGIN
         for place, (text, width) in enumerate(zip(cells, self._widths, strict=True)):
-            self._set("B" if place in colours else style, 8, colours.get(place, TEXT))
+            self._set(style, 8, colours.get(place, TEXT))
             self.set_xy(left, top + 0.8)
             self._lines(width - 1.5, 3.8, text)
             left += width

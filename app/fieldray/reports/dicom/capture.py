@@ -1,0 +1,141 @@
+"""What a person saw, as a secondary capture: the image with heat map and outline, and the result in words under it.
+
+The words are part of the pixels, with *research use only*: a viewer that shows nothing else of the object shows them.
+Names of patients are not.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+from pydicom.dataset import Dataset
+from pydicom.encaps import encapsulate
+
+from fieldray.domain.image import ShownImage
+from fieldray.paths import asset
+from fieldray.reports.dicom.instance import SECONDARY_CAPTURE, Subject, coded, new_object, reference
+from fieldray.reports.dicom.uids import can_be_referenced
+from fieldray.reports.picture import has_map, legend, picture_of
+from fieldray.reports.wording import Wording
+
+SIDE: Final = 1280  # of the image, whatever the file's own size
+_LEAST_WIDTH: Final = 800
+_PANEL: Final = 216
+_EDGE: Final = 20
+_QUALITY: Final = 90
+_GROUND: Final = (16, 20, 24)
+_BRIGHT: Final = (240, 243, 245)
+_SOFT: Final = (176, 186, 194)
+_COLOURS: Final = {"abnormal": (255, 147, 98), "unsure": (236, 194, 77), "normal": (88, 203, 169)}
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the image lies on the capture, in pixels of the capture; and the size of all."""
+
+    left: int
+    width: int
+    height: int
+    columns: int
+    rows: int
+
+
+def layout_of(rows: int, columns: int) -> Layout:
+    """For an image of this size. The columns are even, as chroma subsampling needs them."""
+    scale = SIDE / max(rows, columns)
+    height, width = max(1, round(rows * scale)), max(1, round(columns * scale))
+    wide = max(_LEAST_WIDTH, width + width % 2)
+    return Layout(left=(wide - width) // 2, width=width, height=height, columns=wide, rows=height + _PANEL)
+
+
+def secondary_capture(subject: Subject, shown: ShownImage, wording: Wording) -> Dataset:
+    """The object; JPEG Baseline, the one compression of colour that every archive takes."""
+    dataset = new_object(subject, "sc", SECONDARY_CAPTURE, title="what was shown")
+    dataset.ConversionType = "WSD"
+    dataset.ImageType = ["DERIVED", "SECONDARY"]
+    dataset.PatientOrientation = ""
+    dataset.BodyPartExamined = "CHEST"
+    dataset.DerivationDescription = "Shown with the program's result. Research use only. Not for diagnostic use."
+    if can_be_referenced(subject.ref):
+        item = reference(subject.source)
+        item.PurposeOfReferenceCodeSequence = [
+            coded("121322", "DCM", "Source image for image processing operation"),
+        ]
+        dataset.SourceImageSequence = [item]
+    canvas = capture(subject, shown, wording)
+    stream = io.BytesIO()
+    canvas.save(stream, "JPEG", quality=_QUALITY, subsampling="4:2:2")
+    _add_pixels(dataset, canvas, stream.getvalue())
+    return dataset
+
+
+def _add_pixels(dataset: Dataset, canvas: Image.Image, jpeg: bytes) -> None:
+    dataset.SamplesPerPixel, dataset.PhotometricInterpretation, dataset.PlanarConfiguration = 3, "YBR_FULL_422", 0
+    dataset.Rows, dataset.Columns = canvas.height, canvas.width
+    dataset.BitsAllocated = dataset.BitsStored = 8
+    dataset.HighBit, dataset.PixelRepresentation = 7, 0
+    dataset.LossyImageCompression = "01"
+    dataset.LossyImageCompressionRatio = f"{3 * canvas.width * canvas.height / len(jpeg):.2f}"
+    dataset.LossyImageCompressionMethod = "ISO_10918_1"
+    dataset.PixelData = encapsulate([jpeg])
+    dataset["PixelData"].VR = "OB"
+    dataset["PixelData"].is_undefined_length = True
+
+
+def capture(subject: Subject, shown: ShownImage, wording: Wording) -> Image.Image:
+    """The image with what was shown over and under it."""
+    layout = layout_of(shown.rows, shown.columns)
+    manifest = subject.stored.manifest
+    enlarged = Image.fromarray(shown.pixels).resize((layout.width, layout.height), Image.Resampling.BICUBIC)
+    seen = ShownImage(pixels=np.asarray(enlarged), rows=shown.rows, columns=shown.columns)
+    canvas = Image.new("RGB", (layout.columns, layout.rows), _GROUND)
+    canvas.paste(picture_of(subject.outcome, seen, manifest), (layout.left, 0))
+    _write_panel(canvas, layout, subject, wording)
+    return canvas
+
+
+def _write_panel(canvas: Image.Image, layout: Layout, subject: Subject, wording: Wording) -> None:
+    draw, text = ImageDraw.Draw(canvas), wording.image(subject.result)
+    top, room = layout.height + 12, layout.columns - 2 * _EDGE
+    leading = text.findings[0] if text.findings else None
+    head = text.word if leading is None else f"{text.word}   {leading.meaning} {leading.score}"
+    colour = _COLOURS.get(text.category, _BRIGHT)
+    draw.text((_EDGE, top), _fitted(draw, head, _bold(34), room - 190), font=_bold(34), fill=colour)
+    top += 46
+    lines = (leading.sentence, leading.point, leading.measured) if leading else ()
+    for line in (line for line in (*lines, text.caption) if line):
+        draw.text((_EDGE, top), _fitted(draw, line, _plain(17), room), font=_plain(17), fill=_BRIGHT)
+        top += 25
+    notice, made = wording.notice, _made_with(subject)
+    draw.text((_EDGE, layout.rows - 36), _fitted(draw, notice, _bold(18), room), font=_bold(18), fill=_BRIGHT)
+    wide = draw.textlength(made, font=_plain(14))
+    if wide + draw.textlength(notice, font=_bold(18)) + 3 * _EDGE < layout.columns:
+        draw.text((layout.columns - _EDGE - wide, layout.rows - 33), made, font=_plain(14), fill=_SOFT)
+    if has_map(subject.outcome, subject.stored.manifest):
+        canvas.paste(legend(160, 12), (layout.columns - _EDGE - 160, layout.height + 26))
+
+
+def _made_with(subject: Subject) -> str:
+    version, outcome = subject.stored.run.spec.program_version, subject.outcome
+    return f"Fieldray {version} · {outcome.pack_name} · {outcome.model_sha256[:16]}"
+
+
+def _fitted(draw: ImageDraw.ImageDraw, text: str, font: ImageFont.FreeTypeFont, room: float) -> str:
+    """The text, cut at the end where the panel has no room for it."""
+    if draw.textlength(text, font=font) <= room:
+        return text
+    while text and draw.textlength(text + "…", font=font) > room:
+        text = text[:-1]
+    return text + "…"
+
+
+def _plain(size: int) -> ImageFont.FreeTypeFont:
+    return ImageFont.truetype(asset("fonts") / "DejaVuSans.ttf", size, layout_engine=ImageFont.Layout.BASIC)
+
+
+def _bold(size: int) -> ImageFont.FreeTypeFont:
+    return ImageFont.truetype(asset("fonts") / "DejaVuSans-Bold.ttf", size, layout_engine=ImageFont.Layout.BASIC)

@@ -1,0 +1,233 @@
+"""What every DICOM object of a report has: patient, study, series, equipment and a file around it (PS3.3, PS3.10).
+
+An object belongs to the study of its image and to a series of its own. An image without DICOM data gets a new study,
+which says so. The image itself is never changed.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import io
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from pydicom import dcmwrite
+from pydicom.dataset import Dataset, FileMetaDataset
+from pydicom.uid import UID, ExplicitVRLittleEndian
+
+from fieldray.domain.finding import Screened
+from fieldray.domain.run import StoredResult
+from fieldray.domain.study import ImageRef
+from fieldray.reports.dicom.recognise import VERSION_NAME
+from fieldray.reports.dicom.uids import IMPLEMENTATION, can_be_referenced, has_study, made_uid, names_frames, study_uid
+from fieldray.reports.exporter import StoredRun
+from fieldray.reports.patient import Patient, patient_of
+
+Kind = Literal["sr", "sc", "seg"]
+
+SECONDARY_CAPTURE: Final = "1.2.840.10008.5.1.4.1.1.7"
+PROGRAM: Final = "Fieldray"
+_DATE: Final = re.compile(r"[0-9]{8}")
+_TIME: Final = re.compile(r"([01][0-9]|2[0-3])([0-5][0-9]([0-5][0-9](\.[0-9]{1,6})?)?)?")
+_MODALITIES: Final[dict[Kind, str]] = {"sr": "SR", "sc": "OT", "seg": "SEG"}
+_NUMBERS: Final[dict[Kind, int]] = {"sr": 9601, "sc": 9602, "seg": 9603}
+_WITHOUT_DICOM: Final = "Made by Fieldray: the image came without DICOM data"
+_WITHOUT_STUDY: Final = "Made by Fieldray: the image names no valid study"
+_METHOD: Final = "Fieldray: pseudonym for name and ID; UIDs and dates are kept"
+_KEPT: Final = (
+    ("113100", "Basic Application Confidentiality Profile"),
+    ("113108", "Retain Patient Characteristics Option"),
+    ("113106", "Retain Longitudinal Temporal Information with Full Dates Option"),
+    ("113110", "Retain UIDs Option"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """The image that an object is about, as another object refers to it: the file, or its secondary capture.
+
+    frame  its number from 1, None for a file with a single one
+    """
+
+    sop_class_uid: str
+    sop_instance_uid: str
+    series_uid: str
+    study_uid: str
+    frame: int | None = None
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Subject:
+    """One screened image of a run, for which objects are made."""
+
+    result: StoredResult
+    outcome: Screened
+    stored: StoredRun
+    patient: Patient
+    number: int
+
+    @property
+    def ref(self) -> ImageRef:
+        return self.outcome.ref
+
+    @property
+    def study_uid(self) -> str:
+        return study_uid(self.ref, self.outcome.facts.content_sha256)
+
+    @property
+    def moment(self) -> datetime.datetime:
+        """When the run was over, on this computer's clock, as modalities state times."""
+        run = self.stored.run
+        return datetime.datetime.fromtimestamp(run.ended_s or run.started_s)
+
+    def uid(self, kind: Kind, what: str = "object") -> str:
+        """Of an object, or of its series with `what` "series"."""
+        spec, options = self.stored.run.spec, self.stored.options
+        run = (self.stored.run.run_id, self.moment.timestamp(), installation(self.stored))
+        made = (spec.model_sha256, spec.settings_hash, spec.program_version)
+        common = (kind, what, *made, *run, self.study_uid, self.patient.number, options.language)
+        if what == "series":
+            return made_uid(*common)
+        found, verdict = self.outcome.findings, self.result.verdict
+        scores = [(one.label, one.score, one.decision) for one in found]
+        return made_uid(*common, self.ref.key, self.outcome.facts.content_sha256, scores, verdict)
+
+    @property
+    def source(self) -> Source:
+        """The file's own image where it has valid UIDs, else the secondary capture that is made of it."""
+        header = self.ref.header
+        if can_be_referenced(self.ref):
+            return Source(
+                sop_class_uid=header.sop_class_uid,
+                sop_instance_uid=header.sop_instance_uid,
+                series_uid=header.series_instance_uid,
+                study_uid=header.study_instance_uid,
+                frame=self.ref.frame + 1 if names_frames(self.ref) else None,
+            )
+        return Source(
+            sop_class_uid=SECONDARY_CAPTURE,
+            sop_instance_uid=self.uid("sc"),
+            series_uid=self.uid("sc", "series"),
+            study_uid=self.study_uid,
+        )
+
+
+def subject_of(result: StoredResult, stored: StoredRun, number: int) -> Subject | None:
+    """The image of a result; None for one that was not screened, about which there is nothing to say."""
+    outcome = result.outcome
+    if not isinstance(outcome, Screened):
+        return None
+    patient = patient_of(outcome.ref, stored)
+    return Subject(result=result, outcome=outcome, stored=stored, patient=patient, number=number)
+
+
+def new_object(subject: Subject, kind: Kind, sop_class_uid: str, *, title: str) -> Dataset:
+    """An object with its patient, study, series, equipment and identity; the content is the caller's.
+
+    title  of the series; the notice is added
+    """
+    dataset = Dataset()
+    dataset.SpecificCharacterSet = "ISO_IR 192"
+    dataset.SOPClassUID, dataset.SOPInstanceUID = sop_class_uid, subject.uid(kind)
+    moment = subject.moment
+    dataset.InstanceCreationDate = dataset.ContentDate = dataset.SeriesDate = f"{moment:%Y%m%d}"
+    dataset.InstanceCreationTime = dataset.ContentTime = dataset.SeriesTime = f"{moment:%H%M%S}"
+    dataset.InstanceNumber = subject.number
+    _add_patient(dataset, subject)
+    _add_study(dataset, subject)
+    dataset.Modality = _MODALITIES[kind]
+    dataset.SeriesInstanceUID = subject.uid(kind, "series")
+    dataset.SeriesNumber = _NUMBERS[kind]
+    dataset.SeriesDescription = f"{PROGRAM}: {title}. Research use only"
+    dataset.Manufacturer = dataset.ManufacturerModelName = PROGRAM
+    dataset.SoftwareVersions = subject.stored.run.spec.program_version or "unknown"
+    dataset.DeviceSerialNumber = installation(subject.stored)
+    return dataset
+
+
+def installation(stored: StoredRun) -> str:
+    """A number for this installation, from which nobody can tell the key of its pseudonyms."""
+    return hashlib.sha256(b"installation" + stored.pseudonym_key).hexdigest()[:16]
+
+
+def coded(value: str, scheme: str, meaning: str) -> Dataset:
+    """An item of a code sequence (PS3.3 8.8)."""
+    item = Dataset()
+    item.CodeValue, item.CodingSchemeDesignator, item.CodeMeaning = value, scheme, meaning[:64]
+    return item
+
+
+def reference(source: Source) -> Dataset:
+    """An item that refers to an image, and to a frame of several."""
+    item = Dataset()
+    item.ReferencedSOPClassUID, item.ReferencedSOPInstanceUID = source.sop_class_uid, source.sop_instance_uid
+    if source.frame is not None:
+        item.ReferencedFrameNumber = source.frame
+    return item
+
+
+def as_file(dataset: Dataset, *, transfer_syntax: str = ExplicitVRLittleEndian) -> bytes:
+    """The object as a DICOM file (PS3.10), which says that this program wrote it."""
+    meta = FileMetaDataset()
+    meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID = dataset.SOPClassUID, dataset.SOPInstanceUID
+    meta.TransferSyntaxUID = UID(transfer_syntax)
+    meta.ImplementationClassUID = IMPLEMENTATION
+    meta.ImplementationVersionName = VERSION_NAME
+    dataset.file_meta = meta
+    stream = io.BytesIO()
+    dcmwrite(stream, dataset, enforce_file_format=True)
+    return stream.getvalue()
+
+
+def write_objects(path: Path, stored: StoredRun, made: Callable[[], Iterator[tuple[int, bytes]]]) -> None:
+    """Write a folder of files, each named by its number in the work list. Raises UsageProblem, StorageProblem."""
+    from fieldray.persistence import write_new
+    from fieldray.reports.dicom.recognise import is_own
+    from fieldray.reports.outputs import own_folder
+
+    with own_folder(path, is_own, inputs=stored.inputs) as folder:
+        for number, data in made():
+            write_new(folder / f"{number:05}.dcm", data)
+
+
+def _add_patient(dataset: Dataset, subject: Subject) -> None:
+    patient = subject.patient
+    name = patient.name if patient.is_named else f"{patient.name}^"
+    dataset.PatientName, dataset.PatientID = _person_name(name), _text(patient.number)
+    dataset.PatientBirthDate = patient.birth_date if _DATE.fullmatch(patient.birth_date) else ""
+    dataset.PatientSex = patient.sex if patient.sex in ("M", "F", "O") else ""
+    if patient.age_years is not None and 0 <= patient.age_years < 1000:
+        dataset.PatientAge = f"{int(patient.age_years):03}Y"
+    if not patient.is_named:
+        dataset.PatientIdentityRemoved = "YES"
+        dataset.DeidentificationMethod = _METHOD
+        dataset.DeidentificationMethodCodeSequence = [coded(value, "DCM", meaning) for value, meaning in _KEPT]
+        dataset.LongitudinalTemporalInformationModified = "UNMODIFIED"
+
+
+def _add_study(dataset: Dataset, subject: Subject) -> None:
+    header, ref = subject.ref.header, subject.ref
+    dataset.StudyInstanceUID = subject.study_uid
+    dataset.StudyDate = header.study_date if _DATE.fullmatch(header.study_date) else ""
+    dataset.StudyTime = header.study_time if _TIME.fullmatch(header.study_time) else ""
+    dataset.ReferringPhysicianName = ""
+    named = subject.patient.is_named
+    dataset.StudyID = _text(header.study_id)[:16] if named else ""
+    dataset.AccessionNumber = _text(header.accession_number)[:16] if named else ""
+    if not has_study(ref):
+        dataset.StudyDescription = _WITHOUT_STUDY if ref.kind == "dicom" else _WITHOUT_DICOM
+
+
+def _text(value: str) -> str:
+    """As a value of LO or SH may be: no backslash, which divides values, and at most 64 letters."""
+    return value.replace("\\", "/").strip()[:64]
+
+
+def _person_name(value: str) -> str:
+    """As a value of PN may be (PS3.5 6.2.1): at most three forms of 64 letters, each of at most five parts."""
+    forms = [form.split("^") for form in value.replace("\\", "/").split("=")[:3]]
+    return "=".join("^".join(parts[:5])[:64] for parts in forms)

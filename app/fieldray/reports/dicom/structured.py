@@ -1,0 +1,257 @@
+"""A result as a structured report: an Imaging Measurement Report (PS3.16 TID 1500) with a group per finding (TID 1501).
+
+Built with pydicom alone: highdicom needs a table of 23 MB at run time, which an installed program has no room for, and
+half a second to read it. It reads these reports in the tests.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pydicom.dataset import Dataset
+
+from fieldray.domain.finding import Decision, Finding, notes_of
+from fieldray.domain.model import Estimate, Manifest, OperatingPoint
+from fieldray.plain_text import visible
+from fieldray.reports.content import NOTICE
+from fieldray.reports.dicom.instance import PROGRAM, Subject, coded, installation, new_object, reference
+from fieldray.reports.dicom.uids import made_uid
+
+SOP_CLASS: Final = "1.2.840.10008.5.1.4.1.1.88.33"  # Comprehensive SR
+OWN_SCHEME: Final = "99FIELDRAY"
+_MOST_TEXT: Final = 1024
+_ONE: Final = ("1", "UCUM", "no units")
+_PERCENT: Final = ("%", "UCUM", "percent")
+_CHEST: Final = ("399208008", "SCT", "Plain X-ray of chest")
+_DECISIONS: Final[dict[Decision, str]] = {
+    "above": "Above the operating point",
+    "below": "Below the operating point",
+    "unsure": "Not sure",
+    "not_assessed": "Not assessed",
+}
+_SOURCE: Final = ("121112", "DCM", "Source of Measurement")
+
+Code = tuple[str, str, str]
+
+
+def structured_report(subject: Subject) -> Dataset:
+    """The object; needs no pixels."""
+    dataset = new_object(subject, "sr", SOP_CLASS, title="result")
+    dataset.CompletionFlag, dataset.VerificationFlag, dataset.PreliminaryFlag = "COMPLETE", "UNVERIFIED", "PRELIMINARY"
+    dataset.PerformedProcedureCodeSequence = []
+    dataset.ReferencedPerformedProcedureStepSequence = []
+    dataset.CodingSchemeIdentificationSequence = [_own_scheme()]
+    dataset.CurrentRequestedProcedureEvidenceSequence = [_evidence(subject)]
+    dataset.ValueType, dataset.ContinuityOfContent = "CONTAINER", "SEPARATE"
+    dataset.ConceptNameCodeSequence = [coded("126000", "DCM", "Imaging Measurement Report")]
+    dataset.ContentTemplateSequence = [_template("1500")]
+    groups = [_group(subject, finding) for finding in subject.outcome.findings]
+    dataset.ContentSequence = [
+        _code(
+            "HAS CONCEPT MOD",
+            ("121049", "DCM", "Language of Content Item and Descendants"),
+            ("en", "RFC5646", "English"),
+        ),
+        *_observer(subject),
+        _code("HAS CONCEPT MOD", ("121058", "DCM", "Procedure reported"), _CHEST),
+        _image_library(subject),
+        _container("CONTAINS", ("126010", "DCM", "Imaging Measurements"), groups),
+    ]
+    return dataset
+
+
+def _group(subject: Subject, finding: Finding) -> Dataset:
+    """TID 1501: what the pack says about one of the things that it looks for."""
+    point, manifest = finding.point, subject.stored.manifest
+    tracking = made_uid("tracking", subject.uid("sr"), finding.label)
+    items = [
+        _text("HAS OBS CONTEXT", ("112039", "DCM", "Tracking Identifier"), f"{PROGRAM} {finding.label}"),
+        _uid("HAS OBS CONTEXT", ("112040", "DCM", "Tracking Unique Identifier"), tracking),
+        _code("CONTAINS", ("121071", "DCM", "Finding"), label_code(finding.label, manifest)),
+        *_algorithm(subject),
+        _image("CONTAINS", _SOURCE, subject),
+        _number(("score", OWN_SCHEME, "Calibrated score"), finding.score, _ONE),
+        *(_point(point) if point else ()),
+        _code("CONTAINS", ("decision", OWN_SCHEME, "Decision of the program"), _decision(finding.decision)),
+        *(_comment(text) for text in _comments(subject, finding)),
+    ]
+    group = _container("CONTAINS", ("125007", "DCM", "Measurement Group"), items)
+    group.ContentTemplateSequence = [_template("1501")]
+    return group
+
+
+def label_code(label: str, manifest: Manifest | None) -> Code:
+    """A label's code, in its own scheme where the pack names one that DICOM knows."""
+    for entry in manifest.labels if manifest else ():
+        if entry.code == label:
+            known = {"SNOMED CT": "SCT", "SNOMED-CT": "SCT", "SCT": "SCT", "DCM": "DCM"}.get(entry.scheme.upper())
+            scheme = known if known and len(entry.code) <= 16 else OWN_SCHEME
+            return entry.code, scheme, visible(entry.meaning["en"])
+    return label, OWN_SCHEME, visible(label)
+
+
+def _decision(decision: Decision) -> Code:
+    return decision, OWN_SCHEME, _DECISIONS[decision]
+
+
+def _algorithm(subject: Subject) -> list[Dataset]:
+    """TID 4019: name, version, and what decides a result."""
+    spec, manifest = subject.stored.run.spec, subject.stored.manifest
+    name = manifest.names["en"] if manifest else spec.pack_name
+    parameters = (
+        f"Pack {spec.pack_name}, {spec.trust}" + (f", key {spec.fingerprint}" if spec.fingerprint else ""),
+        f"Model SHA-256 {spec.model_sha256}",
+        f"Settings SHA-256 {spec.settings_hash}",
+        f"Ran on {subject.outcome.backend}",
+    )
+    version = manifest.version if manifest else spec.pack_name.rpartition("-")[2]
+    return [
+        _text("HAS CONCEPT MOD", ("111001", "DCM", "Algorithm Name"), f"{PROGRAM}: {name}"),
+        _text("HAS CONCEPT MOD", ("111003", "DCM", "Algorithm Version"), version),
+        _text("HAS CONCEPT MOD", ("122405", "DCM", "Algorithm Manufacturer"), PROGRAM),
+        *(_text("HAS CONCEPT MOD", ("111002", "DCM", "Algorithm Parameters"), text) for text in parameters),
+    ]
+
+
+def _point(point: OperatingPoint) -> list[Dataset]:
+    """The operating point, and what was measured at it with 95 % intervals."""
+    return [
+        _number(("threshold", OWN_SCHEME, "Operating point"), point.threshold, _ONE),
+        _number(("unsure-low", OWN_SCHEME, "Not sure from"), point.unsure_low, _ONE),
+        _number(("unsure-high", OWN_SCHEME, "Not sure up to"), point.unsure_high, _ONE),
+        *_estimate("sensitivity", "Sensitivity at the operating point", point.sensitivity),
+        *_estimate("specificity", "Specificity at the operating point", point.specificity),
+    ]
+
+
+def _estimate(name: str, meaning: str, measured: Estimate) -> list[Dataset]:
+    values = (
+        ("", "", measured.value),
+        ("-low", ", lower limit", measured.low),
+        ("-high", ", upper limit", measured.high),
+    )
+    return [
+        _number((name + ending, OWN_SCHEME, meaning + more), 100 * value, _PERCENT) for ending, more, value in values
+    ]
+
+
+def _comments(subject: Subject, finding: Finding) -> list[str]:
+    point, verdict, ref = finding.point, subject.result.verdict, subject.ref
+    frames = ref.header.number_of_frames
+    return [
+        NOTICE,
+        *([f"Frame {ref.frame + 1} of {frames}."] if frames > 1 else []),
+        *([f"Operating point {point.titles['en']}, measured on {point.measured_on['en']}."] if point else []),
+        *(note.text for note in notes_of(subject.outcome)),
+        *([f"Radiologist's verdict: {verdict.choice}. {verdict.note}".strip()] if verdict else []),
+    ]
+
+
+def _observer(subject: Subject) -> list[Dataset]:
+    """TID 1002 and 1004: a device observed this, and not a person."""
+    uid = made_uid("device", installation(subject.stored))
+    version = subject.stored.run.spec.program_version or "unknown"
+    return [
+        _code("HAS OBS CONTEXT", ("121005", "DCM", "Observer Type"), ("121007", "DCM", "Device")),
+        _uid("HAS OBS CONTEXT", ("121012", "DCM", "Device Observer UID"), uid),
+        _text("HAS OBS CONTEXT", ("121013", "DCM", "Device Observer Name"), PROGRAM),
+        _text("HAS OBS CONTEXT", ("121014", "DCM", "Device Observer Manufacturer"), PROGRAM),
+        _text("HAS OBS CONTEXT", ("121015", "DCM", "Device Observer Model Name"), f"{PROGRAM} {version}"),
+    ]
+
+
+def _image_library(subject: Subject) -> Dataset:
+    """TID 1600 and 1601."""
+    item = _item("CONTAINS", "IMAGE")
+    item.ReferencedSOPSequence = [reference(subject.source)]
+    group = _container("CONTAINS", ("126200", "DCM", "Image Library Group"), [item])
+    return _container("CONTAINS", ("111028", "DCM", "Image Library"), [group])
+
+
+def _evidence(subject: Subject) -> Dataset:
+    """All that is referred to, by study and series (PS3.3 C.17.2.1)."""
+    source = subject.source
+    image = Dataset()
+    image.ReferencedSOPClassUID, image.ReferencedSOPInstanceUID = source.sop_class_uid, source.sop_instance_uid
+    series, study = Dataset(), Dataset()
+    series.SeriesInstanceUID, series.ReferencedSOPSequence = source.series_uid, [image]
+    study.StudyInstanceUID, study.ReferencedSeriesSequence = source.study_uid, [series]
+    return study
+
+
+def _own_scheme() -> Dataset:
+    item = Dataset()
+    item.CodingSchemeDesignator, item.CodingSchemeName = OWN_SCHEME, "Codes of Fieldray and of its model packs"
+    item.CodingSchemeResponsibleOrganization = PROGRAM
+    return item
+
+
+# ---- content items (PS3.3 C.17.3)
+
+
+def _item(relationship: str, kind: str, name: Code | None = None) -> Dataset:
+    item = Dataset()
+    item.RelationshipType, item.ValueType = relationship, kind
+    if name is not None:
+        item.ConceptNameCodeSequence = [_concept(name)]
+    return item
+
+
+def _concept(code: Code) -> Dataset:
+    value, scheme, meaning = code
+    if len(value) <= 16:
+        return coded(value, scheme, meaning)
+    item = coded("", scheme, meaning)
+    del item.CodeValue
+    item.LongCodeValue = value
+    return item
+
+
+def _container(relationship: str, name: Code, items: list[Dataset]) -> Dataset:
+    item = _item(relationship, "CONTAINER", name)
+    item.ContinuityOfContent = "SEPARATE"
+    item.ContentSequence = items
+    return item
+
+
+def _template(number: str) -> Dataset:
+    item = Dataset()
+    item.MappingResource, item.TemplateIdentifier = "DCMR", number
+    return item
+
+
+def _code(relationship: str, name: Code, value: Code) -> Dataset:
+    item = _item(relationship, "CODE", name)
+    item.ConceptCodeSequence = [_concept(value)]
+    return item
+
+
+def _text(relationship: str, name: Code, text: str) -> Dataset:
+    item = _item(relationship, "TEXT", name)
+    item.TextValue = visible(text)[:_MOST_TEXT] or "-"
+    return item
+
+
+def _comment(text: str) -> Dataset:
+    return _text("CONTAINS", ("121106", "DCM", "Comment"), text)
+
+
+def _uid(relationship: str, name: Code, uid: str) -> Dataset:
+    item = _item(relationship, "UIDREF", name)
+    item.UID = uid
+    return item
+
+
+def _image(relationship: str, name: Code, subject: Subject) -> Dataset:
+    item = _item(relationship, "IMAGE", name)
+    item.ReferencedSOPSequence = [reference(subject.source)]
+    return item
+
+
+def _number(name: Code, value: float, unit: Code) -> Dataset:
+    item = _item("CONTAINS", "NUM", name)
+    measured = Dataset()
+    measured.NumericValue, measured.FloatingPointValue = f"{value:.6g}", value
+    measured.MeasurementUnitsCodeSequence = [_concept(unit)]
+    item.MeasuredValueSequence = [measured]
+    return item

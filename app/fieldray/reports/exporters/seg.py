@@ -1,0 +1,41 @@
+"""The lung fields as DICOM segmentations: a folder with one for each image in which they were found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from fieldray.registry import missing_library
+from fieldray.reports.dicom.recognise import is_own
+from fieldray.reports.exporter import Exporter, StoredRun
+
+
+def write_segmentations(path: Path, stored: StoredRun) -> None:
+    """Write the folder. Raises UsageProblem, StorageProblem."""
+    from fieldray.reports.dicom.instance import write_objects
+
+    write_objects(path, stored, lambda: _files(stored))
+
+
+def _files(stored: StoredRun) -> Iterator[tuple[int, bytes]]:
+    from fieldray.reports.dicom.instance import as_file, subject_of
+    from fieldray.reports.dicom.segmentation import lung_mask, segmentation
+
+    for number, result in enumerate(stored.results, 1):
+        subject = subject_of(result, stored, number)
+        mask = lung_mask(subject) if subject else None
+        if subject is not None and mask is not None:
+            yield number, as_file(segmentation(subject, mask))
+
+
+EXPORTER: Final = Exporter(
+    name="seg",
+    suffix="-seg",
+    title="DICOM SEG, lung fields",
+    write=write_segmentations,
+    is_own=is_own,
+    is_folder=True,
+    is_default=False,
+    unavailable_reason=lambda: missing_library("pydicom"),
+)

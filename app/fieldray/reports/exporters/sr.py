@@ -1,0 +1,39 @@
+"""Results as DICOM structured reports: a folder with one for each screened image."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from fieldray.registry import missing_library
+from fieldray.reports.dicom.recognise import is_own
+from fieldray.reports.exporter import Exporter, StoredRun
+
+
+def write_reports(path: Path, stored: StoredRun) -> None:
+    """Write the folder. Raises UsageProblem, StorageProblem."""
+    from fieldray.reports.dicom.instance import write_objects
+
+    write_objects(path, stored, lambda: _files(stored))
+
+
+def _files(stored: StoredRun) -> Iterator[tuple[int, bytes]]:
+    from fieldray.reports.dicom.instance import as_file, subject_of
+    from fieldray.reports.dicom.structured import structured_report
+
+    for number, result in enumerate(stored.results, 1):
+        if subject := subject_of(result, stored, number):
+            yield number, as_file(structured_report(subject))
+
+
+EXPORTER: Final = Exporter(
+    name="sr",
+    suffix="-sr",
+    title="DICOM SR, structured reports",
+    write=write_reports,
+    is_own=is_own,
+    is_folder=True,
+    is_default=False,
+    unavailable_reason=lambda: missing_library("pydicom"),
+)

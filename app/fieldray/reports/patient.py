@@ -1,0 +1,90 @@
+"""Who a report is about: the person by name where somebody asked for that, else a pseudonym.
+
+A pseudonym is the same for a patient in all reports that this installation writes, and says nothing to anybody who
+does not have its key. Without a patient ID, studies cannot be brought together: each gets a pseudonym of its own.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from fieldray.persistence import require_plain, storage_problem, write_atomically
+from fieldray.plain_text import visible
+
+if TYPE_CHECKING:
+    from fieldray.domain.study import ImageHeader, ImageRef
+    from fieldray.reports.exporter import StoredRun
+
+_KEY_NAME: Final = "pseudonym.key"
+_KEY_BYTES: Final = 32
+_LETTERS: Final = 10  # 50 bits: among a million patients two share a pseudonym in one of two thousand installations
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patient:
+    """What a report says about a patient, empty where nothing is known or may be said.
+
+    name        as in DICOM, its parts divided by ^
+    number      the patient ID
+    birth_date  YYYYMMDD; never with a pseudonym
+    sex         M, F or O
+    """
+
+    name: str
+    number: str
+    birth_date: str
+    sex: str
+    age_years: float | None
+    is_named: bool
+
+
+def patient_of(ref: ImageRef, stored: StoredRun) -> Patient:
+    """The patient of an image, as this run's reports may call them."""
+    header = ref.header
+    if stored.options.names_people:
+        return Patient(
+            name=visible(header.patient_name),
+            number=visible(header.patient_id),
+            birth_date=header.patient_birth_date,
+            sex=header.patient_sex,
+            age_years=header.patient_age_years,
+            is_named=True,
+        )
+    alias = pseudonym(header, ref.study_key, key=stored.pseudonym_key)
+    return Patient(
+        name=alias,
+        number=alias,
+        birth_date="",
+        sex=header.patient_sex,
+        age_years=header.patient_age_years,
+        is_named=False,
+    )
+
+
+def pseudonym(header: ImageHeader, study: str, *, key: bytes) -> str:
+    """`FR-` and ten letters or digits (HMAC-SHA256, RFC 2104)."""
+    who = f"patient\0{header.patient_id}" if header.patient_id else f"study\0{study}"
+    digest = hmac.new(key, who.encode("utf-8", "backslashreplace"), hashlib.sha256).digest()
+    return "FR-" + base64.b32encode(digest).decode()[:_LETTERS]
+
+
+def pseudonym_key(folder: Path) -> bytes:
+    """The key of this installation, made when it is first asked for. Raises StorageProblem."""
+    path = folder / _KEY_NAME
+    require_plain(path)
+    try:
+        key = path.read_bytes()
+    except FileNotFoundError:
+        key = b""
+    except OSError as error:
+        raise storage_problem(error, path) from error
+    if len(key) != _KEY_BYTES:
+        key = secrets.token_bytes(_KEY_BYTES)
+        write_atomically(path, key)
+    return key

@@ -1,0 +1,364 @@
+"""What a report says to a person, in their language: every sentence and figure of PDF documents and captures.
+
+`content` holds what programs read; the sentences and figures for people are here, the same for every format that shows
+them. Texts from outside are made visible (`plain_text`) and cut to a length that a page can hold.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable
+from typing import Final
+
+from fieldray.domain.finding import (
+    WORK_LIST_ORDER,
+    Failed,
+    Finding,
+    Outcome,
+    Refused,
+    Screened,
+    leading_finding,
+    lungs_of,
+    notes_of,
+    place_on_scale,
+)
+from fieldray.domain.model import OperatingPoint
+from fieldray.domain.run import StoredResult, Verdict
+from fieldray.domain.study import ImageHeader, ImageRef
+from fieldray.formatting import (
+    backend_name,
+    calendar_date,
+    category_word,
+    date,
+    decision_sentence,
+    file_name,
+    label_meaning,
+    number,
+    percent,
+    person,
+    research_only,
+    view_label,
+)
+from fieldray.reasons import Reason
+from fieldray.reports.document import Field, FindingText, ImageText, RunText, Scale, TableText, cut
+from fieldray.reports.exporter import StoredRun
+from fieldray.reports.patient import Patient, patient_of
+from fieldray.translation import Translator
+
+_MOST_OF_A_NOTE: Final = 2000
+
+
+class Wording:
+    """The texts of one run's reports, in the language that was chosen for them."""
+
+    def __init__(self, stored: StoredRun) -> None:
+        self._stored = stored
+        self._spec = stored.run.spec
+        self.translator = Translator(stored.options.language)
+        self.language = self.translator.language
+        self.notice = research_only(self.translator)
+        self.legend = self.translator.text("weak"), self.translator.text("strong")
+
+    # ---- the run
+
+    def run(self) -> RunText:
+        """Everything but the images."""
+        text = self.translator.text
+        return RunText(
+            title=text("Results of a screening run"),
+            notice=self.notice,
+            run=self.run_fields(),
+            counts=tuple(
+                (category, category_word(self.translator, category), self._stored.counts[category])
+                for category in WORK_LIST_ORDER
+                if self._stored.counts.get(category)
+            ),
+            pack=self.pack(),
+            points=tuple(self._point_text(point) for point in self._spec.operating_points),
+            provenance=self.provenance(),
+            remarks=self._run_remarks(),
+        )
+
+    def pack(self) -> tuple[Field, ...]:
+        """The pack that made the results, and what it is for."""
+        text, manifest = self.translator.text, self._stored.manifest
+        name = self.translator.pick(manifest.names) if manifest else ""
+        fields = [Field(text("Pack"), _joined(name, self._spec.pack_name)), Field(text("Signer"), self._signer())]
+        if manifest is None:
+            return (
+                *fields,
+                Field(text("Note"), text("The pack is not at hand: its texts and the heat maps are missing.")),
+            )
+        purpose, limits = self.translator.pick(manifest.intended_use), self.translator.pick(manifest.limits)
+        return (*fields, Field(text("What this pack is for"), purpose), Field(text("What it cannot do"), limits))
+
+    def provenance(self) -> tuple[Field, ...]:
+        """What made the results, to the byte."""
+        text, spec = self.translator.text, self._spec
+        return (
+            Field(text("Program"), f"Fieldray {spec.program_version}"),
+            Field(text("Model (SHA-256)"), spec.model_sha256),
+            Field(text("Settings (SHA-256)"), spec.settings_hash),
+            *([Field(text("Signing key"), spec.fingerprint)] if spec.fingerprint else []),
+        )
+
+    def table(self) -> TableText:
+        """The headings of the list of all images."""
+        text = self.translator.text
+        headings = (text("No."), text("Patient"), text("Date"), text("Image"), text("Result"), text("Score"))
+        return TableText(title=text("All images"), headings=(*headings, text("Verdict")))
+
+    def row(self, count: int, result: StoredResult) -> tuple[str, ...]:
+        """A row of that list."""
+        outcome, header = result.outcome, result.outcome.ref.header
+        finding = leading_finding(outcome)
+        score = number(self.translator, finding.score, digits=2) if finding else ""
+        verdict = self._choice(result.verdict) if result.verdict else ""
+        who = self._person(patient_of(outcome.ref, self._stored))
+        word = category_word(self.translator, outcome.category)
+        if not isinstance(outcome, Screened):
+            word = f"{word}: {self.translator.reason(outcome.reason)}"
+        return (str(count), who, self._date(header), self._image_name(outcome.ref), word, score, verdict)
+
+    def run_fields(self) -> tuple[Field, ...]:
+        """Which run it was, and when."""
+        text, run = self.translator.text, self._stored.run
+        states = {
+            "running": text("under way"),
+            "paused": text("paused"),
+            "finished": text("finished"),
+            "cancelled": text("stopped before its end"),
+            "failed": text("ended early"),
+        }
+        state = states[run.state] + (f": {self.translator.reason(run.reason)}" if run.reason else "")
+        return (
+            Field(text("Run"), text("No. {number}, {state}", number=run.run_id, state=state)),
+            Field(text("Started"), self._moment(run.started_s)),
+            *([Field(text("Ended"), self._moment(run.ended_s))] if run.ended_s else []),
+        )
+
+    def _run_remarks(self) -> tuple[str, ...]:
+        absent, earlier = len(self._stored.not_present), len(self._stored.earlier_verdicts)
+        one, many = "{count} image of this run is no longer there.", "{count} images of this run are no longer there."
+        first, several = (
+            "{count} verdict was given on a result that has changed since. It is in the JSON export.",
+            "{count} verdicts were given on results that have changed since. They are in the JSON export.",
+        )
+        return (
+            *([self.translator.plural(one, many, absent)] if absent else ()),
+            *([self.translator.plural(first, several, earlier)] if earlier else ()),
+            *(() if self._stored.options.names_people else (self.pseudonym_note(),)),
+        )
+
+    def pseudonym_note(self) -> str:
+        """Why the patients have no names here."""
+        return self.translator.text("Patients are shown by pseudonyms (FR-…) that only this computer can trace back.")
+
+    def _signer(self) -> str:
+        text, spec = self.translator.text, self._spec
+        if spec.trust == "builtin":
+            return text("comes with the program")
+        return (
+            text("unsigned legacy model")
+            if spec.trust == "legacy"
+            else text("signed with {key}", key=spec.fingerprint[:9])
+        )
+
+    def _point_text(self, point: OperatingPoint) -> FindingText:
+        return FindingText(
+            meaning=label_meaning(self.translator, point.label, self._stored.manifest),
+            score="",
+            sentence="",
+            scale=Scale(mark=0.0),
+            point=self._point(point),
+            measured=self._measured(point),
+        )
+
+    # ---- an image
+
+    def image(self, result: StoredResult, *, picture: Reason | None = None) -> ImageText:
+        """One image. `picture`: why there is no picture of it, None if there is one."""
+        outcome = result.outcome
+        leading = leading_finding(outcome)
+        findings = outcome.findings if isinstance(outcome, Screened) else ()
+        patient = patient_of(outcome.ref, self._stored)
+        return ImageText(
+            title=self._image_name(outcome.ref),
+            category=outcome.category,
+            word=category_word(self.translator, outcome.category),
+            person=self._person(patient),
+            patient=self._about_patient(patient, outcome.ref.header),
+            image=self._about_image(outcome),
+            findings=tuple(self._finding(found) for found in sorted(findings, key=lambda found: found is not leading)),
+            remarks=self._remarks(outcome),
+            verdict=self._about_verdict(result.verdict),
+            caption=self._caption(outcome, picture),
+            spoken=self._spoken(outcome),
+        )
+
+    def study_title(self, ref: ImageRef) -> str:
+        """Of a document about one study."""
+        return _joined(self.translator.text("Results of a study"), self._date(ref.header))
+
+    def _person(self, patient: Patient) -> str:
+        return cut(_joined(person(patient.name), patient.number if patient.is_named else "")) or "–"
+
+    def _about_patient(self, patient: Patient, header: ImageHeader) -> tuple[Field, ...]:
+        text = self.translator.text
+        named = [Field(text("Patient"), cut(person(patient.name)))]
+        if patient.is_named:
+            named += [
+                Field(text("Patient ID"), cut(patient.number)),
+                Field(text("Born"), self._day(patient.birth_date)),
+            ]
+        sexes = {"M": self.translator.in_context("sex of a patient", "M")}
+        sexes["F"] = self.translator.in_context("sex of a patient", "F")
+        age = "" if patient.age_years is None else self._age(patient.age_years)
+        facts = ", ".join(part for part in (sexes.get(patient.sex, ""), age) if part)
+        study = Field(text("Study date"), self._date(header))
+        return _filled((*named, Field(text("Sex, age"), facts), study))
+
+    def _age(self, years: float) -> str:
+        whole = int(years)
+        return self.translator.plural("{count} year", "{count} years", whole)
+
+    def _about_image(self, outcome: Outcome) -> tuple[Field, ...]:
+        text, ref, facts = self.translator.text, outcome.ref, outcome.facts
+        size = text("{columns} × {rows} px", columns=facts.columns, rows=facts.rows) if facts.rows else ""
+        ran = ""
+        if isinstance(outcome, Screened):
+            ran = backend_name(self.translator, outcome.backend)
+        kind = text("Image file without DICOM data") if ref.kind in ("png", "jpeg") else ""
+        return _filled(
+            (
+                Field(text("Image"), self._image_name(ref)),
+                Field(text("Kind"), kind),
+                Field(text("View"), cut(view_label(ref.header))),
+                Field(text("Size"), size),
+                Field(text("Device"), cut(ref.header.manufacturer)),
+                Field(text("Ran on"), ran),
+                Field(text("File (SHA-256)"), facts.content_sha256),
+            )
+        )
+
+    def _image_name(self, ref: ImageRef) -> str:
+        """A DICOM image by its UID, because names of files often are those of people; any other by its file."""
+        if self._stored.options.names_people or ref.kind != "dicom" or not ref.header.sop_instance_uid:
+            return cut(file_name(ref))
+        frame = f" #{ref.frame + 1}" if ref.header.number_of_frames > 1 else ""
+        return cut(ref.header.sop_instance_uid) + frame
+
+    def _finding(self, finding: Finding) -> FindingText:
+        translator, point = self.translator, finding.point
+        score = number(translator, finding.score, digits=2)
+        return FindingText(
+            meaning=label_meaning(translator, finding.label, self._stored.manifest),
+            score=score,
+            sentence=decision_sentence(translator, finding.decision),
+            scale=self._scale(finding, score),
+            point=self._point(point) if point else "",
+            measured=self._measured(point) if point else "",
+        )
+
+    def _scale(self, finding: Finding, score: str) -> Scale:
+        text, point = self.translator.text, finding.point
+        if point is None:
+            return Scale(mark=finding.score, spoken=text("Score {score}", score=score))
+        threshold = number(self.translator, point.threshold, digits=2)
+        return Scale(
+            mark=place_on_scale(finding.score, point.threshold),
+            low=place_on_scale(point.unsure_low, point.threshold),
+            middle=0.5,
+            high=place_on_scale(point.unsure_high, point.threshold),
+            threshold=threshold,
+            ends=(text("below"), text("above")),
+            unsure=text("not sure") if point.unsure_low < point.unsure_high else "",
+            spoken=text("Score {score}; the operating point is {threshold}.", score=score, threshold=threshold),
+        )
+
+    def _point(self, point: OperatingPoint) -> str:
+        threshold = number(self.translator, point.threshold, digits=2)
+        name = self.translator.pick(point.titles)
+        return self.translator.text("Operating point “{name}”: {threshold}", name=name, threshold=threshold)
+
+    def _measured(self, point: OperatingPoint) -> str:
+        return self.translator.text(
+            "Measured at this point on {data}: sensitivity {sensitivity}, specificity {specificity} (95 % "
+            "confidence interval).",
+            sensitivity=percent(self.translator, point.sensitivity),
+            specificity=percent(self.translator, point.specificity),
+            data=self.translator.pick(point.measured_on),
+        )
+
+    def _remarks(self, outcome: Outcome) -> tuple[str, ...]:
+        text = self.translator.text
+        if isinstance(outcome, Refused):
+            return (self.translator.reason(outcome.reason), text("The image was not assessed. Read it yourself."))
+        if isinstance(outcome, Failed):
+            return (
+                self.translator.reason(outcome.reason),
+                text("The image could not be screened. Read it yourself, or try again."),
+            )
+        return (*self._lungs(outcome), *(self.translator.reason(note) for note in notes_of(outcome)))
+
+    def _lungs(self, outcome: Screened) -> tuple[str, ...]:
+        """The lungs' areas, and how much of what speaks for the finding lies inside them."""
+        text, lungs = self.translator.text, outcome.lungs
+        if lungs is None or not lungs.found:
+            return ()
+        shares = (lungs.right_share, lungs.left_share)
+        right, left = (number(self.translator, 100 * share, digits=1) for share in shares)
+        areas = text("Area in the image: right lung {right} %, left lung {left} %", right=right, left=left)
+        inside = lungs.evidence_inside
+        if inside is None:
+            return (areas,)
+        return areas, text("Heat map inside the lungs: {percent} %", percent=round(100 * inside))
+
+    def _about_verdict(self, verdict: Verdict | None) -> tuple[Field, ...]:
+        if verdict is None:
+            return ()
+        text = self.translator.text
+        given = Field(text("Verdict of the radiologist"), self._choice(verdict))
+        return _filled((given, Field(text("Note on the verdict"), cut(verdict.note, most=_MOST_OF_A_NOTE))))
+
+    def _choice(self, verdict: Verdict) -> str:
+        return {
+            "agree": self.translator.text("Agree"),
+            "disagree": self.translator.text("Disagree"),
+            "unsure": self.translator.in_context("verdict of a person", "Not sure"),
+        }[verdict.choice]
+
+    def _caption(self, outcome: Outcome, picture: Reason | None) -> str:
+        text = self.translator.text
+        if picture is not None:
+            why = self.translator.reason(picture)
+            return text("The image could not be read for this report: {reason}", reason=why)
+        colours = text("Colours: what influenced the score, not the outline of a lesion.")
+        line = text("Line: the lungs, as the program found them.")
+        has_map = isinstance(outcome, Screened) and outcome.class_maps is not None and self._stored.manifest is not None
+        parts = (colours if has_map else "", line if lungs_of(outcome) is not None else "")
+        return " ".join(part for part in (*parts, text("Display is not calibrated for diagnosis")) if part)
+
+    def _spoken(self, outcome: Outcome) -> str:
+        word = category_word(self.translator, outcome.category)
+        return self.translator.text("Chest X-ray as the program showed it. Result: {word}.", word=word)
+
+    # ---- dates
+
+    def _date(self, header: ImageHeader) -> str:
+        return self._day(header.study_date)
+
+    def _day(self, dicom_date: str) -> str:
+        return cut(date(self.translator, dicom_date))
+
+    def _moment(self, seconds: float) -> str:
+        moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+        return f"{calendar_date(self.translator, moment.date())} {moment:%H:%M} UTC"
+
+
+def _joined(*parts: str) -> str:
+    return " · ".join(part for part in parts if part)
+
+
+def _filled(fields: Iterable[Field]) -> tuple[Field, ...]:
+    return tuple(field for field in fields if field.text)

@@ -1,0 +1,126 @@
+"""Runs for the tests of reports: real files, read by the real decoders, with results that are made up."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from pydicom import dcmread
+
+from fieldray.domain.finding import Finding, ReadFacts, Screened
+from fieldray.domain.image import PixelMap, ShownImage
+from fieldray.domain.lungs import LungFields
+from fieldray.domain.run import StoredResult, Verdict
+from fieldray.domain.study import ImageRef
+from fieldray.errors import InputProblem
+from fieldray.imaging.decode import decode
+from fieldray.imaging.discover import discover
+from fieldray.imaging.preprocess import thumbnail
+from fieldray.imaging.source import read_bytes
+from fieldray.imaging.synthetic import chest_phantom
+from fieldray.reasons import Reason
+from fieldray.reports.exporter import ReportOptions, StoredRun
+from outcomes import POINT, stored_run
+from phantoms import write_dicom
+
+KEY = b"k" * 32
+_MAP_SIDE = 8
+_LUNG_SIDE = 64
+
+
+def lungs_in(rows: int, columns: int) -> LungFields:
+    """Two ellipses, as a network of 64 x 64 would find them."""
+    down, across = np.mgrid[0:_LUNG_SIDE, 0:_LUNG_SIDE] / _LUNG_SIDE
+    shares = np.zeros((_LUNG_SIDE, _LUNG_SIDE), np.uint8)
+    for middle in (0.3, 0.7):
+        shares[((down - 0.5) / 0.3) ** 2 + ((across - middle) / 0.14) ** 2 < 1] = 255
+    return LungFields(
+        is_frontal_chest=True,
+        found=True,
+        left_share=0.13,
+        right_share=0.13,
+        cut_off=(),
+        rotation_degrees=0,
+        is_inverted=False,
+        is_mirrored=False,
+        shares=shares,
+        threshold=128,
+        pixel_map=PixelMap(rows / _LUNG_SIDE, 0.0, columns / _LUNG_SIDE, 0.0),
+        evidence_inside=0.75,
+    )
+
+
+def screened_file(ref: ImageRef, *, score: float = 0.8) -> Screened | None:
+    """A file as if a pack had scored it; None for one without an image."""
+    if ref.problem is not None:
+        return None
+    try:
+        data = read_bytes(ref)
+        image = decode(data, ref)
+    except InputProblem:
+        return None
+    rows, columns = image.full_rows or image.pixels.shape[0], image.full_columns or image.pixels.shape[1]
+    pixel_map = PixelMap(rows / _MAP_SIDE, 0.0, columns / _MAP_SIDE, 0.0)
+    facts = ReadFacts(
+        content_sha256=hashlib.sha256(data).hexdigest(),
+        rows=rows,
+        columns=columns,
+        thumbnail=thumbnail(image),
+        pixel_map=pixel_map,
+    )
+    return Screened(
+        ref=ref,
+        facts=facts,
+        findings=(Finding(label="opacity", score=score, point=POINT, decision="above"),),
+        class_maps=np.zeros((1, _MAP_SIDE, _MAP_SIDE), np.float32),
+        pack_name="tiny-1.0.0",
+        model_sha256="m" * 64,
+        backend="cpu",
+        inference_ms=1.0,
+        lungs=lungs_in(rows, columns),
+    )
+
+
+def screened_files(paths: Sequence[Path]) -> list[Screened]:
+    """All images in these files and folders."""
+    return [found for ref in discover(paths) if (found := screened_file(ref)) is not None]
+
+
+def write_frames(path: Path, count: int, *, sop_class_uid: str = "1.2.840.10008.5.1.4.1.1.7.3") -> None:
+    """A DICOM file of several frames: by default of a class that is for them."""
+    write_dicom(path, chest_phantom(160, 128, seed=1, abnormal=True))
+    dataset = dcmread(path)
+    dataset.NumberOfFrames = count
+    dataset.SOPClassUID = dataset.file_meta.MediaStorageSOPClassUID = sop_class_uid
+    dataset.PixelData = dataset.PixelData * count
+    dataset.save_as(path)
+
+
+def results_of(outcomes: Iterable[Screened], *, verdict: Verdict | None = None) -> list[StoredResult]:
+    """As a store gives them."""
+    return [
+        StoredResult(row_id=number, run_id=1, outcome=outcome, is_resumed=False, verdict=verdict)
+        for number, outcome in enumerate(outcomes, 1)
+    ]
+
+
+def read_here(results: Iterable[StoredResult], side: int) -> Iterator[tuple[StoredResult, ShownImage | Reason]]:
+    """Images read in this process, as decoders give them."""
+    for result in results:
+        outcome = result.outcome
+        try:
+            image = decode(read_bytes(outcome.ref), outcome.ref)
+        except InputProblem as error:
+            yield result, error.reason
+            continue
+        pixels = thumbnail(image, min(side, max(image.pixels.shape)))
+        yield result, ShownImage(pixels=pixels, rows=outcome.facts.rows, columns=outcome.facts.columns)
+
+
+def run_with(results: Iterable[StoredResult], *, options: ReportOptions | None = None, **changes: object) -> StoredRun:
+    """A run that an exporter can write, with images."""
+    made = replace(stored_run(results), pseudonym_key=KEY, read_images=read_here, options=options or ReportOptions())
+    return replace(made, **changes)  # type: ignore[arg-type]

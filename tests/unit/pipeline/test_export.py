@@ -1,0 +1,196 @@
+"""Exports of a stored run: images are read again by other processes, and what breaks leaves nothing half-written."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fieldray.domain.image import ShownImage
+from fieldray.errors import StorageProblem, UsageProblem
+from fieldray.imaging.pool import DecoderPool
+from fieldray.imaging.synthetic import chest_phantom
+from fieldray.persistence import write_new
+from fieldray.pipeline.export import export_run
+from fieldray.reasons import Reason
+from fieldray.reports.exporter import EXPORTERS, ExportCancelled, Exporter, ReportOptions, StoredRun
+from fieldray.reports.outputs import own_folder
+from fieldray.reports.patient import pseudonym, pseudonym_key
+from fieldray.store.results import ResultStore
+from outcomes import image_ref, run_spec
+from phantoms import write_dicom
+from report_runs import screened_files
+
+MARK = b"ours"
+
+
+def is_own(head: bytes) -> bool:
+    return head.startswith(MARK)
+
+
+@pytest.fixture
+def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run over two images."""
+    monkeypatch.setenv("FIELDRAY_HOME", str(tmp_path / "home"))
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for number in range(2):
+        write_dicom(folder / f"{number}.dcm", chest_phantom(160, 128, seed=number, abnormal=True))
+    path = tmp_path / "results.sqlite"
+    with ResultStore(path) as store:
+        run_id = store.open_run(run_spec())
+        for outcome in screened_files([folder]):
+            store.save(run_id, outcome, spec=run_spec())
+        store.finish(run_id)
+    return path
+
+
+@pytest.fixture
+def seen() -> Iterator[list[ShownImage | Reason]]:
+    """A format that keeps the images that it is given."""
+    images: list[ShownImage | Reason] = []
+
+    def write(_: Path, stored: StoredRun) -> None:
+        images.extend(image for _, image in stored.images(side=100))
+
+    EXPORTERS.register(Exporter(name="seen", suffix="-seen", title="", write=write, is_own=is_own, is_default=False))
+    yield images
+    EXPORTERS.unregister("seen")
+
+
+def pool(size: int) -> DecoderPool:
+    return DecoderPool(size, timeout_s=60, memory_limit_mb=2048)
+
+
+def test_images_are_read_again_at_the_size_of_a_report(
+    database: Path, seen: list[ShownImage | Reason], tmp_path: Path
+) -> None:
+    export_run(database, 1, tmp_path / "out", ["seen"], decoders=pool)
+    assert [(image.pixels.shape, image.rows, image.columns) for image in seen if isinstance(image, ShownImage)] == [
+        ((100, 80), 160, 128)
+    ] * 2
+
+
+def test_an_image_that_has_changed_is_not_shown(
+    database: Path, seen: list[ShownImage | Reason], tmp_path: Path
+) -> None:
+    (tmp_path / "in" / "0.dcm").unlink()
+    write_dicom(tmp_path / "in" / "1.dcm", chest_phantom(160, 128, seed=7, abnormal=False))
+    export_run(database, 1, tmp_path / "out", ["seen"], decoders=pool)
+    assert sorted(image.code for image in seen if isinstance(image, Reason)) == ["changed", "missing"]
+
+
+def test_an_export_that_is_stopped_leaves_nothing(database: Path, tmp_path: Path) -> None:
+    def tell(done: int, total: int) -> None:
+        assert total == 4
+        if done == 3:
+            raise ExportCancelled
+
+    with pytest.raises(ExportCancelled):
+        export_run(database, 1, tmp_path / "out", ["sr", "sc"], decoders=pool, tell=tell)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["fieldray-run-1-sr"]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("export")]
+
+
+def test_every_format_is_written_and_written_again(database: Path, tmp_path: Path) -> None:
+    names = ["csv", "json", "pdf", "pdf-studies", "sr", "sc", "seg"]
+    for options in (ReportOptions(), ReportOptions(language="uk", names_people=True)):
+        written = export_run(database, 1, tmp_path / "out", names, options=options, decoders=pool)
+        assert [path.name.removeprefix("fieldray-run-1") for path in written] == [
+            ".csv", ".json", ".pdf", "-studies", "-sr", "-sc", "-seg",
+        ]  # fmt: skip
+    assert len(list((tmp_path / "out").iterdir())) == len(names)
+    assert len(list((tmp_path / "out" / "fieldray-run-1-sc").iterdir())) == 2
+    text = (tmp_path / "out" / "fieldray-run-1.csv").read_text(encoding="utf-8-sig")
+    assert "Synthetic^Child" in text or "Synthetic^" in text  # asked for by name
+
+
+def test_a_pseudonym_is_that_of_a_patient(tmp_path: Path) -> None:
+    key = pseudonym_key(tmp_path)
+    assert pseudonym_key(tmp_path) == key
+    header = image_ref().header
+    first, again = (pseudonym(header, study, key=key) for study in ("1.2", "1.3"))
+    assert first != again  # no patient ID: nothing says that both are of one person
+    assert pseudonym(header, "1.2", key=key) == first
+    assert pseudonym(header, "1.2", key=b"another") != first
+    if os.name == "posix":
+        assert (tmp_path / "pseudonym.key").stat().st_mode & 0o077 == 0
+
+
+# ---- folders of files
+
+
+def put(path: Path, **files: bytes) -> None:
+    with own_folder(path, is_own) as folder:
+        for name, data in files.items():
+            write_new(folder / name, data)
+
+
+def test_a_folder_replaces_the_one_before_as_a_whole(tmp_path: Path) -> None:
+    put(tmp_path / "out", a=MARK, b=MARK)
+    put(tmp_path / "out", c=MARK)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["c"]
+    put(tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("stranger", ["file", "folder", "link"])
+def test_a_folder_with_anything_else_is_left_alone(stranger: str, tmp_path: Path) -> None:
+    put(tmp_path / "out", a=MARK)
+    place = tmp_path / "out" / "x-ray.dcm"
+    if stranger == "file":
+        place.write_bytes(b"an X-ray")
+    elif stranger == "folder":
+        place.mkdir()
+    else:
+        place.symlink_to(tmp_path / "out" / "a")
+    with pytest.raises(UsageProblem) as problem:
+        put(tmp_path / "out", a=MARK)
+    assert problem.value.reason.code == "output_not_ours"
+    assert len(list((tmp_path / "out").iterdir())) == 2
+
+
+def test_a_folder_that_breaks_leaves_the_one_before(tmp_path: Path) -> None:
+    put(tmp_path / "out", a=MARK)
+    with pytest.raises(StorageProblem) as problem, own_folder(tmp_path / "out", is_own) as folder:
+        write_new(folder / "b", MARK)
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert problem.value.reason.code == "disk_full"
+    assert [path.name for path in tmp_path.rglob("*")] == ["out", "a"]
+
+
+def test_a_folder_that_vanishes_is_told_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(StorageProblem) as problem, own_folder(tmp_path / "out" / "sr", is_own) as folder:
+        folder.rmdir()
+        (tmp_path / "out").rmdir()
+        write_new(folder / "b", MARK)
+    assert problem.value.reason.code == "not_writable"
+    assert str(tmp_path / "out" / "sr") in problem.value.reason.text
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux") or os.geteuid() != 0, reason="mounts a small disk as root")
+@pytest.mark.parametrize("name", ["pdf", "pdf-studies", "sr", "sc", "seg"])
+@pytest.mark.parametrize("options", ["size=4k", "ro"])
+def test_a_full_or_read_only_disk_is_told_in_a_sentence(
+    name: str, options: str, database: Path, tmp_path: Path
+) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(small)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        with pytest.raises(StorageProblem) as problem:
+            export_run(database, 1, small, [name], decoders=pool)
+        assert problem.value.reason.code == ("disk_full" if options.startswith("size") else "not_writable")
+        assert list(small.iterdir()) == []
+    finally:
+        subprocess.run(["umount", str(small)], check=True)

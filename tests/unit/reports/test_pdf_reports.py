@@ -1,0 +1,224 @@
+"""PDF reports: that they hold what they should in both languages, whoever the patient is called."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from fieldray.domain.finding import Failed, Screened
+from fieldray.domain.run import StoredResult, Verdict
+from fieldray.imaging.discover import discover
+from fieldray.imaging.synthetic import chest_phantom
+from fieldray.reasons import reason
+from fieldray.reports.document import cut
+from fieldray.reports.exporter import ReportOptions
+from fieldray.reports.exporters.pdf import is_own, write_pdf
+from fieldray.reports.exporters.pdf_studies import write_studies
+from fieldray.reports.outputs import is_own_report
+from fieldray.reports.pdf.fonts import Fonts
+from fieldray.reports.wording import Wording
+from outcomes import failed, refused
+from phantoms import write_dicom
+from report_programs import needs, pdf_text
+from report_runs import results_of, run_with, screened_files
+
+LANGUAGES = ("en", "uk")
+NOTICES = {
+    "en": "Research use only. Not for diagnostic use.",
+    "uk": "Лише для досліджень. Не для діагностики.",
+}
+LONG_NOTE = "a note that does not end " * 400
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Screened:
+    path = tmp_path / "in" / "one.dcm"
+    path.parent.mkdir()
+    write_dicom(path, chest_phantom(160, 128, seed=1, abnormal=True))
+    (outcome,) = screened_files([path])
+    return outcome
+
+
+def called(outcome: Screened, name: str, number: str = "7") -> Screened:
+    header = replace(outcome.ref.header, patient_name=name, patient_id=number)
+    return replace(outcome, ref=replace(outcome.ref, header=header))
+
+
+def streams(data: bytes) -> Iterator[bytes]:
+    """What the pages draw."""
+    for found in re.finditer(rb"stream\r?\n(.*?)\r?\nendstream", data, re.S):
+        try:
+            yield zlib.decompress(found[1])
+        except zlib.error:
+            yield found[1]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_document_is_tagged_and_says_its_language(language: str, one: Screened, tmp_path: Path) -> None:
+    path = tmp_path / "run.pdf"
+    results = [*results_of([one]), *results_of([refused(), failed()])]  # type: ignore[list-item]
+    write_pdf(path, run_with(results, options=ReportOptions(language=language)))
+    data = path.read_bytes()
+    assert is_own(data)
+    assert f"/Lang ({language})".encode() in data
+    assert b"/MarkInfo" in data
+    assert b"/S /H1" in data
+    assert b"/DisplayDocTitle true" in data
+    assert b"/FontFile2" in data  # embedded
+    drawn = b"".join(streams(data))
+    assert drawn.count(b"BDC") + drawn.count(b"BMC") == drawn.count(b"EMC") > 20
+
+
+@needs("pdftotext")
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_run_is_told_in_words(language: str, one: Screened, tmp_path: Path) -> None:
+    path = tmp_path / "run.pdf"
+    results = [*results_of([one]), *results_of([refused(), failed()])]  # type: ignore[list-item]
+    counts = {"abnormal": 1, "refused": 1, "failed": 1}
+    stored = run_with(results, options=ReportOptions(language=language), counts=counts)
+    write_pdf(path, stored)
+    text = pdf_text(path)
+    assert text.count(NOTICES[language]) == 3  # on top, and at the foot of two pages
+    assert "m" * 64 in text.replace(" ", "")  # broken, because no such letter is in a real hash
+    assert "tiny-1.0.0" in text
+    expected = {
+        "en": ("Abnormal: 1", "90.0 % (80.0–95.0)", "Not a frontal view", "0.80", "pseudonyms"),
+        "uk": ("Відхилення: 1", "90,0 % (80,0–95,0)", "0,80", "псевдонім"),
+    }
+    for said in expected[language]:
+        assert said in text
+
+
+@needs("pdftotext")
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_study_is_told_in_words(language: str, one: Screened, tmp_path: Path) -> None:
+    results = results_of([called(one, "Шевченко^Тарас")], verdict=Verdict(choice="disagree", note="тінь ребра"))
+    write_studies(tmp_path / "s", run_with(results, options=ReportOptions(language=language, names_people=True)))
+    text = pdf_text(tmp_path / "s" / "00001.pdf")
+    assert text.count(NOTICES[language]) == 1
+    said = {
+        "en": ("Abnormal", "0.80", "Operating point “screening”: 0.50", "right lung 13.0 %", "Disagree"),
+        "uk": ("Відхилення", "Робоча точка «screening»: 0,50", "13,0 %", "Незгода"),
+    }[language]
+    for words in (*said, "Шевченко Тарас", "тінь ребра", one.facts.content_sha256):
+        assert words in text, text
+
+
+NAMES = {
+    "Yamada^Tarou=山田^太郎=やまだ^たろう": "Yamada Tarou",
+    "=山田^太郎": "山田 太郎",
+    "홍^길동": "홍 길동",
+    "สมชาย": "สมชาย",
+    "Διονυσιος": "Διονυσιος",
+    "Люкceмбypг": "Люкceмбypг",
+    "Ґалаґан^Їжак": "Ґалаґан Їжак",
+    "Buc^Jérôme": "Buc Jérôme",
+    "Nguyễn^Văn": "Nguyễn Văn",
+    "देवनागरी": "",  # fpdf2 does not shape, and what stands there is in another order
+    "שרון": "",  # right to left
+    "قباني": "",
+    "𒀀": "\\U00012000",
+    "\u202eevil": "\\u202eevil",
+    "a\x00\x1b[2J\nb": "a\\x00\\x1b[2J\\nb",
+    "\udcff": "\\udcff",
+}
+
+
+@needs("pdftotext", "qpdf")
+@pytest.mark.parametrize("name", NAMES)
+def test_any_name_is_drawn_or_escaped(name: str, one: Screened, tmp_path: Path) -> None:
+    options = ReportOptions(names_people=True)
+    write_studies(tmp_path / "s", run_with(results_of([called(one, name)]), options=options))
+    assert NAMES[name] in pdf_text(tmp_path / "s" / "00001.pdf")
+    write_pdf(tmp_path / "run.pdf", run_with(results_of([called(one, name)]), options=options))
+    assert NAMES[name].split(" ", maxsplit=1)[0] in pdf_text(tmp_path / "run.pdf")
+
+
+@pytest.mark.parametrize("text", ["x" * 10_000, "word " * 3000, "\n" * 500, "", "\u202e" * 900, "=1+1"])
+def test_texts_of_any_length_keep_to_their_pages(text: str, one: Screened, tmp_path: Path) -> None:
+    results = results_of([called(one, text, text)], verdict=Verdict(choice="agree", note=text))
+    options = ReportOptions(names_people=True)
+    write_studies(tmp_path / "s", run_with(results, options=options))
+    write_pdf(tmp_path / "run.pdf", run_with(results, options=options))
+    for path in (tmp_path / "s" / "00001.pdf", tmp_path / "run.pdf"):
+        assert b"/Count 1" in path.read_bytes() or b"/Count 2" in path.read_bytes() or b"/Count 3" in path.read_bytes()
+
+
+def test_nobody_is_named_unasked(one: Screened, tmp_path: Path) -> None:
+    secret = called(one, "Шевченко^Тарас", "1814-03-09")
+    wording = Wording(run_with([]))
+    text = str(wording.image(results_of([secret])[0])) + str(wording.row(1, results_of([secret])[0]))
+    assert "FR-" in text
+    assert not any(word in text for word in ("Шевченко", "Тарас", "1814", "one.dcm"))
+
+
+def test_images_of_a_study_are_in_one_document(one: Screened, tmp_path: Path) -> None:
+    """Whatever stands between them in the work list."""
+    other = replace(one, ref=replace(one.ref, header=replace(one.ref.header, study_instance_uid="1.2.3.4")))
+    write_studies(tmp_path / "s", run_with(results_of([one, other, one])))
+    documents = sorted((tmp_path / "s").iterdir())
+    assert [path.name for path in documents] == ["00001.pdf", "00002.pdf"]
+    assert b"/Count 2" in documents[0].read_bytes()
+    assert b"/Count 1" in documents[1].read_bytes()
+
+
+def test_an_image_that_is_gone_shows_what_was_kept(one: Screened, tmp_path: Path) -> None:
+    one.ref.path.unlink()
+    write_studies(tmp_path / "s", run_with(results_of([one])))
+    assert b"/Subtype /Image" in (tmp_path / "s" / "00001.pdf").read_bytes()
+    text = Wording(run_with([])).image(results_of([one])[0], picture=reason("missing"))
+    assert text.caption == "The image could not be read for this report: The file is no longer there."
+
+
+def test_a_run_without_results_is_a_document_all_the_same(tmp_path: Path) -> None:
+    write_pdf(tmp_path / "run.pdf", run_with([]))
+    assert b"/Count 1" in (tmp_path / "run.pdf").read_bytes()
+    write_studies(tmp_path / "s", run_with([]))
+    assert not (tmp_path / "s").exists()
+
+
+def test_refused_images_have_a_page_with_the_reason(tmp_path: Path) -> None:
+    results: list[StoredResult] = results_of([refused(), failed()])  # type: ignore[list-item]
+    wording = Wording(run_with([]))
+    assert wording.image(results[0]).remarks[0] == "Not a frontal view: the view position is LL."
+    assert isinstance(results[1].outcome, Failed)
+    write_studies(tmp_path / "s", run_with(results))
+    assert b"/Count 2" in (tmp_path / "s" / "00001.pdf").read_bytes()  # of one study
+
+
+def test_the_usual_letters_need_no_further_font() -> None:
+    with Fonts() as fonts:
+        assert fonts.fallbacks(["Пневмонія в дітей № 5 – 90 % «так» …", "Pneumonia Ż"]) == ()
+        (greek, japanese) = fonts.fallbacks(["Διον", "山"])
+        assert greek.path.suffix == ".ttf"
+        assert japanese.path.suffix == ".otf"
+        folder = greek.path.parent
+        assert fonts.drawable("a𒀀山") == "a\\U00012000山"
+    assert not folder.exists()
+
+
+def test_a_long_text_ends_with_dots() -> None:
+    assert cut("a" * 400).endswith("a…")
+    assert len(cut("\u202e" * 400)) == 300
+    assert cut("short") == "short"
+
+
+def test_reports_are_not_screened_in_the_next_run(one: Screened, tmp_path: Path) -> None:
+    write_pdf(tmp_path / "run.pdf", run_with(results_of([one])))
+    refs = list(discover([tmp_path], is_own_report=is_own_report))
+    assert [ref.path for ref in refs] == [one.ref.path]
+
+
+def test_pictures_are_in_the_document(one: Screened, tmp_path: Path) -> None:
+    write_studies(tmp_path / "s", run_with(results_of([one])))
+    data = (tmp_path / "s" / "00001.pdf").read_bytes()
+    start = data.index(b"\xff\xd8\xff")
+    (tmp_path / "found.jpg").write_bytes(data[start:])
+    with Image.open(tmp_path / "found.jpg") as picture:
+        assert picture.size == (128, 160)  # a small image is not enlarged in the file
