@@ -27,7 +27,8 @@ def report() -> AuditReport:
     cases = [
         Case(
             image=f"/знімки/图{row}.png", row_id=row, patient=f"SECRET{row // 2}", truth=row % 2 == 1,
-            score=0.05 if row == 1 else 0.45 + 0.4 * (row % 2), category="abnormal" if row % 2 and row > 1 else "normal",
+            score=0.05 if row == 1 else 0.45 + 0.4 * (row % 2),
+            category="abnormal" if row % 2 and row > 1 else "normal",
             header=ImageHeader(view_position="PA", patient_name="Nobody^Known"),
         )
         for row in range(1, 61)
