@@ -26,6 +26,7 @@ from fieldray.errors import FieldrayError, PackNotTrusted
 from fieldray.imaging.preprocess import thumbnail
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.packs.library import PackCandidate
+from fieldray.packs.memory import RememberedPack
 from fieldray.packs.site_points import with_site_points
 from fieldray.pipeline.auditing import AuditRequest
 from fieldray.reasons import Reason, reason
@@ -194,6 +195,7 @@ class FakeSession:
     outcomes: list[Outcome] = field(default_factory=list)
     batches: list[FakeBatch] = field(default_factory=list)
     started_with: list[tuple[tuple[Path, ...], str | None, bool]] = field(default_factory=list)
+    ages_confirmed: list[bool] = field(default_factory=list)
     packs: list[Model | None] = field(default_factory=list)
     reconsidered: list[str] = field(default_factory=list)
     verdicts: dict[int, Verdict | None] = field(default_factory=dict)
@@ -219,9 +221,17 @@ class FakeSession:
     def reconsider(self, name: str) -> None:
         self.reconsidered.append(name)
 
-    def start(self, paths: Sequence[Path], *, operating_point: str | None = None, fresh: bool = False) -> FakeBatch:
+    def start(
+        self,
+        paths: Sequence[Path],
+        *,
+        operating_point: str | None = None,
+        fresh: bool = False,
+        ages_confirmed: bool = False,
+    ) -> FakeBatch:
         if self.start_problem is not None:
             raise self.start_problem
+        self.ages_confirmed.append(ages_confirmed)
         self.started_with.append((tuple(paths), operating_point, fresh))
         batch = FakeBatch(self.publish, run_id=len(self.batches) + 1)
         self.batches.append(batch)
@@ -340,6 +350,19 @@ def audit_report(text: str = "made-up") -> AuditReport:
 
 
 @dataclass(eq=False)
+class FakeMemory:
+    """What was chosen for which folder."""
+
+    known: dict[Path, RememberedPack] = field(default_factory=dict)
+
+    def find(self, paths: Sequence[Path]) -> RememberedPack | None:
+        return self.known.get(paths[0])
+
+    def remember(self, paths: Sequence[Path], pack: str, *, operating_point: str = "") -> None:
+        self.known.update(dict.fromkeys(paths, RememberedPack(pack, operating_point)))
+
+
+@dataclass(eq=False)
 class FakeDrives:
     """A watch that the test speaks for."""
 
@@ -355,6 +378,8 @@ class FakeRooms:
     def __init__(self) -> None:
         self.outcomes: list[Outcome] = []
         self.library = FakeLibrary()
+        self.memory = FakeMemory()
+        self.lacks_ages = False
         self.drives = FakeDrives()
         self.audit = FakeAudit()
         self.stored: dict[int, Verdict] = {}
@@ -372,6 +397,8 @@ class FakeRooms:
         return Services(
             session=self.session,
             library=self.library,
+            memory=self.memory,
+            may_lack_ages=lambda paths: self.lacks_ages,
             drives=self.drives,
             audit=self.audit,
             read_verdict=lambda row_id, outcome: self.stored.get(row_id),

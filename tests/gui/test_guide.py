@@ -39,7 +39,7 @@ def language(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def settings(language: str) -> Settings:
-    return Settings({"language": language, "theme": "light"})
+    return Settings({"language": language, "theme": "light", "pack": "made-up"})
 
 
 def texts_of_the_window() -> set[str]:

@@ -83,6 +83,11 @@ def add_screening_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--operating-point", metavar="NAME", help="operating point of the pack (default: its first)")
     parser.add_argument(
+        "--ages-confirmed",
+        action="store_true",
+        help="all patients are of the ages the pack is for: written into results of files that state no age",
+    )
+    parser.add_argument(
         "--jobs", type=_jobs, metavar="N", help="files to read at the same time, 1 to 64 (default: from the settings)"
     )
     again = parser.add_mutually_exclusive_group()
@@ -158,8 +163,13 @@ def screened(
             engines = functools.partial(system_engine, started=started)
             with Session(settings, report.publish, engines=engines, warm=warm) as session:
                 session.use_pack(model)
-                batch = session.start(options.paths, operating_point=options.operating_point, fresh=options.fresh)
-                report.begin(batch.spec.operating_points)
+                batch = session.start(
+                    options.paths,
+                    operating_point=_operating_point(options, settings),
+                    fresh=options.fresh,
+                    ages_confirmed=options.ages_confirmed,
+                )
+                report.begin(batch.spec.operating_points, ages_confirmed=options.ages_confirmed)
                 _wait(batch, console)
                 yield Done(model=model, report=report, batch=batch, session=session, settings=settings)
 
@@ -173,6 +183,12 @@ def _wait(batch: Batch, console: Console) -> None:
     except KeyboardInterrupt:
         batch.cancel()
         batch.join()
+
+
+def _operating_point(options: argparse.Namespace, settings: Settings) -> str | None:
+    """The one asked for; that of the settings goes with the pack of the settings alone."""
+    chosen = None if options.pack else str(settings["operating_point"])
+    return options.operating_point or chosen or None
 
 
 def _require_folders(options: argparse.Namespace) -> None:

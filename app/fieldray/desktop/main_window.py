@@ -20,6 +20,7 @@ from PySide6.QtWidgets import (
 )
 
 from fieldray.desktop.about import AboutDialog
+from fieldray.desktop.ages_box import ages_box
 from fieldray.desktop.audit_page import AuditPage
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.export_dialog import ExportDialog
@@ -73,7 +74,7 @@ class MainWindow(QMainWindow):
         self.actions_by_name["about"] = self._about_action()
         self.toolbar = Toolbar(controller, self.actions_by_name, translator, theme, export=self._export)
         self.banners = BannerArea(controller.board, translator, theme)
-        self.packs_page = PacksPage(controller.packs, translator, theme)
+        self.packs_page = PacksPage(controller, translator, theme)
         self.audit_page = AuditPage(controller.auditing, translator, theme)
         open_actions = self.actions_by_name["open_folder"], self.actions_by_name["open_files"]
         self.welcome = Welcome(controller, *open_actions, translator, theme)
@@ -126,6 +127,7 @@ class MainWindow(QMainWindow):
         self.audit_page.left.connect(self._show_images_or_welcome)
         self.audit_page.image_wanted.connect(self._show_row)
         bench.packs.asked.connect(self._ask)
+        bench.whose.asked.connect(self._ask_whose)
         bench.screening.started.connect(self._show_images_or_welcome)
 
     def _commands(self) -> dict[str, Callable[[], None]]:
@@ -214,6 +216,13 @@ class MainWindow(QMainWindow):
         dialog.accepted.connect(lambda: self._bench.packs.answer_yes(question))
         dialog.open()
 
+    def _ask_whose(self) -> None:
+        """Show the cards, ask for the ages, or go back to what was there."""
+        self._show_images_or_welcome()
+        model = self._bench.packs.model
+        if self._bench.whose.question == "ages" and model is not None:
+            ages_box(self, self._bench.whose, self._translator, model.manifest).open()
+
     def _toggle_patient(self) -> None:
         hidden = not self.viewer.hide_patient
         self.settings_changed.emit({"hide_patient": hidden})
@@ -241,6 +250,7 @@ class MainWindow(QMainWindow):
 
     def _show_images_or_welcome(self) -> None:
         has_images = self._bench.rows.total() > 0 or self._bench.screening.state != "empty"
+        has_images = has_images and self._bench.whose.question != "pack"
         self.pages.setCurrentWidget(self.images if has_images else self.welcome)
         if has_images:
             self.work_list.table.setFocus()

@@ -24,6 +24,7 @@ from fieldray.settings import Settings
 if TYPE_CHECKING:
     from fieldray.audit.report import AuditReport
     from fieldray.packs.library import PackCandidate
+    from fieldray.packs.memory import RememberedPack
     from fieldray.pipeline.auditing import AuditRequest
 
 
@@ -42,7 +43,14 @@ class SessionPort(Protocol):
     def use_pack(self, model: Model | None) -> None: ...
     def choose_devices(self) -> None: ...
     def reconsider(self, name: BackendName) -> None: ...
-    def start(self, paths: Sequence[Path], *, operating_point: str | None = None, fresh: bool = False) -> BatchPort: ...
+    def start(
+        self,
+        paths: Sequence[Path],
+        *,
+        operating_point: str | None = None,
+        fresh: bool = False,
+        ages_confirmed: bool = False,
+    ) -> BatchPort: ...
     def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image: ...
     def set_verdict(self, row_id: int, verdict: Verdict | None, *, judged: Outcome) -> None: ...
     def close(self) -> None: ...
@@ -66,6 +74,13 @@ class AuditPort(Protocol):
     def save(self, folder: Path, report: AuditReport, *, language: str) -> tuple[Path, ...]: ...
 
 
+class MemoryPort(Protocol):
+    """Which pack a person chose for which folder (`packs.memory.PackMemory`)."""
+
+    def find(self, paths: Sequence[Path]) -> RememberedPack | None: ...
+    def remember(self, paths: Sequence[Path], pack: str, *, operating_point: str = "") -> None: ...
+
+
 class DrivesPort(Protocol):
     """The watch over removable drives (`packs.drives.DriveWatch`)."""
 
@@ -74,10 +89,15 @@ class DrivesPort(Protocol):
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Services:
-    """Session, packs, drives and audits, and two queries of stored results."""
+    """The rooms at work, with two readings of stored results.
+
+    may_lack_ages  whether there may be images among these paths that do not say how old the patient is
+    """
 
     session: SessionPort
     library: LibraryPort
+    memory: MemoryPort
+    may_lack_ages: Callable[[Sequence[Path]], bool]
     drives: DrivesPort
     audit: AuditPort
     read_verdict: Callable[[int, Outcome], Verdict | None]
@@ -91,6 +111,7 @@ def open_services(settings: Settings, publish: Publish) -> Services:
     """Open the services. Slow (imports, the database): call it in the background. Raises StorageProblem."""
     from fieldray.packs.drives import DriveWatch
     from fieldray.packs.library import PackLibrary
+    from fieldray.packs.memory import PackMemory
     from fieldray.paths import user_data
     from fieldray.pipeline.auditing import Auditor
     from fieldray.pipeline.session import Session
@@ -101,6 +122,11 @@ def open_services(settings: Settings, publish: Publish) -> Services:
     drives = DriveWatch(publish)
     drives.start()
 
+    def may_lack_ages(paths: Sequence[Path]) -> bool:
+        from fieldray.imaging import discover  # brings pydicom along
+
+        return discover.may_lack_ages(paths)
+
     def read_verdict(row_id: int, outcome: Outcome) -> Verdict | None:
         with ResultQuery(session.database) as query:
             return query.verdict(row_id, outcome)
@@ -108,6 +134,8 @@ def open_services(settings: Settings, publish: Publish) -> Services:
     return Services(
         session=session,
         library=library,
+        memory=PackMemory(user_data()),
+        may_lack_ages=may_lack_ages,
         drives=drives,
         audit=Auditor(session.database, library.site_points),
         read_verdict=read_verdict,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from fieldray import paths
-from fieldray.domain.model import Model, PackKind, Requirement, Trust
+from fieldray.domain.model import Manifest, Model, PackKind, Requirement, Trust
 from fieldray.errors import PackNotTrusted, PackProblem, StorageProblem
 from fieldray.packs import builtin
 from fieldray.packs.legacy import MANIFEST as LEGACY_MANIFEST
@@ -50,6 +50,7 @@ class PackCandidate:
 
     trust     "broken": it cannot be read, or its signature is wrong; `pack_id`, `version`, `names` are then empty
     kind      only a classifier screens images; the others help one
+    manifest  what a classifier says of itself, None for others
     problem   why `load(folder)` would refuse it as things stand (also an unknown key, an older version, another kind,
               or a pack missing that it requires), or None
     """
@@ -62,6 +63,7 @@ class PackCandidate:
     version: str = ""
     names: Mapping[str, str] = field(default_factory=dict)
     fingerprint: str = ""
+    manifest: Manifest | None = None
     problem: Reason | None = None
 
     @property
@@ -258,6 +260,7 @@ class PackLibrary:
             version=description.version,
             names=description.names,
             fingerprint=sealed.fingerprint,
+            manifest=domain_manifest(description) if isinstance(description, ClassifierManifest) else None,
             problem=unavailable_reason,
         )
 
@@ -369,6 +372,7 @@ def _legacy_candidate(folder: Path, origin: Origin) -> PackCandidate:
         pack_id=LEGACY_MANIFEST.pack_id,
         version=LEGACY_MANIFEST.version,
         names=LEGACY_MANIFEST.names,
+        manifest=LEGACY_MANIFEST,
         problem=reason("pack_legacy"),
     )
 

@@ -12,8 +12,7 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from fieldray.domain.model import LOCAL_PREFIX, Activation, CompanionKind, FitRule, IntensityRule
-from fieldray.domain.model import LUNG_CHECKS as LUNG_CHECKS  # noqa: PLC0414 - for those who write packs
+from fieldray.domain.model import LOCAL_PREFIX, LUNG_CHECKS, Activation, CompanionKind, FitRule, IntensityRule
 from fieldray.packs import naming
 
 SCHEMA_VERSION: Final = 2
