@@ -42,8 +42,7 @@ REFUSED: Final[Mapping[str, Template]] = {
 NOTES: Final[Mapping[str, Template]] = {
     "age_not_stated": "The file does not say how old the patient is, and nobody confirmed it. This pack is for patients "
                       "aged {youngest} to {oldest} years.",
-    "age_confirmed": "The file does not say how old the patient is. The person who started the run confirmed an age of "
-                     "{youngest} to {oldest} years.",
+    "age_confirmed": "The file does not say how old the patient is. An age of {youngest} to {oldest} years was confirmed.",
     "lungs_cut_off_top": "The lungs are cut off at the top of the image.",
     "lungs_cut_off_bottom": "The lungs are cut off at the bottom of the image.",
     "lungs_cut_off_left": "The lungs are cut off at the left edge of the image.",
@@ -111,8 +110,7 @@ PURPOSES: Final[Mapping[str, Template]] = {
 }
 
 PACKS: Final[Mapping[str, Template]] = {
-    "pack_not_chosen": "No pack was chosen. Whose images are these? Name a pack with --pack, or choose a default with: "
-                       "fieldray packs default ID",
+    "pack_not_chosen": "No pack was chosen. Whose images are these? Name a pack with --pack, or choose a default with: fieldray packs default ID",
     "default_gone": "The default pack {name} is not here any more.",
     "no_pack": "No model pack was found. Plug in a model drive, or name the folder of a pack with --pack.",
     "pack_not_found": "There is no pack named {name} here.",
@@ -346,18 +344,8 @@ OF_FOLDERS: Final = frozenset({"folder_not_read", "folder_lost", "linked_folder"
 # Notes that most results of a run carry: a list says them once.
 OF_MANY: Final = frozenset({"age_not_stated", "age_confirmed"})
 
-TEMPLATES: Final[Mapping[str, Template]] = {
-    **REFUSED,
-    **NOTES,
-    **PURPOSES,
-    **FAILED,
-    **PACKS,
-    **BACKENDS,
-    **PROGRAM,
-    **HOST,
-    **ADAPTATION,
-    **AUDIT,
-}
+_PARTS: Final = (REFUSED, NOTES, PURPOSES, FAILED, PACKS, BACKENDS, PROGRAM, HOST, ADAPTATION, AUDIT)
+TEMPLATES: Final[Mapping[str, Template]] = {code: text for part in _PARTS for code, text in part.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from fieldray.domain.run import StoredResult
 from fieldray.errors import FieldrayError, StorageProblem
 from fieldray.persistence import storage_problem
 from fieldray.plain_text import as_cell
-from fieldray.reasons import BACKENDS, OF_FOLDERS, PACKS, Reason, reason
+from fieldray.reasons import BACKENDS, OF_FOLDERS, OF_MANY, PACKS, Reason, reason
 from fieldray.reports.content import CATEGORY_TEXTS, NOTICE, image_line, place
 from fieldray.reports.exporter import EXPORTERS, ReportOptions
 from fieldray.reports.outputs import is_stream, own_text
@@ -292,7 +292,8 @@ def _work_list(results: Iterable[StoredResult]) -> Iterator[str]:
         if not isinstance(result.outcome, Screened):
             yield f"{'':<29}{result.outcome.reason.text}"
         for note in notes_of(result.outcome):
-            yield f"{'':<29}{note.text}"
+            if note.code not in OF_MANY:
+                yield f"{'':<29}{note.text}"
 
 
 def _line(result: StoredResult) -> str:

@@ -109,6 +109,7 @@ OpenServices = Callable[[Settings, Publish], Services]
 
 def open_services(settings: Settings, publish: Publish) -> Services:
     """Open the services. Slow (imports, the database): call it in the background. Raises StorageProblem."""
+    from fieldray.imaging.stated_ages import may_lack_ages
     from fieldray.packs.drives import DriveWatch
     from fieldray.packs.library import PackLibrary
     from fieldray.packs.memory import PackMemory
@@ -121,11 +122,6 @@ def open_services(settings: Settings, publish: Publish) -> Services:
     session = Session(settings, publish)
     drives = DriveWatch(publish)
     drives.start()
-
-    def may_lack_ages(paths: Sequence[Path]) -> bool:
-        from fieldray.imaging import discover  # brings pydicom along
-
-        return discover.may_lack_ages(paths)
 
     def read_verdict(row_id: int, outcome: Outcome) -> Verdict | None:
         with ResultQuery(session.database) as query:

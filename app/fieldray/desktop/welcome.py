@@ -117,7 +117,7 @@ class Welcome(QWidget):
         for number, shown in enumerate(self._shown):
             self._grid.addWidget(shown, number // _SIDE_BY_SIDE, number % _SIDE_BY_SIDE)
 
-    def _choose(self, candidate: PackCandidate, _is_checked: bool) -> None:
+    def _choose(self, candidate: PackCandidate, _is_checked: bool = False) -> None:
         """The click of a card."""
         if self.default_box.isChecked():
             self._bench.choose_default(candidate.pack_id)

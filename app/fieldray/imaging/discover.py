@@ -28,8 +28,6 @@ from fieldray.reasons import Reason, reason
 # What a read raises when the device is gone. Unlike EIO, none of these can mean a single bad sector.
 _DEVICE_GONE: Final = frozenset({errno.ENODEV, errno.ENXIO, errno.ENOTCONN, errno.ESHUTDOWN, errno.ESTALE})
 _OWN_REPORT_BYTES: Final = 2**15
-_WITHOUT_AGE: Final = (".png", ".jpg", ".jpeg", ".zip")
-_MOST_NAMES: Final = 20_000
 _MOST_COMPONENTS: Final = 32  # of a name in a DICOMDIR; the standard allows 8 (PS3.10 8.5)
 _MOST_LOOKS: Final = 10  # a device may never stop writing into a folder
 
@@ -396,19 +394,3 @@ class NamesInAnyCase:
                 return {}
             self._listed[folder] = {name.casefold(): name for name in reversed(names)}
         return self._listed[folder]
-
-
-def may_lack_ages(paths: Sequence[Path]) -> bool:
-    """Whether images among these may not say how old a patient is: PNG, JPEG, and what is in a zip.
-
-    By their names alone, and of so many files that it cannot be told quickly, yes.
-    """
-    seen = 0
-    for path in paths:
-        if path.name.lower().endswith(_WITHOUT_AGE):
-            return True
-        for _, _, names in os.walk(path):
-            seen += len(names)
-            if seen > _MOST_NAMES or any(name.lower().endswith(_WITHOUT_AGE) for name in names):
-                return True
-    return False
