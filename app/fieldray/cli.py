@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn
 
-from fieldray.commands import adapt, bench, demo, doctor, packs, screen
+from fieldray.commands import adapt, audit, bench, demo, doctor, packs, screen
 from fieldray.commands.console import Console, system_console
 from fieldray.commands.typed import require_typed
 from fieldray.errors import (
@@ -123,7 +123,7 @@ def _perform(options: argparse.Namespace, console: Console, signals: Sequence[in
 def _check_outputs(options: argparse.Namespace) -> None:
     """Before hours of work, of every command: whether its outputs may be written. Raises UsageProblem, StorageProblem.
 
-    `--out` names a folder, `--json` a file, and `paths` are what is read.
+    `--out` names a folder, `--json` a file (of lines, or of `json_kind`), and `paths` are what is read.
     """
     folder, lines = getattr(options, "out", None), getattr(options, "json", None)
     if folder or lines not in (None, "-"):
@@ -132,7 +132,7 @@ def _check_outputs(options: argparse.Namespace) -> None:
         if folder:
             require_folder(folder)
         if lines not in (None, "-") and not is_stream(Path(lines)):
-            require_free(Path(lines), "lines", inputs=getattr(options, "paths", ()))
+            require_free(Path(lines), getattr(options, "json_kind", "lines"), inputs=getattr(options, "paths", ()))
             require_folder(Path(lines).parent, is_made=False)
 
 
@@ -147,6 +147,7 @@ def command_parser(open_window: OpenWindow | None = None) -> argparse.ArgumentPa
     parser.add_argument("--version", action="version", version=f"fieldray {VERSION}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     screen.add_to(commands)
+    audit.add_to(commands)
     packs.add_to(commands)
     demo.add_to(commands, open_window=open_window)
     doctor.add_to(commands)

@@ -7,28 +7,13 @@ wrong and, where a person can act, what to do; no exception names, no jargon.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from fieldray.audit_reasons import AUDIT
 from fieldray.plain_text import visible
-
-
-@dataclass(frozen=True, slots=True)
-class Plural:
-    """A sentence with a number: `one` for exactly 1, `many` for others; `by` is the parameter that counts."""
-
-    one: str
-    many: str
-    by: str
-
-    def number(self, parameters: Sequence[tuple[str, str]]) -> int:
-        """The number that the parameters state; 0 where it is none (an older version may have stored another text)."""
-        value = dict(parameters)[self.by]
-        return int(value) if value.isdecimal() else 0
-
-
-Template = str | Plural
+from fieldray.sentence import Plural, Template
 
 # fmt: off
 REFUSED: Final[Mapping[str, Template]] = {
@@ -359,7 +344,7 @@ OF_FOLDERS: Final = frozenset({"folder_not_read", "folder_lost", "linked_folder"
 # Notes that most results of a run carry: a list says them once.
 OF_MANY: Final = frozenset({"age_not_stated", "age_confirmed"})
 
-_PARTS: Final = (REFUSED, NOTES, PURPOSES, FAILED, PACKS, BACKENDS, PROGRAM, HOST, ADAPTATION)
+_PARTS: Final = (REFUSED, NOTES, PURPOSES, FAILED, PACKS, BACKENDS, PROGRAM, HOST, ADAPTATION, AUDIT)
 TEMPLATES: Final[Mapping[str, Template]] = {code: text for part in _PARTS for code, text in part.items()}
 
 

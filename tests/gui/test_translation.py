@@ -27,6 +27,7 @@ PATHS = sorted(translations.CATALOGUES.glob(f"*/{translations.NAME.as_posix()}")
 
 # Written alike in both languages: names of things, commands, file kinds, keys and units.
 _SAME = """
+AUC ROC abnormal positive our clinic z
     DICOM SR SC SEG PDF PACS FR
     PNG JPEG DICOMDIR zip CSV JSON Fieldray SHA Edge TPU Coral USB Accelerator TensorFlow Lite Ed25519 Ed PEM AVX
     Intel AMD Linux Ctrl N H O x a f libedgetpu libusb ai edge litert tflite runtime edgetpu compiler edgetpu_compiler

@@ -50,7 +50,8 @@ def add_pack_rules(parser: argparse.ArgumentParser) -> None:
 def load_model(library: PackLibrary, options: argparse.Namespace, *, print_error: PrintError = _keep_quiet) -> Model:
     """The pack asked for, else the site's default, verified and in memory.
 
-    `print_error` is told of broken packs that were passed over. Raises PackNotChosen, PackProblem, StorageProblem.
+    `print_error` is told of broken packs that were passed over, and of site points that cannot be read. Raises
+    PackNotChosen, PackProblem, StorageProblem.
     """
     return load_pack(library, options.pack, options, print_error=print_error)
 
@@ -81,6 +82,8 @@ def load_pack(
         else:
             for passed_over, why in broken.items():
                 print_error(reason("pack_passed_over", folder=passed_over, detail=why.text).text)
+            if lost := library.site_problem():
+                print_error(lost.text)
             return model
 
 

@@ -166,6 +166,8 @@ class RunReport:
         if self._has_list and batch.run_id:
             self._list(batch.run_id, session.database)
         self._sum_up()
+        if batch.run_id and batch.state == "finished":
+            self._tell_drift(batch.run_id, session.database)
         if out and batch.run_id:
             self._export(session, batch.run_id, out, formats or (), options)
         if self._problem:
@@ -193,6 +195,14 @@ class RunReport:
         if missing:
             self._console.print_error(reason("maps_incomplete", count=missing).text)
         return code or int(missing > 0)
+
+    def _tell_drift(self, run_id: int, database: Path) -> None:
+        """One sentence for each way in which these images are unlike those the pack knows, or those of before."""
+        from fieldray.pipeline.auditing import drift_of
+
+        for drift in drift_of(database, run_id, self._model):
+            if drift.is_out:
+                self._console.print_line(drift.told.text)
 
     def _export(self, session: Session, run_id: int, out: Path, formats: Sequence[str], options: ReportOptions) -> None:
         written = session.export(

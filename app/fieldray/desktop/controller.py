@@ -11,6 +11,7 @@ from typing import Final
 
 from PySide6.QtCore import QObject, Signal
 
+from fieldray.desktop.auditing import Auditing
 from fieldray.desktop.background import Background, Bridge
 from fieldray.desktop.exporting import Exporting
 from fieldray.desktop.notices import Action, Notice, NoticeBoard
@@ -68,6 +69,7 @@ class Controller(QObject):
             self.background, self.board, lambda: (str(settings["pack"]), str(settings["operating_point"]))
         )
         self.screening = Screening(self.background, self.board)
+        self.auditing = Auditing(self.background, self.board, self.screening, self.packs)
         self.exporting = Exporting(self.background, self.board)
         self.packs.model_changed.connect(lambda: self.screening.set_model(self.packs.model, self.packs.point_name))
         self.whose = WhoseImages(self.packs, self.screening, settings, self.background, self.board)
@@ -127,6 +129,7 @@ class Controller(QObject):
         self.whose.attach(services)
         self.screening.attach(services.session)
         self.packs.attach(services.library)
+        self.auditing.attach(services.audit)
         self.image.attach(services.session, services.read_verdict)
         self.ready.emit()
 

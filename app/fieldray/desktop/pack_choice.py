@@ -146,6 +146,12 @@ class PackChoice(QObject):
         self.point_name = name
         self.model_changed.emit()
 
+    def adopt(self, model: Model) -> None:
+        """The pack in use has other operating points now; the one in force stays."""
+        if self.model is not None and self.model.model_sha256 == model.model_sha256:
+            self.model = model
+            self.model_changed.emit()
+
     # ---- what is known
 
     @property
@@ -224,6 +230,18 @@ class PackChoice(QObject):
             self._board.post_reason("pack", reason("pack_legacy"), level="warning")
         self.model_changed.emit()
         self.listed.emit()
+        self._look_for_site_problem()
+
+    def _look_for_site_problem(self) -> None:
+        """Whether the operating points that this site chose could be read with the pack."""
+        library = self._library
+        assert library is not None
+        self._background.run(
+            library.site_problem,
+            channel="packs",
+            done=lambda why: self._board.post_reason("site_points", why, level="warning") if why else None,
+            failed=lambda error: self._problem(error, None),
+        )
 
     def _problem(self, error: Exception, candidate: PackCandidate | None, *, asked_for: bool = True) -> None:
         self.loading = None

@@ -49,6 +49,7 @@ class Screening(QObject):
         self.state: State = "empty"
         self.run_id: int | None = None
         self.manifest: Manifest | None = None
+        self.run_model: Model | None = None
         self.progress: Progress | None = None
 
     # ---- what can be done now
@@ -106,7 +107,7 @@ class Screening(QObject):
         self._starts_when_ready = False
         for key in ("run", *_RUN_NOTES):
             self._board.withdraw(key)
-        self.manifest, self.progress, self.run_id = model.manifest, None, None
+        self.manifest, self.progress, self.run_id, self.run_model = model.manifest, None, None, model
         self._enter("starting")
         self.started.emit()
         paths, point_name, ages_confirmed = self.paths, self.point_name, self.ages_confirmed

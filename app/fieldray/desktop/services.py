@@ -18,11 +18,14 @@ from fieldray.domain.model import Model
 from fieldray.domain.prediction import BackendName
 from fieldray.domain.run import Verdict
 from fieldray.domain.study import ImageRef
+from fieldray.reasons import Reason
 from fieldray.settings import Settings
 
 if TYPE_CHECKING:
+    from fieldray.audit.report import AuditReport
     from fieldray.packs.library import PackCandidate
     from fieldray.packs.memory import RememberedPack
+    from fieldray.pipeline.auditing import AuditRequest
 
 
 class BatchPort(Protocol):
@@ -60,6 +63,15 @@ class LibraryPort(Protocol):
     def load(self, folder: Path, *, allow_older: bool = False, allow_legacy: bool = False) -> Model: ...
     def trust(self, fingerprint: str) -> None: ...
     def install(self, folder: Path, *, allow_older: bool = False) -> Path: ...
+    def site_problem(self) -> Reason | None: ...
+
+
+class AuditPort(Protocol):
+    """Audits of stored runs (`pipeline.auditing.Auditor`)."""
+
+    def audit(self, run_id: int, request: AuditRequest, *, model: Model | None) -> AuditReport: ...
+    def take(self, report: AuditReport, *, name: str, person: str, model: Model) -> Model: ...
+    def save(self, folder: Path, report: AuditReport, *, language: str) -> tuple[Path, ...]: ...
 
 
 class MemoryPort(Protocol):
@@ -87,6 +99,7 @@ class Services:
     memory: MemoryPort
     may_lack_ages: Callable[[Sequence[Path]], bool]
     drives: DrivesPort
+    audit: AuditPort
     read_verdict: Callable[[int, Outcome], Verdict | None]
     export: Export
 
@@ -101,6 +114,7 @@ def open_services(settings: Settings, publish: Publish) -> Services:
     from fieldray.packs.library import PackLibrary
     from fieldray.packs.memory import PackMemory
     from fieldray.paths import user_data
+    from fieldray.pipeline.auditing import Auditor
     from fieldray.pipeline.session import Session
     from fieldray.store.results import ResultQuery
 
@@ -119,6 +133,7 @@ def open_services(settings: Settings, publish: Publish) -> Services:
         memory=PackMemory(user_data()),
         may_lack_ages=may_lack_ages,
         drives=drives,
+        audit=Auditor(session.database, library.site_points),
         read_verdict=read_verdict,
         export=lambda run_id, folder, formats, options, tell: session.export(
             run_id, folder, formats, options=options, tell=tell

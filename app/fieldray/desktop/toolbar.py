@@ -152,7 +152,7 @@ class Toolbar(QWidget):
         menu = QMenu(self)
         menu.addActions([actions["open_folder"], actions["open_files"]])
         menu.addSeparator()
-        menu.addActions([actions["packs"], actions["export"]])
+        menu.addActions([actions["packs"], actions["audit"], actions["export"]])
         menu.addMenu(self._export_menu())
         menu.addAction(actions["hide_patient"])
         menu.addSeparator()

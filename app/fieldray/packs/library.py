@@ -26,6 +26,7 @@ from fieldray.packs.manifest import domain_manifest, kind_of
 from fieldray.packs.manifest_types import AnyManifest, ClassifierManifest
 from fieldray.packs.naming import MANIFEST_NAME, SIGNATURE_NAME, version_key
 from fieldray.packs.reading import guarded
+from fieldray.packs.site_points import SitePoints
 from fieldray.packs.trust import TrustedKey, TrustStore
 from fieldray.packs.verified import (
     VerifiedManifest,
@@ -97,6 +98,7 @@ class PackLibrary:
         self._builtin_root = builtin_root or paths.builtin_packs()
         self._builtin_table = builtin_table
         self._store = TrustStore(home)
+        self.site_points = SitePoints(home)
 
     # ---- looking
 
@@ -147,6 +149,9 @@ class PackLibrary:
     def load(self, folder: Path, *, allow_older: bool = False, allow_legacy: bool = False) -> Model:
         """The verified model in memory; nothing of it is read from the folder any more.
 
+        With the operating points that this site chose for this model; where these cannot be read, it has its own
+        alone, and `site_problem` says why.
+
         Raises PackNotTrusted when only the yes to its key is missing, PackProblem, and StorageProblem when the
         records of trust cannot be read or written.
         """
@@ -158,7 +163,11 @@ class PackLibrary:
         model = pack.model(trust)
         companions = [self._companion(folder, requirement) for requirement in model.manifest.requires]
         required = next((found for found in companions if found), None)
-        return replace(model, lungs=required or self._shipped_lungs())
+        return self.site_points.added_to(replace(model, lungs=required or self._shipped_lungs()))
+
+    def site_problem(self) -> Reason | None:
+        """Why the operating points that this site chose cannot be used now, None if they can."""
+        return self.site_points.problem()
 
     def install(self, folder: Path, *, allow_older: bool = False) -> Path:
         """Verify a pack and copy it to this machine; returns its folder. Raises as `load` does."""
