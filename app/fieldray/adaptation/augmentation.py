@@ -55,27 +55,44 @@ class Augmentation:
         require_ranges(self)
 
 
-def augment(image: Grey, settings: Augmentation, *, generator: np.random.Generator) -> Grey:
-    """One changed copy of a grey image (rows, columns) uint8."""
-    moved = _moved(image, settings, generator)
-    recoloured = np.take(_tone_table(settings, generator), moved)
+Motion = tuple[float, float, float, float, float, float]
+"""Angle in radians, zoom across and down, shift across and down as a share of the side, and 1 or, mirrored, -1."""
+
+
+def augment(
+    image: Grey, settings: Augmentation, *, generator: np.random.Generator, motion: Motion | None = None
+) -> Grey:
+    """One changed copy of a grey image (rows, columns) uint8, moved as `motion` says or by chance."""
+    shifted = moved(image, motion or draw_motion(settings, generator))
+    recoloured = np.take(_tone_table(settings, generator), shifted)
     return _spoiled(_shaded(recoloured, settings, generator), settings, generator)
 
 
-def _moved(image: Grey, settings: Augmentation, generator: np.random.Generator) -> Grey:
+def draw_motion(settings: Augmentation, generator: np.random.Generator) -> Motion:
+    """How an image is moved, so that whatever belongs to it can be moved alike."""
     if not any((settings.shift, settings.scale, settings.stretch, settings.rotation_degrees, settings.flip)):
-        return image
-    rows, columns = image.shape
+        return _STILL
     angle = math.radians(generator.uniform(-1, 1) * settings.rotation_degrees)
     zoom, stretch = (generator.uniform(-1, 1) * most for most in (settings.scale, settings.stretch / 2))
-    zoom_x, zoom_y = math.exp(zoom + stretch), math.exp(zoom - stretch)
-    shift_x, shift_y = generator.uniform(-1, 1, 2) * settings.shift * (columns, rows)
+    shift_x, shift_y = generator.uniform(-1, 1, 2) * settings.shift
     mirror = -1.0 if generator.random() < settings.flip else 1.0
+    return angle, math.exp(zoom + stretch), math.exp(zoom - stretch), float(shift_x), float(shift_y), mirror
+
+
+_STILL: Final[Motion] = (0.0, 1.0, 1.0, 0.0, 0.0, 1.0)
+
+
+def moved(image: Grey, motion: Motion) -> Grey:
+    """An image (rows, columns) uint8, of whatever resolution, after a motion."""
+    if motion == _STILL:
+        return image
+    rows, columns = image.shape
+    angle, zoom_x, zoom_y, shift_x, shift_y, mirror = motion
     cosine, sine = math.cos(angle), math.sin(angle)
     matrix = (mirror * cosine * zoom_x, sine * zoom_y, -mirror * sine * zoom_x, cosine * zoom_y)
     middle_x, middle_y = columns / 2, rows / 2
-    offset_x = middle_x + shift_x - matrix[0] * middle_x - matrix[1] * middle_y
-    offset_y = middle_y + shift_y - matrix[2] * middle_x - matrix[3] * middle_y
+    offset_x = middle_x + shift_x * columns - matrix[0] * middle_x - matrix[1] * middle_y
+    offset_y = middle_y + shift_y * rows - matrix[2] * middle_x - matrix[3] * middle_y
     data = (matrix[0], matrix[1], offset_x, matrix[2], matrix[3], offset_y)
     picture = Image.fromarray(image)
     return np.asarray(picture.transform(picture.size, Image.Transform.AFFINE, data, resample=Image.Resampling.BILINEAR))

@@ -8,6 +8,7 @@ from typing import Any, Final
 from fieldray.adaptation.recipe import Recipe
 from fieldray.adaptation.specification import Specification, multiply_adds, parameters
 from fieldray.domain.intervals import told
+from fieldray.domain.model import InputSpec
 
 Facts = Mapping[str, Any]
 
@@ -80,9 +81,15 @@ def _network(recipe: Recipe, specification: Specification, size_bytes: int) -> s
         f"{specification.name} with a class-map head: {parameters(specification):,} weights, "
         f"{multiply_adds(specification) / 1e9:.2f} billion multiply-adds per image, full int8 "
         f"({size_bytes / 2**20:.2f} MiB as a file). The heat map is the head's own evidence: its mean is the logit.\n\n"
-        f"Input: {spec.width} x {spec.height} pixels, grey, {spec.margin:.0%} of each side cut off, fit by {spec.fit}, "
+        f"Input: {spec.width} x {spec.height} pixels, grey, {_region(spec)}, fit by {spec.fit}, "
         f"grey levels {spec.intensity.replace('_', ' ')}."
     )
+
+
+def _region(spec: InputSpec) -> str:
+    if spec.crop == "lungs":
+        return f"cropped to the lungs with {spec.crop_margin:.0%} of their extent around them"
+    return f"{spec.margin:.0%} of each side cut off"
 
 
 def _data(recipe: Recipe, data: Facts) -> str:
@@ -121,6 +128,7 @@ def _label(code: str, meaning: str, results: Facts) -> str:
         f"- Calibration error {test['calibration_error']:.3f}",
         f"- int8 against float: mean score difference {both['mean_absolute_difference']:.4f}, "
         f"AUC {both['auc_int8']:.4f} against {both['auc_float']:.4f}",
+        *_evidence(results.get("evidence_inside")),
         "",
         "| operating point | threshold | not sure | sensitivity | specificity | accuracy | images in the band |",
         "|---|---|---|---|---|---|---|",
@@ -135,6 +143,17 @@ def _label(code: str, meaning: str, results: Facts) -> str:
         *[f"| {wanted} | {told(found)} |" for wanted, found in test["specificity_at_sensitivity"].items()],
     ]
     return "\n".join([*lines, *_groups(results["by_group"])])
+
+
+def _evidence(found: Facts | None) -> Sequence[str]:
+    """How much of the heat map lies in the lungs."""
+    if found is None or found["mean"] is None:
+        return []
+    return [
+        f"- Of the heat map's evidence, {found['mean']:.1%} lies inside the lungs as the lung-field pack finds them "
+        f"(mean of {found['images']} images with evidence; {found['chance']:.1%} of what the network sees is lung); "
+        f"of one image in twenty less than {found['limit']:.1%}"
+    ]
 
 
 def _verdict(area: float, shortcuts: Facts) -> str:

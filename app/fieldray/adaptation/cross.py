@@ -20,6 +20,7 @@ from fieldray.adaptation.dataset import Dataset, dataset_of
 from fieldray.adaptation.engine import EngineSettings, open_engine
 from fieldray.adaptation.evaluate import Evaluated, auc_difference, by_group, compare, known
 from fieldray.adaptation.files import publish, require_publishable, write_atomically
+from fieldray.adaptation.frozen_part import FrozenPart
 from fieldray.adaptation.prune.image_task import prune_as_told
 from fieldray.adaptation.published_report import write_cross_validation
 from fieldray.adaptation.quantise_step import FITTED_IMAGES, to_files
@@ -29,7 +30,7 @@ from fieldray.adaptation.run import Run, Step
 from fieldray.adaptation.shortcuts import border_pixels, shortcut_scores, thumbnail_pixels
 from fieldray.adaptation.specification import Specification
 from fieldray.adaptation.split import refuse_leak
-from fieldray.adaptation.steps import specification_of, starting_digest, train_as_told
+from fieldray.adaptation.steps import frozen_part_of, specification_of, starting_digest, train_as_told
 from fieldray.adaptation.train import predict
 from fieldray.adaptation.weights import Weights
 from fieldray.domain import metrics
@@ -51,11 +52,12 @@ def cross_step(run: Run) -> Mapping[str, Any]:
         return {}
     require_publishable(run.recipe.published / CROSS_RESULTS, run.recipe.published / "cross.html")
     data, scores = dataset_of(run), dict[str, Scores]()
+    part = frozen_part_of(run.recipe, images=data.image_set.images)
     for fold in folds:
         rows = data.image_set.rows
         refuse_leak(rows, [f"fold {fold}" if row.fold == str(fold) else "the other folds" for row in rows])
         evaluated = _evaluated_in(data, run, fold)
-        for stage, found in _out_of_fold(run, data, fold, evaluated).items():
+        for stage, found in _out_of_fold(run, data, fold, evaluated, part).items():
             scores.setdefault(stage, np.full((len(data.image_set.rows), found.shape[1]), np.nan))[evaluated] = found
     buffer = io.BytesIO()
     np.savez(buffer, **scores, targets=data.targets)
@@ -84,7 +86,9 @@ def _evaluated_in(data: Dataset, run: Run, fold: int) -> NDArray[np.int64]:
     return np.array([index for index, row in rows if row.fold == str(fold) and row.source in sources], np.int64)
 
 
-def _out_of_fold(run: Run, data: Dataset, fold: int, evaluated: NDArray[np.int64]) -> dict[str, Scores]:
+def _out_of_fold(
+    run: Run, data: Dataset, fold: int, evaluated: NDArray[np.int64], part: FrozenPart | None
+) -> dict[str, Scores]:
     """By stage, the scores (images, labels of the pack) of a fold's images by a network made from all other folds."""
     recipe, folder = run.recipe, run.folder("cross") / str(fold)
     others = np.array([index for index, row in enumerate(data.image_set.rows) if row.fold != str(fold)])
@@ -95,6 +99,7 @@ def _out_of_fold(run: Run, data: Dataset, fold: int, evaluated: NDArray[np.int64
         validation=data.samples_of(evaluated[:0]),
         folder=folder,
         what=f"epochs of fold {fold}",
+        part=part,
     )
     network, images = (specification_of(recipe), weights), data.image_set.images[evaluated]
     found = {TRAINED: _float_scores(recipe, *network, images)}
@@ -191,6 +196,9 @@ def _shortcuts(run: Run, data: Dataset, column: int) -> dict[str, float]:
 CROSS: Final = Step(
     name="cross",
     perform=cross_step,
-    reads=("input", "network", "labels", "data", "split", "training", "augmentation", "prune", "calibration_images"),
+    reads=(
+        *("input", "lungs", "network", "labels", "data", "split", "training", "augmentation", "prune"),
+        "calibration_images",
+    ),
     outside=lambda run: starting_digest(run.recipe.network),
 )

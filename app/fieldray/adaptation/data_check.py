@@ -14,6 +14,7 @@ from fieldray.adaptation.recipe_data import LabelRule, Source
 from fieldray.adaptation.split import empty_classes, evaluated_parts, leaks, parts_of, targets_of
 from fieldray.adaptation.tables import Location, Problem
 from fieldray.errors import UsageProblem
+from fieldray.packs.naming import MANIFEST_NAME
 
 _MOST: Final = 20
 
@@ -43,6 +44,8 @@ def data_problems(recipe: Recipe, *, every_image: bool) -> list[Problem]:
     if recipe.evaluation.ood_images is not None:
         problems += _source_problems(recipe.evaluation.ood_images, ("evaluation", "ood_images"), every_image)[1]
     problems += _weights_problems(recipe.network, ("network",))
+    if recipe.lungs is not None and not (recipe.lungs / MANIFEST_NAME).is_file():
+        problems.append(Problem(("lungs",), f"names {recipe.lungs}, which is no pack"))
     if recipe.comparison is not None:
         problems += _weights_problems(recipe.comparison.network, ("comparison", "network"))
     # What is missing for a source whose table cannot be read would only be named twice.

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fieldray.adaptation.digest import digest
 from fieldray.adaptation.duplicates import Duplicates, find_duplicates
 from fieldray.adaptation.files import write_atomically
-from fieldray.adaptation.image_set import ImageSet, read_images, read_rows, rows_digest
+from fieldray.adaptation.image_set import ImageSet, content_digest, read_images, read_rows, rows_digest
 from fieldray.adaptation.layouts import Row
 from fieldray.adaptation.run import Run, Step
 from fieldray.adaptation.split import PARTS, check_classes, counts, refuse_leak, split_rows, targets_of
@@ -63,6 +63,7 @@ class Dataset:
             targets=self.targets[chosen],
             sources=tuple(row.source for row in rows),
             patients=tuple(row.person for row in rows),
+            lungs=None if self.image_set.lungs is None else self.image_set.lungs[chosen],
         )
 
 
@@ -136,7 +137,13 @@ def _rows(run: Run) -> list[Row]:
 
 
 def _images_of(run: Run, rows: Sequence[Row]) -> ImageSet:
-    return read_images(rows, run.recipe.input, cache=run.folder("data") / "images.npz", progress=run.progress)
+    cache = run.folder("data") / "images.npz"
+    return read_images(rows, run.recipe.input, cache=cache, progress=run.progress, finder=run.recipe.lungs)
+
+
+def _finder_digest(run: Run) -> str:
+    """Of the pack that finds the lungs, "" without one."""
+    return content_digest(run.recipe.lungs / "manifest.json") if run.recipe.lungs else ""
 
 
 def _digests(rows: Sequence[Row], split: Sequence[Mapping[str, str]]) -> dict[str, str]:
@@ -180,7 +187,7 @@ def _read_split(path: Path) -> list[dict[str, str]]:
 DATA: Final = Step(
     name="data",
     perform=data_step,
-    reads=("input", "labels", "data", "split"),
-    outside=lambda run: rows_digest(_rows(run)),
+    reads=("input", "labels", "data", "split", "lungs"),
+    outside=lambda run: digest(rows_digest(_rows(run)), _finder_digest(run)),
     leaves=(SPLIT, "facts.json"),
 )

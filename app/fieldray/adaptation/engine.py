@@ -39,6 +39,8 @@ class EngineSettings:
         CPU threads; 0 leaves the choice to the framework.
     label_weights
         Of each label's loss where it is binary; none: all alike.
+    outside_weights
+        Of each label's evidence outside the lungs, see `step`; none: it costs nothing.
     """
 
     weight_decay: float = 1e-4
@@ -47,6 +49,7 @@ class EngineSettings:
     precision: Precision = "float32"
     threads: int = 0
     label_weights: tuple[float, ...] = ()
+    outside_weights: tuple[float, ...] = ()
 
 
 class Trainable(Protocol):
@@ -71,8 +74,15 @@ class Engine(Trainable, Protocol):
     Images are (n, height, width, channels) float32 in 0..1, targets (n, labels) in 0..1 or nan.
     """
 
-    def step(self, images: Batch, targets: Batch, *, learning_rate: float) -> float:
-        """One optimiser step; the batch's mean loss before it."""
+    def step(self, images: Batch, targets: Batch, *, learning_rate: float, lungs: Batch | None = None) -> float:
+        """One optimiser step; the batch's mean loss before it.
+
+        Parameters
+        ----------
+        lungs
+            (n, rows, columns) share of lung, 0..1, in cells that the class maps' cells are whole blocks of. Where the
+            settings weigh it, what a class map has above 0 outside the lungs, averaged over its cells, is a loss too.
+        """
 
     def logits(self, images: Batch) -> Batch:
         """Logits (n, labels), with the statistics of inference."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fieldray.adaptation.answers import Answers, answer
 from fieldray.adaptation.dataset import Dataset, dataset_of, refuse_seen
 from fieldray.adaptation.evaluate import Evaluated, by_group, choose_point, compare, figures, known
+from fieldray.adaptation.evidence import evidence_figures
 from fieldray.adaptation.files import write_atomically
 from fieldray.adaptation.gate import distances, fit_gate
 from fieldray.adaptation.image_set import read_images, read_rows, rows_digest
@@ -47,6 +48,14 @@ def evaluate_step(run: Run) -> Mapping[str, Any]:
         )
         same = known(whole.scores[:, column], data.samples("test").targets[:, column_in_data], data.rows("test"))
         results["labels"][label.code] = found["figures"] | {"float_against_int8": compare(same, test)}
+        lungs = data.samples("test").lungs
+        if lungs is not None:
+            results["labels"][label.code]["evidence_inside"] = evidence_figures(
+                integer["test"].class_maps[:, column],
+                lungs,
+                threshold=found["points"][0]["threshold"],
+                calibration=found["calibration"],
+            )
         points += found["points"]
         calibrations[label.code] = asdict(found["calibration"])
     gate, results["gate"] = _evaluate_gate(run, data, integer)
@@ -125,6 +134,7 @@ def _evaluate_gate(run: Run, data: Dataset, integer: Mapping[str, Answers]) -> t
         run.recipe.input,
         cache=run.folder("data") / "ood.npz",
         progress=run.progress,
+        finder=run.recipe.lungs,
     )
     small = read_images(
         data.rows("test"),
@@ -132,6 +142,7 @@ def _evaluate_gate(run: Run, data: Dataset, integer: Mapping[str, Answers]) -> t
         cache=run.folder("data") / "small.npz",
         progress=run.progress,
         shrink_to=choice.ood_side,
+        finder=run.recipe.lungs,
     )
     return gate, facts | {
         "side": choice.ood_side,

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from fieldray.adaptation.digest import digest
 from fieldray.adaptation.files import write_atomically
 from fieldray.adaptation.layouts import Row, read_source
+from fieldray.adaptation.lung_finder import CELLS, LungFinder, lung_shares
 from fieldray.adaptation.recipe_data import Source
 from fieldray.domain.image import Image
 from fieldray.domain.model import InputSpec
@@ -103,15 +104,24 @@ class ImageSet:
         (n, height, width, channels) uint8 as the network sees them.
     left_out
         Origin and sentence of each image that could not be read or is refused.
+    lungs
+        (n, CELLS, CELLS) uint8, the share of lung in each cell of what the network sees; None without a finder.
     """
 
     rows: tuple[Row, ...]
     images: NDArray[np.uint8]
     left_out: tuple[tuple[str, str], ...]
+    lungs: NDArray[np.uint8] | None = None
 
 
 def read_images(
-    rows: Sequence[Row], spec: InputSpec, *, cache: Path, progress: Progress, shrink_to: int = 0
+    rows: Sequence[Row],
+    spec: InputSpec,
+    *,
+    cache: Path,
+    progress: Progress,
+    shrink_to: int = 0,
+    finder: Path | None = None,
 ) -> ImageSet:
     """Read and prepare each row's image, or take them from `cache` if the content of every file is as it was.
 
@@ -121,19 +131,22 @@ def read_images(
         With their SHA-256, see `read_rows`.
     shrink_to
         First shrink each image to a square of this side (0: not), to compare it with what is that small.
+    finder
+        The pack that finds the lungs, where the input is cropped to them or they are asked for.
 
     Raises
     ------
     UsageProblem
         data_none_readable when not one image could be read, data_changed when a file is no longer what its row says.
+    PackProblem
     StorageProblem
     """
-    key = _key(rows, spec, shrink_to)
+    key = _key(rows, spec, shrink_to, finder)
     stored = _load(cache, key)
     if stored is None:
-        stored = _read_all(rows, spec, shrink_to, progress)
+        stored = _read_all(rows, _Reading(spec, shrink_to, LungFinder(finder) if finder else None), progress)
         _store(cache, key, stored)
-    images, problems = stored
+    images, lungs, problems = stored
     kept = [index for index in range(len(rows)) if str(index) not in problems]
     if not kept:
         raise UsageProblem(reason("data_none_readable", path=rows[0].path, detail=problems["0"]))
@@ -141,26 +154,53 @@ def read_images(
         rows=tuple(rows[index] for index in kept),
         images=images[kept] if len(kept) < len(rows) else images,
         left_out=tuple((rows[int(index)].origin, sentence) for index, sentence in problems.items()),
+        lungs=lungs[kept] if finder else None,
     )
 
 
-_Stored = tuple[NDArray[np.uint8], dict[str, str]]
+_Stored = tuple[NDArray[np.uint8], NDArray[np.uint8], dict[str, str]]
+"""Images, shares of lung (none without a finder), and what is wrong with which image."""
 
 
-def _read_all(rows: Sequence[Row], spec: InputSpec, shrink_to: int, progress: Progress) -> _Stored:
-    images = np.zeros((len(rows), spec.height, spec.width, spec.channels), np.uint8)
+@dataclass(frozen=True, eq=False, slots=True)
+class _Reading:
+    """How each image is read."""
+
+    spec: InputSpec
+    shrink_to: int
+    finder: LungFinder | None
+
+    def prepared(self, image: Image) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """What the network sees, and the share of lung in its cells."""
+        if self.shrink_to:
+            image = _shrunk(image, self.shrink_to)
+        none = np.zeros((CELLS, CELLS), np.uint8)
+        if self.finder is None:
+            return to_tensor(image, self.spec).values[0], none
+        lungs, (rows, columns) = self.finder.find(image), image.extent
+        size = {"rows": round(rows * image.step), "columns": round(columns * image.step)}
+        box = lungs.box(**size, margin=self.spec.crop_margin) if self.spec.crop == "lungs" else None
+        tensor = to_tensor(image, self.spec, box=box)
+        return tensor.values[0], lung_shares(lungs, tensor.pixel_map, of=(self.spec.height, self.spec.width))
+
+
+def _read_all(rows: Sequence[Row], reading: _Reading, progress: Progress) -> _Stored:
+    spec, count = reading.spec, len(rows)
+    images = np.zeros((count, spec.height, spec.width, spec.channels), np.uint8)
+    lungs = np.zeros((count if reading.finder else 0, CELLS, CELLS), np.uint8)
     problems = dict[str, str]()
     for index, row in enumerate(rows):
-        found = _read_one(row, spec, shrink_to)
+        found = _read_one(row, reading)
         if isinstance(found, Reason):
             problems[str(index)] = found.text
         else:
-            images[index] = found
-        progress("images", index + 1, len(rows))
-    return images, problems
+            images[index], shares = found
+            lungs[index : index + 1] = shares
+        progress("images", index + 1, count)
+    return images, lungs, problems
 
 
-def _read_one(row: Row, spec: InputSpec, shrink_to: int) -> NDArray[np.uint8] | Reason:
+def _read_one(row: Row, reading: _Reading) -> tuple[NDArray[np.uint8], NDArray[np.uint8]] | Reason:
     ref = ImageRef(path=row.path)
     try:
         data = read_bytes(ref)
@@ -172,11 +212,7 @@ def _read_one(row: Row, spec: InputSpec, shrink_to: int) -> NDArray[np.uint8] | 
         image: Image = decode(data, ref)
     except FieldrayError as problem:
         return problem.reason
-    refused = check_pixels(image)
-    if shrink_to:
-        image = _shrunk(image, shrink_to)
-    prepared: NDArray[np.uint8] = to_tensor(image, spec).values[0]
-    return refused or prepared
+    return check_pixels(image) or reading.prepared(image)
 
 
 def _shrunk(image: Image, side: int) -> Image:
@@ -184,16 +220,18 @@ def _shrunk(image: Image, side: int) -> Image:
     return Image(pixels=small.values[0, :, :, 0])
 
 
-def _key(rows: Sequence[Row], spec: InputSpec, shrink_to: int) -> str:
-    """Changes when a file's content, the list of files or the input does."""
-    return digest(spec, shrink_to, [row.sha256 for row in rows])
+def _key(rows: Sequence[Row], spec: InputSpec, shrink_to: int, finder: Path | None) -> str:
+    """Changes when a file's content, the list of files, the input or the pack that finds the lungs does."""
+    return digest(
+        spec, shrink_to, [row.sha256 for row in rows], content_digest(finder / "manifest.json") if finder else ""
+    )
 
 
 def _store(path: Path, key: str, stored: _Stored) -> None:
-    images, problems = stored
+    images, lungs, problems = stored
     facts = json.dumps({"key": key, "problems": problems})
     buffer = io.BytesIO()
-    np.savez(buffer, images=images, facts=np.frombuffer(facts.encode(), np.uint8))
+    np.savez(buffer, images=images, lungs=lungs, facts=np.frombuffer(facts.encode(), np.uint8))
     write_atomically(path, buffer.getvalue())
 
 
@@ -204,4 +242,4 @@ def _load(path: Path, key: str) -> _Stored | None:
         facts = json.loads(arrays["facts"].tobytes())
         if facts["key"] != key:
             return None
-        return arrays["images"], facts["problems"]
+        return arrays["images"], arrays["lungs"], facts["problems"]

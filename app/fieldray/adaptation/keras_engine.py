@@ -121,6 +121,11 @@ class KerasEngine:
 
         keras.config.set_dtype_policy("mixed_bfloat16" if settings.precision == "bfloat16" else "float32")
         self._model = build_network(specification, outputs=["logits"])
+        self._trained, losses = self._model, _losses(settings)
+        if any(settings.outside_weights):
+            maps = self._model.get_layer(specification.outputs["class_maps"]).output
+            self._trained = keras.Model(self._model.input, [self._model.output, maps])
+            losses = [losses, _outside(settings)]
         set_weights(self._model, weights)
         for layer in self._model.layers:
             if layer.name.removesuffix("_bn") in settings.frozen:
@@ -128,12 +133,16 @@ class KerasEngine:
         self._optimiser = keras.optimizers.AdamW(0.0, weight_decay=settings.weight_decay, epsilon=1e-8)
         self._optimiser.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
         self._optimiser.build(self._model.trainable_variables)
-        self._model.compile(self._optimiser, loss=_losses(settings))
+        self._trained.compile(self._optimiser, loss=losses)
 
-    def step(self, images: Batch, targets: Batch, *, learning_rate: float) -> float:
-        """One AdamW step; the batch's mean loss before it."""
+    def step(self, images: Batch, targets: Batch, *, learning_rate: float, lungs: Batch | None = None) -> float:
+        """One AdamW step; the batch's mean loss before it; see `Engine`."""
         self._optimiser.learning_rate = learning_rate
-        return float(self._model.train_on_batch(images, targets))
+        if self._trained is self._model:
+            return float(self._model.train_on_batch(images, targets))
+        if lungs is None:
+            raise ValueError("evidence outside the lungs counts, but the lungs are not known")
+        return float(self._trained.train_on_batch(images, [targets, lungs[..., None]])[0])
 
     def logits(self, images: Batch) -> Batch:
         """Logits (n, labels)."""
@@ -171,3 +180,17 @@ def _losses(settings: EngineSettings) -> Any:
         return ops.sum(each * known) / ops.maximum(ops.sum(known), _LEAST_KNOWN)
 
     return binary
+
+
+def _outside(settings: EngineSettings) -> Any:
+    from keras import ops
+
+    weights = ops.convert_to_tensor(settings.outside_weights, "float32")
+
+    def outside(lungs: Any, maps: Any) -> Any:
+        values, (rows, columns) = ops.cast(maps, "float32"), maps.shape[1:3]
+        block = (lungs.shape[1] // rows, lungs.shape[2] // columns)
+        shares = ops.average_pool(ops.cast(lungs, "float32"), block, strides=block)
+        return ops.sum(ops.mean(ops.relu(values) * (1 - shares), (0, 1, 2)) * weights)
+
+    return outside

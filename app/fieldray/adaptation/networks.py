@@ -34,10 +34,17 @@ def resnet50(
     input_channels: int = 1,
     activation: Activation = "sigmoid",
     blocks: tuple[int, ...] = _RESNET_BLOCKS,
+    last_stride: int = 2,
 ) -> Specification:
     """ResNet50 V1 with the class-map head; channel sets "conv1", one per stage sum, two inside each block.
 
-    `blocks` per stage other than (3, 4, 6, 3) make a shorter network of the same kind, for quick trials.
+    Parameters
+    ----------
+    blocks
+        Per stage. Three stages end at a sixteenth of the side instead of a thirty-second: their class maps have four
+        times as many cells. Fewer blocks make a shorter network of the same kind, for quick trials.
+    last_stride
+        Of the last stage's first block; 1 leaves the class maps as fine as the stage before.
     """
     layers = [
         _conv("conv1", INPUT, "conv1", kernel=7, stride=2),
@@ -46,9 +53,10 @@ def resnet50(
     channels, last = {"conv1": 64}, "pool1"
     for stage, count in enumerate(blocks, start=2):
         inner = 64 * 2 ** (stage - 2)
+        stride = 1 if stage == 2 else last_stride if stage == len(blocks) + 1 else 2
         for block in range(1, count + 1):
             name = f"conv{stage}_block{block}"
-            layers += _bottleneck(name, last, f"conv{stage}", stride=2 if block == 1 and stage > 2 else 1)
+            layers += _bottleneck(name, last, f"conv{stage}", stride=stride if block == 1 else 1)
             channels |= {f"{name}_1": inner, f"{name}_2": inner, f"conv{stage}": 4 * inner}
             last = f"{name}_out"
     head, outputs = _class_map_head(last, activation)

@@ -34,11 +34,13 @@ from fieldray.domain.model import (
     OodGate,
     OperatingPoint,
     OutputRoles,
+    Requirement,
 )
 from fieldray.errors import UsageProblem
 from fieldray.imaging.preprocess import to_tensor
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.packs.signing import generate_key, load_private_key
+from fieldray.packs.verified import read_verified_manifest
 from fieldray.packs.write import write_pack
 from fieldray.reasons import reason
 
@@ -116,9 +118,22 @@ def _manifest(run: Run, outputs: OutputRoles, results: Mapping[str, Any], chosen
         calibration={code: Calibration(**values) for code, values in chosen["calibration"].items()},
         ood_gate=_ood_gate(run),
         accepted=HeaderRules(views=texts.accepted_views, ages_years=texts.accepted_ages_years),
+        requires=_requires(run),
         provenance=provenance(run, data=[source.name for source in recipe.data]),
-        metrics={"labels": _figures(results["labels"]), "ood_gate": results["gate"]},
+        metrics={
+            "labels": _figures(results["labels"]),
+            "ood_gate": results["gate"],
+            **_evidence(run, results["labels"]),
+        },
     )
+
+
+def _requires(run: Run) -> tuple[Requirement, ...]:
+    """The lung-field pack of the version it was trained with, or a later one, where its input is cropped."""
+    if run.recipe.lungs is None or run.recipe.input.crop != "lungs":
+        return ()
+    found = read_verified_manifest(run.recipe.lungs).description
+    return (Requirement(kind="lung-fields", minimum_version=found.version),)
 
 
 def _point(entry: Mapping[str, Any]) -> OperatingPoint:
@@ -143,6 +158,12 @@ def _figures(labels: Mapping[str, Any]) -> dict[str, Any]:
 def _reference(test: Mapping[str, Any]) -> dict[str, Any]:
     """The scores' distribution, which a site compares its own with; a run evaluated by an older version has none."""
     return {"reference": {"scores": test["score_counts"]}} if "score_counts" in test else {}
+
+
+def _evidence(run: Run, labels: Mapping[str, Any]) -> dict[str, Any]:
+    """Share of the first label's evidence inside the lungs; screening points out what lies below its limit."""
+    found = labels[run.recipe.kept_labels[0].code].get("evidence_inside")
+    return {"evidence_inside": found} if found else {}
 
 
 def _ood_gate(run: Run) -> OodGate:

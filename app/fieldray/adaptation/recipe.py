@@ -86,7 +86,12 @@ class NetworkChoice:
     kind: Annotated[Literal["resnet50", "mobilenet"], Key(doc="The architecture.")] = "resnet50"
     width: Annotated[float, Key(doc="Share of every hidden channel count.", above=0, high=2)] = 1.0
     blocks: Annotated[
-        tuple[int, ...], Key(doc="Blocks of each stage of a ResNet50; [3, 4, 6, 3] by default.", low=1)
+        tuple[int, ...],
+        Key(
+            doc="Blocks of each stage of a ResNet50; [3, 4, 6, 3] by default. [3, 4, 6] ends a stage earlier, with "
+            "class maps of twice the side.",
+            low=1,
+        ),
     ] = ()
     channels: Annotated[Mapping[str, int], Key(doc="Channel counts that differ from that, by the layers' names.")] = (
         field(default_factory=dict)
@@ -102,13 +107,25 @@ class NetworkChoice:
     weights_offsets: Annotated[
         tuple[float, float, float], Key(doc="The offset of each channel, for values in 0..1.")
     ] = (0.0, 0.0, 0.0)
-    train: Annotated[
-        Literal["all", "head"], Key(doc="all layers, or only the head; the others then stay as they are.")
-    ] = "all"
+    last_stride: Annotated[
+        int, Key(doc="Stride of a ResNet50's last stage; 1 makes class maps of twice the side.", low=1, high=2)
+    ] = 2
+    frozen: Annotated[
+        tuple[str, ...],
+        Key(
+            doc='Layers whose names begin with one of these stay as they are: ["conv1", "conv2"] the first two '
+            'stages of a ResNet50, ["conv"] all but the head.'
+        ),
+    ] = ()
 
     def __post_init__(self) -> None:
         require_ranges(self)
-        require((self.weights != "imagenet" or self.width == 1, "weights", "imagenet needs width 1"))
+        is_resnet = self.kind == "resnet50"
+        require(
+            (self.weights != "imagenet" or self.width == 1, "weights", "imagenet needs width 1"),
+            (is_resnet or not self.blocks, "blocks", "is for a resnet50"),
+            (is_resnet or self.last_stride == 2, "last_stride", "is for a resnet50"),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +140,29 @@ class Training:
     label_smoothing: Annotated[float, Key(doc="Targets are moved towards 0.5 by this share.", low=0, high=1)] = 0.0
     images_per_epoch: Annotated[int, Key(doc="Draws in an epoch; 0: as many as images.", unit="images", low=0)] = 0
     weight_decay: Annotated[float, Key(doc="Of AdamW, on kernels only.", low=0)] = 0.05
+    copies: Annotated[
+        int,
+        Key(
+            doc="With frozen first layers: that many changed copies of each image pass through them once, and what "
+            "comes out is kept in memory. 0: every draw is changed anew and passes through all layers.",
+            low=0,
+        ),
+    ] = 0
+    average_sources: Annotated[
+        bool,
+        Key(
+            doc="Where all but the head is frozen: a head is trained on each source alone, and the heads are averaged "
+            "in the sources' shares. What one hospital alone teaches then counts for less."
+        ),
+    ] = False
+    evidence_outside: Annotated[
+        float,
+        Key(
+            doc="Weight of a second loss: what the pack's class maps have above 0 outside the lungs. It needs the key "
+            "lungs.",
+            low=0,
+        ),
+    ] = 0.0
     seed: Annotated[int, Key(doc="Of initial weights, order and augmentation.")] = 0
     engine: Annotated[EngineName, Key(doc="The framework that trains; auto: PyTorch where it is installed.")] = "auto"
     precision: Annotated[Precision, Key(doc="bfloat16 is faster where the CPU has it.")] = "float32"
@@ -223,6 +263,10 @@ class Recipe:
     input: Annotated[InputSpec, Key(doc="The image as the network sees it; 224 x 224 by default.", keys=INPUT_KEYS)] = (
         field(default_factory=lambda: InputSpec(height=224, width=224))
     )
+    lungs: Annotated[
+        Path | None,
+        Key(doc="Folder of the lung-field pack, for an input that is cropped to the lungs, or evidence_outside."),
+    ] = None
     network: Annotated[NetworkChoice, Key(doc="The network.")] = NetworkChoice()
     labels: Annotated[tuple[LabelRule, ...], Key(doc="What the pack looks for.")]
     data: Annotated[tuple[Source, ...], Key(doc="Where the images are.")]
@@ -247,6 +291,12 @@ class Recipe:
             (bool(self.data), "data", "must name at least one source"),
             (has_kept, "labels", "must have at least one label that is not auxiliary"),
             (len(set(codes)) == len(codes), "labels", "must have different codes"),
+            (
+                self.lungs is not None or (self.input.crop != "lungs" and not self.training.evidence_outside),
+                "lungs",
+                "is needed where the input is cropped to the lungs or evidence outside of them counts",
+            ),
+            (bool(self.network.frozen) or not self.training.copies, "training", "copies need network.frozen"),
         )
 
     @property
@@ -284,6 +334,7 @@ def rooted(recipe: Recipe, path: Path) -> Recipe:
         signing_key=base / recipe.signing_key.expanduser(),
         packs_folder=base / recipe.packs_folder,
         pack=replace(recipe.pack, credits=base / (recipe.pack.credits or f"{path.stem}.credits.md")),
+        lungs=base / recipe.lungs if recipe.lungs else None,
         network=_with_path(recipe.network, base),
         data=tuple(rooted_source(source, base) for source in recipe.data),
         evaluation=replace(recipe.evaluation, ood_images=rooted_source(ood_images, base) if ood_images else None),
@@ -303,6 +354,7 @@ def what_is_trained(recipe: Recipe) -> dict[str, Any]:
         "input": asdict(recipe.input),
         "network": network,
         "labels": {label.code: label.weight for label in recipe.labels},
+        "lungs": recipe.lungs.name if recipe.lungs else None,
         "data": sources,
         "training": asdict(recipe.training),
         "augmentation": asdict(recipe.augmentation),

@@ -163,7 +163,8 @@ def shapes(specification: Specification) -> dict[str, Shape]:
     found: dict[str, Shape] = {INPUT: (specification.height, specification.width, specification.input_channels)}
     for layer in specification.layers:
         shape = found[layer.inputs[0]]
-        count = specification.channels[sets[layer.name]]
+        own = sets[layer.name]
+        count = specification.channels[own] if own else specification.input_channels
         if layer.kind in ("conv", "depthwise", "max_pool"):
             found[layer.name] = (math.ceil(shape[0] / layer.stride), math.ceil(shape[1] / layer.stride), count)
         elif layer.kind == "upsample":

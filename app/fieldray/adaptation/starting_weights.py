@@ -88,7 +88,7 @@ def pack_weights(folder: Path, specification: Specification) -> Weights:
     Parameters
     ----------
     specification
-        The network to start; of another side it may be, and with other labels.
+        The network to start; of another side it may be, without the last stages, and with other labels.
 
     Raises
     ------
@@ -105,21 +105,18 @@ def pack_weights(folder: Path, specification: Specification) -> Weights:
 def pack_channels(folder: Path, specification: Specification) -> dict[str, int]:
     """How many channels each hidden channel set of a network has in a pack. Raises as `pack_weights`."""
     folded, _ = _read_pack(folder, specification)
-    counts = {specification.layer(name).channels: len(bias) for name, (_, bias) in folded.items()}
-    return {name: count for name, count in counts.items() if name != specification.label_set}
+    return {specification.layer(name).channels: len(bias) for name, (_, bias) in folded.items()}
 
 
 def _read_pack(folder: Path, specification: Specification) -> tuple[Folded, NDArray[np.uint8] | None]:
-    """Kernel and bias of each convolution by the name it has here, and the pack's golden images."""
+    """Kernel and bias of each convolution below the head by the name it has here, and the pack's golden images."""
     model = read_files(folder, read_verified_manifest(folder)).model("signed")
-    layers = [layer for layer in specification.layers if layer.kind == "conv"]
-    operators = list(convolutions(model.files["litert"]))
-    fits = len(layers) == len(operators) and all(
-        layer.name in name or not layer.batch_norm for layer, (name, _, _) in zip(layers, operators, strict=False)
-    )
-    if not fits:
+    layers = [layer for layer in specification.layers if layer.kind == "conv" and layer.batch_norm]
+    operators = list(convolutions(model.files["litert"]))[:-1]  # the last one is the head, for other labels
+    pairs = list(zip(layers, operators, strict=False))
+    if len(pairs) < len(layers) or any(layer.name not in name for layer, (name, _, _) in pairs):
         raise UsageProblem(reason("weights_unfit", path=folder))
-    folded = {layer.name: (kernel, bias) for layer, (_, kernel, bias) in zip(layers, operators, strict=True)}
+    folded = {layer.name: (kernel, bias) for layer, (_, kernel, bias) in pairs}
     return folded, None if model.golden is None else model.golden.inputs
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -11,15 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.adaptation.dataset import SPLIT, dataset_of, keep_split
-from fieldray.adaptation.engine import EngineSettings
+from fieldray.adaptation.engine import EngineSettings, open_engine
 from fieldray.adaptation.files import write_atomically
+from fieldray.adaptation.frozen_part import FrozenPart, frozen_end
 from fieldray.adaptation.image_set import content_digest
 from fieldray.adaptation.networks import NETWORKS
 from fieldray.adaptation.recipe import NAMED_WEIGHTS, NetworkChoice, Recipe
 from fieldray.adaptation.run import Run, Step
 from fieldray.adaptation.specification import Specification, multiply_adds, parameters, specification_from_json
 from fieldray.adaptation.starting_weights import imagenet_weights, onnx_weights, pack_channels, pack_weights
-from fieldray.adaptation.train import Samples, Schedule, train
+from fieldray.adaptation.train import Samples, Schedule, train, validate
 from fieldray.adaptation.weights import (
     Weights,
     copy_matching,
@@ -71,43 +72,108 @@ def train_step(run: Run) -> Mapping[str, Any]:
 
 
 def train_as_told(
-    run: Run, *, training: Samples, validation: Samples, folder: Path, what: str = "epochs"
+    run: Run,
+    *,
+    training: Samples,
+    validation: Samples,
+    folder: Path,
+    what: str = "epochs",
+    part: FrozenPart | None = None,
 ) -> tuple[Weights, list[dict[str, Any]]]:
-    """Train the recipe's network as the recipe says; see `train.train`."""
-    recipe = run.recipe
+    """Train the recipe's network as the recipe says; see `train.train`.
+
+    Parameters
+    ----------
+    part
+        The frozen part of the recipe's network, where several trainings share it.
+    """
+    recipe, specification = run.recipe, specification_of(run.recipe)
+    part = part or frozen_part_of(recipe, images=training.images)
+    weights = part.weights if part else starting_weights(recipe, specification, images=training.images)
+    trained = part.upper if part else specification
+    if part:
+        training, validation = part.samples(training, copies=True), part.samples(validation, copies=False)
+
+    def on(own: Samples, place: Path) -> tuple[Weights, list[dict[str, Any]]]:
+        return train(
+            trained,
+            part.upper_weights() if part else dict(weights),
+            training=own,
+            validation=validation,
+            schedule=schedule_of(recipe),
+            augmentation=recipe.augmentation,
+            settings=replace(settings_of(recipe), frozen=frozen_layers(recipe.network, trained)),
+            folder=place,
+            engine=recipe.training.engine,
+            progress=lambda row: run.progress(what, row["epoch"], row["epochs"]),
+        )
+
+    if not recipe.training.average_sources:
+        found, history = on(training, folder)
+        return {**weights, **found}, history
+    names = sorted(set(training.sources))
+    parts = [on(training.of_source(name), folder / f"source-{number}") for number, name in enumerate(names)]
+    for number, (own, _) in enumerate(parts):
+        save_weights(folder / f"source-{number}" / "weights.npz", own)
+    averaged, history = _averaged(recipe, names, parts), parts[-1][1]
+    engine = open_engine(trained, averaged, settings=settings_of(recipe), name=recipe.training.engine)
+    history[-1] |= validate(engine, averaged, validation)  # of what goes on from here, not of the last source's head
+    return {**weights, **averaged}, history
+
+
+def _averaged(recipe: Recipe, names: Sequence[str], found: Sequence[tuple[Weights, Any]]) -> Weights:
+    """The mean of networks that differ in their linear head alone: its logits are the mean of theirs."""
+    shares = {source.name: source.share for source in recipe.data}
+    total = sum(shares[name] for name in names)
+    parts = [(shares[name] / total, weights) for name, (weights, _) in zip(names, found, strict=True)]
+    return {key: np.asarray(sum(share * own[key] for share, own in parts), np.float32) for key in found[0][0]}
+
+
+def frozen_part_of(recipe: Recipe, *, images: NDArray[Any]) -> FrozenPart | None:
+    """The first layers of the recipe's network if they are to be computed once. Raises UsageProblem `recipe_key`."""
+    if not recipe.training.copies and not recipe.training.average_sources:
+        return None
     specification = specification_of(recipe)
-    frozen = {layer.name for layer in specification.layers} - {specification.outputs["class_maps"]}
-    return train(
+    frozen = frozen_layers(recipe.network, specification)
+    is_head_alone = all(
+        layer.name in frozen or layer.name == "class_maps" for layer in specification.layers if layer.has_weights
+    )
+    if recipe.training.average_sources and not is_head_alone:
+        raise UsageProblem(reason("recipe_key", key="training.average_sources", detail="needs all but the head frozen"))
+    if not (end := frozen_end(specification, frozen)):
+        raise UsageProblem(reason("recipe_key", key="training.copies", detail="needs frozen first layers"))
+    return FrozenPart(
         specification,
-        starting_weights(recipe, specification, images=training.images),
-        training=training,
-        validation=validation,
-        schedule=schedule_of(recipe),
-        augmentation=recipe.augmentation,
-        settings=replace(
-            settings_of(recipe), frozen=frozenset(frozen) if recipe.network.train == "head" else frozenset()
-        ),
-        folder=folder,
-        engine=recipe.training.engine,
-        progress=lambda row: run.progress(what, row["epoch"], row["epochs"]),
+        starting_weights(recipe, specification, images=images),
+        end,
+        recipe.augmentation,
+        recipe.training.copies,
+        recipe.training.seed,
     )
 
 
 def settings_of(recipe: Recipe) -> EngineSettings:
-    """How the recipe's engine trains every layer."""
+    """How the recipe's engine trains every layer; what the pack has no label for may look where it likes."""
     training = recipe.training
     return EngineSettings(
         weight_decay=training.weight_decay,
         precision=training.precision,
         threads=training.threads,
         label_weights=tuple(label.weight for label in recipe.labels),
+        outside_weights=tuple(training.evidence_outside * (not label.auxiliary) for label in recipe.labels),
     )
+
+
+def frozen_layers(choice: NetworkChoice, specification: Specification) -> frozenset[str]:
+    """The layers of a network, or of a part of it, that the recipe leaves as they are."""
+    return frozenset(layer.name for layer in specification.layers if layer.name.startswith(choice.frozen or ("-",)))
 
 
 def specification_of(recipe: Recipe) -> Specification:
     """The network the recipe asks for, with a head for all its labels. Raises UsageProblem `recipe_key`."""
     choice, spec = recipe.network, recipe.input
-    extra = {"blocks": choice.blocks} if choice.blocks else {}
+    extra: dict[str, Any] = {"last_stride": choice.last_stride} if choice.kind == "resnet50" else {}
+    extra |= {"blocks": choice.blocks} if choice.blocks else {}
     whole = NETWORKS[choice.kind](
         height=spec.height, width=spec.width, labels=len(recipe.labels), input_channels=spec.channels, **extra
     )
@@ -184,7 +250,7 @@ def schedule_of(recipe: Recipe) -> Schedule:
 TRAIN: Final = Step(
     name="train",
     perform=train_step,
-    reads=("input", "network", "labels", "data", "split", "training", "augmentation"),
+    reads=("input", "lungs", "network", "labels", "data", "split", "training", "augmentation"),
     outside=lambda run: starting_digest(run.recipe.network),
     leaves=("weights.npz", "specification.json", "history.json", SPLIT),
 )

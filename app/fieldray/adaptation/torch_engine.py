@@ -46,12 +46,15 @@ class TorchEngine:
         # Fused: one pass over the memory instead of about ten, which counts for dense layers of 17 million weights.
         self._optimiser = torch.optim.AdamW(groups, lr=0.0, fused=True)
 
-    def step(self, images: Batch, targets: Batch, *, learning_rate: float) -> float:
-        """One AdamW step; the batch's mean loss before it."""
+    def step(self, images: Batch, targets: Batch, *, learning_rate: float, lungs: Batch | None = None) -> float:
+        """One AdamW step; the batch's mean loss before it; see `Engine`."""
         for group in self._optimiser.param_groups:
             group["lr"] = learning_rate
         self._optimiser.zero_grad(set_to_none=True)
-        loss = self._loss(self._forward(images, training=True), torch.from_numpy(targets).to(self._device))
+        values = self._forward(images, training=True)
+        loss = self._loss(self._logits(values), torch.from_numpy(targets).to(self._device))
+        if lungs is not None and any(self._settings.outside_weights):
+            loss = loss + self._outside(values[self._specification.outputs["class_maps"]].float(), lungs)
         loss.backward()
         self._optimiser.step()
         return float(loss.detach())
@@ -59,7 +62,7 @@ class TorchEngine:
     def logits(self, images: Batch) -> Batch:
         """Logits (n, labels)."""
         with torch.inference_mode():
-            values: Batch = self._forward(images, training=False).cpu().numpy()
+            values: Batch = self._logits(self._forward(images, training=False)).cpu().numpy()
             return values
 
     def weights(self) -> Weights:
@@ -104,7 +107,15 @@ class TorchEngine:
         losses = functional.binary_cross_entropy_with_logits(logits, torch.nan_to_num(targets), reduction="none")
         return (losses * known).sum() / known.sum().clamp(min=_LEAST_KNOWN)
 
-    def _forward(self, images: Batch, *, training: bool) -> torch.Tensor:
+    def _logits(self, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        return values[self._specification.outputs["logits"]].float()
+
+    def _outside(self, maps: torch.Tensor, lungs: Batch) -> torch.Tensor:
+        shares = functional.adaptive_avg_pool2d(torch.from_numpy(lungs).to(self._device)[:, None], maps.shape[2:])
+        weights = torch.tensor(self._settings.outside_weights, device=self._device)
+        return ((functional.relu(maps) * (1 - shares)).mean((0, 2, 3)) * weights).sum()
+
+    def _forward(self, images: Batch, *, training: bool) -> dict[str, torch.Tensor]:
         values = {INPUT: torch.from_numpy(np.ascontiguousarray(images)).to(self._device).permute(0, 3, 1, 2)}
         wanted = self._specification.outputs["logits"]
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._settings.precision == "bfloat16"):
@@ -113,7 +124,7 @@ class TorchEngine:
                 values[layer.name] = self._apply(layer, inputs, training=training)
                 if layer.name == wanted:
                     break
-        return values[wanted].float()
+        return values
 
     def _apply(self, layer: Layer, inputs: list[torch.Tensor], *, training: bool) -> torch.Tensor:
         value = self._operate(layer, inputs, training=training)

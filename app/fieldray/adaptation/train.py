@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.adaptation.augmentation import Augmentation, augment
+from fieldray.adaptation.augmentation import Augmentation, augment, draw_motion, moved
 from fieldray.adaptation.checkpoint import CHECKPOINT, Checkpoint, Kept
 from fieldray.adaptation.digest import digest
 from fieldray.adaptation.engine import Engine, EngineName, EngineSettings, open_engine
@@ -64,20 +64,41 @@ _PREDICT_BATCH: Final = 64
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Samples:
-    """Images (n, height, width, channels) uint8 with targets (n, labels) in 0..1 or nan, their source and patient."""
+    """Images (n, height, width, channels) uint8 with targets (n, labels) in 0..1 or nan, their source and patient.
 
-    images: NDArray[np.uint8]
+    Attributes
+    ----------
+    images
+        Or float16: what the frozen layers of a network made of them, see `frozen_part`.
+    lungs
+        (n, rows, columns) uint8, the share of lung in each cell of the image, 255 being all; None if not known.
+    """
+
+    images: NDArray[Any]
     targets: NDArray[np.float32]
     sources: tuple[str, ...]
     patients: tuple[str, ...]
+    lungs: NDArray[np.uint8] | None = None
 
     def __post_init__(self) -> None:
-        lengths = {len(self.images), len(self.targets), len(self.sources), len(self.patients)}
+        known = [] if self.lungs is None else [len(self.lungs)]
+        lengths = {len(self.images), len(self.targets), len(self.sources), len(self.patients), *known}
         if len(lengths) != 1 or self.targets.ndim != 2 or self.images.ndim != 4:
             raise ValueError("images, targets, sources and patients differ in number")
 
     def __len__(self) -> int:
         return len(self.images)
+
+    def of_source(self, name: str) -> Samples:
+        """Those of one source."""
+        chosen = np.flatnonzero(np.array(self.sources) == name)
+        return Samples(
+            images=self.images[chosen],
+            targets=self.targets[chosen],
+            sources=(name,) * len(chosen),
+            patients=tuple(self.patients[index] for index in chosen),
+            lungs=None if self.lungs is None else self.lungs[chosen],
+        )
 
     def classes(self) -> tuple[str, ...]:
         """The class of each image for balanced drawing: its first known target, as text."""
@@ -169,11 +190,10 @@ def train(
     return state.average, state.history
 
 
-def predict(engine: Engine, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+def predict(engine: Engine, images: NDArray[Any]) -> NDArray[np.float32]:
     """Logits (n, labels) of images (n, height, width, channels) uint8."""
     parts = [
-        engine.logits(images[start : start + _PREDICT_BATCH].astype(np.float32) / 255)
-        for start in range(0, len(images), _PREDICT_BATCH)
+        engine.logits(scaled(images[start : start + _PREDICT_BATCH])) for start in range(0, len(images), _PREDICT_BATCH)
     ]
     return np.concatenate(parts)
 
@@ -208,9 +228,10 @@ def _run_epoch(state: _State, epoch: int, samples: Samples, schedule: Schedule, 
     losses = []
     for step in range(steps):
         chosen = order[step * schedule.batch_size : (step + 1) * schedule.batch_size]
-        images = _batch(samples.images, chosen, augmentation, generator)
+        images, lungs = changed(samples, chosen, augmentation, generator)
         targets = _smoothed(samples.targets[chosen], schedule.label_smoothing)
-        loss = state.engine.step(images, targets, learning_rate=schedule.rate(epoch + step / steps))
+        rate = schedule.rate(epoch + step / steps)
+        loss = state.engine.step(images, targets, learning_rate=rate, lungs=lungs)
         if not math.isfinite(loss):
             raise UsageProblem(reason("training_diverged", epoch=epoch + 1, step=step + 1))
         losses.append(loss)
@@ -218,16 +239,34 @@ def _run_epoch(state: _State, epoch: int, samples: Samples, schedule: Schedule, 
     return float(np.mean(losses))
 
 
-def _batch(
-    images: NDArray[np.uint8],
+def changed(
+    samples: Samples,
     chosen: Sequence[int] | NDArray[np.int64],
     settings: Augmentation,
     generator: np.random.Generator,
-) -> NDArray[np.float32]:
-    channels = images.shape[3]
-    changed = np.stack([augment(images[index, :, :, 0], settings, generator=generator) for index in chosen])
-    scaled = changed.astype(np.float32)[..., None] / np.float32(255)
-    return np.repeat(scaled, channels, axis=3) if channels > 1 else scaled
+) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
+    """Changed copies of the images (n, height, width, channels) in 0..1, and of the shares of lung, moved alike.
+
+    What is no image any more but what frozen layers made of one stays as it is.
+    """
+    if samples.images.dtype != np.uint8:
+        known = None if samples.lungs is None else samples.lungs[chosen].astype(np.float32) / np.float32(255)
+        return samples.images[chosen].astype(np.float32), known
+    channels, images, lungs = samples.images.shape[3], [], []
+    for index in chosen:
+        motion = draw_motion(settings, generator)
+        images.append(augment(samples.images[index, :, :, 0], settings, generator=generator, motion=motion))
+        if samples.lungs is not None:
+            lungs.append(moved(samples.lungs[index], motion))
+    whole = scaled(np.stack(images)[..., None])
+    shares = np.stack(lungs).astype(np.float32) / np.float32(255) if lungs else None
+    return np.repeat(whole, channels, axis=3) if channels > 1 else whole, shares
+
+
+def scaled(images: NDArray[Any]) -> NDArray[np.float32]:
+    """As a network gets them: images uint8 in 0..1, what frozen layers made of them as it is."""
+    values = images.astype(np.float32)
+    return values / np.float32(255) if images.dtype == np.uint8 else values
 
 
 def _smoothed(targets: NDArray[np.float32], amount: float) -> NDArray[np.float32]:

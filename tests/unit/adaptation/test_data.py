@@ -250,7 +250,7 @@ RECIPE = Path(__file__).parents[3] / "models" / "recipes" / "pneumonia-paediatri
         (('id = "pneumonia-paediatric"', ""), "pack.id is missing"),
         (("height = 160", "height = 4"), "input.height must be 8..2048, not 4"),
         (('layout = "index"', 'layout = "excel"'), "layout must be one of index, csv, folders, chexpert, nih"),
-        (("width = 0.5", 'width = "half"'), "network.width must be a number"),
+        (("margin = 0.04", 'margin = "thin"'), "input.margin must be a number"),
         (('en = "Pneumonia"', ""), "labels[1].meaning needs the language en"),
         (('uk = "Пневмонія"', 'ukrainisch = "Пневмонія"'), "must have language tags"),
         (("[input]", "[input"), "cannot be read"),
