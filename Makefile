@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 
 .PHONY: run test check coverage tflite faults attack fuzz bench offline-proof installer smoke pictures docs translations clean
 
-run: $(APP)                   ## screen synthetic studies with the shipped pack, then show them
+run: $(APP)                   ## screen openly licensed images with the pack that is for them, then show them
 	$(BIN)/fieldray demo
 
 test: check                   ## all that CI runs

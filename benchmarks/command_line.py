@@ -21,6 +21,11 @@ _SCREENING: Final = tuple(
     f"app/fieldray/{room}" for room in ("imaging", "inference", "packs", "pipeline", "processes", "store")
 )
 _WITH_SCREEN_OPTIONS: Final = ("screening", "compare-checkouts")
+_FIGURES: Final = (
+    "app/fieldray/audit/figures.py",
+    "app/fieldray/domain/intervals.py",
+    "app/fieldray/domain/metrics.py",
+)
 _READING: Final = ("app/fieldray/imaging", "app/fieldray/domain/finding.py", "models")
 
 
@@ -37,7 +42,7 @@ def run(arguments: Sequence[str], *, console: Console | None = None) -> int:
 def _parser(typed: str, screen_options: Sequence[str]) -> argparse.ArgumentParser:
     parser = cli.Parser(prog="python -m benchmarks", description="What developers measure.", allow_abbrev=False)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for add in (_add_pipeline, _add_decisions, _add_screening, _add_compare):
+    for add in (_add_pipeline, _add_decisions, _add_screening, _add_compare, _add_intervals):
         action, paths, measure = add(commands)
         action.add_argument("--out", type=Path, metavar="DIR", help="write JSON and HTML to this folder")
         action.add_argument(
@@ -114,6 +119,18 @@ def _add_decisions(commands: argparse._SubParsersAction[Any]) -> Added:
         return decisions(options, console)
 
     return parser, _READING, measure
+
+
+def _add_intervals(commands: argparse._SubParsersAction[Any]) -> Added:
+    parser = commands.add_parser("audit-intervals", help="how often the intervals of an audit hold the true value")
+    parser.add_argument("--draws", type=number_from(1), default=2000, metavar="N", help="data sets (default: 2000)")
+
+    def measure(options: argparse.Namespace, console: Console) -> Report:
+        from benchmarks.audit_intervals import audit_intervals
+
+        return audit_intervals(options.draws, notify=console.bar)
+
+    return parser, _FIGURES, measure
 
 
 def _add_screening(commands: argparse._SubParsersAction[Any]) -> Added:

@@ -24,7 +24,7 @@ from benchmarks.stages import Stages, add_round, stage_decoders, time_reading
 from fieldray.bench.report import Report
 from fieldray.commands.bench import file_bytes
 from fieldray.commands.console import Console
-from fieldray.commands.pack_options import find_pack, load_pack
+from fieldray.commands.pack_options import drives_with_packs, find_pack, load_pack, pack_to_measure
 from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.study import ImageRef
 from fieldray.errors import UsageProblem
@@ -40,7 +40,7 @@ _STARTING_IMAGES: Final = 12
 def pipeline(options: argparse.Namespace, console: Console) -> Report:
     """From files to scores, compared with the usual scripts. Raises PackProblem, UsageProblem, BackendProblem."""
     library = PackLibrary(user_data())
-    options.pack = str(find_pack(library, options.pack))
+    options.pack = str(find_pack(library, options.pack or pack_to_measure(library, drives_with_packs())))
     model, cores = load_pack(library, options.pack, options), usable_cores()
     float_file, unavailable_reason = _float_file(options.float_file, model.manifest.input, console)
     int8_file = file_bytes(options.int8_file) if options.int8_file else None
@@ -71,7 +71,8 @@ def pipeline(options: argparse.Namespace, console: Console) -> Report:
 
 def decisions(options: argparse.Namespace, console: Console) -> Report:
     """Compare reading reduced with reading in full. Raises as `pipeline`, and UsageProblem (nothing_to_measure)."""
-    model = load_pack(PackLibrary(user_data()), options.pack, options)
+    library = PackLibrary(user_data())
+    model = load_pack(library, options.pack or pack_to_measure(library, drives_with_packs()), options)
     cores, backend = usable_cores(), cpu_kind(cores=1, budget_s=None).open()
     try:
         backend.start(model)

@@ -25,7 +25,8 @@ PROGRAM: Final = "/opt/fieldray/fieldray"
 IMAGES: Final = "/srv/Знімки грудної клітки"
 SHORT: Final = "/srv/images"  # the same, for typing
 DRIVE: Final = "/media/clinic/МОДЕЛІ"
-COUNT: Final = 24  # studies that `fieldray demo` makes
+COUNT: Final = 24  # studies that `fieldray demo drawn` makes
+PACK: Final = "pneumonia-paediatric"
 _NOTICE: Final = r"Research use only\. Not for diagnostic use\."
 _BANNER: Final = "#fdf0d2"  # behind a question or a warning
 _ABNORMAL: Final = "#b3370b"  # of the word and the triangle in the work list
@@ -116,9 +117,12 @@ def screen_images(trial: Trial) -> None:
     images.mkdir(parents=True)
     shutil.chown(images, user.number, user.number)
     trial.root.inside(SHORT).symlink_to(IMAGES)
-    made = trial.root.run(PROGRAM, "demo", "--no-window", "--folder", IMAGES, user=user)
+    for person in trial.users.values():
+        chosen = trial.root.run(PROGRAM, "packs", "default", PACK, user=person)  # a site for children
+        expect(chosen, output=(rf"Default pack: {PACK}",))
+    made = trial.root.run(PROGRAM, "demo", "drawn", "--pack", PACK, "--no-window", "--folder", IMAGES, user=user)
     expect(made, output=(r"Drawing synthetic studies in .*", r"They are drawings, not X-rays\. .*", *_work_list()))
-    again = trial.root.run("fieldray", "screen", IMAGES, "--fresh", "--json", "-", user=user)
+    again = trial.root.run("fieldray", "screen", IMAGES, "--pack", PACK, "--fresh", "--json", "-", user=user)
     expect(again, output=(r"\{.*\}",), errors=(*_summary(), r"\?Pack .*", r"\?Operating point .*"))
     results = [json.loads(line) for line in again.output]
     kinds = {result["status"] for result in results}
@@ -141,7 +145,7 @@ def screen_other_forms(trial: Trial) -> None:
     folder.mkdir()
     for form, content in {name: plain, **smoke_images.other_forms(plain)}.items():
         (folder / form).write_bytes(content)
-    done = trial.root.run("fieldray", "screen", place, "--fresh", "--json", "-", user=user)
+    done = trial.root.run("fieldray", "screen", place, "--pack", PACK, "--fresh", "--json", "-", user=user)
     expect(done, output=(r"\{.*\}",), errors=(*_summary(), r"\?Pack .*", r"\?Operating point .*"))
     scores = {Path(result["path"]).name: result["score"] for result in map(json.loads, done.output)}
     score, grey = scores.get(name), scores.pop("picture.png", None)
@@ -217,7 +221,7 @@ def run_twice(trial: Trial) -> None:
     first, second = trial.users["iryna"], trial.users["second"]
     root = trial.root
     with opened(root, first, IMAGES), opened(root, first), opened(root, second, IMAGES):
-        done = root.run("fieldray", "screen", IMAGES, "--fresh", "--json", "-", user=first)
+        done = root.run("fieldray", "screen", IMAGES, "--pack", PACK, "--fresh", "--json", "-", user=first)
         expect(done, output=(r"\{.*\}",), errors=(*_summary(), r"\?Pack .*", r"\?Operating point .*"))
         if len(done.output) != COUNT:
             raise Unexpected(f"{len(done.output)} results beside two windows")
@@ -245,7 +249,7 @@ def upgrade(trial: Trial) -> None:
     expect(_apt(trial, "install", newer), output=APT, errors=APT)
     shown = trial.root.run("dpkg-query", "--show", "--showformat", "${Version} ${Status}", "fieldray")
     expect(shown, output=(r".*\+1 install ok installed",))
-    done = trial.root.run("fieldray", "screen", IMAGES, "--json", "-", user=user)
+    done = trial.root.run("fieldray", "screen", IMAGES, "--pack", PACK, "--json", "-", user=user)
     expect(done, output=(r"\{.*\}",), errors=(*_summary(), r"\?Pack .*", r"\?Operating point .*"))
 
 
@@ -276,7 +280,7 @@ def use_portable(trial: Trial) -> None:
     subprocess.run(["tar", "-xf", str(trial.archive), "-C", str(inside)], check=True)
     subprocess.run(["chown", "-R", f"{user.number}:{user.number}", str(trial.root.inside(user.home))], check=True)
     folder = f"{place}/{trial.archive.name.removesuffix('.tar.xz')}"
-    done = trial.root.run(f"{folder}/fieldray", "screen", IMAGES, "--fresh", "--json", "-", user=user)
+    done = trial.root.run(f"{folder}/fieldray", "screen", IMAGES, "--pack", PACK, "--fresh", "--json", "-", user=user)
     expect(done, output=(r"\{.*\}",), errors=(*_summary(), r"\?Pack .*", r"\?Operating point .*"))
     expect(trial.root.run("sh", f"{folder}/add-to-menu", user=user), output=(r"Fieldray is in the menu now\. .*",))
     entry = trial.root.inside(f"{user.home}/.local/share/applications/fieldray.desktop")

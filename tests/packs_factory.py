@@ -11,6 +11,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fieldray.domain.model import (
+    LUNG_CHECKS,
     Calibration,
     Estimate,
     GoldenVectors,
@@ -22,7 +23,7 @@ from fieldray.domain.model import (
     OperatingPoint,
     OutputRoles,
 )
-from fieldray.packs.manifest_types import LUNG_CHECKS, Input, LungCheck, LungFieldsManifest, LungOutputs
+from fieldray.packs.manifest_types import Input, LungCheck, LungFieldsManifest, LungOutputs
 from fieldray.packs.write import list_files, write_described, write_pack
 
 MODEL_BYTES = b"TFL3" + bytes(range(256)) * 8

@@ -1,11 +1,10 @@
-"""Screenshots for the documents: the real program, on images drawn by code, under any screen or none.
+"""Screenshots for the documents: the real program, on the images of the demonstration, under any screen or none.
 
     python tools/screenshots.py docs/guide [--language en] [--theme light] [--size 1366x768] [--pack FOLDER]
 
 The files are called LANGUAGE-NAME.png; `make pictures` makes those of the user guide in every language it is written
-in. They have 256 colours: the guide is part of the installed program. Without `--pack` a pack that ships with the
-program is used. Everything it makes besides, the trust in the key of `--pack` too, is in a folder of its own that is
-removed.
+in. They have 256 colours: the guide is part of the installed program. Without `--pack` the pack that is for the images
+is used. Everything it makes besides, the trust in the key of `--pack` too, is in a folder of its own that is removed.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from PIL import Image
@@ -25,13 +24,13 @@ _WAIT_S = 120.0
 
 def main() -> int:
     """Take the pictures; 0 if all were taken."""
-    parser = argparse.ArgumentParser(description="Screenshots of the window, with images drawn by code.")
+    parser = argparse.ArgumentParser(description="Screenshots of the window, with the images of the demonstration.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--pack", type=Path)
     parser.add_argument("--size", default="1366x768")
     parser.add_argument("--language", default="en")
     parser.add_argument("--theme", choices=("light", "dark"), default="light")
-    parser.add_argument("--images", type=int, default=24)
+    parser.add_argument("--part", choices=("children", "adults"), default="children")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     if not any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY", "QT_QPA_PLATFORM"))) and sys.platform == "linux":
@@ -45,8 +44,9 @@ def _take(options: argparse.Namespace, home: Path) -> int:
     from PySide6.QtWidgets import QApplication
 
     from fieldray.desktop.application import Application
-    from fieldray.imaging.synthetic import write_studies
+    from fieldray.imaging.demonstration import PARTS, files
     from fieldray.packs.library import PackLibrary
+    from fieldray.packs.memory import PackMemory
     from fieldray.packs.verified import read_verified_manifest
     from fieldray.settings import Settings
 
@@ -54,9 +54,9 @@ def _take(options: argparse.Namespace, home: Path) -> int:
         library = PackLibrary(home)
         library.trust(read_verified_manifest(options.pack).fingerprint)
         library.install(options.pack)
-    images = home / "images"
-    images.mkdir()
-    write_studies(images, count=options.images)
+    part = next(part for part in PARTS if part.name == options.part)
+    images = _written(files(part), home / "demo" / part.name)
+    pack = read_verified_manifest(options.pack).description.id if options.pack else part.pack
     qt = QApplication(sys.argv[:1])
     application = Application(qt, Settings({"language": options.language, "theme": options.theme}))
     application.show()
@@ -73,13 +73,15 @@ def _take(options: argparse.Namespace, home: Path) -> int:
         return is_so()
 
     def save(name: str) -> None:
-        qt.processEvents()
+        for _ in range(3):  # layouts ask for one another
+            qt.processEvents()
         path = options.folder / f"{options.language}-{name}.png"
         window.grab().save(str(path))
         _reduce(path)
 
-    taken = until(lambda: bench.packs.model is not None)
+    taken = until(lambda: any(card.isVisible() for card in window.welcome.cards))
     save("welcome")
+    PackMemory(home).remember([images], pack, ages_confirmed=True)
     bench.screening.choose([images])
     taken = taken and until(lambda: bench.screening.state in ("finished", "failed"))
     window.work_list.choose_end(last=False)
@@ -96,6 +98,13 @@ def _take(options: argparse.Namespace, home: Path) -> int:
     bench.close()
     until(lambda: bool(ended))
     return 0 if taken else 1
+
+
+def _written(files: Iterable[tuple[str, bytes]], folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    for name, content in files:
+        (folder / name).write_bytes(content)
+    return folder
 
 
 def _reduce(path: Path) -> None:

@@ -13,6 +13,7 @@ import _thread
 import argparse
 import contextlib
 import logging
+import os
 import signal
 import sys
 import threading
@@ -21,12 +22,22 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn
 
-from fieldray.commands import adapt, bench, demo, doctor, packs, screen
+from fieldray.commands import adapt, audit, bench, demo, doctor, packs, screen
 from fieldray.commands.console import Console, system_console
 from fieldray.commands.typed import require_typed
-from fieldray.errors import BackendProblem, FieldrayError, PackNotTrusted, PackProblem, UsageProblem, unexpected
+from fieldray.errors import (
+    BackendProblem,
+    FieldrayError,
+    PackNotChosen,
+    PackNotTrusted,
+    PackProblem,
+    UsageProblem,
+    unexpected,
+)
+from fieldray.offline import COMMANDS
 from fieldray.paths import VERSION
 from fieldray.plain_text import visible
+from fieldray.reasons import reason
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +74,9 @@ def run(
         Another program's commands (the benchmarks have some); these of `fieldray` without it.
     """
     console = console or system_console()
+    if parser is None and (missing := _missing_path(arguments)):
+        console.print_error(reason("path_missing", path=missing).text)
+        return 2
     with _cancelled_by_signals() as signals:
         try:
             require_typed(arguments)
@@ -74,6 +88,15 @@ def run(
             return CANCELLED
         except FieldrayError as error:
             return _explain(error, console)
+
+
+def _missing_path(arguments: Sequence[str]) -> str | None:
+    """The path that somebody meant to open who named no command, and that does not exist."""
+    first = arguments[0] if arguments else ""
+    is_path = os.sep in first or (os.altsep or os.sep) in first or os.path.lexists(first)
+    if first in COMMANDS or first.startswith("-") or not is_path:
+        return None
+    return next((path for path in arguments if not os.path.lexists(path)), None)
 
 
 def _perform(options: argparse.Namespace, console: Console, signals: Sequence[int]) -> int:
@@ -100,7 +123,7 @@ def _perform(options: argparse.Namespace, console: Console, signals: Sequence[in
 def _check_outputs(options: argparse.Namespace) -> None:
     """Before hours of work, of every command: whether its outputs may be written. Raises UsageProblem, StorageProblem.
 
-    `--out` names a folder, `--json` a file, and `paths` are what is read.
+    `--out` names a folder, `--json` a file (of lines, or of `json_kind`), and `paths` are what is read.
     """
     folder, lines = getattr(options, "out", None), getattr(options, "json", None)
     if folder or lines not in (None, "-"):
@@ -109,7 +132,7 @@ def _check_outputs(options: argparse.Namespace) -> None:
         if folder:
             require_folder(folder)
         if lines not in (None, "-") and not is_stream(Path(lines)):
-            require_free(Path(lines), "lines", inputs=getattr(options, "paths", ()))
+            require_free(Path(lines), getattr(options, "json_kind", "lines"), inputs=getattr(options, "paths", ()))
             require_folder(Path(lines).parent, is_made=False)
 
 
@@ -124,6 +147,7 @@ def command_parser(open_window: OpenWindow | None = None) -> argparse.ArgumentPa
     parser.add_argument("--version", action="version", version=f"fieldray {VERSION}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     screen.add_to(commands)
+    audit.add_to(commands)
     packs.add_to(commands)
     demo.add_to(commands, open_window=open_window)
     doctor.add_to(commands)
@@ -134,6 +158,8 @@ def command_parser(open_window: OpenWindow | None = None) -> argparse.ArgumentPa
 
 def _explain(error: FieldrayError, console: Console) -> int:
     console.print_error(str(error))
+    for choice in error.choices if isinstance(error, PackNotChosen) else ():
+        console.print_error(f"  {choice}")
     if isinstance(error, PackNotTrusted):
         console.print_error(f"If this is the right key: --trust {error.fingerprint}")
     if isinstance(error, UsageProblem):

@@ -10,6 +10,7 @@ FieldrayError                  carries a `Reason`; its text is fit to be shown
         Unreadable             could not be read (ends as *failed*)
         PackProblem            a model pack is not loaded
             PackNotTrusted     its signing key waits for a person's yes
+            PackNotChosen      nobody said whose images these are
         UsageProblem           the command line or a recipe asks for something that is not there
 
 Anything else that reaches the top is our bug and is reported as `internal`.
@@ -19,6 +20,7 @@ Low-level code raises ValueError and TypeError; the file boundary wraps once, `f
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 from typing import Final
 
 from fieldray.reasons import Reason, reason
@@ -103,6 +105,14 @@ class PackNotTrusted(PackProblem):
     def __init__(self, fingerprint: str) -> None:
         super().__init__(reason("pack_unknown_key", fingerprint=fingerprint))
         self.fingerprint = fingerprint
+
+
+class PackNotChosen(PackProblem):
+    """Nobody said whose images these are. `choices`: a line for each pack that could be named."""
+
+    def __init__(self, why: Reason, choices: Sequence[str]) -> None:
+        super().__init__(why)
+        self.choices = tuple(choices)
 
 
 class UsageProblem(InputProblem):

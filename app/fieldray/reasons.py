@@ -7,28 +7,13 @@ wrong and, where a person can act, what to do; no exception names, no jargon.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from fieldray.audit_reasons import AUDIT
 from fieldray.plain_text import visible
-
-
-@dataclass(frozen=True, slots=True)
-class Plural:
-    """A sentence with a number: `one` for exactly 1, `many` for others; `by` is the parameter that counts."""
-
-    one: str
-    many: str
-    by: str
-
-    def number(self, parameters: Sequence[tuple[str, str]]) -> int:
-        """The number that the parameters state; 0 where it is none (an older version may have stored another text)."""
-        value = dict(parameters)[self.by]
-        return int(value) if value.isdecimal() else 0
-
-
-Template = str | Plural
+from fieldray.sentence import Plural, Template
 
 # fmt: off
 REFUSED: Final[Mapping[str, Template]] = {
@@ -55,6 +40,9 @@ REFUSED: Final[Mapping[str, Template]] = {
 
 # What a person should know of a result.
 NOTES: Final[Mapping[str, Template]] = {
+    "age_not_stated": "The file does not say how old the patient is, and nobody confirmed it. This pack is for patients "
+                      "aged {youngest} to {oldest} years.",
+    "age_confirmed": "The file does not say how old the patient is. An age of {youngest} to {oldest} years was confirmed.",
     "lungs_cut_off_top": "The lungs are cut off at the top of the image.",
     "lungs_cut_off_bottom": "The lungs are cut off at the bottom of the image.",
     "lungs_cut_off_left": "The lungs are cut off at the left edge of the image.",
@@ -110,7 +98,20 @@ FAILED: Final[Mapping[str, Template]] = {
     "internal": "An unexpected error occurred. Please report it and attach the log ({detail}).",
 }
 
+# For whom a pack is, and how good it is.
+PURPOSES: Final[Mapping[str, Template]] = {
+    "for_ages": "For patients aged {youngest} to {oldest} years.",
+    "for_any_age": "The pack names no age range.",
+    "measured_own": "On {images} images of the hospital it was trained on: area under the ROC curve {auc} (95 % "
+                    "confidence interval {low} to {high}).",
+    "measured_elsewhere": "On {images} images of another hospital: area under the ROC curve {auc} (95 % confidence "
+                          "interval {low} to {high}).",
+    "not_measured_elsewhere": "It was not measured on images of another hospital.",
+}
+
 PACKS: Final[Mapping[str, Template]] = {
+    "pack_not_chosen": "No pack was chosen. Whose images are these? Name a pack with --pack, or choose a default with: fieldray packs default ID",
+    "default_gone": "The default pack {name} is not here any more.",
     "no_pack": "No model pack was found. Plug in a model drive, or name the folder of a pack with --pack.",
     "pack_not_found": "There is no pack named {name} here.",
     "pack_no_manifest": "The folder {path} is not a pack and holds none: there is no {name} in it.",
@@ -251,6 +252,14 @@ PROGRAM: Final[Mapping[str, Template]] = {
     "maps_incomplete": Plural("The maps of {count} image could not be written. Its file has changed or cannot be read.",
                               "The maps of {count} images could not be written. Their files have changed or cannot be "
                               "read.", by="count"),
+    "other_patients": Plural("{count} image says that it is not for this pack (age or body part). Was the right pack "
+                             "chosen? {patients}",
+                             "{count} images say that they are not for this pack (age or body part). Was the "
+                             "right pack chosen? {patients}", by="count"),
+    "ages_not_stated": Plural("{count} image does not say how old the patient is, and nobody confirmed it. {patients}",
+                              "{count} images do not say how old the patient is, and nobody confirmed it. {patients}",
+                              by="count"),
+    "path_missing": "The folder or file {path} does not exist.",
     "no_image_in": "There is no image file in {path}. If it is on a drive, check that the drive is connected.",
     "own_reports": Plural("{count} result file of this program was found among the images and left out.",
                           "{count} result files of this program were found among the images and left out.", by="count"),
@@ -332,17 +341,11 @@ ADAPTATION: Final[Mapping[str, Template]] = {
 
 # What fails here is a folder: the number of images is not known.
 OF_FOLDERS: Final = frozenset({"folder_not_read", "folder_lost", "linked_folder"})
+# Notes that most results of a run carry: a list says them once.
+OF_MANY: Final = frozenset({"age_not_stated", "age_confirmed"})
 
-TEMPLATES: Final[Mapping[str, Template]] = {
-    **REFUSED,
-    **NOTES,
-    **FAILED,
-    **PACKS,
-    **BACKENDS,
-    **PROGRAM,
-    **HOST,
-    **ADAPTATION,
-}
+_PARTS: Final = (REFUSED, NOTES, PURPOSES, FAILED, PACKS, BACKENDS, PROGRAM, HOST, ADAPTATION, AUDIT)
+TEMPLATES: Final[Mapping[str, Template]] = {code: text for part in _PARTS for code, text in part.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,8 @@ TABLE: Final[tuple[Row, ...]] = (
     Row(key="decode_timeout_s", label="Time limit for reading one file, seconds", default=60, low=5, high=600),
     Row(key="decode_memory_mb", label="Memory limit for reading one file, megabytes", default=2048, low=512,
         high=16384),
+    Row(key="pack", label="Pack for images of which nobody said otherwise", default="", in_dialog=False),
+    Row(key="operating_point", label="Operating point of that pack", default="", in_dialog=False),
     Row(key="hide_patient", label="Hide patient names and numbers", default=False),
     Row(key="heat_map_opacity", label="Heat map opacity, percent", default=45, low=0, high=100),
 )
@@ -100,6 +102,11 @@ class Settings:
         if problem:
             raise UsageProblem(problem)
         self._values[key] = value
+
+    def choose_pack(self, name: str, operating_point: str = "") -> None:
+        """Make a pack this site's default (its id, or id-version), or none ("")."""
+        self.set("pack", name)
+        self.set("operating_point", operating_point)
 
     def keep(self, key: str, value: object) -> None:
         """Hold something from the file that this version cannot use, for the next `save`."""

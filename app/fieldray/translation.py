@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from fieldray.paths import catalogues
-from fieldray.reasons import TEMPLATES, Plural, Reason
+from fieldray.reasons import TEMPLATES, Reason
+from fieldray.sentence import Plural
 
 log = logging.getLogger(__name__)
 

@@ -62,7 +62,7 @@ for _name, _display in (("plain", ""), ("remote", "localhost:10.0"), ("colon", "
 
 @CASES.case("sockets-demo", "the same for `demo --no-window` with DISPLAY=x:, which is no screen on another machine")
 def sockets_demo(world: World) -> None:
-    arguments = ("demo", "--no-window", "--folder", world.folder / "demo", *world.pack_options, "--json", "-")
+    arguments = ("demo", "drawn", "--no-window", "--folder", world.folder / "demo", *world.pack_options, "--json", "-")
     answers = probed(world, *arguments, environment={"DISPLAY": "x:"})
     assert not [asked for asked in answers.values() if "no-filter-0" in asked], "a process is under no filter"
     hold_none_granted(answers, processes=3)

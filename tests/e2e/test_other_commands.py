@@ -5,8 +5,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from fieldray.packs import signing
-from fieldray.reports.content import NOTICE
 from packs_factory import key
 from program import Fieldray, lines_of, write_images
 from tiny_packs import fingerprint, write_tiny_pack
@@ -28,7 +29,7 @@ def test_a_pack_is_listed_verified_trusted_installed_and_used(
     assert fingerprint(pack) in fieldray("packs", "trust").stdout
     shutil.rmtree(drive)
     assert "installed" in fieldray("packs", "list").stdout
-    demo = fieldray("demo", "--pack", "tiny", "--no-window", "--folder", tmp_path / "images", "--json", "-")
+    demo = fieldray("demo", "drawn", "--pack", "tiny", "--no-window", "--folder", tmp_path / "images", "--json", "-")
     assert demo.returncode == 0, demo.stderr
     assert {line["status"] for line in lines_of(demo.stdout)} == {"screened"}
 
@@ -92,13 +93,51 @@ def test_a_pack_that_was_changed_is_told_so(tmp_path: Path, fieldray: Fieldray) 
         assert (done.returncode, "Nothing was loaded" in done.stderr) == (3, True), done.stderr
 
 
-def test_the_demo_makes_screens_and_prints(home: Path, fieldray: Fieldray, pack_options: list[str]) -> None:
-    done = fieldray(
-        "demo", *pack_options, environment=dict.fromkeys(("DISPLAY", "WAYLAND_DISPLAY", "QT_QPA_PLATFORM"), "")
-    )
+@pytest.mark.slow
+@pytest.mark.parametrize(("part", "least"), [("children", {"abnormal", "unsure", "normal"}), ("adults", {"unsure"})])
+def test_the_demonstration_shows_every_answer_beside_the_published_label(
+    home: Path, fieldray: Fieldray, part: str, least: set[str]
+) -> None:
+    done = fieldray("demo", part, "--no-window", "--json", "-")
     assert done.returncode == 0, done.stderr
-    made = sorted((home / "demo").iterdir())
-    assert len(made) >= 10
-    for path in made:
-        assert path.name in done.stdout
-    assert done.stdout.rstrip().endswith(NOTICE)
+    lines = lines_of(done.stdout)
+    kinds = {"above": "abnormal", "below": "normal", "unsure": "unsure", None: "refused"}
+    seen = {Path(str(line["path"])).name: kinds[line["decision"]] for line in lines}  # type: ignore[index]
+    assert set(seen) == {path.name for path in (home / "demo" / part).iterdir()}
+    assert least | {"refused"} <= set(seen.values())
+    assert {seen[name] for name in seen if name.startswith("refused")} == {"refused"}
+    notes = {note["code"] for line in lines for note in line["notes"]}  # type: ignore[attr-defined]
+    assert notes == {"age_confirmed" if part == "children" else "age_not_stated"}
+    again = fieldray("demo", part, "--no-window", "--json", "-")
+    assert again.returncode == 0
+    assert {line["path"]: line["score"] for line in lines_of(again.stdout)} == {
+        line["path"]: line["score"] for line in lines
+    }
+
+
+def test_the_demo_writes_over_no_image_but_its_own(tmp_path: Path, fieldray: Fieldray) -> None:
+    (tmp_path / "published-normal-1.jpg").write_bytes(b"somebody's")
+    done = fieldray("demo", "--no-window", "--folder", tmp_path)
+    assert (done.returncode, "is not an earlier output" in done.stderr) == (2, True)
+    assert (tmp_path / "published-normal-1.jpg").read_bytes() == b"somebody's"
+
+
+def test_nobody_is_screened_with_a_pack_that_nobody_chose(tmp_path: Path, fieldray: Fieldray, pack: Path) -> None:
+    write_images(tmp_path / "images", 1)
+    done = fieldray("screen", tmp_path / "images")
+    assert done.returncode == 3
+    assert "Whose images are these?" in done.stderr
+    assert "For patients aged 1 to 5 years." in done.stderr and "For patients aged 18 to 95 years." in done.stderr
+    assert fieldray("packs", "install", pack, "--trust", fingerprint(pack)).returncode == 0
+    assert fieldray("packs", "default", "tiny", "--operating-point", "best").returncode == 2
+    assert fieldray("packs", "default", "nobody").returncode == 3
+    assert "Default pack: tiny" in fieldray("packs", "default", "tiny").stdout
+    lines = lines_of(fieldray("screen", tmp_path / "images", "--json", "-").stdout)
+    assert [line["pack"] for line in lines] == ["tiny-1.0.0"]
+    assert "There is no default pack" in fieldray("packs", "default", "--none").stdout
+    assert fieldray("screen", tmp_path / "images").returncode == 3
+
+
+def test_a_folder_that_does_not_exist_is_called_so(fieldray: Fieldray) -> None:
+    done = fieldray("/nowhere/folder")
+    assert (done.returncode, done.stderr) == (2, "fieldray: The folder or file /nowhere/folder does not exist.\n")

@@ -66,7 +66,7 @@ def test_a_full_device_is_told_once(tmp_path: Path, fieldray: Fieldray, pack_opt
 
 def test_demo_writes_over_no_study_but_its_own(tmp_path: Path, fieldray: Fieldray, pack_options: list[str]) -> None:
     (tmp_path / "study-001.dcm").write_bytes(b"a clinic's own")
-    done = fieldray("demo", "--no-window", "--folder", tmp_path, *pack_options)
+    done = fieldray("demo", "drawn", "--no-window", "--folder", tmp_path, *pack_options)
     assert done.returncode == 2
     assert (tmp_path / "study-001.dcm").read_bytes() == b"a clinic's own"
 

@@ -24,11 +24,21 @@ class Desk:
         assert self.application.window is not None
         return self.application.window
 
-    def screen(self, *paths: str) -> None:
-        """Open a folder and wait until the rooms' outcomes are listed."""
+    def screen(self, *paths: str, answer: str = "") -> None:
+        """Open a folder and wait until the rooms' outcomes are listed; `answer`: the pack whose card is chosen."""
         self.application.controller.screening.choose([Path(path) for path in paths or ("/images",)])
+        if answer:
+            self.answer(answer)
         wanted = len(self.rooms.outcomes)
         self.until(lambda: self.application.controller.rows.total() == wanted)
+
+    def answer(self, pack_name: str) -> None:
+        """Wait until it is asked whose images these are, and choose the card of a pack."""
+        bench = self.application.controller
+        self.until(lambda: bench.whose.question == "pack")
+        packs = [entry for entry in bench.packs.candidates if entry.can_screen]
+        place = [entry.pack_name for entry in packs].index(pack_name)
+        self.window.welcome.cards[place].button.click()
 
     def until(self, is_so: object) -> None:
         """Let the window work until `is_so()` is true."""

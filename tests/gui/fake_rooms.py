@@ -9,6 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
+from fieldray.audit.cases import Case
+from fieldray.audit.drift import stability
+from fieldray.audit.figures import audit
+from fieldray.audit.proposal import propose
+from fieldray.audit.report import AuditReport, Subject
 from fieldray.desktop.exporting import Tell
 from fieldray.desktop.services import Services
 from fieldray.domain.events import BackendChanged, OutcomeReady, Publish, RunChanged
@@ -21,6 +26,9 @@ from fieldray.errors import FieldrayError, PackNotTrusted
 from fieldray.imaging.preprocess import thumbnail
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.packs.library import PackCandidate
+from fieldray.packs.memory import RememberedPack
+from fieldray.packs.site_points import with_site_points
+from fieldray.pipeline.auditing import AuditRequest
 from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import ReportOptions
 from fieldray.settings import Settings
@@ -187,6 +195,7 @@ class FakeSession:
     outcomes: list[Outcome] = field(default_factory=list)
     batches: list[FakeBatch] = field(default_factory=list)
     started_with: list[tuple[tuple[Path, ...], str | None, bool]] = field(default_factory=list)
+    ages_confirmed: list[bool] = field(default_factory=list)
     packs: list[Model | None] = field(default_factory=list)
     reconsidered: list[str] = field(default_factory=list)
     verdicts: dict[int, Verdict | None] = field(default_factory=dict)
@@ -212,9 +221,17 @@ class FakeSession:
     def reconsider(self, name: str) -> None:
         self.reconsidered.append(name)
 
-    def start(self, paths: Sequence[Path], *, operating_point: str | None = None, fresh: bool = False) -> FakeBatch:
+    def start(
+        self,
+        paths: Sequence[Path],
+        *,
+        operating_point: str | None = None,
+        fresh: bool = False,
+        ages_confirmed: bool = False,
+    ) -> FakeBatch:
         if self.start_problem is not None:
             raise self.start_problem
+        self.ages_confirmed.append(ages_confirmed)
         self.started_with.append((tuple(paths), operating_point, fresh))
         batch = FakeBatch(self.publish, run_id=len(self.batches) + 1)
         self.batches.append(batch)
@@ -252,6 +269,7 @@ class FakeLibrary:
     problems: dict[Path, FieldrayError] = field(default_factory=dict)
     trusted: list[str] = field(default_factory=list)
     installed: list[Path] = field(default_factory=list)
+    lost: Reason | None = None
 
     def available(self, drives: Sequence[Path] = ()) -> tuple[PackCandidate, ...]:
         found = [entry for drive in drives for entry in self.on_drives.get(drive, [])]
@@ -271,9 +289,77 @@ class FakeLibrary:
     def trust(self, fingerprint: str) -> None:
         self.trusted.append(fingerprint)
 
+    def site_problem(self) -> Reason | None:
+        return self.lost
+
     def install(self, folder: Path, *, allow_older: bool = False) -> Path:
         self.installed.append(folder)
         return folder
+
+
+@dataclass(eq=False)
+class FakeAudit:
+    """Audits of 40 made-up cases, whatever is asked; `problem` is raised instead."""
+
+    problem: FieldrayError | None = None
+    requests: list[tuple[int, AuditRequest, Model | None]] = field(default_factory=list)
+    taken: list[tuple[str, str]] = field(default_factory=list)
+    saved: list[tuple[Path, str]] = field(default_factory=list)
+    text: str = "made-up"
+
+    def audit(self, run_id: int, request: AuditRequest, *, model: Model | None) -> AuditReport:
+        self.requests.append((run_id, request, model))
+        if self.problem is not None:
+            raise self.problem
+        return audit_report(self.text)
+
+    def take(self, report: AuditReport, *, name: str, person: str, model: Model) -> Model:
+        self.taken.append((name, person))
+        point = replace(POINT, name=f"local:{name}", titles={"en": f"Local: {name}"}, label=POINT.label)
+        return with_site_points(model, (point,))
+
+    def save(self, folder: Path, report: AuditReport, *, language: str) -> tuple[Path, ...]:
+        self.saved.append((folder, language))
+        return (folder / "audit.pdf", folder / "audit.json")
+
+
+def audit_report(text: str = "made-up") -> AuditReport:
+    """40 cases, half of them positive; two disagree: rows 1 and 2. `text` is in every name."""
+    cases = [
+        Case(
+            image=f"/images/{text.replace('/', ' ')}-{row}.png",
+            row_id=row,
+            patient=f"p{row}",
+            truth=row % 2 == 1,
+            score=0.1 if row == 1 else 0.9 if row == 2 else 0.8 if row % 2 else 0.2,
+            category="normal" if row == 1 or (row % 2 == 0 and row != 2) else "abnormal",
+            header=ImageHeader(view_position=text),
+        )
+        for row in range(1, 41)
+    ]
+    subject = Subject(
+        pack=text, names={"en": text}, trust="signed", fingerprint="ab", model_sha256="c" * 64, label="opacity",
+        meaning={"en": text}, labels_from=text, run_id=7, paths=(text,), program_version="0", made_s=0.0,
+    )  # fmt: skip
+    return AuditReport(
+        subject=subject,
+        audit=audit(cases, [POINT]),
+        drifts=(stability([60, 0], [0, 60], of="scores"),),
+        proposal=propose(cases, label="opacity", pattern=POINT, wanted=0.9),
+    )
+
+
+@dataclass(eq=False)
+class FakeMemory:
+    """What was chosen for which folder."""
+
+    known: dict[Path, RememberedPack] = field(default_factory=dict)
+
+    def find(self, paths: Sequence[Path]) -> RememberedPack | None:
+        return self.known.get(paths[0])
+
+    def remember(self, paths: Sequence[Path], pack: str, *, operating_point: str = "") -> None:
+        self.known.update(dict.fromkeys(paths, RememberedPack(pack, operating_point)))
 
 
 @dataclass(eq=False)
@@ -292,7 +378,10 @@ class FakeRooms:
     def __init__(self) -> None:
         self.outcomes: list[Outcome] = []
         self.library = FakeLibrary()
+        self.memory = FakeMemory()
+        self.lacks_ages = False
         self.drives = FakeDrives()
+        self.audit = FakeAudit()
         self.stored: dict[int, Verdict] = {}
         self.exported: list[tuple[int, Path, tuple[str, ...], ReportOptions]] = []
         self.while_exporting: Callable[[Tell], None] = lambda tell: tell(0, 1)
@@ -308,7 +397,10 @@ class FakeRooms:
         return Services(
             session=self.session,
             library=self.library,
+            memory=self.memory,
+            may_lack_ages=lambda paths: self.lacks_ages,
             drives=self.drives,
+            audit=self.audit,
             read_verdict=lambda row_id, outcome: self.stored.get(row_id),
             export=self._export,
         )

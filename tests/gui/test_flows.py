@@ -35,7 +35,7 @@ def listed(desk: Desk) -> list[int]:
 def test_the_empty_window_says_what_to_do_next(desk: Desk) -> None:
     assert desk.window.pages.currentWidget() is desk.window.welcome
     words = texts(desk.window.welcome)
-    assert "Drop a folder" in words
+    assert "drop a folder" in words
     assert "Ready: Made-up lungs 1.2.0" in words
     assert not desk.window.toolbar.start_button.isEnabled()
 

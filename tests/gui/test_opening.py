@@ -42,7 +42,7 @@ class TestNoPack:
 
     def test_the_window_asks_for_a_drive_and_starts_when_it_comes(self, desk: Desk, rooms: FakeRooms) -> None:
         desk.until(lambda: "Plug in a model drive" in texts(desk.window.banners))
-        assert "Plug in a model drive." in texts(desk.window.welcome)
+        desk.until(lambda: "No pack is here. Plug in a model drive." in texts(desk.window.welcome))
         desk.application.controller.screening.choose([Path("/images")])
         assert desk.window.toolbar.progress_text.text() == "Waiting for a model pack"
         assert rooms.session.started_with == []

@@ -60,10 +60,10 @@ def test_a_drive_with_a_trusted_pack_is_used_and_may_be_removed(desk: Desk) -> N
     desk.until(lambda: desk.rooms.session.packs[-1].pack_name == "lungs-2.0.0")
 
 
-def test_a_drive_removed_during_a_run_lets_it_finish_then_the_builtin_pack_takes_over(desk: Desk) -> None:
+def test_a_drive_removed_during_a_run_lets_it_finish_then_the_default_takes_over(desk: Desk) -> None:
     plug_in(desk, on_edgetpu())
     desk.until(lambda: in_use(desk) == "lungs-2.0.0")
-    desk.screen()
+    desk.screen(answer="lungs-2.0.0")
     desk.until(lambda: desk.application.controller.screening.state == "running")
     pull_out(desk)
     desk.until(lambda: "This run finishes with the pack in memory" in texts(desk.window.banners))
@@ -76,7 +76,7 @@ def test_a_drive_removed_during_a_run_lets_it_finish_then_the_builtin_pack_takes
 def test_a_drive_put_back_during_a_run_is_not_taken_for_a_new_one(desk: Desk) -> None:
     plug_in(desk, on_edgetpu())
     desk.until(lambda: in_use(desk) == "lungs-2.0.0")
-    desk.screen()
+    desk.screen(answer="lungs-2.0.0")
     pull_out(desk)
     desk.until(lambda: "This run finishes" in texts(desk.window.banners))
     plug_in(desk, on_edgetpu())
@@ -204,7 +204,7 @@ def test_the_packs_page_lists_copies_and_chooses_the_operating_point(desk: Desk)
     choice.activated.emit(choice.currentIndex())
     desk.rooms.outcomes = [screened(1, 0.9)]
     desk.rooms.session.outcomes = desk.rooms.outcomes
-    desk.screen("/images")
+    desk.screen("/images", answer="lungs-2.0.0")
     assert desk.rooms.session.started_with == [((Path("/images"),), "careful", False)]
 
 

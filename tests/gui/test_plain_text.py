@@ -123,8 +123,8 @@ def rooms(text: str) -> FakeRooms:
 
 
 @pytest.fixture(params=["en", "uk"])
-def settings(request: pytest.FixtureRequest) -> Settings:
-    return Settings({"language": request.param, "theme": "light"})
+def settings(request: pytest.FixtureRequest, text: str) -> Settings:
+    return Settings({"language": request.param, "theme": "light", "pack": text})
 
 
 def spoken() -> Iterator[tuple[str, str]]:

@@ -27,7 +27,7 @@ def application(qapp: QApplication, qtbot: QtBot, home: Path, tmp_path: Path) ->
     library = PackLibrary(home)
     library.trust(fingerprint(pack))
     library.install(pack)
-    made = Application(qapp, Settings({"language": "en", "theme": "light"}))
+    made = Application(qapp, Settings({"language": "en", "theme": "light", "pack": "tiny"}))
     ended: list[bool] = []
     made.ended.connect(lambda: ended.append(True))
     made.show()

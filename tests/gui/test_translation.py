@@ -27,11 +27,13 @@ PATHS = sorted(translations.CATALOGUES.glob(f"*/{translations.NAME.as_posix()}")
 
 # Written alike in both languages: names of things, commands, file kinds, keys and units.
 _SAME = """
+AUC ROC abnormal positive our clinic z
     DICOM SR SC SEG PDF PACS FR
     PNG JPEG DICOMDIR zip CSV JSON Fieldray SHA Edge TPU Coral USB Accelerator TensorFlow Lite Ed25519 Ed PEM AVX
     Intel AMD Linux Ctrl N H O x a f libedgetpu libusb ai edge litert tflite runtime edgetpu compiler edgetpu_compiler
     coral docs udev plugdev cpupower frequency set g performance FIELDRAY_HOME Apache GNU LGPL Qt Python for code qt io
     pack splits weights none learning_rate fieldray adapt RECIPE pip install
+ BY CC COVID Data Goldbaum Image Kermany Mendeley ROC Repository Winther Zhang al et default packs pack fieldray ID
 """
 SAME_IN_ALL = set(_SAME.split())
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from fieldray.adaptation.layouts import Row
 from fieldray.adaptation.recipe import Point
+from fieldray.audit.drift import score_counts
 from fieldray.domain import intervals, metrics
 from fieldray.domain.intervals import Share, share
 from fieldray.domain.metrics import Scores, Truth
@@ -122,6 +123,7 @@ def figures(test: Evaluated, *, points: Sequence[OperatingPoint]) -> dict[str, A
             f"{wanted:.2f}": asdict(test.specificity_at(wanted)) for wanted in WANTED_SENSITIVITIES
         },
         "calibration_error": metrics.calibration_error(test.scores, test.truth),
+        "score_counts": list(score_counts(test.scores.tolist())),
         "points": {point.name: point_figures(test, point) for point in points},
     }
 

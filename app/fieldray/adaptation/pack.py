@@ -147,11 +147,17 @@ def _figures(labels: Mapping[str, Any]) -> dict[str, Any]:
     return {
         code: {
             "test": {name: found["test"][name] for name in names},
+            **_reference(found["test"]),
             "shortcuts": found["shortcuts"],
             "float_against_int8": found["float_against_int8"],
         }
         for code, found in labels.items()
     }
+
+
+def _reference(test: Mapping[str, Any]) -> dict[str, Any]:
+    """The scores' distribution, which a site compares its own with; a run evaluated by an older version has none."""
+    return {"reference": {"scores": test["score_counts"]}} if "score_counts" in test else {}
 
 
 def _evidence(run: Run, labels: Mapping[str, Any]) -> dict[str, Any]:

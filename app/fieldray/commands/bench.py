@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fieldray.backends import BACKENDS
 from fieldray.commands.console import Console, add_command
-from fieldray.commands.pack_options import add_pack_rules, drives_with_packs, load_pack
+from fieldray.commands.pack_options import add_pack_rules, drives_with_packs, load_pack, pack_to_measure
 
 if TYPE_CHECKING:
     from fieldray.bench.benchmark_case import BenchmarkCase, LoadedImage
@@ -65,7 +65,8 @@ def run_device(options: argparse.Namespace, console: Console) -> int:
     from fieldray.paths import user_data
 
     library = PackLibrary(user_data())
-    models = [load_pack(library, name, options) for name in options.pack or (None,)]
+    names = options.pack or (pack_to_measure(library, drives_with_packs()),)
+    models = [load_pack(library, name, options) for name in names]
     cases, problems = _usable([case for model in models for case in on_every_backend(model, threads=options.threads)])
     with _images(options) as (images_for, images):
         measured = device.measure(
@@ -132,11 +133,12 @@ def host_facts(load: Callable[[], Model]) -> HostFacts:
 
 
 def chosen_model(options: argparse.Namespace) -> Model:
-    """The pack that the options name. Raises PackProblem, StorageProblem."""
+    """The pack that the options name, else one to measure with. Raises PackProblem, StorageProblem."""
     from fieldray.packs.library import PackLibrary
     from fieldray.paths import user_data
 
-    return load_pack(PackLibrary(user_data()), options.pack, options)
+    library = PackLibrary(user_data())
+    return load_pack(library, options.pack or pack_to_measure(library, drives_with_packs()), options)
 
 
 def show(report: Report, out: Path | None, console: Console) -> int:

@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from fieldray.errors import PackNotTrusted, PackProblem
+from fieldray.errors import PackNotChosen, PackNotTrusted, PackProblem
+from fieldray.plain_text import as_cell
 from fieldray.reasons import Reason, reason
 
 if TYPE_CHECKING:
     from fieldray.domain.model import Model
-    from fieldray.packs.library import PackLibrary
+    from fieldray.packs.library import PackCandidate, PackLibrary
 
 PrintError = Callable[[str], None]
 _LACKS_A_YES: Final = ("pack_older", "pack_legacy")
@@ -33,9 +34,7 @@ def add_trust_options(parser: argparse.ArgumentParser) -> None:
 def add_pack_options(parser: argparse.ArgumentParser) -> None:
     """`--pack` and the options that go with it."""
     parser.add_argument(
-        "--pack",
-        metavar="DIR|ID",
-        help="folder or id of the pack to use (default: the one on a drive, else the built-in one)",
+        "--pack", metavar="DIR|ID", help="the pack to use (default: the one of `fieldray packs default`, else none)"
     )
     add_pack_rules(parser)
 
@@ -49,9 +48,10 @@ def add_pack_rules(parser: argparse.ArgumentParser) -> None:
 
 
 def load_model(library: PackLibrary, options: argparse.Namespace, *, print_error: PrintError = _keep_quiet) -> Model:
-    """The pack asked for, else that of a drive, else the newest that ships with the program, verified and in memory.
+    """The pack asked for, else the site's default, verified and in memory.
 
-    `print_error` is told of broken packs that were passed over. Raises PackProblem, PackNotTrusted, StorageProblem.
+    `print_error` is told of broken packs that were passed over, and of site points that cannot be read. Raises
+    PackNotChosen, PackProblem, StorageProblem.
     """
     return load_pack(library, options.pack, options, print_error=print_error)
 
@@ -69,6 +69,7 @@ def load_pack(
     A pack may turn out to be broken only when it is read whole: it is then passed over like one that looks so.
     """
     drives = drives_with_packs() if drives is None else drives
+    name = name or chosen_default(library, drives)
     broken: dict[Path, Reason] = {}
     while True:
         folder = find_pack(library, name, drives=drives, broken=broken)
@@ -81,6 +82,8 @@ def load_pack(
         else:
             for passed_over, why in broken.items():
                 print_error(reason("pack_passed_over", folder=passed_over, detail=why.text).text)
+            if lost := library.site_problem():
+                print_error(lost.text)
             return model
 
 
@@ -106,44 +109,59 @@ def give_trust(library: PackLibrary, problem: PackNotTrusted, fingerprint: str |
 
 def find_pack(
     library: PackLibrary,
-    name: str | None,
+    name: str,
     *,
     drives: Sequence[Path] | None = None,
     broken: dict[Path, Reason] | None = None,
 ) -> Path:
-    """The folder of a pack by name or path; without a name the default one. Raises PackProblem.
+    """The folder of a pack by name or place. Raises PackProblem.
 
     drives    where to look, in this order; those plugged in with packs on them if not given
-    broken    folders that are passed over; those on drives that are seen to be broken are added
+    broken    folders that are passed over
     """
     broken = {} if broken is None else broken
     drives = drives_with_packs() if drives is None else drives
     try:
-        if name is None:
-            return default_pack(library, drives, broken=broken)
         return library.find(name, drives=drives, without=broken)
     except PackProblem as problem:
-        if broken and problem.reason.code in ("no_pack", "pack_not_found", "pack_no_manifest"):
+        if broken and problem.reason.code in ("pack_not_found", "pack_no_manifest"):
             raise PackProblem(next(iter(broken.values()))) from problem
         raise
 
 
-def default_pack(library: PackLibrary, drives: Sequence[Path], *, broken: dict[Path, Reason]) -> Path:
-    """The pack of the first drive with one that would load, else of the first with one that only lacks a yes, else
-    the newest kept here: a broken pack hides no other. `broken` as for `find_pack`. Raises PackProblem.
-    """
-    from fieldray.packs.library import choose
+def chosen_default(library: PackLibrary, drives: Sequence[Path]) -> str:
+    """The pack that was made this site's default. No other is taken silently: raises PackNotChosen with the choices."""
+    from fieldray.settings import load
 
-    seen = []
-    for drive in drives:
-        found = [candidate for candidate in library.on_drive(drive) if candidate.folder not in broken]
-        broken |= {entry.folder: entry.problem for entry in found if entry.trust == "broken" and entry.problem}
-        seen.append((drive, [candidate for candidate in found if candidate.can_screen]))
-    whole = [(drive, found) for drive, found in seen if found]
-    if not whole:
-        return newest_kept(library)
-    drive, found = min(whole, key=lambda entry: min(candidate.hindrance for candidate in entry[1]))
-    return choose(found, name=drive).folder
+    settings, _ = load()
+    name = str(settings["pack"])
+    packs = [candidate for candidate in library.available(drives) if candidate.can_screen]
+    if any(name in (candidate.pack_id, candidate.pack_name) for candidate in packs):
+        return name
+    if not packs:
+        raise PackProblem(reason("no_pack"))
+    why = reason("default_gone", name=name) if name else reason("pack_not_chosen")
+    raise PackNotChosen(why, [choice_line(candidate) for candidate in packs])
+
+
+def pack_to_measure(library: PackLibrary, drives: Sequence[Path]) -> str:
+    """The site's default, else the first pack there is: for measuring this computer, where there are no patients."""
+    try:
+        return chosen_default(library, drives)
+    except PackNotChosen:
+        found = [candidate for candidate in library.available(drives) if candidate.problem is None]
+        if not found:
+            raise
+        return str(found[0].folder)
+
+
+def choice_line(candidate: PackCandidate) -> str:
+    """A pack by the name it can be asked for, with what it is called and for whom it is."""
+    from fieldray.domain.purpose import patients
+
+    manifest = candidate.manifest
+    whose = f"{manifest.names['en']}. {patients(manifest.accepted).text}" if manifest else ""
+    return f"{as_cell(candidate.pack_id):<24} {as_cell(candidate.version):<8} {as_cell(whose)}".rstrip()
 
 
 def drives_with_packs() -> list[Path]:
@@ -154,18 +172,3 @@ def drives_with_packs() -> list[Path]:
         return [Path(drive.mount_point) for drive in list_drives() if drive.pack_folders]
     except OSError:
         return []
-
-
-def newest_kept(library: PackLibrary) -> Path:
-    """The newest pack that ships with the program, else the newest installed. Raises PackProblem: why the first one
-    found cannot be used, or no_pack.
-    """
-    from fieldray.packs.naming import version_key
-
-    why = None
-    for kept in (library.builtin(), library.installed()):
-        usable = [candidate for candidate in kept if candidate.problem is None]
-        if usable:
-            return max(usable, key=lambda candidate: version_key(candidate.version)).folder
-        why = why or next((candidate.problem for candidate in kept), None)
-    raise PackProblem(why or reason("no_pack"))

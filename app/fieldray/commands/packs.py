@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fieldray.commands.console import Console, add_command
 from fieldray.commands.pack_options import add_trust_options, drives_with_packs, find_pack, give_trust
-from fieldray.errors import PackNotTrusted
+from fieldray.errors import PackNotTrusted, PackProblem
 from fieldray.plain_text import as_cell
+from fieldray.reasons import reason
 
 if TYPE_CHECKING:
     from fieldray.packs.library import PackCandidate, PackLibrary
@@ -35,6 +38,13 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     )
     trusting.add_argument("--forget", action="store_true", help="stop trusting this key")
     trusting.set_defaults(command=run_trust)
+    default = add_command(actions, "default", "the pack for images of which nobody says otherwise")
+    default.add_argument("pack", nargs="?", metavar="ID", help="a pack's id or id-version (default: say which it is)")
+    default.add_argument(
+        "--operating-point", metavar="NAME", help="an operating point of the pack (default: its first)"
+    )
+    default.add_argument("--none", action="store_true", help="no pack: every run names one")
+    default.set_defaults(command=run_default)
     installing = add_command(actions, "install", "verify a pack and copy it to this computer")
     installing.add_argument("pack", help=_PACK_HELP)
     add_trust_options(installing)
@@ -46,9 +56,8 @@ def run_list(options: argparse.Namespace, console: Console) -> int:
     library = _library()
     found = library.candidates(options.folder) if options.folder else library.available(drives_with_packs())
     for candidate in found:
-        console.print_line(_candidate_line(candidate))
-        if candidate.problem:
-            console.print_line(f"    {candidate.problem.text}")
+        for line in _candidate_lines(candidate):
+            console.print_line(line)
     if not found:
         console.print_line("No packs found.")
     return 0
@@ -84,6 +93,42 @@ def run_trust(options: argparse.Namespace, console: Console) -> int:
     return 0
 
 
+def run_default(options: argparse.Namespace, console: Console) -> int:
+    """Change or print the site's default; the exit code. Raises PackProblem, UsageProblem, StorageProblem."""
+    from fieldray.settings import load
+
+    settings, problems = load()
+    for problem in problems:
+        console.print_error(problem.text)
+    if options.none:
+        settings.choose_pack("")
+    elif options.pack:
+        _require_classifier(options.pack, options.operating_point)
+        settings.choose_pack(options.pack, options.operating_point or "")
+    if options.none or options.pack:
+        settings.save()
+    name, point = str(settings["pack"]), str(settings["operating_point"])
+    at = f", operating point {point}" if point else ""
+    console.print_line(
+        f"Default pack: {name}{at}" if name else "There is no default pack. Every run names one with --pack."
+    )
+    return 0
+
+
+def _require_classifier(name: str, operating_point: str | None) -> None:
+    """That a pack of this name is here and screens. Raises PackProblem, UsageProblem (operating_point)."""
+    from fieldray.errors import UsageProblem
+
+    found = [pack for pack in _library().available(drives_with_packs()) if name in (pack.pack_id, pack.pack_name)]
+    screening = [pack for pack in found if pack.can_screen]
+    if not screening:
+        raise PackProblem(found[0].problem if found and found[0].problem else reason("pack_not_found", name=name))
+    manifest = screening[0].manifest
+    known = dict.fromkeys(point.name for point in manifest.operating_points) if manifest else {}
+    if operating_point is not None and operating_point not in known:
+        raise UsageProblem(reason("operating_point", name=operating_point, known=", ".join(known) or "-"))
+
+
 def run_install(options: argparse.Namespace, console: Console) -> int:
     """Copy a pack to this machine; the exit code. Raises PackProblem, StorageProblem."""
     library = _library()
@@ -104,13 +149,24 @@ def _library() -> PackLibrary:
     return PackLibrary(user_data())
 
 
-def _candidate_line(candidate: PackCandidate) -> str:
+def _candidate_lines(candidate: PackCandidate) -> Iterator[str]:
+    """What a pack is called, where it is from and whether it is trusted; then for whom it is, and how good."""
+    from fieldray.domain.purpose import patients, performance
+
     trust = {
-        "builtin": "built-in",
+        "builtin": "comes with the program",
         "trusted": "trusted",
         "unknown_key": "key not trusted",
         "legacy": "unsigned legacy",
         "broken": "broken",
     }[candidate.trust]
+    origin = "" if candidate.trust == "builtin" else {"drive": "on a drive, "}.get(candidate.origin, "installed, ")
     name, folder = as_cell(candidate.pack_name), as_cell(str(candidate.folder))
-    return f"{name:<32} {candidate.origin:<10} {trust:<16} {folder}"
+    yield f"{name:<32} {origin + trust:<24} {folder}"
+    if candidate.problem:
+        yield f"    {candidate.problem.text}"
+    manifest = candidate.manifest
+    if manifest is not None:
+        yield f"    {as_cell(manifest.names['en'])}. {patients(manifest.accepted).text}"
+        for text in (manifest.descriptions["en"], *(why.text for why in performance(manifest)), manifest.limits["en"]):
+            yield from textwrap.wrap(as_cell(text), width=112, initial_indent="    ", subsequent_indent="    ")

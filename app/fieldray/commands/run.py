@@ -15,11 +15,12 @@ from fieldray.commands.console import Console, duration_text, progress_text
 from fieldray.domain.events import BackendChanged, Event, OutcomeReady, Progress, RunChanged, Speed, StoreMended
 from fieldray.domain.finding import Category, Outcome, Refused, Screened, leading_finding, notes_of
 from fieldray.domain.model import Model, OperatingPoint
+from fieldray.domain.purpose import PatientCount, patients
 from fieldray.domain.run import StoredResult
 from fieldray.errors import FieldrayError, StorageProblem
 from fieldray.persistence import storage_problem
 from fieldray.plain_text import as_cell
-from fieldray.reasons import BACKENDS, OF_FOLDERS, PACKS, Reason, reason
+from fieldray.reasons import BACKENDS, OF_FOLDERS, OF_MANY, PACKS, Reason, reason
 from fieldray.reports.content import CATEGORY_TEXTS, NOTICE, image_line, place
 from fieldray.reports.exporter import EXPORTERS, ReportOptions
 from fieldray.reports.outputs import is_stream, own_text
@@ -100,6 +101,7 @@ class RunReport:
         self._lock = threading.Lock()
         self._counts: Counter[Category] = Counter()
         self._folders = 0
+        self._patients = PatientCount()
         self._resumed = 0
         self._is_nothing_there = False
         self._images = 0  # less the files that turned out to be something else
@@ -130,16 +132,20 @@ class RunReport:
                 case _:
                     pass
 
-    def begin(self, points: Sequence[OperatingPoint]) -> None:
-        """Say what will be used: the pack, and the operating points in force."""
+    def begin(self, points: Sequence[OperatingPoint], *, ages_confirmed: bool = False) -> None:
+        """Say what will be used: the pack, for whom it is, and the operating points in force."""
         signer = {
             "builtin": "comes with the program",
             "legacy": "unsigned legacy model: scores only, nothing is assessed",
         }
         trust = signer.get(self._model.trust, f"signed with key {self._model.fingerprint}")
-        ages = self._model.manifest.accepted.ages_years
-        of = f", for patients aged {ages[0]} to {ages[1]} years (PNG and JPEG files state no age)" if ages else ""
-        self._console.print_line(f"Pack {self._model.pack_name} ({trust}){of}")
+        manifest = self._model.manifest
+        whose = patients(manifest.accepted).text
+        if manifest.accepted.ages_years:
+            said = "Confirmed for files that state no age (--ages-confirmed)."
+            unsaid = "PNG and JPEG files state no age; --ages-confirmed says that all patients are of these ages."
+            whose = f"{whose} {said if ages_confirmed else unsaid}"
+        self._console.print_line(f"Pack {self._model.pack_name} ({trust}). {whose}")
         for point in points:
             has_band = point.unsure_low < point.unsure_high
             band = f", not sure from {point.unsure_low:.3f}" if has_band else ""
@@ -160,6 +166,8 @@ class RunReport:
         if self._has_list and batch.run_id:
             self._list(batch.run_id, session.database)
         self._sum_up()
+        if batch.run_id and batch.state == "finished":
+            self._tell_drift(batch.run_id, session.database)
         if out and batch.run_id:
             self._export(session, batch.run_id, out, formats or (), options)
         if self._problem:
@@ -188,6 +196,14 @@ class RunReport:
             self._console.print_error(reason("maps_incomplete", count=missing).text)
         return code or int(missing > 0)
 
+    def _tell_drift(self, run_id: int, database: Path) -> None:
+        """One sentence for each way in which these images are unlike those the pack knows, or those of before."""
+        from fieldray.pipeline.auditing import drift_of
+
+        for drift in drift_of(database, run_id, self._model):
+            if drift.is_out:
+                self._console.print_line(drift.told.text)
+
     def _export(self, session: Session, run_id: int, out: Path, formats: Sequence[str], options: ReportOptions) -> None:
         written = session.export(
             run_id,
@@ -211,6 +227,7 @@ class RunReport:
 
     def _note(self, event: OutcomeReady) -> None:
         self._counts[event.outcome.category] += 1
+        self._patients.add(event.outcome)
         self._images += not (isinstance(event.outcome, Refused) and event.outcome.reason.code == "not_an_image")
         self._resumed += event.is_resumed
         stands_for_folder = _stands_for_folder(event.outcome)
@@ -245,6 +262,8 @@ class RunReport:
         images = "image" if number == 1 else "images"
         print_line(f"{number} {images} in {duration_text(seconds)} ({number / seconds:.1f}/s){rest}")
         print_line("  ".join(f"{text} {self._counts[category]}" for category, text in CATEGORY_TEXTS.items()))
+        for note in self._patients.notes(self._model.manifest.accepted):
+            print_line(note.text)
         speed = self._speed
         if speed.fps_min is not None and speed.fps_avg is not None and speed.fps_max is not None:
             print_line(
@@ -273,7 +292,8 @@ def _work_list(results: Iterable[StoredResult]) -> Iterator[str]:
         if not isinstance(result.outcome, Screened):
             yield f"{'':<29}{result.outcome.reason.text}"
         for note in notes_of(result.outcome):
-            yield f"{'':<29}{note.text}"
+            if note.code not in OF_MANY:
+                yield f"{'':<29}{note.text}"
 
 
 def _line(result: StoredResult) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +16,12 @@ from fieldray.reports.exporter import EXPORTERS, ReportOptions, available_export
 from fieldray.settings import LanguageChoices
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from fieldray.commands.run import EmitLine, RunReport
+    from fieldray.domain.model import Model
     from fieldray.pipeline.batch import Batch
+    from fieldray.pipeline.session import Session
     from fieldray.settings import Settings
 
 _JOIN_S = 0.2
@@ -41,15 +45,10 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """The options of every run."""
+    """The options of a run whose results are written."""
     names = ",".join(exporter.name for exporter in available_exporters())
+    add_screening_options(parser)
     usual = " and ".join(exporter.name for exporter in default_exporters())
-    parser.add_argument(
-        "--device",
-        choices=DeviceChoices(),
-        help="the device that runs the model (default: from the settings)",
-    )
-    parser.add_argument("--operating-point", metavar="NAME", help="operating point of the pack (default: its first)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write the results to this folder")
     parser.add_argument("--formats", type=_formats, metavar=names, help=f"formats to write to --out (default: {usual})")
     parser.add_argument(
@@ -68,13 +67,28 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         help="write one line of JSON per image; - prints each at once, a file appears when the run ends",
     )
     parser.add_argument(
-        "--jobs", type=_jobs, metavar="N", help="files to read at the same time, 1 to 64 (default: from the settings)"
-    )
-    parser.add_argument(
         "--maps",
         type=Path,
         metavar="DIR",
         help="write for each image the lungs, the class map and both laid over the image into this folder",
+    )
+
+
+def add_screening_options(parser: argparse.ArgumentParser) -> None:
+    """How images are screened."""
+    parser.add_argument(
+        "--device",
+        choices=DeviceChoices(),
+        help="the device that runs the model (default: from the settings)",
+    )
+    parser.add_argument("--operating-point", metavar="NAME", help="operating point of the pack (default: its first)")
+    parser.add_argument(
+        "--ages-confirmed",
+        action="store_true",
+        help="all patients are of the ages the pack is for: written into results of files that state no age",
+    )
+    parser.add_argument(
+        "--jobs", type=_jobs, metavar="N", help="files to read at the same time, 1 to 64 (default: from the settings)"
     )
     again = parser.add_mutually_exclusive_group()
     again.add_argument("--resume", action="store_true", help="reuse the results of an earlier run (the default)")
@@ -83,13 +97,54 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Screen; the exit code."""
-    from fieldray.pipeline.decoders import number_of_decoders, open_decoders, start_network
-
     console.machine_reads = options.json == "-"
     if (options.formats or options.names) and not options.out:
         given = "--formats" if options.formats else "--names"
         console.print_error(f"{given} needs --out: name the folder to write to")
         return 2
+
+    def lines() -> contextlib.AbstractContextManager[EmitLine | None]:
+        from fieldray.commands.run import json_lines
+
+        return json_lines(options.json, console, inputs=options.paths)
+
+    _require_folders(options)
+    with screened(options, console, lines, has_list=options.json is None) as done:
+        code = done.report.finish(
+            done.batch,
+            done.session,
+            out=options.out,
+            formats=options.formats,
+            options=_report_options(options, done.settings),
+        )
+        return done.report.add_maps(done.session, done.batch, options.maps, code=code) if options.maps else code
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Done:
+    """A run that is over, with its session still open."""
+
+    model: Model
+    report: RunReport
+    batch: Batch
+    session: Session
+    settings: Settings
+
+
+@contextlib.contextmanager
+def screened(
+    options: argparse.Namespace,
+    console: Console,
+    lines: Callable[[], contextlib.AbstractContextManager[EmitLine | None]],
+    *,
+    has_list: bool,
+) -> Iterator[Done]:
+    """Screen `options.paths` to the end. `lines` opens what takes the lines of JSON; it is closed afterwards.
+
+    Raises UsageProblem, PackProblem, StorageProblem, BackendProblem.
+    """
+    from fieldray.pipeline.decoders import number_of_decoders, open_decoders, start_network
+
     settings = _settings(options)
     # The other processes get ready while this one imports its own parts and loads the pack: half a second sooner.
     with (
@@ -99,23 +154,24 @@ def run(options: argparse.Namespace, console: Console) -> int:
         from fieldray.packs.library import PackLibrary
         from fieldray.paths import user_data
 
-        _require_folders(options)
         model = load_model(PackLibrary(user_data()), options, print_error=console.print_error)
-        from fieldray.commands.run import RunReport, json_lines
+        from fieldray.commands.run import RunReport
         from fieldray.pipeline.session import Session, system_engine
 
-        with json_lines(options.json, console, inputs=options.paths) as emit:
-            report = RunReport(console, emit, model=model, has_list=options.json is None)
+        with lines() as emit:
+            report = RunReport(console, emit, model=model, has_list=has_list)
             engines = functools.partial(system_engine, started=started)
             with Session(settings, report.publish, engines=engines, warm=warm) as session:
                 session.use_pack(model)
-                batch = session.start(options.paths, operating_point=options.operating_point, fresh=options.fresh)
-                report.begin(batch.spec.operating_points)
-                _wait(batch, console)
-                code = report.finish(
-                    batch, session, out=options.out, formats=options.formats, options=_report_options(options, settings)
+                batch = session.start(
+                    options.paths,
+                    operating_point=_operating_point(options, settings),
+                    fresh=options.fresh,
+                    ages_confirmed=options.ages_confirmed,
                 )
-                return report.add_maps(session, batch, options.maps, code=code) if options.maps else code
+                report.begin(batch.spec.operating_points, ages_confirmed=options.ages_confirmed)
+                _wait(batch, console)
+                yield Done(model=model, report=report, batch=batch, session=session, settings=settings)
 
 
 def _wait(batch: Batch, console: Console) -> None:
@@ -127,6 +183,12 @@ def _wait(batch: Batch, console: Console) -> None:
     except KeyboardInterrupt:
         batch.cancel()
         batch.join()
+
+
+def _operating_point(options: argparse.Namespace, settings: Settings) -> str | None:
+    """The one asked for; that of the settings goes with the pack of the settings alone."""
+    chosen = None if options.pack else str(settings["operating_point"])
+    return options.operating_point or chosen or None
 
 
 def _require_folders(options: argparse.Namespace) -> None:

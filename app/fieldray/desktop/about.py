@@ -21,7 +21,7 @@ from PySide6.QtWidgets import (
 
 from fieldray.desktop.widgets import label, plain, push_button
 from fieldray.formatting import research_only
-from fieldray.paths import VERSION, licence_table, program_folder, user_data
+from fieldray.paths import VERSION, asset, licence_table, program_folder, user_data
 from fieldray.translation import Translator
 
 
@@ -78,6 +78,17 @@ class AboutDialog(QDialog):
                     "It opens no network connection, sends nothing and does not update itself. Images are only read, "
                     "never changed."
                 )
+            )
+        )
+        column.addWidget(
+            label(
+                translator.text(
+                    "The images of the demonstration are from Kermany, Zhang and Goldbaum (Mendeley Data, 2018, CC BY "
+                    "4.0) and from Winther et al. (COVID-19 Image Repository, Hannover, 2020, CC BY 3.0). Sources, "
+                    "licences and changes: {file}",
+                    file=asset("demonstration/CREDITS.md"),
+                ),
+                role="muted",
             )
         )
         column.addWidget(label(translator.text("Results are kept in {folder}", folder=user_data()), role="muted"))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from PySide6.QtCore import QObject, Signal
 
+from fieldray.desktop.auditing import Auditing
 from fieldray.desktop.background import Background, Bridge
 from fieldray.desktop.exporting import Exporting
 from fieldray.desktop.notices import Action, Notice, NoticeBoard
@@ -17,6 +19,7 @@ from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.pack_choice import PackChoice
 from fieldray.desktop.screening import Screening
 from fieldray.desktop.services import OpenServices, Services
+from fieldray.desktop.whose_images import WhoseImages
 from fieldray.desktop.work_row import WorkRow
 from fieldray.desktop.worklist_model import WorkListModel
 from fieldray.domain.events import (
@@ -30,7 +33,10 @@ from fieldray.domain.events import (
     Speed,
     StoreMended,
 )
+from fieldray.domain.finding import Outcome
+from fieldray.domain.model import Manifest
 from fieldray.domain.prediction import BackendName
+from fieldray.domain.purpose import PatientCount, patients
 from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import PLAIN, ReportOptions
 from fieldray.settings import Settings
@@ -39,6 +45,7 @@ from fieldray.translation import Translator
 log = logging.getLogger(__name__)
 
 _EXPORT_ENDS_S: Final = 10.0
+_PATIENT_NOTES = ("other_patients", "ages_not_stated")
 
 
 class Controller(QObject):
@@ -58,9 +65,15 @@ class Controller(QObject):
         self._is_closing = False
         self._last_bug: Reason | None = None
         self.bridge, self.background, self.board = Bridge(), Background(), NoticeBoard()
-        self.packs = PackChoice(self.background, self.board)
+        self.packs = PackChoice(
+            self.background, self.board, lambda: (str(settings["pack"]), str(settings["operating_point"]))
+        )
         self.screening = Screening(self.background, self.board)
+        self.auditing = Auditing(self.background, self.board, self.screening, self.packs)
         self.exporting = Exporting(self.background, self.board)
+        self.packs.model_changed.connect(lambda: self.screening.set_model(self.packs.model, self.packs.point_name))
+        self.whose = WhoseImages(self.packs, self.screening, settings, self.background, self.board)
+        self._patients = PatientCount()
         self.rows = WorkListModel(translator, self)
         self.image = OpenImage(self.background, self.board)
         self.backends: dict[str, BackendChanged] = {}
@@ -71,8 +84,8 @@ class Controller(QObject):
     def _connect(self) -> None:
         self.bridge.published.connect(self.take)
         self.packs.may_switch = lambda: not self.screening.is_busy
-        self.packs.model_changed.connect(lambda: self.screening.set_model(self.packs.model, self.packs.point_name))
-        self.screening.started.connect(self.rows.clear)
+        self.screening.started.connect(self._run_started)
+        self.packs.model_changed.connect(self._tell_other_pack)
         self.screening.idle.connect(self.packs.settle)
         self.image.verdict_changed.connect(self.rows.set_verdict)
         self._services_closed.connect(self._finish_closing)
@@ -113,8 +126,10 @@ class Controller(QObject):
 
     def _opened(self, services: Services) -> None:
         self._services = services
+        self.whose.attach(services)
         self.screening.attach(services.session)
         self.packs.attach(services.library)
+        self.auditing.attach(services.audit)
         self.image.attach(services.session, services.read_verdict)
         self.ready.emit()
 
@@ -128,6 +143,7 @@ class Controller(QObject):
         match event:
             case OutcomeReady():
                 self.rows.add(WorkRow(event.row_id, event.outcome, self.screening.manifest))
+                self._count_patient(event.outcome)
             case Progress():
                 self.screening.take_progress(event)
             case Speed():
@@ -135,6 +151,8 @@ class Controller(QObject):
                 self.measured.emit(event)
             case RunChanged():
                 self.screening.take_run(event)
+                if not self.screening.is_busy:
+                    self._tell_patients()
             case BackendChanged():
                 self._take_backend(event)
             case DrivesChanged():
@@ -143,6 +161,44 @@ class Controller(QObject):
                 self._take_device(event)
             case StoreMended():
                 self.board.post_reason("store", event.reason, level="warning")
+
+    def _run_started(self) -> None:
+        self.rows.clear()
+        self._patients = PatientCount()
+        for key in ("other_pack", *_PATIENT_NOTES):
+            self.board.withdraw(key)
+
+    def _count_patient(self, outcome: Outcome) -> None:
+        """Told at once when the first image says that it is not for this pack, then at the end, with their number."""
+        before = self._patients.others
+        self._patients.add(outcome)
+        if before == 0 and self._patients.others:
+            self._tell_patients()
+
+    def _tell_patients(self) -> None:
+        """Count what says that these are others' images than those the pack is for."""
+        manifest = self.screening.manifest
+        for note in self._patients.notes(manifest.accepted) if manifest else ():
+            self.board.post(Notice(key=note.code, level="warning", text=partial(_patients_note, note, manifest)))
+
+    def _tell_other_pack(self) -> None:
+        """Another pack is in use than the one that the list in sight is from."""
+        before, model = self.screening.manifest, self.packs.model
+        if before is None or model is None or model.manifest is before or not self.rows.total():
+            self.board.withdraw("other_pack")
+            return
+        after = model.manifest
+        self.board.post(
+            Notice(
+                key="other_pack",
+                level="warning",
+                text=lambda t: t.text(
+                    "These results are from {before}. Press Start to screen with {after}.",
+                    before=f"{t.pick(before.names)} {before.version}",
+                    after=f"{t.pick(after.names)} {after.version}",
+                ),
+            )
+        )
 
     def _take_backend(self, event: BackendChanged) -> None:
         before = self.backends.get(event.backend)
@@ -185,6 +241,12 @@ class Controller(QObject):
         if self._services is not None and self.screening.run_id:
             self.exporting.start(self._services.export, self.screening.run_id, folder, formats, options)
 
+    def choose_default(self, pack: str, operating_point: str = "") -> None:
+        """Make a pack the one for all folders of which nobody said otherwise; "" for none."""
+        self.settings.choose_pack(pack, operating_point)
+        self.save_settings()
+        self.packs.listed.emit()
+
     def save_settings(self) -> None:
         """Write the settings file in the background."""
         self.background.run(
@@ -198,6 +260,13 @@ class Controller(QObject):
         if why != self._last_bug:  # a notice is painted: an error in painting must not ask for another one
             self._last_bug = why
             self.board.post_reason("bug", why)
+
+
+def _patients_note(note: Reason, manifest: Manifest | None, translator: Translator) -> str:
+    """The sentence with for whom the pack is in the language of the window."""
+    whose = translator.reason(patients(manifest.accepted)) if manifest else ""
+    parameters = {**dict(note.parameters), "patients": whose}
+    return translator.reason(reason(note.code, **parameters))
 
 
 def _lost(backend: BackendName) -> str:

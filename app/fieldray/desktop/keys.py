@@ -75,6 +75,7 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("pause", ("F6",), "program", lambda t: t.text("Pause or resume")),
     Key("stop", ("F7",), "program", lambda t: t.text("Stop")),
     Key("packs", ("Ctrl+P",), "program", lambda t: t.text("Packs")),
+    Key("audit", ("Ctrl+U",), "program", lambda t: t.text("Audit: how good is the pack on these images?")),
     Key("settings", ("Ctrl+,",), "program", lambda t: t.text("Settings")),
     Key("export", ("Ctrl+S",), "program", lambda t: t.text("Save the results")),
     Key("agree", ("Ctrl+1",), "program", lambda t: t.text("My verdict: agree")),

@@ -20,6 +20,8 @@ from PySide6.QtWidgets import (
 )
 
 from fieldray.desktop.about import AboutDialog
+from fieldray.desktop.ages_box import ages_box
+from fieldray.desktop.audit_page import AuditPage
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.export_dialog import ExportDialog
 from fieldray.desktop.guide_dialog import GuideDialog
@@ -51,7 +53,7 @@ _MENU = (
 
 
 class MainWindow(QMainWindow):
-    """Toolbar, banners, then either the welcome, the images, or the packs; the status bar below."""
+    """Toolbar, banners, then either the welcome, the images, the packs or the audit; the status bar below."""
 
     settings_changed = Signal(dict)
     close_confirmed = Signal()
@@ -72,7 +74,8 @@ class MainWindow(QMainWindow):
         self.actions_by_name["about"] = self._about_action()
         self.toolbar = Toolbar(controller, self.actions_by_name, translator, theme, export=self._export)
         self.banners = BannerArea(controller.board, translator, theme)
-        self.packs_page = PacksPage(controller.packs, translator, theme)
+        self.packs_page = PacksPage(controller, translator, theme)
+        self.audit_page = AuditPage(controller.auditing, translator, theme)
         open_actions = self.actions_by_name["open_folder"], self.actions_by_name["open_files"]
         self.welcome = Welcome(controller, *open_actions, translator, theme)
         self.tools = ViewTools(self.viewer, self.actions_by_name, theme)
@@ -99,7 +102,7 @@ class MainWindow(QMainWindow):
             self.images.setStretchFactor(self.images.count() - 1, stretch)
         self.images.setSizes([450, 570, 340])
         self.pages = QStackedWidget()
-        for page in (self.welcome, self.images, self.packs_page):
+        for page in (self.welcome, self.images, self.packs_page, self.audit_page):
             self.pages.addWidget(page)
         middle = QWidget()
         layout = QVBoxLayout(middle)
@@ -121,7 +124,10 @@ class MainWindow(QMainWindow):
         self.result.lungs.outline_box.toggled.connect(self.viewer.show_outline)
         self.result.opacity.valueChanged.connect(self.viewer.set_opacity)
         self.packs_page.left.connect(self._show_images_or_welcome)
+        self.audit_page.left.connect(self._show_images_or_welcome)
+        self.audit_page.image_wanted.connect(self._show_row)
         bench.packs.asked.connect(self._ask)
+        bench.whose.asked.connect(self._ask_whose)
         bench.screening.started.connect(self._show_images_or_welcome)
 
     def _commands(self) -> dict[str, Callable[[], None]]:
@@ -158,7 +164,8 @@ class MainWindow(QMainWindow):
             "start": run.start,
             "pause": run.pause_or_resume,
             "stop": run.stop,
-            "packs": self._toggle_packs,
+            "packs": lambda: self._toggle(self.packs_page),
+            "audit": lambda: self._toggle(self.audit_page),
             "settings": self._open_settings,
             "export": self._export,
             "agree": lambda: self.result.verdict.choose("agree"),
@@ -209,6 +216,13 @@ class MainWindow(QMainWindow):
         dialog.accepted.connect(lambda: self._bench.packs.answer_yes(question))
         dialog.open()
 
+    def _ask_whose(self) -> None:
+        """Show the cards, ask for the ages, or go back to what was there."""
+        self._show_images_or_welcome()
+        model = self._bench.packs.model
+        if self._bench.whose.question == "ages" and model is not None:
+            ages_box(self, self._bench.whose, self._translator, model.manifest).open()
+
     def _toggle_patient(self) -> None:
         hidden = not self.viewer.hide_patient
         self.settings_changed.emit({"hide_patient": hidden})
@@ -228,17 +242,22 @@ class MainWindow(QMainWindow):
         self.hide_patient(bool(self._bench.settings["hide_patient"]))
         self.viewer.set_opacity(self.result.opacity.value())
 
-    def _toggle_packs(self) -> None:
-        if self.pages.currentWidget() is self.packs_page:
+    def _toggle(self, page: QWidget) -> None:
+        if self.pages.currentWidget() is page:
             self._show_images_or_welcome()
         else:
-            self.pages.setCurrentWidget(self.packs_page)
+            self.pages.setCurrentWidget(page)
 
     def _show_images_or_welcome(self) -> None:
         has_images = self._bench.rows.total() > 0 or self._bench.screening.state != "empty"
+        has_images = has_images and self._bench.whose.question != "pack"
         self.pages.setCurrentWidget(self.images if has_images else self.welcome)
         if has_images:
             self.work_list.table.setFocus()
+
+    def _show_row(self, row_id: int) -> None:
+        self._show_images_or_welcome()
+        self.work_list.choose(row_id)
 
     def _cancel(self) -> None:
         self.viewer.cancel_drag()

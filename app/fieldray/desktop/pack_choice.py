@@ -40,15 +40,18 @@ class PackChoice(QObject):
     model_changed = Signal()
     asked = Signal(object)
 
-    def __init__(self, background: Background, board: NoticeBoard) -> None:
+    def __init__(self, background: Background, board: NoticeBoard, default: Callable[[], tuple[str, str]]) -> None:
+        """`default` gives the names of the site's default pack and of its operating point, "" for none."""
         super().__init__()
-        self._background, self._board = background, board
+        self._background, self._board, self._default = background, board, default
         self._library: LibraryPort | None = None
         self.candidates: tuple[PackCandidate, ...] = ()
         self.drives: tuple[Drive, ...] = ()
         self.model: Model | None = None
         self.source: PackCandidate | None = None
         self.loading: PackCandidate | None = None
+        self.is_listed = False
+        self.is_persons_choice = False  # or that of a drive plugged in; not taken from memory or the settings
         self.point_name: str | None = None
         self._in_question: PackCandidate | None = None
         self._unfit: set[Path] = set()  # seen to be broken only when they were loaded
@@ -82,21 +85,35 @@ class PackChoice(QObject):
     # ---- what a person does
 
     def use(
-        self, candidate: PackCandidate, *, asked_for: bool = True, allow_older: bool = False, allow_legacy: bool = False
+        self,
+        candidate: PackCandidate,
+        *,
+        point: str = "",
+        asked_for: bool = True,
+        allow_older: bool = False,
+        allow_legacy: bool = False,
     ) -> None:
-        """Load a pack and use it. `asked_for`: a person chose it, so a question is put at once, not in a notice."""
+        """Load a pack and use it, at its first operating point or at `point`.
+
+        `asked_for`: a person chose it, so a question is put at once, not in a notice.
+        """
         library = self._library
         if library is None:
             return
-        self.loading, self._in_question = candidate, None
+        self.loading, self._in_question, self.is_persons_choice = candidate, None, True
         self._board.withdraw("pack")
         self.listed.emit()
         self._background.run(
             lambda: library.load(candidate.folder, allow_older=allow_older, allow_legacy=allow_legacy),
             channel="packs",
-            done=lambda model: self._loaded(candidate, model),
+            done=lambda model: self._loaded(candidate, model, point),
             failed=lambda error: self._problem(error, candidate, asked_for=asked_for),
         )
+
+    def use_known(self, candidate: PackCandidate, *, point: str = "") -> None:
+        """As `use`, for a pack that a person chose at another time, for a folder or for all."""
+        self.use(candidate, point=point, asked_for=False)
+        self.is_persons_choice = False
 
     def answer_yes(self, question: PackQuestion) -> None:
         """A person said yes to a question: trust the key, or use the legacy or older pack this once."""
@@ -129,6 +146,12 @@ class PackChoice(QObject):
         self.point_name = name
         self.model_changed.emit()
 
+    def adopt(self, model: Model) -> None:
+        """The pack in use has other operating points now; the one in force stays."""
+        if self.model is not None and self.model.model_sha256 == model.model_sha256:
+            self.model = model
+            self.model_changed.emit()
+
     # ---- what is known
 
     @property
@@ -139,28 +162,42 @@ class PackChoice(QObject):
         manifest = self.model.manifest
         return manifest.point(manifest.labels[0].code, self.point_name)
 
+    def named(self, name: str) -> PackCandidate | None:
+        """A pack by its id or id-version that needs no question, the one in use first; None where there is none."""
+        places = (self.source, *self.candidates) if self.source_is_here else self.candidates
+        return next((entry for entry in places if entry and self._is_ready(entry) and _is_called(entry, name)), None)
+
+    def is_in_use(self, name: str) -> bool:
+        """Whether the pack in use is called so."""
+        return self.model is not None and self.source is not None and _is_called(self.source, name)
+
+    @property
+    def default(self) -> PackCandidate | None:
+        """The site's default, if one was chosen and it needs no question."""
+        return self.named(self._default()[0])
+
     @property
     def source_is_here(self) -> bool:
         """Whether the pack in use is still where it was loaded from (it is not needed there any more)."""
         return self.source is None or any(entry.folder == self.source.folder for entry in self.candidates)
 
     def settle(self) -> None:
-        """Nothing runs: if the drive of the pack in use is gone, go over to the first pack that needs no question."""
+        """Nothing runs: with no pack in use, or its drive gone, go over to the site's default, else to none."""
         if self.loading is not None or (self.model is not None and self.source_is_here):
             return
-        ready = self._ready()
-        if ready is not None:
-            self.use(ready, asked_for=False)
+        default = self.default
+        if default is not None:
+            self.use_known(default, point=self._default()[1])
         elif self.model is not None:
             self._forget()
-        else:
+        elif not any(entry.can_screen for entry in self.candidates):
             self._say_none()
 
     # ---- inside
 
     def _listed(self, found: tuple[PackCandidate, ...]) -> None:
         known = {entry.folder for entry in self.candidates}
-        self.candidates = found
+        self.candidates, self.is_listed = found, True
         self._unfit.clear()
         self.listed.emit()
         if self._in_question is not None and all(entry.folder != self._in_question.folder for entry in found):
@@ -180,17 +217,31 @@ class PackChoice(QObject):
         elif self.may_switch():
             self.settle()
 
-    def _loaded(self, candidate: PackCandidate, model: Model) -> None:
+    def _loaded(self, candidate: PackCandidate, model: Model, point: str) -> None:
         was_unavailable = not self.source_is_here
-        self.loading, self.source, self.model, self.point_name = None, candidate, model, None
+        known = {entry.name for entry in model.manifest.operating_points}
+        self.loading, self.source, self.model = None, candidate, model
+        self.point_name = point if point in known else None
         if was_unavailable:
             self._say_fallen_back(model)
         else:
             self._board.withdraw("drive")
         if model.trust == "legacy":
             self._board.post_reason("pack", reason("pack_legacy"), level="warning")
-        self.listed.emit()
         self.model_changed.emit()
+        self.listed.emit()
+        self._look_for_site_problem()
+
+    def _look_for_site_problem(self) -> None:
+        """Whether the operating points that this site chose could be read with the pack."""
+        library = self._library
+        assert library is not None
+        self._background.run(
+            library.site_problem,
+            channel="packs",
+            done=lambda why: self._board.post_reason("site_points", why, level="warning") if why else None,
+            failed=lambda error: self._problem(error, None),
+        )
 
     def _problem(self, error: Exception, candidate: PackCandidate | None, *, asked_for: bool = True) -> None:
         self.loading = None
@@ -210,35 +261,37 @@ class PackChoice(QObject):
         if not asked_for:
             self._use_ready(is_broken=question is None)
 
-    def _ready(self) -> PackCandidate | None:
-        """The first pack that needs no question, and was not found broken since the packs were listed."""
-        entries = (entry for entry in self.candidates if entry.problem is None and entry.folder not in self._unfit)
-        return next(entries, None)
+    def _is_ready(self, candidate: PackCandidate) -> bool:
+        """Whether it needs no question and was not found broken since the packs were listed."""
+        return candidate.problem is None and candidate.folder not in self._unfit
 
     def _use_ready(self, *, is_broken: bool) -> None:
-        """The pack of a drive is broken or waits for an answer: meanwhile a pack that needs none is used.
+        """The pack of a drive is broken or waits for an answer; beside a broken one may be the one that was meant.
 
-        Beside a broken pack it may be the one that the drive was plugged in for.
+        Where there is none in use, the site's default is used meanwhile.
         """
-        ready = self._ready()
-        library = self._library
-        if ready is None or library is None:
-            return
-        if is_broken and ready.origin == "drive" and (self.source is None or ready.folder != self.source.folder):
-            self.use(ready, asked_for=False)
-            return
-        if self.model is not None:
+        on_drives = (entry for entry in self.candidates if entry.origin == "drive" and self._is_ready(entry))
+        beside = next(on_drives, None) if is_broken else None
+        if beside is not None and (self.source is None or beside.folder != self.source.folder):
+            self.use(beside, asked_for=False)
+        elif self.model is None:
+            self._use_default_meanwhile()
+
+    def _use_default_meanwhile(self) -> None:
+        """Without a word of the question that waits: its notice stays."""
+        default, library = self.default, self._library
+        if default is None or library is None:
             return
         self._background.run(
-            lambda: library.load(ready.folder),
+            lambda: library.load(default.folder),
             channel="packs",
-            done=lambda model: self._loaded_meanwhile(ready, model),
-            failed=lambda error: self._problem(error, ready, asked_for=False),
+            done=lambda model: self._loaded_meanwhile(default, model),
+            failed=lambda error: self._problem(error, default, asked_for=False),
         )
 
     def _loaded_meanwhile(self, candidate: PackCandidate, model: Model) -> None:
         if self.model is None:
-            self.source, self.model, self.point_name = candidate, model, None
+            self.source, self.model, self.point_name, self.is_persons_choice = candidate, model, None, False
             self.model_changed.emit()
 
     def _forget(self) -> None:
@@ -287,6 +340,10 @@ class PackChoice(QObject):
                 action=Action(lambda t: t.text("Refresh"), self.look),
             )
         )
+
+
+def _is_called(candidate: PackCandidate, name: str) -> bool:
+    return name in (candidate.pack_id, candidate.pack_name)
 
 
 def _question(error: FieldrayError, candidate: PackCandidate) -> PackQuestion | None:

@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QFontDatabase, QShowEvent
-from PySide6.QtWidgets import QDialog, QDialogButtonBox, QHBoxLayout, QScrollArea, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QCheckBox, QDialog, QDialogButtonBox, QHBoxLayout, QVBoxLayout, QWidget
 
+from fieldray.desktop.controller import Controller
 from fieldray.desktop.icons import icon
-from fieldray.desktop.pack_choice import PackChoice, PackQuestion
+from fieldray.desktop.pack_cards import add_purpose
+from fieldray.desktop.pack_choice import PackQuestion
 from fieldray.desktop.style import Theme
 from fieldray.desktop.widgets import (
     PlainButton,
     PlainLabel,
+    TallArea,
     card,
     choice_box,
     icon_label,
@@ -24,7 +27,7 @@ from fieldray.desktop.widgets import (
     push_button,
 )
 from fieldray.domain.model import Manifest, OperatingPoint
-from fieldray.formatting import label_meaning, number, percent
+from fieldray.formatting import number, percent
 from fieldray.translation import Translator
 
 if TYPE_CHECKING:
@@ -98,15 +101,15 @@ def _texts(translator: Translator, question: PackQuestion) -> tuple[str, str, st
     )
 
 
-class PacksPage(QScrollArea):
+class PacksPage(TallArea):
     """One card for the pack in use, one for each pack found; built when it is seen, as drives come and go."""
 
     left = Signal()
 
-    def __init__(self, packs: PackChoice, translator: Translator, theme: Theme) -> None:
+    def __init__(self, controller: Controller, translator: Translator, theme: Theme) -> None:
         super().__init__()
-        self.setWidgetResizable(True)
-        self._packs, self._translator = packs, translator
+        packs = controller.packs
+        self._bench, self._packs, self._translator = controller, packs, translator
         self._theme: Theme = theme
         page = QWidget()
         name_surface(page, "page")
@@ -116,7 +119,7 @@ class PacksPage(QScrollArea):
         self._column.addLayout(self._make_top())
         self._cards: list[QWidget] = []
         self._column.addStretch(1)
-        self.setWidget(page)
+        self.show_page(page)
         self._is_stale = True
         packs.listed.connect(self._changed)
         packs.model_changed.connect(self._changed)
@@ -166,9 +169,9 @@ class PacksPage(QScrollArea):
         manifest = model.manifest
         column.addWidget(label(f"{translator.pick(manifest.names)}  {manifest.version}", role="title"))
         column.addWidget(label(*paragraphs(translator.pick(manifest.descriptions))))
-        meanings = ", ".join(label_meaning(translator, label.code, manifest) for label in manifest.labels)
-        column.addWidget(label(translator.text("Looks for: {meaning}", meaning=meanings)))
+        add_purpose(column, translator, manifest)
         self._add_points(column, manifest)
+        self._add_default(column)
         if model.fingerprint:
             column.addWidget(label(translator.text("Signing key: {key}", key=model.fingerprint), role="muted"))
         checksum = translator.text("Model file (SHA-256): {checksum}", checksum=model.model_sha256)
@@ -194,6 +197,20 @@ class PacksPage(QScrollArea):
         if point is not None:
             column.addWidget(label(point_label(translator, point), role="muted"))
 
+    def _add_default(self, column: QVBoxLayout) -> None:
+        """Whether this pack is the one for all folders of which nobody said otherwise."""
+        translator, source = self._translator, self._packs.source
+        if source is None or source.trust == "legacy":
+            return
+        is_default = self._packs.is_in_use(str(self._bench.settings["pack"]))
+        box = QCheckBox(translator.text("Use this pack for every folder on this computer"))
+        box.setChecked(is_default)
+        point = self._packs.point_name or ""
+        box.toggled.connect(
+            lambda is_on: self._bench.choose_default(source.pack_id if is_on else "", point if is_on else "")
+        )
+        column.addWidget(box)
+
     def _make_card(self, candidate: PackCandidate) -> QWidget:
         translator = self._translator
         frame, column = card()
@@ -207,6 +224,9 @@ class PacksPage(QScrollArea):
         column_of_words.addWidget(label(standing))
         if candidate.problem is not None and candidate.trust != "legacy":
             column_of_words.addWidget(label(translator.reason(candidate.problem), role="muted"))
+        is_used = self._packs.source is not None and self._packs.source.folder == candidate.folder
+        if candidate.manifest is not None and not (is_used and self._packs.model is not None):
+            add_purpose(column_of_words, translator, candidate.manifest)
         column_of_words.addWidget(path_words(candidate.folder, role="muted"))
         row.addLayout(column_of_words, 1)
         for button in self._buttons(candidate):

@@ -33,6 +33,7 @@ from fieldray.formatting import (
     number,
     percent,
 )
+from fieldray.reasons import OF_MANY
 from fieldray.translation import Translator
 
 _CHOICES: Final[tuple[VerdictChoice, ...]] = get_args(VerdictChoice)
@@ -211,7 +212,8 @@ class ResultPanel(QScrollArea):
             return box
         for note in outcome.notes:
             if note.code != EVIDENCE_NOTE:  # it stands beside the figure
-                column.addWidget(label(self._translator.reason(note), role="warning"))
+                role = "muted" if note.code in OF_MANY else "warning"
+                column.addWidget(label(self._translator.reason(note), role=role))
         for finding in sorted(outcome.findings, key=lambda finding: finding is not row.finding):
             self._add_finding(column, finding, row.manifest)
         column.addWidget(label(self._ran_on(outcome), role="muted"))

@@ -22,9 +22,14 @@ _BUSY: tuple[State, ...] = ("starting", "running", "paused", "stopping")
 
 
 class Screening(QObject):
-    """One run at a time. Paths chosen while one is under way are screened after it."""
+    """One run at a time. Paths chosen while one is under way are screened after it.
+
+    A run starts when it is known whose images they are: `chosen` and `start_asked` ask for it, `approve` tells it.
+    """
 
     changed = Signal()
+    chosen = Signal()
+    start_asked = Signal()
     started = Signal()
     idle = Signal()
 
@@ -37,11 +42,14 @@ class Screening(QObject):
         self._batch: BatchPort | None = None
         self._next: tuple[Path, ...] = ()
         self._starts_when_ready = False
+        self._is_approved = False
+        self.ages_confirmed = False
         self.point_name: str | None = None
         self.paths: tuple[Path, ...] = ()
         self.state: State = "empty"
         self.run_id: int | None = None
         self.manifest: Manifest | None = None
+        self.run_model: Model | None = None
         self.progress: Progress | None = None
 
     # ---- what can be done now
@@ -83,29 +91,38 @@ class Screening(QObject):
                 )
             )
             return
-        self.paths, self._starts_when_ready = tuple(paths), True
+        self.paths, self._starts_when_ready, self._is_approved = tuple(paths), True, False
         self._enter("waiting")
-        self._start_if_ready()
+        self.chosen.emit()
 
     def start(self, *, fresh: bool = False) -> None:
         """Screen what was chosen; what was done before with the same pack is taken over unless `fresh`."""
         session, model = self._session, self._model
         if not self.can_start or session is None or model is None:
             return
+        if not self._is_approved:
+            self._starts_when_ready = True
+            self.start_asked.emit()
+            return
         self._starts_when_ready = False
         for key in ("run", *_RUN_NOTES):
             self._board.withdraw(key)
-        self.manifest, self.progress, self.run_id = model.manifest, None, None
+        self.manifest, self.progress, self.run_id, self.run_model = model.manifest, None, None, model
         self._enter("starting")
         self.started.emit()
-        paths, point_name = self.paths, self.point_name
+        paths, point_name, ages_confirmed = self.paths, self.point_name, self.ages_confirmed
         self._use(session, model)
         self._background.run(
-            lambda: session.start(paths, operating_point=point_name, fresh=fresh),
+            lambda: session.start(paths, operating_point=point_name, fresh=fresh, ages_confirmed=ages_confirmed),
             channel="run",
             done=self._has_started,
             failed=self._not_started,
         )
+
+    def approve(self, *, ages_confirmed: bool) -> None:
+        """The pack in use is the one for these images; a run that waits for that starts."""
+        self._is_approved, self.ages_confirmed = True, ages_confirmed
+        self._start_if_ready()
 
     def pause_or_resume(self) -> None:
         """Pause a running batch or resume a paused one."""
@@ -132,6 +149,8 @@ class Screening(QObject):
 
     def set_model(self, model: Model | None, point_name: str | None) -> None:
         """Another pack or operating point is to be used from the next run on."""
+        if model is not self._model:
+            self._is_approved = False  # it was another pack that the images were said to be for
         self._model, self.point_name = model, point_name
         self._warm_up()
         self.changed.emit()
@@ -188,7 +207,7 @@ class Screening(QObject):
         self.changed.emit()
 
     def _start_if_ready(self) -> None:
-        if self._starts_when_ready and self.can_start:
+        if self._starts_when_ready and self._is_approved and self.can_start:
             self.start()
 
     def _warm_up(self) -> None:

@@ -18,10 +18,14 @@ from fieldray.domain.model import Model
 from fieldray.domain.prediction import BackendName
 from fieldray.domain.run import Verdict
 from fieldray.domain.study import ImageRef
+from fieldray.reasons import Reason
 from fieldray.settings import Settings
 
 if TYPE_CHECKING:
+    from fieldray.audit.report import AuditReport
     from fieldray.packs.library import PackCandidate
+    from fieldray.packs.memory import RememberedPack
+    from fieldray.pipeline.auditing import AuditRequest
 
 
 class BatchPort(Protocol):
@@ -39,7 +43,14 @@ class SessionPort(Protocol):
     def use_pack(self, model: Model | None) -> None: ...
     def choose_devices(self) -> None: ...
     def reconsider(self, name: BackendName) -> None: ...
-    def start(self, paths: Sequence[Path], *, operating_point: str | None = None, fresh: bool = False) -> BatchPort: ...
+    def start(
+        self,
+        paths: Sequence[Path],
+        *,
+        operating_point: str | None = None,
+        fresh: bool = False,
+        ages_confirmed: bool = False,
+    ) -> BatchPort: ...
     def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image: ...
     def set_verdict(self, row_id: int, verdict: Verdict | None, *, judged: Outcome) -> None: ...
     def close(self) -> None: ...
@@ -52,6 +63,22 @@ class LibraryPort(Protocol):
     def load(self, folder: Path, *, allow_older: bool = False, allow_legacy: bool = False) -> Model: ...
     def trust(self, fingerprint: str) -> None: ...
     def install(self, folder: Path, *, allow_older: bool = False) -> Path: ...
+    def site_problem(self) -> Reason | None: ...
+
+
+class AuditPort(Protocol):
+    """Audits of stored runs (`pipeline.auditing.Auditor`)."""
+
+    def audit(self, run_id: int, request: AuditRequest, *, model: Model | None) -> AuditReport: ...
+    def take(self, report: AuditReport, *, name: str, person: str, model: Model) -> Model: ...
+    def save(self, folder: Path, report: AuditReport, *, language: str) -> tuple[Path, ...]: ...
+
+
+class MemoryPort(Protocol):
+    """Which pack a person chose for which folder (`packs.memory.PackMemory`)."""
+
+    def find(self, paths: Sequence[Path]) -> RememberedPack | None: ...
+    def remember(self, paths: Sequence[Path], pack: str, *, operating_point: str = "") -> None: ...
 
 
 class DrivesPort(Protocol):
@@ -62,11 +89,17 @@ class DrivesPort(Protocol):
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Services:
-    """Session, packs and drives, and two queries of stored results."""
+    """The rooms at work, with two readings of stored results.
+
+    may_lack_ages  whether there may be images among these paths that do not say how old the patient is
+    """
 
     session: SessionPort
     library: LibraryPort
+    memory: MemoryPort
+    may_lack_ages: Callable[[Sequence[Path]], bool]
     drives: DrivesPort
+    audit: AuditPort
     read_verdict: Callable[[int, Outcome], Verdict | None]
     export: Export
 
@@ -76,9 +109,12 @@ OpenServices = Callable[[Settings, Publish], Services]
 
 def open_services(settings: Settings, publish: Publish) -> Services:
     """Open the services. Slow (imports, the database): call it in the background. Raises StorageProblem."""
+    from fieldray.imaging.stated_ages import may_lack_ages
     from fieldray.packs.drives import DriveWatch
     from fieldray.packs.library import PackLibrary
+    from fieldray.packs.memory import PackMemory
     from fieldray.paths import user_data
+    from fieldray.pipeline.auditing import Auditor
     from fieldray.pipeline.session import Session
     from fieldray.store.results import ResultQuery
 
@@ -94,7 +130,10 @@ def open_services(settings: Settings, publish: Publish) -> Services:
     return Services(
         session=session,
         library=library,
+        memory=PackMemory(user_data()),
+        may_lack_ages=may_lack_ages,
         drives=drives,
+        audit=Auditor(session.database, library.site_points),
         read_verdict=read_verdict,
         export=lambda run_id, folder, formats, options, tell: session.export(
             run_id, folder, formats, options=options, tell=tell

@@ -17,6 +17,7 @@ from fieldray.desktop.style import Theme
 from fieldray.desktop.widgets import PlainButton, PlainLabel, name_surface, plain, push_button, set_tip
 from fieldray.domain.events import BackendChanged, DeviceChanged, Progress
 from fieldray.domain.model import Model
+from fieldray.domain.purpose import patients
 from fieldray.formatting import backend_name, duration, number
 from fieldray.reports.exporter import EXPORTERS
 from fieldray.translation import Translator
@@ -92,9 +93,11 @@ class Toolbar(QWidget):
         """The pack chip."""
         packs = self._controller.packs
         first, second = pack_label(self._translator, packs)
-        width = _NARROW_CHIP if self._is_narrow else _WIDE_CHIP
-        self.pack_chip.setText(*(self._elided(line, width) for line in (first, second)))
-        set_tip(self.pack_chip, first, second)
+        room = _NARROW_CHIP if self._is_narrow else _WIDE_CHIP
+        self.pack_chip.setText(*(self._elided(line, room) for line in (first, second)))
+        model = packs.model
+        more = (trust_label(self._translator, model, packs),) if model and packs.loading is None else ()
+        set_tip(self.pack_chip, first, second, *more)
 
     def refresh_backend(self) -> None:
         """The backend chip."""
@@ -149,7 +152,7 @@ class Toolbar(QWidget):
         menu = QMenu(self)
         menu.addActions([actions["open_folder"], actions["open_files"]])
         menu.addSeparator()
-        menu.addActions([actions["packs"], actions["export"]])
+        menu.addActions([actions["packs"], actions["audit"], actions["export"]])
         menu.addMenu(self._export_menu())
         menu.addAction(actions["hide_patient"])
         menu.addSeparator()
@@ -205,13 +208,13 @@ def _progress_label(translator: Translator, progress: Progress | None, is_runnin
 
 
 def pack_label(translator: Translator, packs: PackChoice) -> tuple[str, str]:
-    """Name and version of the pack in use; where it is from and who signed it."""
+    """Name and version of the pack in use, and for whom it is."""
     if packs.loading is not None:
         return packs.loading.pack_name, translator.text("loading…")
     if packs.model is None:
-        return translator.text("No model pack"), translator.text("Plug in a drive")
+        return translator.text("No pack chosen"), translator.text("Whose images are these?")
     name = translator.pick(packs.model.manifest.names)
-    return f"{name} {packs.model.manifest.version}", trust_label(translator, packs.model, packs)
+    return f"{name} {packs.model.manifest.version}", translator.reason(patients(packs.model.manifest.accepted))
 
 
 def trust_label(translator: Translator, model: Model, packs: PackChoice) -> str:

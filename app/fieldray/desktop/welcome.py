@@ -1,80 +1,125 @@
-"""What stands in the window before there is an image: what to do next."""
+"""What stands in the window before there is an image: whose images are these, and where are they."""
 
 from __future__ import annotations
 
-from PySide6.QtCore import Qt
+from functools import partial
+from typing import TYPE_CHECKING
+
 from PySide6.QtGui import QAction
-from PySide6.QtWidgets import QHBoxLayout, QLabel, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QCheckBox, QGridLayout, QHBoxLayout, QVBoxLayout, QWidget
 
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.icons import icon
+from fieldray.desktop.pack_cards import PackCard, chosen_card
 from fieldray.desktop.style import Theme
-from fieldray.desktop.toolbar import pack_label
-from fieldray.desktop.widgets import card, icon_label, label, name_surface, paragraphs, push_button
+from fieldray.desktop.widgets import TallArea, label, name_surface, plain, push_button
 from fieldray.translation import Translator
+
+if TYPE_CHECKING:
+    from fieldray.packs.library import PackCandidate
+
+_WIDEST = 1180
+_SIDE_BY_SIDE = 2
 
 
 class Welcome(QWidget):
-    """Two steps: a pack, then images."""
+    """A card for each pack: choosing one answers the question. Below it, the images."""
 
     def __init__(
         self, controller: Controller, open_folder: QAction, open_files: QAction, translator: Translator, theme: Theme
     ) -> None:
         super().__init__()
-        name_surface(self, "page")
-        self._packs, self._translator = controller.packs, translator
-        frame, column = card()
-        frame.setMaximumWidth(640)
-        column.setContentsMargins(32, 28, 32, 28)
-        column.setSpacing(18)
-        column.addWidget(label(translator.text("Screen a folder of chest X-rays"), role="title"))
-        self._pack_title, self._pack_text = label("", role="heading"), label("", role="muted")
-        column.addLayout(self._step("drive", theme, self._pack_title, self._pack_text))
-        drop = label(
-            translator.text("Drop a folder, files, a DICOMDIR or a zip file here, or open them."), role="heading"
-        )
-        kinds = label(translator.text("DICOM, PNG and JPEG. The files are only read, never changed."), role="muted")
-        column.addLayout(self._step("folder", theme, drop, kinds))
-        buttons = QHBoxLayout()
-        picture = icon("folder", theme, "on_accent")
-        self.open_button = push_button(translator.text("Open folder"), picture=picture, role="primary")
-        self.open_button.clicked.connect(open_folder.trigger)
-        files = push_button(translator.text("Open files"), picture=icon("file", theme))
-        files.clicked.connect(open_files.trigger)
-        buttons.addWidget(self.open_button)
-        buttons.addWidget(files)
-        buttons.addStretch(1)
-        column.addLayout(buttons)
-        outer = QVBoxLayout(self)
-        outer.addStretch(1)
-        row = QHBoxLayout()
-        row.addStretch(1)
-        row.addWidget(frame, 10)
-        row.addStretch(1)
-        outer.addLayout(row)
-        outer.addStretch(2)
-        controller.packs.listed.connect(self.refresh)
-        controller.packs.model_changed.connect(self.refresh)
+        self._bench, self._translator = controller, translator
+        self._theme: Theme = theme
+        self.cards: list[PackCard] = []
+        self._shown: list[QWidget] = []
+        self._title, self._lead = label("", role="title"), label("", role="muted")
+        self._grid = QGridLayout()
+        self._grid.setSpacing(14)
+        self.default_box = QCheckBox(translator.text("Use this pack for every folder on this computer"))
+        column = QVBoxLayout()
+        column.setSpacing(12)
+        for part in (self._title, self._lead):
+            column.addWidget(part)
+        column.addLayout(self._grid)
+        column.addWidget(self.default_box)
+        column.addLayout(self._make_buttons(open_folder, open_files))
+        column.addStretch(1)
+        self._lay_out(column)
+        for signal in (controller.packs.listed, controller.packs.model_changed, controller.whose.asked):
+            signal.connect(self.refresh)
         self.refresh()
 
-    def refresh(self) -> None:
-        """Say which pack is ready, or how to get one."""
-        translator, model = self._translator, self._packs.model
-        if model is None:
-            self._pack_title.setText(translator.text("Plug in a model drive."))
-            self._pack_text.setText(translator.text("The pack on it defines what the program looks for."))
-            return
-        first, second = pack_label(translator, self._packs)
-        self._pack_title.setText(translator.text("Ready: {pack} ({details})", pack=first, details=second))
-        self._pack_text.setText(*paragraphs(translator.pick(model.manifest.descriptions)))
+    # ---- building
 
-    def _step(self, picture: str, theme: Theme, title: QLabel, text: QLabel) -> QHBoxLayout:
-        row = QHBoxLayout()
-        row.setSpacing(16)
-        row.addWidget(icon_label(icon(picture, theme, "accent"), side=36), 0, Qt.AlignmentFlag.AlignTop)
-        column = QVBoxLayout()
-        column.setSpacing(2)
-        column.addWidget(title)
-        column.addWidget(text)
-        row.addLayout(column, 1)
-        return row
+    def _lay_out(self, column: QVBoxLayout) -> None:
+        inner = QWidget()
+        inner.setMaximumWidth(_WIDEST)
+        inner.setLayout(column)
+        page = QWidget()
+        name_surface(page, "page")
+        row = QHBoxLayout(page)
+        row.setContentsMargins(24, 18, 24, 18)
+        row.addStretch(1)
+        row.addWidget(inner, 1000)
+        row.addStretch(1)
+        outer = QVBoxLayout(self)
+        outer.setContentsMargins(0, 0, 0, 0)
+        area = TallArea()
+        area.show_page(page)
+        outer.addWidget(area)
+
+    def _make_buttons(self, open_folder: QAction, open_files: QAction) -> QHBoxLayout:
+        translator, buttons = self._translator, QHBoxLayout()
+        self.open_button = push_button(translator.text("Open folder"), picture=icon("folder", self._theme))
+        self.open_button.clicked.connect(open_folder.trigger)
+        files = push_button(translator.text("Open files"), picture=icon("file", self._theme))
+        files.clicked.connect(open_files.trigger)
+        kinds = label(
+            translator.text(
+                "Or drop a folder, files, a DICOMDIR or a zip file here. DICOM, PNG and JPEG. The files are only read, "
+                "never changed."
+            ),
+            role="muted",
+        )
+        for button in (self.open_button, files):
+            buttons.addWidget(button)
+        buttons.addWidget(kinds, 1)
+        return buttons
+
+    # ---- what changes
+
+    def refresh(self) -> None:
+        """Show the packs there are, and what is asked."""
+        translator, whose, packs = self._translator, self._bench.whose, self._bench.packs
+        is_asked = whose.question == "pack"
+        self._title.setText(translator.text("Whose images are these?"))
+        lead = translator.text("Each pack is for certain patients. Choose one, then open a folder of chest X-rays.")
+        if is_asked:
+            lead = translator.text("Choose the pack for {folder}.", folder=", ".join(map(str, whose.paths)))
+        elif packs.model is not None:
+            name = f"{translator.pick(packs.model.manifest.names)} {packs.model.manifest.version}"
+            lead = translator.text("Ready: {pack}. Open a folder of chest X-rays.", pack=name)
+        self._lead.setText(plain(lead))
+        self.open_button.setProperty("role", "primary" if packs.model is not None and not is_asked else "")
+        self.open_button.style().polish(self.open_button)
+        self._show_cards()
+
+    def _show_cards(self) -> None:
+        for old in self._shown:
+            old.hide()
+            old.deleteLater()
+        found = [entry for entry in self._bench.packs.candidates if entry.can_screen]
+        self.cards = [PackCard(entry, self._translator, partial(self._choose, entry)) for entry in found]
+        none = self._translator.text("No pack is here. Plug in a model drive.")
+        self._shown = list(self.cards) or [chosen_card(none)]
+        self.default_box.setVisible(bool(found))
+        for number, shown in enumerate(self._shown):
+            self._grid.addWidget(shown, number // _SIDE_BY_SIDE, number % _SIDE_BY_SIDE)
+
+    def _choose(self, candidate: PackCandidate, _is_checked: bool = False) -> None:
+        """The click of a card."""
+        if self.default_box.isChecked():
+            self._bench.choose_default(candidate.pack_id)
+            self.default_box.setChecked(False)
+        self._bench.whose.answer_pack(candidate)

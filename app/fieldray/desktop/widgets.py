@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from PySide6.QtCore import QSize, Qt, QUrl
-from PySide6.QtGui import QAction, QIcon, QImage, QTextBlock, QTextDocument
+from PySide6.QtCore import QEvent, QObject, QSize, Qt, QUrl
+from PySide6.QtGui import QAction, QIcon, QImage, QResizeEvent, QTextBlock, QTextDocument
 from PySide6.QtGui import Qt as Rich
 from PySide6.QtWidgets import (
     QComboBox,
@@ -192,6 +192,40 @@ def name_surface(widget: QWidget, name: Surface) -> None:
     """Give a widget the ground of a page, a panel or the toolbar."""
     widget.setObjectName(name)
     widget.setAttribute(Qt.WidgetAttribute.WA_StyledBackground)
+
+
+class TallArea(QScrollArea):
+    """A scroll area whose page is as high as its wrapped texts need at the width there is.
+
+    Qt asks a page in a scroll area for its least height without regard to its width, and squeezes the texts.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setWidgetResizable(True)
+
+    def show_page(self, page: QWidget) -> None:
+        """Take the page in."""
+        self.setWidget(page)
+        page.installEventFilter(self)
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if event.type() == QEvent.Type.LayoutRequest:
+            self._fit()
+        return super().eventFilter(watched, event)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._fit()
+
+    def _fit(self) -> None:
+        page = self.widget()
+        layout = page.layout() if page is not None else None
+        if page is None or layout is None:
+            return
+        high = max(0, layout.totalHeightForWidth(self.viewport().width()))
+        if page.minimumHeight() != high:
+            page.setMinimumHeight(high)
 
 
 def scrolled(page: QWidget) -> QScrollArea:

@@ -24,6 +24,9 @@ PackKind = Literal["classifier"] | CompanionKind
 # What a lung-field network says of an image as a whole, in the order of its scores.
 LUNG_CHECKS: Final = ("frontal_chest", "rotated_90", "rotated_180", "rotated_270", "inverted", "mirrored")
 
+# No pack may name an operating point so: it is one that a site chose on its own images (packs/site_points).
+LOCAL_PREFIX: Final = "local:"
+
 
 def _require(condition: bool, message: str) -> None:
     if not condition:
@@ -113,6 +116,11 @@ class OperatingPoint:
         _require("en" in self.titles and "en" in self.measured_on, f"operating point {self.name}: no English texts")
         ordered = 0 <= self.unsure_low <= self.threshold <= self.unsure_high <= 1
         _require(ordered, f"operating point {self.name}: need 0 <= unsure_low <= threshold <= unsure_high <= 1")
+
+    @property
+    def is_local(self) -> bool:
+        """Whether a site chose it on its own images."""
+        return self.name.startswith(LOCAL_PREFIX)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -91,3 +92,16 @@ class StoredResult:
     outcome: Outcome
     is_resumed: bool
     verdict: Verdict | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageGist:
+    """The little of a stored result that one run is compared with others by.
+
+    scores  calibrated, by label
+    grey    median of the small picture, 0 (black) to 255; None if the image was not read
+    """
+
+    category: Category
+    scores: Mapping[str, float]
+    grey: float | None

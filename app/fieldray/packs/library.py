@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from fieldray import paths
-from fieldray.domain.model import Model, PackKind, Requirement, Trust
+from fieldray.domain.model import Manifest, Model, PackKind, Requirement, Trust
 from fieldray.errors import PackNotTrusted, PackProblem, StorageProblem
 from fieldray.packs import builtin
 from fieldray.packs.legacy import MANIFEST as LEGACY_MANIFEST
@@ -26,6 +26,7 @@ from fieldray.packs.manifest import domain_manifest, kind_of
 from fieldray.packs.manifest_types import AnyManifest, ClassifierManifest
 from fieldray.packs.naming import MANIFEST_NAME, SIGNATURE_NAME, version_key
 from fieldray.packs.reading import guarded
+from fieldray.packs.site_points import SitePoints
 from fieldray.packs.trust import TrustedKey, TrustStore
 from fieldray.packs.verified import (
     VerifiedManifest,
@@ -49,6 +50,7 @@ class PackCandidate:
 
     trust     "broken": it cannot be read, or its signature is wrong; `pack_id`, `version`, `names` are then empty
     kind      only a classifier screens images; the others help one
+    manifest  what a classifier says of itself, None for others
     problem   why `load(folder)` would refuse it as things stand (also an unknown key, an older version, another kind,
               or a pack missing that it requires), or None
     """
@@ -61,6 +63,7 @@ class PackCandidate:
     version: str = ""
     names: Mapping[str, str] = field(default_factory=dict)
     fingerprint: str = ""
+    manifest: Manifest | None = None
     problem: Reason | None = None
 
     @property
@@ -95,6 +98,7 @@ class PackLibrary:
         self._builtin_root = builtin_root or paths.builtin_packs()
         self._builtin_table = builtin_table
         self._store = TrustStore(home)
+        self.site_points = SitePoints(home)
 
     # ---- looking
 
@@ -145,6 +149,9 @@ class PackLibrary:
     def load(self, folder: Path, *, allow_older: bool = False, allow_legacy: bool = False) -> Model:
         """The verified model in memory; nothing of it is read from the folder any more.
 
+        With the operating points that this site chose for this model; where these cannot be read, it has its own
+        alone, and `site_problem` says why.
+
         Raises PackNotTrusted when only the yes to its key is missing, PackProblem, and StorageProblem when the
         records of trust cannot be read or written.
         """
@@ -156,7 +163,11 @@ class PackLibrary:
         model = pack.model(trust)
         companions = [self._companion(folder, requirement) for requirement in model.manifest.requires]
         required = next((found for found in companions if found), None)
-        return replace(model, lungs=required or self._shipped_lungs())
+        return self.site_points.added_to(replace(model, lungs=required or self._shipped_lungs()))
+
+    def site_problem(self) -> Reason | None:
+        """Why the operating points that this site chose cannot be used now, None if they can."""
+        return self.site_points.problem()
 
     def install(self, folder: Path, *, allow_older: bool = False) -> Path:
         """Verify a pack and copy it to this machine; returns its folder. Raises as `load` does."""
@@ -249,6 +260,7 @@ class PackLibrary:
             version=description.version,
             names=description.names,
             fingerprint=sealed.fingerprint,
+            manifest=domain_manifest(description) if isinstance(description, ClassifierManifest) else None,
             problem=unavailable_reason,
         )
 
@@ -360,6 +372,7 @@ def _legacy_candidate(folder: Path, origin: Origin) -> PackCandidate:
         pack_id=LEGACY_MANIFEST.pack_id,
         version=LEGACY_MANIFEST.version,
         names=LEGACY_MANIFEST.names,
+        manifest=LEGACY_MANIFEST,
         problem=reason("pack_legacy"),
     )
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from fieldray.domain.model import (
+    LUNG_CHECKS,
     Calibration,
     HeaderRules,
     InputSpec,
@@ -32,7 +33,6 @@ from fieldray.packs.document import manifest_error, read_document, write_documen
 from fieldray.packs.manifest_types import (
     GOLDEN_ROLES,
     LARGEST_PACK,
-    LUNG_CHECKS,
     OOD_GATE_ROLES,
     PATTERNS,
     REQUIRED_ROLES,

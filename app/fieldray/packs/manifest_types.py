@@ -12,8 +12,7 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from fieldray.domain.model import LUNG_CHECKS as LUNG_CHECKS  # noqa: PLC0414 - for those who write packs
-from fieldray.domain.model import Activation, CompanionKind, FitRule, IntensityRule
+from fieldray.domain.model import LOCAL_PREFIX, LUNG_CHECKS, Activation, CompanionKind, FitRule, IntensityRule
 from fieldray.packs import naming
 
 SCHEMA_VERSION: Final = 2
@@ -43,6 +42,8 @@ def _whole(pattern: str) -> str:
 
 
 LINE: Final = _whole(r"[^\n\t]+")
+# "local:" begins the names of operating points that a site chose itself.
+POINT_NAME: Final = _whole(rf"(?!{LOCAL_PREFIX})[^\n\t]+")
 ID: Final = _whole(naming.ID)
 VERSION: Final = _whole(naming.VERSION)
 SHA256: Final = _whole("[0-9a-f]{64}")
@@ -52,6 +53,7 @@ LANGUAGE: Final = _whole(r"[a-z]{2,3}(-[A-Z][a-z]{3})?(-([A-Z]{2}|[0-9]{3}))?(-(
 # What a person reads where a text does not match.
 PATTERNS: Final = {
     LINE: "a text without line breaks and tabs",
+    POINT_NAME: f"a text without line breaks and tabs that does not begin with {LOCAL_PREFIX}",
     ID: "a pack id (a-z, 0-9, hyphen)",
     VERSION: "a version such as 1.0.0",
     SHA256: "64 lower-case hexadecimal digits",
@@ -148,7 +150,7 @@ class EstimateNumbers(_Part, frozen=True, kw_only=True):
 class Point(_Part, frozen=True, kw_only=True):
     """An operating point: below `unsure_low`, unsure up to `unsure_high`, above from there on."""
 
-    name: _Name
+    name: Annotated[str, Meta(max_length=64, pattern=POINT_NAME)]
     titles: _Texts100
     label: _Name
     threshold: _Share

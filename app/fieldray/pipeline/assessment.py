@@ -21,10 +21,14 @@ _RULES_VERSION: Final = 4
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Assessment:
-    """A model and, by label code, the operating point in force (None: not assessed)."""
+    """A model and, by label code, the operating point in force (None: not assessed).
+
+    ages_confirmed  a person said that all patients are of the ages the pack is for, where files do not say so
+    """
 
     model: Model
     points: Mapping[str, OperatingPoint | None]
+    ages_confirmed: bool = False
 
     def findings(self, scores: Mapping[str, float]) -> tuple[Finding, ...]:
         """Each label's finding of the network's raw scores in [0, 1] by label code."""
@@ -63,12 +67,14 @@ class Assessment:
             "gate": [gate.mean.tobytes().hex(), gate.projection.tobytes().hex(), gate.limit] if gate else None,
             "accepted": dataclasses.asdict(manifest.accepted),
         }
+        if manifest.accepted.ages_years:  # each result says whether its patient's age is known, and from whom
+            decisive["ages_confirmed"] = self.ages_confirmed
         if lungs := self.model.lungs:
             decisive["lungs"] = [lungs.pack_name, lungs.model_sha256, dataclasses.asdict(lungs.manifest.input)]
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 
 
-def choose(model: Model, *, operating_point: str | None = None) -> Assessment:
+def choose(model: Model, *, operating_point: str | None = None, ages_confirmed: bool = False) -> Assessment:
     """The assessment by the named operating point, or by the first of each label.
 
     A legacy pack has none, so nothing is assessed. Raises UsageProblem (operating_point) for an unknown name.
@@ -77,7 +83,7 @@ def choose(model: Model, *, operating_point: str | None = None) -> Assessment:
     known = tuple(dict.fromkeys(point.name for point in manifest.operating_points))
     if operating_point is not None and operating_point not in known:
         raise UsageProblem(reason("operating_point", name=operating_point, known=", ".join(known) or "-"))
-    return Assessment(model=model, points=_points(manifest, operating_point))
+    return Assessment(model=model, points=_points(manifest, operating_point), ages_confirmed=ages_confirmed)
 
 
 def _decisive(part: InputSpec | OutputRoles, *, without: Collection[str]) -> dict[str, object]:

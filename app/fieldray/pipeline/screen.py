@@ -15,6 +15,7 @@ from fieldray.domain.image import Detail, Tensor
 from fieldray.domain.lungs import LungFields, evidence_inside, evidence_limit, find_lungs
 from fieldray.domain.model import Model
 from fieldray.domain.prediction import Prediction, Request
+from fieldray.domain.purpose import age_note
 from fieldray.domain.study import ImageRef
 from fieldray.errors import BackendProblem, FieldrayError, ReaderProblem, Unusable, shortage
 from fieldray.pipeline.assessment import Assessment
@@ -176,7 +177,8 @@ def _judge(image: _Attempt, prediction: Prediction, assessment: Assessment) -> O
     facts, lungs = image.facts, image.lungs
     gate = assessment.model.manifest.ood_gate
     extra: dict[str, float] = {}
-    notes = lungs.notes if lungs else ()
+    age = age_note(image.ref.header, assessment.model.manifest.accepted, is_confirmed=assessment.ages_confirmed)
+    notes = ((age,) if age else ()) + (lungs.notes if lungs else ())
     if gate and prediction.features is not None:
         extra["gate_distance"] = gate.distance(prediction.features)
         if not extra["gate_distance"] <= gate.limit:  # also true for a distance that is not a number

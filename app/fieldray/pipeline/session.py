@@ -134,8 +134,17 @@ class Session:
             if model and not self._is_running:
                 self._open(model)
 
-    def start(self, paths: Sequence[Path], *, operating_point: str | None = None, fresh: bool = False) -> Batch:
+    def start(
+        self,
+        paths: Sequence[Path],
+        *,
+        operating_point: str | None = None,
+        fresh: bool = False,
+        ages_confirmed: bool = False,
+    ) -> Batch:
         """Begin a run and return at once. An unfinished run of the same request is continued unless `fresh`.
+
+        `ages_confirmed`: a person said that all patients are of the ages the pack is for.
 
         Raises PackProblem (no_pack), UsageProblem (nothing_to_screen, operating_point); ValueError while another
         run is under way.
@@ -149,7 +158,7 @@ class Session:
             from fieldray.pipeline.assembly import assemble, existing  # brings much along: see the module
 
             places = existing(paths)
-            assessment = choose(self._model, operating_point=operating_point)
+            assessment = choose(self._model, operating_point=operating_point, ages_confirmed=ages_confirmed)
             engine = self._open(self._model)
             size = number_of_decoders(self._settings)
             decoders, self._warm = self._warm or self._decoders(self._settings, size), None

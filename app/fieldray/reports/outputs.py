@@ -22,6 +22,7 @@ from fieldray.errors import UsageProblem
 from fieldray.paths import user_data
 from fieldray.persistence import SHARED, is_plain, storage_problem, written_beside
 from fieldray.reasons import reason
+from fieldray.reports.audit_content import BEGINNING as AUDIT
 from fieldray.reports.exporter import EXPORTERS
 from fieldray.reports.exporters.csv import is_table
 
@@ -199,7 +200,7 @@ def is_own_report(head: bytes) -> bool:
     Results are often kept beside the images, where the next run meets them. A table is also recognised after a
     spreadsheet has saved it with another separator.
     """
-    if _is_lines(head) or is_table(head, separators=";\t"):
+    if _is_lines(head) or head.startswith(AUDIT.encode()) or is_table(head, separators=";\t"):
         return True
     if _is_class_map(head) or any(_RECOGNISE[kind](head) for kind in _MAP_KINDS):
         return True

@@ -22,13 +22,14 @@ from typing import Self, TypeVar
 
 from fieldray.domain.events import RunState
 from fieldray.domain.finding import Category, Outcome
-from fieldray.domain.run import EarlierVerdict, Run, RunSpec, StoredResult, Verdict
+from fieldray.domain.run import EarlierVerdict, ImageGist, Run, RunSpec, StoredResult, Verdict
 from fieldray.errors import StorageProblem
 from fieldray.file_lock import FileLock, HeldError
 from fieldray.reasons import Reason, reason
 from fieldray.store import presence, verdicts
 from fieldray.store.database import damage_noticed, open_database, storage_problems, transaction
 from fieldray.store.rows import (
+    gist_of,
     image_key,
     image_text,
     outcome_columns,
@@ -46,6 +47,9 @@ _SELECT = """SELECT results.*, verdicts.choice, verdicts.note FROM results
              LEFT JOIN verdicts ON verdicts.result_id = results.id
                                 AND verdicts.result_hash = results.result_hash """
 _BATCH_ROWS = 256
+# What runs are compared by. The same image in both says nothing; one whose bytes were not read is known by its path.
+_IDENTITY = "CASE content_sha256 WHEN '' THEN image_key ELSE CAST(content_sha256 || '#' || frame AS BLOB) END"
+_GISTS = "SELECT category, findings, thumbnail FROM results WHERE absent_s IS NULL AND status != 'failed' "
 
 
 class ResultQuery:
@@ -124,6 +128,19 @@ class ResultQuery:
         query = """SELECT category, COUNT(*) AS number FROM results
                    WHERE run_id = ? AND absent_s IS NULL GROUP BY category"""
         return {row["category"]: row["number"] for row in self._all(query, run_id)}
+
+    def gists(self, run_id: int, *, limit: int) -> tuple[ImageGist, ...]:
+        """What a run is compared by, of the first `limit` images that did not fail."""
+        return self._made(gist_of, self._all(_GISTS + "AND run_id = ? ORDER BY id LIMIT ?", run_id, limit))
+
+    def earlier_gists(self, run: Run, *, limit: int) -> tuple[ImageGist, ...]:
+        """The same of other images in earlier runs with the same model and settings, the newest `limit`."""
+        query = f"""{_GISTS} AND model_sha256 = ? AND settings_hash = ? AND run_id < ? AND {_IDENTITY} NOT IN
+                    (SELECT {_IDENTITY} FROM results WHERE run_id = ?) GROUP BY {_IDENTITY} ORDER BY id DESC LIMIT ?"""
+        spec = run.spec
+        return self._made(
+            gist_of, self._all(query, spec.model_sha256, spec.settings_hash, run.run_id, run.run_id, limit)
+        )
 
     def not_present(self, run_id: int) -> tuple[str, ...]:
         """The keys of the images that the run once saw and its last whole pass did not."""

@@ -29,7 +29,7 @@ from fieldray.domain.finding import (
 from fieldray.domain.image import PixelMap
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.model import Estimate, OperatingPoint
-from fieldray.domain.run import Run, RunSpec, Verdict
+from fieldray.domain.run import ImageGist, Run, RunSpec, Verdict
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.reasons import Reason, reason
 
@@ -187,6 +187,16 @@ def outcome_of(row: sqlite3.Row) -> Outcome:
         extra=details["extra"],
         lungs=_lungs_of(row),
         notes=tuple(_reason_of(note) for note in json.loads(row["notes"])),
+    )
+
+
+def gist_of(row: sqlite3.Row) -> ImageGist:
+    """What runs are compared by, of a row of `results`."""
+    picture = row["thumbnail"]
+    return ImageGist(
+        category=row["category"],
+        scores={finding["label"]: finding["score"] for finding in json.loads(row["findings"])},
+        grey=float(np.median(np.frombuffer(picture, np.uint8))) if picture else None,
     )
 
 

@@ -12,7 +12,7 @@ from fieldray.adaptation.lungs.published import CONVOLUTIONS, mask_side, publish
 from fieldray.adaptation.lungs.recipe import LungNetwork, LungTraining, Stage
 from fieldray.adaptation.specification import channel_sets, multiply_adds, shapes
 from fieldray.adaptation.weights import initial_weights
-from fieldray.packs.manifest_types import LUNG_CHECKS
+from fieldray.domain.model import LUNG_CHECKS
 
 pytestmark = pytest.mark.adapt
 

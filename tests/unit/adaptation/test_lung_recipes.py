@@ -11,8 +11,9 @@ from PIL import Image
 
 from drawn_data import draw_images, draw_lungs, project
 from fieldray.adaptation.command import adapt
+from fieldray.domain.model import LUNG_CHECKS
 from fieldray.packs.manifest import parse
-from fieldray.packs.manifest_types import LUNG_CHECKS, LungFieldsManifest
+from fieldray.packs.manifest_types import LungFieldsManifest
 from fieldray.packs.verified import read_files, read_verified_manifest
 
 pytestmark = [pytest.mark.adapt, pytest.mark.slow]

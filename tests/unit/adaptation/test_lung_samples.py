@@ -8,7 +8,7 @@ import pytest
 from fieldray.adaptation.lungs.check_samples import UNKNOWN, CheckImages, apply
 from fieldray.adaptation.lungs.pair_augmentation import PairAugmentation, augment_pair
 from fieldray.adaptation.lungs.strangers import DRAWN, PARTS, WEIGHTS
-from fieldray.packs.manifest_types import LUNG_CHECKS
+from fieldray.domain.model import LUNG_CHECKS
 
 pytestmark = pytest.mark.adapt
 _MOVES = PairAugmentation(shift=0.1, scale=0.2, stretch=0.2, rotation_degrees=20, elastic=0.02)

@@ -1,4 +1,4 @@
-"""Which pack is taken when nobody names one, and what a broken one costs."""
+"""No pack is taken that nobody named, and what a broken one costs."""
 
 from __future__ import annotations
 
@@ -9,30 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.commands.pack_options import load_pack, newest_kept
-from fieldray.errors import PackNotTrusted, PackProblem
+from fieldray.commands.pack_options import chosen_default, load_pack
+from fieldray.errors import PackNotChosen, PackNotTrusted, PackProblem
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.signing import fingerprint_of
 from fieldray.packs.verified import read_verified_manifest
+from fieldray.settings import Settings
 from packs_factory import key, make_pack
 
 FINGERPRINT = fingerprint_of(key().public_key().public_bytes_raw())
 
 
-def _code(library: PackLibrary) -> str:
-    with pytest.raises(PackProblem) as caught:
-        newest_kept(library)
-    return caught.value.reason.code
-
-
 def test_without_any_pack_it_says_what_to_do(tmp_path: Path) -> None:
-    assert _code(PackLibrary(tmp_path / "home", builtin_root=tmp_path / "none", builtin_table={})) == "no_pack"
-
-
-def test_a_pack_that_cannot_be_used_is_not_passed_over_in_silence(tmp_path: Path) -> None:
-    make_pack(tmp_path / "models")
-    library = PackLibrary(tmp_path / "home", builtin_root=tmp_path / "models", builtin_table={})
-    assert _code(library) == "pack_unknown_key"
+    with pytest.raises(PackProblem) as caught:
+        chosen_default(PackLibrary(tmp_path / "home", builtin_root=tmp_path / "none", builtin_table={}), [])
+    assert caught.value.reason.code == "no_pack"
 
 
 # ---- drives
@@ -68,8 +59,14 @@ class Clinic:
 
 
 @pytest.fixture
-def clinic(tmp_path: Path) -> Clinic:
+def clinic(tmp_path: Path, home: Path) -> Clinic:
     return Clinic(tmp_path)
+
+
+def _make_default(home: Path, name: str) -> None:
+    settings = Settings()
+    settings.choose_pack(name)
+    settings.save(home / "settings.json")
 
 
 def _spoil_listing(pack: Path) -> None:
@@ -84,29 +81,41 @@ def _spoil_model(pack: Path) -> None:
 SPOILS = pytest.mark.parametrize("spoil", [_spoil_listing, _spoil_model])
 
 
-def test_a_drives_pack_comes_before_those_kept_here(clinic: Clinic) -> None:
+def test_no_pack_is_taken_silently_and_those_there_are_are_listed(clinic: Clinic) -> None:
+    clinic.pack(1, pack_id="for-adults", version="99.0.0")
+    with pytest.raises(PackNotChosen) as caught:
+        clinic.taken()
+    assert caught.value.reason.code == "pack_not_chosen"
+    first, second = caught.value.choices
+    assert first.startswith("for-adults") and second.startswith("shipped")
+    assert "Test chest. The pack names no age range." in second or "years." in second
+
+
+def test_the_sites_default_is_taken_and_no_higher_version_of_another_pack(clinic: Clinic, home: Path) -> None:
+    _make_default(home, "shipped")
+    clinic.pack(1, pack_id="for-adults", version="99.0.0")
     assert clinic.taken() == "shipped-1.2.3"
-    clinic.pack(1)
-    assert clinic.taken() == "test-chest-1.2.3"
-    assert clinic.errors == []
+    _make_default(home, "for-adults-99.0.0")
+    assert clinic.taken() == "for-adults-99.0.0"
+    clinic.drives.pop()
+    with pytest.raises(PackNotChosen) as caught:
+        clinic.taken()
+    assert caught.value.reason.code == "default_gone"
 
 
 @SPOILS
-def test_a_broken_pack_is_passed_over_and_told(clinic: Clinic, spoil: object) -> None:
+def test_a_broken_version_is_passed_over_and_told(clinic: Clinic, spoil: object) -> None:
     broken = clinic.pack(version="9.0.0")
-    spoil(broken)  # type: ignore[operator]
-    assert clinic.taken() == "shipped-1.2.3"
-    (line,) = clinic.errors
-    assert str(broken) in line
     clinic.pack(0, version="1.0.0")
-    assert clinic.taken() == clinic.taken("test-chest") == clinic.taken(str(clinic.drives[0])) == "test-chest-1.0.0"
+    spoil(broken)  # type: ignore[operator]
+    assert clinic.taken("test-chest") == clinic.taken(str(clinic.drives[0])) == "test-chest-1.0.0"
 
 
 @SPOILS
 def test_a_broken_pack_on_one_drive_does_not_hide_another_drive(clinic: Clinic, spoil: object) -> None:
     spoil(clinic.pack(0, version="9.0.0"))  # type: ignore[operator]
     clinic.pack(1)
-    assert clinic.taken() == "test-chest-1.2.3"
+    assert clinic.taken("test-chest") == "test-chest-1.2.3"
 
 
 @SPOILS
@@ -121,22 +130,21 @@ def test_a_broken_pack_that_was_named_is_refused_with_its_own_reason(clinic: Cli
 
 def test_a_pack_by_a_strange_key_hides_no_good_one_and_is_asked_about_alone(clinic: Clinic) -> None:
     clinic.pack(0, pack_id="strange", version="99.0.0", key_number=66)
-    with pytest.raises(PackNotTrusted):  # silence would screen with another pack than the one that was plugged in
-        clinic.taken()
+    with pytest.raises(PackNotTrusted):
+        clinic.taken("strange")
     clinic.pack(1)
-    assert clinic.taken() == "test-chest-1.2.3"
     clinic.pack(0, pack_id="test-chest", version="99.0.0", key_number=66)
-    assert clinic.taken() == clinic.taken("test-chest") == "test-chest-1.2.3"
+    assert clinic.taken("test-chest") == "test-chest-1.2.3"
 
 
 def test_an_older_pack_is_asked_about(clinic: Clinic) -> None:
     clinic.library.record_run(clinic.library.load(clinic.pack(1, version="2.0.0")))
     clinic.drives = clinic.drives[:1]
     clinic.pack(0, version="1.0.0")
-    assert clinic.refused() == "pack_older"
+    assert clinic.refused("test-chest") == "pack_older"
 
 
 def test_a_drive_that_goes_is_passed_over(clinic: Clinic) -> None:
     clinic.drives.insert(0, Path("/no/such/drive"))
     clinic.pack(1)
-    assert clinic.taken() == "test-chest-1.2.3"
+    assert clinic.taken("test-chest") == "test-chest-1.2.3"

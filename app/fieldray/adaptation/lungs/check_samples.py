@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fieldray.adaptation.lungs import strangers
 from fieldray.adaptation.lungs.pair_augmentation import PairAugmentation, augment_pair, recolour
-from fieldray.packs.manifest_types import LUNG_CHECKS
+from fieldray.domain.model import LUNG_CHECKS
 
 Grey = NDArray[np.uint8]
 Targets = NDArray[np.float32]

@@ -12,7 +12,7 @@ from typing import Final
 
 from fieldray.adaptation.networks import LABELS
 from fieldray.adaptation.specification import INPUT, Activation, Layer, Specification
-from fieldray.packs.manifest_types import LUNG_CHECKS
+from fieldray.domain.model import LUNG_CHECKS
 
 CHANNELS: Final = (8, 32, 64, 96, 128)
 _CHECK_CHANNELS: Final = (64, 96)

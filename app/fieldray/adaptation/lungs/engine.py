@@ -16,7 +16,7 @@ from fieldray.adaptation.lungs.losses import checks_loss, mask_loss
 from fieldray.adaptation.lungs.published import MARGIN, mask_side, published_unet
 from fieldray.adaptation.lungs.recipe import LungNetwork, LungTraining
 from fieldray.adaptation.weights import Weights
-from fieldray.packs.manifest_types import LUNG_CHECKS
+from fieldray.domain.model import LUNG_CHECKS
 
 Batch = NDArray[np.float32]
 _CLIP: Final = 5.0

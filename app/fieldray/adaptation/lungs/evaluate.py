@@ -28,14 +28,15 @@ from fieldray.adaptation.lungs.train import load_trained
 from fieldray.adaptation.quantise_step import converted
 from fieldray.adaptation.run import Run, Step
 from fieldray.domain.intervals import drawn_interval, share
-from fieldray.packs.manifest_types import LUNG_CHECKS
+from fieldray.domain.model import LUNG_CHECKS
 
 Answer = Callable[[NDArray[np.uint8]], tuple[NDArray[np.float32], NDArray[np.float32]]]
 _MEASURES: Final = ("dice", "jaccard", "average_distance", "distance_95")
 _VALIDATION_CHESTS: Final = 240
 _TEST_CHESTS: Final = 120
 _STRANGERS: Final = 60
-_LEAST_FRONTAL: Final = 0.05
+_FRONTAL_BOUNDS: Final = (0.2, 0.8)
+_FRONTAL_STEPS: Final = 61
 
 
 def evaluate_step(run: Run) -> Mapping[str, Any]:
@@ -119,26 +120,34 @@ def _checks(run: Run, data: LungData, answer: Answer) -> dict[str, Any]:
     thresholds = dict.fromkeys(LUNG_CHECKS, 0.5)
     if validation is not None:
         chests = np.concatenate([images for images, _ in validation.chests.values()])
-        thresholds = choose_thresholds(_some(chests, _VALIDATION_CHESTS), answer, keeps=recipe.evaluation.keeps)
+        refusable = np.concatenate([_strange(validation, kind, recipe) for kind in _kinds(validation)])
+        thresholds = choose_thresholds(
+            _some(chests, _VALIDATION_CHESTS), refusable, answer, keeps=recipe.evaluation.keeps
+        )
     run.write("evaluate", "thresholds.json", thresholds)
     test = data.checks("test", {}, side=recipe.input.height)
     if test is None:
         return {"thresholds": thresholds}
     accepted = {name: _told_checks(images, answer, thresholds) for name, (images, _) in test.chests.items()}
-    refused = {kind: _refused(test, kind, answer, recipe, thresholds) for kind in _kinds(test)}
+    limit = thresholds[LUNG_CHECKS[0]]
+    refused = {kind: _share(answer(_strange(test, kind, recipe))[1][:, 0] < limit) for kind in _kinds(test)}
     return {"thresholds": thresholds, "chests": accepted, "strangers": refused}
 
 
-def choose_thresholds(chests: NDArray[np.uint8], answer: Answer, *, keeps: float) -> dict[str, float]:
-    """By check: from which score on it holds, so that a share of upright chest images is left as it is.
+def choose_thresholds(
+    chests: NDArray[np.uint8], refusable: NDArray[np.uint8], answer: Answer, *, keeps: float
+) -> dict[str, float]:
+    """By check: from which score on it holds.
 
-    A check that can turn an image away needs a score of at least one half; a chest image needs no more than that.
+    A frontal chest image: where accepted chests and refused strangers are most, added as shares. All others: so that a
+    share of upright chest images is left as it is; what can turn an image away needs a score of at least one half.
     """
-    scores = answer(chests)[1]
-    frontal = float(np.quantile(scores[:, 0], 1 - keeps))
+    scores, strange = answer(chests)[1], answer(refusable)[1][:, 0]
+    tried = np.linspace(*_FRONTAL_BOUNDS, _FRONTAL_STEPS)
+    balance = [(scores[:, 0] >= value).mean() + (strange < value).mean() for value in tried]
     others = np.quantile(scores[:, 1:], keeps, axis=0)
     found = {name: float(max(0.5, min(0.95, value))) for name, value in zip(LUNG_CHECKS[1:], others, strict=True)}
-    return {LUNG_CHECKS[0]: max(_LEAST_FRONTAL, min(0.5, frontal)), **found}
+    return {LUNG_CHECKS[0]: float(tried[int(np.argmax(balance))]), **found}
 
 
 def _told_checks(images: NDArray[np.uint8], answer: Answer, thresholds: Mapping[str, float]) -> dict[str, Any]:
@@ -161,21 +170,16 @@ def _told_checks(images: NDArray[np.uint8], answer: Answer, thresholds: Mapping[
     return rows
 
 
-def _kinds(test: CheckImages) -> list[str]:
-    return [*strangers.WEIGHTS, *(["files"] if len(test.strangers) else [])]
+def _kinds(images: CheckImages) -> list[str]:
+    return [*strangers.WEIGHTS, *(["files"] if len(images.strangers) else [])]
 
 
-def _refused(
-    test: CheckImages, kind: str, answer: Answer, recipe: LungRecipe, thresholds: Mapping[str, float]
-) -> dict[str, Any]:
+def _strange(images: CheckImages, kind: str, recipe: LungRecipe) -> NDArray[np.uint8]:
+    """Strangers of a kind, the same whenever they are asked for."""
     if kind == "files":
-        images = _some(test.strangers, _STRANGERS)
-    else:
-        generator = np.random.default_rng(len(kind))
-        settings = recipe.checks_augmentation
-        drawn = [test.stranger(settings, generator=generator, kind=kind) for _ in range(_STRANGERS)]
-        images = np.stack(drawn)
-    return _share(answer(images)[1][:, 0] < thresholds[LUNG_CHECKS[0]])
+        return _some(images.strangers, _STRANGERS)
+    generator, settings = np.random.default_rng(len(kind)), recipe.checks_augmentation
+    return np.stack([images.stranger(settings, generator=generator, kind=kind) for _ in range(_STRANGERS)])
 
 
 def _share(hits: NDArray[np.bool_]) -> dict[str, Any]:

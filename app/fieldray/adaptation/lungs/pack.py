@@ -19,10 +19,9 @@ from fieldray.adaptation.pack import GOLDEN_TOLERANCE, phantom, provenance
 from fieldray.adaptation.quantise import Converted
 from fieldray.adaptation.quantise_step import converted
 from fieldray.adaptation.run import Run, Step
-from fieldray.domain.model import GoldenVectors
+from fieldray.domain.model import LUNG_CHECKS, GoldenVectors
 from fieldray.errors import UsageProblem
 from fieldray.packs.manifest_types import (
-    LUNG_CHECKS,
     SCHEMA_VERSION,
     GoldenTolerance,
     Input,

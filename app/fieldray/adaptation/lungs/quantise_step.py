@@ -16,6 +16,8 @@ from fieldray.adaptation.lungs.train import load_trained
 from fieldray.adaptation.quantise import Converted, equalise, quantise, to_float_file
 from fieldray.adaptation.run import Run, Step
 from fieldray.adaptation.specification import Specification
+from fieldray.domain.model import LUNG_CHECKS, InputSpec, OutputRoles
+from fieldray.inference.litert import Network, NetworkSpec
 from fieldray.inference.runtime import load_runtime
 
 _CHECKS_SHARE: Final = 0.5
@@ -59,25 +61,15 @@ def representative(recipe: LungRecipe, data: LungData) -> NDArray[np.uint8]:
 def run_file(file: Converted, images: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """What a file answers to images (n, side, side) uint8: shares of lung (n, rows, columns) and scores of the checks.
 
-    One thread, as in the program.
+    One thread, by the same code that screens.
     """
-    interpreter = load_runtime().interpreter(model_content=file.data, num_threads=1)
-    interpreter.allocate_tensors()
-    (given,), found = interpreter.get_input_details(), interpreter.get_output_details()
-    masks, checks = [], []
-    for image in images:
-        value = image if given["dtype"] == np.uint8 else image.astype(np.float32) / 255
-        interpreter.set_tensor(given["index"], value[None, :, :, None])
-        interpreter.invoke()
-        masks.append(_real(interpreter, found[file.outputs["mask"]])[0, :, :, 0])
-        checks.append(_real(interpreter, found[file.outputs["scores"]]).reshape(-1))
-    return np.stack(masks), np.stack(checks)
-
-
-def _real(interpreter: Any, details: Mapping[str, Any]) -> NDArray[np.float32]:
-    values, (scale, zero_point) = interpreter.get_tensor(details["index"]), details["quantization"]
-    real = (values.astype(np.int32) - zero_point) * scale if scale else values
-    return np.asarray(real, np.float32).clip(0, 1)
+    spec = InputSpec(height=images.shape[1], width=images.shape[2])
+    roles = OutputRoles(scores=file.outputs["scores"], mask=file.outputs["mask"])
+    wanted = NetworkSpec(input=spec, outputs=roles, labels=len(LUNG_CHECKS))
+    network = Network(file.data, wanted, runtime=load_runtime(), threads=1)
+    found = [network.run(image[..., None]) for image in images]
+    masks = [answer.mask for answer in found if answer.mask is not None]
+    return np.stack(masks), np.stack([answer.scores for answer in found])
 
 
 LUNG_QUANTISE: Final = Step(

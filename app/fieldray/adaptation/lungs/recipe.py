@@ -154,7 +154,7 @@ class LungRecipe:
         require(
             (any(not source.evaluate_only for source in self.masks), "masks", "must have a source to learn from"),
             (spec.height == spec.width and spec.channels == 1, "input", "must be square and grey"),
-            (spec.fit == "stretch" and not spec.margin, "input", "must hold the whole image: fit stretch, margin 0"),
+            (_is_whole(spec), "input", "must hold the whole image: fit stretch, no margin, no crop"),
             (self.training.stages[-1].side == spec.height, "training.stages", "must end with the size of the input"),
             (self.split.by == "random", "split.by", "must be random: patients are drawn by a hash"),
             *((_fits(self.network, stage.side), "training.stages", _wanted(self.network)) for stage in _stages(self)),
@@ -184,6 +184,10 @@ def rooted(recipe: LungRecipe, path: Path) -> LungRecipe:
         chests=tuple(rooted_source(source, base) for source in recipe.chests),
         strangers=tuple(rooted_source(source, base) for source in recipe.strangers),
     )
+
+
+def _is_whole(spec: InputSpec) -> bool:
+    return spec.fit == "stretch" and not spec.margin and spec.crop == "none"
 
 
 def recipe_of(run: Run) -> LungRecipe:

@@ -1,0 +1,68 @@
+"""The sentences of an audit and of the operating points of a site (see `reasons`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from fieldray.sentence import Plural, Template
+
+# fmt: off
+AUDIT: Final[Mapping[str, Template]] = {
+    "audit_table_unreadable": "The table {path} cannot be read: {detail}.",
+    "audit_table_large": "{path} is larger than {limit_mb} MB, which is too large for a table of labels.",
+    "audit_table_no_text": "{path} is not a text file. Save the table as CSV.",
+    "audit_table_empty": "The table {path} has no rows below its header line.",
+    "audit_table_column": "The table {path} has no column named {column}. Its columns are: {known}. Name the right one "
+                          "with {option}.",
+    "audit_table_problems": Plural("{count} row of the table {path} cannot be used: {problems}. Correct it, then audit "
+                                   "again.",
+                                   "{count} rows of the table {path} cannot be used: {problems}. Correct them, then "
+                                   "audit again.", by="count"),
+    "audit_table_no_match": "The table {path} names none of the images that were screened. Its first rows: {rows}.",
+    "audit_rows_unknown": Plural("{count} row of the table names no image of this run and was left out: {rows}.",
+                                 "{count} rows of the table name no image of this run and were left out: {rows}.",
+                                 by="count"),
+    "audit_rows_doubled": Plural("{count} row of the table repeats an earlier one and was counted once.",
+                                 "{count} rows of the table repeat an earlier one and were counted once.", by="count"),
+    "audit_no_class": "No image is labelled {missing}. The labels are: {known}.",
+    "audit_which_positive": "The labels are: {known}. Say which of them mean positive with {option}.",
+    "audit_one_class": "All images are of one kind ({known}). An audit needs positive and negative images.",
+    "audit_one_class_scored": "Of {images} images with a label, {scored} have a score, and all of these are of one "
+                              "kind. An audit needs positive and negative images.",
+    "audit_prevalence": "The prevalence is a share between 0 and 1, for example 0.05, not {value}.",
+    "audit_sensitivity": "The sensitivity is a share between 0 and 1, for example 0.9, not {value}.",
+    "audit_no_score": Plural("{count} image with a label has no score, because it was refused or failed.",
+                             "{count} images with a label have no score, because they were refused or failed.",
+                             by="count"),
+    "audit_few": Plural("Only {count} image of the rarer kind has a score. That is too few to judge a pack: note how "
+                        "wide the intervals are.",
+                        "Only {count} images of the rarer kind have a score. That is too few to judge a pack: note how "
+                        "wide the intervals are.", by="count"),
+    "audit_verdicts": "The labels are the verdicts given in this program. A reader who has seen the program's answer "
+                      "leans towards it, so these figures flatter the pack.",
+    "audit_patients_unknown": "Most images name no patient, so each image counts as a patient of its own. If patients "
+                              "have several images, the intervals are too narrow.",
+    "audit_no_results": "There are no results to audit in {path}.",
+    "site_points_unreadable": "The local operating points in {path} cannot be read, so none is used: {detail}. Move "
+                              "the file away, or restore it.",
+    "audit_no_run": "There is no run {run} in the stored results. The newest runs are: {known}.",
+    "audit_no_label": "The pack has no label {label}. Its labels are: {known}.",
+    "audit_no_verdicts": "No image of run {run} has a verdict that says whether the pack was right. Give verdicts in the "
+                         "window, or take the labels from folders or a table.",
+    "audit_other_pack": "{pack} is not the pack of run {run}, so only the operating points that the run used are judged.",
+    "audit_run_unfinished": "The run did not finish, so there is no audit.",
+    "drift_scores": "The scores are distributed differently from those of {reference}: population stability index "
+                    "{index}, by chance below {limit} ({images} against {others} images).",
+    "drift_refused": "The share of refused images differs from that of {reference}: population stability index {index}, "
+                     "by chance below {limit} ({images} against {others} images).",
+    "drift_exposure": "The exposure of the images differs from that of {reference}: population stability index {index}, "
+                      "by chance below {limit} ({images} against {others} images).",
+    "site_point_bad_name": "{name} is no name for a local operating point. Use up to 40 small Latin letters, digits and "
+                           "hyphens, beginning with a letter or digit.",
+    "site_point_person": "A local operating point needs the name of the person who chooses it.",
+    "site_point_model": "A local operating point needs the pack that was audited ({pack}), signed and at hand.",
+    "site_point_unknown": "There is no local operating point named {name} for this pack.",
+    "site_point_name": "There is already an operating point named {name} for this pack. Choose another name.",
+}
+# fmt: on

@@ -1,0 +1,273 @@
+"""`fieldray audit`: how good a pack is on one's own images, and an operating point of one's own."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from fieldray.commands.console import Console
+from fieldray.commands.pack_options import add_pack_options, load_model, load_pack
+from fieldray.commands.screen import add_screening_options, screened
+from fieldray.errors import PackProblem, UsageProblem
+from fieldray.reasons import reason
+from fieldray.reports.exporter import ReportOptions
+from fieldray.settings import LanguageChoices
+
+if TYPE_CHECKING:
+    from fieldray.audit.report import AuditReport
+    from fieldray.domain.model import Model
+    from fieldray.pipeline.auditing import AuditRequest
+    from fieldray.reports.audit_words import AuditWords
+
+_COLUMNS: Final = ("image", "label", "patient")
+_SHOWN: Final = 10
+
+
+def add_to(commands: argparse._SubParsersAction[Any]) -> None:
+    """Add the command and its options."""
+    parser = commands.add_parser(
+        "audit",
+        help="measure a pack on your own images with known labels",
+        description="Measure how good a pack is on your own images, from labels that you know. Images are screened "
+        "first; results that there are already are used again.",
+        epilog="Exit code: as of `fieldray screen`; 2 also if the labels cannot be used. "
+        "Research use only. Not for diagnostic use.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="a file or folder with labelled images")
+    _add_label_options(parser)
+    _add_output_options(parser)
+    _add_local_options(parser)
+    add_pack_options(parser)
+    add_screening_options(parser)
+    parser.set_defaults(command=run, json_kind="json")
+
+
+def _add_label_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("what is known of the images")
+    group.add_argument(
+        "--labels",
+        metavar="folders|verdicts|FILE.csv",
+        help="the labels: names of the images' folders, the verdicts given in the window, or a table with a row for "
+        "each image",
+    )
+    group.add_argument(
+        "--positive", action="append", default=[], metavar="NAME", help="a class that means positive; may be repeated"
+    )
+    for name in _COLUMNS:
+        group.add_argument(f"--{name}-column", metavar="NAME", help=f"the column of the table with the {name}")
+    group.add_argument("--label", metavar="CODE", help="the label of the pack to judge (default: its first)")
+    group.add_argument(
+        "--prevalence",
+        type=float,
+        metavar="SHARE",
+        help="share of positives among the patients to be screened, for predictive values (default: as in the images)",
+    )
+    group.add_argument(
+        "--run", type=int, metavar="N", dest="run_id", help="use the results of this run; screen nothing"
+    )
+
+
+def _add_output_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write the report to this folder, as PDF and JSON")
+    parser.add_argument("--json", metavar="FILE|-", help="write all figures as JSON; - prints them")
+    parser.add_argument(
+        "--language", choices=LanguageChoices()[1:], default="en", help="language of the PDF (default: en)"
+    )
+
+
+def _add_local_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("an operating point of this site")
+    group.add_argument(
+        "--sensitivity",
+        type=float,
+        default=0.9,
+        metavar="SHARE",
+        help="the sensitivity for which a local operating point is proposed (default: 0.9)",
+    )
+    group.add_argument(
+        "--accept-local",
+        metavar="NAME",
+        help="keep the proposed operating point under this name, for this model only; used as "
+        "--operating-point local:NAME",
+    )
+    group.add_argument("--name", metavar="PERSON", help="who accepts it")
+    group.add_argument("--remove-local", metavar="NAME", help="remove a local operating point of the pack")
+
+
+def run(options: argparse.Namespace, console: Console) -> int:
+    """Audit; the exit code. Raises UsageProblem, PackProblem, StorageProblem, BackendProblem."""
+    console.machine_reads = options.json == "-"
+    if wrong := _wrong_usage(options):
+        console.print_error(wrong)
+        return 2
+    if options.remove_local:
+        return _remove(options, console)
+    request = _request(options)
+    if options.run_id is not None:
+        return _audit_stored(options, console, request)
+    return _audit_screened(options, console, request)
+
+
+def _wrong_usage(options: argparse.Namespace) -> str:
+    if options.remove_local:
+        return "--remove-local takes no PATH and no --run" if options.paths or options.run_id is not None else ""
+    if bool(options.paths) == (options.run_id is not None):
+        return "name the folders to audit, or a stored run with --run"
+    if not options.labels:
+        return "--labels says where the labels are: folders, verdicts, or a CSV file"
+    if options.accept_local and not options.name:
+        return "--accept-local needs --name: the person who accepts the operating point"
+    return ""
+
+
+def _request(options: argparse.Namespace) -> AuditRequest:
+    from fieldray.pipeline.auditing import AuditRequest
+
+    given = {name: getattr(options, f"{name}_column") for name in _COLUMNS}
+    if options.labels not in ("folders", "verdicts") and not Path(options.labels).is_file():
+        raise UsageProblem(reason("audit_table_unreadable", path=options.labels, detail="there is no such file"))
+    return AuditRequest(
+        labels=options.labels if options.labels in ("folders", "verdicts") else Path(options.labels),
+        positive=tuple(options.positive),
+        columns={name: column for name, column in given.items() if column},
+        label=options.label,
+        prevalence=options.prevalence,
+        sensitivity=options.sensitivity,
+    )
+
+
+def _audit_screened(options: argparse.Namespace, console: Console, request: AuditRequest) -> int:
+    with screened(options, console, contextlib.nullcontext, has_list=False) as done:
+        code = done.report.finish(done.batch, done.session, out=None, formats=None, options=ReportOptions())
+        if done.batch.state != "finished":
+            console.print_error(reason("audit_run_unfinished").text)
+            return code
+        _audit(options, console, request, database=done.session.database, run_id=done.batch.run_id, model=done.model)
+        return code
+
+
+def _audit_stored(options: argparse.Namespace, console: Console, request: AuditRequest) -> int:
+    from fieldray.paths import user_data
+    from fieldray.pipeline.session import DATABASE_NAME
+
+    database = user_data() / DATABASE_NAME
+    model = _model_of_run(options, console, database)
+    _audit(options, console, request, database=database, run_id=options.run_id, model=model)
+    return 0
+
+
+def _model_of_run(options: argparse.Namespace, console: Console, database: Path) -> Model | None:
+    """The pack of a stored run; None, said so, where it is not at hand: its results are judged without it."""
+    from fieldray.packs.library import PackLibrary
+    from fieldray.paths import user_data
+    from fieldray.pipeline.auditing import stored_run
+
+    spec = stored_run(database, options.run_id).spec
+    try:
+        model = load_pack(
+            PackLibrary(user_data()), options.pack or spec.pack_name, options, print_error=console.print_error
+        )
+    except PackProblem as problem:
+        console.print_error(problem.reason.text)
+        return None
+    if model.model_sha256 == spec.model_sha256:
+        return model
+    console.print_error(reason("audit_other_pack", pack=model.pack_name, run=options.run_id).text)
+    return None
+
+
+def _audit(
+    options: argparse.Namespace,
+    console: Console,
+    request: AuditRequest,
+    *,
+    database: Path,
+    run_id: int,
+    model: Model | None,
+) -> None:
+    from fieldray.pipeline.auditing import audit_run
+
+    report = audit_run(database, run_id, request, model=model)
+    _print(report, console)
+    _write(report, options, console)
+    if options.accept_local:
+        _accept(report, options, console, model)
+
+
+def _accept(report: AuditReport, options: argparse.Namespace, console: Console, model: Model | None) -> None:
+    from fieldray.packs.site_points import SitePoints
+    from fieldray.paths import user_data
+    from fieldray.pipeline.auditing import take_local_point
+
+    today = datetime.datetime.now(datetime.UTC).date()
+    point = take_local_point(
+        SitePoints(user_data()), report, name=options.accept_local, person=options.name, model=model, day=today
+    )
+    console.print_line(f"Accepted by {options.name.strip()}: use it with --operating-point {point.name}")
+
+
+def _remove(options: argparse.Namespace, console: Console) -> int:
+    from fieldray.packs.library import PackLibrary
+    from fieldray.paths import user_data
+
+    library = PackLibrary(user_data())
+    model = load_model(library, options, print_error=console.print_error)
+    name = options.remove_local.removeprefix("local:")
+    library.site_points.remove(name, model.model_sha256)
+    console.print_line(f"Removed local:{name} of {model.pack_name}")
+    return 0
+
+
+def _print(report: AuditReport, console: Console) -> None:
+    from fieldray.reports.audit_words import AuditWords
+    from fieldray.reports.content import NOTICE
+    from fieldray.translation import Translator
+
+    words, print_line = AuditWords(report, Translator()), console.print_line
+    print_line("")
+    print_line(words.title)
+    for label, text in words.facts():
+        print_line(f"  {label:<18} {text}")
+    print_line("")
+    print_line("Figures, with 95 % intervals by patient")
+    for figure in words.figures():
+        print_line(f"  {figure.what:<52} {figure.counts:>14}  {figure.value}".rstrip())
+    if groups := words.groups():
+        print_line("")
+        for row in (words.group_headings(), *groups):
+            print_line(f"  {row[0]:<28} {row[1]:>6}  {row[2]:<22} {row[3]:<20} {row[4]}")
+    print_line("")
+    for sentence in (*words.drifts(), words.proposal(), *words.notes()):
+        print_line(sentence)
+    _print_disagreements(words, console)
+    print_line(NOTICE)
+
+
+def _print_disagreements(words: AuditWords, console: Console) -> None:
+    if found := words.disagreements(_SHOWN):
+        console.print_line("")
+        console.print_line(words.count_of_disagreements())
+        for case in found:
+            console.print_line(f"  {case.reference:<9} {case.answer:<9} {case.score}  {case.image}")
+        if (left := len(words.report.audit.disagreements) - len(found)) > 0:
+            console.print_line(f"  and {left} more, all of them in the JSON")
+        console.print_line("")
+
+
+def _write(report: AuditReport, options: argparse.Namespace, console: Console) -> None:
+    from fieldray.reports.audit_files import write_audit, write_audit_json
+
+    if options.json == "-":
+        from fieldray.reports.audit_content import audit_text
+
+        console.emit(audit_text(report).rstrip("\n"))
+    elif options.json:
+        write_audit_json(Path(options.json), report)
+        console.print_line(f"Written: {options.json}")
+    if options.out:
+        for path in write_audit(options.out, report, language=options.language):
+            console.print_line(f"Written: {path}")

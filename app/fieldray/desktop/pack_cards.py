@@ -1,0 +1,65 @@
+"""What is said of a pack where one is chosen: for whom it is, what it looks for, how good it is, its limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from PySide6.QtWidgets import QFrame, QVBoxLayout
+
+from fieldray.desktop.widgets import PlainButton, card, label, paragraphs, push_button
+from fieldray.domain.model import Manifest
+from fieldray.domain.purpose import patients, performance
+from fieldray.formatting import label_meaning
+from fieldray.translation import Translator
+
+if TYPE_CHECKING:
+    from fieldray.packs.library import PackCandidate
+
+
+class PackCard(QFrame):
+    """One pack as an answer to the question whose images these are."""
+
+    def __init__(self, candidate: PackCandidate, translator: Translator, choose: Callable[[bool], None]) -> None:
+        super().__init__()
+        self.setObjectName("card")
+        column = QVBoxLayout(self)
+        column.setContentsMargins(16, 14, 16, 14)
+        column.setSpacing(6)
+        name = translator.pick(candidate.names) or candidate.pack_name
+        column.addWidget(label(f"{name} {candidate.version}", role="title"))
+        if candidate.manifest is not None:
+            add_purpose(column, translator, candidate.manifest)
+        if candidate.problem is not None:
+            column.addWidget(label(translator.reason(candidate.problem), role="muted"))
+        column.addStretch(1)
+        self.button: PlainButton = push_button(answer_label(translator, candidate), role="primary")
+        self.button.clicked.connect(choose)
+        column.addWidget(self.button)
+
+
+def answer_label(translator: Translator, candidate: PackCandidate) -> str:
+    """What a person says by choosing a pack."""
+    if candidate.problem is not None:
+        return translator.text("Review…")
+    ages = candidate.manifest.accepted.ages_years if candidate.manifest else None
+    if ages is None:
+        return translator.text("Use this pack")
+    return translator.text("Patients aged {youngest} to {oldest} years", youngest=ages[0], oldest=ages[1])
+
+
+def add_purpose(column: QVBoxLayout, translator: Translator, manifest: Manifest) -> None:
+    """Add the lines on a pack to a card."""
+    column.addWidget(label(translator.reason(patients(manifest.accepted)), role="heading"))
+    meanings = ", ".join(label_meaning(translator, entry.code, manifest) for entry in manifest.labels)
+    column.addWidget(label(translator.text("Looks for: {meaning}", meaning=meanings)))
+    for why in performance(manifest):
+        column.addWidget(label(translator.reason(why)))
+    column.addWidget(label(*paragraphs(translator.pick(manifest.limits)), role="muted"))
+
+
+def chosen_card(text: str) -> QFrame:
+    """A card with one line, where there is no pack to choose."""
+    frame, column = card()
+    column.addWidget(label(text))
+    return frame

@@ -1,0 +1,75 @@
+"""For whom a pack is and how good it is, in sentences that every page, list and report shares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from fieldray.domain.finding import Outcome, Refused, notes_of
+from fieldray.domain.model import HeaderRules, Manifest
+from fieldray.domain.study import ImageHeader
+from fieldray.reasons import Reason, reason
+
+# Where a pack's metrics hold what was measured on images of another hospital, beside "test" for those of its own.
+_ELSEWHERE = "external_test"
+_OTHERS = frozenset({"age", "body_part"})
+
+
+def patients(accepted: HeaderRules) -> Reason:
+    """Whose images a pack judges."""
+    if accepted.ages_years is None:
+        return reason("for_any_age")
+    youngest, oldest = accepted.ages_years
+    return reason("for_ages", youngest=youngest, oldest=oldest)
+
+
+def performance(manifest: Manifest) -> tuple[Reason, ...]:
+    """What was measured on images of the pack's own hospital and of another one; that nothing was is said, too."""
+    own = tuple(_measured(manifest, "test", "measured_own"))
+    return own + (tuple(_measured(manifest, _ELSEWHERE, "measured_elsewhere")) or (reason("not_measured_elsewhere"),))
+
+
+def _measured(manifest: Manifest, part: str, code: str) -> Iterator[Reason]:
+    """A pack's metrics are its maker's own words: what is not in the form that the toolchain writes is passed over."""
+    for label in manifest.labels:
+        found = _member(_member(_member(manifest.metrics, "labels"), label.code), part)
+        auc, images = _member(found, "auc"), found.get("images")
+        values = [auc.get(name) for name in ("value", "low", "high")]
+        if type(images) is int and all(isinstance(value, float) and 0 <= value <= 1 for value in values):
+            value, low, high = (f"{value:.2f}" for value in values)
+            yield reason(code, auc=value, low=low, high=high, images=images)
+
+
+def _member(values: object, name: str) -> Mapping[str, object]:
+    found = values.get(name) if isinstance(values, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def age_note(header: ImageHeader, accepted: HeaderRules, *, is_confirmed: bool) -> Reason | None:
+    """What a result says where the file states no age and the pack is for certain ages.
+
+    is_confirmed  whether the person who started the run said that all patients are of these ages
+    """
+    if accepted.ages_years is None or header.patient_age_years is not None:
+        return None
+    youngest, oldest = accepted.ages_years
+    return reason("age_confirmed" if is_confirmed else "age_not_stated", youngest=youngest, oldest=oldest)
+
+
+@dataclass(slots=True)
+class PatientCount:
+    """The images of a run that are not for its pack by what they say, and those of which the age is not known."""
+
+    others: int = 0
+    unknown: int = 0
+
+    def add(self, outcome: Outcome) -> None:
+        """Count one outcome."""
+        self.others += isinstance(outcome, Refused) and outcome.reason.code in _OTHERS
+        self.unknown += any(note.code == "age_not_stated" for note in notes_of(outcome))
+
+    def notes(self, accepted: HeaderRules) -> tuple[Reason, ...]:
+        """What a person should know of the run."""
+        counts = {"other_patients": self.others, "ages_not_stated": self.unknown}
+        whose = patients(accepted).text
+        return tuple(reason(code, count=count, patients=whose) for code, count in counts.items() if count)

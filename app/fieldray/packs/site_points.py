@@ -1,0 +1,158 @@
+"""Operating points that a site chose on its own images: kept on this computer, beside the packs, never in them.
+
+One belongs to one model, by the hash of its file, and passes to no other version. Its name begins with `local:`, which
+no pack can write, so that every list, export and picture shows it as the site's own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from fieldray.domain.model import LOCAL_PREFIX, Estimate, Model, OperatingPoint
+from fieldray.errors import StorageProblem, UsageProblem
+from fieldray.file_lock import FileLock, HeldError
+from fieldray.persistence import storage_problem, write_atomically
+from fieldray.reasons import Reason, reason
+
+log = logging.getLogger(__name__)
+
+NAME: Final = "site_points.json"
+_LOCK_NAME: Final = "site_points.lock"
+_WAIT_S: Final = 10.0
+_LARGEST_BYTES: Final = 1 << 20
+
+_Text = Annotated[str, Meta(min_length=1, max_length=200)]
+_Share = Annotated[float, Meta(ge=0, le=1)]
+
+
+class SitePoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One operating point as stored.
+
+    name         without the prefix, `a-z`, `0-9` and hyphens
+    chosen_by    the person who said yes
+    chosen_on    the day, YYYY-MM-DD
+    sensitivity, specificity  value, low, high, measured on the images that it was chosen on
+    """
+
+    name: Annotated[str, Meta(pattern="^[a-z0-9][a-z0-9-]{0,39}$")]
+    label: _Text
+    model_sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+    pack: _Text
+    threshold: _Share
+    unsure_low: _Share
+    unsure_high: _Share
+    sensitivity: tuple[_Share, _Share, _Share]
+    specificity: tuple[_Share, _Share, _Share]
+    images: Annotated[int, Meta(ge=1)]
+    patients: Annotated[int, Meta(ge=1)]
+    chosen_by: _Text
+    chosen_on: Annotated[str, Meta(pattern=r"^\d{4}-\d{2}-\d{2}$")]
+
+    @property
+    def operating_point(self) -> OperatingPoint:
+        """As results carry it."""
+        measured = f"{self.images} images of {self.patients} patients of this site; chosen {self.chosen_on}, "
+        measured_uk = f"{self.images} зображень {self.patients} пацієнтів цього закладу; вибрано {self.chosen_on}, "
+        return OperatingPoint(
+            name=f"{LOCAL_PREFIX}{self.name}",
+            titles={"en": f"Local: {self.name}", "uk": f"Місцева: {self.name}"},
+            label=self.label,
+            threshold=self.threshold,
+            unsure_low=self.unsure_low,
+            unsure_high=self.unsure_high,
+            sensitivity=Estimate(*self.sensitivity),
+            specificity=Estimate(*self.specificity),
+            measured_on={"en": f"{measured}{self.chosen_by}", "uk": f"{measured_uk}{self.chosen_by}"},
+        )
+
+
+class SitePoints:
+    """The file of one user. `home` is the user's data folder."""
+
+    def __init__(self, home: Path) -> None:
+        self.path = home / NAME
+        self._lock_path = home / _LOCK_NAME
+
+    def all(self) -> tuple[SitePoint, ...]:
+        """Every point, the oldest first. Raises StorageProblem if the file cannot be read."""
+        try:
+            with self.path.open("rb") as file:
+                data = file.read(_LARGEST_BYTES + 1)
+            points = msgspec.json.decode(data, type=tuple[SitePoint, ...])
+            for point in points:
+                _ = point.operating_point  # ValueError for a band that is not one
+        except FileNotFoundError:
+            return ()
+        except OSError as error:
+            raise storage_problem(error, self.path) from error
+        except (msgspec.DecodeError, ValueError) as error:
+            raise StorageProblem(reason("site_points_unreadable", path=self.path, detail=error)) from error
+        return points
+
+    def of(self, model_sha256: str) -> tuple[OperatingPoint, ...]:
+        """Those of one model. Raises StorageProblem."""
+        return tuple(point.operating_point for point in self.all() if point.model_sha256 == model_sha256)
+
+    def problem(self) -> Reason | None:
+        """Why they cannot be read, None if they can."""
+        try:
+            self.all()
+        except StorageProblem as problem:
+            return problem.reason
+        return None
+
+    def added_to(self, model: Model) -> Model:
+        """The model with its points; with those of its pack alone where the file is damaged, which disables no pack."""
+        try:
+            return with_site_points(model, self.of(model.model_sha256))
+        except StorageProblem as problem:
+            log.warning("%s", problem.reason.text)
+            return model
+
+    def add(self, point: SitePoint) -> None:
+        """Keep one more. Raises UsageProblem (site_point_name) for a name in use with this model, StorageProblem."""
+
+        def added(points: tuple[SitePoint, ...]) -> Iterable[SitePoint]:
+            if any((known.name, known.model_sha256) == (point.name, point.model_sha256) for known in points):
+                raise UsageProblem(reason("site_point_name", name=point.name))
+            return (*points, point)
+
+        self._change(added)
+
+    def remove(self, name: str, model_sha256: str) -> None:
+        """Forget one. Raises UsageProblem (site_point_unknown) if there is none, StorageProblem."""
+
+        def left(points: tuple[SitePoint, ...]) -> Iterable[SitePoint]:
+            kept = [known for known in points if (known.name, known.model_sha256) != (name, model_sha256)]
+            if len(kept) == len(points):
+                raise UsageProblem(reason("site_point_unknown", name=name))
+            return kept
+
+        self._change(left)
+
+    def _change(self, change: Callable[[tuple[SitePoint, ...]], Iterable[SitePoint]]) -> None:
+        try:
+            lock = FileLock(self._lock_path, holder=f"process {os.getpid()}", wait_s=_WAIT_S)
+        except HeldError as held:
+            raise StorageProblem(reason("trust_in_use", path=self.path, holder=held.holder)) from held
+        except OSError as error:
+            raise storage_problem(error, self._lock_path) from error
+        with lock:
+            points = tuple(change(self.all()))
+            write_atomically(self.path, msgspec.json.format(msgspec.json.encode(points), indent=2))
+
+
+def with_site_points(model: Model, points: tuple[OperatingPoint, ...]) -> Model:
+    """The model with these and no other points of the site, after its pack's own: none is the default by itself."""
+    labels = {label.code for label in model.manifest.labels}
+    fitting = tuple(point for point in points if point.label in labels)
+    own = (*(point for point in model.manifest.operating_points if not point.is_local), *fitting)
+    return dataclasses.replace(model, manifest=dataclasses.replace(model.manifest, operating_points=own))

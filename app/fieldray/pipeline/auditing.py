@@ -1,0 +1,239 @@
+"""A stored run against what is known to be true of its images, and against earlier runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal
+
+from fieldray.audit import drift
+from fieldray.audit.cases import make_cases, verdict_truths
+from fieldray.audit.drift import Drift
+from fieldray.audit.figures import audit
+from fieldray.audit.labels import Reference, folder_labels, table_labels
+from fieldray.audit.proposal import propose
+from fieldray.audit.report import AuditReport, Subject
+from fieldray.domain.finding import Screened
+from fieldray.domain.model import Model, OperatingPoint
+from fieldray.domain.run import Run, StoredResult
+from fieldray.errors import UsageProblem
+from fieldray.packs.site_points import SitePoint, SitePoints, with_site_points
+from fieldray.paths import VERSION
+from fieldray.reasons import Reason, reason
+from fieldray.reports.audit_files import write_audit
+from fieldray.store.results import ResultQuery
+
+_MOST_COMPARED: Final = 20_000  # images of either side: more change a distribution little
+_NAME: Final = re.compile("[a-z0-9][a-z0-9-]{0,39}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRequest:
+    """What a person asks for.
+
+    labels       where the reference labels are from: the images' folders, the reader's verdicts, or a table
+    positive     names of classes that mean positive
+    columns      of the table, where they have unusual names (see `audit.labels.table_labels`)
+    label        of the pack, its first without one
+    prevalence   among the patients to be screened; without it, that of the images
+    sensitivity  for which a local operating point is proposed
+    """
+
+    labels: Literal["folders", "verdicts"] | Path
+    positive: tuple[str, ...] = ()
+    columns: Mapping[str, str] = field(default_factory=dict)
+    label: str | None = None
+    prevalence: float | None = None
+    sensitivity: float = 0.9
+
+
+def audit_run(database: Path, run_id: int, request: AuditRequest, *, model: Model | None) -> AuditReport:
+    """All figures of a stored run.
+
+    Parameters
+    ----------
+    database
+        The results' file.
+    run_id
+        The run.
+    request
+        What is asked for.
+    model
+        The pack of the run, or None where it is not at hand: then only the operating points of the run are judged.
+
+    Raises
+    ------
+    UsageProblem
+        For a run or label that is not there, and for whatever is wrong with the reference labels.
+    StorageProblem
+        If the results cannot be read.
+    """
+    with ResultQuery(database) as query:
+        run = _run(query, run_id)
+        label = _label(query, run, request.label, model)
+        reference = _reference(query, run_id, request)
+        results = query.rows(run_id)
+        cases = list(make_cases(results, reference.truths, label=label, patients=reference.patients))
+        found = audit(cases, _points(run, label, model), prevalence=request.prevalence)
+        drifts = _drifts(query, run, label, model)
+    pattern = model.manifest.point(label) if model else None
+    return AuditReport(
+        subject=_subject(run, request, label, model),
+        audit=dataclasses.replace(found, notes=(*reference.notes, *found.notes)),
+        drifts=drifts,
+        proposal=propose(cases, label=label, pattern=pattern, wanted=request.sensitivity),
+    )
+
+
+def drift_of(database: Path, run_id: int, model: Model) -> tuple[Drift, ...]:
+    """How a run differs from the pack's own images and from earlier runs, by its first label. Raises StorageProblem."""
+    with ResultQuery(database) as query:
+        return _drifts(query, query.run(run_id), model.manifest.labels[0].code, model)
+
+
+def stored_run(database: Path, run_id: int) -> Run:
+    """A run by its number. Raises UsageProblem (audit_no_run), StorageProblem."""
+    with ResultQuery(database) as query:
+        return _run(query, run_id)
+
+
+def take_local_point(
+    points: SitePoints, report: AuditReport, *, name: str, person: str, model: Model | None, day: datetime.date
+) -> OperatingPoint:
+    """Keep the proposed operating point as this site's own: a person said yes.
+
+    Raises UsageProblem (site_point_bad_name, site_point_name, site_point_person, site_point_model), StorageProblem.
+    """
+    proposal, subject = report.proposal, report.subject
+    if model is None or model.model_sha256 != subject.model_sha256 or model.trust == "legacy":
+        raise UsageProblem(reason("site_point_model", pack=subject.pack))
+    if not _NAME.fullmatch(name):
+        raise UsageProblem(reason("site_point_bad_name", name=name))
+    if not 0 < len(person.strip()) <= 200:
+        raise UsageProblem(reason("site_point_person"))
+    sensitivity, specificity = proposal.sensitivity, proposal.specificity
+    point = SitePoint(
+        name=name,
+        label=proposal.label,
+        model_sha256=subject.model_sha256,
+        pack=subject.pack,
+        threshold=proposal.threshold,
+        unsure_low=proposal.unsure_low,
+        unsure_high=proposal.unsure_high,
+        sensitivity=(sensitivity.value, sensitivity.low, sensitivity.high),
+        specificity=(specificity.value, specificity.low, specificity.high),
+        images=proposal.images,
+        patients=proposal.patients,
+        chosen_by=person.strip(),
+        chosen_on=day.isoformat(),
+    )
+    points.add(point)
+    return point.operating_point
+
+
+class Auditor:
+    """Audits for the window: the results' file and the site's operating points."""
+
+    def __init__(self, database: Path, points: SitePoints) -> None:
+        self._database, self._points = database, points
+
+    def audit(self, run_id: int, request: AuditRequest, *, model: Model | None) -> AuditReport:
+        """As `audit_run`."""
+        return audit_run(self._database, run_id, request, model=model)
+
+    def take(self, report: AuditReport, *, name: str, person: str, model: Model) -> Model:
+        """As `take_local_point`, today; the model with all points of the site."""
+        today = datetime.datetime.now(datetime.UTC).date()
+        take_local_point(self._points, report, name=name, person=person, model=model, day=today)
+        return with_site_points(model, self._points.of(model.model_sha256))
+
+    def save(self, folder: Path, report: AuditReport, *, language: str) -> tuple[Path, ...]:
+        """Write the report as PDF and JSON; the paths. Raises UsageProblem, StorageProblem."""
+        return write_audit(folder, report, language=language)
+
+
+def _run(query: ResultQuery, run_id: int) -> Run:
+    try:
+        return query.run(run_id)
+    except KeyError:
+        known = ", ".join(str(run.run_id) for run in query.runs()[:10]) or "-"
+        raise UsageProblem(reason("audit_no_run", run=run_id, known=known)) from None
+
+
+def _label(query: ResultQuery, run: Run, wanted: str | None, model: Model | None) -> str:
+    known = _labels(query.rows(run.run_id), run, model)
+    if not known:
+        raise UsageProblem(reason("audit_no_results", path=query.path))
+    if wanted is not None and wanted not in known:
+        raise UsageProblem(reason("audit_no_label", label=wanted, known=", ".join(known)))
+    return wanted or known[0]
+
+
+def _labels(results: Iterable[StoredResult], run: Run, model: Model | None) -> Sequence[str]:
+    if model:
+        return [label.code for label in model.manifest.labels]
+    if run.spec.operating_points:
+        return [point.label for point in run.spec.operating_points]
+    screened = next((found.outcome for found in results if isinstance(found.outcome, Screened)), None)
+    return [finding.label for finding in screened.findings] if screened else []
+
+
+def _points(run: Run, label: str, model: Model | None) -> list[OperatingPoint]:
+    """Those of the pack and of the site; one that was in force and is there no more comes first."""
+    known = model.manifest.operating_points if model else ()
+    points = (*run.spec.operating_points, *known)
+    return list({point.name: point for point in points if point.label == label}.values())
+
+
+def _reference(query: ResultQuery, run_id: int, request: AuditRequest) -> Reference:
+    if request.labels == "verdicts":
+        truths = verdict_truths(query.rows(run_id))
+        if not truths:
+            raise UsageProblem(reason("audit_no_verdicts", run=run_id))
+        return Reference(truths=truths, notes=(reason("audit_verdicts"),))
+    refs = [result.outcome.ref for result in query.rows(run_id) if not _is_folder(result)]
+    if not refs:
+        raise UsageProblem(reason("audit_no_results", path=query.path))
+    if request.labels == "folders":
+        return folder_labels(refs, positive=request.positive)
+    return table_labels(request.labels, refs, positive=request.positive, columns=request.columns)
+
+
+def _is_folder(result: StoredResult) -> bool:
+    """Whether it stands for a folder that could not be read, or for a file that is no image at all."""
+    why: Reason | None = getattr(result.outcome, "reason", None)
+    return why is not None and why.code in _NO_IMAGES
+
+
+_NO_IMAGES: Final = frozenset({"folder_not_read", "folder_lost", "not_an_image"})
+
+
+def _drifts(query: ResultQuery, run: Run, label: str, model: Model | None) -> tuple[Drift, ...]:
+    now = drift.gist_counts(query.gists(run.run_id, limit=_MOST_COMPARED), label)
+    of_pack = drift.reference_counts(model.manifest.metrics, label) if model else {}
+    earlier = drift.gist_counts(query.earlier_gists(run, limit=_MOST_COMPARED), label)
+    return (*drift.compare(now, of_pack, against="pack"), *drift.compare(now, earlier, against="earlier"))
+
+
+def _subject(run: Run, request: AuditRequest, label: str, model: Model | None) -> Subject:
+    spec = run.spec
+    meanings = {entry.code: entry.meaning for entry in model.manifest.labels} if model else {}
+    return Subject(
+        pack=spec.pack_name,
+        names=model.manifest.names if model else {},
+        trust=spec.trust,
+        fingerprint=spec.fingerprint,
+        model_sha256=spec.model_sha256,
+        label=label,
+        meaning=meanings.get(label, {}),
+        labels_from=str(request.labels),
+        run_id=run.run_id,
+        paths=spec.paths,
+        program_version=VERSION,
+        made_s=time.time(),
+    )

@@ -1,0 +1,106 @@
+"""`fieldray audit` from the command line, with the tiny network: bright drawings are abnormal."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.metrics import roc_auc_score
+
+from fieldray.imaging.synthetic import chest_phantom
+from program import Fieldray, lines_of
+
+
+def write_classes(folder: Path, *, each: int = 12) -> Path:
+    """Darker drawings in `normal`, brighter ones in `abnormal`, with some overlap."""
+    generator = np.random.default_rng(3)
+    plain = chest_phantom(128, 128, 7, abnormal=False) / 4095
+    for name, bright in (("normal", 0.5), ("abnormal", 0.7)):
+        (folder / name).mkdir(parents=True)
+        for number in range(each):
+            image = np.clip(plain * 255 * (bright + generator.normal(0, 0.15)), 0, 255).astype(np.uint8)
+            Image.fromarray(image).save(folder / name / f"{name}-{number}.png")
+    return folder
+
+
+def test_labels_of_folders_are_audited_and_stored_results_are_used_again(
+    tmp_path: Path, fieldray: Fieldray, pack_options: list[str]
+) -> None:
+    images = write_classes(tmp_path / "images")
+    out = tmp_path / "out"
+    done = fieldray("audit", images, *pack_options, "--labels", "folders", "--out", out, "--prevalence", "0.2")
+    assert done.returncode == 0, done.stderr
+    assert "Area under the ROC curve (AUC)" in done.stdout
+    assert "Positive predictive value at 20.0 % prevalence" in done.stdout
+    assert "Images needed for intervals of ± 5 points" in done.stdout
+    assert "Only 12 images of the rarer kind" in done.stdout
+    document = json.loads((out / "audit.json").read_text("ascii"))
+    lines = lines_of(fieldray("screen", images, *pack_options, "--json", "-").stdout)
+    truth = [Path(line["path"]).parent.name == "abnormal" for line in lines]
+    assert document["auc"]["value"] == pytest.approx(roc_auc_score(truth, [line["score"] for line in lines]), abs=1e-9)
+    again = fieldray("audit", "--run", str(document["run_id"]), *pack_options, "--labels", "folders", "--json", "-")
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout)["auc"] == document["auc"]
+    # What an audit wrote is no image, and is replaced by the next one; another file is not.
+    (out / "audit.json").rename(images / "audit.json")
+    told = fieldray("audit", images, *pack_options, "--labels", "folders", "--json", images / "audit.json")
+    assert told.returncode == 0, told.stderr
+    assert "1 result file of this program" in told.stdout
+    (images / "audit.json").write_text("mine")
+    assert (
+        fieldray("audit", images, *pack_options, "--labels", "folders", "--json", images / "audit.json").returncode == 2
+    )
+
+
+def test_a_local_point_is_accepted_used_and_removed(
+    tmp_path: Path, fieldray: Fieldray, pack_options: list[str]
+) -> None:
+    images = write_classes(tmp_path / "images")
+    usual = ("audit", images, *pack_options, "--labels", "folders")
+    assert fieldray(*usual, "--accept-local", "ours").returncode == 2  # nobody said yes
+    assert fieldray("screen", images, *pack_options, "--operating-point", "local:ours").returncode == 2
+    done = fieldray(*usual, "--accept-local", "ours", "--name", "A. Physicist", "--sensitivity", "0.8")
+    assert done.returncode == 0, done.stderr
+    assert "Accepted by A. Physicist: use it with --operating-point local:ours" in done.stdout
+    used = fieldray("screen", images, *pack_options, "--operating-point", "local:ours", "--json", "-")
+    assert {line["operating_point"] for line in lines_of(used.stdout)} == {"local:ours"}
+    listed = fieldray(*usual)
+    assert "At Local: ours" in listed.stdout
+    removed = fieldray("audit", "--remove-local", "ours", *pack_options)
+    assert "Removed local:ours" in removed.stdout
+    assert fieldray("audit", "--remove-local", "ours", *pack_options).returncode == 2
+
+
+def test_a_damaged_file_of_local_points_is_told_and_disables_nothing(
+    tmp_path: Path, home: Path, fieldray: Fieldray, pack_options: list[str]
+) -> None:
+    images = write_classes(tmp_path / "images", each=1)
+    (home / "site_points.json").write_text("[{")
+    done = fieldray("screen", images, *pack_options)
+    assert done.returncode == 0, done.stderr
+    assert "site_points.json cannot be read, so none is used" in done.stderr
+    assert fieldray("packs", "list").returncode == 0
+
+
+def test_what_is_wrong_is_said_with_exit_code_2(tmp_path: Path, fieldray: Fieldray, pack_options: list[str]) -> None:
+    images = write_classes(tmp_path / "images", each=2)
+    table = tmp_path / "labels.csv"
+    table.write_text("file;label\nnormal-0.png;1\nnormal-0.png;0\nother.png;1\n")
+    for arguments, told in (
+        ((images,), "--labels says where"),
+        ((), "name the folders"),
+        ((images, "--run", "1", "--labels", "folders"), "name the folders"),
+        (("--run", "77", "--labels", "folders"), "no run 77"),
+        ((images, "--labels", tmp_path / "none.csv"), "there is no such file"),
+        ((images, "--labels", table), "lines 2 and 3: normal-0.png is 1 and 0"),
+        ((images, "--labels", "verdicts"), "has a verdict"),
+        ((images / "normal", "--labels", "folders"), "All images are of one kind"),
+        ((images, "--labels", "folders", "--prevalence", "3"), "prevalence is a share"),
+        ((images, "--labels", "folders", "--sensitivity", "0"), "sensitivity is a share"),
+    ):
+        done = fieldray("audit", *arguments, *pack_options)
+        assert (done.returncode, told in done.stderr) == (2, True), (arguments, done.stderr)
+    assert fieldray("audit", tmp_path / "gone", *pack_options, "--labels", "folders").returncode == 2

@@ -1,0 +1,112 @@
+"""The audit in the window: what is asked, what is shown, the image of a disagreement, and the explicit yes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from desk import Desk
+from PySide6.QtWidgets import QApplication, QComboBox, QLabel
+from test_flows import texts
+
+from fieldray.desktop.audit_page import AuditPage
+from fieldray.desktop.local_point_dialog import LocalPointDialog
+from fieldray.domain.events import RunChanged
+from fieldray.errors import UsageProblem
+from fieldray.reasons import reason
+
+
+@pytest.fixture
+def page(desk: Desk) -> AuditPage:
+    """The page after a run."""
+    desk.screen()
+    desk.rooms.publish(RunChanged(run_id=1, state="finished"))
+    desk.until(lambda: not desk.application.controller.screening.is_busy)
+    desk.window.actions_by_name["audit"].trigger()
+    assert desk.window.pages.currentWidget() is desk.window.audit_page
+    return desk.window.audit_page
+
+
+def said(page: AuditPage) -> str:
+    return "\n".join(found.text() for found in page.findChildren(QLabel))
+
+
+def show(desk: Desk, page: AuditPage) -> None:
+    page.button.click()
+    desk.until(lambda: desk.application.controller.auditing.report is not None)
+
+
+def test_nothing_is_asked_before_a_run_is_over(desk: Desk) -> None:
+    page = desk.window.audit_page
+    assert not page.button.isEnabled()
+    assert "Screen images first" in said(page)
+
+
+def test_what_a_person_chose_is_asked_and_the_figures_are_shown(desk: Desk, page: AuditPage) -> None:
+    page.use_table(Path("/labels.csv"))
+    page.positive.setText("tb, mass")
+    page.prevalence.setText("2,5 %")
+    page.sensitivity.setValue(95)
+    show(desk, page)
+    ((run_id, request, model),) = desk.rooms.audit.requests
+    assert run_id == desk.application.controller.screening.run_id
+    assert model is desk.application.controller.screening.run_model
+    assert (request.labels, request.positive) == (Path("/labels.csv"), ("tb", "mass"))
+    assert (request.prevalence, request.sensitivity) == (pytest.approx(0.025), 0.95)
+    text = said(page)
+    assert "Area under the ROC curve (AUC)" in text
+    assert "The scores are distributed differently from those of earlier runs" in text
+    assert "A local operating point for a sensitivity of 90.0 %" in text
+    assert page.curve.grab().toImage() != page.calibration.grab().toImage()
+
+
+def test_a_row_opens_its_image(desk: Desk, page: AuditPage) -> None:
+    show(desk, page)
+    assert [page.disagreements.item(row, 0).text() for row in range(2)] == ["positive", "negative"]
+    page.disagreements.cellActivated.emit(1, 0)
+    assert desk.window.pages.currentWidget() is desk.window.images
+    desk.until(lambda: desk.application.controller.image.row.row_id == 2)
+
+
+def test_a_problem_is_told_on_the_page_and_the_next_audit_replaces_it(desk: Desk, page: AuditPage) -> None:
+    desk.rooms.audit.problem = UsageProblem(reason("audit_one_class", known="normal"))
+    page.button.click()
+    desk.until(lambda: "All images are of one kind (normal)" in said(page))
+    desk.rooms.audit.problem = None
+    show(desk, page)
+    assert "All images are of one kind" not in "".join(
+        found.text() for found in page.findChildren(QLabel) if found.isVisible()
+    )
+
+
+def test_a_report_is_saved_in_the_language_of_the_window(desk: Desk, page: AuditPage) -> None:
+    show(desk, page)
+    desk.application.controller.auditing.save(Path("/out"), "en")
+    desk.until(lambda: "2 files were saved in /out." in texts(desk.window.banners))
+    assert desk.rooms.audit.saved == [(Path("/out"), "en")]
+
+
+def test_a_local_point_needs_a_yes_with_two_names_and_is_then_offered(desk: Desk, page: AuditPage) -> None:
+    show(desk, page)
+    page.take_button.click()
+    (dialog,) = (found for found in QApplication.topLevelWidgets() if isinstance(found, LocalPointDialog))
+    assert not dialog.yes_button.isEnabled()
+    dialog.name.setText("ours")
+    assert not dialog.yes_button.isEnabled()
+    dialog.person.setText("A. Physicist")
+    dialog.yes_button.click()
+    desk.until(lambda: desk.rooms.audit.taken == [("ours", "A. Physicist")])
+    packs = desk.application.controller.packs
+    desk.until(lambda: packs.model.manifest.operating_points[-1].name == "local:ours")
+    assert packs.point.name != "local:ours"  # it is chosen, not taken by itself
+    packs.choose_point("local:ours")
+    desk.window.pages.setCurrentWidget(desk.window.packs_page)
+    choices = desk.window.packs_page.findChildren(QComboBox)
+    assert "Local: ours" in {box.currentText() for box in choices}
+    dialog.deleteLater()
+
+
+def test_lost_local_points_are_told_when_a_pack_is_loaded(desk: Desk) -> None:
+    desk.rooms.library.lost = reason("site_points_unreadable", path="/home/site_points.json", detail="cut short")
+    desk.application.controller.packs.use(desk.application.controller.packs.candidates[0])
+    desk.until(lambda: "site_points.json cannot be read" in texts(desk.window.banners))

@@ -1,0 +1,53 @@
+"""What runs are compared by, and with what."""
+
+from __future__ import annotations
+
+import pytest
+
+from fieldray.audit.drift import compare, gist_counts, reference_counts
+from fieldray.domain.run import ImageGist
+
+
+def _gists(count: int, score: float, grey: float, refused: int = 0) -> list[ImageGist]:
+    seen = [ImageGist(category="normal", scores={"opacity": score}, grey=grey) for _ in range(count)]
+    return seen + [ImageGist(category="refused", scores={}, grey=None) for _ in range(refused)]
+
+
+def test_scores_refusals_and_exposure_are_counted() -> None:
+    counts = gist_counts([*_gists(3, 0.05, 0, refused=2), *_gists(1, 1.0, 255)], "opacity")
+    assert counts["scores"] == (3, 0, 0, 0, 0, 0, 0, 0, 0, 1)
+    assert counts["exposure"] == (3, 0, 0, 0, 0, 0, 0, 0, 0, 1)
+    assert counts["refused"] == (4, 2)
+    assert sum(gist_counts(_gists(5, 0.5, 9), "other")["scores"]) == 0
+
+
+def test_a_run_that_moved_is_told_and_one_that_did_not_is_not() -> None:
+    before = gist_counts(_gists(100, 0.25, 100, refused=2), "opacity")
+    same = gist_counts(_gists(60, 0.25, 100, refused=1), "opacity")
+    moved = gist_counts(_gists(60, 0.85, 30, refused=60), "opacity")
+    assert not any(drift.is_out for drift in compare(same, before, against="earlier"))
+    out = compare(moved, before, against="earlier")
+    assert [drift.of for drift in out if drift.is_out] == ["scores", "refused", "exposure"]
+    assert "earlier runs" in out[0].told.text
+    assert "(60 against 100 images)" in out[0].told.text
+
+
+def test_fewer_than_fifty_images_are_not_compared() -> None:
+    before = gist_counts(_gists(100, 0.25, 100), "opacity")
+    assert compare(gist_counts(_gists(49, 0.9, 9), "opacity"), before, against="earlier") == ()
+
+
+def test_a_pack_gives_its_reference_or_none() -> None:
+    counts = [5, 0, 0, 0, 0, 0, 0, 0, 0, 60]
+    metrics = {"labels": {"opacity": {"reference": {"scores": counts}}}}
+    assert reference_counts(metrics, "opacity") == {"scores": tuple(counts)}
+    now = gist_counts(_gists(80, 0.1, 100), "opacity")
+    (found,) = compare(now, reference_counts(metrics, "opacity"), against="pack")
+    assert found.is_out
+    assert "the images that the pack was measured on" in found.told.text
+
+
+@pytest.mark.parametrize("scores", [None, [1, 2], ["a"] * 10, [1.5] * 10, [-1] * 10, {"0": 1}])
+def test_a_reference_that_is_something_else_is_none(scores: object) -> None:
+    assert reference_counts({"labels": {"opacity": {"reference": {"scores": scores}}}}, "opacity") == {}
+    assert reference_counts({"labels": 3}, "opacity") == {}

@@ -1,0 +1,217 @@
+"""An audit's figures against scikit-learn and values worked out by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score, roc_curve
+
+from fieldray.audit import figures
+from fieldray.audit.cases import Case, make_cases, verdict_truths
+from fieldray.audit.drift import score_counts, stability
+from fieldray.domain.finding import Category, Failed, Finding, ReadFacts, Screened
+from fieldray.domain.intervals import Share, share
+from fieldray.domain.model import Estimate, OperatingPoint
+from fieldray.domain.run import StoredResult, Verdict
+from fieldray.domain.study import ImageHeader, ImageRef
+from fieldray.errors import UsageProblem
+from fieldray.reasons import reason
+
+HALF = Estimate(0.5, 0.4, 0.6)
+POINT = OperatingPoint(
+    name="balanced",
+    titles={"en": "Balanced"},
+    label="opacity",
+    threshold=0.5,
+    unsure_low=0.4,
+    unsure_high=0.6,
+    sensitivity=HALF,
+    specificity=HALF,
+    measured_on={"en": "drawings"},
+)
+
+
+def case(number: int, score: float | None, truth: bool, category: Category | None = None, **header: object) -> Case:
+    usual: Category = (
+        "refused" if score is None else "abnormal" if score >= 0.6 else "normal" if score < 0.4 else "unsure"
+    )
+    return Case(
+        image=f"{number}.png",
+        row_id=number,
+        patient=f"p{number}",
+        truth=truth,
+        score=score,
+        category=category or usual,
+        header=ImageHeader(**header),  # type: ignore[arg-type]
+    )
+
+
+def drawn(count: int, seed: int = 1) -> list[Case]:
+    generator = np.random.default_rng(seed)
+    truth = generator.random(count) < 0.4
+    scores = np.round(1 / (1 + np.exp(-generator.normal(np.where(truth, 0.8, -0.8), 1.2))), 2)  # with ties
+    views = np.where(generator.random(count) < 0.5, "PA", "AP")
+    rows = zip(scores, truth, views, strict=True)
+    return [case(i, float(s), bool(t), view_position=str(v)) for i, (s, t, v) in enumerate(rows)]
+
+
+def test_figures_equal_those_of_scikit_learn() -> None:
+    cases = drawn(400)
+    scores, truth, _ = figures.arrays(cases)
+    found = figures.audit(cases, [POINT])
+    assert found.area.value == pytest.approx(roc_auc_score(truth, scores), abs=1e-12)
+    alarms, hits, _ = roc_curve(truth, scores, drop_intermediate=False)
+    np.testing.assert_allclose(found.curve, list(zip(alarms, hits, strict=True)), atol=1e-12)
+    at = found.points[0]
+    assert at.sensitivity.value == pytest.approx((scores[truth] >= 0.5).mean(), abs=1e-12)
+    assert at.specificity.value == pytest.approx((scores[~truth] < 0.5).mean(), abs=1e-12)
+    assert at.positive_value and at.positive_value.value == pytest.approx(truth[scores >= 0.5].mean(), abs=1e-12)
+    assert at.negative_value and at.negative_value.value == pytest.approx((~truth[scores < 0.5]).mean(), abs=1e-12)
+
+
+def test_predictive_values_at_another_prevalence() -> None:
+    # sensitivity 0.9, specificity 0.8, prevalence 0.1: 0.09 / (0.09 + 0.18) = 1/3; 0.72 / (0.72 + 0.01)
+    hits, spared = Share(90, 100, 0.9, 0.8, 0.95), Share(80, 100, 0.8, 0.7, 0.9)
+    positive, negative = figures.predictive_values(hits, spared, prevalence=0.1)
+    assert positive and positive.value == pytest.approx(1 / 3) and positive.low < 1 / 3 < positive.high
+    assert negative and negative.value == pytest.approx(0.72 / 0.73)
+
+
+def test_perfect_shares_have_values_with_a_width_and_empty_ones_have_none() -> None:
+    all_right, none = Share(20, 20, 1.0, 0.8, 1.0), Share(0, 20, 0.0, 0.0, 0.2)
+    positive, _ = figures.predictive_values(all_right, all_right, prevalence=0.05)
+    assert positive and positive.value == positive.high == 1 and 0 < positive.low < 0.6
+    positive, negative = figures.predictive_values(none, all_right, prevalence=0.05)
+    assert positive is None and negative
+
+
+def made_share(count: int, of: int) -> Share:
+    return share(np.arange(of) < count, patients=[str(i) for i in range(of)])
+
+
+PREDICTED = [(0.85, 0.9, 0.1), (0.95, 0.6, 0.02), (0.7, 0.97, 0.3)]
+
+
+@pytest.mark.parametrize(("sensitive", "specific", "prevalence"), PREDICTED)
+def test_intervals_of_predictive_values_hold_the_truth(sensitive: float, specific: float, prevalence: float) -> None:
+    generator = np.random.default_rng(11)
+    positive = prevalence * sensitive / (prevalence * sensitive + (1 - prevalence) * (1 - specific))
+    negative = (1 - prevalence) * specific / ((1 - prevalence) * specific + prevalence * (1 - sensitive))
+    draws = zip(generator.binomial(60, sensitive, 2000), generator.binomial(140, specific, 2000), strict=True)
+    held = []
+    for hits, spared in draws:
+        shares = made_share(hits, 60), made_share(spared, 140)
+        found = figures.predictive_values(*shares, prevalence=prevalence)
+        pairs = zip(found, (positive, negative), strict=True)
+        held.append([one is not None and one.low <= true <= one.high for one, true in pairs])
+    # 3 misses of 60 are few: the interval of a share near 1 is a little too wide, never too narrow.
+    assert ((np.mean(held, axis=0) >= 0.93) & (np.mean(held, axis=0) <= 0.975)).all()
+
+
+def test_shares_of_all_images_count_what_has_no_score() -> None:
+    cases = [*drawn(60), case(100, None, True), case(101, None, False, "failed")]
+    found = figures.audit(cases, [POINT])
+    assert (found.images, found.scored, found.refused.count) == (62, 60, 1)
+    assert found.unsure.count == sum(0.4 <= (c.score or 0) < 0.6 for c in cases)
+    assert sum(sum(by.values()) for by in found.counts.values()) == 62
+    assert "audit_no_score" in {note.code for note in found.notes}
+
+
+def test_subgroups_need_enough_images_of_both_kinds() -> None:
+    cases = [*drawn(200), *(case(1000 + i, 0.9, True, view_position="LL") for i in range(50))]
+    assert {(group.by, group.name) for group in figures.audit(cases, [POINT]).groups} == {
+        ("view", "AP"),
+        ("view", "PA"),
+    }
+
+
+def test_disagreements_come_with_the_surest_first() -> None:
+    cases = [case(1, 0.95, False), case(2, 0.7, False), case(3, 0.01, True), case(4, 0.5, True), case(5, 0.9, True)]
+    found = figures.audit([*cases, case(6, 0.1, False)], [POINT])
+    assert [one.row_id for one in found.disagreements] == [3, 1, 2]
+
+
+def test_calibration_bins_hold_all_images_and_observed_shares() -> None:
+    cases = drawn(400)
+    scores, truth, patients = figures.arrays(cases)
+    bins = figures.calibration_bins(scores, truth, patients=patients)
+    assert len(bins) == 10 and sum(b.positives.of for b in bins) == 400
+    assert sum(b.positives.count for b in bins) == truth.sum()
+    assert [b.mean_score for b in bins] == sorted(b.mean_score for b in bins)
+    assert len(figures.calibration_bins(scores[:30], truth[:30], patients=patients[:30])) == 1
+
+
+def test_images_needed_give_the_width_asked_for_and_one_fewer_does_not() -> None:
+    for value in (0.5, 0.9, 1.0):
+        number = figures.images_needed(value)
+        widths = []
+        for count in (number - 1, number):
+            # round() moves the share a little: the width of the exact share is what is promised
+            z, n = 1.959964, count
+            widths.append(z / (1 + z * z / n) * np.sqrt(value * (1 - value) / n + z * z / (4 * n * n)))
+        assert widths[1] <= 0.05 < widths[0]
+    hits = np.zeros(figures.images_needed(0.5), bool)
+    hits[: len(hits) // 2] = True
+    found = share(hits, patients=[str(i) for i in range(len(hits))])
+    assert found.high - found.low == pytest.approx(0.1, abs=2e-3)
+
+
+@pytest.mark.parametrize("prevalence", [0.0, 1.0, -1, float("nan"), 5])
+def test_a_prevalence_that_is_none_is_refused(prevalence: float) -> None:
+    with pytest.raises(UsageProblem, match="prevalence"):
+        figures.audit(drawn(50), [POINT], prevalence=prevalence)
+
+
+def test_one_class_cannot_be_audited() -> None:
+    with pytest.raises(UsageProblem, match="one kind"):
+        figures.audit([case(i, 0.1 * i, True) for i in range(5)] + [case(9, None, False)], [POINT])
+
+
+def _stored(number: int, score: float | None, verdict: str | None) -> StoredResult:
+    ref = ImageRef(path=Path(f"/x/{number}.png"))
+    if score is None:
+        outcome: Screened | Failed = Failed(ref=ref, stage="decode", reason=reason("not_an_image"))
+    else:
+        decision = "above" if score >= 0.6 else "below" if score < 0.4 else "unsure"
+        finding = Finding(label="opacity", score=score, point=POINT, decision=decision)  # type: ignore[arg-type]
+        outcome = Screened(
+            ref=ref, facts=ReadFacts(),
+            findings=(finding,), class_maps=None, pack_name="p", model_sha256="0" * 64, backend="cpu", inference_ms=1.0,
+        )  # fmt: skip
+    told = Verdict(choice=verdict) if verdict else None  # type: ignore[arg-type]
+    return StoredResult(row_id=number, run_id=1, outcome=outcome, is_resumed=False, verdict=told)
+
+
+def test_verdicts_confirm_or_turn_round_an_answer_and_nothing_else() -> None:
+    results = [
+        _stored(1, 0.9, "agree"), _stored(2, 0.9, "disagree"), _stored(3, 0.1, "agree"), _stored(4, 0.1, "disagree"),
+        _stored(5, 0.5, "agree"), _stored(6, 0.9, "unsure"), _stored(7, 0.9, None), _stored(8, None, "agree"),
+    ]  # fmt: skip
+    truths = verdict_truths(results)
+    assert truths == {"/x/1.png": True, "/x/2.png": False, "/x/3.png": False, "/x/4.png": True}
+    made = list(make_cases(results, truths, label="opacity", patients={"/x/1.png": "A"}))
+    assert [(one.patient, one.score) for one in made] == [
+        ("A", 0.9),
+        ("/x/2.png", 0.9),
+        ("/x/3.png", 0.1),
+        ("/x/4.png", 0.1),
+    ]
+    assert all(one.score is None for one in make_cases(results, truths, label="other", patients={}))
+
+
+def test_drift_is_told_when_it_is_beyond_chance() -> None:
+    generator = np.random.default_rng(3)
+    reference = score_counts(list(generator.beta(2, 4, 2000)))
+    outs = [stability(score_counts(list(generator.beta(2, 4, 80))), reference, of="scores").is_out for _ in range(300)]
+    assert np.mean(outs) < 0.1  # of the same population: about 5 in 100
+    moved = stability(score_counts(list(generator.beta(4, 2, 80))), reference, of="scores")
+    assert moved.is_out and moved.images == 80 and moved.reference == 2000
+
+
+def test_psi_by_hand_and_what_cannot_be_compared() -> None:
+    # shares (30.5, 70.5) of 101 and (50.5, 50.5): (0.302 - 0.5) ln(0.302 / 0.5) + (0.698 - 0.5) ln(0.698 / 0.5)
+    assert stability([30, 70], [50, 50], of="scores").index == pytest.approx(0.16592, abs=1e-5)
+    with pytest.raises(ValueError, match="bins"):
+        stability([0, 0], [1, 1], of="scores")

@@ -1,0 +1,118 @@
+"""Reference labels: matched by what names an image without doubt, and everything wrong told with its line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fieldray.audit.labels import Reference, folder_labels, positive_classes, table_labels
+from fieldray.domain.study import ImageHeader, ImageRef
+from fieldray.errors import UsageProblem
+
+
+def refs(folder: Path) -> list[ImageRef]:
+    return [
+        ImageRef(path=folder / "train" / "a.png"),
+        ImageRef(path=folder / "test" / "a.png"),
+        ImageRef(path=folder / "b.dcm", header=ImageHeader(sop_instance_uid="1.2.3")),
+        ImageRef(path=folder / "c.zip", member="inner/Знімок.png"),
+    ]
+
+
+def read(folder: Path, text: str | bytes, **options: object) -> Reference:
+    table = folder / "labels.csv"
+    table.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return table_labels(table, refs(folder), **options)  # type: ignore[arg-type]
+
+
+def problem(folder: Path, text: str | bytes, **options: object) -> str:
+    with pytest.raises(UsageProblem) as caught:
+        read(folder, text, **options)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["{folder}/train/a.png", "train/a.png", "./train/a.png"[2:], "'train/a.png"])
+def test_an_image_is_named_by_its_path_or_the_end_of_it(tmp_path: Path, name: str) -> None:
+    found = read(tmp_path, f"path,label\n{name.format(folder=tmp_path)},abnormal\nb.dcm,normal\n")
+    assert found.truths == {str(tmp_path / "train" / "a.png"): True, str(tmp_path / "b.dcm"): False}
+
+
+def test_a_uid_or_a_member_names_an_image_too(tmp_path: Path) -> None:
+    found = read(tmp_path, "image;label;patient\n1.2.3;1;P1\nЗнімок.png;0;P2\n")
+    assert sorted(found.truths.values()) == [False, True] and sorted(found.patients.values()) == ["P1", "P2"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1251"])
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+def test_tables_of_every_spreadsheet_are_read(tmp_path: Path, encoding: str, separator: str) -> None:
+    rows = [("Image", "Label"), ("Знімок.png", "abnormal"), ("b.dcm", "normal")]
+    text = "\r\n".join(separator.join(row) for row in rows)
+    assert sorted(read(tmp_path, text.encode(encoding)).truths.values()) == [False, True]
+
+
+def test_a_name_of_two_images_is_not_guessed(tmp_path: Path) -> None:
+    assert "line 2: a.png names 2 images" in problem(tmp_path, "path,label\na.png,1\nb.dcm,0\n")
+
+
+def test_a_path_in_another_folder_is_another_image(tmp_path: Path) -> None:
+    found = read(tmp_path, "path,label\nvalidation/a.png,1\ntrain/a.png,1\nb.dcm,0\n")
+    assert len(found.truths) == 2
+    assert [note.code for note in found.notes] == ["audit_rows_unknown"]
+    assert "line 2: validation/a.png" in found.notes[0].text
+
+
+def test_two_labels_for_one_image_are_refused_and_the_same_twice_counts_once(tmp_path: Path) -> None:
+    told = problem(tmp_path, "path,label\ntrain/a.png,1\nb.dcm,0\ntrain/a.png,0\n,1\nb.dcm,\n")
+    assert "3 rows" in told and "lines 2 and 4" in told and "line 5: no image" in told and "line 6: no label" in told
+    found = read(tmp_path, "path,label\ntrain/a.png,1\nb.dcm,0\ntrain/a.png,1\n")
+    assert len(found.truths) == 2 and [note.code for note in found.notes] == ["audit_rows_doubled"]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "no rows"),
+        ("path,label\n", "no rows"),
+        (
+            "path,grade\nb.dcm,1\n",
+            "no column named label. Its columns are: path, grade. Name the right one with --label",
+        ),
+        ("what,label\nb.dcm,1\n", "--image-column"),
+        ("path,label\nx.png,1\n", "names none of the images"),
+        (b"\x89PNG\r\n\0\0", "not a text file"),
+        ("path,label\nb.dcm,1\ntrain/a.png,1\n", "All images are of one kind"),
+        ("path,label\nb.dcm,mass\ntrain/a.png,nodule\n", "--positive"),
+    ],
+)
+def test_what_is_wrong_with_a_table_is_said(tmp_path: Path, text: str | bytes, told: str) -> None:
+    assert told in problem(tmp_path, text)
+
+
+def test_a_table_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageProblem, match=r"none.csv cannot be read: No such file"):
+        table_labels(tmp_path / "none.csv", [])
+
+
+def test_columns_can_be_named(tmp_path: Path) -> None:
+    found = read(tmp_path, "Datei,Befund\nb.dcm,1\ntest/a.png,0\n", columns={"image": "datei", "label": "Befund"})
+    assert len(found.truths) == 2
+
+
+def test_folders_are_labels(tmp_path: Path) -> None:
+    images = [ImageRef(path=tmp_path / kind / f"{n}.png") for kind in ("NORMAL", "tuberculosis") for n in range(2)]
+    zipped = ImageRef(path=tmp_path / "more.zip", member="x/normal/9.png")
+    found = folder_labels([*images, zipped])
+    assert [found.truths[ref.key] for ref in (*images, zipped)] == [False, False, True, True, False]
+
+
+def test_classes_that_are_not_two_need_a_word() -> None:
+    with pytest.raises(UsageProblem, match="--positive"):
+        positive_classes({"mild", "severe"}, positive=())
+    assert positive_classes({"mild", "severe", "none"}, positive=("Severe", "mild")) == {
+        "mild": True,
+        "severe": True,
+        "none": False,
+    }
+    with pytest.raises(UsageProblem, match="No image is labelled grave"):
+        positive_classes({"mild", "severe"}, positive=("grave",))

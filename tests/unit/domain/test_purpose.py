@@ -1,0 +1,69 @@
+"""For whom a pack is, how good it is, and what a result says of the patient's age."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from fieldray.domain.finding import Refused
+from fieldray.domain.model import HeaderRules, Manifest
+from fieldray.domain.purpose import PatientCount, age_note, patients, performance
+from fieldray.domain.study import ImageHeader
+from fieldray.packs.manifest import domain_manifest
+from fieldray.packs.verified import read_verified_manifest
+from fieldray.paths import builtin_packs
+from fieldray.reasons import reason
+from outcomes import image_ref
+
+CHILDREN = HeaderRules(ages_years=(1, 5))
+
+
+@pytest.fixture
+def children() -> Manifest:
+    """What the shipped pack for children says."""
+    folder = next(builtin_packs().glob("pneumonia-paediatric-*"))
+    return domain_manifest(read_verified_manifest(folder).description)  # type: ignore[arg-type]
+
+
+def test_a_pack_says_for_whom_it_is() -> None:
+    assert patients(CHILDREN).text == "For patients aged 1 to 5 years."
+    assert patients(HeaderRules()).text == "The pack names no age range."
+
+
+def test_a_pack_says_how_good_it_is_and_what_was_not_measured(children: Manifest) -> None:
+    own, elsewhere = performance(children)
+    assert own.text.startswith("On 618 images of the hospital it was trained on: area under the ROC curve 0.98")
+    assert elsewhere.text == "It was not measured on images of another hospital."
+    measured = {"auc": {"value": 0.81, "low": 0.7, "high": 0.9}, "images": 95}
+    metrics = {"labels": {"pneumonia": {"external_test": measured}}}
+    (only,) = performance(dataclasses.replace(children, metrics=metrics))
+    assert only.text.startswith("On 95 images of another hospital: area under the ROC curve 0.81")
+
+
+@pytest.mark.parametrize(
+    "metrics", [{}, {"labels": 3}, {"labels": {"pneumonia": {"test": {"auc": {"value": "high"}}}}}]
+)
+def test_metrics_in_another_form_are_passed_over(children: Manifest, metrics: dict[str, object]) -> None:
+    (only,) = performance(dataclasses.replace(children, metrics=metrics))
+    assert only.code == "not_measured_elsewhere"
+
+
+def test_a_result_says_whether_the_age_is_known() -> None:
+    unknown, known = ImageHeader(), ImageHeader(patient_age_years=3.0)
+    assert age_note(known, CHILDREN, is_confirmed=False) is None
+    assert age_note(unknown, HeaderRules(), is_confirmed=False) is None
+    said, unsaid = (age_note(unknown, CHILDREN, is_confirmed=flag) for flag in (True, False))
+    assert (said.code, unsaid.code) == ("age_confirmed", "age_not_stated")  # type: ignore[union-attr]
+
+
+def test_images_of_others_are_counted() -> None:
+    count = PatientCount()
+    for code, values in (
+        ("age", {"age": 40, "youngest": 1, "oldest": 5}),
+        ("body_part", {"body_part": "HAND"}),
+        ("view", {"view": "LL"}),
+    ):
+        count.add(Refused(ref=image_ref(), reason=reason(code, **values)))
+    assert [note.code for note in count.notes(CHILDREN)] == ["other_patients"]
+    assert "2 images say that they are not for this pack" in count.notes(CHILDREN)[0].text

@@ -1,0 +1,113 @@
+"""Operating points of a site: bound to a model, added to it when it is loaded, never in the way of a pack."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fieldray.errors import StorageProblem, UsageProblem
+from fieldray.packs.library import PackLibrary
+from fieldray.packs.site_points import NAME, SitePoint, SitePoints
+from fieldray.pipeline.assessment import choose
+from packs_factory import make_pack
+from tiny_packs import fingerprint
+
+
+def site_point(model_sha256: str, **changes: object) -> SitePoint:
+    values = {
+        "name": "ours",
+        "label": "opacity",
+        "model_sha256": model_sha256,
+        "pack": "made-up-1.0.0",
+        "threshold": 0.7,
+        "unsure_low": 0.6,
+        "unsure_high": 0.8,
+        "sensitivity": (0.9, 0.8, 0.95),
+        "specificity": (0.7, 0.6, 0.8),
+        "images": 120,
+        "patients": 100,
+        "chosen_by": "О. Петренко",
+        "chosen_on": "2026-11-22",
+    }
+    return SitePoint(**{**values, **changes})
+
+
+@pytest.fixture
+def pack(tmp_path: Path) -> Path:
+    return make_pack(tmp_path / "drive" / "fieldray")
+
+
+@pytest.fixture
+def library(tmp_path: Path, pack: Path) -> PackLibrary:
+    (tmp_path / "home").mkdir()
+    made = PackLibrary(tmp_path / "home", builtin_root=tmp_path / "none")
+    made.trust(fingerprint(pack))
+    return made
+
+
+def test_a_point_is_used_by_its_name_with_its_model_alone(library: PackLibrary, pack: Path) -> None:
+    model = library.load(pack)
+    label = model.manifest.labels[0].code
+    library.site_points.add(site_point(model.model_sha256, label=label))
+    library.site_points.add(site_point("0" * 64, label=label, name="of-another-model"))
+    loaded = library.load(pack)
+    first, *_, last = loaded.manifest.operating_points
+    assert (last.name, last.is_local, last.titles["en"]) == ("local:ours", True, "Local: ours")
+    assert "О. Петренко" in last.measured_on["en"]
+    assert first == model.manifest.operating_points[0]  # no local point is the default by itself
+    assert "local:of-another-model" not in {point.name for point in loaded.manifest.operating_points}
+    assert choose(loaded, operating_point="local:ours").points[label] == last
+    assert choose(loaded).settings_hash == choose(model).settings_hash
+    with pytest.raises(UsageProblem, match="local:ours"):
+        choose(model, operating_point="local:ours")
+
+
+def test_a_name_is_given_once_to_a_model_and_can_be_removed(tmp_path: Path) -> None:
+    points = SitePoints(tmp_path)
+    points.add(site_point("a" * 64))
+    points.add(site_point("b" * 64))
+    with pytest.raises(UsageProblem, match="already an operating point named ours"):
+        points.add(site_point("a" * 64, threshold=0.75))
+    points.remove("ours", "a" * 64)
+    assert [point.model_sha256 for point in points.all()] == ["b" * 64]
+    with pytest.raises(UsageProblem, match="no local operating point named ours"):
+        points.remove("ours", "a" * 64)
+
+
+DAMAGED = [
+    b"",
+    b"[{",
+    b'{"name": 1}',
+    json.dumps([{"name": "ours"}]).encode(),
+    b"[" * 100_000,
+    b"\xff\xfe\x00",
+]
+
+
+@pytest.mark.parametrize("content", DAMAGED)
+def test_a_damaged_file_disables_no_pack_and_is_told(content: bytes, library: PackLibrary, pack: Path) -> None:
+    plain = library.load(pack)
+    assert library.site_problem() is None
+    library.site_points.path.write_bytes(content)
+    assert library.load(pack).manifest.operating_points == plain.manifest.operating_points
+    assert [found.trust for found in library.candidates(pack.parent.parent)] == ["trusted"]
+    why = library.site_problem()
+    assert why and NAME in why.text and why.code == "site_points_unreadable"
+    with pytest.raises(StorageProblem):  # and nothing is written over it
+        library.site_points.add(site_point(plain.model_sha256))
+    assert library.site_points.path.read_bytes() == content
+
+
+def test_a_band_that_is_none_and_a_label_of_another_pack_are_no_points(library: PackLibrary, pack: Path) -> None:
+    model = library.load(pack)
+    good = site_point(model.model_sha256, label=model.manifest.labels[0].code)
+    library.site_points.add(replace_point(good, label="unheard-of"))
+    assert library.load(pack).manifest.operating_points == model.manifest.operating_points
+    library.site_points.add(replace_point(good, name="turned", unsure_low=0.9))
+    assert library.site_problem().code == "site_points_unreadable"  # type: ignore[union-attr]
+
+
+def replace_point(point: SitePoint, **changes: object) -> SitePoint:
+    return SitePoint(**{**{name: getattr(point, name) for name in point.__struct_fields__}, **changes})

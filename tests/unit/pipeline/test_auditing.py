@@ -1,0 +1,178 @@
+"""A stored run audited: labels of every kind, points of the pack and of the site, drift against earlier runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from fieldray.domain.finding import Finding, Outcome, ReadFacts, Refused, Screened
+from fieldray.domain.model import Model
+from fieldray.domain.run import RunSpec, Verdict
+from fieldray.domain.study import ImageHeader, ImageRef
+from fieldray.errors import UsageProblem
+from fieldray.packs.site_points import SitePoints, with_site_points
+from fieldray.pipeline.auditing import AuditRequest, audit_run, drift_of, stored_run, take_local_point
+from fieldray.reasons import reason
+from fieldray.reports.audit_content import audit_document
+from fieldray.store.results import ResultStore
+from outcomes import POINT, run_spec
+from tiny_models import tiny_model
+
+DAY = datetime.date(2026, 11, 22)
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return tiny_model()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[ResultStore]:
+    with ResultStore(tmp_path / "results.sqlite") as opened:
+        yield opened
+
+
+def spec(model: Model, **changes: object) -> RunSpec:
+    return run_spec(pack_name=model.pack_name, model_sha256=model.model_sha256, **changes)
+
+
+def outcome(folder: str, number: int, score: float | None, *, model: Model, grey: int = 120) -> Outcome:
+    header = ImageHeader(patient_id=f"P{number // 2}", view_position="PA")
+    ref = ImageRef(path=Path(f"/images/{folder}/{number:03}.dcm"), kind="dicom", header=header)
+    facts = ReadFacts(content_sha256=f"{folder}-{number}", thumbnail=np.full((3, 4), grey, np.uint8))
+    if score is None:
+        return Refused(ref=ref, reason=reason("view", view="LL"), facts=facts)
+    decision = "above" if score >= 0.6 else "below" if score < 0.4 else "unsure"
+    finding = Finding(label="opacity", score=score, point=POINT, decision=decision)  # type: ignore[arg-type]
+    return Screened(
+        ref=ref, facts=facts, findings=(finding,), class_maps=None, pack_name=model.pack_name,
+        model_sha256=model.model_sha256, backend="cpu", inference_ms=1.0,
+    )  # fmt: skip
+
+
+def fill(store: ResultStore, run: RunSpec, outcomes: list[Outcome]) -> int:
+    run_id = store.open_run(run, fresh=True)
+    for one in outcomes:
+        store.save(run_id, one, spec=run)
+    store.finish(run_id)
+    return run_id
+
+
+def collection(model: Model, *, shift: float = 0.0, grey: int = 120, name: str = "") -> list[Outcome]:
+    """80 images in two folders, five of them refused."""
+    generator = np.random.default_rng(5)
+    made: list[Outcome] = []
+    for number in range(80):
+        is_ill = number % 2 == 0
+        score = float(np.clip(generator.normal(0.65 if is_ill else 0.35, 0.15) + shift, 0.01, 0.99))
+        folder = f"{name}{'abnormal' if is_ill else 'normal'}"
+        made.append(outcome(folder, number, None if number < 5 else score, grey=grey, model=model))
+    return made
+
+
+def test_folders_give_the_figures_of_scikit_learn(store: ResultStore, model: Model) -> None:
+    outcomes = collection(model)
+    run_id = fill(store, spec(model), outcomes)
+    report = audit_run(store.path, run_id, AuditRequest(labels="folders", prevalence=0.1), model=model)
+    scored = [one for one in outcomes if isinstance(one, Screened)]
+    truth = [one.ref.path.parent.name == "abnormal" for one in scored]
+    assert report.audit.area.value == pytest.approx(
+        roc_auc_score(truth, [one.findings[0].score for one in scored]), abs=1e-9
+    )
+    assert (report.audit.images, report.audit.scored, report.audit.refused.count) == (80, 75, 5)
+    assert report.audit.patients == 40
+    assert report.audit.prevalence == 0.1
+    document = audit_document(report)
+    assert json.loads(json.dumps(document, allow_nan=False))["auc"]["value"] == report.audit.area.value
+    assert not any(f"P{number}" in json.dumps(document) for number in range(40))  # nobody's number
+
+
+def test_without_the_pack_the_points_of_the_run_are_judged(store: ResultStore, model: Model) -> None:
+    run_id = fill(store, spec(model), collection(model))
+    report = audit_run(store.path, run_id, AuditRequest(labels="folders"), model=None)
+    assert [at.point.name for at in report.audit.points] == [POINT.name]
+    assert report.subject.label == "opacity"
+    with pytest.raises(UsageProblem, match="needs the pack that was audited"):
+        take_local_point(SitePoints(store.path.parent), report, name="a", person="P", model=None, day=DAY)
+
+
+def test_verdicts_are_labels_and_a_run_without_any_is_told(store: ResultStore, model: Model) -> None:
+    run_id = fill(store, spec(model), collection(model))
+    with pytest.raises(UsageProblem, match=f"No image of run {run_id} has a verdict"):
+        audit_run(store.path, run_id, AuditRequest(labels="verdicts"), model=model)
+    for row in list(store.rows(run_id)):
+        store.set_verdict(row.row_id, Verdict(choice="agree" if row.row_id % 3 else "disagree"), judged=row.outcome)
+    report = audit_run(store.path, run_id, AuditRequest(labels="verdicts"), model=model)
+    assert 0 < report.audit.images < 75  # what the pack was not sure of has no label
+    assert report.audit.notes[0].code == "audit_verdicts"
+
+
+def test_a_table_leaves_out_what_it_does_not_name(store: ResultStore, model: Model, tmp_path: Path) -> None:
+    outcomes = collection(model)
+    run_id = fill(store, spec(model), outcomes)
+    lines = ["file,label,patient", *(f"{one.ref.path.name},{one.ref.path.parent.name},X" for one in outcomes[:30])]
+    table = tmp_path / "labels.csv"
+    table.write_text("\n".join(lines))
+    report = audit_run(store.path, run_id, AuditRequest(labels=table), model=model)
+    assert (report.audit.images, report.audit.patients) == (30, 1)
+    assert report.subject.labels_from == str(table)
+
+
+def test_what_is_not_there_is_told(store: ResultStore, model: Model) -> None:
+    empty = fill(store, spec(model), [])
+    for run_id, request, told in (
+        (99, AuditRequest(labels="folders"), "no run 99"),
+        (empty, AuditRequest(labels="folders"), "no results"),
+        (empty, AuditRequest(labels="folders", label="mass"), "no label mass"),
+    ):
+        with pytest.raises(UsageProblem, match=told):
+            audit_run(store.path, run_id, request, model=model)
+    with pytest.raises(UsageProblem, match="no run 99"):
+        stored_run(store.path, 99)
+
+
+def test_a_proposal_is_kept_by_a_yes_with_a_name_and_used_by_this_model_alone(
+    store: ResultStore, model: Model, tmp_path: Path
+) -> None:
+    run_id = fill(store, spec(model), collection(model))
+    report = audit_run(store.path, run_id, AuditRequest(labels="folders", sensitivity=0.9), model=model)
+    points = SitePoints(tmp_path)
+    for name, person, told in (("Our point", "P", "is no name"), ("ours", "  ", "needs the name of the person")):
+        with pytest.raises(UsageProblem, match=told):
+            take_local_point(points, report, name=name, person=person, model=model, day=DAY)
+    assert points.all() == ()
+    point = take_local_point(points, report, name="ours", person=" A. Physicist ", model=model, day=DAY)
+    assert (point.name, point.threshold) == ("local:ours", report.proposal.threshold)
+    assert point.sensitivity.value >= 0.9
+    (kept,) = points.all()
+    assert (kept.chosen_by, kept.chosen_on, kept.images) == ("A. Physicist", "2026-11-22", 75)
+    other = dataclasses.replace(model, model_sha256="0" * 64)
+    with pytest.raises(UsageProblem, match="needs the pack"):
+        take_local_point(points, report, name="theirs", person="P", model=other, day=DAY)
+    again = audit_run(
+        store.path, run_id, AuditRequest(labels="folders"), model=with_site_points(model, points.of(model.model_sha256))
+    )
+    at = again.audit.points[-1]
+    assert at.point.is_local
+    assert at.sensitivity.count == report.proposal.sensitivity.count
+
+
+def test_drift_is_against_other_images_of_earlier_runs_with_the_same_settings(store: ResultStore, model: Model) -> None:
+    first = fill(store, spec(model), collection(model))
+    same = fill(store, spec(model), collection(model))
+    assert drift_of(store.path, first, model) == ()
+    assert drift_of(store.path, same, model) == ()  # the same images are no comparison
+    fill(store, spec(model, settings_hash="t" * 64), collection(model, name="x"))
+    alike = fill(store, spec(model), collection(model, name="alike-"))
+    assert [found.is_out for found in drift_of(store.path, alike, model)] == [False, False, False]
+    moved = fill(store, spec(model), collection(model, name="moved-", shift=0.4, grey=20))
+    found = {drift.of: drift for drift in drift_of(store.path, moved, model)}
+    assert {of for of, drift in found.items() if drift.is_out} == {"scores", "exposure"}
+    assert found["scores"].reference == 150  # 75 of each of two folders, once
