@@ -216,7 +216,7 @@ class World:
         files = (self.folder / f"out-{number}", self.folder / f"err-{number}")
         command = [*prefix, *(executable or self.program), *map(str, arguments)]
         if before or redirect:
-            command = ["sh", "-c", f'{before or ":"}; exec "$@" {redirect}', "sh", *command]
+            command = ["bash", "-c", f'{before or ":"}; exec "$@" {redirect}', "sh", *command]
         with files[0].open("wb") as out, files[1].open("wb") as err:
             process = subprocess.Popen(
                 command,

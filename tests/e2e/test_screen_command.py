@@ -169,7 +169,7 @@ def test_wrong_usage_is_2_and_says_why(tmp_path: Path, fieldray: Fieldray, pack_
     for arguments, words in [
         (["screen"], "PATH"),
         (["screen", images, *pack_options, "--jobs", "0"], "1 to 64"),
-        (["screen", images, *pack_options, "--formats", "pdf"], "choose from csv, json"),
+        (["screen", images, *pack_options, "--formats", "docx"], "choose from csv, json"),
         (["screen", images, *pack_options, "--device", "gpu"], "invalid choice"),
         (["screen", images, *pack_options, "--resume", "--fresh"], "not allowed with"),
         (["screen", tmp_path / "nowhere", *pack_options], "nowhere does not exist"),

@@ -11,6 +11,5 @@ from typing import Final
 
 TABLE: Final[Mapping[str, str]] = {
     "adult-normal-abnormal-0.2.1": "cbe552edab1b674f5ef0129ad35ed0e0681471bc0fbcf3a61aeb52a844b02c32",
-    "lung-fields-1.0.0": "e5f8f90c5f802ef3c9952cb6585071e312fb412b6758cd9c7701064bd77069a8",
     "pneumonia-paediatric-1.1.1": "8ea66da648c9a70d65138cd9aec688648f3a9e45ae43632184ac6314c6c7615b",
 }

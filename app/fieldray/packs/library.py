@@ -63,7 +63,7 @@ class PackCandidate:
     version: str = ""
     names: Mapping[str, str] = field(default_factory=dict)
     fingerprint: str = ""
-    manifest: Manifest | None = None
+    manifest: Manifest | None = field(default=None, compare=False)  # the fingerprint and the version say which
     problem: Reason | None = None
 
     @property

@@ -11,7 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from fieldray.domain.study import ImageRef
 from fieldray.imaging.discover import NamesInAnyCase, discover
@@ -156,12 +158,12 @@ def test_a_folder_given_twice_is_not_empty(tmp_path: Path) -> None:
     assert told == []
 
 
-def test_only_what_is_no_image_can_be_an_own_report(tmp_path: Path) -> None:
-    write_dicom(tmp_path / "a.dcm", IMAGE)
+def test_only_a_kind_of_file_that_the_program_writes_can_be_an_own_report(tmp_path: Path) -> None:
+    Image.fromarray(np.zeros((64, 64), np.uint8)).save(tmp_path / "a.jpg")
     (tmp_path / "b.zip").write_bytes(b"PK\x03\x04")
     (tmp_path / "c.txt").write_bytes(b"x")
     found = [ref.path.name for ref in discover([tmp_path], is_own_report=lambda head: True)]
-    assert found == ["a.dcm", "b.zip"]
+    assert found == ["a.jpg", "b.zip"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="inotify is Linux's")
