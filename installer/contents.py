@@ -141,6 +141,13 @@ def entries_of(package: str) -> list[str]:
     return [package, *(f"{package}.{module.name}" for module in pkgutil.iter_modules(path))]
 
 
+def backend_modules() -> list[str]:
+    """The modules of the devices' table, which are named in it and imported when an engine is made."""
+    from fieldray.backends import BACKENDS
+
+    return sorted({entry.kind.partition(":")[0] for entry in BACKENDS})
+
+
 def data_files(root: Path, packs: Sequence[str]) -> list[tuple[str, str]]:
     """(file, folder in the collection) of assets, user guide and the packs named; nothing else of `models` ships."""
     # Of a translation the compiled catalogue is read, and the other is for translators.

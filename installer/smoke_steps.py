@@ -362,7 +362,7 @@ def _work_list() -> tuple[str, ...]:
     row = r"(ABNORMAL|not sure|normal|refused) +(0\.\d+|-) +(0\.\d+|-)  .*\.dcm"
     return (
         r"Pack pneumonia-paediatric-.* \(comes with the program\), for patients aged 1 to 5 years .*",
-        r"Operating point standard \(pneumonia\): threshold 0\.\d+.*",
+        r"Operating point standard \(pneumonia\): abnormal from 0\.\d+.*",
         r"result +score +at +file",
         row,
         r"\? {29}The image .*",

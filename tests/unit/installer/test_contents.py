@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 import contents
 import fieldray
+from fieldray.backends import BACKENDS
 from fieldray.packs.builtin import TABLE
 
 PACKAGE = Path(fieldray.__file__).parent
@@ -119,3 +121,12 @@ def test_a_version_can_name_a_file(tmp_path: Path, text: str, good: bool) -> Non
 def test_the_formats_of_exports_are_collected_though_nobody_imports_them() -> None:
     taken = contents.entries_of("fieldray.reports.exporters")
     assert {f"fieldray.reports.exporters{name}" for name in ("", ".csv", ".json")} <= {*taken}
+
+
+def test_the_modules_of_the_devices_go_along() -> None:
+    """They are named in a table, which a search of import statements does not see."""
+    modules = contents.backend_modules()
+    assert len(modules) == len(list(BACKENDS))
+    assert all(importlib.util.find_spec(module) for module in modules)
+    spec = (Path(contents.__file__).parent / "fieldray.spec").read_text(encoding="utf-8")
+    assert "contents.backend_modules()" in spec
