@@ -10,7 +10,7 @@ from pytestqt.qtbot import QtBot
 from fieldray.desktop.application import Application
 from fieldray.desktop.main_window import MainWindow
 
-WAIT_MS = 5000
+WAIT_MS = 20_000
 
 
 class Desk:
