@@ -361,7 +361,7 @@ def _work_list() -> tuple[str, ...]:
     """What a run says to a person."""
     row = r"(ABNORMAL|not sure|normal|refused) +(0\.\d+|-) +(0\.\d+|-)  .*\.dcm"
     return (
-        r"Pack pneumonia-paediatric-.* \(comes with the program\), for patients aged 1 to 5 years .*",
+        r"Pack pneumonia-paediatric-.* \(comes with the program\)\. For patients aged 1 to 5 years\. .*",
         r"Operating point standard \(pneumonia\): abnormal from 0\.\d+.*",
         r"result +score +at +file",
         row,

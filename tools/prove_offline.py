@@ -181,6 +181,8 @@ def cut_off(work: Work, home: Path) -> int:
 def run(work: Work, prefix: Sequence[str], home: Path) -> int:
     """Do it with a home of its own; the exit code. Its words go beside the home."""
     home.mkdir()
+    if work.is_window:  # it would ask whose images these are
+        (home / "settings.json").write_text(json.dumps({"pack": "adult-normal-abnormal"}), encoding="utf-8")
     paths = os.pathsep.join([str(ROOT / "app"), str(ROOT / "tests")])
     environment = {**os.environ, "FIELDRAY_HOME": str(home), "PYTHONPATH": paths, **work.environment}
     with home.with_suffix(".words").open("wb") as words:
