@@ -120,10 +120,11 @@ def works(folder: Path, frozen: Path | None, *, display: str, quick: bool) -> It
         command=(*_with_drive(folder / "drive", pack), *call, "screen", str(images), *on_drive),
     )
     if display:
+        write_studies(folder / "chests", count=_IMAGES)  # DICOM states ages; of other files the window would ask
         window = (str(frozen / "fieldray-window"),) if frozen else (sys.executable, "-P", "-c", _WINDOW)
         yield Work(
             name="window",
-            command=(*window, str(images)),
+            command=(*window, str(folder / "chests")),
             is_window=True,
             environment={"DISPLAY": display, "LANG": "C.UTF-8"},
         )
