@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fieldray.adaptation.lungs.check_samples import UNKNOWN, CheckImages, apply
+from fieldray.adaptation.lungs.ood_images import DRAWN, PARTS, WEIGHTS
 from fieldray.adaptation.lungs.pair_augmentation import PairAugmentation, augment_pair
-from fieldray.adaptation.lungs.strangers import DRAWN, PARTS, WEIGHTS
 from fieldray.domain.model import LUNG_CHECKS
 
 pytestmark = pytest.mark.adapt
@@ -55,31 +55,31 @@ def test_a_turned_image_has_the_targets_of_what_was_done_to_it() -> None:
 
 
 @pytest.mark.parametrize("kind", [*WEIGHTS, "files"])
-def test_every_kind_of_stranger_is_an_image_of_its_own(kind: str) -> None:
+def test_every_kind_of_ood_image_is_an_image_of_its_own(kind: str) -> None:
     chests = np.random.default_rng(0).integers(0, 256, (3, 64, 64), np.uint8)
-    images = CheckImages(chests={"a": (chests, 1.0)}, strangers=chests[:2])
+    images = CheckImages(chests={"a": (chests, 1.0)}, ood_images=chests[:2])
     first, again, other = (
-        images.stranger(PairAugmentation(noise=0.05), generator=np.random.default_rng(seed), kind=kind)
+        images.ood_image(PairAugmentation(noise=0.05), generator=np.random.default_rng(seed), kind=kind)
         for seed in (0, 0, 1)
     )
     assert first.shape == (64, 64) and first.dtype == np.uint8 and first.std() > 1
     assert np.array_equal(first, again) and not np.array_equal(first, other)
 
 
-def test_of_a_stranger_nothing_is_known_but_that_it_is_one() -> None:
+def test_of_a_ood_image_nothing_is_known_but_that_it_is_one() -> None:
     chests = np.zeros((1, 64, 64), np.uint8)
-    images = CheckImages(chests={"a": (chests, 1.0)}, strangers=np.zeros((0, 64, 64), np.uint8))
+    images = CheckImages(chests={"a": (chests, 1.0)}, ood_images=np.zeros((0, 64, 64), np.uint8))
     generator = np.random.default_rng(0)
-    _, targets = images.draw(PairAugmentation(), strangers_share=1.0, generator=generator)
+    _, targets = images.draw(PairAugmentation(), ood_share=1.0, generator=generator)
     assert targets.tolist() == [0] + [UNKNOWN] * 5
-    _, targets = images.draw(PairAugmentation(), strangers_share=0.0, generator=generator)
+    _, targets = images.draw(PairAugmentation(), ood_share=0.0, generator=generator)
     assert targets[0] == 1 and UNKNOWN not in targets
     assert set(WEIGHTS) == {*DRAWN, *PARTS}
 
 
 def test_sources_are_drawn_by_their_weights() -> None:
     dark, light = np.zeros((1, 64, 64), np.uint8), np.full((1, 64, 64), 255, np.uint8)
-    images = CheckImages(chests={"dark": (dark, 3.0), "light": (light, 1.0)}, strangers=dark)
+    images = CheckImages(chests={"dark": (dark, 3.0), "light": (light, 1.0)}, ood_images=dark)
     generator = np.random.default_rng(0)
     drawn = [images.chest(generator)[0, 0] for _ in range(400)]
     assert 0.68 < np.mean(np.array(drawn) == 0) < 0.82  # three of four

@@ -82,7 +82,7 @@ def _data(recipe: LungRecipe, data: Facts) -> str:
     return (
         "Split by patient; no patient is on two sides.\n\n" + "\n".join(lines) + "\n\n"
         f"Sources that were evaluated on and never learnt from: {only}. Chest images without masks, for the checks: "
-        f"{chests}. Images that are no chest X-rays: {data['strangers']}, and others drawn by the program."
+        f"{chests}. Images that are no chest X-rays: {data['ood_images']}, and others drawn by the program."
     )
 
 
@@ -118,7 +118,7 @@ def _checks(metrics: Facts) -> str:
         f"| {source} | " + " | ".join(f"{row['count']} of {row['of']}" for row in found.values()) + " |"
         for source, found in chests.items()
     ]
-    refused = [f"| {kind} | {told(found)} |" for kind, found in metrics["strangers"].items()]
+    refused = [f"| {kind} | {told(found)} |" for kind, found in metrics["ood_images"].items()]
     return (
         "On test images: accepted as a frontal chest image, left as it is by every check but *mirrored*, and how often "
         "each change is noticed where it was made, and where it was not (false).\n\n"

@@ -1,7 +1,7 @@
-"""Images for the checks: chests turned, inverted and mirrored on the fly, and strangers.
+"""Images for the checks: chests turned, inverted and mirrored on the fly, and out-of-distribution images.
 
 What was done to a chest image is known, so that its targets need no labels: each source of chest images teaches all
-checks alike. Of a stranger only one thing is known: it is no frontal chest image.
+checks alike. Of an out-of-distribution image only one thing is known: it is no frontal chest image.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.adaptation.lungs import strangers
+from fieldray.adaptation.lungs import ood_images
 from fieldray.adaptation.lungs.pair_augmentation import PairAugmentation, augment_pair, recolour
 from fieldray.domain.model import LUNG_CHECKS
 
@@ -34,12 +34,12 @@ class CheckImages:
     ----------
     chests
         By source, (n, side, side) uint8 with how often the source is drawn.
-    strangers
+    ood_images
         (n, side, side) uint8, perhaps none: others are drawn by the program.
     """
 
     chests: Mapping[str, tuple[NDArray[np.uint8], float]]
-    strangers: NDArray[np.uint8]
+    ood_images: NDArray[np.uint8]
 
     @property
     def side(self) -> int:
@@ -56,34 +56,34 @@ class CheckImages:
         return image
 
     def draw(
-        self, settings: PairAugmentation, *, strangers_share: float, generator: np.random.Generator
+        self, settings: PairAugmentation, *, ood_share: float, generator: np.random.Generator
     ) -> tuple[Grey, Targets]:
         """One image with its targets (checks,): 1, 0, or `UNKNOWN`."""
-        if generator.random() < strangers_share:
-            return self.stranger(settings, generator=generator), stranger_targets()
+        if generator.random() < ood_share:
+            return self.ood_image(settings, generator=generator), ood_image_targets()
         return turned(self.chest(generator), settings, generator=generator)
 
-    def stranger(self, settings: PairAugmentation, *, generator: np.random.Generator, kind: str = "") -> Grey:
-        """An image that is no frontal chest X-ray, of a kind of `strangers.WEIGHTS` or of the files ("files")."""
+    def ood_image(self, settings: PairAugmentation, *, generator: np.random.Generator, kind: str = "") -> Grey:
+        """An image that is no frontal chest X-ray, of a kind of `ood_images.WEIGHTS` or of the files ("files")."""
         kind = kind or self._kind(generator)
         if kind == "files":
-            image = self.strangers[int(generator.integers(len(self.strangers)))]
+            image = self.ood_images[int(generator.integers(len(self.ood_images)))]
             image = np.ascontiguousarray(np.rot90(image, int(generator.integers(4))))
             image = augment_pair(image, image, settings, generator=generator)[0]
             return np.invert(image) if generator.random() < _INVERTED else image
-        if kind in strangers.PARTS:
-            image = strangers.PARTS[kind](self.chest(generator), generator)
+        if kind in ood_images.PARTS:
+            image = ood_images.PARTS[kind](self.chest(generator), generator)
             return recolour(image, settings, generator=generator)
-        image = strangers.DRAWN[kind](self.side, generator)
+        image = ood_images.DRAWN[kind](self.side, generator)
         return recolour(image, settings, generator=generator) if generator.random() < _AUGMENTED else image
 
     def _kind(self, generator: np.random.Generator) -> str:
-        weights = dict(strangers.WEIGHTS) | ({"files": strangers.OF_FILES} if len(self.strangers) else {})
+        weights = dict(ood_images.WEIGHTS) | ({"files": ood_images.OF_FILES} if len(self.ood_images) else {})
         shares = np.array(list(weights.values()))
         return list(weights)[int(generator.choice(len(shares), p=shares / shares.sum()))]
 
 
-def stranger_targets() -> Targets:
+def ood_image_targets() -> Targets:
     """Of an image that is no chest: nothing else is known of it."""
     targets = np.full(len(LUNG_CHECKS), UNKNOWN, np.float32)
     targets[0] = 0

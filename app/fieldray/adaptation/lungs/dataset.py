@@ -47,7 +47,7 @@ class LungData:
         (n, side, side) uint8 each; a mask is the share of lung of each cell, 0..255.
     film_parts
         training, validation or test; "evaluate" for a source of which nothing is learnt.
-    chests, strangers
+    chests, ood_images
         (n, side, side) uint8, with the source and the part of each.
     """
 
@@ -62,8 +62,8 @@ class LungData:
     chest_parts: NDArray[np.str_]
     chest_patients: NDArray[np.str_]
     chest_sources: NDArray[np.str_]
-    strangers: NDArray[np.uint8]
-    stranger_parts: NDArray[np.str_]
+    ood_images: NDArray[np.uint8]
+    ood_image_parts: NDArray[np.str_]
 
     def of(self, part: str) -> NDArray[np.int64]:
         """Which images with masks are in a part."""
@@ -78,8 +78,8 @@ class LungData:
         }
         if chests and len(own := self.of(part)):
             chests["masks"] = (shrunk(self.films[own], side), 1.0)
-        strangers = shrunk(self.strangers[self.stranger_parts == part], side)
-        return CheckImages(chests=chests, strangers=strangers) if chests else None
+        ood_images = shrunk(self.ood_images[self.ood_image_parts == part], side)
+        return CheckImages(chests=chests, ood_images=ood_images) if chests else None
 
 
 def shrunk(images: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
@@ -99,7 +99,7 @@ def lung_problems(recipe: LungRecipe) -> list[Problem]:
         problems += [Problem(("masks", number), f"cannot be used: {one.text}") for one in wrong[:_REPORTED]]
     problems += [Problem(("masks",), f"cannot be used: {one.text}") for one in double_images(pairs)]
     problems += [Problem(("masks",), f"is no split by patient: {one}") for one in _shared_patients(pairs)]
-    for key, sources in (("chests", recipe.chests), ("strangers", recipe.strangers)):
+    for key, sources in (("chests", recipe.chests), ("ood_images", recipe.ood_images)):
         for number, images in enumerate(sources):
             wrong = find_rows(images)[1]
             problems += [Problem((key, number), f"cannot be used: {one.text}") for one in wrong[:_REPORTED]]
@@ -140,7 +140,7 @@ def data_step(run: Run) -> Mapping[str, Any]:
         raise UsageProblem(reason("data_unreadable", path=origin, detail=sentence))
     parts = _film_parts(recipe, pairs)
     chests = _check_images(run, recipe.chests, "chests", taken={pair.row.patient for pair in pairs})
-    strangers = _check_images(run, recipe.strangers, "strangers", taken=set())
+    ood_images = _check_images(run, recipe.ood_images, "ood_images", taken=set())
     arrays = {
         "films": films.images[..., 0],
         "masks": np.stack([shares(read_mask(pair.mask), recipe.input.height) for pair in pairs]),
@@ -150,7 +150,7 @@ def data_step(run: Run) -> Mapping[str, Any]:
         "film_paths": np.array([str(row.path) for row in rows]),
         "mask_paths": np.array([str(pair.mask) for pair in pairs]),
         **{f"chest{name}": found for name, found in chests.items()},
-        **{f"stranger{name}": found for name, found in strangers.items() if name in ("s", "_parts")},
+        **{f"ood_image{name}": found for name, found in ood_images.items() if name in ("s", "_parts")},
     }
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)
@@ -206,7 +206,7 @@ def _facts(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
         "patients": {part: len(set(patients[parts == part])) for part in names},
         "sources": {name: int((sources == name).sum()) for name in sorted(set(sources))},
         "chests": {str(name): int((arrays["chest_sources"] == name).sum()) for name in set(arrays["chest_sources"])},
-        "strangers": len(arrays["strangers"]),
+        "ood_images": len(arrays["ood_images"]),
     }
 
 
@@ -215,14 +215,14 @@ def _outside(run: Run) -> str:
     pairs = [pair for source in recipe_of(run).masks for pair in list_pairs(source)]
     masks = [content_digest(pair.mask) for pair in pairs]
     rows = _with_digests([pair.row for pair in pairs])
-    others = read_rows([*recipe_of(run).chests, *recipe_of(run).strangers], folder=run.folder("data"))
+    others = read_rows([*recipe_of(run).chests, *recipe_of(run).ood_images], folder=run.folder("data"))
     return digest(rows_digest(rows), masks, rows_digest(others))
 
 
 LUNG_DATA: Final = Step(
     name="data",
     perform=data_step,
-    reads=("input", "masks", "chests", "strangers", "split"),
+    reads=("input", "masks", "chests", "ood_images", "split"),
     outside=_outside,
     leaves=(_ARRAYS, "facts.json"),
 )

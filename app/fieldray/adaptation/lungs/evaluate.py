@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fieldray.adaptation.lungs import strangers
+from fieldray.adaptation.lungs import ood_images
 from fieldray.adaptation.lungs.check_samples import CheckImages, apply
 from fieldray.adaptation.lungs.dataset import LungData, data_of
 from fieldray.adaptation.lungs.engine import MaskEngine
@@ -34,7 +34,7 @@ Answer = Callable[[NDArray[np.uint8]], tuple[NDArray[np.float32], NDArray[np.flo
 _MEASURES: Final = ("dice", "jaccard", "average_distance", "distance_95")
 _VALIDATION_CHESTS: Final = 240
 _TEST_CHESTS: Final = 120
-_STRANGERS: Final = 60
+_OOD_IMAGES: Final = 60
 _FRONTAL_BOUNDS: Final = (0.2, 0.8)
 _FRONTAL_STEPS: Final = 61
 
@@ -131,7 +131,7 @@ def _checks(run: Run, data: LungData, answer: Answer) -> dict[str, Any]:
     accepted = {name: _told_checks(images, answer, thresholds) for name, (images, _) in test.chests.items()}
     limit = thresholds[LUNG_CHECKS[0]]
     refused = {kind: _share(answer(_strange(test, kind, recipe))[1][:, 0] < limit) for kind in _kinds(test)}
-    return {"thresholds": thresholds, "chests": accepted, "strangers": refused}
+    return {"thresholds": thresholds, "chests": accepted, "ood_images": refused}
 
 
 def choose_thresholds(
@@ -139,7 +139,7 @@ def choose_thresholds(
 ) -> dict[str, float]:
     """By check: from which score on it holds.
 
-    A frontal chest image: where accepted chests and refused strangers are most, added as shares. All others: so that a
+    A frontal chest image: where accepted chests and refused OOD images are most, added as shares. All others: so that a
     share of upright chest images is left as it is; what can turn an image away needs a score of at least one half.
     """
     scores, strange = answer(chests)[1], answer(refusable)[1][:, 0]
@@ -171,15 +171,15 @@ def _told_checks(images: NDArray[np.uint8], answer: Answer, thresholds: Mapping[
 
 
 def _kinds(images: CheckImages) -> list[str]:
-    return [*strangers.WEIGHTS, *(["files"] if len(images.strangers) else [])]
+    return [*ood_images.WEIGHTS, *(["files"] if len(images.ood_images) else [])]
 
 
 def _strange(images: CheckImages, kind: str, recipe: LungRecipe) -> NDArray[np.uint8]:
     """Strangers of a kind, the same whenever they are asked for."""
     if kind == "files":
-        return _some(images.strangers, _STRANGERS)
+        return _some(images.ood_images, _OOD_IMAGES)
     generator, settings = np.random.default_rng(len(kind)), recipe.checks_augmentation
-    return np.stack([images.stranger(settings, generator=generator, kind=kind) for _ in range(_STRANGERS)])
+    return np.stack([images.ood_image(settings, generator=generator, kind=kind) for _ in range(_OOD_IMAGES)])
 
 
 def _share(hits: NDArray[np.bool_]) -> dict[str, Any]:

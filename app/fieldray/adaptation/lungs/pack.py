@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from fieldray.adaptation.digest import digest
 from fieldray.adaptation.lungs.card import lung_card
 from fieldray.adaptation.lungs.check_samples import apply
+from fieldray.adaptation.lungs.ood_images import DRAWN
 from fieldray.adaptation.lungs.quantise_step import run_file, specification_of
 from fieldray.adaptation.lungs.recipe import LungRecipe, recipe_of
-from fieldray.adaptation.lungs.strangers import DRAWN
 from fieldray.adaptation.pack import GOLDEN_TOLERANCE, phantom, provenance
 from fieldray.adaptation.quantise import Converted
 from fieldray.adaptation.quantise_step import converted
@@ -109,7 +109,7 @@ def _provenance(run: Run) -> dict[str, str]:
 
 
 def _golden(recipe: LungRecipe, file: Converted) -> GoldenVectors:
-    """Synthetic images, no patient's: chests upright, turned, mirrored and inverted, and strangers."""
+    """Synthetic images, no patient's: chests upright, turned, mirrored and inverted, and an OOD image."""
     chest: NDArray[np.uint8] = phantom(1, recipe.input)[..., 0]
     generator = np.random.default_rng(_GOLDEN_SEED)
     changes: tuple[dict[str, Any], ...] = ({}, {"turns": 1}, {"turns": 2}, {"is_inverted": True}, {"is_mirrored": True})

@@ -45,15 +45,15 @@ def quantise_step(run: Run) -> Mapping[str, Any]:
 
 
 def representative(recipe: LungRecipe, data: LungData) -> NDArray[np.uint8]:
-    """Training images as the network may meet them, (n, side, side, 1): upright ones, turned ones, strangers."""
+    """Training images as the network may meet them, (n, side, side, 1): upright ones, turned ones, OOD images."""
     generator, own = np.random.default_rng(recipe.training.seed), data.of("training")
     checks = data.checks("training", {}, side=recipe.input.height)
     drawn = round(recipe.calibration_images * _CHECKS_SHARE) if checks else 0
     images = [data.films[index] for index in generator.permutation(own)[: recipe.calibration_images - drawn]]
     for _ in range(drawn):
         assert checks is not None
-        share = recipe.training.strangers_share
-        images.append(checks.draw(recipe.checks_augmentation, strangers_share=share, generator=generator)[0])
+        share = recipe.training.ood_share
+        images.append(checks.draw(recipe.checks_augmentation, ood_share=share, generator=generator)[0])
     stacked: NDArray[np.uint8] = np.stack(images)[..., None]
     return stacked
 

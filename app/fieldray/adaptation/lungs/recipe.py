@@ -86,7 +86,7 @@ class LungTraining:
     masks_per_step: Annotated[int, Key(doc="Images with a mask in a step.", unit="images", low=1)] = 8
     checks_per_step: Annotated[int, Key(doc="Images for the checks in a step.", unit="images", low=0)] = 8
     checks_weight: Annotated[float, Key(doc="Of the checks' loss, relative to the masks'.", low=0)] = 0.5
-    strangers_share: Annotated[float, Key(doc="Of the images for the checks that are no chest.", low=0, high=1)] = 0.38
+    ood_share: Annotated[float, Key(doc="Of the images for the checks that are no chest.", low=0, high=1)] = 0.38
     weight_decay: Annotated[float, Key(doc="Of AdamW.", low=0)] = 0.01
     seed: Annotated[int, Key(doc="Of initial weights, order and augmentation.")] = 0
     threads: Annotated[int, Key(doc="CPU threads; 0 leaves the choice to the framework.", low=0)] = 0
@@ -134,7 +134,7 @@ class LungRecipe:
     chests: Annotated[
         tuple[Source, ...], Key(doc="Frontal chest images without masks, any of which the checks must accept.")
     ] = ()
-    strangers: Annotated[
+    ood_images: Annotated[
         tuple[Source, ...], Key(doc="Images that are no chest X-rays; others are drawn by the program.")
     ] = ()
     split: Annotated[Split, Key(doc="Which patients are for training, validation and test.")] = field(
@@ -182,7 +182,7 @@ def rooted(recipe: LungRecipe, path: Path) -> LungRecipe:
             for source in recipe.masks
         ),
         chests=tuple(rooted_source(source, base) for source in recipe.chests),
-        strangers=tuple(rooted_source(source, base) for source in recipe.strangers),
+        ood_images=tuple(rooted_source(source, base) for source in recipe.ood_images),
     )
 
 

@@ -67,7 +67,7 @@ def train(
     Raises UsageProblem `training_diverged` when a loss is not a number, StorageProblem.
     """
     key = digest(asdict(recipe.network), asdict(recipe.training), asdict(recipe.augmentation), data.films, data.masks)
-    key = digest(key, asdict(recipe.checks_augmentation), data.film_parts, data.chests, data.strangers)
+    key = digest(key, asdict(recipe.checks_augmentation), data.film_parts, data.chests, data.ood_images)
     checkpoint = Checkpoint(folder / CHECKPOINT, every_s=0)
     state, first = _State(Weights(), []), 0
     total = sum(stage.epochs for stage in recipe.training.stages)
@@ -122,9 +122,9 @@ class _Samples:
         for index in generator.integers(len(self._films), size=training.masks_per_step):
             image, mask = self._films[index], self._masks[index]
             pairs.append(augment_pair(image, mask, self._recipe.augmentation, generator=generator))
-        settings, share = self._recipe.checks_augmentation, training.strangers_share
+        settings, share = self._recipe.checks_augmentation, training.ood_share
         drawn = [
-            self._checks.draw(settings, strangers_share=share, generator=generator)
+            self._checks.draw(settings, ood_share=share, generator=generator)
             for _ in range(training.checks_per_step)
             if self._checks is not None
         ]

@@ -143,7 +143,7 @@ WEIGHTS: Final[Mapping[str, float]] = {
     "corner": 2.0,
     "half": 2.5,
 }
-"""How often each kind is drawn; an image of the recipe's strangers counts `OF_FILES`."""
+"""How often each kind is drawn; an image of the recipe's `ood_images` counts `OF_FILES`."""
 OF_FILES: Final = 5.5
 
 
