@@ -1,0 +1,1 @@
+{"key": "NHheQbLA3f1KgNYVWLFrt9PELlUNjM9XFo8rlU+EOQU=", "signature": "+K4zF8cJVE4B0M9TLBHlI4Rp8Wpc5aaBnIJZo4fPu8ATX1XFvcCpiTSFce6h5tay/+fOfLu5fxjOKk5Ze8e5DQ=="}
