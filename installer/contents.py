@@ -14,7 +14,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 
-PROGRAMS: Final = {"fieldray": "command_line", "fieldray-window": "window", "fieldray-worker": "worker"}
+PROGRAMS: Final = ("fieldray", "fieldray-window", "fieldray-worker")
 
 # Asked for by name at run time, so no import statement shows them.
 RUNTIME: Final = (

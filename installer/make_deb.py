@@ -100,7 +100,7 @@ def _write_control(root: Path, *, version: str, depends: list[str]) -> None:
 def _pack(root: Path, target: Path) -> None:
     for name in SCRIPTS:
         (root / "DEBIAN" / name).chmod(0o755)
-    command = ["dpkg-deb", "--root-owner-group", "-Zxz", "-z6", "--build", str(root), str(target)]
+    command = ["dpkg-deb", "--root-owner-group", "-Zxz", "-z9", "--build", str(root), str(target)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 

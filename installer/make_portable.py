@@ -31,7 +31,7 @@ def build(frozen: Path, output: Path, *, icons: Path) -> Path:
         lay_out(root, frozen, icons=icons)
         trim.settle(root, epoch_s=int(os.environ["SOURCE_DATE_EPOCH"]))
         made = Path(scratch) / target.name
-        with tarfile.open(made, "w:xz", preset=6, format=tarfile.PAX_FORMAT) as archive:
+        with tarfile.open(made, "w:xz", preset=9, format=tarfile.PAX_FORMAT) as archive:
             for path in (root, *sorted(root.rglob("*"))):
                 archive.add(path, path.relative_to(scratch).as_posix(), recursive=False, filter=_owned_by_nobody)
         made.replace(target)

@@ -82,13 +82,14 @@ def _distributions(frozen: Path, native: Iterable[str]) -> Iterator[Part]:
 
 
 def modules(frozen: Path) -> set[str]:
-    """The Python modules packed into the programs."""
+    """The Python modules packed into the programs, or beside them."""
     from PyInstaller.archive.readers import CArchiveReader  # in the build environment only
 
     found: set[str] = set()
-    for program in frozen.iterdir():
-        if program.is_file() and program.name.startswith("fieldray"):
-            archive = CArchiveReader(str(program))
+    packed = [path for path in frozen.iterdir() if path.is_file() and path.name.startswith("fieldray")]
+    for path in packed:
+        if path.suffix == ".pkg" or path.with_suffix(".pkg") not in packed:
+            archive = CArchiveReader(str(path))
             for name in (name for name in archive.toc if name.lower().endswith(".pyz")):
                 found |= set(archive.open_embedded_archive(name).toc)
     return found

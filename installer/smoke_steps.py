@@ -145,7 +145,9 @@ def screen_other_forms(trial: Trial) -> None:
     folder.mkdir()
     for form, content in {name: plain, **smoke_images.other_forms(plain)}.items():
         (folder / form).write_bytes(content)
-    done = trial.root.run("fieldray", "screen", place, "--pack", PACK, "--fresh", "--json", "-", user=user)
+    # The PNG says no age: a person says it.
+    confirmed = ("--pack", PACK, "--ages-confirmed", "--fresh", "--json", "-")
+    done = trial.root.run("fieldray", "screen", place, *confirmed, user=user)
     expect(done, output=(r"\{.*\}",), errors=(*_summary(), r"\?Pack .*", r"\?Operating point .*"))
     scores = {Path(result["path"]).name: result["score"] for result in map(json.loads, done.output)}
     score, grey = scores.get(name), scores.pop("picture.png", None)
@@ -202,16 +204,19 @@ def plug_in_a_drive(trial: Trial) -> None:
     user = trial.users["second"]
     wayland = {"XDG_SESSION_TYPE": "wayland", "WAYLAND_DISPLAY": "wayland-0"}  # and X11 beside it, as is usual
     settings = trial.root.inside(f"{user.home}/.local/share/fieldray/settings.json")
-    settings.write_text('{"language": "uk"}', encoding="utf-8")  # the small system itself knows no Ukrainian
+    chosen = json.loads(settings.read_text(encoding="utf-8"))  # with the default pack, which stays
+    # The small system itself knows no Ukrainian.
+    settings.write_text(json.dumps(chosen | {"language": "uk"}), encoding="utf-8")
     shutil.chown(settings, user.number, user.number)
     with opened(trial.root, user, IMAGES, more=wayland):
         until(lambda: trial.picture("5-ukrainian").count(_ABNORMAL) > 500, "abnormal rows in the work list")
         with _drive(trial, trial.root.inside("/opt/fieldray/_internal/fieldray/_data/models")):
             until(lambda: trial.picture("6-drive").count(_BANNER) > 5000, "what the window asks about the drive")
             listed = trial.root.run("fieldray", "packs", "list", user=user)
-            packs = ("pneumonia-paediatric", "adult-normal-abnormal")
-            rows = tuple(rf"{pack}-\S+ +{place}" for pack in packs for place in ("builtin .*", "drive .*МОДЕЛІ.*"))
-            expect(listed, output=(*rows, r" +The pack is signed with a key that is not trusted yet: .*"))
+            packs = ("pneumonia-paediatric", "adult-normal-abnormal", "lung-fields")
+            places = ("comes with the program .*", "on a drive, key not trusted .*МОДЕЛІ.*")
+            rows = tuple(rf"{pack}-\S+ +{place}" for pack in packs for place in places)
+            expect(listed, output=(*rows, r" {4}.+"))
         until(lambda: trial.picture("7-drive-gone").count(_BANNER) == 0, "the end of the question")
     _require_no_log(trial, user)
 
@@ -353,6 +358,7 @@ def _summary() -> tuple[str, ...]:
         r"abnormal \d+  not sure \d+  normal \d+  not assessed \d+  refused \d+  failed 0",
         r"\?Model, images/s from the third image on \(min / avg / max\): .*",
         r"\?Ran on cpu: ai_edge_litert .*",
+        r"\?\d+ images? (is|are) unlike those that the pack was measured on\. .*",
         _NOTICE,
     )
 
@@ -365,7 +371,7 @@ def _work_list() -> tuple[str, ...]:
         r"Operating point standard \(pneumonia\): abnormal from 0\.\d+.*",
         r"result +score +at +file",
         row,
-        r"\? {29}The image .*",
+        r"\? {29}\S.*",  # notes
         *_summary(),
     )
 

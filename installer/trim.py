@@ -25,6 +25,7 @@ _STRIPPED: Final = (
     "PIL/*.so",
     "ai_edge_litert/libpywrap_litert_common.so",
     "cryptography/hazmat/bindings/_rust.abi3.so",
+    "fontTools/*/*.so",
     "imagecodecs/*.abi3.so",
 )
 # Loaded by the program itself or by name, so nothing else has to ask for them.
@@ -45,9 +46,23 @@ def trim(frozen: Path) -> None:
         for path in inside.rglob("*"):
             if path.is_symlink() and not path.exists():
                 path.unlink()
+        share_modules(frozen)
     for folder in sorted((path for path in inside.rglob("*") if path.is_dir()), reverse=True):
         if not any(folder.iterdir()):
             shutil.rmtree(folder)
+
+
+def share_modules(frozen: Path) -> None:
+    """One copy of the Python modules, which are the same for all programs: the others link to the first one's.
+
+    Raises RuntimeError where they are not the same.
+    """
+    first, *others = (frozen / f"{name}.pkg" for name in PROGRAMS)
+    for other in others:
+        if other.read_bytes() != first.read_bytes():
+            raise RuntimeError(f"{other.name} and {first.name} differ: the programs no longer share their modules")
+        other.unlink()
+        other.symlink_to(first.name)
 
 
 def unneeded(needed: Mapping[str, frozenset[str]], roots: frozenset[str]) -> set[str]:

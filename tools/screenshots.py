@@ -16,8 +16,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from PIL import Image
+
+if TYPE_CHECKING:
+    from fieldray.desktop.worklist_model import WorkListModel
 
 _WAIT_S = 120.0
 
@@ -88,7 +92,7 @@ def _take(options: argparse.Namespace, home: Path) -> int:
     taken = taken and until(lambda: bench.image.picture is not None)
     save("result")
     shown = bench.image.picture
-    window.work_list.choose_end(last=True)  # refused ones come last
+    window.work_list.choose(_row_of(bench.rows, "refused-on-its-side"))
     taken = taken and until(lambda: bench.image.picture not in (None, shown))
     save("refused")
     window.actions_by_name["packs"].trigger()
@@ -100,6 +104,12 @@ def _take(options: argparse.Namespace, home: Path) -> int:
     return 0 if taken else 1
 
 
+def _row_of(rows: WorkListModel, name: str) -> int:
+    """The row of a file: in a run on all cores, the order of the refused ones is not always the same."""
+    listed = [rows.row_at(rows.index(place, 0)) for place in range(rows.rowCount())]
+    return next(row.row_id for row in listed if row is not None and name in row.searched)
+
+
 def _written(files: Iterable[tuple[str, bytes]], folder: Path) -> Path:
     folder.mkdir(parents=True)
     for name, content in files:
@@ -108,10 +118,11 @@ def _written(files: Iterable[tuple[str, bytes]], folder: Path) -> Path:
 
 
 def _reduce(path: Path) -> None:
-    """Leave 256 colours."""
+    """Leave 256 colours: those farthest from each other, or the many greys would take the colours of the classes."""
     with Image.open(path) as taken:
         colours = taken.convert("RGB")
-    few = colours.quantize(palette=colours.quantize(256), dither=Image.Dither.FLOYDSTEINBERG)
+    palette = colours.quantize(256, method=Image.Quantize.MAXCOVERAGE)
+    few = colours.quantize(palette=palette, dither=Image.Dither.FLOYDSTEINBERG)
     few.save(path, optimize=True)
 
 

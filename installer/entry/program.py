@@ -1,0 +1,39 @@
+"""The three installed programs are this one: the name of its file says which of them it is."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+
+def main(program: str) -> int:
+    """Be `fieldray`, the command line, or `fieldray-window`, or a child process of either, `fieldray-worker`.
+
+    Each loads what it needs and no more: only the window loads Qt.
+    """
+    if program == "fieldray-worker":
+        from fieldray.processes.child_main import main as serve
+
+        return serve()
+    if program == "fieldray-window":
+        return _show(sys.argv[1:])
+    from fieldray.__main__ import main as run
+
+    return run()
+
+
+def _show(paths: list[str]) -> int:
+    """The window; what it is given are files and folders to open."""
+    if sys.platform == "linux":
+        # Only the part of Qt for X11 is on board: under Wayland too the window comes by X11, where that is there.
+        os.environ.pop("WAYLAND_DISPLAY", None)
+        if os.environ.get("DISPLAY"):
+            os.environ.setdefault("QT_QPA_PLATFORM", "xcb")
+    from fieldray.__main__ import window
+
+    return window(paths)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.executable).stem))
