@@ -19,8 +19,7 @@ from benchmarks.reports import Mark
 from fieldray.audit.figures import at_point
 from fieldray.bench.report import Points, Report, Table
 from fieldray.domain import intervals
-from fieldray.domain.logistic import sigmoid
-from fieldray.domain.metrics import Scores
+from fieldray.domain.metrics import Scores, sigmoid
 from fieldray.domain.model import Estimate, OperatingPoint
 
 Notify = Callable[[str], None]

@@ -14,6 +14,7 @@ from fieldray.bench.report import Report, lines
 from fieldray.commands.bench import number_from
 from fieldray.commands.console import Console
 from fieldray.commands.pack_options import add_pack_options
+from fieldray.reports.exporter import available_exporters
 
 Measure = Callable[[argparse.Namespace, Console], Report]
 # The code that figures depend on, as dated pages name it.
@@ -26,6 +27,7 @@ _FIGURES: Final = (
     "app/fieldray/domain/intervals.py",
     "app/fieldray/domain/metrics.py",
 )
+_SAVING: Final = tuple(f"app/fieldray/{part}" for part in ("desktop", "pipeline/export.py", "reports", "store"))
 _READING: Final = ("app/fieldray/imaging", "app/fieldray/domain/finding.py", "models")
 
 
@@ -42,7 +44,7 @@ def run(arguments: Sequence[str], *, console: Console | None = None) -> int:
 def _parser(typed: str, screen_options: Sequence[str]) -> argparse.ArgumentParser:
     parser = cli.Parser(prog="python -m benchmarks", description="What developers measure.", allow_abbrev=False)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for add in (_add_pipeline, _add_decisions, _add_screening, _add_compare, _add_intervals):
+    for add in (_add_pipeline, _add_decisions, _add_screening, _add_compare, _add_intervals, _add_exports):
         action, paths, measure = add(commands)
         action.add_argument("--out", type=Path, metavar="DIR", help="write JSON and HTML to this folder")
         action.add_argument(
@@ -133,6 +135,27 @@ def _add_intervals(commands: argparse._SubParsersAction[Any]) -> Added:
     return parser, _FIGURES, measure
 
 
+def _add_exports(commands: argparse._SubParsersAction[Any]) -> Added:
+    parser = commands.add_parser(
+        "exports", help="how long saving a run takes, and how long the window pauses meanwhile"
+    )
+    add_pack_options(parser)
+    parser.add_argument("--results", type=number_from(1), default=1000, metavar="N", help="of the run (default: 1000)")
+    parser.add_argument("--formats", type=_names, default=(), metavar="NAME,...", help="formats (default: all)")
+
+    def measure(options: argparse.Namespace, console: Console) -> Report:
+        from benchmarks.exports import exports_report
+        from fieldray.commands.pack_options import drives_with_packs, load_pack, pack_to_measure
+        from fieldray.packs.library import PackLibrary
+        from fieldray.paths import user_data
+
+        library = PackLibrary(user_data())
+        model = load_pack(library, options.pack or pack_to_measure(library, drives_with_packs()), options)
+        return exports_report(model, count=options.results, formats=options.formats, notify=console.bar)
+
+    return parser, _SAVING, measure
+
+
 def _add_screening(commands: argparse._SubParsersAction[Any]) -> Added:
     parser = commands.add_parser(
         "screening",
@@ -212,6 +235,14 @@ def _checkout(text: str) -> Path:
     if not (path / "app" / "fieldray" / "__main__.py").is_file():
         raise argparse.ArgumentTypeError(f"{text} is not the root of a checkout")
     return path
+
+
+def _names(text: str) -> tuple[str, ...]:
+    known = tuple(exporter.name for exporter in available_exporters())
+    asked = tuple(text.split(","))
+    if not set(asked) <= set(known):
+        raise argparse.ArgumentTypeError(f"choose from {', '.join(known)}")
+    return asked
 
 
 def _counts(text: str) -> tuple[int, ...]:

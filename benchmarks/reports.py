@@ -16,8 +16,7 @@ from markupsafe import Markup, escape
 
 from benchmarks.processes import CHECKOUT
 from fieldray.bench.machine import machine_facts
-from fieldray.bench.page import when_and_where
-from fieldray.bench.report import Block, Chart, Points, Report, Table
+from fieldray.bench.report import Block, Chart, Points, Report, Table, when_and_where
 from fieldray.reports.content import NOTICE
 from fieldray.reports.outputs import GENERATOR, own_text
 

@@ -10,15 +10,26 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fieldray.domain.finding import ReadFacts
 from fieldray.domain.image import Detail, Image, PixelMap, ShownImage, Tensor
-from fieldray.domain.model import LUNG_CHECKS, HeaderRules, InputSpec, Model
-from fieldray.domain.prediction import BackendName, DeviceChoice, Policy, Prediction, Request
+from fieldray.domain.model import (
+    LUNG_CHECKS,
+    BackendName,
+    DeviceChoice,
+    HeaderRules,
+    InputSpec,
+    Model,
+    Policy,
+    Prediction,
+    Request,
+)
 from fieldray.domain.study import ImageRef
 from fieldray.errors import BackendProblem, Unreadable
 from fieldray.imaging.answers import ReadResult
 from fieldray.imaging.pool import PoolClosed
+from fieldray.imaging.preview_file import unpacked
 from fieldray.imaging.quality import check_header
 from fieldray.imaging.zip_members import members
 from fieldray.reasons import Reason, reason
@@ -79,6 +90,9 @@ class FakeReaders:
             pixels = np.full((spec.height, spec.width), grey, np.uint8)
             return ReadResult(tensor=None, lungs=whole, image=Image(pixels=pixels), facts=facts)
         return ReadResult(tensor=_even(grey, spec), lungs=whole, facts=facts)
+
+    def read_preview(self, preview: bytes) -> NDArray[np.uint8]:
+        return unpacked(np.frombuffer(preview, np.uint8))
 
     def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image:
         return Image(pixels=np.zeros((4, 4), np.uint8))

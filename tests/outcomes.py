@@ -45,7 +45,7 @@ def run_spec(**changes: object) -> RunSpec:
         "model_sha256": "m" * 64,
         "settings_hash": "s" * 64,
         "operating_points": (POINT,),
-        "program_version": "0.1.0",
+        "program_version": "0.2.0",
     }
     return RunSpec(**{**values, **changes})
 

@@ -7,3 +7,4 @@ from pathlib import Path
 MODELS = Path(__file__).parents[1] / "models"
 (CHILDREN,) = MODELS.glob("pneumonia-paediatric-*")
 (ADULTS,) = MODELS.glob("adult-normal-abnormal-*")
+(LUNGS,) = MODELS.glob("lung-fields-*")

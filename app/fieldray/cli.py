@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn
 
-from fieldray.commands import adapt, audit, bench, demo, doctor, packs, screen
+from fieldray.commands import adapt, audit, bench, demo, doctor, history, packs, screen
 from fieldray.commands.console import Console, system_console
 from fieldray.commands.typed import require_typed
 from fieldray.errors import (
@@ -110,11 +110,13 @@ def _perform(options: argparse.Namespace, console: Console, signals: Sequence[in
         try:
             _check_outputs(options)
             return int(options.command(options, console))
-        except FieldrayError:
+        except (FieldrayError, SystemExit, KeyboardInterrupt):
             raise
-        except Exception as error:
+        except BaseException as error:  # a panic of a library in Rust is no Exception
             if signals:
                 raise KeyboardInterrupt from error
+            if not isinstance(error, Exception):
+                raise
             log.exception("command failed")
             console.print_error(f"{unexpected(error).text} {journal}")
             return 1
@@ -148,6 +150,7 @@ def command_parser(open_window: OpenWindow | None = None) -> argparse.ArgumentPa
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     screen.add_to(commands)
     audit.add_to(commands)
+    history.add_to(commands)
     packs.add_to(commands)
     demo.add_to(commands, open_window=open_window)
     doctor.add_to(commands)

@@ -59,8 +59,7 @@ def label_meaning(translator: Translator, label: str, manifest: Manifest | None)
 
 def number(translator: Translator, value: float, *, digits: int) -> str:
     """A number with this language's decimal mark."""
-    # Translators: what stands between the whole number and its decimals: "," in most languages.
-    return f"{value:.{digits}f}".replace(".", translator.in_context("decimal mark", "."))
+    return translator.decimal(f"{value:.{digits}f}")
 
 
 def percent(translator: Translator, estimate: Estimate) -> str:
@@ -90,6 +89,12 @@ def calendar_date(translator: Translator, day: datetime.date) -> str:
     return translator.in_context(
         "date in numbers", "{year}-{month}-{day}", year=f"{day.year:04}", month=f"{day.month:02}", day=f"{day.day:02}"
     )
+
+
+def moment(translator: Translator, seconds: float) -> str:
+    """Date and time of day on this computer's clock, of seconds since 1970 (UTC)."""
+    here = datetime.datetime.fromtimestamp(seconds)
+    return f"{calendar_date(translator, here.date())} {here:%H:%M}"
 
 
 def person(dicom_name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -15,7 +16,7 @@ from fieldray.reasons import reason
 
 APP_NAME: Final = "fieldray"
 # The installed package knows it too, but asking takes longer than anything else a run begins with.
-VERSION: Final = "0.1.0"
+VERSION: Final = "0.2.0"
 _PACKAGE: Final = Path(__file__).resolve().parent
 _LANGUAGE_CODE: Final = re.compile(r"[a-z]{2,3}(_[A-Za-z]{2,8})*")
 # Importing a package fixes where its modules come from.
@@ -45,9 +46,10 @@ def catalogues() -> dict[str, Path]:
     """
     found = {}
     for folder in (asset("translations"), _user_folder() / "translations"):
-        for path in sorted(folder.glob("*/LC_MESSAGES/fieldray.mo")):
-            if _LANGUAGE_CODE.fullmatch(code := path.parent.parent.name):
-                found[code] = path
+        with contextlib.suppress(OSError):  # a data folder that cannot be looked into is told of when it is needed
+            for path in sorted(folder.glob("*/LC_MESSAGES/fieldray.mo")):
+                if _LANGUAGE_CODE.fullmatch(code := path.parent.parent.name):
+                    found[code] = path
     return found
 
 

@@ -74,6 +74,7 @@ TABLE: Final[tuple[Row, ...]] = (
     Row(key="pack", label="Pack for images of which nobody said otherwise", default="", in_dialog=False),
     Row(key="operating_point", label="Operating point of that pack", default="", in_dialog=False),
     Row(key="hide_patient", label="Hide patient names and numbers", default=False),
+    Row(key="keep_previews", label="Keep a small preview of each image with its result", default=True),
     Row(key="heat_map_opacity", label="Heat map opacity, percent", default=45, low=0, high=100),
 )
 # fmt: on

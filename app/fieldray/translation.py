@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from fieldray.paths import catalogues
-from fieldray.reasons import TEMPLATES, Reason
+from fieldray.reasons import NUMBERS, TEMPLATES, Reason
 from fieldray.sentence import Plural
 
 log = logging.getLogger(__name__)
@@ -51,12 +51,17 @@ class Translator:
     def reason(self, why: Reason) -> str:
         """A reason's sentence in this language; a detail that is a phrase of ours is translated too."""
         template = TEMPLATES[why.code]
-        values = {name: self.text(value) for name, value in why.parameters}
+        values = {name: self.decimal(value) if name in NUMBERS else self.text(value) for name, value in why.parameters}
         if isinstance(template, Plural):
             found = self._catalogue.ngettext(template.one, template.many, template.number(why.parameters))
         else:
             found = self._catalogue.gettext(template)
         return _filled(found, why.template, values)
+
+    def decimal(self, digits: str) -> str:
+        """A number written with a point, with the decimal mark of this language."""
+        # Translators: what stands between the whole number and its decimals: "," in most languages.
+        return digits.replace(".", self.in_context("decimal mark", "."))
 
     def pick(self, texts: Mapping[str, str]) -> str:
         """The text of a pack in this language, English if it has none."""

@@ -28,14 +28,13 @@ _COUNT: Final = 120
 _TOUCHED: Final = range(60, 66)
 
 
-def level(world: World, name: str, bright: float) -> Path:
-    """An image with this share of bright columns, which the tiny pack's score follows."""
+def level(world: World, name: str, *, bright: bool) -> Path:
+    """A bright or a dark chest, which the tiny pack's score follows; each is another content."""
     path = world.images / name
-    number = int(Path(name).stem)
-    pixels = np.where(np.arange(128) < bright * 128, 220, 30).astype(np.uint8)
-    sheet = np.tile(pixels, (128, 1))
-    sheet[0, :3] += np.uint8(number % 20)
-    Image.fromarray(sheet).save(path)
+    chest = chest_phantom(128, 128, 7, abnormal=False) / 4095
+    pixels = (255 * chest ** (0.4 if bright else 2.0)).astype(np.uint8)
+    pixels[0, :3] += np.uint8(int(Path(name).stem) % 20)
+    Image.fromarray(pixels).save(path)
     return path
 
 
@@ -205,7 +204,7 @@ def folder_gone(world: World) -> None:
 @CASES.case("swapped", "the contents of bright and dark images swapped in mid-run: each score belongs to its content")
 def swapped(world: World) -> None:
     for number in range(100):
-        level(world, f"{number:03}.png", 0.8 if number % 2 else 0.2)
+        level(world, f"{number:03}.png", bright=bool(number % 2))
     running = world.start_screen("--jobs", "1", held=True)
     running.read_lines(3)
     for number in range(10, 100, 2):
@@ -230,13 +229,13 @@ def hold_scores_to_contents(world: World) -> None:
 @CASES.case("content-replaced", "contents replaced after a run that was interrupted, then resumed")
 def content_replaced(world: World) -> None:
     for number in range(60):
-        level(world, f"{number:03}.png", 0.8)
+        level(world, f"{number:03}.png", bright=True)
     running = world.start_screen(held=True)
     running.read_lines(10)
     running.signal(signal.SIGINT)
     running.finish().ends_with(130)
     for number in range(0, 60, 3):
-        level(world, f"{number:03}.png", 0.2)
+        level(world, f"{number:03}.png", bright=False)
     world.start_screen().finish().ends_with(0)
     hold_scores_to_contents(world)
 

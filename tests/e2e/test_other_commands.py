@@ -77,7 +77,7 @@ def test_a_pack_made_to_do_harm_is_broken_and_the_one_beside_it_is_used(tmp_path
 def test_trust_can_be_given_and_taken_back(fieldray: Fieldray, pack: Path) -> None:
     signer = fingerprint(pack)
     assert signer in fieldray("packs", "trust", signer).stdout
-    assert fieldray("packs", "trust", signer, "--forget").stdout == ""
+    assert "No key is trusted" in fieldray("packs", "trust", signer, "--forget").stdout
     wrong = fieldray("packs", "trust", "not a fingerprint")
     assert (wrong.returncode, "Traceback" in wrong.stderr) == (2, False)
 
@@ -107,7 +107,7 @@ def test_the_demonstration_shows_every_answer_beside_the_published_label(
     assert least | {"refused"} <= set(seen.values())
     assert {seen[name] for name in seen if name.startswith("refused")} == {"refused"}
     notes = {note["code"] for line in lines for note in line["notes"]}  # type: ignore[attr-defined]
-    assert notes == {"age_confirmed" if part == "children" else "age_not_stated"}
+    assert ("age_confirmed" if part == "children" else "age_not_stated") in notes
     again = fieldray("demo", part, "--no-window", "--json", "-")
     assert again.returncode == 0
     assert {line["path"]: line["score"] for line in lines_of(again.stdout)} == {

@@ -10,7 +10,7 @@ import numpy as np
 
 from faults.double import DoubleEdgeTpu
 from fieldray.domain.events import BackendChanged, Publish
-from fieldray.domain.prediction import Request
+from fieldray.domain.model import Request
 from fieldray.inference.backend import BackendKind
 from fieldray.inference.coral.backend import edgetpu_kind
 from fieldray.inference.cpu import cpu_kind

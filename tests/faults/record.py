@@ -15,8 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from fieldray.domain.finding import Outcome, Screened
-from fieldray.domain.model import Model
-from fieldray.domain.prediction import BackendName, DeviceChoice, Policy, Prediction, Request
+from fieldray.domain.model import BackendName, DeviceChoice, Model, Policy, Prediction, Request
 from fieldray.inference.engine import Engine
 from fieldray.reasons import Reason
 

@@ -13,8 +13,7 @@ import pytest
 from faults.double import DoubleEdgeTpu
 from faults.edgetpu_engine import WAIT_S, Said, grey, open_engine
 from faults.edgetpu_models import edgetpu_model
-from fieldray.domain.model import Model
-from fieldray.domain.prediction import Prediction
+from fieldray.domain.model import Model, Prediction
 from fieldray.errors import BackendProblem
 from fieldray.inference.coral.backend import edgetpu_kind
 from fieldray.inference.engine import Engine

@@ -17,3 +17,12 @@ def test_forty_accidents_harm_no_image_and_leave_nothing_behind(library: Path, t
     assert figures["events"] == 40
     assert figures["images_by_backend"]["cpu"] > 0
     assert figures["images_by_backend"]["edgetpu"] > 0
+
+
+@pytest.mark.timeout(200)
+def test_the_fault_run_goes_through_the_window_too(library: Path, tmp_path: Path, qapp: object) -> None:
+    from faults.window import go_with_window
+
+    run = FaultRun(tmp_path, library, events=2, images=12, seed=3, is_short=True)
+    figures = go_with_window(run)
+    assert (figures["events"], figures["images_lost"], figures["images_done_twice"]) == (2, 0, 0)

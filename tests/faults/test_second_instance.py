@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from faults.edgetpu_engine import Said
-from faults.world import Clinic
+from faults.world import Clinic, copy_chests
 
 IMAGES = 150
 
@@ -17,7 +17,7 @@ IMAGES = 150
 @pytest.fixture
 def clinic(library: Path, tmp_path: Path) -> Iterator[Clinic]:
     """A model drive, a few images and an Edge TPU."""
-    made = Clinic(tmp_path, library, images=IMAGES, seed=1)
+    made = Clinic(tmp_path, library, images=IMAGES, seed=1, make=copy_chests)
     yield made
     made.close()
 

@@ -21,7 +21,10 @@ from fieldray.desktop.services import Services
 from fieldray.domain.events import Drive, DrivesChanged, Publish
 from fieldray.domain.finding import Outcome
 from fieldray.domain.run import Verdict
+from fieldray.packs.memory import RememberedPack
+from fieldray.pipeline.auditing import Auditor
 from fieldray.pipeline.batch import Batch
+from fieldray.pipeline.history import History
 from fieldray.pipeline.session import Session
 from fieldray.settings import Settings
 
@@ -67,10 +70,23 @@ class StartingHere:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._session, name)
 
-    def start(self, paths: Sequence[Path], *, operating_point: str | None = None, fresh: bool = False) -> Batch:
-        batch = self._session.start(paths, operating_point=operating_point, fresh=True)
+    def start(self, paths: Sequence[Path], **options: Any) -> Batch:
+        batch = self._session.start(paths, **{**options, "fresh": True})
         self._begun.put(batch)
         return batch
+
+
+class OnePack:
+    """What a person chose for all images."""
+
+    def __init__(self, pack: str) -> None:
+        self._chosen = RememberedPack(pack, ages_confirmed=True)
+
+    def find(self, paths: Sequence[Path]) -> RememberedPack:
+        return self._chosen
+
+    def remember(self, paths: Sequence[Path], pack: str, *, operating_point: str = "") -> None:
+        """Nothing new is chosen."""
 
 
 class NoDrives:
@@ -128,9 +144,13 @@ class WindowFrontEnd(QObject):
         return Services(
             session=StartingHere(session, self._begun),
             library=self._run.packs,
+            memory=OnePack(self._run.load_pack().manifest.pack_id),
+            may_lack_ages=lambda paths: False,
             drives=NoDrives(),
+            audit=Auditor(session.database, self._run.packs.site_points),
+            history=History(session.database),
             read_verdict=_no_verdict,
-            export=lambda run_id, folder: (),
+            export=lambda run_id, folder, formats, options, tell: (),
         )
 
     def _begin_run(self) -> None:

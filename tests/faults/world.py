@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -35,6 +35,7 @@ from fieldray.store.results import ResultQuery
 EDGETPU_TIMEOUT_S: Final = 1.0
 _START_TIMEOUT_S: Final = 4.0
 _SIDE: Final = 160
+ROOT: Final = Path(__file__).parents[2]
 
 
 def write_images(folder: Path, count: int, *, seed: int) -> tuple[Path, ...]:
@@ -52,10 +53,32 @@ def write_images(folder: Path, count: int, *, seed: int) -> tuple[Path, ...]:
     return tuple(paths)
 
 
+def copy_chests(folder: Path, count: int, *, seed: int) -> tuple[Path, ...]:
+    """`count` different PNG files of the demonstration's chest X-rays, for a program that asks whether they are any."""
+    folder.mkdir()
+    random = np.random.default_rng(seed)
+    chests = sorted((ROOT / "assets" / "demonstration" / "children").glob("*.jpg"))
+    paths = []
+    for number in range(count):
+        with Image.open(chests[number % len(chests)]) as picture:
+            grey = np.asarray(picture.convert("L"), np.float64) * random.uniform(0.9, 1)
+        paths.append(folder / f"image-{number:04d}.png")
+        Image.fromarray(grey.astype(np.uint8)).save(paths[-1], compress_level=1)
+    return tuple(paths)
+
+
 class Clinic:
     """Everything under one folder, which is also the user's home while it is open."""
 
-    def __init__(self, folder: Path, library: Path, *, images: int, seed: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        library: Path,
+        *,
+        images: int,
+        seed: int,
+        make: Callable[..., tuple[Path, ...]] = write_images,
+    ) -> None:
         self.folder: Final = folder
         self.home: Final = folder / "home"
         self.home.mkdir()
@@ -63,7 +86,7 @@ class Clinic:
         (folder / "edgetpu").mkdir()
         self.edgetpu: Final = DoubleEdgeTpu(folder / "edgetpu", library)
         self.edgetpu.order(mark=1)
-        self.images: Final = write_images(folder / "images", images, seed=seed)
+        self.images: Final = make(folder / "images", images, seed=seed)
         self.drive: Final = folder / "drive"
         self.packs: Final = PackLibrary(self.home, builtin_root=folder / "no packs")
         self.pack_folder: Final = self._write_pack()

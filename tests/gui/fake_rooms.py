@@ -8,16 +8,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fieldray.audit.cases import Case
 from fieldray.audit.drift import stability
 from fieldray.audit.figures import audit
-from fieldray.audit.proposal import propose
-from fieldray.audit.report import AuditReport, Subject
+from fieldray.audit.report import AuditReport, Subject, propose
 from fieldray.desktop.exporting import Tell
-from fieldray.desktop.services import Services
+from fieldray.desktop.services import HistoryPort, Services
 from fieldray.domain.events import BackendChanged, OutcomeReady, Publish, RunChanged
 from fieldray.domain.finding import Failed, Finding, Outcome, ReadFacts, Refused, Screened, decide
+from fieldray.domain.history import RunSummary
 from fieldray.domain.image import Image, PixelMap
 from fieldray.domain.model import Estimate, InputSpec, Label, Manifest, Model, OperatingPoint, OutputRoles
 from fieldray.domain.run import Verdict
@@ -199,11 +200,13 @@ class FakeSession:
     packs: list[Model | None] = field(default_factory=list)
     reconsidered: list[str] = field(default_factory=list)
     verdicts: dict[int, Verdict | None] = field(default_factory=dict)
+    begun: list[ImageRef] = field(default_factory=list)
     read: list[ImageRef] = field(default_factory=list)
     start_problem: FieldrayError | None = None
     may_read: threading.Event = field(default_factory=threading.Event)
     device_choices: int = 0
     replaced: set[str] = field(default_factory=set)
+    previews: dict[str, NDArray[np.uint8]] = field(default_factory=dict)
     judged: list[Outcome] = field(default_factory=list)
     verdict_problem: FieldrayError | None = None
     is_closed: bool = False
@@ -241,6 +244,7 @@ class FakeSession:
         return batch
 
     def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image:
+        self.begun.append(ref)
         self.may_read.wait(10)
         self.read.append(ref)
         if ref.problem is not None:
@@ -248,6 +252,14 @@ class FakeSession:
         if content_sha256 in self.replaced:
             raise FieldrayError(reason("changed"))
         return image_image(int(ref.path.stem.rpartition("-")[2]) % 10)
+
+    def read_preview(self, content_sha256: str, *, frame: int) -> NDArray[np.uint8]:
+        kept = self.previews.get(content_sha256)
+        if kept is None:
+            raise FieldrayError(reason("preview_missing"))
+        if not kept.size:
+            raise FieldrayError(reason("preview_damaged"))
+        return kept
 
     def set_verdict(self, row_id: int, verdict: Verdict | None, *, judged: Outcome) -> None:
         if self.verdict_problem is not None:
@@ -372,6 +384,16 @@ class FakeDrives:
         self.is_closed = True
 
 
+class NoHistory:
+    """A history without a run; tests of the history put a real one over a store of their own."""
+
+    def runs(self) -> tuple[RunSummary, ...]:
+        return ()
+
+    def verdicts(self, run_id: int) -> dict[int, Verdict]:
+        return {}
+
+
 class FakeRooms:
     """All rooms together; `open` is what the window is given."""
 
@@ -382,6 +404,7 @@ class FakeRooms:
         self.lacks_ages = False
         self.drives = FakeDrives()
         self.audit = FakeAudit()
+        self.history: HistoryPort = NoHistory()  # type: ignore[assignment]
         self.stored: dict[int, Verdict] = {}
         self.exported: list[tuple[int, Path, tuple[str, ...], ReportOptions]] = []
         self.while_exporting: Callable[[Tell], None] = lambda tell: tell(0, 1)
@@ -401,6 +424,7 @@ class FakeRooms:
             may_lack_ages=lambda paths: self.lacks_ages,
             drives=self.drives,
             audit=self.audit,
+            history=self.history,
             read_verdict=lambda row_id, outcome: self.stored.get(row_id),
             export=self._export,
         )

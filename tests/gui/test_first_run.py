@@ -198,7 +198,7 @@ def test_another_pack_in_the_header_is_not_that_of_the_list(open_desk: Desk) -> 
     desk.screen(answer="children-1.0.0")
     finish(desk)
     desk.application.controller.packs.use(desk.rooms.library.always[1])
-    words = "These results are from Children 1.0.0. Press Start to screen with Adults 1.0.0."
+    words = "These results are from “Children 1.0.0”. Press Start to screen with “Adults 1.0.0”."
     desk.until(lambda: words in texts(desk.window.banners))
     desk.window.actions_by_name["start"].trigger()
     desk.until(lambda: len(desk.rooms.session.batches) == 2)

@@ -102,12 +102,12 @@ def test_the_outline_lies_where_the_lungs_are(lung_desk: Desk) -> None:
     viewer = lung_desk.window.viewer
     viewer.show_heat_map(False)
     viewer.show_outline(True)
-    shot, scale = viewer.grab().toImage(), viewer.state.scale(viewer._image_size, viewer._view_size)
+    shot, scale = viewer.grab().toImage(), viewer.state.scale(viewer.image_size, viewer.view_size)
     left, top = (viewer.width() - 512 * scale) / 2, (viewer.height() - 600 * scale) / 2
 
     def is_line(x: float, y: float) -> bool:
         around = ((left + x * scale + dx, top + y * scale + dy) for dx in range(-3, 4) for dy in range(-3, 4))
-        return any(_is_blue(shot.pixelColor(round(at), round(down))) for at, down in around)
+        return any(_is_blue(shot.pixelColor(int(at), int(down))) for at, down in around)
 
     assert is_line(64, 300) and is_line(192, 300) and is_line(422, 300) and is_line(128, 150)
     assert not is_line(256, 300) and not is_line(128, 300)

@@ -44,7 +44,7 @@ class TestNoPack:
         desk.until(lambda: "Plug in a model drive" in texts(desk.window.banners))
         desk.until(lambda: "No pack is here. Plug in a model drive." in texts(desk.window.welcome))
         desk.application.controller.screening.choose([Path("/images")])
-        assert desk.window.toolbar.progress_text.text() == "Waiting for a model pack"
+        assert desk.window.toolbar.progress_text.text() == "Waiting until a pack is chosen"
         assert rooms.session.started_with == []
         rooms.library.on_drives[Path("/media/stick")] = [
             candidate("/media/stick/fieldray/made-up-1.2.0", origin="drive")

@@ -32,6 +32,7 @@ AUC ROC abnormal positive our clinic z
     PNG JPEG DICOMDIR zip CSV JSON Fieldray SHA Edge TPU Coral USB Accelerator TensorFlow Lite Ed25519 Ed PEM AVX
     Intel AMD Linux Ctrl N H O x a f libedgetpu libusb ai edge litert tflite runtime edgetpu compiler edgetpu_compiler
     coral docs udev plugdev cpupower frequency set g performance FIELDRAY_HOME Apache GNU LGPL Qt Python for code qt io
+    yes all history compare
     pack splits weights none learning_rate fieldray adapt RECIPE pip install
  BY CC COVID Data Goldbaum Image Kermany Mendeley ROC Repository Winther Zhang al et default packs pack fieldray ID
 """
@@ -125,6 +126,13 @@ def test_the_font_of_the_window_has_every_letter(qapp: object, catalogue: Catalo
 )  # fmt: skip
 def test_a_ukrainian_number_is_followed_by_its_form(count: str, said: str) -> None:
     assert said in Translator("uk").reason(reason("own_reports", count=count))
+
+
+def test_a_number_in_a_reason_has_the_decimal_mark_of_the_language_and_a_name_keeps_its_own() -> None:
+    why = reason("measured_own", images=618, auc="0.98", low="0.95", high="0.99")
+    assert "0,98 (95 % довірчий інтервал від 0,95 до 0,99)" in Translator("uk").reason(why)
+    assert "0.98 (95 % confidence interval 0.95 to 0.99)" in Translator("en").reason(why)
+    assert "scan-1.5.zip" in Translator("uk").reason(reason("not_plain", path="scan-1.5.zip"))
 
 
 def test_an_english_number_is_followed_by_its_form() -> None:

@@ -128,7 +128,7 @@ def test_the_heat_map_lies_where_the_evidence_is(viewer: Viewer) -> None:
     """The made-up evidence peaks at row 8, column 4 of 14 x 14: (4.5 / 14, 8.5 / 14) of the image."""
     viewer.set_opacity(100)
     shot = viewer.grab().toImage()
-    scale = viewer.state.scale(viewer._image_size, viewer._view_size)
+    scale = viewer.state.scale(viewer.image_size, viewer.view_size)
     left = (viewer.width() - 512 * scale) / 2
     top = (viewer.height() - 600 * scale) / 2
     peak = shot.pixelColor(round(left + 512 * scale * 4.5 / 14), round(top + 600 * scale * 8.5 / 14))
@@ -172,6 +172,19 @@ def test_the_newest_image_wins_and_none_is_shown_under_a_wrong_name(desk: Desk) 
     assert image.row.row_id == 8
     assert session.read[-1] == image.row.outcome.ref
     assert len(session.read) <= 3  # what was passed over is not read at all
+
+
+def test_what_is_read_while_the_program_closes_is_not_taken(desk: Desk, viewer: Viewer) -> None:
+    """The readers end with the session: their answer would be an error that nobody can help."""
+    session, image = desk.rooms.session, desk.application.controller.image
+    session.may_read.clear()
+    desk.window.work_list.choose(2)
+    desk.until(lambda: len(session.begun) == 2)
+    desk.application.controller.close()
+    session.may_read.set()
+    desk.until(lambda: len(session.read) == 2)
+    desk.until(lambda: session.is_closed)
+    assert (image.picture, image.problem) == (None, None)
 
 
 def test_a_image_is_shown_only_while_it_is_open(desk: Desk, viewer: Viewer) -> None:

@@ -12,7 +12,7 @@ from desk import WAIT_MS, Desk
 from fake_rooms import FakeRooms
 from PySide6.QtCore import QMimeData, QPointF, Qt, QUrl
 from PySide6.QtGui import QDropEvent
-from PySide6.QtWidgets import QDialog, QMessageBox
+from PySide6.QtWidgets import QDialog, QLabel, QMessageBox
 from test_flows import texts
 
 from fieldray.desktop.application import Application, chosen_language
@@ -43,7 +43,7 @@ def test_the_language_changes_at_once_and_keeps_the_work(desk: Desk) -> None:
     desk.application.change_settings({"language": "uk"})
     assert desk.window is not before
     desk.until(lambda: "Пакет позначає цей знімок." in texts(desk.window.result))
-    assert desk.window.toolbar.start_button.text() == "Почати"
+    assert desk.window.toolbar.start_button.accessibleName() == "Почати"
     assert "Лише для досліджень. Не для діагностики." in texts(desk.window.statusBar())
     assert desk.application.controller.rows.total() == 4
     assert "Оцінка 0,90" in texts(desk.window.result)
@@ -195,3 +195,11 @@ def test_the_result_is_not_cut_at_the_side(desk: Desk, language: str) -> None:
     desk.open_row(1)
     panel = desk.window.result
     desk.until(lambda: panel.widget().width() <= panel.viewport().width())
+
+
+def test_nothing_stands_empty_where_no_image_is_open(desk: Desk) -> None:
+    """A warning without words is a yellow strip."""
+    desk.screen()
+    desk.application.controller.image.show(None)
+    labels = [found for found in desk.window.result.findChildren(QLabel) if found.isVisible()]
+    assert labels and all(found.text() or not found.pixmap().isNull() for found in labels)

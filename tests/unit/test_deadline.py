@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from fieldray.processes.deadline import Deadline
+from fieldray.processes.child import Deadline
 
 _SOON_S = 10.0
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fieldray.file_lock import FileLock, HeldError
+from fieldray.persistence import FileLock, HeldError
 
 _FULL = Path("/dev/full")
 _HOLD = """
 import sys
 from pathlib import Path
-from fieldray.file_lock import FileLock
+from fieldray.persistence import FileLock
 lock = FileLock(Path(sys.argv[1]), holder="the other one")
 print("held", flush=True)
 sys.stdin.read()

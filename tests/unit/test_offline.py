@@ -55,9 +55,9 @@ def entries() -> list[str]:
 
 def test_the_processes_of_the_program_begin_where_they_are_known_to() -> None:
     assert entries() == ["fieldray.__main__", "fieldray.processes.child_main"]
-    assert child_command("fieldray.bench.burner:handle")[-2:] == [
+    assert child_command("fieldray.bench.parallel_load:handle")[-2:] == [
         "fieldray.processes.child_main",
-        "fieldray.bench.burner:handle",
+        "fieldray.bench.parallel_load:handle",
     ]
     assert program_command("screen")[-2:] == ["fieldray.__main__", "screen"]
     project = PACKAGE.parent.parent / "pyproject.toml"
@@ -102,7 +102,7 @@ def test_nothing_is_imported_before_the_guard(command: list[str]) -> None:
 STARTS_PROGRAMS = {
     "fieldray.processes.child": "our own child, which begins with the guard",
     "fieldray.starting": "the installed window, which begins with the guard",
-    "fieldray.adaptation.compile": "the compiler the user installed",
+    "fieldray.adaptation.edgetpu": "the compiler the user installed",
     "fieldray.inference.coral.usb": "ioreg, of the system",
     "fieldray.bench.machine": "sysctl, pmset and powercfg, of the system",
 }
@@ -276,7 +276,7 @@ import threading
 from fieldray.offline import screen_connected
 from fieldray.processes.child import Child
 from fieldray.processes.wire import Message
-child = Child("fieldray.bench.burner:handle")
+child = Child("fieldray.bench.parallel_load:handle")
 child.start()
 child.call(Message({"share": 0.01, "is_irregular": False, "seed": 1}), timeout_s=60)
 child_is_held = "Seccomp:\t2" in open(f"/proc/{child.pid}/status").read()
@@ -374,7 +374,7 @@ def test_commands_without_a_window_never_wait_for_a_screen(tmp_path: Path, monke
 
 @on_linux
 def test_the_program_s_own_children_are_held() -> None:
-    child = Child("fieldray.bench.burner:handle")
+    child = Child("fieldray.bench.parallel_load:handle")
     child.start()
     child.call(Message({"share": 0.01, "is_irregular": False, "seed": 1}), timeout_s=20)
     status = Path(f"/proc/{child.pid}/status").read_text()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fieldray.errors import StorageProblem
-from fieldray.paths import VERSION, user_data
+from fieldray.paths import VERSION, catalogues, user_data
 
 
 def test_the_version_is_the_packages() -> None:
@@ -31,3 +31,10 @@ def test_a_home_that_is_a_file_is_told(home: Path) -> None:
     with pytest.raises(StorageProblem) as problem:
         user_data()
     assert problem.value.reason.code == "home_unusable"
+
+
+def test_a_data_folder_of_an_impossible_name_leaves_the_languages_that_ship(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FIELDRAY_HOME", "/" + "x" * 5000)
+    assert "uk" in catalogues()

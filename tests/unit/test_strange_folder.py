@@ -45,7 +45,7 @@ def strange_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         ("fieldray.imaging.service:handle", {"ask": "image", "path": "json.py", "member": "", "frame": 0}),
         ("fieldray.inference.service:handle", {"operation": "warm", "runtimes": ["ai_edge_litert"]}),
         ("fieldray.inference.coral.library:handle", {"libraries": []}),
-        ("fieldray.bench.burner:handle", {"share": 0.0, "is_irregular": False, "seed": 1}),
+        ("fieldray.bench.parallel_load:handle", {"share": 0.0, "is_irregular": False, "seed": 1}),
     ],
 )
 def test_no_child_runs_code_from_the_current_directory(

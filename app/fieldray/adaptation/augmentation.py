@@ -17,38 +17,48 @@ _SHADING_KNOTS: Final = 4
 _LEVELS: Final = np.linspace(0, 1, 256)
 
 
+# Keys that the augmentation of images with masks (`lungs.pair_augmentation`) has as well.
+Shift = Annotated[float, Key(doc="Shift, as a share of the side.", low=0, high=1)]
+Scale = Annotated[float, Key(doc="Zoom, in powers of e.", low=0, high=1)]
+Stretch = Annotated[float, Key(doc="Share by which height and width change against each other.", low=0, high=1)]
+Rotation = Annotated[float, Key(doc="Rotation.", unit="degrees", low=0, high=45)]
+Gamma = Annotated[float, Key(doc="Gamma, in powers of e.", low=0, high=2)]
+Contrast = Annotated[float, Key(doc="Contrast, in powers of e.", low=0, high=2)]
+Brightness = Annotated[float, Key(doc="Brightness, as a share of the range.", low=0, high=1)]
+Shading = Annotated[
+    float,
+    Key(
+        doc="A smooth field is added, up to this share of the range. Broad differences of grey, which often come "
+        "from the archive and not from the lungs, then say little.",
+        low=0,
+        high=1,
+    ),
+]
+Blur = Annotated[float, Key(doc="Standard deviation of a Gaussian blur, for half of the images.", unit="pixels", low=0)]
+Noise = Annotated[float, Key(doc="Standard deviation of noise, as a share of the range.", low=0, high=1)]
+Coarsen = Annotated[
+    float, Key(doc="Probability of shrinking to between 48 pixels and the full side, and back.", low=0, high=1)
+]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Augmentation:
     """How much at most, each drawn evenly from -x..x (or 0..x); all zeros change nothing."""
 
-    shift: Annotated[float, Key(doc="Shift, as a share of the side.", low=0, high=1)] = 0.0
-    scale: Annotated[float, Key(doc="Zoom, in powers of e.", low=0, high=1)] = 0.0
-    stretch: Annotated[float, Key(doc="Share by which height and width change against each other.", low=0, high=1)] = (
-        0.0
-    )
-    rotation_degrees: Annotated[float, Key(doc="Rotation.", unit="degrees", low=0, high=45)] = 0.0
+    shift: Shift = 0.0
+    scale: Scale = 0.0
+    stretch: Stretch = 0.0
+    rotation_degrees: Rotation = 0.0
     flip: Annotated[
         float, Key(doc="Probability of a mirror image. The heart changes sides: keep it small.", low=0, high=1)
     ] = 0.0
-    gamma: Annotated[float, Key(doc="Gamma, in powers of e.", low=0, high=2)] = 0.0
-    contrast: Annotated[float, Key(doc="Contrast, in powers of e.", low=0, high=2)] = 0.0
-    brightness: Annotated[float, Key(doc="Brightness, as a share of the range.", low=0, high=1)] = 0.0
-    shading: Annotated[
-        float,
-        Key(
-            doc="A smooth field is added, up to this share of the range. Broad differences of grey, which often come "
-            "from the archive and not from the lungs, then say little.",
-            low=0,
-            high=1,
-        ),
-    ] = 0.0
-    blur_pixels: Annotated[
-        float, Key(doc="Standard deviation of a Gaussian blur, for half of the images.", unit="pixels", low=0)
-    ] = 0.0
-    noise: Annotated[float, Key(doc="Standard deviation of noise, as a share of the range.", low=0, high=1)] = 0.0
-    coarsen: Annotated[
-        float, Key(doc="Probability of shrinking to between 48 pixels and the full side, and back.", low=0, high=1)
-    ] = 0.0
+    gamma: Gamma = 0.0
+    contrast: Contrast = 0.0
+    brightness: Brightness = 0.0
+    shading: Shading = 0.0
+    blur_pixels: Blur = 0.0
+    noise: Noise = 0.0
+    coarsen: Coarsen = 0.0
     cutout: Annotated[float, Key(doc="Largest side of one erased square, as a share.", low=0, high=1)] = 0.0
 
     def __post_init__(self) -> None:

@@ -6,31 +6,33 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from fieldray.adaptation.compare import COMPARE
-from fieldray.adaptation.compile import COMPILE, PLACEMENT
 from fieldray.adaptation.cross import CROSS
 from fieldray.adaptation.data_check import data_problems
 from fieldray.adaptation.dataset import DATA
 from fieldray.adaptation.describe import template
+from fieldray.adaptation.edgetpu import COMPILE, PLACEMENT
 from fieldray.adaptation.evaluate_step import EVALUATE
 from fieldray.adaptation.files import write_atomically
-from fieldray.adaptation.lungs.command import check_lungs, perform_lungs
+from fieldray.adaptation.lungs.dataset import LUNG_DATA, lung_problems
+from fieldray.adaptation.lungs.evaluate import LUNG_EVALUATE
+from fieldray.adaptation.lungs.pack import LUNG_PACK, LUNG_REPORT
 from fieldray.adaptation.lungs.recipe import LungRecipe
+from fieldray.adaptation.lungs.recipe import rooted as rooted_lungs
+from fieldray.adaptation.lungs.train import LUNG_QUANTISE, LUNG_TRAIN
 from fieldray.adaptation.pack import PACK
-from fieldray.adaptation.profile_step import PROFILE, profile_study
-from fieldray.adaptation.prune import study_recipe
-from fieldray.adaptation.prune.image_task import PRUNE
+from fieldray.adaptation.profile import PROFILE, profile_study
+from fieldray.adaptation.prune.recipe import StudyRecipe
+from fieldray.adaptation.prune.recipe import rooted as rooted_study
 from fieldray.adaptation.prune.study import run_study
-from fieldray.adaptation.prune.study_recipe import StudyRecipe
-from fieldray.adaptation.quantise_step import QUANTISE
+from fieldray.adaptation.prune.tasks import PRUNE
 from fieldray.adaptation.recipe import Recipe, rooted
-from fieldray.adaptation.recipe_file import Document, RecipeProblems
 from fieldray.adaptation.report import REPORT
 from fieldray.adaptation.run import Progress, Run, Step, locked
-from fieldray.adaptation.steps import TRAIN, specification_of
-from fieldray.adaptation.tables import Problem
+from fieldray.adaptation.steps import QUANTISE, TRAIN, specification_of
+from fieldray.adaptation.tables import Document, Problem, RecipeProblems
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 
@@ -42,6 +44,11 @@ _ALONE: Final[Mapping[str, tuple[Step, ...]]] = {
     "compare": (DATA, COMPARE),
     "cross": (DATA, CROSS),
 }
+_LUNG_STEPS: Final[tuple[Step, ...]] = (
+    LUNG_DATA, LUNG_TRAIN, LUNG_QUANTISE, PLACEMENT, LUNG_EVALUATE, LUNG_PACK, LUNG_REPORT,
+)  # fmt: skip
+# The network as published is trained and evaluated, to compare with; no pack is made of it.
+_PUBLISHED_STEPS: Final[tuple[Step, ...]] = (LUNG_DATA, LUNG_TRAIN, LUNG_EVALUATE, LUNG_REPORT)
 _CREDITS: Final = """# Credits and licences
 
 Where the images come from, who published them, their licences, and whom to cite. This text goes into the model card.
@@ -137,21 +144,19 @@ def _perform_classifier(recipe: Recipe, document: Document, step: str, say: Say,
     run = Run(recipe=whole, text=document.text, progress=progress)
     names = [known.name for known in STEPS]
     wanted = STEPS if step == "run" else _ALONE.get(step) or STEPS[: names.index(step) + 1]
-    with locked(run.recipe.run):
+    with locked(whole.run):
         if DATA in wanted and (problems := data_problems(whole, every_image=False)):
             raise RecipeProblems(document.path, document.lines(problems))
-        run.execute(wanted, say=say)
-    for known in wanted:
-        say(_line(known.name, run.status[known.name]))
+        _execute(run, wanted, say)
 
 
 def _check_study(recipe: StudyRecipe, document: Document) -> list[Problem]:
-    file = study_recipe.rooted(recipe, document.path).data.file
+    file = rooted_study(recipe, document.path).data.file
     return [] if file.is_file() else [Problem(("data", "file"), f"names {file}, which is not there")]
 
 
 def _perform_study(recipe: StudyRecipe, document: Document, step: str, say: Say, progress: Progress) -> None:
-    study = study_recipe.rooted(recipe, document.path)
+    study = rooted_study(recipe, document.path)
     with locked(study.run):
         if step == "profile":
             profile_study(study, say=say, progress=progress)
@@ -159,9 +164,27 @@ def _perform_study(recipe: StudyRecipe, document: Document, step: str, say: Say,
             run_study(study, step=step, say=say, progress=progress)
 
 
+def _check_lungs(recipe: LungRecipe, document: Document) -> list[Problem]:
+    return lung_problems(rooted_lungs(recipe, document.path))
+
+
 def _perform_lungs(recipe: LungRecipe, document: Document, step: str, say: Say, progress: Progress) -> None:
-    run, performed = perform_lungs(recipe, document, step, say, progress)
-    for known in performed:
+    whole = rooted_lungs(recipe, document.path)
+    known = _LUNG_STEPS if whole.network.kind == "compact" else _PUBLISHED_STEPS
+    names = [one.name for one in known]
+    if step != "run" and step not in names:
+        raise UsageProblem(reason("step_missing", step=names[-1]))
+    wanted = known if step == "run" else known[: names.index(step) + 1]
+    run = Run(recipe=cast(Any, whole), text=document.text, progress=progress)
+    with locked(whole.run):
+        if problems := lung_problems(whole):
+            raise RecipeProblems(document.path, document.lines(problems))
+        _execute(run, wanted, say)
+
+
+def _execute(run: Run, wanted: tuple[Step, ...], say: Say) -> None:
+    run.execute(wanted, say=say)
+    for known in wanted:
         say(_line(known.name, run.status[known.name]))
 
 
@@ -172,7 +195,7 @@ def _line(name: str, entry: Mapping[str, object]) -> str:
 
 KINDS: Final[dict[str, Kind]] = {
     "classifier": Kind(schema=Recipe, check=_check_classifier, perform=_perform_classifier, has_credits=True),
-    "lung-fields": Kind(schema=LungRecipe, check=check_lungs, perform=_perform_lungs, has_credits=True),
+    "lung-fields": Kind(schema=LungRecipe, check=_check_lungs, perform=_perform_lungs, has_credits=True),
     "pruning-study": Kind(schema=StudyRecipe, check=_check_study, perform=_perform_study),
 }
 """The kinds of recipes, by the name that the key `kind` has in a recipe. Another is added by one entry."""

@@ -1,12 +1,14 @@
 """`adapt compare`: the pack against the unpruned network, trained on the same images, and in int8, too.
 
 The unpruned network has a run of its own inside the recipe's run folder, so that it resumes after it
-was stopped. The code that screens runs both files on the same images; they are timed alternating in one run.
+was stopped. The code that screens runs both files on the same images; they are timed alternating in one run. A
+full-width ResNet50 with drawn weights can be written as well, for timing only.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,19 +17,19 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.adaptation.answers import answer
 from fieldray.adaptation.dataset import DATA, dataset_of, refuse_seen
-from fieldray.adaptation.digest import digest
+from fieldray.adaptation.edgetpu import place
 from fieldray.adaptation.evaluate import auc_difference, known
-from fieldray.adaptation.files import publish, require_publishable
+from fieldray.adaptation.files import digest, publish, require_publishable
 from fieldray.adaptation.image_set import content_digest
-from fieldray.adaptation.placement import place
+from fieldray.adaptation.networks import resnet50
 from fieldray.adaptation.prune.timing import time_files
-from fieldray.adaptation.published_report import write_comparison
-from fieldray.adaptation.quantise_step import QUANTISE, converted
+from fieldray.adaptation.quantise import answer, quantise, to_float_file
 from fieldray.adaptation.recipe import Comparison, what_is_trained
+from fieldray.adaptation.report import write_comparison
 from fieldray.adaptation.run import Run, Step
-from fieldray.adaptation.steps import TRAIN, load_network, starting_digest
+from fieldray.adaptation.specification import initial_weights
+from fieldray.adaptation.steps import QUANTISE, TRAIN, converted, load_network, starting_digest
 from fieldray.domain import intervals
 from fieldray.domain.model import OutputRoles
 from fieldray.errors import UsageProblem
@@ -198,3 +200,33 @@ COMPARE: Final = Step(
     ),
     outside=_outside,
 )
+
+
+_RANGE_IMAGES: Final = 2
+
+
+def write_full_width(folder: Path, *, size: tuple[int, int, int], has_int8: bool) -> tuple[Path, ...]:
+    """Write resnet50-float.tflite (float32, image in 0..1), with `has_int8` also resnet50-int8.tflite (uint8).
+
+    Parameters
+    ----------
+    size
+        (height, width, channels) of the image.
+
+    Raises
+    ------
+    UsageProblem
+    StorageProblem
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    require_publishable(folder / "resnet50-float.tflite", folder / "resnet50-int8.tflite")
+    height, width, channels = size
+    network = resnet50(height=height, width=width, labels=1, input_channels=channels)
+    weights = initial_weights(network, seed=1)
+    files = {"resnet50-float.tflite": to_float_file(network, weights)}
+    if has_int8:
+        images = np.random.default_rng(1).integers(0, 256, (_RANGE_IMAGES, *size), np.uint8)
+        files["resnet50-int8.tflite"] = quantise(network, weights, representative=images)
+    for name, file in files.items():
+        publish(folder / name, file.data)
+    return tuple(folder / name for name in files)

@@ -15,26 +15,37 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.adaptation.answers import answer
-from fieldray.adaptation.dataset import Dataset, dataset_of
+from fieldray.adaptation.dataset import Dataset, dataset_of, refuse_leak
 from fieldray.adaptation.engine import EngineSettings, open_engine
-from fieldray.adaptation.evaluate import Evaluated, auc_difference, by_group, compare, known
+from fieldray.adaptation.evaluate import (
+    Evaluated,
+    auc_difference,
+    border_pixels,
+    by_group,
+    compare,
+    known,
+    shortcut_scores,
+    thumbnail_pixels,
+)
 from fieldray.adaptation.files import publish, require_publishable, write_atomically
-from fieldray.adaptation.frozen_part import FrozenPart
-from fieldray.adaptation.prune.image_task import prune_as_told
-from fieldray.adaptation.published_report import write_cross_validation
-from fieldray.adaptation.quantise_step import FITTED_IMAGES, to_files
+from fieldray.adaptation.prune.tasks import prune_as_told
+from fieldray.adaptation.quantise import answer
 from fieldray.adaptation.recipe import Recipe, what_is_made, what_is_trained
 from fieldray.adaptation.recipe_data import LabelRule
+from fieldray.adaptation.report import write_cross_validation
 from fieldray.adaptation.run import Run, Step
-from fieldray.adaptation.shortcuts import border_pixels, shortcut_scores, thumbnail_pixels
-from fieldray.adaptation.specification import Specification
-from fieldray.adaptation.split import refuse_leak
-from fieldray.adaptation.steps import frozen_part_of, specification_of, starting_digest, train_as_told
-from fieldray.adaptation.train import predict
-from fieldray.adaptation.weights import Weights
+from fieldray.adaptation.specification import Specification, Weights
+from fieldray.adaptation.steps import (
+    FITTED_IMAGES,
+    frozen_part_of,
+    specification_of,
+    starting_digest,
+    to_files,
+    train_as_told,
+)
+from fieldray.adaptation.train import FrozenPart, predict
 from fieldray.domain import metrics
-from fieldray.domain.logistic import sigmoid
+from fieldray.domain.metrics import sigmoid
 
 CROSS_RESULTS: Final = "cross.json"
 TRAINED: Final = "trained"

@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from fieldray.adaptation.dataset import empty_classes, evaluated_parts, leaks, parts_of, targets_of
 from fieldray.adaptation.image_set import content_digest
 from fieldray.adaptation.layouts import Row, find_rows
 from fieldray.adaptation.recipe import NAMED_WEIGHTS, NetworkChoice, Recipe
 from fieldray.adaptation.recipe_data import LabelRule, Source
-from fieldray.adaptation.split import empty_classes, evaluated_parts, leaks, parts_of, targets_of
 from fieldray.adaptation.tables import Location, Problem
 from fieldray.errors import UsageProblem
 from fieldray.packs.naming import MANIFEST_NAME
@@ -41,8 +41,9 @@ def data_problems(recipe: Recipe, *, every_image: bool) -> list[Problem]:
         rows += found
         problems += wrong
         problems += _single_class(recipe.kept_labels, source, found, ("data", number))
-    if recipe.evaluation.ood_images is not None:
-        problems += _source_problems(recipe.evaluation.ood_images, ("evaluation", "ood_images"), every_image)[1]
+    for key in ("ood_images", "elsewhere"):
+        source = getattr(recipe.evaluation, key)
+        problems += _source_problems(source, ("evaluation", key), every_image)[1] if source else []
     problems += _weights_problems(recipe.network, ("network",))
     if recipe.lungs is not None and not (recipe.lungs / MANIFEST_NAME).is_file():
         problems.append(Problem(("lungs",), f"names {recipe.lungs}, which is no pack"))

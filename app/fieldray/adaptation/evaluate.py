@@ -1,25 +1,125 @@
 """What a pack is worth: operating points chosen on the validation images, figures measured on the test images.
 
 All shares carry their counts, shares and areas a 95 % interval over patients (`intervals`). Nothing is chosen on the
-test images.
+test images. Besides the scores are measured: their calibration (Platt scaling), the out-of-distribution gate, how much
+of the evidence lies inside the lungs, and shortcuts: what is not the finding but may separate the classes.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.linear_model import LogisticRegression
 
+from fieldray.adaptation.dataset import thumbnails
 from fieldray.adaptation.layouts import Row
 from fieldray.adaptation.recipe import Point
 from fieldray.audit.drift import score_counts
 from fieldray.domain import intervals, metrics
 from fieldray.domain.intervals import Share, share
-from fieldray.domain.metrics import Scores, Truth
-from fieldray.domain.model import Calibration, Estimate, OperatingPoint
+from fieldray.domain.metrics import Scores, Truth, logit, sigmoid
+from fieldray.domain.model import Calibration, Estimate, OodGate, OperatingPoint
+
+
+def fit_logistic(features: NDArray[np.float64], truth: Truth, *, ridge: float) -> NDArray[np.float64]:
+    """Weights (n + 1,), the last the intercept, which `ridge` spares, of a logistic regression.
+
+    Raises ValueError where a class is missing.
+    """
+    fitted = LogisticRegression(C=1 / ridge, solver="newton-cholesky", tol=1e-10).fit(features, truth)
+    return np.append(fitted.coef_[0], fitted.intercept_)
+
+
+def fit_calibration(scores: Scores, truth: Truth) -> Calibration:
+    """Platt scaling of raw scores on images not trained on; the small ridge keeps a perfect separation finite."""
+    slope, intercept = fit_logistic(logit(scores)[:, None], truth, ridge=0.1)
+    return Calibration(slope=max(float(slope), 0.05), intercept=float(intercept))
+
+
+Features = NDArray[np.float32]
+
+
+def fit_gate(training: Features, validation: Features, *, components: int, keeps: float) -> OodGate:
+    """Whitening by the training features' main components; the limit lets `keeps` of the validation images through.
+
+    The smallest components kept are noise of the integers; a floor of a thousandth of the mean variance tames them.
+    """
+    mean = training.mean(0, dtype=np.float64)
+    covariance = np.cov((training - mean).T) + 1e-12 * np.eye(training.shape[1])
+    variances, directions = np.linalg.eigh(covariance)
+    chosen = np.argsort(variances)[::-1][: min(components, len(variances))]
+    floor = 1e-3 * float(variances.mean())
+    projection = directions[:, chosen] / np.sqrt(np.maximum(variances[chosen], floor))
+    loose = OodGate(mean=mean.astype(np.float32), projection=projection.astype(np.float32), limit=1.0)
+    limit = float(np.quantile(distances(loose, validation), keeps))
+    return OodGate(mean=loose.mean, projection=loose.projection, limit=limit)
+
+
+def distances(gate: OodGate, features: Features) -> NDArray[np.float64]:
+    """Distance (n,) of each image's features (n, f), by the gate's own rule."""
+    return np.array([gate.distance(row) for row in features])
+
+
+_LOW: Final = 0.05
+_TINY: Final = 1e-9
+
+
+def evidence_shares(
+    maps: NDArray[np.float32], lungs: NDArray[np.uint8], *, threshold_logit: float
+) -> NDArray[np.float64]:
+    """Share (n,) of each image's evidence above the threshold that lies inside the lungs; nan where there is none.
+
+    Parameters
+    ----------
+    maps
+        (n, rows, columns) logits of one label.
+    lungs
+        (n, cells, cells) share of lung, 255 being all, in cells of the same region.
+    """
+    evidence = (maps.astype(np.float64) - threshold_logit).clip(0, None)
+    inside = np.stack([_cells(own, evidence.shape[1:]) for own in lungs]) / 255
+    total = evidence.sum((1, 2))
+    shares = np.full(len(maps), np.nan)
+    np.divide((evidence * inside).sum((1, 2)), total, out=shares, where=total > 0)
+    return shares
+
+
+def evidence_figures(
+    maps: NDArray[np.float32], lungs: NDArray[np.uint8], *, threshold: float, calibration: Calibration
+) -> dict[str, Any]:
+    """Mean share inside the lungs, what chance would give, and the share that only one image in twenty is below.
+
+    Parameters
+    ----------
+    threshold
+        On the calibrated score, of the operating point that the map is shown for.
+    """
+    kept = min(max(threshold, _TINY), 1 - _TINY)
+    raw = (math.log(kept / (1 - kept)) - calibration.intercept) / calibration.slope
+    shares = evidence_shares(maps, lungs, threshold_logit=raw)
+    known = shares[~np.isnan(shares)]
+    return {
+        "images": len(known),
+        "mean": float(known.mean()) if len(known) else None,
+        "chance": float(lungs.mean() / 255),
+        "limit": float(np.quantile(known, _LOW)) if len(known) else None,
+    }
+
+
+def _cells(shares: NDArray[np.uint8], shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """Means over blocks that are as equal as whole cells allow."""
+    starts = [
+        np.linspace(0, size, count, endpoint=False).astype(int) for size, count in zip(shares.shape, shape, strict=True)
+    ]
+    sums = np.add.reduceat(np.add.reduceat(shares.astype(np.float64), starts[0], axis=0), starts[1], axis=1)
+    heights, widths = (np.diff([*first, size]) for first, size in zip(starts, shares.shape, strict=True))
+    return np.asarray(sums / np.outer(heights, widths))
+
 
 WANTED_SENSITIVITIES: Final = (0.90, 0.95, 0.98, 0.99)
 _SMALLEST_GROUP: Final = 10
@@ -192,3 +292,40 @@ def _age_group(years: float | None) -> str:
     low = max(edge for edge in _AGE_EDGES if edge <= years)
     high = min(edge for edge in _AGE_EDGES if edge > years)
     return f"{low}+" if high == _AGE_EDGES[-1] else f"{low}-{high - 1}"
+
+
+_THUMBNAIL_SIDE: Final = 16
+_BORDER_SHARE: Final = 0.06
+_BORDER_POINTS: Final = 64
+_MOST_IMAGES: Final = 4000
+_RIDGE: Final = 30.0
+
+
+def border_pixels(images: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """(n, 256): the outermost 6 % of the image, averaged over 64 stretches of each side."""
+    height, width = images.shape[1:3]
+    deep = max(1, round(_BORDER_SHARE * min(height, width)))
+    grey = images[:, :, :, 0]
+    sides = [grey[:, :deep].mean(1), grey[:, -deep:].mean(1), grey[:, :, :deep].mean(2), grey[:, :, -deep:].mean(2)]
+    points = np.linspace(0, 1, _BORDER_POINTS)
+    return np.concatenate(
+        [np.stack([np.interp(points, np.linspace(0, 1, side.shape[1]), line) for line in side]) for side in sides],
+        axis=1,
+    )
+
+
+def thumbnail_pixels(images: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """(n, 256): the image as 16 x 16 pixels."""
+    return thumbnails(images, side=_THUMBNAIL_SIDE)
+
+
+def shortcut_scores(
+    training: NDArray[np.float64], truth: NDArray[np.bool_], evaluated: NDArray[np.float64], *, seed: int = 0
+) -> NDArray[np.float64]:
+    """Scores (n,) of `evaluated` pixels by a logistic regression on the training pixels, at most 4000 drawn ones."""
+    chosen = np.random.default_rng(seed).permutation(len(training))[:_MOST_IMAGES]
+    mean, spread = training[chosen].mean(0), training[chosen].std(0) + 1e-6
+    if len(np.unique(truth[chosen])) < 2:
+        return np.full(len(evaluated), 0.5)  # of one class alone nothing can be learned
+    weights = fit_logistic((training[chosen] - mean) / spread, truth[chosen], ridge=_RIDGE)
+    return sigmoid(((evaluated - mean) / spread) @ weights[:-1] + weights[-1])

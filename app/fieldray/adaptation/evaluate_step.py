@@ -10,26 +10,37 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.adaptation.answers import Answers, answer
 from fieldray.adaptation.dataset import Dataset, dataset_of, refuse_seen
-from fieldray.adaptation.evaluate import Evaluated, by_group, choose_point, compare, figures, known
-from fieldray.adaptation.evidence import evidence_figures
+from fieldray.adaptation.elsewhere import figures_elsewhere, images_elsewhere, rows_elsewhere
+from fieldray.adaptation.evaluate import (
+    Evaluated,
+    border_pixels,
+    by_group,
+    choose_point,
+    compare,
+    distances,
+    evidence_figures,
+    figures,
+    fit_calibration,
+    fit_gate,
+    known,
+    shortcut_scores,
+    thumbnail_pixels,
+)
 from fieldray.adaptation.files import write_atomically
-from fieldray.adaptation.gate import distances, fit_gate
-from fieldray.adaptation.image_set import read_images, read_rows, rows_digest
+from fieldray.adaptation.image_set import ImageSet, read_images, read_rows, rows_digest
 from fieldray.adaptation.layouts import Row
-from fieldray.adaptation.logistic_fit import fit_calibration
-from fieldray.adaptation.quantise_step import converted
+from fieldray.adaptation.quantise import Answers, answer
 from fieldray.adaptation.recipe_data import LabelRule
 from fieldray.adaptation.run import Run, Step
-from fieldray.adaptation.shortcuts import border_pixels, shortcut_scores, thumbnail_pixels
-from fieldray.adaptation.steps import load_network
+from fieldray.adaptation.steps import converted, load_network
 from fieldray.domain import metrics
 from fieldray.domain.intervals import share
 from fieldray.domain.model import OodGate
 
 _GATE_IMAGES: Final = 3000
 _PARTS: Final = ("validation", "test")
+_ELSEWHERE: Final = "external_test"
 
 
 def evaluate_step(run: Run) -> Mapping[str, Any]:
@@ -38,10 +49,15 @@ def evaluate_step(run: Run) -> Mapping[str, Any]:
     refuse_seen(run, data, step="train")
     integer = {part: _answers(run, "int8", data.samples(part).images, part) for part in _PARTS}
     whole = _answers(run, "float", data.samples("test").images, "test, float")
+    others = images_elsewhere(run, data)
+    if others is not None:
+        integer[_ELSEWHERE] = _answers(run, "int8", others.images, "images elsewhere")
     results: dict[str, Any] = {"labels": {}, "data": data.facts}
     points, calibrations = [], {}
     for column, label in enumerate(run.recipe.kept_labels):
-        found = _evaluate_label(run, data, label, {part: integer[part].scores[:, column] for part in _PARTS})
+        found = _evaluate_label(
+            run, data, label, {part: own.scores[:, column] for part, own in integer.items()}, others
+        )
         column_in_data = run.recipe.labels.index(label)
         test = known(
             integer["test"].scores[:, column], data.samples("test").targets[:, column_in_data], data.rows("test")
@@ -59,6 +75,8 @@ def evaluate_step(run: Run) -> Mapping[str, Any]:
         points += found["points"]
         calibrations[label.code] = asdict(found["calibration"])
     gate, results["gate"] = _evaluate_gate(run, data, integer)
+    if others is not None:
+        results["gate"]["elsewhere_refused"] = _refused(gate, integer[_ELSEWHERE], others.rows)
     run.write("evaluate", "metrics.json", results)
     run.write("evaluate", "points.json", {"points": points, "calibration": calibrations})
     _write_arrays(run, "gate.npz", {"mean": gate.mean, "projection": gate.projection, "limit": np.array(gate.limit)})
@@ -83,9 +101,9 @@ def _answers(run: Run, name: str, images: NDArray[np.uint8], what: str) -> Answe
 
 
 def _evaluate_label(
-    run: Run, data: Dataset, label: LabelRule, scores: Mapping[str, NDArray[np.float64]]
+    run: Run, data: Dataset, label: LabelRule, scores: Mapping[str, NDArray[np.float64]], others: ImageSet | None
 ) -> dict[str, Any]:
-    """Calibration and operating points of one label, from validation; its figures, from test."""
+    """Calibration and operating points of one label, from validation; its figures, from test and another hospital."""
     column = run.recipe.labels.index(label)
     raw = {part: known(scores[part], data.samples(part).targets[:, column], data.rows(part)) for part in _PARTS}
     calibration = fit_calibration(raw["validation"].scores, raw["validation"].truth)
@@ -103,6 +121,16 @@ def _evaluate_label(
     found = {part: figures(evaluated[part], points=points) for part in _PARTS}
     found["by_group"] = by_group(evaluated["test"])
     found["shortcuts"] = _evaluate_shortcuts(data, column, evaluated["test"])
+    if others is not None:
+        found[_ELSEWHERE] = figures_elsewhere(
+            others,
+            scores[_ELSEWHERE],
+            label=label,
+            calibration=calibration,
+            points=points,
+            own=data,
+            column=column,
+        )
     return {"points": [asdict(point) for point in points], "calibration": calibration, "figures": found}
 
 
@@ -174,6 +202,6 @@ EVALUATE: Final = Step(
     name="evaluate",
     perform=evaluate_step,
     reads=("evaluation",),
-    outside=lambda run: rows_digest(_ood_rows(run)),
+    outside=lambda run: rows_digest([*_ood_rows(run), *rows_elsewhere(run)]),
     leaves=("metrics.json", "points.json", "gate.npz", "scores.npz"),
 )

@@ -20,12 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from fieldray.adaptation.checkpoint import Checkpoint, Kept
-from fieldray.adaptation.digest import digest
-from fieldray.adaptation.engine import EngineSettings, open_engine
-from fieldray.adaptation.specification import Specification
+from fieldray.adaptation.engine import Checkpoint, EngineSettings, Kept, open_engine
+from fieldray.adaptation.files import digest
+from fieldray.adaptation.specification import Specification, Weights
 from fieldray.adaptation.tables import Key, require_ranges
-from fieldray.adaptation.weights import Weights
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 

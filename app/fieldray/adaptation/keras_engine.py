@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.adaptation.engine import Batch, EngineSettings
-from fieldray.adaptation.specification import INPUT, Layer, Shape, Specification, shapes
-from fieldray.adaptation.weights import Weights
+from fieldray.adaptation.specification import INPUT, Layer, Shape, Specification, Weights, shapes
 
 _NORMALISED_PARTS = ("gamma", "beta", "mean", "variance")
 
@@ -79,6 +78,22 @@ def _keras_layer(layer: Layer, sizes: Mapping[str, Shape], *, l2: float) -> Any:
         "dropout": lambda: layers.Dropout(layer.rate, name=layer.name),
     }
     return makers[layer.kind]()
+
+
+def layer_reader(
+    specification: Specification, weights: Mapping[str, NDArray[np.float32]], names: Sequence[str]
+) -> Callable[[Batch], dict[str, NDArray[np.float32]]]:
+    """What gives the outputs of layers, by their names, for images (n, height, width, channels) float32 in 0..1."""
+    model = build_network(specification, outputs=names)
+    set_weights(model, weights)
+
+    def read(images: Batch) -> dict[str, NDArray[np.float32]]:
+        values = model.predict_on_batch(images)
+        return {
+            name: np.asarray(value) for name, value in zip(names, values if len(names) > 1 else [values], strict=True)
+        }
+
+    return read
 
 
 def set_weights(model: Any, weights: Mapping[str, NDArray[np.float32]]) -> None:

@@ -98,18 +98,8 @@ def find_rows(source: Source) -> tuple[list[Row], list[Reason]]:
 def _read_index(source: Source, wrong: Wrong) -> Iterator[Row]:
     """path, label, finding (names joined by |), patient_id, view, age, sex, fold, split."""
     for line, row in table_rows(source, wrong, ("path", "label", "patient_id")):
-        yield Row(
-            path=_images(source) / row["path"],
-            source=source.name,
-            classes=frozenset({row["label"], *_names(row.get("finding", ""))}),
-            patient=row["patient_id"],
-            origin=_origin(source, line),
-            split=row.get("split", ""),
-            fold=row.get("fold", ""),
-            view=row.get("view", ""),
-            age_years=_age(row.get("age", "")),
-            sex=row.get("sex", ""),
-        )
+        classes = frozenset({row["label"], *_names(row.get("finding", ""))})
+        yield _row(source, line, {**row, "patient": row["patient_id"]}, classes)
 
 
 def _read_csv(source: Source, wrong: Wrong) -> Iterator[Row]:
@@ -118,33 +108,20 @@ def _read_csv(source: Source, wrong: Wrong) -> Iterator[Row]:
     needed = tuple(dict.fromkeys(("path", "classes", "patient", *source.columns)))
     for line, row in table_rows(source, wrong, tuple(columns[name] for name in needed)):
         cells = {name: row[column] for name, column in columns.items() if column in row}
-        yield Row(
-            path=_images(source) / cells["path"],
-            source=source.name,
-            classes=_names(cells["classes"]),
-            patient=cells["patient"],
-            origin=_origin(source, line),
-            split=cells.get("split", ""),
-            fold=cells.get("fold", ""),
-            view=cells.get("view", ""),
-            age_years=_age(cells.get("age", "")),
-            sex=cells.get("sex", ""),
-        )
+        yield _row(source, line, cells, _names(cells["classes"]))
 
 
 def _read_nih(source: Source, wrong: Wrong) -> Iterator[Row]:
     """NIH ChestX-ray14, Data_Entry_2017*.csv."""
     for line, row in table_rows(source, wrong, ("Image Index", "Finding Labels", "Patient ID")):
-        yield Row(
-            path=_images(source) / row["Image Index"],
-            source=source.name,
-            classes=_names(row["Finding Labels"]),
-            patient=row["Patient ID"],
-            origin=_origin(source, line),
-            view=row.get("View Position", ""),
-            age_years=_age(row.get("Patient Age", "")),
-            sex=row.get("Patient Gender", row.get("Patient Sex", "")),
-        )
+        cells = {
+            "path": row["Image Index"],
+            "patient": row["Patient ID"],
+            "view": row.get("View Position", ""),
+            "age": row.get("Patient Age", ""),
+            "sex": row.get("Patient Gender", row.get("Patient Sex", "")),
+        }
+        yield _row(source, line, cells, _names(row["Finding Labels"]))
 
 
 def _read_chexpert(source: Source, wrong: Wrong) -> Iterator[Row]:
@@ -197,6 +174,22 @@ def _read_folders(source: Source, wrong: Wrong) -> Iterator[Row]:
                 patient=patient,
                 origin=str(inside),
             )
+
+
+def _row(source: Source, line: int, cells: Mapping[str, str], classes: frozenset[str]) -> Row:
+    """A row of a table by cells under our names: path and patient, and where there are such columns the others."""
+    return Row(
+        path=_images(source) / cells["path"],
+        source=source.name,
+        classes=classes,
+        patient=cells["patient"],
+        origin=_origin(source, line),
+        split=cells.get("split", ""),
+        fold=cells.get("fold", ""),
+        view=cells.get("view", ""),
+        age_years=_age(cells.get("age", "")),
+        sex=cells.get("sex", ""),
+    )
 
 
 def _patient_in(name: str, source: Source) -> str | None:

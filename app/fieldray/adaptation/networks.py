@@ -47,7 +47,7 @@ def resnet50(
         Of the last stage's first block; 1 leaves the class maps as fine as the stage before.
     """
     layers = [
-        _conv("conv1", INPUT, "conv1", kernel=7, stride=2),
+        convolution("conv1", INPUT, "conv1", kernel=7, stride=2),
         Layer(name="pool1", kind="max_pool", inputs=("conv1",), kernel=3, stride=2),
     ]
     channels, last = {"conv1": 64}, "pool1"
@@ -76,22 +76,12 @@ def mobilenet(
     *, height: int, width: int, labels: int, input_channels: int = 1, activation: Activation = "sigmoid"
 ) -> Specification:
     """MobileNet v1 with the class-map head; a depthwise layer keeps the channel set it reads."""
-    layers = [_conv("conv1", INPUT, "conv1", kernel=3, stride=2, activation="relu6")]
+    layers = [convolution("conv1", INPUT, "conv1", kernel=3, stride=2, activation="relu6")]
     channels, last = {"conv1": 32}, "conv1"
     for number, (count, stride) in enumerate(_MOBILENET_BLOCKS, start=1):
         depthwise, pointwise = f"conv_dw_{number}", f"conv_pw_{number}"
-        layers.append(
-            Layer(
-                name=depthwise,
-                kind="depthwise",
-                inputs=(last,),
-                kernel=3,
-                stride=stride,
-                batch_norm=True,
-                activation="relu6",
-            )
-        )
-        layers.append(_conv(pointwise, depthwise, pointwise, activation="relu6"))
+        layers.append(depthwise_convolution(depthwise, last, stride=stride, activation="relu6"))
+        layers.append(convolution(pointwise, depthwise, pointwise, activation="relu6"))
         channels[pointwise], last = count, pointwise
     head, outputs = _class_map_head(last, activation)
     return Specification(
@@ -150,9 +140,10 @@ NETWORKS: Final[Mapping[str, Callable[..., Specification]]] = {
 }
 
 
-def _conv(
+def convolution(
     name: str, source: str, channels: str, *, kernel: int = 1, stride: int = 1, activation: Activation = "relu"
 ) -> Layer:
+    """A convolution with batch normalisation."""
     return Layer(
         name=name,
         kind="conv",
@@ -165,16 +156,29 @@ def _conv(
     )
 
 
+def depthwise_convolution(name: str, source: str, *, stride: int, activation: Activation = "relu") -> Layer:
+    """A 3x3 convolution of each channel by itself, with batch normalisation."""
+    return Layer(
+        name=name,
+        kind="depthwise",
+        inputs=(source,),
+        kernel=3,
+        stride=stride,
+        batch_norm=True,
+        activation=activation,
+    )
+
+
 def _bottleneck(name: str, source: str, stage: str, *, stride: int) -> list[Layer]:
     """1x1 (with the stride, as in V1), 3x3, 1x1, added to the shortcut; the first block of a stage projects it."""
     projected = name.endswith("_block1")
-    layers = [_conv(f"{name}_0", source, stage, stride=stride, activation="none")] if projected else []
+    layers = [convolution(f"{name}_0", source, stage, stride=stride, activation="none")] if projected else []
     shortcut = f"{name}_0" if projected else source
     return [
         *layers,
-        _conv(f"{name}_1", source, f"{name}_1", stride=stride),
-        _conv(f"{name}_2", f"{name}_1", f"{name}_2", kernel=3),
-        _conv(f"{name}_3", f"{name}_2", stage, activation="none"),
+        convolution(f"{name}_1", source, f"{name}_1", stride=stride),
+        convolution(f"{name}_2", f"{name}_1", f"{name}_2", kernel=3),
+        convolution(f"{name}_3", f"{name}_2", stage, activation="none"),
         Layer(name=f"{name}_out", kind="add", inputs=(shortcut, f"{name}_3"), activation="relu"),
     ]
 

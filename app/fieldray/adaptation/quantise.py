@@ -1,4 +1,4 @@
-"""From trained weights to TensorFlow Lite files: full int8 (uint8 in and out) and float.
+"""From trained weights to TensorFlow Lite files, full int8 (uint8 in and out) and float, and their answers to images.
 
 Keras 3 models are converted through `model.export` and `from_saved_model`; the converter's other entry points leave
 variables unfrozen. The representative images decide the ranges of the integers: they come from training images only.
@@ -30,11 +30,47 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.linear_model import Ridge
 
-from fieldray.adaptation.answers import Answers
-from fieldray.adaptation.keras_engine import build_network, set_weights
-from fieldray.adaptation.specification import INPUT, Layer, Specification, channel_sets, weight_axes
-from fieldray.adaptation.weights import Weights
-from fieldray.domain.model import OutputRoles
+from fieldray.adaptation.keras_engine import build_network, layer_reader, set_weights
+from fieldray.adaptation.specification import INPUT, Layer, Specification, Weights, channel_sets, weight_axes
+from fieldray.domain.model import InputSpec, OutputRoles
+from fieldray.inference.litert import Network, NetworkSpec
+from fieldray.inference.runtime import load_runtime
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Answers:
+    """Raw scores (n, labels) in 0..1, pooled features (n, f), class maps (n, labels, rows, columns) as logits."""
+
+    scores: NDArray[np.float64]
+    features: NDArray[np.float32]
+    class_maps: NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+
+def answer(
+    file: bytes,
+    images: NDArray[np.uint8],
+    *,
+    spec: InputSpec,
+    outputs: OutputRoles,
+    labels: int,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> Answers:
+    """Run every image (n, height, width, channels) uint8 on one thread. Raises BackendProblem."""
+    network = Network(file, NetworkSpec(input=spec, outputs=outputs, labels=labels), runtime=load_runtime(), threads=1)
+    found = []
+    for index, image in enumerate(images):
+        found.append(network.run(image))
+        progress(index + 1, len(images))
+    none = np.zeros(0, np.float32)
+    return Answers(
+        scores=np.stack([one.scores for one in found]).astype(np.float64),
+        features=np.stack([none if one.features is None else one.features for one in found]),
+        class_maps=np.stack([none if one.class_maps is None else one.class_maps for one in found]),
+    )
+
 
 _LARGEST_FACTOR: Final = 16.0
 _TINY: Final = 1e-6
@@ -124,12 +160,10 @@ def _ranges(
     """By layer: the largest absolute value of each channel of its output."""
     if not names:
         return {}
-    model = build_network(specification, outputs=names)
-    set_weights(model, weights)
+    read = layer_reader(specification, weights, names)
     found: Factors = {}
     for start in range(0, len(images), _BATCH):
-        values = model.predict_on_batch(images[start : start + _BATCH].astype(np.float32) / 255)
-        for name, value in zip(names, values if len(names) > 1 else [values], strict=True):
+        for name, value in read(images[start : start + _BATCH].astype(np.float32) / 255).items():
             largest = np.abs(value).reshape(-1, value.shape[-1]).max(0)
             found[name] = np.maximum(found.get(name, np.float32(0)), largest)
     return found
@@ -165,15 +199,12 @@ def _input_means(
 ) -> dict[str, NDArray[np.float32]]:
     """The mean of each channel of what the layers read, by the name of the layer read."""
     names = sorted({layer.inputs[0] for layer in layers} - {INPUT})
-    model = build_network(specification, outputs=names)
-    set_weights(model, weights)
+    read = layer_reader(specification, weights, names)
     sums: dict[str, NDArray[np.float32]] = {}
     for start in range(0, len(images), _BATCH):
         batch = images[start : start + _BATCH].astype(np.float32) / 255
-        found = model.predict_on_batch(batch)
-        values = {INPUT: batch, **dict(zip(names, found if len(names) > 1 else [found], strict=True))}
-        for name, array in values.items():
-            sums[name] = sums.get(name, np.float32(0)) + np.asarray(array).mean((1, 2)).sum(0)
+        for name, array in {INPUT: batch, **read(batch)}.items():
+            sums[name] = sums.get(name, np.float32(0)) + array.mean((1, 2)).sum(0)
     return {name: (total / len(images)).astype(np.float32) for name, total in sums.items()}
 
 

@@ -13,12 +13,9 @@ from typing import Annotated, Any, Final, Literal
 
 from fieldray.adaptation.augmentation import Augmentation
 from fieldray.adaptation.engine import EngineName, Precision
-from fieldray.adaptation.profile import ProfileChoice
 from fieldray.adaptation.prune.recipe import PruneRecipe
-from fieldray.adaptation.recipe_checks import Texts, pack_id_problem
-from fieldray.adaptation.recipe_data import LabelRule, Source, Split
-from fieldray.adaptation.recipe_file import Document
-from fieldray.adaptation.tables import Key, require, require_ranges
+from fieldray.adaptation.recipe_data import LabelRule, ProfileChoice, Source, Split, Texts, pack_id_problem
+from fieldray.adaptation.tables import Document, Key, require, require_ranges
 from fieldray.domain.model import InputSpec
 
 NAMED_WEIGHTS: Final = ("none", "imagenet")
@@ -212,6 +209,13 @@ class Evaluation:
         }
     )
     ood_images: Annotated[Source | None, Key(doc="Images that are no chest X-rays, which the gate must refuse.")] = None
+    elsewhere: Annotated[
+        Source | None,
+        Key(
+            doc="Labelled images of another hospital. Nothing is trained or chosen on them; the pack is measured on "
+            "them with the thresholds that it has."
+        ),
+    ] = None
     ood_side: Annotated[
         int,
         Key(
@@ -243,26 +247,31 @@ class Comparison:
     training: Annotated[Training, Key(doc="In place of the recipe's own.")]
 
 
+# Keys that the recipe of a lung-field pack has as well.
+RunFolder = Annotated[Path, Key(doc="Folder for everything that a run leaves.")]
+SigningKey = Annotated[Path, Key(doc="Private key that signs the pack; made there if absent.")]
+PacksFolder = Annotated[Path, Key(doc="Folder that gets the pack.")]
+AboutPack = Annotated[PackTexts, Key(doc="What the pack says of itself.")]
+PackInput = Annotated[InputSpec, Key(doc="The image as the network sees it; 224 x 224 by default.", keys=INPUT_KEYS)]
+PatientSplit = Annotated[Split, Key(doc="Which patients are for training, validation and test.")]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """A classifier: from labelled images to a signed pack."""
 
     kind: Annotated[Literal["classifier"], Key(doc="What the recipe makes.")] = "classifier"
-    run: Annotated[Path, Key(doc="Folder for everything that a run leaves.")] = Path("run")
+    run: RunFolder = Path("run")
     results: Annotated[
         Path | None, Key(doc="Folder for what is published of comparisons and cross-validations; the run by default.")
     ] = None
-    signing_key: Annotated[Path, Key(doc="Private key that signs the pack; made there if absent.")] = Path(
-        "signing.pem"
-    )
-    packs_folder: Annotated[Path, Key(doc="Folder that gets the pack.")] = Path("packs")
+    signing_key: SigningKey = Path("signing.pem")
+    packs_folder: PacksFolder = Path("packs")
     calibration_images: Annotated[
         int, Key(doc="Training images that decide the ranges of the integers.", unit="images", low=1)
     ] = 200
-    pack: Annotated[PackTexts, Key(doc="What the pack says of itself.")]
-    input: Annotated[InputSpec, Key(doc="The image as the network sees it; 224 x 224 by default.", keys=INPUT_KEYS)] = (
-        field(default_factory=lambda: InputSpec(height=224, width=224))
-    )
+    pack: AboutPack
+    input: PackInput = field(default_factory=lambda: InputSpec(height=224, width=224))
     lungs: Annotated[
         Path | None,
         Key(doc="Folder of the lung-field pack, for an input that is cropped to the lungs, or evidence_outside."),
@@ -270,9 +279,7 @@ class Recipe:
     network: Annotated[NetworkChoice, Key(doc="The network.")] = NetworkChoice()
     labels: Annotated[tuple[LabelRule, ...], Key(doc="What the pack looks for.")]
     data: Annotated[tuple[Source, ...], Key(doc="Where the images are.")]
-    split: Annotated[Split, Key(doc="Which patients are for training, validation and test.")] = field(
-        default_factory=Split
-    )
+    split: PatientSplit = field(default_factory=Split)
     augmentation: Annotated[Augmentation, Key(doc="Random changes of training images.")] = field(
         default_factory=Augmentation
     )
@@ -327,7 +334,10 @@ def read_recipe(path: Path) -> Recipe:
 def rooted(recipe: Recipe, path: Path) -> Recipe:
     """The recipe of a file with its paths made whole."""
     base = path.resolve().parent
-    ood_images, comparison = recipe.evaluation.ood_images, recipe.comparison
+    evaluation, comparison = recipe.evaluation, recipe.comparison
+    ood_images, elsewhere = (
+        rooted_source(source, base) if source else None for source in (evaluation.ood_images, evaluation.elsewhere)
+    )
     return replace(
         recipe,
         run=base / recipe.run,
@@ -337,7 +347,7 @@ def rooted(recipe: Recipe, path: Path) -> Recipe:
         lungs=base / recipe.lungs if recipe.lungs else None,
         network=_with_path(recipe.network, base),
         data=tuple(rooted_source(source, base) for source in recipe.data),
-        evaluation=replace(recipe.evaluation, ood_images=rooted_source(ood_images, base) if ood_images else None),
+        evaluation=replace(evaluation, ood_images=ood_images, elsewhere=elsewhere),
         results=base / recipe.results.expanduser() if recipe.results else None,
         comparison=comparison and replace(comparison, network=_with_path(comparison.network, base)),
     )

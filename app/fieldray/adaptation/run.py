@@ -18,12 +18,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from fieldray.adaptation.checkpoint import remove_checkpoints
-from fieldray.adaptation.digest import digest
-from fieldray.adaptation.files import write_atomically
+from fieldray.adaptation.engine import remove_checkpoints
+from fieldray.adaptation.files import digest, write_atomically
 from fieldray.adaptation.recipe import Recipe
 from fieldray.errors import FieldrayError, StorageProblem, UsageProblem
-from fieldray.file_lock import FileLock, HeldError
+from fieldray.persistence import FileLock, HeldError
 from fieldray.reasons import reason
 
 LOCK_NAME: Final = "run.lock"

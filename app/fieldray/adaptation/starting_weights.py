@@ -18,8 +18,7 @@ from ai_edge_litert import schema_py_generated as schema
 from numpy.typing import NDArray
 
 from fieldray.adaptation.keras_engine import build_network, set_weights
-from fieldray.adaptation.specification import Layer, Specification
-from fieldray.adaptation.weights import Weights, initial_weights
+from fieldray.adaptation.specification import Layer, Specification, Weights, initial_weights
 from fieldray.errors import UsageProblem
 from fieldray.packs.verified import read_files, read_verified_manifest
 from fieldray.reasons import reason

@@ -1,9 +1,12 @@
-"""The train step of a recipe, and what others share of it: the network as the last step left it."""
+"""The train and quantise steps of a recipe, and what others share of them: the network as the last step left it.
+
+Quantised, a network is an int8 and a float file, equalised, its head refitted.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,25 +16,30 @@ from numpy.typing import NDArray
 from fieldray.adaptation.dataset import SPLIT, dataset_of, keep_split
 from fieldray.adaptation.engine import EngineSettings, open_engine
 from fieldray.adaptation.files import write_atomically
-from fieldray.adaptation.frozen_part import FrozenPart, frozen_end
 from fieldray.adaptation.image_set import content_digest
-from fieldray.adaptation.networks import NETWORKS
+from fieldray.adaptation.networks import LABELS, NETWORKS
+from fieldray.adaptation.quantise import Converted, answer, equalise, quantise, refit_head, to_float_file
 from fieldray.adaptation.recipe import NAMED_WEIGHTS, NetworkChoice, Recipe
 from fieldray.adaptation.run import Run, Step
-from fieldray.adaptation.specification import Specification, multiply_adds, parameters, specification_from_json
-from fieldray.adaptation.starting_weights import imagenet_weights, onnx_weights, pack_channels, pack_weights
-from fieldray.adaptation.train import Samples, Schedule, train, validate
-from fieldray.adaptation.weights import (
+from fieldray.adaptation.specification import (
+    Specification,
     Weights,
     copy_matching,
     initial_weights,
+    keep_channels,
     load_weights,
+    multiply_adds,
+    parameters,
     save_weights,
+    specification_from_json,
 )
+from fieldray.adaptation.starting_weights import imagenet_weights, onnx_weights, pack_channels, pack_weights
+from fieldray.adaptation.train import ChannelScale, FrozenPart, Samples, Schedule, frozen_end, train, validate
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 
 _STATISTICS_IMAGES: Final = 64
+_HEAD: Final = "class_maps"
 
 
 def save_network(folder: Path, specification: Specification, weights: Weights) -> None:
@@ -95,11 +103,12 @@ def train_as_told(
         training, validation = part.samples(training, copies=True), part.samples(validation, copies=False)
 
     def on(own: Samples, place: Path) -> tuple[Weights, list[dict[str, Any]]]:
-        return train(
+        scale = _scale_of(own, trained)
+        found, history = train(
             trained,
             part.upper_weights() if part else dict(weights),
-            training=own,
-            validation=validation,
+            training=scale.scaled(own) if scale else own,
+            validation=scale.scaled(validation) if scale else validation,
             schedule=schedule_of(recipe),
             augmentation=recipe.augmentation,
             settings=replace(settings_of(recipe), frozen=frozen_layers(recipe.network, trained)),
@@ -107,6 +116,7 @@ def train_as_told(
             engine=recipe.training.engine,
             progress=lambda row: run.progress(what, row["epoch"], row["epochs"]),
         )
+        return scale.unscaled(found, _HEAD) if scale else found, history
 
     if not recipe.training.average_sources:
         found, history = on(training, folder)
@@ -119,6 +129,12 @@ def train_as_told(
     engine = open_engine(trained, averaged, settings=settings_of(recipe), name=recipe.training.engine)
     history[-1] |= validate(engine, averaged, validation)  # of what goes on from here, not of the last source's head
     return {**weights, **averaged}, history
+
+
+def _scale_of(samples: Samples, trained: Specification) -> ChannelScale | None:
+    """That of a network that is a head alone, None for any other."""
+    is_head_alone = [layer.name for layer in trained.layers if layer.has_weights] == [_HEAD]
+    return ChannelScale.of(samples) if is_head_alone else None
 
 
 def _averaged(recipe: Recipe, names: Sequence[str], found: Sequence[tuple[Weights, Any]]) -> Weights:
@@ -136,7 +152,7 @@ def frozen_part_of(recipe: Recipe, *, images: NDArray[Any]) -> FrozenPart | None
     specification = specification_of(recipe)
     frozen = frozen_layers(recipe.network, specification)
     is_head_alone = all(
-        layer.name in frozen or layer.name == "class_maps" for layer in specification.layers if layer.has_weights
+        layer.name in frozen or layer.name == _HEAD for layer in specification.layers if layer.has_weights
     )
     if recipe.training.average_sources and not is_head_alone:
         raise UsageProblem(reason("recipe_key", key="training.average_sources", detail="needs all but the head frozen"))
@@ -253,4 +269,70 @@ TRAIN: Final = Step(
     reads=("input", "lungs", "network", "labels", "data", "split", "training", "augmentation"),
     outside=lambda run: starting_digest(run.recipe.network),
     leaves=("weights.npz", "specification.json", "history.json", SPLIT),
+)
+
+
+FITTED_IMAGES: Final = 1500
+"""So many training images fit the head, where there are so many."""
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Files:
+    """A network with the labels of the pack alone, and its two files."""
+
+    specification: Specification
+    weights: Weights
+    whole: Converted
+    integer: Converted
+
+
+def quantise_step(run: Run) -> Mapping[str, Any]:
+    """Cut the head down to the labels of the pack, fit it to the integers, write the int8 and the float file."""
+    data, folder = dataset_of(run), run.folder("quantise")
+    drawn = np.random.default_rng(run.recipe.training.seed).permutation(data.indices("training"))
+    files = to_files(run.recipe, *load_network(run), images=data.image_set.images[drawn[:FITTED_IMAGES]])
+    for name, file in (("float", files.whole), ("int8", files.integer)):
+        write_atomically(folder / f"{name}.tflite", file.data)
+    run.write("quantise", "outputs.json", {"float": files.whole.outputs, "int8": files.integer.outputs})
+    save_network(folder, files.specification, files.weights)
+    return {"int8_bytes": len(files.integer.data), "float_bytes": len(files.whole.data)}
+
+
+def to_files(recipe: Recipe, specification: Specification, weights: Weights, *, images: NDArray[np.uint8]) -> Files:
+    """The network's files, with the labels of the pack alone.
+
+    Parameters
+    ----------
+    images
+        (n, height, width, channels) training images, drawn by chance, `FITTED_IMAGES` are enough: the recipe's
+        `calibration_images` first of them give the ranges, all fit the head to the integers.
+    """
+    kept = [index for index, label in enumerate(recipe.labels) if not label.auxiliary]
+    specification, weights = keep_channels(specification, weights, keep={LABELS: np.array(kept)})
+    representative = images[: recipe.calibration_images]
+    weights = equalise(specification, weights, representative=representative)
+    whole = to_float_file(specification, weights)
+    integer = quantise(specification, weights, representative=representative)
+    float_answers, integer_answers = (
+        answer(file.data, images, spec=recipe.input, outputs=file.roles(specification), labels=len(kept))
+        for file in (whole, integer)
+    )
+    refitted = refit_head(weights, whole=float_answers, integer=integer_answers)
+    integer = quantise(specification, refitted, representative=representative)
+    return Files(specification=specification, weights=weights, whole=whole, integer=integer)
+
+
+def converted(run: Run, name: str) -> Converted:
+    """What the quantise step left: "int8" or "float". Raises UsageProblem `step_missing`."""
+    path = run.folder("quantise") / f"{name}.tflite"
+    if not path.is_file():
+        raise UsageProblem(reason("step_missing", step="quantise"))
+    return Converted(path.read_bytes(), run.read("quantise", "outputs.json")[name])
+
+
+QUANTISE: Final = Step(
+    name="quantise",
+    perform=quantise_step,
+    reads=("calibration_images",),
+    leaves=("int8.tflite", "float.tflite", "outputs.json"),
 )

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from fieldray.adaptation.engine import Batch, EngineSettings
-from fieldray.adaptation.specification import INPUT, Layer, Specification, channel_sets
-from fieldray.adaptation.weights import Weights
+from fieldray.adaptation.specification import INPUT, Layer, Specification, Weights, channel_sets
 
 _STATISTICS: Final = ("/mean", "/variance")
 _MOMENTUM: Final = 0.1

@@ -1,13 +1,263 @@
-"""What an audit looks at: each image's result beside what is known to be true of it."""
+"""What an audit looks at: each image's result beside what is known to be true of it.
+
+That is known from the folders the images lie in, from a table (CSV), or from a person's verdicts. Everything that is
+wrong with a table is said at once, with its lines, before anything is measured.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+import csv
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
 
 from fieldray.domain.finding import Category, Screened
 from fieldray.domain.run import StoredResult, Verdict
-from fieldray.domain.study import ImageHeader
+from fieldray.domain.study import ImageHeader, ImageRef
+from fieldray.errors import UsageProblem
+from fieldray.reasons import Reason, reason
+
+POSITIVE_NAMES: Final = frozenset({"abnormal", "positive", "pathological", "1", "true", "yes", "disease", "pathology"})
+NEGATIVE_NAMES: Final = frozenset({"normal", "negative", "healthy", "0", "false", "no", "no finding", "clear"})
+IMAGE_COLUMNS: Final = ("path", "image", "file", "filename", "file_name", "name", "film", "sop_instance_uid")
+LABEL_COLUMNS: Final = ("label", "class", "truth", "target", "diagnosis", "finding", "reference")
+PATIENT_COLUMNS: Final = ("patient_id", "patient", "person", "subject")
+
+_LARGEST_BYTES: Final = 64 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """Labels by image key, and what a person should know about how they were matched.
+
+    truths    whether the finding is present
+    patients  the patient of an image, where the table names one
+    notes     what was left out
+    """
+
+    truths: Mapping[str, bool]
+    patients: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[Reason, ...] = ()
+
+
+def folder_labels(refs: Iterable[ImageRef], *, positive: Sequence[str] = ()) -> Reference:
+    """Labels from the name of the folder each image lies in (for a member of a zip: its folder there).
+
+    Parameters
+    ----------
+    refs
+        The images.
+    positive
+        The folders whose images are positive, in any case; without it they are recognised by `POSITIVE_NAMES`.
+
+    Raises
+    ------
+    UsageProblem
+        If the folders are not of two classes, or which of them is positive cannot be told.
+    """
+    classes = {ref.key: _folder(ref) for ref in refs}
+    is_positive = positive_classes(set(classes.values()), positive=positive)
+    return Reference(truths={key: is_positive[name] for key, name in classes.items()})
+
+
+def _folder(ref: ImageRef) -> str:
+    parts = (ref.member or "").split("/")
+    return parts[-2] if len(parts) > 1 else ref.path.parent.name
+
+
+def positive_classes(names: set[str], *, positive: Sequence[str]) -> dict[str, bool]:
+    """For each class name whether it is positive.
+
+    With `positive` every other name is negative; without it each name must be a usual one of either kind, or the one
+    that is not beside a usual one. Raises UsageProblem.
+    """
+    spelt = {name: name.strip().casefold() for name in names}
+    listed = ", ".join(sorted(names))
+    if wanted := {name.strip().casefold() for name in positive}:
+        if missing := wanted - set(spelt.values()):
+            raise UsageProblem(reason("audit_no_class", missing=", ".join(sorted(missing)), known=listed))
+        found = {name: text in wanted for name, text in spelt.items()}
+    else:
+        found = {name: text in POSITIVE_NAMES for name, text in spelt.items()}
+        unknown = [name for name, text in spelt.items() if text not in POSITIVE_NAMES | NEGATIVE_NAMES]
+        if len(set(spelt.values())) == 2 and len({spelt[name] for name in unknown}) == 1:
+            # "normal" and "tuberculosis": what is not the usual name of one class is the other.
+            found |= dict.fromkeys(unknown, not any(found.values()))
+        elif unknown:
+            raise UsageProblem(reason("audit_which_positive", known=listed, option="--positive"))
+    if len(set(found.values())) < 2:
+        raise UsageProblem(reason("audit_one_class", known=listed))
+    return found
+
+
+def table_labels(
+    table: Path,
+    refs: Iterable[ImageRef],
+    *,
+    positive: Sequence[str] = (),
+    columns: Mapping[str, str] | None = None,
+) -> Reference:
+    """Labels from a CSV file with a header line: one row per image.
+
+    An image is named by its path (absolute, relative to the table, or the end of it where that is unique among the
+    images), by `path!member`, or by its SOP Instance UID. Separators `,` `;` tab and `|`, UTF-8, UTF-16 with its mark
+    and Windows-1251 are recognised.
+
+    Parameters
+    ----------
+    table
+        The file.
+    refs
+        The images that were screened.
+    positive
+        The labels that mean positive; see `positive_classes`.
+    columns
+        Names of the columns "image", "label" and "patient", where they are not usual ones.
+
+    Raises
+    ------
+    UsageProblem
+        If it cannot be read, lacks a column, gives one image two labels, names no image that was screened, or its
+        labels are not of two classes; everything found is named with its lines.
+    """
+    rows = _read_rows(table)
+    names = _columns(table, list(rows[0][1]) if rows else [], columns or {})
+    found = _Matching(table, refs)
+    for line, row in rows:
+        found.add(line, row, names)
+    return found.reference(positive)
+
+
+def _read_rows(table: Path) -> list[tuple[int, dict[str, str]]]:
+    try:
+        if table.stat().st_size > _LARGEST_BYTES:
+            raise UsageProblem(reason("audit_table_large", path=table, limit_mb=_LARGEST_BYTES >> 20))
+        text = _decoded(table.read_bytes())
+    except OSError as error:
+        raise UsageProblem(reason("audit_table_unreadable", path=table, detail=error.strerror or error)) from error
+    if "\0" in text:
+        raise UsageProblem(reason("audit_table_no_text", path=table))
+    first = text.partition("\n")[0]
+    separator = max(",;\t|", key=first.count)
+    try:
+        reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=separator)
+        rows = [
+            (reader.line_num, {key.strip().casefold(): (value or "").strip() for key, value in row.items() if key})
+            for row in reader
+        ]
+    except csv.Error as error:
+        raise UsageProblem(reason("audit_table_unreadable", path=table, detail=error)) from error
+    if not rows:
+        raise UsageProblem(reason("audit_table_empty", path=table))
+    return rows
+
+
+def _decoded(data: bytes) -> str:
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return data.decode("utf-16", errors="replace")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return data.decode("cp1251", errors="replace")
+
+
+def _columns(table: Path, header: Sequence[str], given: Mapping[str, str]) -> dict[str, str]:
+    usual = {"image": IMAGE_COLUMNS, "label": LABEL_COLUMNS, "patient": PATIENT_COLUMNS}
+    found = {}
+    for role, names in usual.items():
+        wanted = (given[role].strip().casefold(),) if role in given else names
+        column = next((name for name in wanted if name in header), None)
+        if column is not None:
+            found[role] = column
+        elif role in given or role != "patient":
+            known = ", ".join(header) or "-"
+            raise UsageProblem(
+                reason("audit_table_column", path=table, column=wanted[0], known=known, option=f"--{role}-column")
+            )
+    return found
+
+
+class _Matching:
+    """Rows of a table against the images, and all that is wrong with it."""
+
+    def __init__(self, table: Path, refs: Iterable[ImageRef]) -> None:
+        self._table = table
+        self._images: dict[str, set[str]] = {}
+        for ref in refs:
+            for name in _names(ref):
+                self._images.setdefault(name, set()).add(ref.key)
+        self._rows: dict[str, tuple[int, str, str]] = {}
+        self._unknown: list[str] = []
+        self._problems: list[str] = []
+        self._doubled = 0
+
+    def add(self, line: int, row: Mapping[str, str], names: Mapping[str, str]) -> None:
+        """One row of the table."""
+        image, label = row.get(names["image"], ""), row.get(names["label"], "")
+        if not image or not label:
+            self._problems.append(f"line {line}: no {'label' if image else 'image'}")
+            return
+        keys = self._find(image)
+        if len(keys) != 1:
+            told = self._problems if keys else self._unknown
+            told.append(f"line {line}: {image}" + (f" names {len(keys)} images; give more of its path" if keys else ""))
+            return
+        (key,) = keys
+        patient = row.get(names.get("patient", ""), "")
+        if key in self._rows:
+            before, other, _ = self._rows[key]
+            if other.casefold() != label.casefold():
+                self._problems.append(f"lines {before} and {line}: {image} is {other} and {label}")
+            self._doubled += 1
+        else:
+            self._rows[key] = (line, label, patient)
+
+    def _find(self, image: str) -> set[str]:
+        # A leading apostrophe is what keeps a spreadsheet from reading a name as a formula.
+        for name in (image, image.removeprefix("'")):
+            normal = name.replace("\\", "/")
+            for candidate in (normal, (self._table.parent.absolute() / normal).as_posix()):
+                if candidate in self._images:
+                    return self._images[candidate]
+        return set()
+
+    def reference(self, positive: Sequence[str]) -> Reference:
+        """All labels. Raises UsageProblem with everything that is wrong."""
+        if self._problems:
+            count, listed = len(self._problems), "; ".join(self._problems)
+            raise UsageProblem(reason("audit_table_problems", path=self._table, count=count, problems=listed))
+        if not self._rows:
+            raise UsageProblem(reason("audit_table_no_match", path=self._table, rows="; ".join(self._unknown)))
+        is_positive = positive_classes({label for _, label, _ in self._rows.values()}, positive=positive)
+        return Reference(
+            truths={key: is_positive[label] for key, (_, label, _) in self._rows.items()},
+            patients={key: patient for key, (_, _, patient) in self._rows.items() if patient},
+            notes=tuple(self._notes()),
+        )
+
+    def _notes(self) -> Iterator[Reason]:
+        if self._unknown:
+            yield reason("audit_rows_unknown", count=len(self._unknown), rows="; ".join(self._unknown))
+        if self._doubled:
+            yield reason("audit_rows_doubled", count=self._doubled)
+
+
+def _names(ref: ImageRef) -> set[str]:
+    """All that may name an image: its key, its path or the end of it from any folder on, its member, its UID.
+
+    A path that differs in a folder names another image: `test/a.png` is never taken for `train/a.png`.
+    """
+    path = ref.path.absolute().as_posix()
+    if ref.member is not None:
+        path = f"{path}!{ref.member}"
+        ends = {ref.member, ref.member.rpartition("/")[2]}
+    else:
+        ends = set()
+    parts = path.split("/")
+    ends |= {"/".join(parts[start:]) for start in range(len(parts))}
+    return {name for name in {ref.key.replace("\\", "/"), ref.header.sop_instance_uid, *ends} if name}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,18 +12,21 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from fieldray.bench.benchmark_case import (
+    START_UP,
     BenchmarkCase,
     Decoders,
     Effort,
     LoadedImage,
     Notify,
+    Summary,
+    by_iteration,
     one_decoder,
+    summarise,
     time_files,
     time_network,
 )
 from fieldray.bench.report import Block, Chart, Points, Report, Series, Table
-from fieldray.bench.timing_statistics import START_UP, Summary, by_iteration, summarise
-from fieldray.domain.prediction import BackendName
+from fieldray.domain.model import BackendName
 from fieldray.reasons import Reason
 
 NETWORK: Final = "network alone"

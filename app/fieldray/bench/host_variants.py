@@ -10,9 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from fieldray.bench.benchmark_case import BenchmarkCase, Effort, LoadedImage, Notify, accelerator_cases, time_stream
+from fieldray.bench.benchmark_case import (
+    BenchmarkCase,
+    Effort,
+    LoadedImage,
+    Notify,
+    accelerator_cases,
+    paired_ratio,
+    summarise,
+    time_stream,
+)
 from fieldray.bench.report import Block, Chart, Points, Series, Table
-from fieldray.bench.timing_statistics import paired_ratio, summarise
 from fieldray.domain.model import Model
 from fieldray.inference.cpu import cpu_kind
 from fieldray.reasons import Reason

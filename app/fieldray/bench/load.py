@@ -13,13 +13,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, TypeVar
 
-from fieldray.bench.benchmark_case import BenchmarkCase, Effort, LoadedImage, Notify, accelerator_cases, time_images
+from fieldray.bench.benchmark_case import (
+    BenchmarkCase,
+    Effort,
+    LoadedImage,
+    Notify,
+    Summary,
+    accelerator_cases,
+    paired_ratio,
+    summarise,
+    time_images,
+)
 from fieldray.bench.device import FIGURE_COLUMNS, figure_cells, iteration_chart
 from fieldray.bench.parallel_load import LEVELS, NO_LOAD, Level, LoadMeter, MeasuredLoad, parallel_load
 from fieldray.bench.report import Chart, Points, Report, Series, Table
-from fieldray.bench.timing_statistics import Summary, paired_ratio, summarise
-from fieldray.domain.model import Model
-from fieldray.domain.prediction import BackendName
+from fieldray.domain.model import BackendName, Model
 from fieldray.inference.cpu import cpu_kind
 from fieldray.reasons import Reason
 

@@ -109,7 +109,7 @@ def _toolchain(console: Console) -> Iterator[None]:
 def run_full_width(options: argparse.Namespace, console: Console) -> int:
     """Write the files; the exit code. Raises UsageProblem, StorageProblem."""
     with _toolchain(console):
-        from fieldray.adaptation.full_width import write_full_width
+        from fieldray.adaptation.compare import write_full_width
 
         paths = write_full_width(options.folder, size=options.size, has_int8=options.int8)
     for path in paths:

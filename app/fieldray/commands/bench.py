@@ -97,8 +97,8 @@ def run_load(options: argparse.Namespace, console: Console) -> int:
 def run_host(options: argparse.Namespace, console: Console) -> int:
     """Inspect the computer and measure host variants; the exit code. Raises as `run_device` does."""
     from fieldray.bench import host_variants
-    from fieldray.bench.advice import findings, host_report
     from fieldray.bench.benchmark_case import Effort
+    from fieldray.bench.host import findings, host_report
     from fieldray.processes.priority import usable_cores
 
     model = chosen_model(options)
@@ -143,8 +143,7 @@ def chosen_model(options: argparse.Namespace) -> Model:
 
 def show(report: Report, out: Path | None, console: Console) -> int:
     """Print a report, and write it into a folder if one is given; the exit code. Raises StorageProblem."""
-    from fieldray.bench.page import write
-    from fieldray.bench.report import lines
+    from fieldray.bench.report import lines, write
 
     for line in lines(report):
         console.print_line(line)

@@ -39,7 +39,7 @@ def add_to(commands: argparse._SubParsersAction[Any], *, open_window: OpenWindow
         "--folder", type=Path, metavar="DIR", help="folder for the images (default: in the user's data folder)"
     )
     parser.add_argument("--no-window", action="store_true", help="print the work list even if there is a screen")
-    add_pack_options(parser)
+    add_pack_options(parser, default="the one that these images are for")
     screen.add_run_options(parser)
     parser.set_defaults(command=run, open_window=open_window)
 

@@ -19,14 +19,14 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         epilog="Exit code: 0 this computer can screen images; 1 it cannot yet.",
         allow_abbrev=False,
     )
-    add_pack_options(parser)
+    add_pack_options(parser, default="the one of `fieldray packs default`, else the first that can be used")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write JSON and HTML to this folder")
     parser.set_defaults(command=run)
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Inspect this computer and report; the exit code. Raises StorageProblem, UsageProblem."""
-    from fieldray.bench.advice import can_screen, findings, host_report
+    from fieldray.bench.host import can_screen, findings, host_report
     from fieldray.commands.bench import chosen_model, host_facts, show
 
     console.bar("checking this computer")

@@ -31,11 +31,11 @@ def add_trust_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_pack_options(parser: argparse.ArgumentParser) -> None:
-    """`--pack` and the options that go with it."""
-    parser.add_argument(
-        "--pack", metavar="DIR|ID", help="the pack to use (default: the one of `fieldray packs default`, else none)"
-    )
+def add_pack_options(
+    parser: argparse.ArgumentParser, *, default: str = "the one of `fieldray packs default`, else none"
+) -> None:
+    """`--pack` and the options that go with it; `default` says in words what is used without it."""
+    parser.add_argument("--pack", metavar="DIR|ID", help=f"the pack to use (default: {default})")
     add_pack_rules(parser)
 
 

@@ -88,8 +88,11 @@ def run_trust(options: argparse.Namespace, console: Console) -> int:
         library.forget(options.fingerprint)
     elif options.fingerprint:
         library.trust(options.fingerprint)
-    for key in library.trusted():
+    trusted = library.trusted()
+    for key in trusted:
         console.print_line(f"{key.fingerprint}  since {key.since}")
+    if not trusted:
+        console.print_line("No key is trusted on this computer. The packs that come with the program need none.")
     return 0
 
 

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 from fieldray.backends import DeviceChoices
 from fieldray.commands.console import Console
 from fieldray.commands.pack_options import add_pack_options, load_model
-from fieldray.reports.exporter import EXPORTERS, ReportOptions, available_exporters, default_exporters
-from fieldray.settings import LanguageChoices
+from fieldray.commands.report_options import add_report_options, report_options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from fieldray.commands.run import EmitLine, RunReport
     from fieldray.domain.model import Model
@@ -46,21 +45,9 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """The options of a run whose results are written."""
-    names = ",".join(exporter.name for exporter in available_exporters())
     add_screening_options(parser)
-    usual = " and ".join(exporter.name for exporter in default_exporters())
     parser.add_argument("--out", type=Path, metavar="DIR", help="write the results to this folder")
-    parser.add_argument("--formats", type=_formats, metavar=names, help=f"formats to write to --out (default: {usual})")
-    parser.add_argument(
-        "--names",
-        action="store_true",
-        help="write the patients' names and numbers into PDF and DICOM reports (default: pseudonyms)",
-    )
-    parser.add_argument(
-        "--language",
-        choices=LanguageChoices()[1:],
-        help="language of PDF reports and of what is written into images (default: from the settings, else English)",
-    )
+    add_report_options(parser)
     parser.add_argument(
         "--json",
         metavar="FILE|-",
@@ -115,7 +102,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
             done.session,
             out=options.out,
             formats=options.formats,
-            options=_report_options(options, done.settings),
+            options=report_options(options, done.settings),
         )
         return done.report.add_maps(done.session, done.batch, options.maps, code=code) if options.maps else code
 
@@ -199,11 +186,6 @@ def _require_folders(options: argparse.Namespace) -> None:
         require_folder(options.maps)
 
 
-def _report_options(options: argparse.Namespace, settings: Settings) -> ReportOptions:
-    language = options.language or str(settings["language"])
-    return ReportOptions(language="en" if language == "system" else language, names_people=options.names)
-
-
 def _settings(options: argparse.Namespace) -> Settings:
     from fieldray.settings import load
 
@@ -213,17 +195,6 @@ def _settings(options: argparse.Namespace) -> Settings:
     if options.jobs:
         settings.set("decoders", options.jobs)
     return settings
-
-
-def _formats(text: str) -> Sequence[str]:
-    known = {exporter.name: exporter for exporter in EXPORTERS.entries()}
-    names = tuple(dict.fromkeys(name.strip().lower() for name in text.split(",")))
-    if not set(names) <= set(known):
-        raise argparse.ArgumentTypeError(f"choose from {', '.join(known)}")
-    for name in names:
-        if why := known[name].unavailable_reason():
-            raise argparse.ArgumentTypeError(f"{name}: {why.text}")
-    return names
 
 
 def _jobs(text: str) -> int:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QFontDatabase
@@ -19,10 +20,12 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from fieldray.desktop.widgets import label, plain, push_button
+from fieldray.desktop.widgets import fit_dialog, label, lay_out_dialog, name_surface, plain, push_button
 from fieldray.formatting import research_only
 from fieldray.paths import VERSION, asset, licence_table, program_folder, user_data
 from fieldray.translation import Translator
+
+_ABOUT_WIDTH: Final = 560
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +67,10 @@ class AboutDialog(QDialog):
     def __init__(self, translator: Translator, parent: QWidget | None = None, *, licences: Path | None = None) -> None:
         super().__init__(parent)
         self.setWindowTitle(translator.text("About Fieldray"))
-        self.setMinimumWidth(480)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(24, 20, 24, 16)
+        page = QWidget()
+        name_surface(page, "page")
+        column = QVBoxLayout(page)
+        column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(10)
         column.addWidget(label(f"Fieldray {VERSION}", role="title"))
         column.addWidget(label(research_only(translator), role="heading"))
@@ -105,7 +109,8 @@ class AboutDialog(QDialog):
             )
         box.addButton(close, QDialogButtonBox.ButtonRole.RejectRole)
         box.rejected.connect(self.reject)
-        column.addWidget(box)
+        column.addStretch(1)
+        lay_out_dialog(self, page, box, width=_ABOUT_WIDTH)
 
 
 class LicencesDialog(QDialog):
@@ -115,7 +120,7 @@ class LicencesDialog(QDialog):
         super().__init__(parent)
         self._parts, self._translator = parts, translator
         self.setWindowTitle(translator.text("Licences"))
-        self.resize(920, 620)
+        fit_dialog(self, 920, 620)
         column = QVBoxLayout(self)
         column.setContentsMargins(16, 14, 16, 14)
         column.setSpacing(8)
@@ -129,6 +134,7 @@ class LicencesDialog(QDialog):
         self.list.addItems([plain(f"{part.name} {part.version}".strip(), part.licence) for part in parts])
         self.text = QPlainTextEdit()
         self.text.setReadOnly(True)
+        self.text.setAccessibleName(translator.text("Text of the licence"))
         self.text.setFont(QFontDatabase.systemFont(QFontDatabase.SystemFont.FixedFont))
         split = QSplitter()
         split.addWidget(self.list)

@@ -127,7 +127,7 @@ class Application(QObject):
             self.window.showMaximized()
             return
         self.window.restoreGeometry(before.saveGeometry())
-        self.window.images.restoreState(QByteArray(before.images.saveState()))
+        self.window.panes.restoreState(QByteArray(before.panes.saveState()))
         self.window.show()
         before.let_go()
         before.deleteLater()

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import (
-    QAbstractItemView,
     QFileDialog,
     QFormLayout,
     QGridLayout,
     QHBoxLayout,
-    QHeaderView,
     QLineEdit,
     QScrollArea,
     QSpinBox,
-    QTableWidget,
-    QTableWidgetItem,
     QVBoxLayout,
     QWidget,
 )
@@ -26,16 +21,15 @@ from PySide6.QtWidgets import (
 from fieldray.desktop.auditing import Auditing
 from fieldray.desktop.icons import icon
 from fieldray.desktop.local_point_dialog import LocalPointDialog
+from fieldray.desktop.reading_table import MARGIN, reading_table
 from fieldray.desktop.style import Theme
 from fieldray.desktop.unit_chart import UnitChart
-from fieldray.desktop.widgets import PlainLabel, card, choice_box, label, name_surface, plain, push_button
+from fieldray.desktop.widgets import PlainLabel, card, choice_box, label, name_surface, push_button
 from fieldray.pipeline.auditing import AuditRequest
 from fieldray.reports.audit_words import AuditWords
 from fieldray.translation import Translator
 
-_TABLE_HEIGHT: Final = 260
-_MARGIN: Final = 8
-_FIELD_WIDTH: Final = 260
+_FIELD_WIDTH: Final = 340  # the longest hint is read whole in both languages
 
 
 class AuditPage(QScrollArea):
@@ -47,6 +41,7 @@ class AuditPage(QScrollArea):
     def __init__(self, auditing: Auditing, translator: Translator, theme: Theme) -> None:
         super().__init__()
         self.setWidgetResizable(True)
+        self.setAccessibleName(translator.text("Audit"))
         self._auditing, self._translator = auditing, translator
         self._theme: Theme = theme
         self._table: Path | None = None
@@ -99,7 +94,7 @@ class AuditPage(QScrollArea):
         self.prevalence.setPlaceholderText(text("as in these images"))
         self.sensitivity.setRange(50, 100)
         self.sensitivity.setValue(90)
-        self.sensitivity.lineEdit().setTextMargins(_MARGIN, 0, 0, 0)
+        self.sensitivity.lineEdit().setTextMargins(MARGIN, 0, 0, 0)
         form = QFormLayout()
         form.setSpacing(10)
         labels = QHBoxLayout()
@@ -260,8 +255,10 @@ class AuditPage(QScrollArea):
         found = words.disagreements()
         if not found:
             return frame
-        column.addWidget(label(self._translator.text("Double-click a row to see its image."), role="muted"))
-        self.disagreements = _table(
+        column.addWidget(
+            label(self._translator.text("Double-click a row, or press Enter on it, to see its image."), role="muted")
+        )
+        self.disagreements = reading_table(
             words.disagreement_headings(), [(*case[2:5], Path(case.image).name) for case in found]
         )
         self.disagreements.setAccessibleName(words.count_of_disagreements())
@@ -295,23 +292,3 @@ def _share(percent: str) -> float | None:
         return float(percent.strip().rstrip("%").replace(",", ".")) / 100
     except ValueError:
         return float("nan")
-
-
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> QTableWidget:
-    """A table to read, with rows to activate."""
-    table = QTableWidget(len(rows), len(headings))
-    table.setHorizontalHeaderLabels([plain(heading) for heading in headings])
-    for place, row in enumerate(rows):
-        for column, text in enumerate(row):
-            table.setItem(place, column, QTableWidgetItem(plain(text)))
-    table.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
-    table.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
-    table.setTabKeyNavigation(False)
-    table.setShowGrid(False)
-    table.verticalHeader().hide()
-    header = table.horizontalHeader()
-    header.setSectionResizeMode(len(headings) - 1, QHeaderView.ResizeMode.Stretch)
-    header.setDefaultAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
-    rows_height = sum(table.rowHeight(place) for place in range(len(rows)))
-    table.setFixedHeight(min(rows_height + header.sizeHint().height() + _MARGIN, _TABLE_HEIGHT))
-    return table

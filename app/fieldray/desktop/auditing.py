@@ -36,7 +36,7 @@ class Auditing(QObject):
         self.report: AuditReport | None = None
         self.problem: Reason | None = None
         self.is_busy = False
-        screening.started.connect(self._forget)
+        screening.started.connect(self.forget)
         screening.changed.connect(self.changed)
 
     def attach(self, service: AuditPort) -> None:
@@ -127,7 +127,8 @@ class Auditing(QObject):
             )
         )
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Another run is in sight: the report is not about it."""
         self.report, self.problem, self.is_busy = None, None, False
         self._background.forget("audit")
         self.changed.emit()

@@ -17,6 +17,7 @@ from fieldray.desktop.exporting import Exporting
 from fieldray.desktop.notices import Action, Notice, NoticeBoard
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.pack_choice import PackChoice
+from fieldray.desktop.past_runs import PastRuns
 from fieldray.desktop.screening import Screening
 from fieldray.desktop.services import OpenServices, Services
 from fieldray.desktop.whose_images import WhoseImages
@@ -34,9 +35,10 @@ from fieldray.domain.events import (
     StoreMended,
 )
 from fieldray.domain.finding import Outcome
-from fieldray.domain.model import Manifest
-from fieldray.domain.prediction import BackendName
+from fieldray.domain.history import Deletion
+from fieldray.domain.model import BackendName, Manifest
 from fieldray.domain.purpose import PatientCount, patients
+from fieldray.pipeline.history import PastRun
 from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import PLAIN, ReportOptions
 from fieldray.settings import Settings
@@ -70,12 +72,14 @@ class Controller(QObject):
         )
         self.screening = Screening(self.background, self.board)
         self.auditing = Auditing(self.background, self.board, self.screening, self.packs)
+        self.past_runs = PastRuns(self.background, self.board, self.screening, self.packs)
         self.exporting = Exporting(self.background, self.board)
         self.packs.model_changed.connect(lambda: self.screening.set_model(self.packs.model, self.packs.point_name))
         self.whose = WhoseImages(self.packs, self.screening, settings, self.background, self.board)
         self._patients = PatientCount()
         self.rows = WorkListModel(translator, self)
         self.image = OpenImage(self.background, self.board)
+        self.beside = OpenImage(self.background, self.board, channel="image beside")
         self.backends: dict[str, BackendChanged] = {}
         self.devices: dict[BackendName, DeviceChanged] = {}
         self.speed = Speed()
@@ -88,6 +92,9 @@ class Controller(QObject):
         self.packs.model_changed.connect(self._tell_other_pack)
         self.screening.idle.connect(self.packs.settle)
         self.image.verdict_changed.connect(self.rows.set_verdict)
+        self.rows.verdicts_wanted.connect(self._read_verdicts)
+        self.past_runs.opened.connect(lambda past, _row_id: self._show_past(past))
+        self.past_runs.deleted.connect(self._forget_deleted)
         self._services_closed.connect(self._finish_closing)
 
     # ---- opening and closing
@@ -106,6 +113,8 @@ class Controller(QObject):
             return
         self._is_closing = True
         self.board.post(Notice(key="closing", level="info", text=lambda t: t.text("Closing…")))
+        for image in (self.image, self.beside):
+            image.stop_waiting()
         finish, services = self.screening.end(), self._services
 
         def work() -> None:
@@ -130,7 +139,9 @@ class Controller(QObject):
         self.screening.attach(services.session)
         self.packs.attach(services.library)
         self.auditing.attach(services.audit)
-        self.image.attach(services.session, services.read_verdict)
+        self.past_runs.attach(services.history)
+        for image in (self.image, self.beside):
+            image.attach(services.session, services.read_verdict)
         self.ready.emit()
 
     def _not_opened(self, error: Exception) -> None:
@@ -164,9 +175,39 @@ class Controller(QObject):
 
     def _run_started(self) -> None:
         self.rows.clear()
+        self.beside.show(None)
         self._patients = PatientCount()
         for key in ("other_pack", *_PATIENT_NOTES):
             self.board.withdraw(key)
+
+    def _show_past(self, past: PastRun) -> None:
+        """The list is that of a run of the past."""
+        self._run_started()
+        self.auditing.forget()
+        self.screening.show_past(past.run, past.model)
+        manifest = self.screening.manifest
+        for result in past.results:
+            self.rows.add(WorkRow(result.row_id, result.outcome, manifest, result.verdict))
+        self.rows.flush()
+        self._tell_other_pack()
+
+    def _forget_deleted(self, done: Deletion) -> None:
+        """What was deleted is not in sight any more."""
+        if self.screening.run_id in done.plan.run_ids and not self.screening.is_busy:
+            self._run_started()
+            self.auditing.forget()
+            self.screening.forget_run()
+
+    def _read_verdicts(self) -> None:
+        """Verdicts that were given before, of which a row learns only when its image is opened."""
+        services, run_id = self._services, self.screening.run_id
+        if services is not None and run_id:
+            self.background.run(
+                lambda: services.history.verdicts(run_id),
+                channel="verdict",
+                done=lambda found: self.rows.set_verdicts(found) if run_id == self.screening.run_id else None,
+                failed=lambda error: self.board.post_error("verdict", error),
+            )
 
     def _count_patient(self, outcome: Outcome) -> None:
         """Told at once when the first image says that it is not for this pack, then at the end, with their number."""
@@ -193,7 +234,7 @@ class Controller(QObject):
                 key="other_pack",
                 level="warning",
                 text=lambda t: t.text(
-                    "These results are from {before}. Press Start to screen with {after}.",
+                    "These results are from “{before}”. Press Start to screen with “{after}”.",
                     before=f"{t.pick(before.names)} {before.version}",
                     after=f"{t.pick(after.names)} {after.version}",
                 ),
@@ -236,10 +277,13 @@ class Controller(QObject):
 
     # ---- commands
 
-    def export(self, folder: Path, formats: Sequence[str] = (), options: ReportOptions = PLAIN) -> None:
-        """Write the run into a folder, in these formats or in those that are the default."""
-        if self._services is not None and self.screening.run_id:
-            self.exporting.start(self._services.export, self.screening.run_id, folder, formats, options)
+    def export(
+        self, folder: Path, formats: Sequence[str] = (), options: ReportOptions = PLAIN, *, run_id: int | None = None
+    ) -> None:
+        """Write the run in sight, or another one, into a folder, in these formats or in those that are the default."""
+        run_id = run_id or self.screening.run_id
+        if self._services is not None and run_id:
+            self.exporting.start(self._services.export, run_id, folder, formats, options)
 
     def choose_default(self, pack: str, operating_point: str = "") -> None:
         """Make a pack the one for all folders of which nobody said otherwise; "" for none."""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from PySide6.QtWidgets import QCheckBox, QDialog, QDialogButtonBox, QVBoxLayout, QWidget
 
-from fieldray.desktop.widgets import card, label, push_button, set_tip
+from fieldray.desktop.widgets import card, label, lay_out_dialog, name_surface, push_button, set_tip
 from fieldray.reports.exporter import EXPORTERS, Exporter, ReportOptions
 from fieldray.translation import Translator
 
-_WIDTH: Final = 520
+_WIDTH = 560
 
 
 class ExportDialog(QDialog):
@@ -24,17 +23,18 @@ class ExportDialog(QDialog):
         super().__init__(parent)
         self._translator = translator
         self.setWindowTitle(translator.text("Save the results"))
-        self.setMinimumWidth(_WIDTH)
         self.save = push_button(translator.text("Choose a folder…"), role="primary")
         self.boxes = {exporter.name: self._box(exporter, chosen) for exporter in EXPORTERS.entries()}
         self.names_box = QCheckBox(translator.text("Name the patients"))
-        column = QVBoxLayout(self)
-        column.setContentsMargins(24, 20, 24, 16)
-        column.setSpacing(12)
-        column.addWidget(label(translator.text("Save the results"), role="title"))
-        column.addWidget(self._formats_card())
-        column.addWidget(self._names_card())
-        column.addWidget(self._buttons())
+        page = QWidget()
+        name_surface(page, "page")
+        choices = QVBoxLayout(page)
+        choices.setContentsMargins(0, 0, 0, 0)
+        choices.setSpacing(12)
+        choices.addWidget(label(translator.text("Save the results"), role="title"))
+        choices.addWidget(self._formats_card())
+        choices.addWidget(self._names_card())
+        lay_out_dialog(self, page, self._buttons(), width=_WIDTH)
         self.save.setEnabled(bool(self.formats()))
 
     def formats(self) -> tuple[str, ...]:

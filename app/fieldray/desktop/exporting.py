@@ -41,8 +41,8 @@ class Exporting(QObject):
         self._background.run(
             lambda: self._work(stop, lambda tell: export(run_id, folder, formats, options, tell)),
             channel="export",
-            done=lambda written: self._saved(folder, len(written)),
-            failed=self._failed,
+            done=lambda written: self._saved(stop, folder, len(written)),
+            failed=lambda error: self._failed(stop, error),
         )
 
     def cancel(self) -> None:
@@ -85,8 +85,8 @@ class Exporting(QObject):
             )
         )
 
-    def _saved(self, folder: Path, count: int) -> None:
-        self._stop.set()  # what is told late is not shown over this
+    def _saved(self, stop: threading.Event, folder: Path, count: int) -> None:
+        stop.set()  # what is told late is not shown over this
         self._board.post(
             Notice(
                 key="export",
@@ -104,8 +104,8 @@ class Exporting(QObject):
             )
         )
 
-    def _failed(self, error: Exception) -> None:
-        self._stop.set()
+    def _failed(self, stop: threading.Event, error: Exception) -> None:
+        stop.set()
         if isinstance(error, ExportCancelled):
             self._board.post(
                 Notice(

@@ -7,7 +7,7 @@ from pathlib import Path
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QDialog, QDialogButtonBox, QListWidget, QSplitter, QVBoxLayout, QWidget
 
-from fieldray.desktop.widgets import DocumentView, plain, push_button
+from fieldray.desktop.widgets import DocumentView, fit_dialog, plain, push_button
 from fieldray.paths import guide_folder
 from fieldray.translation import Translator
 
@@ -23,7 +23,7 @@ class GuideDialog(QDialog):
     def __init__(self, translator: Translator, parent: QWidget | None = None, *, folder: Path | None = None) -> None:
         super().__init__(parent)
         self.setWindowTitle(translator.text("User guide"))
-        self.resize(min(1120, parent.width() - 40) if parent else 1120, 700)
+        fit_dialog(self, 1120, 700)
         folder = folder or guide_folder()
         images = {path.name: path for path in folder.glob("*.png")}
         self.page = DocumentView(guide_text(folder, translator.language), images)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from PySide6.QtCore import QPointF, QRectF
+from PySide6.QtCore import QPointF, QRect, QRectF, Qt
 from PySide6.QtGui import QColor, QImage, QPainter, QPainterPath, QPen, QPolygonF, QTransform
 
 from fieldray.desktop.view_state import Size, ViewState
@@ -64,6 +64,16 @@ def pyramid_of(image: Image) -> Picture:
     start = default_window(image)
     presets = tuple(_percentile_window(levels[-1], low, high) for low, high in _PRESET_PERCENTILES)
     return Picture(image=image, levels=tuple(levels), start_window=start, presets=(None, *presets))
+
+
+def like_window(window: Window | None, picture: Picture, other: Picture) -> Window | None:
+    """The window of `other` that is like this one of `picture`: the same preset, else as far from the start window."""
+    if window in picture.presets:
+        return other.presets[picture.presets.index(window)]
+    assert window is not None
+    own, its = picture.start_window, other.start_window
+    ratio = its.width / own.width
+    return replace(window, width=window.width * ratio, center=its.center + (window.center - own.center) * ratio)
 
 
 def cut(level: Pixels, table: NDArray[np.uint8], *, top: int, bottom: int, left: int, right: int) -> NDArray[np.uint8]:
@@ -144,7 +154,7 @@ def draw_heat_map(
     """Lay a heat map over the image; what lies outside the image is left out."""
     painter.save()
     painter.setTransform(transform(state, image, view), combine=True)
-    painter.setClipRect(QRectF(0, 0, image.width, image.height))
+    painter.setClipRect(QRectF(0, 0, image.width, image.height), Qt.ClipOperation.IntersectClip)
     painter.setRenderHint(QPainter.RenderHint.SmoothPixmapTransform)
     painter.setOpacity(opacity)
     painter.drawImage(heat.region, heat.image)
@@ -169,6 +179,19 @@ def draw_outline(painter: QPainter, outline: QPainterPath, state: ViewState, *, 
     shown = transform(state, image, view).map(outline)
     for shade, width in ((QColor(0, 0, 0, 150), 4.0), (QColor(*OUTLINE), 1.8)):
         painter.strokePath(shown, QPen(shade, width))
+    painter.restore()
+
+
+def draw_thumbnail(painter: QPainter, thumbnail: NDArray[np.uint8], box: QRect) -> None:
+    """Draw a small picture, half as bright, as large as it fits into the box."""
+    small = _grey_image(np.ascontiguousarray(thumbnail))
+    size = small.size().scaled(box.size(), Qt.AspectRatioMode.KeepAspectRatio)
+    target = QRect(0, 0, size.width(), size.height())
+    target.moveCenter(box.center())
+    painter.save()
+    painter.setOpacity(0.5)
+    painter.setRenderHint(QPainter.RenderHint.SmoothPixmapTransform)
+    painter.drawImage(target, small)
     painter.restore()
 
 

@@ -21,7 +21,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from fieldray.desktop.widgets import card, label, name_surface, push_button, scrolled, set_tip
+from fieldray.desktop.widgets import card, fit_dialog, label, name_surface, push_button, scrolled, set_tip
 from fieldray.translation import LocalText, Translator
 
 Group = Literal["list", "view", "tools", "program"]
@@ -50,6 +50,8 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("heat_map", ("H",), "view", lambda t: t.text("Show or hide the heat map")),
     Key("lung_outline", ("O",), "view", lambda t: t.text("Show or hide the outline of the lungs")),
     Key("network_view", ("N",), "view", lambda t: t.text("Switch between the model's input and the image")),
+    Key("keep_beside", ("C",), "view", lambda t: t.text("Keep this image beside the others, or close it")),
+    Key("link", ("K",), "view", lambda t: t.text("Link or unlink window and zoom of two images")),
     Key("invert", ("I",), "view", lambda t: t.text("Invert")),
     Key("rotate_right", ("R",), "view", lambda t: t.text("Rotate right")),
     Key("rotate_left", ("L",), "view", lambda t: t.text("Rotate left")),
@@ -57,12 +59,23 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("flip_top_bottom", ("V",), "view", lambda t: t.text("Flip top-bottom")),
     Key("zoom_in", ("+",), "view", lambda t: t.text("Zoom in")),
     Key("zoom_out", ("-",), "view", lambda t: t.text("Zoom out")),
+    Key("pan_left", ("Shift+Left",), "view", lambda t: t.text("Look further left"), True),
+    Key("pan_right", ("Shift+Right",), "view", lambda t: t.text("Look further right"), True),
+    Key("pan_up", ("Shift+Up",), "view", lambda t: t.text("Look further up"), True),
+    Key("pan_down", ("Shift+Down",), "view", lambda t: t.text("Look further down"), True),
     Key("fit", ("=",), "view", lambda t: t.text("Fit to window")),
     Key("reset", ("Space",), "view", lambda t: t.text("Reset the view"), True),
     Key("undo", ("Ctrl+Z",), "view", lambda t: t.text("Undo the last view change")),
     Key("tool_window", ("W",), "tools", lambda t: t.text("Left drag: window and level")),
     Key("tool_zoom", ("Z",), "tools", lambda t: t.text("Left drag: zoom")),
     Key("tool_pan", ("P",), "tools", lambda t: t.text("Left drag: pan")),
+    Key("tool_measure", ("M",), "tools", lambda t: t.text("Left drag: measure")),
+    Key("mark", ("Return", "Enter"), "tools", lambda t: t.text("Measure: set a point in the middle"), True),
+    Key("magnifier", ("G",), "tools", lambda t: t.text("Show or hide the magnifier")),
+    Key("narrower", ("Ctrl+Left",), "tools", lambda t: t.text("More contrast: narrow the window"), True),
+    Key("wider", ("Ctrl+Right",), "tools", lambda t: t.text("Less contrast: widen the window"), True),
+    Key("brighter", ("Ctrl+Up",), "tools", lambda t: t.text("Brighter: lower the level"), True),
+    Key("darker", ("Ctrl+Down",), "tools", lambda t: t.text("Darker: raise the level"), True),
     Key("preset_1", ("1",), "tools", lambda t: t.text("Window: from the file")),
     Key("preset_2", ("2",), "tools", lambda t: t.text("Window: full range")),
     Key("preset_3", ("3",), "tools", lambda t: t.text("Window: lungs")),
@@ -75,6 +88,7 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("pause", ("F6",), "program", lambda t: t.text("Pause or resume")),
     Key("stop", ("F7",), "program", lambda t: t.text("Stop")),
     Key("packs", ("Ctrl+P",), "program", lambda t: t.text("Packs")),
+    Key("history", ("Ctrl+Shift+H",), "program", lambda t: t.text("History of runs")),
     Key("audit", ("Ctrl+U",), "program", lambda t: t.text("Audit: how good is the pack on these images?")),
     Key("settings", ("Ctrl+,",), "program", lambda t: t.text("Settings")),
     Key("export", ("Ctrl+S",), "program", lambda t: t.text("Save the results")),
@@ -158,7 +172,7 @@ class KeySheet(QDialog):
     def __init__(self, translator: Translator, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setWindowTitle(translator.text("Keys and mouse"))
-        self.resize(min(1160, parent.width() - 40) if parent else 1160, 660)
+        fit_dialog(self, 1160, 660)
         page = QWidget()
         name_surface(page, "page")
         columns = QHBoxLayout(page)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 
 from PySide6.QtCore import QPoint, Qt, QUrl, Signal
@@ -13,6 +12,7 @@ from PySide6.QtWidgets import (
     QMainWindow,
     QMenu,
     QMessageBox,
+    QScrollArea,
     QSplitter,
     QStackedWidget,
     QVBoxLayout,
@@ -25,6 +25,8 @@ from fieldray.desktop.audit_page import AuditPage
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.export_dialog import ExportDialog
 from fieldray.desktop.guide_dialog import GuideDialog
+from fieldray.desktop.history_page import HistoryPage
+from fieldray.desktop.image_area import ImageArea
 from fieldray.desktop.keys import KeySheet, make_actions
 from fieldray.desktop.notices import BannerArea
 from fieldray.desktop.pack_choice import PackQuestion
@@ -35,25 +37,25 @@ from fieldray.desktop.status import Status
 from fieldray.desktop.style import Theme
 from fieldray.desktop.toolbar import Toolbar
 from fieldray.desktop.view_tools import ViewTools
-from fieldray.desktop.viewer import Viewer
 from fieldray.desktop.welcome import Welcome
-from fieldray.desktop.widgets import question_box
+from fieldray.desktop.widgets import question_box, scrolled
 from fieldray.desktop.worklist import WorkList
 from fieldray.reports.exporter import ReportOptions
 from fieldray.translation import Translator
 
 # Commands of the key table in the image's menu, in groups.
 _MENU = (
-    ("tool_window", "tool_zoom", "tool_pan"),
+    ("tool_window", "tool_zoom", "tool_pan", "tool_measure", "magnifier"),
     ("preset_1", "preset_2", "preset_3", "preset_4", "preset_5"),
     ("heat_map", "lung_outline", "network_view"),
     ("invert", "rotate_left", "rotate_right", "flip_left_right", "flip_top_bottom"),
+    ("keep_beside", "link"),
     ("fit", "reset", "undo"),
 )
 
 
 class MainWindow(QMainWindow):
-    """Toolbar, banners, then either the welcome, the images, the packs or the audit; the status bar below."""
+    """Toolbar, banners, then the welcome, the images, the packs, the audit or the history; the status bar below."""
 
     settings_changed = Signal(dict)
     close_confirmed = Signal()
@@ -64,21 +66,23 @@ class MainWindow(QMainWindow):
         self._may_close = False
         self.setWindowTitle("Fieldray")
         self.setAcceptDrops(True)
-        self.setMinimumSize(900, 480)
+        self.setMinimumSize(640, 360)
         self.work_list = WorkList(controller.rows, translator, theme)
-        self.viewer = Viewer(controller.image, translator, theme)
+        self.area = ImageArea(controller.image, controller.beside, translator, theme)
+        self.viewer = self.area.viewer
         opacity = controller.settings.integer("heat_map_opacity")
         self.result = ResultPanel(controller.image, translator, theme, opacity_percent=opacity)
-        reading = (self.work_list.table, self.viewer)
+        reading = (self.work_list.table, *self.area.viewers)
         self.actions_by_name = make_actions(self._commands(), translator, window=self, reading=reading)
         self.actions_by_name["about"] = self._about_action()
         self.toolbar = Toolbar(controller, self.actions_by_name, translator, theme, export=self._export)
         self.banners = BannerArea(controller.board, translator, theme)
         self.packs_page = PacksPage(controller, translator, theme)
         self.audit_page = AuditPage(controller.auditing, translator, theme)
+        self.history_page = HistoryPage(controller.past_runs, translator, theme)
         open_actions = self.actions_by_name["open_folder"], self.actions_by_name["open_files"]
         self.welcome = Welcome(controller, *open_actions, translator, theme)
-        self.tools = ViewTools(self.viewer, self.actions_by_name, theme)
+        self.tools = ViewTools(self.area, self.actions_by_name, theme)
         self._lay_out()
         self.setStatusBar(Status(controller, translator))
         self._connect()
@@ -93,16 +97,17 @@ class MainWindow(QMainWindow):
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(0)
         column.addWidget(self.tools)
-        column.addWidget(self.viewer, 1)
-        self.images = QSplitter(Qt.Orientation.Horizontal)
-        self.images.setChildrenCollapsible(False)
-        self.images.setHandleWidth(6)
+        column.addWidget(self.area, 1)
+        self.panes = QSplitter(Qt.Orientation.Horizontal)
+        self.panes.setChildrenCollapsible(False)
+        self.panes.setHandleWidth(6)
         for widget, stretch in ((self.work_list, 3), (image, 5), (self.result, 2)):
-            self.images.addWidget(widget)
-            self.images.setStretchFactor(self.images.count() - 1, stretch)
-        self.images.setSizes([450, 570, 340])
+            self.panes.addWidget(widget)
+            self.panes.setStretchFactor(self.panes.count() - 1, stretch)
+        self.panes.setSizes([450, 570, 340])
         self.pages = QStackedWidget()
-        for page in (self.welcome, self.images, self.packs_page, self.audit_page):
+        self.images = _whole(self.panes)
+        for page in (self.welcome, self.images, self.packs_page, self.audit_page, self.history_page):
             self.pages.addWidget(page)
         middle = QWidget()
         layout = QVBoxLayout(middle)
@@ -116,23 +121,27 @@ class MainWindow(QMainWindow):
     def _connect(self) -> None:
         bench = self._bench
         self.work_list.row_chosen.connect(bench.image.show)
-        self.viewer.stepped.connect(self.work_list.step)
-        self.viewer.menu_wanted.connect(self._show_menu)
+        for viewer in self.area.viewers:
+            viewer.stepped.connect(self.work_list.step)
+            viewer.menu_wanted.connect(self._show_menu)
         self.viewer.heat_map_shown.connect(self.result.heat_map_box.setChecked)
-        self.result.heat_map_box.toggled.connect(self.viewer.show_heat_map)
+        self.result.heat_map_box.toggled.connect(self.area.show_heat_map)
         self.viewer.outline_shown.connect(self.result.lungs.outline_box.setChecked)
-        self.result.lungs.outline_box.toggled.connect(self.viewer.show_outline)
-        self.result.opacity.valueChanged.connect(self.viewer.set_opacity)
+        self.result.lungs.outline_box.toggled.connect(self.area.show_outline)
+        self.result.opacity.valueChanged.connect(self.area.set_opacity)
         self.packs_page.left.connect(self._show_images_or_welcome)
         self.audit_page.left.connect(self._show_images_or_welcome)
         self.audit_page.image_wanted.connect(self._show_row)
+        self.history_page.left.connect(self._show_images_or_welcome)
+        self.history_page.export_wanted.connect(lambda run_id: self._export(run_id=run_id))
+        bench.past_runs.opened.connect(self._show_past)
         bench.packs.asked.connect(self._ask)
         bench.whose.asked.connect(self._ask_whose)
         bench.screening.started.connect(self._show_images_or_welcome)
 
     def _commands(self) -> dict[str, Callable[[], None]]:
         """What each key of the key table does."""
-        viewer, rows, run = self.viewer, self.work_list, self._bench.screening
+        rows, run = self.work_list, self._bench.screening
         return {
             "next_image": lambda: rows.step(1),
             "previous_image": lambda: rows.step(-1),
@@ -141,23 +150,7 @@ class MainWindow(QMainWindow):
             "first_image": lambda: rows.choose_end(last=False),
             "last_image": lambda: rows.choose_end(last=True),
             "search": rows.filter_bar.search.setFocus,
-            "heat_map": lambda: viewer.show_heat_map(not viewer.shows_heat_map),
-            "lung_outline": lambda: viewer.show_outline(not viewer.shows_outline),
-            "network_view": lambda: viewer.show_network_view(not viewer.shows_network_view),
-            "invert": lambda: viewer.apply(viewer.state.inverse()),
-            "rotate_right": lambda: viewer.apply(viewer.state.turned(1)),
-            "rotate_left": lambda: viewer.apply(viewer.state.turned(-1)),
-            "flip_left_right": lambda: viewer.apply(viewer.state.flipped_left_right()),
-            "flip_top_bottom": lambda: viewer.apply(viewer.state.flipped_top_bottom()),
-            "zoom_in": lambda: viewer.zoom(1),
-            "zoom_out": lambda: viewer.zoom(-1),
-            "fit": lambda: viewer.apply(viewer.state.fitted()),
-            "reset": viewer.reset,
-            "undo": viewer.undo,
-            "tool_window": lambda: viewer.set_tool("window"),
-            "tool_zoom": lambda: viewer.set_tool("zoom"),
-            "tool_pan": lambda: viewer.set_tool("pan"),
-            **{f"preset_{number}": partial(viewer.set_preset, number) for number in range(1, 6)},
+            **self.area.commands(),
             "hide_patient": self._toggle_patient,
             "open_folder": self._open_folder,
             "open_files": self._open_files,
@@ -166,6 +159,7 @@ class MainWindow(QMainWindow):
             "stop": run.stop,
             "packs": lambda: self._toggle(self.packs_page),
             "audit": lambda: self._toggle(self.audit_page),
+            "history": lambda: self._toggle(self.history_page),
             "settings": self._open_settings,
             "export": self._export,
             "agree": lambda: self.result.verdict.choose("agree"),
@@ -195,15 +189,15 @@ class MainWindow(QMainWindow):
         dialog.filesSelected.connect(lambda paths: self._bench.screening.choose([Path(path) for path in paths]))
         dialog.open()
 
-    def _export(self, *formats: str) -> None:
+    def _export(self, *formats: str, run_id: int | None = None) -> None:
         chosen = ExportDialog(self._translator, self, chosen=formats)
-        chosen.accepted.connect(lambda: self._export_to_folder(chosen.formats(), chosen.options()))
+        chosen.accepted.connect(lambda: self._export_to_folder(chosen.formats(), chosen.options(), run_id))
         chosen.open()
 
-    def _export_to_folder(self, formats: Sequence[str], options: ReportOptions) -> None:
+    def _export_to_folder(self, formats: Sequence[str], options: ReportOptions, run_id: int | None) -> None:
         dialog = QFileDialog(self, self._translator.text("Save the results to a folder"))
         dialog.setFileMode(QFileDialog.FileMode.Directory)
-        dialog.fileSelected.connect(lambda path: self._bench.export(Path(path), formats, options))
+        dialog.fileSelected.connect(lambda path: self._bench.export(Path(path), formats, options, run_id=run_id))
         dialog.open()
 
     def _open_settings(self) -> None:
@@ -230,8 +224,7 @@ class MainWindow(QMainWindow):
 
     def hide_patient(self, hidden: bool) -> None:
         """Hide or show names and numbers everywhere."""
-        self.viewer.hide_patient = hidden
-        self.viewer.update()
+        self.area.set_hide_patient(hidden)
         self.work_list.set_hide_patient(hidden)
         self.tools.buttons["hide_patient"].setCheckable(True)
         self.tools.buttons["hide_patient"].setChecked(hidden)
@@ -240,7 +233,7 @@ class MainWindow(QMainWindow):
         """Put those settings in force that need no new window."""
         self.result.opacity.setValue(self._bench.settings.integer("heat_map_opacity"))
         self.hide_patient(bool(self._bench.settings["hide_patient"]))
-        self.viewer.set_opacity(self.result.opacity.value())
+        self.area.set_opacity(self.result.opacity.value())
 
     def _toggle(self, page: QWidget) -> None:
         if self.pages.currentWidget() is page:
@@ -254,13 +247,21 @@ class MainWindow(QMainWindow):
         self.pages.setCurrentWidget(self.images if has_images else self.welcome)
         if has_images:
             self.work_list.table.setFocus()
+        else:
+            self.welcome.take_focus()
 
     def _show_row(self, row_id: int) -> None:
         self._show_images_or_welcome()
         self.work_list.choose(row_id)
 
+    def _show_past(self, _past: object, row_id: int) -> None:
+        """A run of the past is in sight, with one of its images or the first one."""
+        self._show_images_or_welcome()
+        self.work_list.choose_end(last=False)
+        self.work_list.choose(row_id)
+
     def _cancel(self) -> None:
-        self.viewer.cancel_drag()
+        self.area.cancel()
         self.work_list.filter_bar.search.clear()
         self.work_list.table.setFocus()
 
@@ -308,6 +309,13 @@ class MainWindow(QMainWindow):
         box.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         stop.clicked.connect(self.close_confirmed)
         box.open()
+
+
+def _whole(panes: QSplitter) -> QScrollArea:
+    """Where the window has too little room for list, image and result, they are scrolled and never cut off."""
+    area = scrolled(panes)
+    area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+    return area
 
 
 def _local_paths(urls: Sequence[QUrl]) -> list[Path]:

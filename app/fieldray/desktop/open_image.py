@@ -8,6 +8,7 @@ from PySide6.QtCore import QObject, Signal
 
 from fieldray.desktop.background import Background
 from fieldray.desktop.image_painting import Picture, pyramid_of
+from fieldray.desktop.kept_preview import enlarged
 from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.services import SessionPort
 from fieldray.desktop.work_row import WorkRow
@@ -17,27 +18,28 @@ from fieldray.domain.model import InputSpec
 from fieldray.domain.run import Verdict
 from fieldray.errors import FieldrayError
 from fieldray.imaging.preprocess import to_tensor
-from fieldray.reasons import Reason
+from fieldray.reasons import Reason, reason
 
 ReadVerdict = Callable[[int, Outcome], Verdict | None]
 
 
 class OpenImage(QObject):
-    """One image at a time; the newest request wins."""
+    """One image at a time; the newest request wins. Each has a channel of the background to itself."""
 
     changed = Signal()
     loaded = Signal()
     verdict_changed = Signal(int, object)
 
-    def __init__(self, background: Background, board: NoticeBoard) -> None:
+    def __init__(self, background: Background, board: NoticeBoard, *, channel: str = "image") -> None:
         super().__init__()
-        self._background, self._board = background, board
+        self._background, self._board, self._channel = background, board, channel
         self._session: SessionPort | None = None
         self._read_verdict: ReadVerdict | None = None
         self.row: WorkRow | None = None
         self.picture: Picture | None = None
         self.network_image: Picture | None = None
         self.problem: Reason | None = None
+        self.preview_note: Reason | None = None
         self.is_loading = False
 
     def attach(self, session: SessionPort, read_verdict: ReadVerdict) -> None:
@@ -48,9 +50,10 @@ class OpenImage(QObject):
     def show(self, row: WorkRow | None) -> None:
         """Open another image, or none."""
         self.row, self.picture, self.network_image, self.problem = row, None, None, None
+        self.preview_note = None
         session = self._session
         self.is_loading = row is not None and session is not None
-        self._background.forget("image")
+        self._background.forget(self._channel)
         self.changed.emit()
         if row is None or session is None:
             return
@@ -61,12 +64,16 @@ class OpenImage(QObject):
         seen = _seen(row)
         self._background.run(
             lambda: _pictures(session.read_image(ref, content_sha256=content), seen),
-            channel="image",
+            channel=self._channel,
             newest_only=True,
             done=lambda pictures: self._has_read(row, *pictures),
             failed=lambda error: self._not_read(row, _why(error)),
         )
         self._look_up_verdict(row)
+
+    def stop_waiting(self) -> None:
+        """The session closes: no answer of its readers is taken any more."""
+        self._background.forget(self._channel)
 
     def give_verdict(self, verdict: Verdict | None) -> None:
         """Save the radiologist's verdict on this image, or remove it (None)."""
@@ -113,8 +120,24 @@ class OpenImage(QObject):
             self.loaded.emit()
 
     def _not_read(self, row: WorkRow, why: Reason) -> None:
+        """The image is gone or cannot be read: what was kept of it is shown, and said to be that."""
+        session, facts = self._session, row.outcome.facts
+        if row is not self.row:
+            return
+        if session is None or not facts.content_sha256 or not facts.rows:
+            self._show_kept(row, why, None, None)
+            return
+        self._background.run(
+            lambda: _kept(session, row.outcome),
+            channel=self._channel,
+            newest_only=True,
+            done=lambda kept: self._show_kept(row, why, *kept),
+            failed=lambda error: self._show_kept(row, why, None, _why(error)),
+        )
+
+    def _show_kept(self, row: WorkRow, why: Reason, picture: Picture | None, note: Reason | None) -> None:
         if row is self.row:
-            self.problem, self.is_loading = why, False
+            self.problem, self.picture, self.preview_note, self.is_loading = why, picture, note, False
             self.loaded.emit()
 
 
@@ -136,6 +159,20 @@ def _pictures(image: Image, seen: tuple[InputSpec, Box | None] | None) -> tuple[
         return pyramid_of(image), None
     tensor = to_tensor(image, seen[0], box=seen[1])
     return pyramid_of(image), pyramid_of(Image(pixels=tensor.values[0, :, :, 0]))
+
+
+def _kept(session: SessionPort, outcome: Outcome) -> tuple[Picture | None, Reason | None]:
+    """The preview, else the thumbnail that is kept with the result, and what to say of it."""
+    facts = outcome.facts
+    try:
+        pixels = session.read_preview(facts.content_sha256, frame=outcome.ref.frame)
+        note = reason("preview_shown")
+    except FieldrayError as error:
+        if facts.thumbnail is None:
+            return None, error.reason
+        pixels = facts.thumbnail
+        note = reason("preview_shown") if error.reason.code == "preview_missing" else error.reason
+    return enlarged(pixels, rows=facts.rows, columns=facts.columns), note
 
 
 def _why(error: Exception) -> Reason:

@@ -68,7 +68,7 @@ def draw_corners(painter: QPainter, area: QRect, corners: Corners, font: QFont) 
         (left, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignBottom, corners.bottom_left),
         (right, Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignBottom, corners.bottom_right),
     ):
-        _edged_text(painter, box_part, side, plain(*lines))
+        edged_text(painter, box_part, side, plain(*lines))
 
 
 def legend_strip(view: QRect, translator: Translator, font: QFont, *, is_blank: bool) -> QRect:
@@ -90,7 +90,7 @@ def draw_legend(painter: QPainter, strip: QRect, translator: Translator, font: Q
     words = _legend_label(translator, is_blank=is_blank)
     if not is_blank:
         _draw_scale(painter, QRect(box.x(), box.bottom() + 1 - _line(painter), box.width(), _line(painter)), translator)
-    _edged_text(painter, box, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop, words)
+    edged_text(painter, box, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop, words)
 
 
 def _legend_label(translator: Translator, *, is_blank: bool) -> str:
@@ -113,11 +113,11 @@ def _draw_scale(painter: QPainter, box: QRect, translator: Translator) -> None:
     weak, strong = translator.text("weak"), translator.text("strong")
     measure = painter.fontMetrics().horizontalAdvance
     right = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
-    _edged_text(painter, box, right, strong)
+    edged_text(painter, box, right, strong)
     width, height = _LEGEND
     bar = QRectF(box.right() - measure(strong) - 8 - width, box.center().y() - height / 2 + 1, width, height)
     painter.drawImage(bar, _legend_image())
-    _edged_text(painter, QRect(box.x(), box.y(), round(bar.x()) - 8 - box.x(), box.height()), right, weak)
+    edged_text(painter, QRect(box.x(), box.y(), round(bar.x()) - 8 - box.x(), box.height()), right, weak)
 
 
 def _patient_lines(translator: Translator, ref: ImageRef) -> tuple[str, ...]:
@@ -155,7 +155,8 @@ def _kept(lines: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(line for line in lines if line)
 
 
-def _edged_text(painter: QPainter, box: QRect, flags: Qt.AlignmentFlag, text: str) -> None:
+def edged_text(painter: QPainter, box: QRect, flags: Qt.AlignmentFlag, text: str) -> None:
+    """White words on a thin dark edge."""
     painter.setPen(QColor(0, 0, 0, 200))
     for x, y in ((-1, 0), (1, 0), (0, -1), (0, 1)):
         painter.drawText(box.translated(x, y), flags | Qt.TextFlag.TextWordWrap, text)

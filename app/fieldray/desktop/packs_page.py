@@ -108,6 +108,7 @@ class PacksPage(TallArea):
 
     def __init__(self, controller: Controller, translator: Translator, theme: Theme) -> None:
         super().__init__()
+        self.setAccessibleName(translator.text("Packs"))
         packs = controller.packs
         self._bench, self._packs, self._translator = controller, packs, translator
         self._theme: Theme = theme

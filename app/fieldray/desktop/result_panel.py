@@ -65,6 +65,7 @@ class VerdictBar(QWidget):
             row.addWidget(button, 1)
         self.note = QLineEdit()
         self.note.setPlaceholderText(translator.text("Note on the verdict"))
+        self.note.setAccessibleName(translator.text("Note on the verdict"))
         self.note.setMaxLength(_LONGEST_NOTE)
         self.note.editingFinished.connect(self._note_changed)
         explained = label(translator.text("Saved with the program's result, never in place of it."), role="muted")
@@ -98,7 +99,8 @@ class VerdictBar(QWidget):
         self.given.emit(verdict)
 
 
-_LEAST_WIDTH: Final = 300
+_LEAST_WIDTH: Final = 260
+_FOCUS_FRAME: Final = 2  # of the style sheet
 
 
 class ResultPanel(QScrollArea):
@@ -108,6 +110,7 @@ class ResultPanel(QScrollArea):
         super().__init__()
         self.setWidgetResizable(True)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.setAccessibleName(translator.text("Result"))
         self._image, self._translator = image, translator
         self._theme: Theme = theme
         self.setAccessibleName(translator.text("Result"))
@@ -119,6 +122,7 @@ class ResultPanel(QScrollArea):
         self.setWidget(page)
         self._empty = label(translator.text("The result of the selected image is shown here."), role="muted")
         self._head = self._make_head()
+        self._kept = label(role="warning")
         self._result = QWidget()
         self.heat_map_box = QCheckBox(translator.text("Show the heat map (H)"))
         self.heat_map_box.setChecked(True)
@@ -131,12 +135,13 @@ class ResultPanel(QScrollArea):
         self.verdict = VerdictBar(translator)
         self._verdict_card = self._card(translator.text("Your verdict"), self.verdict)
         self._pack = QWidget()
-        parts = (self._head, self._result, self._heat_map, self.lungs, self._verdict_card, self._pack)
+        parts = (self._head, self._kept, self._result, self._heat_map, self.lungs, self._verdict_card, self._pack)
         for widget in (self._empty, *parts):
             self._layout.addWidget(widget)
         self._layout.addStretch(1)
         self.verdict.given.connect(image.give_verdict)
         image.changed.connect(self.refresh)
+        image.loaded.connect(self._show_kept)
         image.verdict_changed.connect(self._show_verdict)
         self.refresh()
 
@@ -146,6 +151,7 @@ class ResultPanel(QScrollArea):
         self._empty.setVisible(row is None)
         for widget in (self._head, self._result, self._heat_map, self.lungs, self._verdict_card, self._pack):
             widget.setVisible(row is not None)
+        self._show_kept()
         if row is None:
             return
         self._mark.show_class(row.category)
@@ -161,9 +167,17 @@ class ResultPanel(QScrollArea):
         self._fit_width()
         self.verticalScrollBar().setValue(0)
 
+    def _show_kept(self) -> None:
+        """That the file is gone or another one, and what is shown in its place."""
+        problem, note = self._image.problem, self._image.preview_note
+        shown = [self._translator.reason(said) for said in (problem, note) if said is not None]
+        is_stored = problem is not None and note is not None
+        self._kept.setText(" ".join(shown) if is_stored else "")
+        self._kept.setVisible(is_stored)
+
     def _fit_width(self) -> None:
         """Words are longer in some languages: nothing may be cut at the side."""
-        bar = self.verticalScrollBar().sizeHint().width()
+        bar = self.verticalScrollBar().sizeHint().width() + 2 * _FOCUS_FRAME
         self.setMinimumWidth(max(_LEAST_WIDTH, self._page.minimumSizeHint().width() + bar))
 
     # ---- parts that stay

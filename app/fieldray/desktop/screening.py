@@ -11,9 +11,9 @@ from PySide6.QtCore import QObject, Signal
 from fieldray.desktop.background import Background
 from fieldray.desktop.notices import Notice, NoticeBoard
 from fieldray.desktop.services import BatchPort, SessionPort
-from fieldray.domain.events import Progress, RunChanged
-from fieldray.domain.model import Manifest, Model
-from fieldray.domain.prediction import BackendName
+from fieldray.domain.events import Progress, RunChanged, RunState
+from fieldray.domain.model import BackendName, Manifest, Model
+from fieldray.domain.run import Run
 
 State = Literal["empty", "waiting", "starting", "running", "paused", "stopping", "finished", "cancelled", "failed"]
 # Notes that a run may carry, by code.
@@ -51,6 +51,7 @@ class Screening(QObject):
         self.manifest: Manifest | None = None
         self.run_model: Model | None = None
         self.progress: Progress | None = None
+        self.past: Run | None = None
 
     # ---- what can be done now
 
@@ -108,6 +109,7 @@ class Screening(QObject):
         for key in ("run", *_RUN_NOTES):
             self._board.withdraw(key)
         self.manifest, self.progress, self.run_id, self.run_model = model.manifest, None, None, model
+        self.past = None
         self._enter("starting")
         self.started.emit()
         paths, point_name, ages_confirmed = self.paths, self.point_name, self.ages_confirmed
@@ -155,6 +157,26 @@ class Screening(QObject):
         self._warm_up()
         self.changed.emit()
         self._start_if_ready()
+
+    def show_past(self, run: Run, model: Model | None) -> None:
+        """A run of the past is in sight: it can be saved and audited, and Start screens its folders again.
+
+        model  of the pack that made its results, None where it is not at hand
+        """
+        for key in ("run", *_RUN_NOTES):
+            self._board.withdraw(key)
+        self._starts_when_ready = self._is_approved = False
+        self.paths, self.past = tuple(map(Path, run.spec.paths)), run
+        self.manifest, self.run_model = model.manifest if model else None, model
+        self.run_id, self.progress = run.run_id, None
+        is_over: dict[RunState, State] = {"finished": "finished", "failed": "failed"}
+        self._enter(is_over.get(run.state, "cancelled"))
+
+    def forget_run(self) -> None:
+        """The run in sight was deleted."""
+        self.paths, self.past, self.run_id, self.run_model, self.manifest = (), None, None, None, None
+        self.progress = None
+        self._enter("empty")
 
     def try_again(self, name: BackendName) -> None:
         """Try a backend again that was given up."""

@@ -5,7 +5,7 @@ The window knows only these doors, so its tests come through them too, with serv
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -13,19 +13,23 @@ from typing import TYPE_CHECKING, Protocol
 from fieldray.desktop.exporting import Export
 from fieldray.domain.events import Publish
 from fieldray.domain.finding import Outcome
+from fieldray.domain.history import Comparison, Deletion, DeletionPlan, RunSummary
 from fieldray.domain.image import Image
-from fieldray.domain.model import Model
-from fieldray.domain.prediction import BackendName
+from fieldray.domain.model import BackendName, Model
 from fieldray.domain.run import Verdict
 from fieldray.domain.study import ImageRef
 from fieldray.reasons import Reason
 from fieldray.settings import Settings
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from fieldray.audit.report import AuditReport
     from fieldray.packs.library import PackCandidate
     from fieldray.packs.memory import RememberedPack
     from fieldray.pipeline.auditing import AuditRequest
+    from fieldray.pipeline.history import PastRun
 
 
 class BatchPort(Protocol):
@@ -52,6 +56,7 @@ class SessionPort(Protocol):
         ages_confirmed: bool = False,
     ) -> BatchPort: ...
     def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image: ...
+    def read_preview(self, content_sha256: str, *, frame: int) -> NDArray[np.uint8]: ...
     def set_verdict(self, row_id: int, verdict: Verdict | None, *, judged: Outcome) -> None: ...
     def close(self) -> None: ...
 
@@ -72,6 +77,17 @@ class AuditPort(Protocol):
     def audit(self, run_id: int, request: AuditRequest, *, model: Model | None) -> AuditReport: ...
     def take(self, report: AuditReport, *, name: str, person: str, model: Model) -> Model: ...
     def save(self, folder: Path, report: AuditReport, *, language: str) -> tuple[Path, ...]: ...
+
+
+class HistoryPort(Protocol):
+    """Runs of the past (`pipeline.history.History`)."""
+
+    def runs(self) -> tuple[RunSummary, ...]: ...
+    def open(self, run_id: int, *, model: Model | None = None) -> PastRun: ...
+    def verdicts(self, run_id: int) -> Mapping[int, Verdict]: ...
+    def compare(self, first: int, second: int) -> Comparison: ...
+    def plan_deletion(self, run_ids: Sequence[int]) -> DeletionPlan: ...
+    def delete(self, plan: DeletionPlan) -> Deletion: ...
 
 
 class MemoryPort(Protocol):
@@ -100,6 +116,7 @@ class Services:
     may_lack_ages: Callable[[Sequence[Path]], bool]
     drives: DrivesPort
     audit: AuditPort
+    history: HistoryPort
     read_verdict: Callable[[int, Outcome], Verdict | None]
     export: Export
 
@@ -109,12 +126,13 @@ OpenServices = Callable[[Settings, Publish], Services]
 
 def open_services(settings: Settings, publish: Publish) -> Services:
     """Open the services. Slow (imports, the database): call it in the background. Raises StorageProblem."""
-    from fieldray.imaging.stated_ages import may_lack_ages
+    from fieldray.imaging.quality import may_lack_ages
     from fieldray.packs.drives import DriveWatch
     from fieldray.packs.library import PackLibrary
     from fieldray.packs.memory import PackMemory
     from fieldray.paths import user_data
     from fieldray.pipeline.auditing import Auditor
+    from fieldray.pipeline.history import History
     from fieldray.pipeline.session import Session
     from fieldray.store.results import ResultQuery
 
@@ -134,8 +152,9 @@ def open_services(settings: Settings, publish: Publish) -> Services:
         may_lack_ages=may_lack_ages,
         drives=drives,
         audit=Auditor(session.database, library.site_points),
+        history=History(session.database),
         read_verdict=read_verdict,
         export=lambda run_id, folder, formats, options, tell: session.export(
-            run_id, folder, formats, options=options, tell=tell
+            run_id, folder, formats, options=options, tell=tell, is_apart=True
         ),
     )

@@ -17,7 +17,7 @@ from PySide6.QtWidgets import (
 )
 
 from fieldray.backends import BACKENDS
-from fieldray.desktop.widgets import PlainLabel, choice_box, label, push_button, scrolled
+from fieldray.desktop.widgets import PlainLabel, choice_box, fit_dialog, label, push_button, scrolled
 from fieldray.settings import TABLE, Row, Settings, Value
 from fieldray.translation import Translator, languages
 
@@ -33,7 +33,7 @@ class SettingsDialog(QDialog):
         self._read: dict[str, Callable[[], Value]] = {}
         self.fields: dict[str, QWidget] = {}
         self.setWindowTitle(translator.text("Settings"))
-        self.resize(760, 576)
+        fit_dialog(self, 760, 576)
         page = QWidget()
         form = QFormLayout(page)
         form.setContentsMargins(0, 0, _MARGIN, 0)

@@ -18,13 +18,15 @@ from fieldray.desktop.widgets import PlainButton, PlainLabel, name_surface, plai
 from fieldray.domain.events import BackendChanged, DeviceChanged, Progress
 from fieldray.domain.model import Model
 from fieldray.domain.purpose import patients
-from fieldray.formatting import backend_name, duration, number
+from fieldray.formatting import backend_name, duration, moment, number
 from fieldray.reports.exporter import EXPORTERS
 from fieldray.translation import Translator
 
 _USB3_MBIT: Final = 5000
 _NARROW: Final = 1140
+_TINY: Final = 800
 _NARROW_CHIP: Final = 150
+_TINY_CHIP: Final = 96
 _WIDE_CHIP: Final = 260
 
 
@@ -93,7 +95,7 @@ class Toolbar(QWidget):
         """The pack chip."""
         packs = self._controller.packs
         first, second = pack_label(self._translator, packs)
-        room = _NARROW_CHIP if self._is_narrow else _WIDE_CHIP
+        room = _TINY_CHIP if self.width() < _TINY else _NARROW_CHIP if self._is_narrow else _WIDE_CHIP
         self.pack_chip.setText(*(self._elided(line, room) for line in (first, second)))
         model = packs.model
         more = (trust_label(self._translator, model, packs),) if model and packs.loading is None else ()
@@ -124,6 +126,7 @@ class Toolbar(QWidget):
         progress.addStretch(1)
         self.progress_text.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
         self.progress_text.setMinimumWidth(120)
+        self.progress_text.setWordWrap(True)
         row.addLayout(progress, 1)
         for chip in (self.pack_chip, self.backend_chip):
             chip.setProperty("role", "chip")
@@ -135,6 +138,7 @@ class Toolbar(QWidget):
         """A narrow window shows icons only; their texts are in the tool tips."""
         super().resizeEvent(event)
         self._is_narrow = self.width() < _NARROW
+        self.start_button.setText("" if self.width() < _TINY else self._translator.text("Start"))
         self.open_button.setText("" if self._is_narrow else self._translator.text("Open folder"))
         self.stop_button.setText("" if self._is_narrow else self._translator.text("Stop"))
         self.refresh_run()
@@ -152,7 +156,7 @@ class Toolbar(QWidget):
         menu = QMenu(self)
         menu.addActions([actions["open_folder"], actions["open_files"]])
         menu.addSeparator()
-        menu.addActions([actions["packs"], actions["audit"], actions["export"]])
+        menu.addActions([actions["packs"], actions["history"], actions["audit"], actions["export"]])
         menu.addMenu(self._export_menu())
         menu.addAction(actions["hide_patient"])
         menu.addSeparator()
@@ -181,7 +185,7 @@ def screening_label(translator: Translator, screening: Screening) -> str:
     """The state of the run, or how far it is with rate and time left."""
     states = {
         "empty": translator.text("Nothing selected yet"),
-        "waiting": translator.text("Waiting for a model pack"),
+        "waiting": translator.text("Waiting until a pack is chosen"),
         "starting": translator.text("Starting…"),
         "running": "" if screening.progress else translator.text("Looking for images…"),
         "paused": translator.text("Paused"),
@@ -190,6 +194,9 @@ def screening_label(translator: Translator, screening: Screening) -> str:
         "cancelled": translator.text("Stopped"),
         "failed": translator.text("The run stopped early"),
     }
+    if screening.past is not None:
+        number, day = screening.past.run_id, moment(translator, screening.past.started_s)
+        return translator.text("From the history: run {number} of {day}", number=number, day=day)
     parts = [states[screening.state], *(_progress_label(translator, screening.progress, screening.state == "running"))]
     return "   ".join(part for part in parts if part)
 
@@ -236,7 +243,7 @@ def backend_label(
 ) -> tuple[str, str]:
     """What runs the model now, and its state."""
     states = {
-        "stopped": translator.text("off"),
+        "stopped": translator.text("not in use"),
         "starting": translator.text("starting…"),
         "ready": translator.text("ready"),
         "unavailable": translator.text("unavailable"),

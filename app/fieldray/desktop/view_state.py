@@ -29,12 +29,19 @@ class Matrix(NamedTuple):
     dy: float
 
 
+class Line(NamedTuple):
+    """What is measured: from one image point to another."""
+
+    start: Point
+    end: Point
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewState:
     """zoom 1 fits the image into the view; `center` is the image point in the middle of it (None: the image's own).
 
     The image is mirrored left-right first (`mirrored`), then turned clockwise by `turns` quarter turns.
-    window None: as the file asks.
+    window None: as the file asks. `lines` are what was measured.
     """
 
     zoom: float = 1.0
@@ -43,6 +50,7 @@ class ViewState:
     mirrored: bool = False
     inverted: bool = False
     window: Window | None = None
+    lines: tuple[Line, ...] = ()
 
     def turned(self, quarter_turns: int) -> ViewState:
         """Turned clockwise on the screen."""
@@ -96,6 +104,22 @@ class ViewState:
         m = closer.matrix(image, view)
         now = (m.m11 * held[0] + m.m21 * held[1] + m.dx, m.m12 * held[0] + m.m22 * held[1] + m.dy)
         return closer.panned((about[0] - now[0], about[1] - now[1]), image, view)
+
+    def measured(self, start: Point, end: Point, image: Size) -> ViewState:
+        """With one more line between two image points; what lies outside the image is brought to its edge."""
+        inside = [(min(max(x, 0.0), image.width), min(max(y, 0.0), image.height)) for x, y in (start, end)]
+        return replace(self, lines=(*self.lines, Line(*inside)))
+
+    def following(self, other: ViewState, window: Window | None, *, image: Size, other_image: Size) -> ViewState:
+        """As near and at the same place as another image is shown, as shares of its size; turns and lines stay.
+
+        `window` is that of this image which is like the other's.
+        """
+        center = other.center and (
+            other.center[0] / other_image.width * image.width,
+            other.center[1] / other_image.height * image.height,
+        )
+        return replace(self, zoom=other.zoom, center=center, inverted=other.inverted, window=window)
 
     def fitted(self) -> ViewState:
         """The whole image in the view again; window and turns stay."""

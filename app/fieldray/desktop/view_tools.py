@@ -10,8 +10,8 @@ from PySide6.QtGui import QAction, QResizeEvent
 from PySide6.QtWidgets import QHBoxLayout, QSizePolicy, QToolButton, QWidget
 
 from fieldray.desktop.icons import icon
+from fieldray.desktop.image_area import ImageArea
 from fieldray.desktop.style import Theme
-from fieldray.desktop.viewer import Viewer
 from fieldray.desktop.widgets import name_surface, set_tip
 
 _GAP: Final = 8
@@ -22,6 +22,8 @@ _BUTTONS: Final = (
     ("tool_window", "window"),
     ("tool_zoom", "zoom"),
     ("tool_pan", "pan"),
+    ("tool_measure", "measure"),
+    ("magnifier", "magnifier"),
     ("", ""),
     ("heat_map", "heat-map"),
     ("lung_outline", "lungs"),
@@ -35,6 +37,8 @@ _BUTTONS: Final = (
     ("fit", "fit"),
     ("reset", "reset"),
     ("", ""),
+    ("keep_beside", "beside"),
+    ("link", "link"),
     ("hide_patient", "hide"),
 )
 
@@ -46,19 +50,37 @@ _LEAVE_OUT: Final = (
     "rotate_left",
     "rotate_right",
     "fit",
+    "link",
     "hide_patient",
+    "magnifier",
     "tool_zoom",
     "tool_pan",
     "tool_window",
+    "tool_measure",
+    "keep_beside",
     "network_view",
     "lung_outline",
+)
+
+
+_CHECKED: Final = (
+    "tool_window",
+    "tool_zoom",
+    "tool_pan",
+    "tool_measure",
+    "magnifier",
+    "heat_map",
+    "lung_outline",
+    "network_view",
+    "keep_beside",
+    "link",
 )
 
 
 class ViewTools(QWidget):
     """One row of buttons, as many as there is room for."""
 
-    def __init__(self, viewer: Viewer, actions: Mapping[str, QAction], theme: Theme) -> None:
+    def __init__(self, area: ImageArea, actions: Mapping[str, QAction], theme: Theme) -> None:
         super().__init__()
         name_surface(self, "panel")
         row = QHBoxLayout(self)
@@ -74,14 +96,20 @@ class ViewTools(QWidget):
             self.buttons[command] = self._button(actions[command], picture, theme)
             row.addWidget(self.buttons[command])
         row.addStretch(1)
-        for command in ("tool_window", "tool_zoom", "tool_pan", "heat_map", "lung_outline", "network_view"):
+        for command in _CHECKED:
             self.buttons[command].setCheckable(True)
+        viewer = area.viewer
         viewer.tool_changed.connect(self._show_tool)
         viewer.heat_map_shown.connect(self.buttons["heat_map"].setChecked)
         viewer.outline_shown.connect(self.buttons["lung_outline"].setChecked)
+        viewer.magnifier_shown.connect(self.buttons["magnifier"].setChecked)
+        area.kept_changed.connect(self._show_kept)
+        area.link_changed.connect(self.buttons["link"].setChecked)
         viewer.network_view_shown.connect(self.buttons["network_view"].setChecked)
         self._show_tool(viewer.tool)
         self.buttons["heat_map"].setChecked(viewer.shows_heat_map)
+        self.buttons["link"].setChecked(area.is_linked)
+        self._show_kept(area.has_kept)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
@@ -102,5 +130,9 @@ class ViewTools(QWidget):
         return button
 
     def _show_tool(self, tool: str) -> None:
-        for name in ("window", "zoom", "pan"):
+        for name in ("window", "zoom", "pan", "measure"):
             self.buttons[f"tool_{name}"].setChecked(name == tool)
+
+    def _show_kept(self, is_kept: bool) -> None:
+        self.buttons["keep_beside"].setChecked(is_kept)
+        self.buttons["link"].setEnabled(is_kept)

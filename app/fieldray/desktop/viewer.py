@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final, Literal
 
-from PySide6.QtCore import QPointF, QRect, QRectF, Qt, Signal
+from PySide6.QtCore import QEvent, QPointF, QRectF, Qt, Signal
 from PySide6.QtGui import (
     QContextMenuEvent,
     QFont,
-    QImage,
     QMouseEvent,
     QPainter,
     QPainterPath,
@@ -21,40 +20,46 @@ from PySide6.QtWidgets import QSizePolicy, QWidget
 from fieldray.desktop.image_painting import (
     HeatMap,
     Picture,
-    draw_heat_map,
-    draw_image,
-    draw_outline,
+    draw_thumbnail,
     heat_map_of,
     outline_of,
 )
+from fieldray.desktop.measuring import draw_cross, length_words
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.overlay import corner_texts, draw_corners, draw_legend, legend_strip
+from fieldray.desktop.scene import Scene
 from fieldray.desktop.style import Theme, colour
-from fieldray.desktop.view_state import Size, ViewState, dragged_window
+from fieldray.desktop.view_state import Point, Size, ViewState, dragged_window
 from fieldray.desktop.widgets import plain
 from fieldray.domain.finding import lungs_of
-from fieldray.domain.image import Window
 from fieldray.translation import Translator
 
-Tool = Literal["window", "zoom", "pan"]
+Tool = Literal["window", "zoom", "pan", "measure"]
 _ZOOM_STEP: Final = 1.25
 _ZOOM_PER_POINT: Final = 1.01
 _WINDOW_POINTS: Final = 400.0
 _MENU_SLACK: Final = 4
+_PAN_SHARE, _WINDOW_STEP = 0.1, 20.0  # by a key: of the view; points of a drag
 _WHEEL_NOTCH: Final = 120
 _CURSORS: Final = {
     "window": Qt.CursorShape.ArrowCursor,
     "zoom": Qt.CursorShape.SizeVerCursor,
     "pan": Qt.CursorShape.OpenHandCursor,
+    "measure": Qt.CursorShape.CrossCursor,
 }
 
 
 class Viewer(QWidget):
-    """Shows the open image. Left drag: the chosen tool; middle: move; right: zoom; wheel: next image."""
+    """Shows the open image. Left drag: the chosen tool; middle: move; right: zoom; wheel: next image.
+
+    Keys act where the mouse is, or in the middle of the view once a key has moved the image.
+    """
 
     stepped = Signal(int)
     menu_wanted = Signal(object)
+    state_changed = Signal()
     tool_changed = Signal(str)
+    magnifier_shown = Signal(bool)
     heat_map_shown = Signal(bool)
     outline_shown = Signal(bool)
     network_view_shown = Signal(bool)
@@ -69,15 +74,19 @@ class Viewer(QWidget):
         self.shows_heat_map = True
         self.shows_outline = False
         self.shows_network_view = False
+        self.shows_magnifier = False
         self.opacity = 0.45
         self._heat_map: HeatMap | None = None
         self._outline: QPainterPath | None = None
         self._undo: list[ViewState] = []
         self._drag: tuple[Tool, QPointF, ViewState] | None = None
         self._wheel = 0
+        self._mouse: QPointF | None = None
+        self._mark: Point | None = None
+        self.setMouseTracking(True)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Expanding)
-        self.setMinimumSize(240, 200)
+        self.setMinimumSize(240, 120)
         self.setAccessibleName(translator.text("Image"))
         open_image.changed.connect(self._image_changed)
         open_image.loaded.connect(self.update)
@@ -89,19 +98,52 @@ class Viewer(QWidget):
         """Show another state; undo comes back from it."""
         if state != self.state and self.picture is not None:
             self._undo.append(self.state)
-            self.state = state
-            self.update()
+            self._show_state(state)
+
+    def follow(self, state: ViewState) -> None:
+        """Show what another view asks for; nothing to undo here."""
+        self.state = state
+        self.update()
 
     def undo(self) -> None:
         """Take the last change back."""
         if self._undo:
-            self.state = self._undo.pop()
-            self.update()
+            self._show_state(self._undo.pop())
 
     def zoom(self, steps: int) -> None:
         """Zoom in (1) or out (-1) about the middle."""
         if self.picture is not None:
-            self.apply(self.state.zoomed(_ZOOM_STEP**steps, self._image_size, self._view_size))
+            self.apply(self.state.zoomed(_ZOOM_STEP**steps, self.image_size, self.view_size))
+
+    def pan(self, right: int, down: int) -> None:
+        """Look further right or down (1), left or up (-1)."""
+        if self.picture is not None:
+            step = _PAN_SHARE * min(self.width(), self.height())
+            self._mouse = None
+            self.apply(self.state.panned((-right * step, -down * step), self.image_size, self.view_size))
+
+    def change_window(self, wider: int, brighter: int) -> None:
+        """Widen (1) or narrow (-1) the window; brighten (1) or darken (-1) the image."""
+        if self.picture is not None:
+            self.apply(self._windowed(self.state, (wider * _WINDOW_STEP, -brighter * _WINDOW_STEP)))
+
+    def mark(self) -> None:
+        """Where something is measured: begin a line at the place of the keys, or end it there."""
+        if self.picture is None or self.tool != "measure":
+            return
+        here = self._image_point(self._place)
+        if self._mark is None:
+            self._mark = here
+        else:
+            self.apply(self.state.measured(self._mark, here, self.image_size))
+            self._mark = None
+        self.update()
+
+    def show_magnifier(self, shown: bool) -> None:
+        """Show or hide the magnifier."""
+        self.shows_magnifier = shown
+        self.magnifier_shown.emit(shown)
+        self.update()
 
     def reset(self) -> None:
         """As the image was first shown."""
@@ -110,13 +152,14 @@ class Viewer(QWidget):
     def set_preset(self, number: int) -> None:
         """Window preset 1 to 5."""
         if self.picture is not None:
-            self.apply(_with_window(self.state, self.picture.presets[number - 1]))
+            self.apply(replace(self.state, window=self.picture.presets[number - 1]))
 
     def set_tool(self, tool: Tool) -> None:
         """What the left drag does."""
-        self.tool = tool
+        self.tool, self._mark = tool, None
         self.setCursor(_CURSORS[tool])
         self.tool_changed.emit(tool)
+        self.update()
 
     def show_heat_map(self, shown: bool) -> None:
         """Show or hide the heat map."""
@@ -133,7 +176,7 @@ class Viewer(QWidget):
     def show_network_view(self, shown: bool) -> None:
         """Show what the network got instead of the image."""
         self.shows_network_view = shown and self._open_image.network_image is not None
-        self.state, self._undo = ViewState(), []
+        self.state, self._undo, self._mark = ViewState(), [], None
         self.network_view_shown.emit(self.shows_network_view)
         self.update()
 
@@ -143,10 +186,12 @@ class Viewer(QWidget):
         self.update()
 
     def cancel_drag(self) -> None:
-        """Take back the drag under way."""
+        """Take back the drag under way, or the line begun by a key."""
+        self._mark = None
         if self._drag is not None:
-            self.state, self._drag = self._drag[2], None
-            self.update()
+            before, self._drag = self._drag[2], None
+            self._show_state(before)
+        self.update()
 
     @property
     def picture(self) -> Picture | None:
@@ -173,30 +218,46 @@ class Viewer(QWidget):
     def _draw_image(self, painter: QPainter, picture: Picture) -> None:
         row = self._open_image.row
         assert row is not None
-        draw_image(painter, picture, self.state, self._view_size, pixel_ratio=self.devicePixelRatio())
-        area = self.rect()
-        if self._heat_map is not None and self.shows_heat_map:
-            is_blank, font = self._heat_map.is_blank, self._small_font()
+        scene, state, area = self._scene(picture), self._with_open_line(), self.rect()
+        scene.draw(painter, state, self.view_size)
+        if scene.heat_map is not None:
+            is_blank, font = scene.heat_map.is_blank, scene.font
             strip = legend_strip(self.rect(), self._translator, font, is_blank=is_blank)
             area = area.adjusted(0, 0, 0, -strip.height())
-            self._draw_heat_map(painter, self._heat_map)
             draw_legend(painter, strip, self._translator, font, is_blank=is_blank)
-        if self._outline is not None and self.shows_outline and not self.shows_network_view:
-            draw_outline(painter, self._outline, self.state, image=self._image_size, view=self._view_size)
         if self.shows_network_view:
-            self._draw_title(painter, self._translator.text("Input of the model. Press N to return to the image."))
-            return
-        percent = 100 * self.state.scale(self._image_size, self._view_size) * self.devicePixelRatio()
-        corners = corner_texts(
-            self._translator, row.outcome.ref, picture, self.state, percent=percent, hide_patient=self.hide_patient
-        )
-        draw_corners(painter, area, corners, self._small_font())
+            words = self._translator.text("Input of the model. Press N to return to the image.")
+            self._draw_label(painter, words, edge=Qt.AlignmentFlag.AlignTop)
+        else:
+            percent = 100 * self.state.scale(self.image_size, self.view_size) * self.devicePixelRatio()
+            corners = corner_texts(
+                self._translator, row.outcome.ref, picture, self.state, percent=percent, hide_patient=self.hide_patient
+            )
+            draw_corners(painter, area, corners, scene.font)
+        if self.shows_magnifier:
+            scene.draw_magnified(painter, state, self.view_size, at=self._place, theme=self._theme)
+        if self.tool == "measure" and self._mouse is None:
+            draw_cross(painter, self._place)
 
-    def _draw_heat_map(self, painter: QPainter, heat: HeatMap) -> None:
-        size = self._image_size
-        if self.shows_network_view:
-            heat = replace(heat, region=QRectF(0, 0, size.width, size.height))
-        draw_heat_map(painter, heat, self.state, image=size, view=self._view_size, opacity=self.opacity)
+    def _scene(self, picture: Picture) -> Scene:
+        heat, is_input = self._heat_map if self.shows_heat_map else None, self.shows_network_view
+        if heat is not None and is_input:
+            heat = replace(heat, region=QRectF(0, 0, picture.columns, picture.rows))
+        return Scene(
+            picture=picture,
+            heat_map=heat,
+            outline=self._outline if self.shows_outline and not is_input else None,
+            opacity=self.opacity,
+            translator=self._translator,
+            font=self._small_font(),
+            pixel_ratio=self.devicePixelRatio(),
+        )
+
+    def _with_open_line(self) -> ViewState:
+        """The state with the line that was begun by a key, up to where the keys are."""
+        if self._mark is None:
+            return self.state
+        return self.state.measured(self._mark, self._image_point(self._place), self.image_size)
 
     def _draw_waiting(self, painter: QPainter) -> None:
         """The thumbnail of the right image, never the image before, until the pixels are there."""
@@ -204,27 +265,16 @@ class Viewer(QWidget):
         assert row is not None
         thumbnail = row.outcome.facts.thumbnail
         if thumbnail is not None and problem is None:
-            rows, columns = thumbnail.shape
-            thumbnail_image = QImage(thumbnail.tobytes(), columns, rows, columns, QImage.Format.Format_Grayscale8)
-            size = thumbnail_image.size().scaled(self.size(), Qt.AspectRatioMode.KeepAspectRatio)
-            target = QRect(0, 0, size.width(), size.height())
-            target.moveCenter(self.rect().center())
-            painter.setOpacity(0.5)
-            painter.setRenderHint(QPainter.RenderHint.SmoothPixmapTransform)
-            painter.drawImage(target, thumbnail_image)
-            painter.setOpacity(1.0)
+            draw_thumbnail(painter, thumbnail, self.rect())
         loading = self._translator.text("Loading the image…")
         self._draw_label(painter, self._translator.reason(problem) if problem else loading)
 
-    def _draw_label(self, painter: QPainter, words: str) -> None:
+    def _draw_label(
+        self, painter: QPainter, words: str, *, edge: Qt.AlignmentFlag = Qt.AlignmentFlag.AlignCenter
+    ) -> None:
         painter.setPen(colour(self._theme, "on_image"))
-        box = self.rect().adjusted(24, 24, -24, -24)
-        painter.drawText(box, Qt.AlignmentFlag.AlignCenter | Qt.TextFlag.TextWordWrap, plain(words))
-
-    def _draw_title(self, painter: QPainter, words: str) -> None:
-        painter.setPen(colour(self._theme, "on_image"))
-        box = self.rect().adjusted(12, 12, -12, -12)
-        painter.drawText(box, Qt.AlignmentFlag.AlignHCenter | Qt.AlignmentFlag.AlignTop, words)
+        box = self.rect().adjusted(24, 12, -24, -12)
+        painter.drawText(box, Qt.AlignmentFlag.AlignHCenter | edge | Qt.TextFlag.TextWordWrap, plain(words))
 
     # ---- mouse
 
@@ -235,24 +285,31 @@ class Viewer(QWidget):
             Qt.MouseButton.RightButton: "zoom",
         }
         tool = tools.get(event.button())
+        self._mouse = event.position()
         if tool is not None and self._drag is None:
             self._drag = (tool, event.position(), self.state)
 
     def mouseMoveEvent(self, event: QMouseEvent) -> None:
-        if self._drag is None or self.picture is None:
-            return
-        tool, start, before = self._drag
-        by = event.position() - start
-        self.state = self._dragged(tool, before, start, by)
+        self._mouse = event.position()
+        if self._drag is not None and self.picture is not None:
+            tool, start, before = self._drag
+            self._show_state(self._dragged(tool, before, start, event.position() - start))
+        elif self.shows_magnifier or self.tool == "measure":
+            self.update()
+
+    def leaveEvent(self, event: QEvent) -> None:
+        self._mouse = None
         self.update()
 
     def mouseReleaseEvent(self, event: QMouseEvent) -> None:
         if self._drag is None:
             return
-        _, start, before = self._drag
+        tool, start, before = self._drag
         self._drag = None
-        if event.button() == Qt.MouseButton.RightButton and (event.position() - start).manhattanLength() < _MENU_SLACK:
-            self.state = before
+        is_click = (event.position() - start).manhattanLength() < _MENU_SLACK
+        if is_click and (event.button() == Qt.MouseButton.RightButton or tool == "measure"):
+            self._show_state(before)
+        if is_click and event.button() == Qt.MouseButton.RightButton:
             self.menu_wanted.emit(event.globalPosition().toPoint())
         elif self.state != before:
             self._undo.append(before)
@@ -276,23 +333,37 @@ class Viewer(QWidget):
     def _zoom_about(self, notches: int, at: QPointF) -> None:
         if self.picture is not None:
             about = (at.x(), at.y())
-            self.apply(self.state.zoomed(_ZOOM_STEP**notches, self._image_size, self._view_size, about=about))
+            self.apply(self.state.zoomed(_ZOOM_STEP**notches, self.image_size, self.view_size, about=about))
 
     def _dragged(self, tool: Tool, before: ViewState, start: QPointF, by: QPointF) -> ViewState:
-        picture = self.picture
-        assert picture is not None
         if tool == "pan":
-            return before.panned((by.x(), by.y()), self._image_size, self._view_size)
+            return before.panned((by.x(), by.y()), self.image_size, self.view_size)
         if tool == "zoom":
             factor = _ZOOM_PER_POINT ** -by.y()
-            return before.zoomed(factor, self._image_size, self._view_size, about=(start.x(), start.y()))
+            return before.zoomed(factor, self.image_size, self.view_size, about=(start.x(), start.y()))
+        if tool == "measure":
+            return before.measured(self._image_point(start), self._image_point(start + by), self.image_size)
+        return self._windowed(before, (by.x(), by.y()))
+
+    def _windowed(self, before: ViewState, by: tuple[float, float]) -> ViewState:
+        picture = self.picture
+        assert picture is not None
         gain = picture.start_window.width / _WINDOW_POINTS
-        return _with_window(before, dragged_window(before.window or picture.start_window, (by.x(), by.y()), gain=gain))
+        return replace(before, window=dragged_window(before.window or picture.start_window, by, gain=gain))
 
     # ---- inside
 
+    def _show_state(self, state: ViewState) -> None:
+        self.state = state
+        picture, lines = self.picture, state.lines
+        self.setAccessibleDescription(
+            length_words(self._translator, lines[-1], picture.image) if picture is not None and lines else ""
+        )
+        self.state_changed.emit()
+        self.update()
+
     def _image_changed(self) -> None:
-        self.state, self._undo, self._drag = ViewState(), [], None
+        self.state, self._undo, self._drag, self._mark = ViewState(), [], None, None
         self.shows_network_view = False
         self.network_view_shown.emit(False)
         row = self._open_image.row
@@ -301,19 +372,25 @@ class Viewer(QWidget):
         self.update()
 
     @property
-    def _image_size(self) -> Size:
+    def _place(self) -> QPointF:
+        """Where the keys do what they do at a place: see the class."""
+        return self._mouse or QPointF(self.width() / 2, self.height() / 2)
+
+    def _image_point(self, at: QPointF) -> Point:
+        return self.state.image_point((at.x(), at.y()), self.image_size, self.view_size)
+
+    @property
+    def image_size(self) -> Size:
+        """Columns and rows of what is shown."""
         picture = self.picture
         return Size(picture.columns, picture.rows) if picture is not None else Size(1, 1)
 
     @property
-    def _view_size(self) -> Size:
+    def view_size(self) -> Size:
+        """Points of the view."""
         return Size(max(self.width(), 1), max(self.height(), 1))
 
     def _small_font(self) -> QFont:
         font = QFont(self.font())
         font.setPointSizeF(font.pointSizeF() * 0.92)
         return font
-
-
-def _with_window(state: ViewState, window: Window | None) -> ViewState:
-    return replace(state, window=window)

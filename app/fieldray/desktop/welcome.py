@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import partial
 from typing import TYPE_CHECKING
 
 from PySide6.QtGui import QAction
-from PySide6.QtWidgets import QCheckBox, QGridLayout, QHBoxLayout, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QApplication, QCheckBox, QGridLayout, QHBoxLayout, QVBoxLayout, QWidget
 
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.icons import icon
@@ -66,6 +67,7 @@ class Welcome(QWidget):
         outer = QVBoxLayout(self)
         outer.setContentsMargins(0, 0, 0, 0)
         area = TallArea()
+        area.setAccessibleName(self._translator.text("Whose images are these?"))
         area.show_page(page)
         outer.addWidget(area)
 
@@ -73,7 +75,7 @@ class Welcome(QWidget):
         translator, buttons = self._translator, QHBoxLayout()
         self.open_button = push_button(translator.text("Open folder"), picture=icon("folder", self._theme))
         self.open_button.clicked.connect(open_folder.trigger)
-        files = push_button(translator.text("Open files"), picture=icon("file", self._theme))
+        self._files_button = files = push_button(translator.text("Open files"), picture=icon("file", self._theme))
         files.clicked.connect(open_files.trigger)
         kinds = label(
             translator.text(
@@ -105,7 +107,14 @@ class Welcome(QWidget):
         self.open_button.style().polish(self.open_button)
         self._show_cards()
 
+    def take_focus(self) -> None:
+        """Put the focus where the answer is: on the first card, or on what opens the images once a pack is chosen."""
+        is_asked = self._bench.whose.question == "pack" or self._bench.packs.model is None
+        (self.cards[0].button if self.cards and is_asked else self.open_button).setFocus()
+
     def _show_cards(self) -> None:
+        focused = QApplication.focusWidget()
+        had_focus = focused is not None and any(old.isAncestorOf(focused) for old in self._shown)
         for old in self._shown:
             old.hide()
             old.deleteLater()
@@ -116,6 +125,15 @@ class Welcome(QWidget):
         self.default_box.setVisible(bool(found))
         for number, shown in enumerate(self._shown):
             self._grid.addWidget(shown, number // _SIDE_BY_SIDE, number % _SIDE_BY_SIDE)
+        self._order_tabs()
+        if had_focus:
+            self.take_focus()
+
+    def _order_tabs(self) -> None:
+        """Cards that were rebuilt come last otherwise."""
+        order = [*(card.button for card in self.cards), self.default_box, self.open_button, self._files_button]
+        for before, after in itertools.pairwise(order):
+            self.setTabOrder(before, after)
 
     def _choose(self, candidate: PackCandidate, _is_checked: bool = False) -> None:
         """The click of a card."""

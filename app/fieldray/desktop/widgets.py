@@ -11,19 +11,21 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from PySide6.QtCore import QEvent, QObject, QSize, Qt, QUrl
 from PySide6.QtGui import QAction, QIcon, QImage, QResizeEvent, QTextBlock, QTextDocument
 from PySide6.QtGui import Qt as Rich
 from PySide6.QtWidgets import (
     QComboBox,
+    QDialog,
     QFrame,
     QLabel,
     QMessageBox,
     QPushButton,
     QScrollArea,
     QStyledItemDelegate,
+    QTableWidgetItem,
     QTextBrowser,
     QVBoxLayout,
     QWidget,
@@ -32,6 +34,8 @@ from PySide6.QtWidgets import (
 from fieldray.plain_text import visible
 
 Surface = Literal["page", "panel", "toolbar"]
+_FRAME: Final = 40  # what the system draws around a window, at most
+_LEAST_DIALOG: Final = 480
 
 
 class PlainLabel(QLabel):
@@ -118,6 +122,12 @@ def plain_tip(*lines: str) -> str:
 def set_tip(target: QWidget | QAction, *lines: str) -> None:
     """Give a widget or a command its tool tip."""
     target.setToolTip(plain_tip(*lines))
+
+
+def set_item_tip(item: QTableWidgetItem | None, *lines: str) -> None:
+    """Give a cell of a table its tool tip."""
+    if item is not None:
+        item.setToolTip(plain_tip(*lines))
 
 
 def label(*lines: str, role: str = "") -> PlainLabel:
@@ -226,6 +236,31 @@ class TallArea(QScrollArea):
         high = max(0, layout.totalHeightForWidth(self.viewport().width()))
         if page.minimumHeight() != high:
             page.setMinimumHeight(high)
+
+
+def fit_dialog(dialog: QDialog, width: int, height: int) -> None:
+    """Give a dialog this size, or what the screen and the window behind it leave."""
+    room = dialog.screen().availableSize() - QSize(_FRAME, 2 * _FRAME)
+    behind = dialog.parentWidget()
+    if behind is not None:
+        room = room.boundedTo(QSize(max(behind.width() - _FRAME, _LEAST_DIALOG), room.height()))
+    dialog.resize(QSize(width, height).boundedTo(room))
+
+
+def lay_out_dialog(dialog: QDialog, page: QWidget, buttons: QWidget, *, width: int) -> None:
+    """A dialog as high as its page needs; where there is less room, the page is scrolled above the buttons."""
+    area = TallArea()
+    area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+    area.show_page(page)
+    column = QVBoxLayout(dialog)
+    column.setContentsMargins(24, 20, 24, 16)
+    column.setSpacing(12)
+    column.addWidget(area, 1)
+    column.addWidget(buttons)
+    layout, sides = page.layout(), column.contentsMargins()
+    high = layout.totalHeightForWidth(width - sides.left() - sides.right()) if layout is not None else 0
+    around = sides.top() + sides.bottom() + column.spacing() + buttons.sizeHint().height()
+    fit_dialog(dialog, width, max(high, page.sizeHint().height()) + around)
 
 
 def scrolled(page: QWidget) -> QScrollArea:

@@ -10,17 +10,20 @@ from PySide6.QtWidgets import (
     QAbstractItemView,
     QButtonGroup,
     QGridLayout,
+    QHBoxLayout,
     QHeaderView,
     QLineEdit,
     QMenu,
+    QSizePolicy,
     QTableView,
     QVBoxLayout,
     QWidget,
 )
 
+from fieldray.desktop.history_filters import device_choices, verdict_choices
 from fieldray.desktop.icons import class_icon
 from fieldray.desktop.style import Theme
-from fieldray.desktop.widgets import PlainButton, name_surface, push_button
+from fieldray.desktop.widgets import PlainButton, choice_box, name_surface, push_button
 from fieldray.desktop.work_row import WorkRow
 from fieldray.desktop.worklist_delegate import CLASS_ROOM, ROW_HEIGHT, WorkListDelegate
 from fieldray.desktop.worklist_model import KEYS, WorkListModel
@@ -57,8 +60,24 @@ class FilterBar(QWidget):
             self._buttons[category] = button
         self.search = QLineEdit()
         self.search.setPlaceholderText(translator.text("Search name, number, date, file"))
+        self.search.setAccessibleName(translator.text("Search name, number, date, file"))
         self.search.setClearButtonEnabled(True)
         self.search.textChanged.connect(model.set_search)
+        self.verdicts = choice_box(verdict_choices(translator))
+        self.verdicts.setAccessibleName(translator.text("Verdict"))
+        self.verdicts.setCurrentIndex(self.verdicts.findData(model.verdict_filter))
+        self.verdicts.activated.connect(lambda _: model.set_verdict_filter(self.verdicts.currentData()))
+        self.devices = choice_box(device_choices(translator))
+        self.devices.setAccessibleName(translator.text("Run on"))
+        self.devices.setCurrentIndex(self.devices.findData(model.backend_filter))
+        self.devices.activated.connect(lambda _: model.set_backend_filter(self.devices.currentData()))
+        self._choices = QWidget()
+        beside = QHBoxLayout(self._choices)
+        beside.setContentsMargins(0, 0, 0, 0)
+        beside.setSpacing(6)
+        for box in (self.verdicts, self.devices):
+            box.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
+            beside.addWidget(box, 1)
         self._buttons[model.category].setChecked(True)
         model.counts_changed.connect(self.refresh)
         self._layout = layout
@@ -91,7 +110,8 @@ class FilterBar(QWidget):
             button.setVisible(category in shown)
         for position, category in enumerate(shown):
             self._layout.addWidget(self._buttons[category], position // columns, position % columns)
-        self._layout.addWidget(self.search, len(self._buttons), 0, 1, columns)
+        self._layout.addWidget(self._choices, len(self._buttons), 0, 1, columns)
+        self._layout.addWidget(self.search, len(self._buttons) + 1, 0, 1, columns)
 
 
 def class_width(translator: Translator, font: QFont) -> int:
@@ -189,7 +209,7 @@ class WorkList(QWidget):
     def __init__(self, model: WorkListModel, translator: Translator, theme: Theme) -> None:
         super().__init__()
         name_surface(self, "panel")
-        self.setMinimumWidth(320)
+        self.setMinimumWidth(280)
         self._model = model
         self._chosen: WorkRow | None = None
         self._delegate = WorkListDelegate(translator, theme, self)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersisten
 from fieldray.desktop.widgets import plain, plain_tip
 from fieldray.desktop.work_row import WorkRow
 from fieldray.domain.finding import WORK_LIST_ORDER, Category, notes_of
+from fieldray.domain.history import VerdictFilter, has_verdict
 from fieldray.domain.run import Verdict
 from fieldray.formatting import backend_name, category_word, date, file_name, number, person, view_label
 from fieldray.translation import Translator
@@ -74,6 +75,7 @@ class WorkListModel(QAbstractTableModel):
     """Rows of the run, as filtered and sorted. All methods belong to the window's thread."""
 
     counts_changed = Signal()
+    verdicts_wanted = Signal()
 
     def __init__(self, translator: Translator, parent: QObject | None = None) -> None:
         super().__init__(parent)
@@ -84,6 +86,8 @@ class WorkListModel(QAbstractTableModel):
         self._counts: Counter[Category] = Counter()
         self._category: Category | None = None
         self._search = ""
+        self._verdict: VerdictFilter = "any"
+        self._backend = ""
         self._sorted_by: tuple[int, Qt.SortOrder] | None = None
         self._flush_timer = QTimer(self)
         self._flush_timer.setInterval(_FLUSH_MS)
@@ -154,6 +158,36 @@ class WorkListModel(QAbstractTableModel):
         """The number of images, whatever is filtered."""
         return len(self._by_id)
 
+    @property
+    def verdict_filter(self) -> VerdictFilter:
+        """Which results are shown, by the verdict on them."""
+        return self._verdict
+
+    @property
+    def backend_filter(self) -> str:
+        """The device whose results are shown, "" for all."""
+        return self._backend
+
+    def set_verdict_filter(self, wanted: VerdictFilter) -> None:
+        """Show results with such a verdict. A row that gets another verdict stays until this is chosen again."""
+        self._verdict = wanted
+        if wanted != "any":
+            self.verdicts_wanted.emit()
+        self._filter()
+
+    def set_backend_filter(self, backend: str) -> None:
+        """Show only what this device ran, or all ("")."""
+        self._backend = backend
+        self._filter()
+
+    def set_verdicts(self, verdicts: Mapping[int, Verdict]) -> None:
+        """Note verdicts from the store on rows that have none here yet."""
+        for row_id, verdict in verdicts.items():
+            row = self._by_id.get(row_id)
+            if row is not None and row.verdict is None:
+                row.verdict = verdict
+        self._filter()
+
     def set_category(self, category: Category | None) -> None:
         """Show only one class, or all (None)."""
         self._category = category
@@ -221,6 +255,10 @@ class WorkListModel(QAbstractTableModel):
 
     def _is_shown(self, row: WorkRow) -> bool:
         if self._category is not None and row.category != self._category:
+            return False
+        if self._backend and row.backend != self._backend:
+            return False
+        if not has_verdict(row.verdict.choice if row.verdict else None, self._verdict):
             return False
         return not self._search or self._search in row.searched
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from fieldray.domain.finding import Outcome
-from fieldray.domain.prediction import BackendName
+from fieldray.domain.model import BackendName
 from fieldray.reasons import Reason
 
 BackendState = Literal["stopped", "starting", "ready", "unavailable"]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.domain.image import PixelMap
-from fieldray.domain.logistic import sigmoid
 from fieldray.domain.lungs import LungFields
+from fieldray.domain.metrics import sigmoid
 from fieldray.domain.model import Calibration, OodGate, OperatingPoint
 from fieldray.domain.study import ImageRef
 from fieldray.reasons import Reason
@@ -27,6 +27,8 @@ Category = Literal["abnormal", "unsure", "normal", "not_assessed", "refused", "f
 # margin misses half of what the gate changes. Wider ones read many images twice to save few decisions.
 BORDERLINE_SCORE: Final = 0.05
 BORDERLINE_DISTANCE: Final = 0.015  # as a share of the gate's limit
+THUMBNAIL_SIDE: Final = 64
+PREVIEW_SIDE: Final = 256
 _EPSILON = 1e-7
 # Which finding decides an image with several labels: the first of these decisions, then the highest score.
 _MOST_URGENT_FIRST: Final[tuple[Decision, ...]] = ("above", "unsure", "not_assessed", "below")
@@ -89,13 +91,15 @@ def is_borderline(findings: Iterable[Finding], *, gate: OodGate | None, distance
 class ReadFacts:
     """What reading an image told, small enough to keep for every row.
 
-    thumbnail   (h, w) uint8, longer side 64, as displayed; None if the image was not read
+    thumbnail   (h, w) uint8, longer side `THUMBNAIL_SIDE` or less, as displayed; None if the image was not read
+    preview     the same as JPEG, longer side `PREVIEW_SIDE` or less, on its way to the store; empty anywhere else
     """
 
     content_sha256: str = ""
     rows: int = 0
     columns: int = 0
     thumbnail: NDArray[np.uint8] | None = None
+    preview: bytes = b""
     pixel_map: PixelMap | None = None
     decode_ms: float = 0.0
     notes: tuple[str, ...] = ()
@@ -175,6 +179,12 @@ class Failed:
 Outcome = Screened | Refused | Failed
 
 
+def without_preview(outcome: Outcome) -> Outcome:
+    """The same without the preview, for whoever keeps thousands of outcomes in memory."""
+    facts = outcome.facts
+    return replace(outcome, facts=replace(facts, preview=b"")) if facts.preview else outcome
+
+
 def lungs_of(outcome: Outcome) -> LungFields | None:
     """The lung fields of an image, None where they are not known."""
     return None if isinstance(outcome, Failed) else outcome.lungs
@@ -187,6 +197,10 @@ def notes_of(outcome: Outcome) -> tuple[Reason, ...]:
 
 def leading_finding(outcome: Outcome) -> Finding | None:
     """The finding that decides an image's category; None for an image that was not screened."""
-    if not isinstance(outcome, Screened) or not outcome.findings:
-        return None
-    return min(outcome.findings, key=lambda found: (_MOST_URGENT_FIRST.index(found.decision), -found.score))
+    return leading_of(outcome.findings) if isinstance(outcome, Screened) else None
+
+
+def leading_of(findings: Iterable[Finding]) -> Finding | None:
+    """The one of an image's findings that decides its category; None without any."""
+    order = _MOST_URGENT_FIRST.index
+    return min(findings, key=lambda found: (order(found.decision), -found.score), default=None)

@@ -9,6 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 WindowFunction = Literal["LINEAR", "LINEAR_EXACT", "SIGMOID"]
+# What a spacing is of: the detector's plane, where things look larger than they are; the patient, by a calibration; or
+# the file does not say which of the two. "" where there is no spacing.
+SpacingPlane = Literal["", "detector", "calibrated", "unstated"]
 
 
 # How much of a file is read for the network: what it needs, a finer picture for a close call, all of it.
@@ -39,6 +42,7 @@ class Image:
     voi_lut     the file's VOI LUT as display values 0..65535 for each pixel value (index = pixel value); or None
     padding     pixel value that marks "no data" (DICOM Pixel Padding Value), or None
     spacing_mm  (row, column) distance between these pixels' centres, or None
+    spacing_plane  what that distance is measured in
     step        how many of the file's pixels, down and across, one of these stands for; the last row and column stand
                 for what is left. Above 1 when the file was read at a lower resolution on purpose
     is_approximate  whether a codec made them at that resolution: then they differ a little from averages of all pixels
@@ -53,6 +57,7 @@ class Image:
     value_scale: float = 1.0
     value_offset: float = 0.0
     spacing_mm: tuple[float, float] | None = None
+    spacing_plane: SpacingPlane = ""
     view: str = ""
     step: int = 1
     is_approximate: bool = False

@@ -22,9 +22,6 @@ Side = Literal["top", "bottom", "left", "right"]
 SIDES: Final[tuple[Side, ...]] = ("top", "bottom", "left", "right")
 ROTATIONS: Final[Mapping[str, int]] = {"rotated_90": 90, "rotated_180": 180, "rotated_270": 270}
 
-# Less evidence inside the lungs is pointed out, where the classifier's own metrics name no limit (`evidence_limit`):
-# most of what speaks for the finding then lies outside.
-LEAST_EVIDENCE_INSIDE: Final = 0.5
 # Lungs of adults fill a quarter of a usual image, those of infants on a large detector a tenth.
 _LEAST_LUNG_SHARE: Final = 0.03
 _LEAST_PART: Final = 0.1  # parts of the mask smaller than this share of the largest are no lung
@@ -195,15 +192,15 @@ def evidence_inside(
     return min(1.0, float((evidence * inside).sum()) / total)
 
 
-def evidence_limit(manifest: Manifest) -> float:
+def evidence_limit(manifest: Manifest) -> float | None:
     """Below which share of evidence inside the lungs a classifier's result is pointed out.
 
-    `metrics.evidence_inside.limit` of its pack where that is a share, else `LEAST_EVIDENCE_INSIDE`.
+    `metrics.evidence_inside.limit` of its pack where that is a share. None where nobody measured it: a warning that
+    stands beside nearly every image is read by nobody.
     """
     measured: Any = manifest.metrics.get("evidence_inside")
     limit = measured.get("limit") if isinstance(measured, Mapping) else None
-    is_share = isinstance(limit, int | float) and 0 <= limit <= 1
-    return float(limit) if is_share else LEAST_EVIDENCE_INSIDE  # type: ignore[arg-type]
+    return float(limit) if isinstance(limit, int | float) and 0 <= limit <= 1 else None
 
 
 def _fields(shares: NDArray[np.uint8], threshold: int) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:

@@ -1,6 +1,6 @@
-"""What a model pack says about itself, and a verified model in memory.
+"""What a model pack says about itself, a verified model in memory, and what goes into it and comes out.
 
-Field meanings follow the pack format, version 2 (README, "Model pack"). These classes are valid from birth:
+Field meanings follow the pack format, version 2 (docs/pack-format.md). These classes are valid from birth:
 `__post_init__` raises ValueError with the offending field's name. Reading them from JSON is `packs.manifest`.
 """
 
@@ -310,3 +310,45 @@ class Model:
     def pack_name(self) -> str:
         """`id-version`, as in the pack's folder."""
         return f"{self.manifest.pack_id}-{self.manifest.version}"
+
+
+# Names of rows of the table in `fieldray.backends`; a choice may also be "auto"
+BackendName = str
+DeviceChoice = str
+
+# Which of the backends that are ready run images: "accelerator" the one that the table prefers, which spares the CPU
+# for other programs; "fastest" the one that was measured to be; "both" all of them, draining one queue
+Policy = Literal["accelerator", "fastest", "both"]
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Request:
+    """One image for the engine: values (1, height, width, channels) uint8."""
+
+    request_id: int
+    values: NDArray[np.uint8]
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Prediction:
+    """The answer to one request.
+
+    backend     the one that really ran this image
+    scores      uncalibrated score in [0, 1] by label code
+    class_maps  (labels, rows, columns) float32 logits, their mean is the label's logit; None if the model has none
+    features    (n,) float32 pooled features; None if the model has none
+    mask        (rows, columns) float32, share of lung 0..1; None if the model has none
+    latency_ms  the invocation alone, as measured in the process that ran it
+    sequence    1 for the first image this backend ran since it was opened, 2 for the second, ...
+    """
+
+    request_id: int
+    pack_name: str
+    model_sha256: str
+    backend: BackendName
+    scores: Mapping[str, float]
+    class_maps: NDArray[np.float32] | None
+    features: NDArray[np.float32] | None
+    latency_ms: float
+    sequence: int
+    mask: NDArray[np.float32] | None = None

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fieldray.domain.finding import ReadFacts
 from fieldray.domain.image import Box, Detail, Image, PixelMap, ShownImage, Tensor, Window
@@ -18,6 +21,8 @@ from fieldray.errors import FieldrayError, Unusable
 from fieldray.imaging.preprocess import to_tensor
 from fieldray.processes.wire import Message
 from fieldray.reasons import Reason
+
+_LARGEST_PREVIEW: Final = 2**16
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -61,6 +66,16 @@ def shown_request(ref: ImageRef, *, content_sha256: str, side: int) -> Message:
 def shown_of(answer: Message) -> ShownImage:
     """Its answer to that."""
     return ShownImage(pixels=answer.arrays["pixels"], rows=answer.body["rows"], columns=answer.body["columns"])
+
+
+def preview_request(preview: bytes) -> Message:
+    """Ask it for the pixels of a stored preview."""
+    return Message({"ask": "preview"}, {"preview": np.frombuffer(preview, np.uint8)})
+
+
+def preview_of(answer: Message) -> NDArray[np.uint8]:
+    """Its answer to that: (h, w)."""
+    return answer.arrays["pixels"]
 
 
 def read_request(
@@ -107,6 +122,7 @@ def read_result(answer: Message, ref: ImageRef) -> ReadResult:
         rows=body.get("rows", 0),
         columns=body.get("columns", 0),
         thumbnail=answer.arrays.get("thumbnail"),
+        preview=_preview(answer),
         pixel_map=tensor.pixel_map if tensor else None,
         decode_ms=body["decode_ms"],
         notes=tuple(body.get("notes", ())),
@@ -122,6 +138,11 @@ def read_result(answer: Message, ref: ImageRef) -> ReadResult:
         problem=Reason(problem[0], tuple((key, value) for key, value in problem[1])) if problem else None,
         problem_is_refusal=body["problem_is_refusal"],
     )
+
+
+def _preview(answer: Message) -> bytes:
+    preview = answer.arrays.get("preview")
+    return b"" if preview is None or preview.size > _LARGEST_PREVIEW else preview.tobytes()
 
 
 def _tensor(answer: Message, name: str) -> Tensor | None:

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from numpy.typing import NDArray
 
+from fieldray.imaging.identify import jpeg_size
 from fieldray.imaging.reduction import TargetSize
-from fieldray.imaging.sniff import jpeg_size
 from fieldray.reasons import Reason, reason
 from fieldray.registry import Registry, always_available
 

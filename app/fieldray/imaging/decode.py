@@ -5,9 +5,9 @@ from __future__ import annotations
 from fieldray.domain.image import Image
 from fieldray.domain.study import ImageRef
 from fieldray.errors import Unreadable, Unusable
+from fieldray.imaging.identify import HEAD_BYTES, sniff
 from fieldray.imaging.raster import decode_jpeg, decode_png
 from fieldray.imaging.reduction import TargetSize
-from fieldray.imaging.sniff import HEAD_BYTES, sniff
 from fieldray.reasons import reason
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydicom.dataset import Dataset
 
-from fieldray.domain.image import Image, Window, WindowFunction
+from fieldray.domain.image import Image, SpacingPlane, Window, WindowFunction
 from fieldray.imaging.dicom_header import first_value, items, number, numbers, text, whole_number
 from fieldray.imaging.reduction import block_means
 
@@ -37,6 +37,7 @@ KEYWORDS: Final = (
     "PresentationLUTShape",
     "PixelSpacing",
     "ImagerPixelSpacing",
+    "PixelSpacingCalibrationType",
     "ViewPosition",
 )
 _NARROWEST: Final = 1e-3
@@ -89,6 +90,7 @@ def grey_image(stored: NDArray[Any], dataset: Dataset, notes: tuple[str, ...] = 
         Averages over blocks of this many rows and columns.
     """
     remarks = list(notes)
+    spacing_mm, plane = _spacing(dataset, step)
     stage = _modality(stored, dataset, remarks, step)
     pixels = stage.pixels
     padding = None
@@ -102,7 +104,8 @@ def grey_image(stored: NDArray[Any], dataset: Dataset, notes: tuple[str, ...] = 
         padding=padding,
         value_scale=stage.scale,
         value_offset=stage.offset,
-        spacing_mm=_spacing_mm(dataset, step),
+        spacing_mm=spacing_mm,
+        spacing_plane=plane,
         view=text(dataset, "ViewPosition").upper(),
         step=step,
         full_rows=stored.shape[0],
@@ -114,7 +117,7 @@ def grey_image(stored: NDArray[Any], dataset: Dataset, notes: tuple[str, ...] = 
 def grey_image_at(stored: NDArray[Any], dataset: Dataset, *, step: int, rows: int, columns: int) -> Image:
     """The same for values that a codec gave at 1 / `step` of a frame of `rows` x `columns`."""
     image = grey_image(stored, dataset)
-    spacing_mm = _spacing_mm(dataset, step)
+    spacing_mm, _ = _spacing(dataset, step)
     return replace(image, step=step, is_approximate=True, full_rows=rows, full_columns=columns, spacing_mm=spacing_mm)
 
 
@@ -295,9 +298,23 @@ def _unsigned_words(item: Dataset, keyword: str, little: bool) -> NDArray[np.uin
     return words if listed else None
 
 
-def _spacing_mm(dataset: Dataset, step: int) -> tuple[float, float] | None:
-    for keyword in ("PixelSpacing", "ImagerPixelSpacing"):
-        spacing = numbers(dataset, keyword)
-        if len(spacing) == 2 and min(spacing) > 0:
-            return spacing[0] * step, spacing[1] * step
-    return None
+def _spacing(dataset: Dataset, step: int) -> tuple[tuple[float, float] | None, SpacingPlane]:
+    """The spacing of the pixels, and what it is measured in (PS3.3, 10.7.1.3).
+
+    Pixel Spacing is a calibration where the file says so, or where it differs from that of the detector. A file that
+    gives it alone does not say whether it is one.
+    """
+    pixel, imager = (_two_sides(dataset, keyword) for keyword in ("PixelSpacing", "ImagerPixelSpacing"))
+    if (found := pixel or imager) is None:
+        return None, ""
+    plane: SpacingPlane = "unstated"
+    if pixel and (text(dataset, "PixelSpacingCalibrationType") or (imager and not np.allclose(pixel, imager, 1e-4))):
+        plane = "calibrated"
+    elif imager:
+        plane = "detector"
+    return (found[0] * step, found[1] * step), plane
+
+
+def _two_sides(dataset: Dataset, keyword: str) -> tuple[float, float] | None:
+    spacing = numbers(dataset, keyword)
+    return (spacing[0], spacing[1]) if len(spacing) == 2 and min(spacing) > 0 else None

@@ -16,6 +16,9 @@ from fieldray.reasons import Reason, reason
 
 # Everything else is imported where it is used: the children start first, and import what they need meanwhile.
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from fieldray.domain.image import Detail, Image, ShownImage
     from fieldray.domain.model import HeaderRules, InputSpec
     from fieldray.domain.study import ImageRef
@@ -105,6 +108,12 @@ class DecoderPool:
         from fieldray.imaging.answers import shown_of, shown_request
 
         return shown_of(self._ask(shown_request(ref, content_sha256=content_sha256, side=side)))
+
+    def read_preview(self, preview: bytes) -> NDArray[np.uint8]:
+        """The grey levels (h, w) of a stored preview. Raises Unreadable, ReaderProblem, PoolClosed."""
+        from fieldray.imaging.answers import preview_of, preview_request
+
+        return preview_of(self._ask(preview_request(preview)))
 
     def members(self, ref: ImageRef) -> Iterator[ImageRef]:
         """References to what is in a zip file, while a child is still searching it.

@@ -7,6 +7,7 @@ levels are mapped at that size, so that neither time nor result depends much on 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -76,6 +77,22 @@ def thumbnail(image: Image, side: int = 64) -> NDArray[np.uint8]:
     height, width = max(1, round(rows * side / longer)), max(1, round(columns * side / longer))
     whole = _Region(0.0, 0.0, rows, columns, 0, 0, height, width)
     return np.rint(_resample(image, whole)).astype(np.uint8)
+
+
+def shrunk(image: Image, side: int) -> NDArray[np.uint8]:
+    """The image as shown by default, averaged over whole blocks so that its longer side is `side` or less: (h, w).
+
+    The last row and column stand for what is left. Several times as fast as `thumbnail`.
+    """
+    shorter, longer = sorted(image.pixels.shape)
+    block = max(1, math.ceil(longer / side))
+    if block > min(shorter, LARGEST_REDUCTION):  # far too narrow, or huge
+        return thumbnail(image, side)
+    means = block_means(_without_padding(image), block)
+    window = _window_in_use(image)
+    if means.dtype == np.uint8 and window:  # there are only so many levels
+        return np.take(np.rint(_shown(np.arange(256, dtype=np.float32), image, window)).astype(np.uint8), means)
+    return np.rint(_shown(means.astype(np.float32, copy=False), image, window)).astype(np.uint8)
 
 
 # ---- where a tensor's pixels come from

@@ -1,12 +1,16 @@
 """Whether an image can be a frontal chest X-ray at all, by its header and by its pixels.
 
 Too few refusals cost trust, too many cost images. So an empty header field passes, and the pixel checks refuse only
-what nobody would call an image. What merely looks unlike the training images is left to the pack's OOD gate.
+what nobody would call an image. What merely looks unlike the training images is left to the pack's OOD gate. Whether
+files say how old a patient is, which a header check may ask for, is told beforehand as far as their names tell.
 """
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -65,3 +69,23 @@ def _is_blank(image: Image) -> bool:
 
 def _letters(text: str) -> str:
     return re.sub(r"[^A-Z0-9]+", "", text)
+
+
+_WITHOUT_AGE: Final = (".png", ".jpg", ".jpeg", ".zip")
+_MOST_NAMES: Final = 20_000
+
+
+def may_lack_ages(paths: Sequence[Path]) -> bool:
+    """Whether images among these may not say how old a patient is: PNG, JPEG, and what is in a zip.
+
+    By their names alone, and of so many files that it cannot be told quickly, yes.
+    """
+    seen = 0
+    for path in paths:
+        if path.name.lower().endswith(_WITHOUT_AGE):
+            return True
+        for _, _, names in os.walk(path):
+            seen += len(names)
+            if seen > _MOST_NAMES or any(name.lower().endswith(_WITHOUT_AGE) for name in names):
+                return True
+    return False

@@ -19,9 +19,9 @@ from PIL.PngImagePlugin import PngImageFile
 
 from fieldray.domain.image import Image, Window
 from fieldray.errors import Unreadable, Unusable
+from fieldray.imaging.identify import jpeg_size, png_size
 from fieldray.imaging.limits import check_pixel_count
 from fieldray.imaging.reduction import JPEG_REDUCTIONS, TargetSize, block_means, largest_reduction
-from fieldray.imaging.sniff import jpeg_size, png_size
 from fieldray.reasons import reason
 
 _ORIENTATION: Final = 0x0112

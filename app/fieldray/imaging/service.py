@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fieldray.domain.finding import PREVIEW_SIDE, THUMBNAIL_SIDE
 from fieldray.domain.image import Detail, Image
 from fieldray.domain.model import HeaderRules, InputSpec
 from fieldray.domain.study import FileKind, ImageHeader, ImageRef
@@ -16,7 +17,8 @@ from fieldray.errors import InputProblem, Unreadable, Unusable
 from fieldray.imaging import zip_members
 from fieldray.imaging.decode import decode
 from fieldray.imaging.identify import identify_again
-from fieldray.imaging.preprocess import thumbnail, to_tensor
+from fieldray.imaging.preprocess import shrunk, thumbnail, to_tensor
+from fieldray.imaging.preview_file import packed, unpacked
 from fieldray.imaging.quality import check_header, check_pixels
 from fieldray.imaging.reduction import TargetSize, target_size_for
 from fieldray.imaging.source import content_hash, read_bytes
@@ -33,6 +35,8 @@ def handle(message: Message) -> Message:
 
     Each comes with "path", "member", "frame".
 
+    {"ask": "preview"} comes with the array "preview" of an earlier read instead, and is answered with its "pixels".
+
     {"ask": "members"} is answered as `zip_members.answer` says.
 
     A read is at the resolution that the spec needs, or as "detail" says (see `domain.image.Detail`), and "lungs", the
@@ -46,6 +50,8 @@ def handle(message: Message) -> Message:
     body = message.body
     if body["ask"] == "members":
         return zip_members.answer(message)
+    if body["ask"] == "preview":
+        return Message({}, {"pixels": unpacked(message.arrays["preview"])})
     found = ImageHeader(number_of_frames=body.get("frames", 1))
     ref = ImageRef(path=Path(body["path"]), member=body["member"], frame=body["frame"], header=found)
     if body["ask"] == "hash":
@@ -97,7 +103,8 @@ def _read(
             image = decode(data, ref, needed=target_size_for(spec, detail, lungs=lungs))
             problem = check_pixels(image)
             answer |= _image_facts(image)
-            arrays = {"thumbnail": thumbnail(image), **_add_inputs(answer, image, spec, lungs)}
+            small = {"thumbnail": shrunk(image, THUMBNAIL_SIDE), "preview": packed(shrunk(image, PREVIEW_SIDE))}
+            arrays = {**small, **_add_inputs(answer, image, spec, lungs)}
     except InputProblem as error:
         problem, is_refusal = error.reason, isinstance(error, Unusable)
     answer["decode_ms"] = 1000 * (time.perf_counter() - started)
@@ -140,6 +147,7 @@ _IMAGE_FIELDS = (
     "value_scale",
     "value_offset",
     "view",
+    "spacing_plane",
     "step",
     "is_approximate",
     "full_rows",

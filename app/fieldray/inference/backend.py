@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from fieldray.backends import BACKENDS, BackendEntry, BackendTable
 from fieldray.domain.events import Publish
-from fieldray.domain.model import Model
-from fieldray.domain.prediction import BackendName
+from fieldray.domain.model import BackendName, Model
 from fieldray.errors import BackendProblem
 from fieldray.processes.child import Child
 from fieldray.processes.priority import Priority

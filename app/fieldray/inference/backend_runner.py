@@ -13,8 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from fieldray.domain.model import GoldenVectors, InputSpec, Model
-from fieldray.domain.prediction import BackendName, Prediction
+from fieldray.domain.model import BackendName, GoldenVectors, InputSpec, Model, Prediction
 from fieldray.errors import BackendProblem, FieldrayError, shortage
 from fieldray.inference.backend import Answer, Backend, BackendKind
 from fieldray.inference.scheduler import BackendStatus, InferenceJob, Scheduler

@@ -14,8 +14,7 @@ from types import TracebackType
 from typing import Final
 
 from fieldray.domain.events import Publish
-from fieldray.domain.model import Model
-from fieldray.domain.prediction import BackendName, DeviceChoice, Policy, Prediction, Request
+from fieldray.domain.model import BackendName, DeviceChoice, Model, Policy, Prediction, Request
 from fieldray.errors import BackendProblem
 from fieldray.inference.backend import BackendKind, Watch
 from fieldray.inference.backend_runner import BackendRunner
@@ -38,7 +37,7 @@ class Engine:
     kinds
         The devices there are, preferred ones first.
     policy
-        Which of the backends that are ready run images; see `domain.prediction.Policy`.
+        Which of the backends that are ready run images; see `domain.model.Policy`.
     passed
         Is given a model whose self-test passed on a backend, from that backend's thread and before it runs an image; a
         FieldrayError that it raises keeps the backend from running any.

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.domain.logistic import sigmoid
+from fieldray.domain.metrics import sigmoid
 from fieldray.domain.model import InputSpec, OutputRoles
 from fieldray.errors import BackendProblem
 from fieldray.inference.backend import Answer

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from fieldray.domain.events import BackendChanged, BackendState, Publish
-from fieldray.domain.prediction import BackendName, Policy, Prediction, Request
+from fieldray.domain.model import BackendName, Policy, Prediction, Request
 from fieldray.errors import BackendProblem
 from fieldray.reasons import Reason, reason
 

@@ -1,19 +1,103 @@
-"""The child's side of inference: `handle` answers the messages of `messages`."""
+"""The child's side of inference: `handle` answers the messages of `messages`.
+
+How many interpreters with how many threads is measured when a model is opened, because no rule knows. One more thread
+makes one image faster, one more interpreter runs two images side by side; which pays depends on the network's width,
+the cores and their vector units. Each configuration is timed for a few milliseconds.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import pkgutil
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fieldray.errors import BackendProblem
 from fieldray.inference.litert import Network, memory_problem
 from fieldray.inference.messages import OpenDevice, OpenedDevice, OpenRequest, answer_message
 from fieldray.inference.runtime import load_runtime
-from fieldray.inference.thread_tuning import tune_threads
 from fieldray.processes.wire import Message
+
+_SPELL_S: Final = 0.02
+_MOST_CORES: Final = 4  # beyond that decoding cannot keep up, and the clinician's programs need some
+_WORTH: Final = 1.25  # more cores and memory must buy at least this much
+_FAST_IMAGES_PER_S: Final = 1000.0  # a network faster than the messages around it gains nothing
+
+LoadNetwork = Callable[[int], Network]
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadConfiguration:
+    """`networks` side by side, each with `threads`; the rate at which they were measured to run together."""
+
+    networks: tuple[Network, ...]
+    threads: int
+    images_per_s: float
+
+
+def time_together(networks: tuple[Network, ...], image: NDArray[np.uint8]) -> float:
+    """Images per second of these networks side by side, over a few milliseconds."""
+
+    def runs_in_a_spell(network: Network) -> int:
+        count = 0
+        while not count or time.perf_counter() - began < _SPELL_S:
+            network.run(image)
+            count += 1
+        return count
+
+    with ThreadPoolExecutor(len(networks)) as pool:
+        list(pool.map(lambda network: network.run(image), networks))  # the first run of a network is a slow one
+        began = time.perf_counter()
+        runs = sum(pool.map(runs_in_a_spell, networks))
+        elapsed_s = time.perf_counter() - began
+    return runs / elapsed_s
+
+
+def tune_threads(
+    load: LoadNetwork,
+    image: NDArray[np.uint8],
+    *,
+    cores: int,
+    budget_s: float | None,
+    measure: Callable[[tuple[Network, ...], NDArray[np.uint8]], float] = time_together,
+) -> ThreadConfiguration:
+    """Time one network with one thread, one per core, and one with a thread per core; the best if it is worth it.
+
+    Parameters
+    ----------
+    load
+        A network with so many threads.
+    image
+        (height, width, channels) uint8 to time with.
+    budget_s
+        No further configuration is tried after this; None: nothing is timed, one network gets a thread per core.
+    measure
+        Images per second of networks that run side by side.
+    """
+    if budget_s is None:
+        return ThreadConfiguration((load(cores),), cores, 0.0)
+    began = time.perf_counter()
+    cores = min(cores, _MOST_CORES)
+    first = load(1)
+    lean = ThreadConfiguration((first,), 1, measure((first,), image))
+    tried = [lean]
+    if cores == 1 or lean.images_per_s > _FAST_IMAGES_PER_S:
+        return lean
+    with contextlib.suppress(BackendProblem, MemoryError):  # what does not fit into memory is not worth having
+        if time.perf_counter() - began < budget_s:
+            several = (first, *(load(1) for _ in range(cores - 1)))
+            tried.append(ThreadConfiguration(several, 1, measure(several, image)))
+        if time.perf_counter() - began < budget_s:
+            wide = (load(cores),)
+            tried.append(ThreadConfiguration(wide, cores, measure(wide, image)))
+    best = max(tried, key=lambda configuration: configuration.images_per_s)
+    return best if best.images_per_s > _WORTH * lean.images_per_s else lean
 
 
 class Service:

@@ -1,4 +1,4 @@
-"""Which removable drives are there, and a watch that tells when that changes.
+"""Which removable drives are there, what lies on one, and a watch that tells when that changes.
 
 Each system has its own `DriveSource`: Linux is told by the kernel, Windows by its plug-and-play service with a look
 each second behind it, macOS is looked at each second. Every two seconds the drives are looked at in any case: a drive
@@ -8,12 +8,80 @@ that was pulled out without being unmounted stays in the list of mounts, and onl
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
-from typing import Final
+from pathlib import Path
+from typing import Final, Protocol
 
 from fieldray.domain.events import Drive, DrivesChanged, Publish
-from fieldray.packs.drive_source import DriveSource
+from fieldray.errors import PackProblem
+from fieldray.packs.naming import pack_folders
+from fieldray.packs.reading import guarded
+
+_LOOK_S: Final = 1.0
+
+
+class DriveSource(Protocol):
+    """What a system tells about drives. `wake` may be called from any thread, the rest from one."""
+
+    def drives(self) -> tuple[Drive, ...]:
+        """The removable drives there now, ordered by mount point; one that cannot be read any more is left out."""
+
+    def wait(self, timeout_s: float) -> None:
+        """Return when the drives may have changed, after `wake`, or after `timeout_s`."""
+
+    def wake(self) -> None:
+        """Let `wait` return."""
+
+    def close(self) -> None:
+        """Give back what the system lent."""
+
+
+def look_at(mount_point: Path, *, name: str) -> Drive | None:
+    """The drive mounted there with its pack folders; None when it has gone, no folders when it cannot be read."""
+    try:
+        folders = tuple(str(folder) for folder in guarded(pack_folders)(mount_point))
+    except PackProblem as problem:
+        if problem.reason.code == "drive_gone":
+            return None
+        folders = ()
+    return Drive(mount_point=str(mount_point), name=name, pack_folders=folders)
+
+
+class LookedAt:
+    """The part of a `DriveSource` that is looked at each second: `wake` before the wait, and the wait does not last."""
+
+    def __init__(self) -> None:
+        self._woken = threading.Event()
+
+    def wait(self, timeout_s: float) -> None:
+        """Return after `wake`, or after `timeout_s`, at most one second."""
+        self._woken.wait(min(timeout_s, _LOOK_S))
+        self._woken.clear()
+
+    def wake(self) -> None:
+        """End the wait; any thread may call."""
+        self._woken.set()
+
+    def close(self) -> None:
+        """Nothing is lent."""
+
+
+class MacVolumes(LookedAt):
+    """What is mounted under /Volumes; the start-up volume stands there as a link and is left out."""
+
+    def __init__(self, *, volumes: Path = Path("/Volumes")) -> None:
+        super().__init__()
+        self._volumes = volumes
+
+    def drives(self) -> tuple[Drive, ...]:
+        """See `DriveSource`."""
+        with os.scandir(self._volumes) as entries:
+            names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+        found = (look_at(self._volumes / name, name=name) for name in names)
+        return tuple(drive for drive in found if drive is not None)
+
 
 log = logging.getLogger(__name__)
 
@@ -28,8 +96,6 @@ def system_source() -> DriveSource:
 
         return WindowsDrives()
     if sys.platform == "darwin":
-        from fieldray.packs.drive_source import MacVolumes
-
         return MacVolumes()
     from fieldray.packs.drives_linux import LinuxMounts
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from fieldray.domain.events import Drive
-from fieldray.packs.drive_source import look_at
+from fieldray.packs.drives import look_at
 
 _ESCAPE: Final = re.compile(rb"\\([0-7]{3})")
 _MEDIA_PLACE: Final = re.compile(r"/media/[^/]+(/[^/]+)?|/run/media/[^/]+/[^/]+|/mnt/[^/]+")

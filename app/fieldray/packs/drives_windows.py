@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from fieldray.domain.events import Drive
-from fieldray.packs.drive_source import Bell, look_at
+from fieldray.packs.drives import LookedAt, look_at
 
 _REMOVABLE: Final = 2  # DRIVE_REMOVABLE, fileapi.h
 _FAIL_CRITICAL_ERRORS: Final = 1  # SEM_FAILCRITICALERRORS: an empty card reader asks no questions on the screen
@@ -57,7 +57,7 @@ class Kernel(Protocol):
         """What this thread does about a drive without a medium."""
 
 
-class WindowsDrives:
+class WindowsDrives(LookedAt):
     """The drives by kernel32 (`kernel`); `register` asks for a call at changes and returns how to end that."""
 
     def __init__(
@@ -66,9 +66,9 @@ class WindowsDrives:
         kernel: Kernel | None = None,
         register: Callable[[Callable[[], None]], Callable[[], None]] | None = None,
     ) -> None:
+        super().__init__()
         self._kernel: Kernel = kernel or ctypes.WinDLL("kernel32")  # type: ignore[attr-defined]
-        self._bell = Bell()
-        self._unregister = (register or register_for_volumes)(self._bell.ring)
+        self._unregister = (register or register_for_volumes)(self.wake)
 
     def drives(self) -> tuple[Drive, ...]:
         """See `DriveSource`."""
@@ -77,14 +77,6 @@ class WindowsDrives:
         removable = [root for root in roots if self._kernel.GetDriveTypeW(root) == _REMOVABLE]
         found = (look_at(Path(root), name=root[:2]) for root in removable)
         return tuple(drive for drive in found if drive is not None)
-
-    def wait(self, timeout_s: float) -> None:
-        """See `DriveSource`."""
-        self._bell.wait(timeout_s)
-
-    def wake(self) -> None:
-        """See `DriveSource`."""
-        self._bell.ring()
 
     def close(self) -> None:
         """See `DriveSource`."""

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from fieldray.domain.model import InputSpec, Label, Manifest, Model, OutputRoles
-from fieldray.packs.listing import LEGACY_CPU_NAME, LEGACY_EDGETPU_NAME
 from fieldray.packs.manifest_types import size_limit
+from fieldray.packs.naming import LEGACY_CPU_NAME, LEGACY_EDGETPU_NAME
 from fieldray.packs.reading import guarded, read_file, read_optional_file
 
 _ASSUMED_EN: Final = (

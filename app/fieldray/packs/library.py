@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from fieldray import paths
 from fieldray.domain.model import Manifest, Model, PackKind, Requirement, Trust
@@ -21,10 +21,9 @@ from fieldray.errors import PackNotTrusted, PackProblem, StorageProblem
 from fieldray.packs import builtin
 from fieldray.packs.legacy import MANIFEST as LEGACY_MANIFEST
 from fieldray.packs.legacy import load_legacy
-from fieldray.packs.listing import is_legacy, is_pack, pack_folders, packs_in
 from fieldray.packs.manifest import domain_manifest, kind_of
 from fieldray.packs.manifest_types import AnyManifest, ClassifierManifest
-from fieldray.packs.naming import MANIFEST_NAME, SIGNATURE_NAME, version_key
+from fieldray.packs.naming import MANIFEST_NAME, SIGNATURE_NAME, is_legacy, is_pack, pack_folders, packs_in, version_key
 from fieldray.packs.reading import guarded
 from fieldray.packs.site_points import SitePoints
 from fieldray.packs.trust import TrustedKey, TrustStore
@@ -42,6 +41,7 @@ log = logging.getLogger(__name__)
 
 Origin = Literal["builtin", "installed", "drive"]
 CandidateTrust = Literal["builtin", "trusted", "unknown_key", "legacy", "broken"]
+_LUNGS: Final[PackKind] = "lung-fields"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,9 +92,16 @@ class PackLibrary:
     """The packs of one user. `home` is the user's data folder. May be used by several threads."""
 
     def __init__(
-        self, home: Path, *, builtin_root: Path | None = None, builtin_table: Mapping[str, str] = builtin.TABLE
+        self,
+        home: Path,
+        *,
+        builtin_root: Path | None = None,
+        builtin_table: Mapping[str, str] = builtin.TABLE,
+        builtin_lungs: str = "",
     ) -> None:
+        """Without `builtin_root` the packs are those of this program, `builtin_lungs` among them."""
         self._installed_root = home / "packs"
+        self._builtin_lungs = builtin_lungs if builtin_root else builtin.LUNGS
         self._builtin_root = builtin_root or paths.builtin_packs()
         self._builtin_table = builtin_table
         self._store = TrustStore(home)
@@ -103,7 +110,7 @@ class PackLibrary:
     # ---- looking
 
     def candidates(self, folder: Path) -> tuple[PackCandidate, ...]:
-        """The packs of a folder or drive (see `listing.pack_folders`); cheap. Raises PackProblem (drive_gone, ...)."""
+        """The packs of a folder or drive (see `naming.pack_folders`); cheap. Raises PackProblem (drive_gone, ...)."""
         return self._listed(folder, "drive", pack_folders)
 
     def builtin(self) -> tuple[PackCandidate, ...]:
@@ -278,8 +285,11 @@ class PackLibrary:
         try:
             if not isinstance(description, ClassifierManifest):
                 raise not_classifier(description)
-            for requirement in domain_manifest(description).requires:
+            requires = domain_manifest(description).requires
+            for requirement in requires:
                 self._companions(folder, requirement)
+            if not any(requirement.kind == _LUNGS for requirement in requires):
+                self._sealed_lungs()
         except PackProblem as problem:
             return problem.reason
         return None
@@ -303,15 +313,33 @@ class PackLibrary:
         raise _unusable(wanted(requirement), problem) from problem
 
     def _shipped_lungs(self) -> Model | None:
-        """The lung-field pack that ships with the program, for classifiers that require none."""
-        for candidate in self.builtin():
-            if candidate.kind == "lung-fields" and candidate.trust == "builtin":
-                try:
-                    pack, trust = self._admitted(candidate.folder, allow_older=False)
-                except PackProblem as problem:  # it would be missed without a word
-                    raise _unusable(candidate.kind, problem) from problem
-                return pack.companion(trust)
-        return None
+        """The lung-field pack that ships with the program, for classifiers that require none.
+
+        Raises PackProblem where it is damaged or gone: its checks would be missed without a word.
+        """
+        found = self._sealed_lungs()
+        if found is None:
+            return None
+        folder, sealed = found
+        try:
+            return read_files(folder, sealed).companion("builtin")
+        except PackProblem as problem:
+            raise _unusable(_LUNGS, problem) from problem
+
+    def _sealed_lungs(self) -> tuple[Path, VerifiedManifest] | None:
+        """The folder and the manifest of the same, None where none ships. Raises PackProblem."""
+        if not self._builtin_lungs:
+            return None
+        folder = self._builtin_root / self._builtin_lungs
+        if not folder.is_dir():
+            raise PackProblem(reason("pack_companion_missing", companion=_LUNGS))
+        try:
+            sealed = read_verified_manifest(folder)
+            if not self._is_builtin(folder, sealed):
+                raise PackProblem(reason("pack_tampered", name=MANIFEST_NAME))
+        except PackProblem as problem:
+            raise _unusable(_LUNGS, problem) from problem
+        return folder, sealed
 
     def _companions(self, folder: Path, requirement: Requirement) -> Sequence[Path]:
         """The packs that a requirement means, beside the pack or kept here, the newest first; none is read whole.

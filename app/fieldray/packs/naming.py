@@ -1,4 +1,6 @@
-"""What pack ids, versions and file names may look like. A drive is hostile: allowed is what is listed here.
+"""What pack ids, versions and file names may look like, and where packs are by names alone.
+
+A drive is hostile: allowed is what is listed here. Nothing is read, no link is followed.
 
 id         1 to 64 of a-z, 0-9 and the hyphen
 version    x.y.z, three whole numbers of at most 6 digits, compared as numbers (https://semver.org, without suffixes)
@@ -8,7 +10,11 @@ file name  1 to 100 of A-Z a-z 0-9 . _ -, beginning with a letter or digit, not 
 
 from __future__ import annotations
 
+import itertools
+import os
 import re
+import stat
+from pathlib import Path
 from typing import Final
 
 MANIFEST_NAME: Final = "manifest.json"
@@ -40,3 +46,57 @@ def is_file_name(text: str) -> bool:
         and _DEVICE.fullmatch(text) is None
         and text.lower() not in (MANIFEST_NAME, SIGNATURE_NAME)
     )
+
+
+DRIVE_FOLDER: Final = "fieldray"
+LEGACY_CPU_NAME: Final = "chest_resnet50_grayscale_fp32.tflite"
+LEGACY_EDGETPU_NAME: Final = "chest_resnet50_grayscale_uint8_edgetpu.tflite"
+_MOST: Final = 100
+_MOST_ENTRIES: Final = 10_000  # a folder is looked through again and again; a drive may be made to make that long
+
+
+def pack_folders(folder: Path) -> tuple[Path, ...]:
+    """The folder itself if it is a pack, else the packs in its `fieldray` folder, then a legacy model in its root.
+
+    At most 100, sorted by name. Raises OSError, as a drive does that is being pulled out.
+    """
+    if is_pack(folder):
+        return (folder,)
+    inside = folder / DRIVE_FOLDER
+    packs = packs_in(inside) if _is_real_folder(inside) else ()
+    return (*packs, folder) if is_legacy(folder) else packs
+
+
+def packs_in(folder: Path) -> tuple[Path, ...]:
+    """The packs that lie directly in a folder, sorted by name, at most 100 of 10,000 entries. Raises OSError."""
+    with os.scandir(folder) as entries:
+        seen = (entry for entry in itertools.islice(entries, _MOST_ENTRIES) if not entry.name.startswith("."))
+        names = sorted(entry.name for entry in seen if entry.is_dir(follow_symlinks=False))
+    packs = (folder / name for name in names if is_pack(folder / name))
+    return tuple(itertools.islice(packs, _MOST))
+
+
+def is_pack(folder: Path) -> bool:
+    """Whether a folder holds a description. Raises OSError."""
+    return _is_file(folder / MANIFEST_NAME)
+
+
+def is_legacy(folder: Path) -> bool:
+    """Whether a bare model of the dissertation lies in a folder. Raises OSError."""
+    return _is_file(folder / LEGACY_CPU_NAME)
+
+
+def _is_file(path: Path) -> bool:
+    return stat.S_ISREG(_mode(path))
+
+
+def _is_real_folder(path: Path) -> bool:
+    return stat.S_ISDIR(_mode(path))
+
+
+def _mode(path: Path) -> int:
+    """The file mode, links not followed; 0 when nothing is there."""
+    try:
+        return path.lstat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return 0

@@ -18,8 +18,7 @@ from msgspec import Meta
 
 from fieldray.domain.model import LOCAL_PREFIX, Estimate, Model, OperatingPoint
 from fieldray.errors import StorageProblem, UsageProblem
-from fieldray.file_lock import FileLock, HeldError
-from fieldray.persistence import storage_problem, write_atomically
+from fieldray.persistence import FileLock, HeldError, storage_problem, write_atomically
 from fieldray.reasons import Reason, reason
 
 log = logging.getLogger(__name__)

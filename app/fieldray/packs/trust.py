@@ -21,11 +21,11 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from fieldray.errors import PackProblem, StorageProblem, UsageProblem
-from fieldray.file_lock import FileLock, HeldError
 from fieldray.packs.document import read_document, write_document
 from fieldray.packs.manifest_types import ID
 from fieldray.packs.naming import version_key
 from fieldray.packs.signing import read_fingerprint
+from fieldray.persistence import FileLock, HeldError
 from fieldray.reasons import reason
 
 _FILE_NAME: Final = "pack_trust.json"

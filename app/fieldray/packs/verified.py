@@ -17,7 +17,6 @@ from msgspec import UNSET
 from fieldray.domain.model import GoldenVectors, Model, OodGate, Trust
 from fieldray.errors import PackProblem
 from fieldray.packs import signing
-from fieldray.packs.arrays import unpack_array
 from fieldray.packs.document import manifest_error
 from fieldray.packs.manifest import domain_manifest, kind_of, parse
 from fieldray.packs.manifest_types import (
@@ -31,7 +30,7 @@ from fieldray.packs.manifest_types import (
     PackManifest,
 )
 from fieldray.packs.naming import MANIFEST_NAME, SIGNATURE_NAME
-from fieldray.packs.reading import guarded, read_file
+from fieldray.packs.reading import guarded, read_file, unpack_array
 from fieldray.reasons import reason
 
 _MANIFEST_LIMIT: Final = 2**17  # twenty times what one needs; every listing parses it

@@ -14,10 +14,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fieldray.domain.model import GoldenVectors, Manifest
 from fieldray.errors import PackProblem
 from fieldray.packs import signing
-from fieldray.packs.arrays import pack_array
 from fieldray.packs.manifest import check_size, describe, dump
 from fieldray.packs.manifest_types import GOLDEN_ROLES, OOD_GATE_ROLES, PackFile, PackManifest, size_limit
 from fieldray.packs.naming import MANIFEST_NAME, SIGNATURE_NAME, is_version, version_key
+from fieldray.packs.reading import pack_array
 from fieldray.packs.verified import read_files, read_verified_manifest
 from fieldray.persistence import storage_problem, write_new
 from fieldray.reasons import reason

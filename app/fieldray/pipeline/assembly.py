@@ -39,6 +39,7 @@ def assemble(
     database: Path,
     publish: Publish,
     fresh: bool,
+    keeps_previews: bool = True,
 ) -> Batch:
     """The batch, not started; it closes `decoders` at its end. `paths` are absolute."""
     statistics = Statistics()
@@ -69,6 +70,7 @@ def assemble(
         check_header=lambda header: check_header(header, assessment.model.manifest.accepted),
         screen=screen,
         release=release,
+        keeps_previews=keeps_previews,
     )
     return Batch(work, database=database, publish=publish, workers=workers, fresh=fresh, statistics=statistics)
 

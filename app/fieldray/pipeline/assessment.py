@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from fieldray.domain.finding import Finding, calibrate, decide, is_borderline
-from fieldray.domain.model import InputSpec, Manifest, Model, OperatingPoint, OutputRoles
-from fieldray.domain.prediction import Prediction
+from fieldray.domain.model import InputSpec, Model, OperatingPoint, OutputRoles, Prediction
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 
@@ -83,7 +82,8 @@ def choose(model: Model, *, operating_point: str | None = None, ages_confirmed: 
     known = tuple(dict.fromkeys(point.name for point in manifest.operating_points))
     if operating_point is not None and operating_point not in known:
         raise UsageProblem(reason("operating_point", name=operating_point, known=", ".join(known) or "-"))
-    return Assessment(model=model, points=_points(manifest, operating_point), ages_confirmed=ages_confirmed)
+    points = {label.code: manifest.point(label.code, operating_point) for label in manifest.labels}
+    return Assessment(model=model, points=points, ages_confirmed=ages_confirmed)
 
 
 def _decisive(part: InputSpec | OutputRoles, *, without: Collection[str]) -> dict[str, object]:
@@ -91,7 +91,3 @@ def _decisive(part: InputSpec | OutputRoles, *, without: Collection[str]) -> dic
     what it screened need not be screened again.
     """
     return {name: value for name, value in dataclasses.asdict(part).items() if name not in without}
-
-
-def _points(manifest: Manifest, name: str | None) -> dict[str, OperatingPoint | None]:
-    return {label.code: manifest.point(label.code, name) for label in manifest.labels}

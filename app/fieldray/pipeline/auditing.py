@@ -12,12 +12,10 @@ from pathlib import Path
 from typing import Final, Literal
 
 from fieldray.audit import drift
-from fieldray.audit.cases import make_cases, verdict_truths
+from fieldray.audit.cases import Reference, folder_labels, make_cases, table_labels, verdict_truths
 from fieldray.audit.drift import Drift
 from fieldray.audit.figures import audit
-from fieldray.audit.labels import Reference, folder_labels, table_labels
-from fieldray.audit.proposal import propose
-from fieldray.audit.report import AuditReport, Subject
+from fieldray.audit.report import AuditReport, Subject, propose
 from fieldray.domain.finding import Screened
 from fieldray.domain.model import Model, OperatingPoint
 from fieldray.domain.run import Run, StoredResult
@@ -38,7 +36,7 @@ class AuditRequest:
 
     labels       where the reference labels are from: the images' folders, the reader's verdicts, or a table
     positive     names of classes that mean positive
-    columns      of the table, where they have unusual names (see `audit.labels.table_labels`)
+    columns      of the table, where they have unusual names (see `audit.cases.table_labels`)
     label        of the pack, its first without one
     prevalence   among the patients to be screened; without it, that of the images
     sensitivity  for which a local operating point is proposed

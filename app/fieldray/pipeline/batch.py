@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Final
 
 from fieldray.domain.events import OutcomeReady, Progress, Publish, RunChanged, RunState
-from fieldray.domain.finding import Outcome, Screened, notes_of
+from fieldray.domain.finding import Outcome, Screened, notes_of, without_preview
 from fieldray.domain.run import RunSpec
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import FieldrayError, StorageProblem, unexpected
 from fieldray.pipeline.channel import Channel, ChannelEnded
 from fieldray.pipeline.keeping import open_store, require_kept, room_kept_back
 from fieldray.pipeline.screen import Cancelled
-from fieldray.pipeline.statistics import Pace, Statistics
+from fieldray.pipeline.statistics import Every, Pace, Statistics
 from fieldray.reasons import Reason, reason
 from fieldray.store.results import ResultQuery, ResultStore
 
@@ -53,6 +53,8 @@ class Work:
         Why an image with this header is refused, None if it is not.
     screen
         An image's outcome; raises Cancelled, or a FieldrayError that ends the run.
+    keeps_previews
+        Whether the store gets small previews of the images.
     release
         Ends what `screen` uses, at once, also while it is used; may be called twice.
     """
@@ -65,6 +67,7 @@ class Work:
     screen: Callable[[ImageRef], Outcome]
     release: Callable[[], None]
     noticed: Callable[[], Sequence[Reason]] = tuple
+    keeps_previews: bool = True
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -246,7 +249,7 @@ class Batch:
         self._enter("running", *([reason("run_elsewhere", process=store.rival)] if store.rival else []))
         done, pace = 0, Pace(clock=time.monotonic)
         pace.restart(0)
-        progress, speed = _Every(_PROGRESS_EVERY_S), _Every(_SPEED_EVERY_S)
+        progress, speed = Every(_PROGRESS_EVERY_S), Every(_SPEED_EVERY_S)
         while True:
             try:
                 item = self._outcomes.get(timeout_s=_TICK_S)
@@ -266,13 +269,18 @@ class Batch:
         self._publish(self._statistics.speed())
 
     def _save(self, store: ResultStore, item: _Done) -> None:
-        row_id = store.save(self._run_id, item.outcome, spec=self._work.spec, is_resumed=item.is_resumed)
+        row_id = store.save(
+            self._run_id,
+            item.outcome,
+            spec=self._work.spec,
+            is_resumed=item.is_resumed,
+            keeps_preview=self._work.keeps_previews,
+        )
+        outcome = without_preview(item.outcome)
         if row_id > self._last_row:  # a row of its own: one that was there before keeps its number
             self._last_row, self._saved = row_id, self._saved + 1
-        self._unlike += any(note.code == "unlike_measured" for note in notes_of(item.outcome))
-        self._publish(
-            OutcomeReady(run_id=self._run_id, row_id=row_id, outcome=item.outcome, is_resumed=item.is_resumed)
-        )
+        self._unlike += any(note.code == "unlike_measured" for note in notes_of(outcome))
+        self._publish(OutcomeReady(run_id=self._run_id, row_id=row_id, outcome=outcome, is_resumed=item.is_resumed))
 
     def _follow_pause(self, store: ResultStore, pace: Pace, done: int) -> None:
         wanted: RunState = "running" if self._going.is_set() else "paused"
@@ -379,18 +387,3 @@ class Batch:
             return None
         is_refused = self._work.check_header(ref.header) is not None
         return None if is_refused and isinstance(known, Screened) else known
-
-
-class _Every:
-    """Says at most once in so many seconds that it is time."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._next = time.monotonic() + seconds
-
-    def is_due(self) -> bool:
-        now = time.monotonic()
-        if now < self._next:
-            return False
-        self._next = now + self._seconds
-        return True

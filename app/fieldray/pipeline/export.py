@@ -1,32 +1,37 @@
-"""A stored run as files, in the formats of `reports.exporter`."""
+"""A stored run as files, in the formats of `reports.exporter`; and the maps of its images (see `reports.maps`)."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from fieldray.domain.finding import Failed
+from fieldray.domain.finding import Failed, Outcome, Screened
 from fieldray.domain.image import ShownImage
+from fieldray.domain.model import Manifest
 from fieldray.domain.run import Run, RunSpec, StoredResult
 from fieldray.errors import FieldrayError, InputProblem, StorageProblem, UsageProblem
 from fieldray.paths import user_data
 from fieldray.persistence import is_plain, storage_problem
+from fieldray.pipeline.ports import Decoder
 from fieldray.reasons import Reason, reason
 from fieldray.reports.content import started
 from fieldray.reports.exporter import EXPORTERS, PLAIN, Exporter, ReportOptions, StoredRun, default_exporters, no_images
+from fieldray.reports.maps import MapNames, overlay_spec, write_class_map, write_lungs, write_overlay
 from fieldray.reports.patient import pseudonym_key
+from fieldray.store.history import HistoryQuery
 from fieldray.store.results import ResultQuery
 
 if TYPE_CHECKING:
-    from fieldray.domain.model import Manifest, Model
+    from fieldray.domain.model import Model
     from fieldray.pipeline.ports import Decoders
 
 _AHEAD: Final = 4  # images that wait, read, for each that is being read
@@ -44,7 +49,7 @@ def export_run(
     *,
     spec: RunSpec | None = None,
     options: ReportOptions = PLAIN,
-    model: Model | None = None,
+    pack: KnownPack | None = None,
     decoders: OpenDecoders | None = None,
     workers: int = 1,
     tell: Tell = lambda _done, _total: None,
@@ -57,26 +62,27 @@ def export_run(
     formats   names of exporters; without any, every available one that is a default
     spec      to know the run by: after a backup was put back, another one may have its number
     options   language, and whether people are named
-    model     the pack in use; the run's own pack is looked for among the installed ones where it is another
+    pack      the one in use; the run's own pack is looked for among the installed ones where it is another
     decoders, workers  opens what reads images, so many at the same time; without it none is read
     tell      called with the number of results written and of all, before each; to stop, it raises ExportCancelled
     Returns the outputs, in the order of `formats`; none of a format for which no result has anything.
     Raises UsageProblem for a format that is not available here, or an output that would replace something else;
     StorageProblem where something cannot be read or written, or the run is another (store_gone); ReaderProblem where
-    nothing can be started that reads images; KeyError for an unknown run without a `spec`; ValueError for an unknown
-    format.
+    nothing can be started that reads images; UsageProblem (history_no_run) for an unknown run without a `spec`;
+    ValueError for an unknown format.
     """
     exporters = [_exporter(name) for name in formats] or default_exporters()
     written = []
-    with ResultQuery(database) as query, query.at_one_moment(), _Images(decoders, workers) as images:
+    with HistoryQuery(database) as query, query.at_one_moment(), _Images(decoders, workers) as images:
         run = _run(query, run_id, spec)
         steps = _Steps(sum(query.counts(run_id).values()) * len(exporters), tell)
         is_for_people = any(not exporter.is_default for exporter in exporters)
-        manifest, key = (_manifest(run.spec, model), pseudonym_key(user_data())) if is_for_people else (None, b"")
+        manifest, key = (_manifest(run.spec, pack), pseudonym_key(user_data())) if is_for_people else (None, b"")
         for exporter, path in zip(exporters, _places(folder, run, exporters), strict=True):
             stored = _stored(query, run, steps)
-            chosen = replace(stored, manifest=manifest, options=options, pseudonym_key=key, read_images=images.read)
-            exporter.write(path, chosen)
+            chosen = replace(stored, manifest=manifest, options=options, pseudonym_key=key)
+            reading = replace(chosen, read_images=images.read, read_preview=partial(images.preview, query))
+            exporter.write(path, reading)
             if path.exists():  # a folder without files is none
                 written.append(path)
     return tuple(written)
@@ -98,7 +104,7 @@ def _run(query: ResultQuery, run_id: int, spec: RunSpec | None) -> Run:
         run = query.run(run_id)
     except KeyError as error:
         if spec is None:
-            raise
+            raise UsageProblem(reason("history_no_run", run=run_id)) from error
         raise StorageProblem(reason("store_gone", path=query.path)) from error
     if spec and spec.work != run.spec.work:
         raise StorageProblem(reason("store_gone", path=query.path))
@@ -110,7 +116,7 @@ def _places(folder: Path, run: Run, exporters: Sequence[Exporter]) -> list[Path]
     for number in itertools.count(1):
         ending = f"-{number}" if number > 1 else ""
         places = [folder / f"fieldray-run-{run.run_id}{ending}{exporter.suffix}" for exporter in exporters]
-        if not any(map(functools.partial(_is_of_another, run), exporters, places)):
+        if not any(map(partial(_is_of_another, run), exporters, places)):
             return places
     raise AssertionError("numbers do not end")
 
@@ -153,10 +159,38 @@ class _Steps:
 # ---- the pack of a run
 
 
-def _manifest(spec: RunSpec, model: Model | None) -> Manifest | None:
-    """Of the very pack that made the results, by its model's hash; None where it is not at hand."""
-    if model is not None and _is_of(model, spec):
-        return model.manifest
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class KnownPack:
+    """What a report says of a pack, and the hash of the model it belongs to."""
+
+    manifest: Manifest
+    model_sha256: str
+
+    @classmethod
+    def of(cls, model: Model) -> KnownPack:
+        """Of a pack in memory."""
+        return cls(manifest=model.manifest, model_sha256=model.model_sha256)
+
+    def made(self, spec: RunSpec) -> bool:
+        """Whether it is the very pack that made the results of a run."""
+        name = f"{self.manifest.pack_id}-{self.manifest.version}"
+        return (name, self.model_sha256) == (spec.pack_name, spec.model_sha256)
+
+
+def _manifest(spec: RunSpec, pack: KnownPack | None) -> Manifest | None:
+    if pack is not None and pack.made(spec):
+        return pack.manifest
+    found = pack_of(spec)
+    return found.manifest if found else None
+
+
+def pack_of(spec: RunSpec, model: Model | None = None) -> Model | None:
+    """The very pack that made the results of a run, by its model's hash; None where it is not at hand.
+
+    model  one that is loaded already; without it, or if it is another one, the installed packs are looked through
+    """
+    if model is not None and KnownPack.of(model).made(spec):
+        return model
     from fieldray.packs.library import PackLibrary
 
     library = PackLibrary(user_data())
@@ -164,13 +198,9 @@ def _manifest(spec: RunSpec, model: Model | None) -> Manifest | None:
         if candidate.pack_name == spec.pack_name and candidate.can_screen:
             with contextlib.suppress(FieldrayError):
                 found = library.load(candidate.folder, allow_older=True)
-                if _is_of(found, spec):
-                    return found.manifest
+                if KnownPack.of(found).made(spec):
+                    return found
     return None
-
-
-def _is_of(model: Model, spec: RunSpec) -> bool:
-    return (model.pack_name, model.model_sha256) == (spec.pack_name, spec.model_sha256)
 
 
 # ---- images, read by other processes while earlier ones are written
@@ -197,19 +227,34 @@ class _Images:
         if self._opens is None:
             yield from no_images(results, side)
             return
-        size = self._workers
-        if self._decoders is None:
-            self._decoders = self._opens(size)
-            self._threads = self._ends.enter_context(ThreadPoolExecutor(size, thread_name_prefix="export"))
-            self._ends.callback(self._decoders.close)
+        decoders, size = self._opened(self._opens), self._workers
         waiting: deque[tuple[StoredResult, Future[ShownImage | Reason]]] = deque()
         for result in results:
-            waiting.append((result, self._threads.submit(_read, self._decoders, result, side)))
+            waiting.append((result, self._threads.submit(_read, decoders, result, side)))
             if len(waiting) > _AHEAD * size:
                 first, image = waiting.popleft()
                 yield first, image.result()
         for first, image in waiting:
             yield first, image.result()
+
+    def preview(self, query: HistoryQuery, result: StoredResult) -> ShownImage | None:
+        """The preview of a result, None where none was kept or it is damaged. Raises StorageProblem, ReaderProblem."""
+        facts, frame = result.outcome.facts, result.outcome.ref.frame
+        kept = query.preview(facts.content_sha256, frame=frame) if facts.content_sha256 and facts.rows else None
+        if kept is None or self._opens is None:
+            return None
+        try:
+            pixels = self._opened(self._opens).read_preview(kept)
+        except InputProblem:
+            return None
+        return ShownImage(pixels=pixels, rows=facts.rows, columns=facts.columns)
+
+    def _opened(self, opens: OpenDecoders) -> Decoders:
+        if self._decoders is None:
+            self._decoders = opens(self._workers)
+            self._threads = self._ends.enter_context(ThreadPoolExecutor(self._workers, thread_name_prefix="export"))
+            self._ends.callback(self._decoders.close)
+        return self._decoders
 
 
 def _read(decoders: Decoders, result: StoredResult, side: int) -> ShownImage | Reason:
@@ -222,3 +267,83 @@ def _read(decoders: Decoders, result: StoredResult, side: int) -> ShownImage | R
         return decoders.read_shown(outcome.ref, side=side, content_sha256=outcome.facts.content_sha256)
     except InputProblem as error:
         return error.reason
+
+
+log = logging.getLogger(__name__)
+
+
+def write_maps(
+    database: Path,
+    run_id: int,
+    folder: Path,
+    *,
+    manifest: Manifest,
+    decoder: Decoder,
+    workers: int,
+    tell: Callable[[int], None] = lambda _: None,
+) -> tuple[int, int]:
+    """Write the maps of every image of a run that has some.
+
+    Parameters
+    ----------
+    database, run_id
+        The results' file, and the run.
+    folder
+        Made if absent.
+    manifest
+        Of the pack that made the results.
+    decoder, workers
+        Reads the images again, so many at the same time.
+    tell
+        Hears how many images were gone through.
+
+    Returns
+    -------
+    The number of images with maps, and of those whose overlay is missing because the file cannot be read any more.
+
+    Raises
+    ------
+    UsageProblem
+        For an output that would replace something else.
+    StorageProblem
+        Where something cannot be read or written.
+    """
+    done, written, missing = 0, 0, 0
+    with ResultQuery(database) as query, ThreadPoolExecutor(workers, thread_name_prefix="maps") as pool:
+        inputs = tuple(map(Path, query.run(run_id).spec.paths))
+        names = MapNames(folder, inputs)
+        outcomes = (stored.outcome for stored in query.rows(run_id))
+        for group in _groups(outcomes, 2 * workers):
+            work = [(names.stem(outcome.ref), outcome) for outcome in group]
+            answers = pool.map(lambda one: _write(*one, manifest=manifest, decoder=decoder, inputs=inputs), work)
+            for has_maps, is_missing in answers:
+                written, missing = written + has_maps, missing + is_missing
+            done += len(group)
+            tell(done)
+    return written, missing
+
+
+def _groups(outcomes: Iterator[Outcome], size: int) -> Iterator[list[Outcome]]:
+    while group := list(itertools.islice(outcomes, size)):
+        yield group
+
+
+def _write(
+    stem: Path, outcome: Outcome, *, manifest: Manifest, decoder: Decoder, inputs: Sequence[Path]
+) -> tuple[bool, bool]:
+    """Whether the image has maps, and whether its overlay is missing."""
+    has_lungs = write_lungs(stem, outcome, inputs=inputs)
+    if not isinstance(outcome, Screened):
+        return has_lungs, False
+    write_class_map(stem, outcome, manifest, inputs=inputs)
+    try:
+        read = decoder.read(outcome.ref, overlay_spec(outcome.facts.rows, outcome.facts.columns))
+    except (UsageProblem, StorageProblem):
+        raise
+    except FieldrayError as problem:
+        log.warning("an image cannot be read for its overlay: %s", problem.reason.text)
+        return True, True
+    if read.tensor is None or read.facts.content_sha256 != outcome.facts.content_sha256:
+        return True, True
+    write_overlay(stem, outcome, manifest, grey=read.tensor.values[0, :, :, 0], inputs=inputs)
+    return True, False

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fieldray.domain.finding import ReadFacts
 from fieldray.domain.image import Box, Detail, Image, ShownImage, Tensor
-from fieldray.domain.model import HeaderRules, InputSpec, Model
-from fieldray.domain.prediction import BackendName, DeviceChoice, Policy, Prediction, Request
+from fieldray.domain.model import BackendName, DeviceChoice, HeaderRules, InputSpec, Model, Policy, Prediction, Request
 from fieldray.domain.study import ImageRef
 from fieldray.reasons import Reason
 
@@ -81,6 +83,7 @@ class Decoders(Decoder, Protocol):
 
     def read_image(self, ref: ImageRef, /, *, content_sha256: str = "") -> Image: ...
     def read_shown(self, ref: ImageRef, /, *, side: int, content_sha256: str = "") -> ShownImage: ...
+    def read_preview(self, preview: bytes, /) -> NDArray[np.uint8]: ...
     def members(self, ref: ImageRef, /) -> Iterator[ImageRef]: ...
     def content_hash(self, ref: ImageRef, /) -> str: ...
     def close(self) -> None: ...

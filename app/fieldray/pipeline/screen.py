@@ -13,8 +13,7 @@ from fieldray.domain import heat_map
 from fieldray.domain.finding import Failed, Outcome, ReadFacts, Refused, Screened, Stage
 from fieldray.domain.image import Detail, Tensor
 from fieldray.domain.lungs import LungFields, evidence_inside, evidence_limit, find_lungs
-from fieldray.domain.model import Model
-from fieldray.domain.prediction import Prediction, Request
+from fieldray.domain.model import Model, Prediction, Request
 from fieldray.domain.purpose import age_note
 from fieldray.domain.study import ImageRef
 from fieldray.errors import BackendProblem, FieldrayError, ReaderProblem, Unusable, shortage
@@ -112,6 +111,8 @@ def _run_networks(
         finder = model.lungs if image.lungs is None else None
         wanted = {"lungs": finder.manifest.input} if finder else {}
         read = decoder.read(image.ref, model.manifest.input, rules=model.manifest.accepted, detail=detail, **wanted)
+        if len({image.facts.content_sha256, read.facts.content_sha256} - {""}) > 1:
+            return image.stopped(reason("changed"), is_refusal=False)  # the lungs that were found are not these
         image.ref = read.ref or image.ref  # judged and stored is the header of these bytes, not what discovery saw
         image.facts = read.facts if detail == "needed" else _both(image.facts, read.facts)
         if read.problem:
@@ -202,13 +203,13 @@ def _judge(image: _Attempt, prediction: Prediction, assessment: Assessment) -> O
 
 
 def _with_evidence(screened: Screened, model: Model, lungs: LungFields) -> Screened:
-    """How much of the evidence for the deciding finding lies inside the lungs; noted where that is little."""
+    """How much of the evidence for the deciding finding lies inside the lungs; noted below the pack's limit."""
     shown, facts = heat_map.shown_map(screened, model.manifest), screened.facts
     if shown is None:
         return screened
     share = evidence_inside(shown.evidence, shown.cells, lungs, rows=facts.rows, columns=facts.columns)
-    notes = screened.notes
-    if share is not None and share < evidence_limit(model.manifest) and shown.finding.decision != "below":
+    notes, limit = screened.notes, evidence_limit(model.manifest)
+    if share is not None and limit is not None and share < limit and shown.finding.decision != "below":
         notes += (reason("evidence_outside", percent=round(100 * share)),)
     return replace(screened, lungs=replace(lungs, evidence_inside=share), notes=notes)
 

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Final, Self, cast
 from fieldray.domain.events import Publish
 from fieldray.domain.finding import Outcome
 from fieldray.domain.image import Image
-from fieldray.domain.model import Model
-from fieldray.domain.prediction import BackendName, DeviceChoice, Policy
+from fieldray.domain.model import BackendName, DeviceChoice, Model, Policy
 from fieldray.domain.run import Verdict
 from fieldray.domain.study import ImageRef
-from fieldray.errors import EnvironmentProblem, PackProblem
+from fieldray.errors import EnvironmentProblem, InputProblem, PackProblem, Unreadable
 from fieldray.inference.backend import BackendOptions, system_kinds
 from fieldray.inference.cpu import cpu_kind
 from fieldray.inference.engine import Engine
@@ -34,6 +33,9 @@ from fieldray.reports.exporter import PLAIN, ReportOptions
 from fieldray.settings import Settings
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from fieldray.pipeline.batch import Batch
     from fieldray.pipeline.export import Tell
 
@@ -174,6 +176,7 @@ class Session:
                     database=self.database,
                     publish=self._publish,
                     fresh=fresh,
+                    keeps_previews=bool(self._settings["keep_previews"]),
                 )
                 batch.start()  # where no thread is to be had, there is no run that anybody could wait for
                 unless_started.pop_all()
@@ -194,15 +197,27 @@ class Session:
 
     def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image:
         """The image in full resolution, for the viewer; waits for it. Raises Unusable, Unreadable."""
-        with self._lock:
-            self._require_open()
-            self._viewer = self._viewer or self._decoders(self._settings, 1)
-            viewer = self._viewer
-        return viewer.read_image(ref, content_sha256=content_sha256)
+        return self._viewing().read_image(ref, content_sha256=content_sha256)
+
+    def read_preview(self, content_sha256: str, *, frame: int) -> NDArray[np.uint8]:
+        """The preview (h, w) that was kept of an image; waits for it.
+
+        Raises Unreadable (preview_missing, preview_damaged), StorageProblem.
+        """
+        from fieldray.store.history import HistoryQuery
+
+        with HistoryQuery(self.database) as query:
+            kept = query.preview(content_sha256, frame=frame) if content_sha256 else None
+        if kept is None:
+            raise Unreadable(reason("preview_missing"))
+        try:
+            return self._viewing().read_preview(kept)
+        except InputProblem as error:
+            raise Unreadable(reason("preview_damaged")) from error
 
     def write_maps(self, run_id: int, folder: Path, *, tell: Callable[[int], None]) -> tuple[int, int]:
-        """Write the maps of a run of the pack in use into a folder; waits for it. See `pipeline.maps.write_maps`."""
-        from fieldray.pipeline.maps import write_maps  # with Pillow, which nothing else here needs
+        """Write the maps of a run of the pack in use into a folder; waits for it. See `pipeline.export.write_maps`."""
+        from fieldray.pipeline.export import write_maps  # with Pillow, which nothing else here needs
 
         with self._lock:
             self._require_open()
@@ -222,20 +237,39 @@ class Session:
         *,
         options: ReportOptions = PLAIN,
         tell: Tell = lambda _done, _total: None,
+        is_apart: bool = False,
     ) -> tuple[Path, ...]:
-        """Write a run as files, see `pipeline.export`; waits for it. The run of this session is known by its work."""
-        from fieldray.pipeline.export import export_run
+        """Write a run as files, see `pipeline.export`; waits for it. The run of this session is known by its work.
+
+        With `is_apart` another process does it, so that this one answers at once meanwhile.
+        """
+        from fieldray.pipeline.export import KnownPack, export_run
+        from fieldray.pipeline.export_process import export_apart
 
         with self._lock:
             batch = self._batch
+        spec = batch.spec if batch and batch.run_id == run_id else None
+        pack = KnownPack.of(self._model) if self._model else None
+        if is_apart:
+            return export_apart(
+                self.database,
+                run_id,
+                folder,
+                formats,
+                spec=spec,
+                options=options,
+                pack=pack,
+                settings=self._settings,
+                tell=tell,
+            )
         return export_run(
             self.database,
             run_id,
             folder,
             formats,
-            spec=batch.spec if batch and batch.run_id == run_id else None,
+            spec=spec,
             options=options,
-            model=self._model,
+            pack=pack,
             decoders=lambda size: self._decoders(self._settings, size),
             workers=number_of_decoders(self._settings),
             tell=tell,
@@ -264,6 +298,12 @@ class Session:
             if batch:
                 ends.callback(batch.join)
                 ends.callback(batch.cancel)
+
+    def _viewing(self) -> Decoders:
+        with self._lock:
+            self._require_open()
+            self._viewer = self._viewer or self._decoders(self._settings, 1)
+            return self._viewer
 
     @property
     def _is_running(self) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 import psutil
 
 from fieldray.domain.events import Speed
-from fieldray.domain.prediction import BackendName, Prediction
+from fieldray.domain.model import BackendName, Prediction
 
 _RECENT: Final = 4096  # percentiles are of so many images at most, so that memory does not grow with the run
 _PACE_WINDOW_S: Final = 10.0
@@ -149,3 +149,18 @@ class Pace:
         """Time for `images` more, None while there is no pace yet."""
         pace = self.images_per_s()
         return images / pace if pace > 0 else None
+
+
+class Every:
+    """Says at most once in so many seconds that it is time."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._next = time.monotonic() + seconds
+
+    def is_due(self) -> bool:
+        now = time.monotonic()
+        if now < self._next:
+            return False
+        self._next = now + self._seconds
+        return True

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fieldray.domain.run import EarlierVerdict, Run, StoredResult
 
     ImageResult = tuple[StoredResult, ShownImage | Reason]
+    ReadPreview = Callable[[StoredResult], ShownImage | None]
     ReadImages = Callable[[Iterable[StoredResult], int], Iterator[ImageResult]]
 
 
@@ -48,6 +49,11 @@ def no_images(results: Iterable[StoredResult], _side: int) -> Iterator[ImageResu
     return ((result, reason("missing")) for result in results)
 
 
+def no_preview(_result: StoredResult) -> ShownImage | None:
+    """Where none is kept."""
+    return None
+
+
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class StoredRun:
     """A run as an exporter receives it.
@@ -59,6 +65,7 @@ class StoredRun:
     manifest          of the pack that made the results; None where the pack is not at hand any more
     options           what a person chose
     pseudonym_key     from which pseudonyms are made: with the same key a patient has the same one
+    read_preview      the preview that is kept with a result, for an image that cannot be read any more
     read_images       results with their images as shown, the longer side that many pixels or less, or why there is none
     """
 
@@ -70,6 +77,7 @@ class StoredRun:
     manifest: Manifest | None = None
     options: ReportOptions = PLAIN
     pseudonym_key: bytes = b""
+    read_preview: ReadPreview = no_preview
     read_images: ReadImages = no_images
 
     @property

@@ -20,7 +20,7 @@ from typing import Final, Literal, TextIO
 
 from fieldray.errors import UsageProblem
 from fieldray.paths import user_data
-from fieldray.persistence import SHARED, is_plain, storage_problem, written_beside
+from fieldray.persistence import SHARED, is_plain, storage_problem, unfinished, written_beside
 from fieldray.reasons import reason
 from fieldray.reports.audit_content import BEGINNING as AUDIT
 from fieldray.reports.exporter import EXPORTERS
@@ -151,7 +151,7 @@ def own_folder(path: Path, kind: Recognise, *, inputs: Sequence[Path] = ()) -> I
         disk_full, not_writable.
     """
     _require_free_folder(path, kind, inputs)
-    beside = path.with_name(f".{secrets.token_hex(8)}.new")
+    beside = unfinished(path)
     try:
         beside.mkdir(parents=True)
         yield beside

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import shutil
 import sqlite3
 import stat
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fieldray.errors import StorageProblem
-from fieldray.persistence import PRIVATE, make_private, require_plain, storage_problem
+from fieldray.persistence import PRIVATE, make_private, require_plain, storage_problem, unfinished
 from fieldray.reasons import reason
 from fieldray.store.copied import JOURNAL, journal, made_by, names_another_file, schema
 
@@ -119,6 +118,18 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
         "ALTER TABLE results ADD COLUMN lung_shares BLOB",
         "ALTER TABLE results ADD COLUMN notes TEXT NOT NULL DEFAULT '[]'",
     ),
+    # The history: what is shown of an image whose file is gone, once for all its results, and counts of all runs.
+    (
+        """CREATE TABLE previews (
+            id INTEGER PRIMARY KEY,
+            content_sha256 TEXT NOT NULL,
+            frame INTEGER NOT NULL,
+            jpeg BLOB NOT NULL,
+            UNIQUE (content_sha256, frame)
+        )""",
+        "DROP INDEX results_by_rank",
+        "CREATE INDEX results_by_rank ON results (run_id, rank, score, absent_s, backend)",
+    ),
 )
 
 
@@ -171,7 +182,7 @@ def _connect(path: Path) -> WatchedConnection:
 
 def _make(path: Path, migrations: Sequence[Migration]) -> None:
     """Make a new file under another name and rename it, unless another program has made one meanwhile."""
-    beside = path.with_name(f".{secrets.token_hex(8)}.new")
+    beside = unfinished(path)
     try:
         os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE))
         with contextlib.closing(_connect(beside)) as connection:
@@ -227,7 +238,7 @@ def _require_ours(connection: sqlite3.Connection, path: Path, migrations: Sequen
 
 def _copy(connection: sqlite3.Connection, target: Path) -> None:
     """A whole copy, with what is still in the WAL, for this user alone."""
-    beside = target.with_name(f".{secrets.token_hex(8)}.new")
+    beside = unfinished(target)
     try:
         os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE))
         with contextlib.closing(sqlite3.connect(beside)) as copy:

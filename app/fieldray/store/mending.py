@@ -10,12 +10,12 @@ import contextlib
 import logging
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from fieldray.errors import StorageProblem
-from fieldray.file_lock import FileLock, HeldError
+from fieldray.persistence import FileLock, HeldError
 from fieldray.reasons import Reason, reason
 from fieldray.store.copied import has_table, journal
 from fieldray.store.database import (
@@ -29,7 +29,7 @@ from fieldray.store.database import (
     storage_problems,
     transaction,
 )
-from fieldray.store.rows import outcome_of, run_of
+from fieldray.store.rows import category_in, category_of, moment_in, outcome_of, run_of, verdict_of
 
 log = logging.getLogger(__name__)
 
@@ -38,9 +38,13 @@ _MOST_GAP: Final = (
 )
 # The second: where SQLite quotes damaged words in what it complains of.
 _UNREADABLE: Final = (sqlite3.Error, UnicodeDecodeError)
-# A page that is damaged may still give a row. Only one that makes sense is kept.
+# A page that is damaged may still give a row. Only one that makes sense is kept: another would be damage again.
 Sense = Callable[[sqlite3.Row], object]
-_SENSE: Final[Mapping[str, Sense]] = {"runs": run_of, "results": outcome_of}
+_SENSE: Final[Mapping[str, tuple[Sense, ...]]] = {
+    "runs": (run_of,),
+    "results": (outcome_of, lambda row: category_of(row["rank"])),
+    "verdicts": (verdict_of, category_in, lambda row: moment_in(row, "given_s")),
+}
 
 
 def mend(path: Path) -> Reason | None:
@@ -100,7 +104,7 @@ def _renew(path: Path, aside: Path) -> Counter[str]:
             target.execute("PRAGMA foreign_keys = OFF")  # a result whose run is lost is still worth keeping
             with transaction(target):
                 for table in _tables(target):
-                    kept[table] = _copy_table(source, target, table, sense.get(table))
+                    kept[table] = _copy_table(source, target, table, sense.get(table, ()))
                 _keep_numbers(target)
     open_database(beside).close()  # migrates an older one
     for leftover in (*companions(beside), *companions(path)):
@@ -124,23 +128,24 @@ def _tables(connection: sqlite3.Connection) -> list[str]:
     return [str(name) for (name,) in connection.execute(query)]
 
 
-def _copy_table(source: sqlite3.Connection, target: sqlite3.Connection, table: str, sense: Sense | None) -> int:
+def _copy_table(source: sqlite3.Connection, target: sqlite3.Connection, table: str, senses: Sequence[Sense]) -> int:
     """Copy row by row what can be read and makes sense; the number of rows copied."""
     columns = [row[1] for row in target.execute(f"PRAGMA table_info ({table})")]
     names, marks = ", ".join(columns), ", ".join("?" * len(columns))
     copied = 0
     for row_id in _row_ids(source, table):
-        row = _row(source, f"SELECT {names} FROM {table} WHERE rowid = {row_id}", sense)
+        row = _row(source, f"SELECT {names} FROM {table} WHERE rowid = {row_id}", senses)
         if row is not None:
             copied += target.execute(f"INSERT OR IGNORE INTO {table} ({names}) VALUES ({marks})", tuple(row)).rowcount
     return copied
 
 
-def _row(source: sqlite3.Connection, query: str, sense: Sense | None) -> sqlite3.Row | None:
+def _row(source: sqlite3.Connection, query: str, senses: Sequence[Sense]) -> sqlite3.Row | None:
     try:
         row: sqlite3.Row | None = source.execute(query).fetchone()
-        if row is not None and sense is not None:
-            sense(row)
+        if row is not None:
+            for sense in senses:
+                sense(row)
     except Exception as error:  # whatever reading a damaged row raises is the row's fault
         log.warning("a row is lost: %s", type(error).__name__)
         return None

@@ -12,23 +12,23 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from fieldray.domain.events import RunState
 from fieldray.domain.finding import Category, Outcome
 from fieldray.domain.run import EarlierVerdict, ImageGist, Run, RunSpec, StoredResult, Verdict
 from fieldray.errors import StorageProblem
-from fieldray.file_lock import FileLock, HeldError
 from fieldray.reasons import Reason, reason
 from fieldray.store import presence, verdicts
 from fieldray.store.database import damage_noticed, open_database, storage_problems, transaction
+from fieldray.store.locks import RunLocks
 from fieldray.store.rows import (
+    earlier_verdict_of,
     gist_of,
     image_key,
     image_text,
@@ -39,6 +39,7 @@ from fieldray.store.rows import (
     run_of,
     spec_text,
     verdict_columns,
+    verdict_of,
 )
 
 T = TypeVar("T")
@@ -47,6 +48,7 @@ _SELECT = """SELECT results.*, verdicts.choice, verdicts.note FROM results
              LEFT JOIN verdicts ON verdicts.result_id = results.id
                                 AND verdicts.result_hash = results.result_hash """
 _BATCH_ROWS = 256
+_NO_ROW = 2**63  # SQLite has no number as large as this
 # What runs are compared by. The same image in both says nothing; one whose bytes were not read is known by its path.
 _IDENTITY = "CASE content_sha256 WHEN '' THEN image_key ELSE CAST(content_sha256 || '#' || frame AS BLOB) END"
 _GISTS = "SELECT category, findings, thumbnail FROM results WHERE absent_s IS NULL AND status != 'failed' "
@@ -88,7 +90,7 @@ class ResultQuery:
 
     def run(self, run_id: int) -> Run:
         """One run. Raises KeyError if there is none."""
-        rows = self._all("SELECT * FROM runs WHERE id = ?", run_id)
+        rows = self._all("SELECT * FROM runs WHERE id = ?", run_id) if abs(run_id) < _NO_ROW else []
         if not rows:
             raise KeyError(run_id)
         return self._made(run_of, rows)[0]
@@ -151,14 +153,14 @@ class ResultQuery:
         """The verdict on this outcome in this row, even if the row holds another outcome by now."""
         query = "SELECT choice, note FROM verdicts WHERE result_id = ? AND result_hash = ?"
         rows = self._all(query, row_id, result_hash(outcome))
-        return Verdict(choice=rows[0]["choice"], note=rows[0]["note"]) if rows else None
+        return self._made(verdict_of, rows)[0] if rows else None
 
     def earlier_verdicts(self, run_id: int) -> tuple[EarlierVerdict, ...]:
         """The verdicts on the images of a run that are on no result present in it, the oldest first.
 
         They were given in this run or in another one, on other bytes or on what another pack found.
         """
-        return self._made(_earlier_verdict, self._named(verdicts.EARLIER, run_id=run_id))
+        return self._made(earlier_verdict_of, self._named(verdicts.EARLIER, run_id=run_id))
 
     def last_row_id(self) -> int:
         """The highest row id given out so far, 0 in an empty file."""
@@ -262,8 +264,13 @@ class ResultStore(ResultQuery):
         why = reason_text(reason) if reason else None
         self._all("UPDATE runs SET state = ?, reason = ?, ended_s = ? WHERE id = ?", state, why, ended_s, run_id)
 
-    def save(self, run_id: int, outcome: Outcome, *, spec: RunSpec, is_resumed: bool = False) -> int:
-        """Commit one outcome; its row id. An image that the run already has is overwritten and keeps its row."""
+    def save(
+        self, run_id: int, outcome: Outcome, *, spec: RunSpec, is_resumed: bool = False, keeps_preview: bool = True
+    ) -> int:
+        """Commit one outcome; its row id. An image that the run already has is overwritten and keeps its row.
+
+        keeps_preview  whether preview and thumbnail of the image are stored with it
+        """
         columns = {
             "run_id": run_id,
             **outcome_columns(outcome),
@@ -273,7 +280,16 @@ class ResultStore(ResultQuery):
             "is_resumed": int(is_resumed),
             "saved_s": time.time(),
             "absent_s": None,
+            **({} if keeps_preview else {"thumbnail": None}),
         }
+        preview = outcome.facts.preview if keeps_preview and outcome.facts.content_sha256 else b""
+        with self._transaction() if preview else contextlib.nullcontext():  # one commit costs less than two
+            if preview:
+                about = outcome.facts.content_sha256, outcome.ref.frame, preview
+                self._all("INSERT OR IGNORE INTO previews (content_sha256, frame, jpeg) VALUES (?, ?, ?)", *about)
+            return self._save_row(run_id, columns)
+
+    def _save_row(self, run_id: int, columns: Mapping[str, Any]) -> int:
         changes = ", ".join(f"{name} = excluded.{name}" for name in columns if name not in ("run_id", "image_key"))
         changes += ", pass_number = excluded.pass_number"
         query = f"""INSERT INTO results ({", ".join(columns)}, pass_number)
@@ -325,66 +341,11 @@ def _request_key(spec: RunSpec) -> str:
     return hashlib.sha256(request.encode()).hexdigest()
 
 
-def _earlier_verdict(row: sqlite3.Row) -> EarlierVerdict:
-    return EarlierVerdict(
-        image=image_text(row["image_key"]),
-        content_sha256=row["content_sha256"],
-        category=row["category"],
-        score=row["score"],
-        verdict=Verdict(choice=row["choice"], note=row["note"]),
-        given_s=row["given_s"],
-    )
-
-
 def _stored(row: sqlite3.Row) -> StoredResult:
     return StoredResult(
         row_id=row["id"],
         run_id=row["run_id"],
         outcome=outcome_of(row),
         is_resumed=bool(row["is_resumed"]),
-        verdict=Verdict(choice=row["choice"], note=row["note"]) if row["choice"] else None,
+        verdict=verdict_of(row) if row["choice"] else None,
     )
-
-
-# ---- who works on a run
-#
-# A lock per run, which ends with the process however that ends: a file beside the results for every run that is under
-# way or can be resumed, deleted once the run is finished. Nobody can lock such a file by mistake: whoever locks a run
-# holds the database's write lock and has just read there that the run is not finished.
-
-
-class RunLocks:
-    """The runs that this store holds. Methods raise OSError where the files cannot be written."""
-
-    def __init__(self, database: Path) -> None:
-        self._database = database
-        self._held: dict[int, FileLock] = {}
-        self.rival: str | None = None
-
-    def hold(self, run_id: int) -> bool:
-        """Hold a run unless somebody else does; whether this store holds it. If not, `rival` is the other process."""
-        if run_id in self._held:
-            return True
-        try:
-            self._held[run_id] = FileLock(self._path(run_id), holder=str(os.getpid()))
-        except HeldError as error:
-            self.rival = error.holder
-            return False
-        return True
-
-    def finish(self, run_id: int) -> None:
-        """Release a run that was committed as finished: nobody will hold it again."""
-        lock = self._held.pop(run_id, None)
-        if lock:
-            lock.release()  # Windows deletes no open file
-            with contextlib.suppress(OSError):
-                self._path(run_id).unlink(missing_ok=True)
-
-    def release(self) -> None:
-        """Release all runs."""
-        for lock in self._held.values():
-            lock.release()
-        self._held.clear()
-
-    def _path(self, run_id: int) -> Path:
-        return self._database.with_name(f"{self._database.name}.run-{run_id}.lock")

@@ -9,31 +9,48 @@ import math
 import os
 import sqlite3
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fieldray.domain.events import RunState
 from fieldray.domain.finding import (
     WORK_LIST_ORDER,
+    Category,
     Failed,
     Finding,
     Outcome,
     ReadFacts,
     Refused,
     Screened,
+    leading_of,
     lungs_of,
     notes_of,
 )
+from fieldray.domain.history import ResultBrief
 from fieldray.domain.image import PixelMap
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.model import Estimate, OperatingPoint
-from fieldray.domain.run import ImageGist, Run, RunSpec, Verdict
+from fieldray.domain.run import EarlierVerdict, ImageGist, Run, RunSpec, Verdict, VerdictChoice
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.reasons import Reason, reason
 
+_LAST_S: Final = 2.5e11  # in the year 9892
 _MOST_CELLS: Final = 2**22  # the largest input that a network may have
+_NONE: Final = type(None)
+_TYPES: Final[Mapping[str, type[Any] | tuple[type[Any], ...]]] = {
+    **dict.fromkeys(("content_sha256", "category", "findings", "pack_name", "ref", "spec", "state", "status"), str),
+    **dict.fromkeys(("details", "model_sha256", "notes"), str),
+    **dict.fromkeys(("backend", "choice", "lungs", "note", "reason", "stage"), (str, _NONE)),
+    **dict.fromkeys(("frame", "id", "rank", "run_id"), int),
+    **dict.fromkeys(("decode_ms", "given_s", "started_s"), (float, int)),
+    **dict.fromkeys(("ended_s", "inference_ms", "score"), (float, int, _NONE)),
+    **dict.fromkeys(("class_maps", "lung_shares", "thumbnail"), (bytes, _NONE)),
+    "image_key": bytes,
+}
 _HEADER_FIELDS: Final = frozenset(field.name for field in dataclasses.fields(ImageHeader))
 
 
@@ -159,14 +176,16 @@ def verdict_columns(verdict: Verdict, judged: Outcome) -> dict[str, Any]:
 
 
 def outcome_of(row: sqlite3.Row) -> Outcome:
-    """The outcome of a row of `results`; a row read without its arrays has none."""
+    """The outcome of a row of `results`; a row read without its arrays has none. Raises ValueError and others."""
+    checked(row)
+    category_in(row)
     details = json.loads(row["details"])
     ref = _ref_of(json.loads(row["ref"]))
     facts = ReadFacts(
         content_sha256=row["content_sha256"],
         rows=details["rows"],
         columns=details["columns"],
-        thumbnail=_array(row["thumbnail"], details["thumbnail_shape"], np.uint8),
+        thumbnail=_thumbnail(row["thumbnail"], details["thumbnail_shape"]),
         pixel_map=PixelMap(*details["pixel_map"]) if details["pixel_map"] else None,
         decode_ms=row["decode_ms"],
         notes=tuple(details["notes"]),
@@ -190,6 +209,33 @@ def outcome_of(row: sqlite3.Row) -> Outcome:
     )
 
 
+def brief_of(row: sqlite3.Row) -> ResultBrief:
+    """A result without what is large, of a row of `results` with its verdict. Raises ValueError and others."""
+    checked(row)
+    finding = leading_of(_finding_of(found) for found in json.loads(row["findings"]))
+    return ResultBrief(
+        row_id=row["id"],
+        key=row["image_key"],
+        image=image_text(row["image_key"]),
+        content_sha256=row["content_sha256"],
+        frame=row["frame"],
+        category=category_in(row),
+        label=finding.label if finding else "",
+        score=finding.score if finding else None,
+        threshold=finding.point.threshold if finding and finding.point else None,
+        backend=row["backend"] or "",
+        verdict=row["choice"],
+        why=_reason_of(row["reason"]) if row["reason"] else None,
+    )
+
+
+def category_of(rank: int) -> Category:
+    """The category with this place in the work list. Raises ValueError, TypeError."""
+    if rank not in range(len(WORK_LIST_ORDER)):
+        raise ValueError(f"no category is in place {rank}")
+    return WORK_LIST_ORDER[rank]
+
+
 def gist_of(row: sqlite3.Row) -> ImageGist:
     """What runs are compared by, of a row of `results`."""
     picture = row["thumbnail"]
@@ -206,7 +252,10 @@ def spec_text(spec: RunSpec) -> str:
 
 
 def run_of(row: sqlite3.Row) -> Run:
-    """The run of a row of `runs`."""
+    """The run of a row of `runs`. Raises ValueError and others for what this program cannot have written."""
+    checked(row)
+    if row["state"] not in get_args(RunState):
+        raise ValueError("no state of a run")
     spec = json.loads(row["spec"])
     points = tuple(_point_of(point) for point in spec.pop("operating_points"))
     return Run(
@@ -214,9 +263,53 @@ def run_of(row: sqlite3.Row) -> Run:
         spec=RunSpec(**{**spec, "paths": tuple(spec["paths"])}, operating_points=points),
         state=row["state"],
         reason=_reason_of(row["reason"]) if row["reason"] else None,
-        started_s=row["started_s"],
-        ended_s=row["ended_s"],
+        started_s=moment_in(row, "started_s"),
+        ended_s=None if row["ended_s"] is None else moment_in(row, "ended_s"),
     )
+
+
+def verdict_of(row: sqlite3.Row) -> Verdict:
+    """The verdict of a row that holds one. Raises ValueError, TypeError."""
+    checked(row)
+    if row["choice"] not in get_args(VerdictChoice):
+        raise ValueError("no verdict")
+    return Verdict(choice=row["choice"], note=row["note"])
+
+
+def earlier_verdict_of(row: sqlite3.Row) -> EarlierVerdict:
+    """The same with what it was given on. Raises ValueError, TypeError."""
+    return EarlierVerdict(
+        verdict=verdict_of(row),
+        image=image_text(row["image_key"]),
+        content_sha256=row["content_sha256"],
+        category=category_in(row),
+        score=row["score"],
+        given_s=moment_in(row, "given_s"),
+    )
+
+
+def checked(row: sqlite3.Row) -> sqlite3.Row:
+    """The row. SQLite keeps anything in any column: raises TypeError for a type that this program never writes."""
+    for name in row.keys():  # noqa: SIM118 - a row is no mapping
+        if not isinstance(row[name], _TYPES.get(name, object)):
+            raise TypeError(f"{name} is {type(row[name]).__name__}")
+    return row
+
+
+def category_in(row: sqlite3.Row) -> Category:
+    """The category that a row names. Raises ValueError."""
+    category: Category = row["category"]
+    if category not in WORK_LIST_ORDER:
+        raise ValueError("no category of a result")
+    return category
+
+
+def moment_in(row: sqlite3.Row, name: str) -> float:
+    """The time in a column, which is a date as well. Raises TypeError, ValueError."""
+    seconds: float = row[name]
+    if not 0 <= seconds < _LAST_S:
+        raise ValueError(f"no time is {seconds}")
+    return seconds
 
 
 def reason_text(why: Reason) -> str:
@@ -265,6 +358,14 @@ def _finding_of(document: dict[str, Any]) -> Finding:
 def _point_of(document: dict[str, Any]) -> OperatingPoint:
     measured = {name: Estimate(**document[name]) for name in ("sensitivity", "specificity")}
     return OperatingPoint(**{**document, **measured})
+
+
+def _thumbnail(data: bytes | None, shape: list[int] | None) -> NDArray[Any] | None:
+    """None where it is damaged: the result is worth more than its thumbnail."""
+    try:
+        return _array(data, shape, np.uint8)
+    except ValueError:
+        return None
 
 
 def _array(data: bytes | None, shape: list[int] | None, dtype: type[Any]) -> NDArray[Any] | None:

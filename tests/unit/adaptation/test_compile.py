@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from fake_compilers import LOG, PARTLY, fake_compiler
-from fieldray.adaptation.compile import CompilerLog, compile_for_edgetpu, read_log
-from fieldray.adaptation.placement import MIB
+from fieldray.adaptation.edgetpu import MIB, CompilerLog, compile_for_edgetpu, read_log
 from fieldray.errors import EnvironmentProblem, UsageProblem
 from tiny_models import tiny_model_bytes
 

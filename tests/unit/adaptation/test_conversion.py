@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fieldray.adaptation.answers import answer
 from fieldray.adaptation.networks import mobilenet, resnet50
-from fieldray.adaptation.quantise import correct_rounding, quantise, to_float_file
-from fieldray.adaptation.weights import initial_weights
+from fieldray.adaptation.quantise import answer, correct_rounding, quantise, to_float_file
+from fieldray.adaptation.specification import initial_weights
 from fieldray.domain.model import InputSpec
 
 pytestmark = pytest.mark.adapt
@@ -77,8 +76,8 @@ def test_published_weights_find_their_place() -> None:
     import keras
 
     from fieldray.adaptation.keras_engine import build_network, set_weights
+    from fieldray.adaptation.specification import copy_matching
     from fieldray.adaptation.starting_weights import translate
-    from fieldray.adaptation.weights import copy_matching
 
     published = keras.applications.MobileNet(alpha=0.25, input_shape=(32, 32, 3), weights=None, include_top=False)
     network = mobilenet(height=32, width=32, labels=1).scaled(0.25)

@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fieldray.adaptation.checkpoint import CHECKPOINT
 from fieldray.adaptation.command import STEPS, adapt
 from fieldray.adaptation.cross import CROSS
 from fieldray.adaptation.dataset import DATA, SPLIT, dataset_of, keep_split, refuse_seen
-from fieldray.adaptation.digest import digest
+from fieldray.adaptation.engine import CHECKPOINT
+from fieldray.adaptation.files import digest
 from fieldray.adaptation.recipe import read_recipe
 from fieldray.adaptation.run import Run, Step
-from fieldray.adaptation.weights import load_weights, save_weights
+from fieldray.adaptation.specification import load_weights, save_weights
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 from tiny_recipe import RECIPE, draw

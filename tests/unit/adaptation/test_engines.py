@@ -9,8 +9,7 @@ import pytest
 
 from fieldray.adaptation.engine import Engine, EngineSettings, open_engine
 from fieldray.adaptation.networks import mobilenet, resnet50, vgg16
-from fieldray.adaptation.specification import Specification
-from fieldray.adaptation.weights import initial_weights
+from fieldray.adaptation.specification import Specification, initial_weights
 
 pytestmark = pytest.mark.adapt
 

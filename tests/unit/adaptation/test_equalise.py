@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from fieldray.adaptation.keras_engine import build_network, set_weights
 from fieldray.adaptation.networks import NETWORKS
 from fieldray.adaptation.quantise import equalise
-from fieldray.adaptation.specification import Specification, weight_shapes
-from fieldray.adaptation.weights import Weights, initial_weights
+from fieldray.adaptation.specification import Specification, Weights, initial_weights, weight_shapes
 
 pytestmark = pytest.mark.adapt
 

@@ -7,12 +7,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fieldray.adaptation.duplicates import find_duplicates, thumbnails
-from fieldray.adaptation.evaluate import Evaluated, by_group, choose_point, compare, figures, known
-from fieldray.adaptation.gate import distances, fit_gate
+from fieldray.adaptation.dataset import find_duplicates, thumbnails
+from fieldray.adaptation.evaluate import (
+    Evaluated,
+    border_pixels,
+    by_group,
+    choose_point,
+    compare,
+    distances,
+    figures,
+    fit_gate,
+    known,
+    shortcut_scores,
+    thumbnail_pixels,
+)
 from fieldray.adaptation.layouts import Row
 from fieldray.adaptation.recipe import Point
-from fieldray.adaptation.shortcuts import border_pixels, shortcut_scores, thumbnail_pixels
 from fieldray.domain.metrics import auc
 
 TITLES = {"en": "Balanced", "uk": "Збалансована"}

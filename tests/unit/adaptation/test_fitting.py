@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fieldray.adaptation.checkpoint import Checkpoint, Kept
-from fieldray.adaptation.engine import EngineSettings, open_engine
+from fieldray.adaptation.engine import Checkpoint, EngineSettings, Kept, open_engine
 from fieldray.adaptation.fit import Effort, Labelled, fit, taught
 from fieldray.adaptation.networks import vgg16
-from fieldray.adaptation.weights import initial_weights
+from fieldray.adaptation.specification import initial_weights
 
 pytestmark = pytest.mark.adapt
 SETTINGS = EngineSettings(weight_decay=0.0, loss="categorical", threads=1)

@@ -10,14 +10,22 @@ import pytest
 
 from fieldray.adaptation.augmentation import Augmentation, draw_motion, moved
 from fieldray.adaptation.engine import EngineSettings, open_engine
-from fieldray.adaptation.evidence import evidence_figures, evidence_shares
-from fieldray.adaptation.frozen_part import FrozenPart, frozen_end, upper_part
+from fieldray.adaptation.evaluate import evidence_figures, evidence_shares
 from fieldray.adaptation.networks import resnet50
 from fieldray.adaptation.recipe import read_recipe
 from fieldray.adaptation.run import Run
+from fieldray.adaptation.specification import initial_weights
 from fieldray.adaptation.steps import frozen_layers, specification_of, train_as_told
-from fieldray.adaptation.train import Samples, Schedule, predict, train
-from fieldray.adaptation.weights import initial_weights
+from fieldray.adaptation.train import (
+    ChannelScale,
+    FrozenPart,
+    Samples,
+    Schedule,
+    frozen_end,
+    predict,
+    train,
+    upper_part,
+)
 from fieldray.domain.model import Calibration
 from fieldray.errors import UsageProblem
 from tiny_recipe import RECIPE
@@ -85,6 +93,43 @@ def test_the_rest_of_the_network_gives_the_answers_of_the_whole(frozen: tuple[st
     assert [bool(shares[0, 0]) for shares in more.lungs[:3]] == [True, False, False]
     assert part.samples(samples, copies=False).images is not plain.images and len(part.kept) == 6
     assert upper_part(NETWORK, part.end).channels == part.upper.channels
+
+
+@pytest.mark.adapt
+def test_the_rest_may_begin_within_a_stage() -> None:
+    network = resnet50(height=32, width=32, labels=1, blocks=(1, 2)).scaled(0.125)
+    weights = initial_weights(network, seed=3)
+    weights["class_maps/kernel"] *= 100
+    first = ("conv1", "conv2", "conv3_block1")
+    kept = frozenset(layer.name for layer in network.layers if layer.name.startswith(first))
+    part = FrozenPart(network, weights, frozen_end(network, kept), Augmentation(), 0, 5)
+    assert network.layers[part.end - 1].name == "conv3_block1_out" and part.upper.layers[0].inputs == ("image",)
+    samples = _samples(6)
+    whole = predict(open_engine(network, weights, settings=EngineSettings()), samples.images)
+    rest = open_engine(part.upper, part.upper_weights(), settings=EngineSettings())
+    found = predict(rest, part.samples(samples, copies=False).images)
+    np.testing.assert_allclose(found, whole, atol=0.02, rtol=0.02)
+
+
+def test_a_scaled_head_gives_the_same_answers_on_what_is_not_scaled() -> None:
+    generator = np.random.default_rng(4)
+    images = (generator.normal(size=(20, 4, 4, 3)) * (0.01, 1, 10) + (5, 0, 1)).astype(np.float16)
+    samples = replace(_samples(20), images=images)
+    scale = ChannelScale.of(samples)
+    scaled = scale.scaled(samples).images.astype(np.float64)
+    pooled = scaled.mean((1, 2))
+    np.testing.assert_allclose(pooled[:, 1:].std(0), 1, rtol=0.01)
+    np.testing.assert_allclose(pooled.mean(0), 0, atol=0.1)
+    weights = {
+        "class_maps/kernel": generator.normal(size=(1, 1, 3, 2)).astype(np.float32),
+        "class_maps/bias": np.array([0.5, -2], np.float32),
+    }
+    plain = scale.unscaled(weights, "class_maps")
+    answers = [
+        values @ own["class_maps/kernel"][0, 0] + own["class_maps/bias"]
+        for values, own in ((scaled, weights), (images.astype(np.float64), plain))
+    ]
+    np.testing.assert_allclose(answers[0], answers[1], atol=0.02)
 
 
 def test_an_image_and_its_lungs_move_alike() -> None:

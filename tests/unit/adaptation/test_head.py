@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fieldray.adaptation.answers import Answers
-from fieldray.adaptation.quantise import PENALTY_SHARE, refit_head
-from fieldray.adaptation.weights import Weights
+from fieldray.adaptation.quantise import PENALTY_SHARE, Answers, refit_head
+from fieldray.adaptation.specification import Weights
 
 RNG = np.random.default_rng(0)
 FEATURES = RNG.random((400, 6)).astype(np.float32)

@@ -10,19 +10,17 @@ import pytest
 
 from fake_compilers import LOG, fake_compiler
 from fieldray.adaptation.augmentation import Augmentation
-from fieldray.adaptation.compile import compile_step, edgetpu_file, placement_step
+from fieldray.adaptation.edgetpu import compile_step, edgetpu_file, placement_step
 from fieldray.adaptation.engine import EngineSettings
 from fieldray.adaptation.fit import Effort
 from fieldray.adaptation.networks import resnet50
-from fieldray.adaptation.prune.image_task import ImageTask
 from fieldray.adaptation.prune.laws import Constant
-from fieldray.adaptation.prune.loop import Laws, Plan, Stop, prune
-from fieldray.adaptation.prune.record import RunFolder
+from fieldray.adaptation.prune.loop import Laws, Plan, RunFolder, Stop, prune
+from fieldray.adaptation.prune.tasks import ImageTask
 from fieldray.adaptation.recipe import read_recipe
 from fieldray.adaptation.run import Run
-from fieldray.adaptation.specification import Specification
+from fieldray.adaptation.specification import Specification, Weights, initial_weights
 from fieldray.adaptation.train import Samples, Schedule
-from fieldray.adaptation.weights import Weights, initial_weights
 from tiny_models import tiny_model_bytes
 
 pytestmark = pytest.mark.adapt

@@ -7,9 +7,9 @@ import pytest
 from ai_edge_litert.interpreter import Interpreter
 
 from fieldray.adaptation.networks import mobilenet
-from fieldray.adaptation.prune.layer_times import LayerShape, channel_costs, layer_file, layer_milliseconds
 from fieldray.adaptation.prune.recipe import PruneRecipe
 from fieldray.adaptation.prune.selection import Cut, select
+from fieldray.adaptation.prune.timing import LayerShape, channel_costs, layer_file, layer_milliseconds
 from fieldray.adaptation.specification import Layer, Specification, parameters
 from fieldray.adaptation.tables import parse
 

@@ -13,7 +13,7 @@ from drawn_data import draw_lungs
 from fieldray.adaptation.command import adapt, check
 from fieldray.adaptation.lungs.masks import find_pairs, read_mask, shares
 from fieldray.adaptation.lungs.recipe import MaskSource
-from fieldray.adaptation.recipe_file import RecipeProblems
+from fieldray.adaptation.tables import RecipeProblems
 
 pytestmark = pytest.mark.adapt
 _RECIPE = """

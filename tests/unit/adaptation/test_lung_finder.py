@@ -11,8 +11,7 @@ import pytest
 from PIL import Image as Picture
 
 from fieldray.adaptation.command import adapt, check
-from fieldray.adaptation.image_set import read_images, read_rows
-from fieldray.adaptation.lung_finder import LungFinder
+from fieldray.adaptation.image_set import LungFinder, read_images, read_rows
 from fieldray.adaptation.recipe import read_recipe
 from fieldray.adaptation.recipe_data import Source
 from fieldray.domain.image import Image

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fieldray.adaptation.lungs.losses import checks_loss, dice_loss, mask_loss
-from fieldray.adaptation.lungs.measures import dice, fit_of, jaccard, surface_distances
+from fieldray.adaptation.lungs.engine import checks_loss, dice_loss, mask_loss
+from fieldray.adaptation.lungs.masks import dice, fit_of, jaccard, surface_distances
 
 pytestmark = pytest.mark.adapt
 

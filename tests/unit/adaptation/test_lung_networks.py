@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 
 from fieldray.adaptation.keras_engine import build_network, get_weights, set_weights
-from fieldray.adaptation.lungs.compact import compact_unet
 from fieldray.adaptation.lungs.engine import MaskEngine
-from fieldray.adaptation.lungs.published import CONVOLUTIONS, mask_side, published_unet
+from fieldray.adaptation.lungs.networks import CONVOLUTIONS, compact_unet, mask_side, published_unet
 from fieldray.adaptation.lungs.recipe import LungNetwork, LungTraining, Stage
-from fieldray.adaptation.specification import channel_sets, multiply_adds, shapes
-from fieldray.adaptation.weights import initial_weights
+from fieldray.adaptation.specification import channel_sets, initial_weights, multiply_adds, shapes
 from fieldray.domain.model import LUNG_CHECKS
 
 pytestmark = pytest.mark.adapt

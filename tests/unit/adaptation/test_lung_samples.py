@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fieldray.adaptation.lungs.check_samples import UNKNOWN, CheckImages, apply
-from fieldray.adaptation.lungs.ood_images import DRAWN, PARTS, WEIGHTS
+from fieldray.adaptation.lungs.check_samples import DRAWN, PARTS, UNKNOWN, WEIGHTS, CheckImages, apply
 from fieldray.adaptation.lungs.pair_augmentation import PairAugmentation, augment_pair
 from fieldray.domain.model import LUNG_CHECKS
 

@@ -10,13 +10,16 @@ from fieldray.adaptation.specification import (
     INPUT,
     Layer,
     Specification,
+    initial_weights,
+    keep_channels,
+    load_weights,
     multiply_adds,
     parameters,
+    save_weights,
     shapes,
     specification_from_json,
     weight_axes,
 )
-from fieldray.adaptation.weights import initial_weights, keep_channels, load_weights, save_weights
 
 
 def test_resnet50_has_the_published_size() -> None:

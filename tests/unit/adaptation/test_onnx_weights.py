@@ -12,10 +12,9 @@ import pytest
 from fieldray.adaptation.keras_engine import build_network, set_weights
 from fieldray.adaptation.networks import resnet50
 from fieldray.adaptation.recipe import NetworkChoice, Recipe, read_recipe
-from fieldray.adaptation.specification import Layer, Specification, weight_shapes
+from fieldray.adaptation.specification import Layer, Specification, initial_weights, weight_shapes
 from fieldray.adaptation.starting_weights import onnx_weights
 from fieldray.adaptation.steps import specification_of, starting_weights
-from fieldray.adaptation.weights import initial_weights
 from fieldray.errors import UsageProblem
 
 SCALE, OFFSETS = 255.0, (-104.0, -117.0, -123.0)

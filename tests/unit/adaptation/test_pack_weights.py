@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fieldray.adaptation.dataset import targets_of
 from fieldray.adaptation.keras_engine import build_network, set_weights
 from fieldray.adaptation.layouts import Row
 from fieldray.adaptation.networks import mobilenet, resnet50
 from fieldray.adaptation.recipe_data import LabelRule
-from fieldray.adaptation.split import targets_of
+from fieldray.adaptation.specification import initial_weights
 from fieldray.adaptation.starting_weights import convolutions, pack_channels, pack_weights
-from fieldray.adaptation.weights import initial_weights
 from fieldray.errors import UsageProblem
 from fieldray.packs.verified import read_files, read_verified_manifest
 from shipped_packs import CHILDREN

@@ -10,7 +10,7 @@ import flatbuffers
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 
-from fieldray.adaptation.placement import MIB, describe, estimate_ms, place
+from fieldray.adaptation.edgetpu import MIB, describe, estimate_ms, place
 from fieldray.errors import UsageProblem
 from fieldray.inference.coral.compiled import read_package
 from tiny_models import tiny_model_bytes

@@ -9,7 +9,7 @@ import pytest
 from fieldray.adaptation.engine import EngineSettings
 from fieldray.adaptation.networks import mobilenet
 from fieldray.adaptation.profile import IterationTimes, ProfileRow, profile, propose_batch_size, time_iterations
-from fieldray.adaptation.weights import initial_weights
+from fieldray.adaptation.specification import initial_weights
 
 
 def test_start_up_cost_is_kept_apart() -> None:

@@ -11,12 +11,9 @@ import pytest
 from fieldray.adaptation.fit import Effort
 from fieldray.adaptation.networks import vgg16
 from fieldray.adaptation.prune.laws import Constant, ContextDependent, Law, Linear
-from fieldray.adaptation.prune.loop import Laws, Plan, Stop, best, prune
-from fieldray.adaptation.prune.record import Iteration, RunFolder
-from fieldray.adaptation.prune.selection import Keep
-from fieldray.adaptation.prune.statistics import Scores, rectified_layers
-from fieldray.adaptation.specification import Specification, parameters
-from fieldray.adaptation.weights import Weights, initial_weights, keep_channels
+from fieldray.adaptation.prune.loop import Iteration, Laws, Plan, RunFolder, Stop, best, prune
+from fieldray.adaptation.prune.selection import Keep, Scores, rectified_layers
+from fieldray.adaptation.specification import Specification, Weights, initial_weights, keep_channels, parameters
 from fieldray.errors import StorageProblem, UsageProblem
 
 

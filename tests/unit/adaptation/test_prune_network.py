@@ -14,14 +14,13 @@ from fieldray.adaptation.engine import EngineSettings
 from fieldray.adaptation.fit import Effort, Labelled, fit, quality
 from fieldray.adaptation.keras_engine import build_network, set_weights
 from fieldray.adaptation.networks import mobilenet, vgg16
-from fieldray.adaptation.prune.scale import restore_scale
-from fieldray.adaptation.prune.statistics import zero_shares
+from fieldray.adaptation.prune.recipe import read_study
+from fieldray.adaptation.prune.selection import zero_shares
 from fieldray.adaptation.prune.study import Study
-from fieldray.adaptation.prune.study_recipe import read_study
 from fieldray.adaptation.prune.study_results import Conversion
+from fieldray.adaptation.prune.tasks import restore_scale
 from fieldray.adaptation.prune.timing import Files, Network, Timed
-from fieldray.adaptation.specification import Layer, Specification, parameters
-from fieldray.adaptation.weights import Weights, initial_weights, keep_channels
+from fieldray.adaptation.specification import Layer, Specification, Weights, initial_weights, keep_channels, parameters
 from fieldray.errors import UsageProblem
 
 pytestmark = pytest.mark.adapt

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from fieldray.adaptation.networks import resnet50, vgg16
-from fieldray.adaptation.prune.selection import Cut, one_shot, select
-from fieldray.adaptation.prune.statistics import rectified_layers, weight_sizes
-from fieldray.adaptation.weights import initial_weights, keep_channels
+from fieldray.adaptation.prune.selection import Cut, one_shot, rectified_layers, select, weight_sizes
+from fieldray.adaptation.specification import initial_weights, keep_channels
 
 ZEROS = {"a": np.array([0.9, 0.1, 0.5, 0.1, 0.4])}
 

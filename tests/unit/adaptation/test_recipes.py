@@ -15,8 +15,7 @@ from PIL import Image
 from fieldray.adaptation.command import KINDS, Kind, adapt, check, new
 from fieldray.adaptation.describe import template
 from fieldray.adaptation.recipe import read_recipe
-from fieldray.adaptation.recipe_file import Document, RecipeProblems
-from fieldray.adaptation.tables import Key
+from fieldray.adaptation.tables import Document, Key, RecipeProblems
 from fieldray.cli import run as run_command
 from fieldray.errors import UsageProblem
 

@@ -8,8 +8,7 @@ from typing import Annotated, Literal
 
 import pytest
 
-from fieldray.adaptation.recipe_file import Document, RecipeProblems
-from fieldray.adaptation.tables import Key, parse, read_toml, require, require_ranges
+from fieldray.adaptation.tables import Document, Key, RecipeProblems, parse, read_toml, require, require_ranges
 from fieldray.errors import UsageProblem
 
 

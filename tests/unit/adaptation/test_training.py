@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 
 from fieldray.adaptation.augmentation import Augmentation, augment
-from fieldray.adaptation.checkpoint import CHECKPOINT
-from fieldray.adaptation.engine import EngineSettings
+from fieldray.adaptation.engine import CHECKPOINT, EngineSettings
 from fieldray.adaptation.networks import resnet50
+from fieldray.adaptation.specification import initial_weights
 from fieldray.adaptation.train import Samples, Schedule, balanced_draw, train
-from fieldray.adaptation.weights import initial_weights
 from fieldray.errors import StorageProblem, UsageProblem
 
 ENGINE = "torch" if importlib.util.find_spec("torch") else "tensorflow"

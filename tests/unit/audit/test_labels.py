@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.audit.labels import Reference, folder_labels, positive_classes, table_labels
+from fieldray.audit.cases import Reference, folder_labels, positive_classes, table_labels
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import UsageProblem
 

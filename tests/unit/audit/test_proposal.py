@@ -7,7 +7,7 @@ import math
 import pytest
 
 from fieldray.audit.cases import Case
-from fieldray.audit.proposal import moved_band, propose
+from fieldray.audit.report import moved_band, propose
 from fieldray.domain.study import ImageHeader
 from fieldray.errors import UsageProblem
 from outcomes import operating_point

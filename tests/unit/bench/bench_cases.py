@@ -16,8 +16,7 @@ from fieldray.bench.load import Cell
 from fieldray.bench.parallel_load import Level, MeasuredLoad
 from fieldray.domain.finding import ReadFacts
 from fieldray.domain.image import PixelMap, Tensor
-from fieldray.domain.model import InputSpec, Model
-from fieldray.domain.prediction import BackendName
+from fieldray.domain.model import BackendName, InputSpec, Model
 from fieldray.domain.study import ImageRef
 from fieldray.imaging.answers import ReadResult
 from fieldray.inference.backend import Answer, BackendKind

@@ -8,8 +8,18 @@ from typing import Any
 
 import pytest
 
-from fieldray.bench.advice import Finding, can_screen, findings, host_report, verdict
-from fieldray.bench.host import HostFacts, PackFacts, SoftwareFacts, StorageFacts, TrialFacts
+from fieldray.bench.host import (
+    Finding,
+    HostFacts,
+    PackFacts,
+    SoftwareFacts,
+    StorageFacts,
+    TrialFacts,
+    can_screen,
+    findings,
+    host_report,
+    verdict,
+)
 from fieldray.bench.machine import MachineFacts, PowerFacts, ProcessorFacts
 from fieldray.bench.report import lines
 from fieldray.inference.coral.library import Device
@@ -123,6 +133,11 @@ def test_a_pack_that_would_not_load_is_named() -> None:
     storage = replace(PLACES, packs=(*PLACES.packs, untrusted))
     (text,) = [one.reason.text for one in findings(facts(storage=storage)) if one.weight == "change"]
     assert "other-2.0.0" in text and "no signature" in text
+
+
+def test_a_pack_that_helps_others_is_no_fault() -> None:
+    lungs = PackFacts(name="lungs-1.0.0", origin="builtin", problem=reason("pack_not_classifier", kind="lung-fields"))
+    assert told("stop", "change", storage=replace(PLACES, packs=(*PLACES.packs, lungs))) == []
 
 
 def test_an_edgetpu_in_a_slow_port() -> None:

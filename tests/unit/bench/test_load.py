@@ -9,9 +9,8 @@ import pytest
 from bench_cases import IMAGES, Record, cell
 
 from fieldray.bench.benchmark_case import Effort
-from fieldray.bench.burner import bursts
 from fieldray.bench.load import increase, load_cases, load_report, measure, percent, rotated
-from fieldray.bench.parallel_load import LEVELS, NO_LOAD, Level, MeasuredLoad, busy_share, parallel_load
+from fieldray.bench.parallel_load import LEVELS, NO_LOAD, Level, MeasuredLoad, bursts, busy_share, parallel_load
 from fieldray.bench.report import Chart, Points, Report, Table
 from tiny_models import tiny_model
 

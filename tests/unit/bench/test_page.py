@@ -9,8 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from fieldray.bench.page import nice_step, page, svg, write
-from fieldray.bench.report import Chart, Points, Report, Series, Table, lines
+from fieldray.bench.report import Chart, Points, Report, Series, Table, lines, nice_step, page, svg, write
 from fieldray.errors import StorageProblem
 from fieldray.reports.content import NOTICE
 

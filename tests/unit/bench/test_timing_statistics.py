@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fieldray.bench.timing_statistics import by_iteration, paired_ratio, summarise
+from fieldray.bench.benchmark_case import by_iteration, paired_ratio, summarise
 
 
 def test_iterations_1_2_and_later_are_apart() -> None:

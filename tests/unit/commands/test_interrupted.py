@@ -1,61 +1,47 @@
-"""Ctrl-C at moments in which Python, or a library that is being imported, makes something else of it."""
+"""What a Ctrl-C leaves of a native library that is just being loaded."""
 
 from __future__ import annotations
 
 import argparse
-import io
 import signal
-import threading
-import weakref
-from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from fieldray import cli
-from fieldray.commands.console import Console
+from fieldray.commands.console import system_console
 
 
-def perform(command: Callable[[], int]) -> tuple[int | str, str]:
-    """What a command that is interrupted comes to, and what is said about it."""
-    words = io.StringIO()
-    console = Console(io.StringIO(), words)
-    with cli._cancelled_by_signals() as signals:
+class Panic(BaseException):
+    """As libraries in Rust raise it."""
+
+
+@pytest.mark.parametrize("kind", [Panic, RuntimeError])
+def test_what_an_interrupted_library_raises_is_a_cancel(
+    kind: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FIELDRAY_HOME", str(tmp_path))
+
+    def command(_options: object, _console: object) -> int:
         try:
-            options = argparse.Namespace(command=lambda *_: command())
-            return cli._perform(options, console, signals), words.getvalue()
+            signal.raise_signal(signal.SIGINT)
         except KeyboardInterrupt:
-            return "cancelled", words.getvalue()
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_library_that_calls_an_interrupt_an_error_is_not_believed(number: signal.Signals) -> None:
-    def command() -> int:
-        try:
-            signal.raise_signal(number)
-        except KeyboardInterrupt:
-            raise ImportError("a native module") from None
+            raise kind("cannot be loaded") from None
         return 0
 
-    assert perform(command) == ("cancelled", "")
+    parser = argparse.ArgumentParser()
+    parser.set_defaults(command=command)
+    assert cli.run([], parser=parser, console=system_console()) == cli.CANCELLED
+    assert "cancelled" in capsys.readouterr().err
 
 
-def test_an_interrupt_that_python_swallows_comes_again() -> None:
-    class Held:
-        pass
+def test_a_panic_that_nobody_asked_for_is_not_swallowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FIELDRAY_HOME", str(tmp_path))
 
-    def command() -> int:
-        held = Held()
-        watcher = weakref.ref(held, lambda _: signal.raise_signal(signal.SIGINT))  # nothing can be raised in there
-        del held
-        threading.Event().wait(30)  # until it comes again
-        return 7 if watcher() is None else 8
+    def command(_options: object, _console: object) -> int:
+        raise Panic
 
-    assert perform(command) == ("cancelled", "")
-
-
-def test_an_error_without_an_interrupt_is_a_fault_of_the_program() -> None:
-    def command() -> int:
-        raise ImportError("a module that is missing")
-
-    code, words = perform(command)
-    assert code == 1 and "An unexpected error" in words
+    parser = argparse.ArgumentParser()
+    parser.set_defaults(command=command)
+    with pytest.raises(Panic):
+        cli.run([], parser=parser, console=system_console())

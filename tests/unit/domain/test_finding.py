@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fieldray.domain.finding import calibrate
-from fieldray.domain.logistic import sigmoid
+from fieldray.domain.metrics import sigmoid
 from fieldray.domain.model import Calibration
 
 

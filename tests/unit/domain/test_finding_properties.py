@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fieldray.domain.finding import BORDERLINE_SCORE, Decision, Finding, calibrate, decide, is_borderline
-from fieldray.domain.logistic import sigmoid
+from fieldray.domain.metrics import sigmoid
 from fieldray.domain.model import Calibration, Estimate, OodGate, OperatingPoint
 from outcomes import POINT, operating_point, screened
 from properties import CALIBRATIONS, SHARES, points

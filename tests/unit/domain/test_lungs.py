@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fieldray.domain.image import PixelMap
-from fieldray.domain.lungs import LEAST_EVIDENCE_INSIDE, evidence_inside, evidence_limit
+from fieldray.domain.lungs import evidence_inside, evidence_limit
 from fieldray.domain.model import LUNG_CHECKS, LungRules
 from lungs import COLUMNS, ROWS, RULES, SIDE, WHOLE, lungs, two_lungs
 from tiny_models import tiny_manifest
@@ -169,14 +169,14 @@ def test_evidence_spread_evenly_lies_in_the_lungs_as_they_fill_the_image() -> No
 @pytest.mark.parametrize(
     ("metrics", "limit"),
     [
-        ({}, LEAST_EVIDENCE_INSIDE),
+        ({}, None),
         ({"evidence_inside": {"limit": 0.42}}, 0.42),
-        ({"evidence_inside": {"limit": 3}}, LEAST_EVIDENCE_INSIDE),
-        ({"evidence_inside": {"limit": "much"}}, LEAST_EVIDENCE_INSIDE),
-        ({"evidence_inside": 0.3}, LEAST_EVIDENCE_INSIDE),
+        ({"evidence_inside": {"limit": 3}}, None),
+        ({"evidence_inside": {"limit": "much"}}, None),
+        ({"evidence_inside": 0.3}, None),
     ],
 )
-def test_the_limit_is_the_one_that_the_pack_measured(metrics: dict[str, object], limit: float) -> None:
+def test_the_limit_is_the_one_that_the_pack_measured(metrics: dict[str, object], limit: float | None) -> None:
     assert evidence_limit(tiny_manifest(metrics=metrics)) == limit
 
 

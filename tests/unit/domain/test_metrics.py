@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import confusion_matrix, roc_auc_score, roc_curve
 
-from fieldray.adaptation.logistic_fit import fit_calibration, fit_logistic
-from fieldray.adaptation.shortcuts import shortcut_scores
+from fieldray.adaptation.evaluate import fit_calibration, fit_logistic, shortcut_scores
 from fieldray.domain import metrics
 from fieldray.domain.finding import calibrate
 from fieldray.domain.model import Calibration

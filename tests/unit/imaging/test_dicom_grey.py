@@ -223,3 +223,29 @@ def test_what_old_files_leave_out_is_assumed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("keyword", "value"), [("ImagerPixelSpacing", [0.1]), ("ImagerPixelSpacing", [0, 0.2])])
 def test_a_spacing_that_makes_no_sense_is_none(keyword: str, value: list[float], tmp_path: Path) -> None:
     assert _read(tmp_path, changes={keyword: value}).spacing_mm is None
+
+
+@pytest.mark.parametrize(
+    ("pixel", "imager", "calibration", "expected"),
+    [
+        (None, None, None, (None, "")),
+        (None, [0.2, 0.1], None, ((0.2, 0.1), "detector")),
+        ([0.2, 0.1], [0.2, 0.1], None, ((0.2, 0.1), "detector")),
+        ([0.18, 0.09], [0.2, 0.1], None, ((0.18, 0.09), "calibrated")),
+        ([0.2, 0.1], [0.2, 0.1], "FIDUCIAL", ((0.2, 0.1), "calibrated")),
+        ([0.2, 0.1], None, "GEOMETRY", ((0.2, 0.1), "calibrated")),
+        ([0.2, 0.1], None, None, ((0.2, 0.1), "unstated")),
+        ([0, 0.1], [0.3, 0.3], None, ((0.3, 0.3), "detector")),
+    ],
+)
+def test_a_spacing_says_what_it_is_measured_in(
+    pixel: list[float] | None,
+    imager: list[float] | None,
+    calibration: str | None,
+    expected: tuple[tuple[float, float] | None, str],
+    tmp_path: Path,
+) -> None:
+    added = {"PixelSpacing": pixel, "PixelSpacingCalibrationType": calibration}
+    changes = {"ImagerPixelSpacing": imager, **{keyword: value for keyword, value in added.items() if value}}
+    image = _read(tmp_path, changes=changes)
+    assert (image.spacing_mm, image.spacing_plane) == expected

@@ -19,7 +19,7 @@ from fieldray.errors import ReaderProblem, Unreadable
 from fieldray.imaging.decode import decode
 from fieldray.imaging.discover import discover
 from fieldray.imaging.pool import DecoderPool, PoolClosed
-from fieldray.imaging.preprocess import thumbnail, to_tensor
+from fieldray.imaging.preprocess import shrunk, to_tensor
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.paths import child_command
 from phantoms import write_bad_inputs, write_collection, write_dicom
@@ -56,7 +56,7 @@ def test_what_comes_back_is_what_the_same_code_gives_here(pool: DecoderPool, tmp
     expected = to_tensor(here, SPEC)
     np.testing.assert_array_equal(read.tensor.values, expected.values)
     assert read.tensor.pixel_map == read.facts.pixel_map == expected.pixel_map
-    np.testing.assert_array_equal(read.facts.thumbnail, thumbnail(here))
+    np.testing.assert_array_equal(read.facts.thumbnail, shrunk(here, 64))
     assert read.facts.content_sha256 == hashlib.sha256(path.read_bytes()).hexdigest() == pool.content_hash(ref)
     assert (read.facts.rows, read.facts.columns, read.view, read.problem) == (160, 128, "AP", None)
     assert read.facts.decode_ms > 0
@@ -101,7 +101,17 @@ def test_the_whole_image_comes_back(pool: DecoderPool, tmp_path: Path) -> None:
     path = write_dicom(tmp_path / "image.dcm", IMAGE, photometric="MONOCHROME1", signed=True)
     here, there = decode(path.read_bytes(), ImageRef(path=path)), pool.read_image(ImageRef(path=path))
     np.testing.assert_array_equal(here.pixels, there.pixels)
-    for name in ("window", "padding", "value_scale", "value_offset", "spacing_mm", "view", "notes", "full_rows"):
+    for name in (
+        "window",
+        "padding",
+        "value_scale",
+        "value_offset",
+        "spacing_mm",
+        "spacing_plane",
+        "view",
+        "notes",
+        "full_rows",
+    ):
         assert getattr(here, name) == getattr(there, name), name
 
 

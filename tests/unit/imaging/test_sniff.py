@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from fieldray.imaging.sniff import sniff
+from fieldray.imaging.identify import sniff
 
 
 @pytest.mark.parametrize("order", ["<", ">"])

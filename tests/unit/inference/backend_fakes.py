@@ -11,8 +11,7 @@ import numpy as np
 
 from fieldray.backends import BackendEntry
 from fieldray.domain.events import BackendChanged
-from fieldray.domain.model import Model
-from fieldray.domain.prediction import BackendName, Request
+from fieldray.domain.model import BackendName, Model, Request
 from fieldray.errors import BackendProblem
 from fieldray.inference.backend import Answer, BackendKind
 from fieldray.reasons import Reason, reason

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from fieldray.errors import BackendProblem
-from fieldray.inference.coral.delegate import DeviceLock
-from fieldray.inference.coral.library import LIBRARY_NAMES, EdgeTpuLibrary, load_problem, pycoral_of_google
+from fieldray.inference.coral.library import LIBRARY_NAMES, DeviceLock, EdgeTpuLibrary, load_problem, pycoral_of_google
 
 
 class WindowsError(OSError):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from backend_fakes import WAIT_S, Behaviour, Events, grey, grey_score
 
-from fieldray.domain.prediction import Prediction, Request
+from fieldray.domain.model import Prediction, Request
 from fieldray.errors import BackendProblem, StorageProblem
 from fieldray.inference.engine import Engine
 from fieldray.inference.scheduler import TRIES_PER_IMAGE

@@ -7,7 +7,7 @@ import threading
 import pytest
 from backend_fakes import WAIT_S, Behaviour, Events, grey
 
-from fieldray.domain.prediction import Policy
+from fieldray.domain.model import Policy
 from fieldray.errors import BackendProblem
 from fieldray.inference.engine import Engine
 from fieldray.inference.scheduler import BackendStatus, Scheduler

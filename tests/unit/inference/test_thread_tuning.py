@@ -2,40 +2,43 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from typing import Any, cast
 
 import numpy as np
 import pytest
 
-from fieldray.inference.thread_tuning import ThreadConfiguration, tune_threads
+from fieldray.inference.service import ThreadConfiguration, time_together, tune_threads
 from fieldray.processes.priority import usable_cores
 
 IMAGE = np.zeros((8, 8, 1), np.uint8)
 MINUTE_S = 60.0
 
 
-class TimedNetwork:
-    """Takes `seconds` an image; networks with the same `core` wait for each other."""
+class SpeedyNetwork:
+    """Would take `seconds` an image, if it were run."""
 
-    def __init__(self, seconds: float, core: Any) -> None:
-        self._seconds = seconds
-        self._core = core
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.runs = 0
 
     def run(self, image: Any) -> None:
-        with self._core:
-            time.sleep(self._seconds)
+        self.runs += 1
 
 
 def choice(seconds: Any, *, is_one_core: bool, cores: int = 2, budget_s: float = MINUTE_S) -> ThreadConfiguration:
     """`seconds` an image by threads; on machines where networks do or do not run side by side."""
-    shared = threading.Lock()
 
-    def load(threads: int) -> Any:
-        return TimedNetwork(seconds[threads], shared if is_one_core else threading.Lock())
+    def measure(networks: Any, image: Any) -> float:
+        return float((1 if is_one_core else len(networks)) / networks[0].seconds)
 
-    return tune_threads(cast("Any", load), IMAGE, cores=cores, budget_s=budget_s)
+    load = cast("Any", lambda threads: SpeedyNetwork(seconds[threads]))
+    return tune_threads(load, IMAGE, cores=cores, budget_s=budget_s, measure=measure)
+
+
+def test_what_runs_side_by_side_is_counted_together() -> None:
+    networks = SpeedyNetwork(0.0), SpeedyNetwork(0.0)
+    assert time_together(cast("Any", networks), IMAGE) > 0
+    assert min(network.runs for network in networks) >= 2  # the first run is not counted
 
 
 def test_networks_side_by_side_where_cores_are_free() -> None:
@@ -60,7 +63,7 @@ def test_lean_where_nothing_else_may_be_tried(changes: Any) -> None:
 
 
 def test_lean_for_a_network_faster_than_its_messages() -> None:
-    chosen = choice({1: 0.0, 2: 0.0}, is_one_core=False)
+    chosen = choice({1: 0.0001, 2: 0.0001}, is_one_core=False)
     assert (len(chosen.networks), chosen.threads) == (1, 1)
 
 

@@ -1,4 +1,4 @@
-"""The scripts that the three installed programs begin with."""
+"""The script that the three installed programs begin with."""
 
 from __future__ import annotations
 
@@ -12,23 +12,21 @@ import pytest
 import contents
 
 ENTRIES = contents.ROOT / "installer" / "entry"
+_BEGIN = f"import sys; sys.path.insert(0, {str(ENTRIES)!r}); import program; sys.exit(program.main(sys.argv.pop(1)))"
 
 
-def run(script: str, *arguments: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+def run(program: str, *arguments: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     kept = {
         name: os.environ[name] for name in ("PATH", "PYTHONPATH", "FIELDRAY_HOME", "SYSTEMROOT") if name in os.environ
     }
     return subprocess.run(
-        [sys.executable, ENTRIES / script, *arguments], env={**kept, **environment}, capture_output=True, text=True,
-        timeout=60, check=False,
+        [sys.executable, "-c", _BEGIN, program, *arguments], env={**kept, **environment}, capture_output=True,
+        text=True, timeout=60, check=False,
     )  # fmt: skip
 
 
-def test_each_program_has_its_script_and_the_guard_is_before_them() -> None:
-    assert {path.name for path in ENTRIES.iterdir() if path.suffix == ".py"} == {
-        "guard.py",
-        *(f"{name}.py" for name in contents.PROGRAMS.values()),
-    }
+def test_one_script_begins_all_programs_and_the_guard_is_before_it() -> None:
+    assert {path.name for path in ENTRIES.iterdir() if path.suffix == ".py"} == {"guard.py", "program.py"}
     spec = (contents.ROOT / "installer" / "fieldray.spec").read_text(encoding="utf-8")
     assert 'runtime_hooks=[str(HERE / "entry" / "guard.py")]' in spec
 
@@ -36,16 +34,16 @@ def test_each_program_has_its_script_and_the_guard_is_before_them() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="X11 and Wayland")
 def test_wayland_alone_is_no_screen_for_the_installed_window() -> None:
     """Only Qt's part for X11 ships: better a sentence than Qt's abort."""
-    done = run("window.py", environment={"WAYLAND_DISPLAY": "wayland-0"})
+    done = run("fieldray-window", environment={"WAYLAND_DISPLAY": "wayland-0"})
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("fieldray: The window needs a screen")
 
 
 def test_the_command_line_and_the_worker_answer() -> None:
-    done = run("command_line.py", "screen", "--help", environment={})
+    done = run("fieldray", "screen", "--help", environment={})
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("usage: fieldray screen")
-    assert run("worker.py", "elsewhere:handle", environment={}).returncode == 2
+    assert run("fieldray-worker", "elsewhere:handle", environment={}).returncode == 2
 
 
 def test_the_guard_holds_in_a_program_that_is_not_known(tmp_path: Path) -> None:

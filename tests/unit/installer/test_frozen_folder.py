@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import contents
 import shared_libraries
 import sizes
 import trim
@@ -128,3 +129,20 @@ def test_every_byte_is_counted_in_one_part(tmp_path: Path) -> None:
     }
     assert f"all{'':<33}     0.6 MB" in sizes.table(tmp_path)
     assert os.linesep not in sizes.table(tmp_path).splitlines()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the modules are in the programs there")
+def test_the_modules_are_there_once(tmp_path: Path) -> None:
+    for name in contents.PROGRAMS:
+        (tmp_path / f"{name}.pkg").write_bytes(b"modules")
+    trim.share_modules(tmp_path)
+    assert [path.name for path in tmp_path.iterdir() if not path.is_symlink()] == ["fieldray.pkg"]
+    assert {(tmp_path / f"{name}.pkg").read_bytes() for name in contents.PROGRAMS} == {b"modules"}
+
+
+def test_programs_with_different_modules_are_not_made_one(tmp_path: Path) -> None:
+    for number, name in enumerate(contents.PROGRAMS):
+        (tmp_path / f"{name}.pkg").write_bytes(bytes([number]))
+    with pytest.raises(RuntimeError, match="no longer share"):
+        trim.share_modules(tmp_path)
+    assert not any(path.is_symlink() for path in tmp_path.iterdir())

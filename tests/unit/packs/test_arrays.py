@@ -5,7 +5,7 @@ import io
 import numpy as np
 import pytest
 
-from fieldray.packs.arrays import pack_array, unpack_array
+from fieldray.packs.reading import pack_array, unpack_array
 
 
 def test_round_trip_keeps_values_and_is_read_only() -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from fieldray.domain.model import InputSpec, Requirement
 from fieldray.errors import PackProblem
+from fieldray.packs import builtin
 from fieldray.packs.library import PackLibrary
+from fieldray.packs.manifest_types import LungFieldsManifest
 from fieldray.packs.signing import fingerprint_of
 from fieldray.packs.verified import read_verified_manifest
+from fieldray.paths import builtin_packs
 from fieldray.reasons import Reason
 from packs_factory import MODEL_BYTES, key, make_lung_fields, make_pack
 
@@ -141,7 +146,7 @@ def shipping(home: Path, tmp_path: Path) -> PackLibrary:
     folder = make_lung_fields(tmp_path / "models", key_number=3)
     sealed = read_verified_manifest(folder)
     table = {folder.name: sealed.manifest_sha256}
-    made = PackLibrary(home, builtin_root=tmp_path / "models", builtin_table=table)
+    made = PackLibrary(home, builtin_root=tmp_path / "models", builtin_table=table, builtin_lungs=folder.name)
     made.trust(FINGERPRINT)
     return made
 
@@ -159,13 +164,39 @@ def test_the_newest_lung_fields_come_first_wherever_they_are(shipping: PackLibra
     assert (lungs.pack_name, lungs.trust) == ("test-lungs-1.2.0", "signed")
 
 
+@pytest.mark.parametrize("name", ["model.tflite", "manifest.json", "manifest.sig"])
+@pytest.mark.parametrize(
+    "damage", [Path.unlink, lambda path: path.write_bytes(b"?"), lambda path: path.write_bytes(b"")]
+)
 def test_lung_fields_that_ship_damaged_are_not_passed_over_in_silence(
-    shipping: PackLibrary, drive: Path, tmp_path: Path
+    shipping: PackLibrary, drive: Path, tmp_path: Path, name: str, damage: Callable[[Path], object]
 ) -> None:
-    (tmp_path / "models" / "test-lungs-1.0.0" / "model.tflite").write_bytes(b"?")
+    damage(tmp_path / "models" / "test-lungs-1.0.0" / name)
     why = _refusal(shipping, make_pack(drive))
     assert why.code == "pack_companion_unusable"
     assert "lung-fields" in why.text
+
+
+def test_lung_fields_that_ship_and_are_gone_are_missed(shipping: PackLibrary, drive: Path, tmp_path: Path) -> None:
+    shutil.rmtree(tmp_path / "models" / "test-lungs-1.0.0")
+    folder = make_pack(drive)
+    assert _refusal(shipping, folder).code == "pack_companion_missing"
+    why = _listed(shipping, folder)
+    assert why is not None
+    assert why.code == "pack_companion_missing"
+
+
+def test_other_lung_fields_do_not_take_the_place_of_those_that_ship(
+    shipping: PackLibrary, drive: Path, tmp_path: Path
+) -> None:
+    shutil.rmtree(tmp_path / "models" / "test-lungs-1.0.0")
+    make_lung_fields(tmp_path / "models", mask_threshold=0.4)
+    assert _refusal(shipping, make_pack(drive)).code == "pack_companion_unusable"
+
+
+def test_the_lung_fields_that_ship_are_known_by_their_name() -> None:
+    assert builtin.LUNGS in builtin.TABLE
+    assert isinstance(read_verified_manifest(builtin_packs() / builtin.LUNGS).description, LungFieldsManifest)
 
 
 def test_a_crop_to_the_lungs_is_written_and_read(library: PackLibrary, drive: Path) -> None:

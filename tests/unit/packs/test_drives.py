@@ -10,21 +10,20 @@ from pathlib import Path
 import pytest
 
 from fieldray.domain.events import Drive, DrivesChanged, Event
-from fieldray.packs.drive_source import Bell, MacVolumes
-from fieldray.packs.drives import DriveWatch, list_drives
+from fieldray.packs.drives import DriveWatch, LookedAt, MacVolumes, list_drives
 
 EDGETPU = Drive(mount_point="/media/drive", name="drive", pack_folders=("/media/drive/fieldray/chest-1.0.0",))
 
 
-class FakeSource:
+class FakeSource(LookedAt):
     """Drives that a test plugs in and out."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.there: tuple[Drive, ...] = ()
         self.looks = 0
         self.is_closed = False
         self.looked = threading.Event()
-        self._bell = Bell()
 
     def drives(self) -> tuple[Drive, ...]:
         self.looks += 1
@@ -33,13 +32,7 @@ class FakeSource:
 
     def change(self, *drives: Drive) -> None:
         self.there = drives
-        self._bell.ring()
-
-    def wait(self, timeout_s: float) -> None:
-        self._bell.wait(timeout_s)
-
-    def wake(self) -> None:
-        self._bell.ring()
+        self.wake()
 
     def close(self) -> None:
         self.is_closed = True

@@ -15,9 +15,9 @@ import pytest
 
 from fieldray.errors import PackNotTrusted, PackProblem, StorageProblem
 from fieldray.packs import signing
-from fieldray.packs.drive_source import look_at
+from fieldray.packs.drives import look_at
 from fieldray.packs.library import PackLibrary
-from fieldray.packs.listing import packs_in
+from fieldray.packs.naming import packs_in
 from fieldray.packs.reading import guarded, read_file
 from fieldray.packs.signing import fingerprint_of
 from fieldray.packs.verified import read_files, read_verified_manifest

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from fieldray.errors import StorageProblem, UsageProblem
-from fieldray.file_lock import FileLock
 from fieldray.packs.signing import fingerprint_of
 from fieldray.packs.trust import TrustStore
+from fieldray.persistence import FileLock
 
 # Adds versions of packs of its own, when it is told to: each of them, and the pack that all of them share.
 _RECORD = """

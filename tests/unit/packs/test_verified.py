@@ -11,7 +11,7 @@ import pytest
 
 from fieldray.errors import PackProblem
 from fieldray.packs import signing
-from fieldray.packs.arrays import pack_array
+from fieldray.packs.reading import pack_array
 from fieldray.packs.verified import read_files, read_verified_manifest
 from packs_factory import MODEL_BYTES, golden, key, make_pack, manifest
 

@@ -8,24 +8,31 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fieldray.domain.image import ShownImage
-from fieldray.errors import StorageProblem, UsageProblem
+from fieldray.errors import FieldrayError, StorageProblem, UsageProblem
 from fieldray.imaging.pool import DecoderPool
 from fieldray.imaging.synthetic import chest_phantom
+from fieldray.packs.library import PackLibrary
+from fieldray.paths import user_data
 from fieldray.persistence import write_new
-from fieldray.pipeline.export import export_run
+from fieldray.pipeline.export import KnownPack, export_run
+from fieldray.pipeline.export_process import SERVICE, export_apart
+from fieldray.processes.child import Child
 from fieldray.reasons import Reason
-from fieldray.reports.exporter import EXPORTERS, ExportCancelled, Exporter, ReportOptions, StoredRun
+from fieldray.reports.exporter import EXPORTERS, PLAIN, ExportCancelled, Exporter, ReportOptions, StoredRun
 from fieldray.reports.outputs import own_folder
 from fieldray.reports.patient import pseudonym, pseudonym_key
+from fieldray.settings import Settings
 from fieldray.store.results import ResultStore
 from outcomes import image_ref, run_spec
 from phantoms import write_dicom
 from report_runs import screened_files
+from shipped_packs import ADULTS
 
 MARK = b"ours"
 
@@ -194,3 +201,93 @@ def test_a_full_or_read_only_disk_is_told_in_a_sentence(
         assert list(small.iterdir()) == []
     finally:
         subprocess.run(["umount", str(small)], check=True)
+
+
+# ---- by another process, as the window has it
+
+SETTINGS = Settings({"decoders": 1})
+PLAINLY = {"spec": None, "options": PLAIN, "pack": None, "settings": SETTINGS}
+
+
+def quiet(_done: int, _total: int) -> None:
+    """Nobody listens."""
+
+
+def test_another_process_writes_what_this_process_writes(tmp_path: Path, database: Path) -> None:
+    """With the pack that is in use: were it not known there, the PDF would say less."""
+    shipped = PackLibrary(user_data()).load(ADULTS)
+    model = replace(shipped, manifest=replace(shipped.manifest, version="99.0.0"))  # no library has it
+    code = model.manifest.labels[0].code
+    spec = replace(run_spec(), pack_name=model.pack_name, model_sha256=model.model_sha256)
+    with ResultStore(database) as store:
+        run_id = store.open_run(spec)
+        for outcome in screened_files([tmp_path / "in"]):
+            found = tuple(replace(finding, label=code) for finding in outcome.findings)
+            store.save(run_id, replace(outcome, findings=found), spec=spec)
+        store.finish(run_id)
+    options, pack = ReportOptions(language="uk", names_people=True), KnownPack.of(model)
+    formats, what = ["csv", "json", "pdf", "sr"], {"spec": spec, "options": options, "pack": pack}
+    here = export_run(database, run_id, tmp_path / "here", formats, decoders=pool, **what)
+    steps: list[tuple[int, int]] = []
+    there = export_apart(
+        database,
+        run_id,
+        tmp_path / "there",
+        formats,
+        settings=SETTINGS,
+        tell=lambda done, total: steps.append((done, total)),
+        **what,
+    )
+    assert [path.name for path in here] == [path.name for path in there]
+    for one, other in zip(_files(tmp_path / "here"), _files(tmp_path / "there"), strict=True):
+        assert one.relative_to(tmp_path / "here") == other.relative_to(tmp_path / "there")
+        if one.suffix != ".dcm":
+            assert one.read_bytes() == other.read_bytes()
+    assert all(0 <= done <= total == 8 for done, total in steps if total)
+
+
+def test_what_another_process_is_stopped_at_is_discarded(tmp_path: Path, database: Path) -> None:
+    def tell(_done: int, _total: int) -> None:
+        raise ExportCancelled
+
+    with pytest.raises(ExportCancelled):
+        export_apart(database, 1, tmp_path / "out", ["pdf-studies", "sc"], **PLAINLY, tell=tell)
+    assert not list((tmp_path / "out").glob(".*"))
+    assert len(list((tmp_path / "out").iterdir())) <= 1  # what was done before it heard
+
+
+def test_what_went_wrong_in_another_process_is_raised_here(tmp_path: Path, database: Path) -> None:
+    (tmp_path / "fieldray-run-1.csv").write_text("a table of somebody's", encoding="utf-8")
+    with pytest.raises(UsageProblem) as caught:
+        export_apart(database, 1, tmp_path, ["csv"], **PLAINLY, tell=quiet)
+    assert caught.value.reason.code == "output_not_ours"
+    with pytest.raises(StorageProblem):
+        export_apart(database, 1, tmp_path, ["csv"], **(PLAINLY | {"spec": run_spec(paths=("/other",))}), tell=quiet)
+
+
+def test_a_process_that_is_lost_is_told(tmp_path: Path, database: Path) -> None:
+    child = Child("fieldray.pipeline.export_process:gone")
+    with pytest.raises(FieldrayError) as caught:
+        export_apart(database, 1, tmp_path, ["csv"], **PLAINLY, tell=quiet, child=child)
+    assert caught.value.reason.code == "internal"
+
+
+def test_what_a_lost_process_had_half_done_is_removed(tmp_path: Path, database: Path) -> None:
+    out, child = tmp_path / "out", Child(SERVICE)
+
+    def tell(_done: int, _total: int) -> None:
+        out.mkdir(exist_ok=True)
+        (out / ".1-0123456789abcdef.new").write_bytes(b"of a process that is still there")
+        (out / f".{child.pid}-0123456789abcdef.new").write_bytes(b"a patient")
+        half = out / f".{child.pid}-fedcba9876543210.new"
+        half.mkdir()
+        (half / "1.pdf").write_bytes(b"a patient")
+        child.kill()
+
+    with pytest.raises(FieldrayError):
+        export_apart(database, 1, out, ["pdf-studies", "sc"], **PLAINLY, tell=tell, child=child)
+    assert [path.name for path in out.glob(".*")] == [".1-0123456789abcdef.new"]
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())

@@ -15,7 +15,7 @@ from fieldray.domain.model import InputSpec
 from fieldray.domain.study import ImageRef
 from fieldray.errors import ReaderProblem, UsageProblem
 from fieldray.imaging.answers import ReadResult
-from fieldray.pipeline.maps import write_maps
+from fieldray.pipeline.export import write_maps
 from fieldray.reasons import reason
 from fieldray.store.results import ResultStore
 from lungs import COLUMNS, ROWS, lungs

@@ -13,8 +13,7 @@ import pytest
 from fakes import FakeEngine, FakeReaders, hash_of
 from fieldray.domain.finding import Failed, Outcome, ReadFacts, Refused, Screened
 from fieldray.domain.image import Detail
-from fieldray.domain.model import Calibration, HeaderRules, InputSpec, OodGate
-from fieldray.domain.prediction import Prediction
+from fieldray.domain.model import Calibration, HeaderRules, InputSpec, OodGate, Prediction
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import BackendProblem, EnvironmentProblem, ReaderProblem
 from fieldray.imaging.answers import ReadResult

@@ -12,11 +12,11 @@ import pytest
 
 from fakes import FakeEngine, FakeLungEngine, FakeReaders
 from fieldray.domain.finding import Failed, Outcome, Refused, Screened
-from fieldray.domain.model import InputSpec, Model, OodGate, Requirement
-from fieldray.domain.prediction import Prediction
+from fieldray.domain.model import InputSpec, Model, OodGate, Prediction, Requirement
 from fieldray.domain.study import ImageRef
 from fieldray.errors import BackendProblem
 from fieldray.pipeline.assessment import choose
+from fieldray.pipeline.ports import ReadResult
 from fieldray.pipeline.screen import screen_image
 from fieldray.reasons import reason
 from tiny_lungs import tiny_lungs_model
@@ -107,7 +107,7 @@ class Mapped(FakeEngine):
 def test_the_share_of_evidence_inside_the_lungs_is_weighed_by_area() -> None:
     cells = np.full((4, 4), -5.0)
     cells[1, 0], cells[3, 3] = 1.0, 3.0  # 2 of 4 columns of the first cell are lung, none of the second
-    outcome = screen(FakeLungEngine(MASK), engine=Mapped(cells))
+    outcome = screen(FakeLungEngine(MASK), engine=Mapped(cells), metrics={"evidence_inside": {"limit": 0.5}})
     assert isinstance(outcome, Screened) and outcome.lungs is not None
     # 1 * 0.5 / (1 + 3)
     assert outcome.lungs.evidence_inside == pytest.approx(0.125)
@@ -123,7 +123,8 @@ def test_evidence_is_what_lies_above_the_operating_point_and_none_is_no_share() 
 def test_a_result_that_is_not_flagged_is_not_warned_about() -> None:
     cells = np.full((4, 4), -5.0)
     cells[3, 3] = 3.0
-    outcome = screen(FakeLungEngine(MASK), name="dark.png", engine=Mapped(cells))
+    limit = {"evidence_inside": {"limit": 0.6}}
+    outcome = screen(FakeLungEngine(MASK), name="dark.png", engine=Mapped(cells), metrics=limit)
     assert isinstance(outcome, Screened) and outcome.lungs is not None
     assert (outcome.lungs.evidence_inside, outcome.notes) == (0.0, ())
 
@@ -135,7 +136,16 @@ def test_the_limit_of_the_pack_decides_what_is_little() -> None:
     outcome = screen(FakeLungEngine(MASK), engine=Mapped(cells), metrics=limit)
     assert isinstance(outcome, Screened)
     assert [note.code for note in outcome.notes] == ["evidence_outside"]
-    assert screen(FakeLungEngine(MASK), engine=Mapped(cells)).notes == ()  # half is enough
+    enough = {"evidence_inside": {"limit": 0.5}}
+    assert screen(FakeLungEngine(MASK), engine=Mapped(cells), metrics=enough).notes == ()
+
+
+def test_where_no_limit_was_measured_nothing_is_pointed_out() -> None:
+    cells = np.full((4, 4), -5.0)
+    cells[3, 3] = 3.0
+    outcome = screen(FakeLungEngine(MASK), engine=Mapped(cells))
+    assert isinstance(outcome, Screened) and outcome.lungs is not None
+    assert (outcome.lungs.evidence_inside, outcome.notes) == (0.0, ())
 
 
 def test_an_input_that_asks_for_it_is_cropped_to_the_lungs() -> None:
@@ -231,3 +241,32 @@ def test_a_usable_image_gets_the_score_that_it_gets_without_lungs(name: str) -> 
     assert isinstance(alone, Screened) and isinstance(both, Screened)
     assert (alone.findings, alone.facts.pixel_map) == (both.findings, both.facts.pixel_map)
     assert (alone.lungs, alone.notes) == (None, ())
+
+
+class Swapped(FakeReaders):
+    """Another file has the name when it is read again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads = 0
+
+    def read(self, ref: ImageRef, spec: InputSpec, **wanted: Any) -> ReadResult:
+        self.reads += 1
+        read = super().read(ref, spec, **wanted)
+        assert read.tensor
+        tensor = replace(read.tensor, values=np.full_like(read.tensor.values, 112))  # a close call
+        facts = replace(read.facts, content_sha256=f"{self.reads}" * 64)
+        return replace(read, tensor=tensor, facts=facts, is_approximate=True)
+
+
+def test_the_lungs_of_one_image_are_never_those_of_another() -> None:
+    decoder = Swapped()
+    outcome = screen_image(
+        ImageRef(path=Path("/images/bright.png")),
+        assessment=choose(model()),
+        decoder=decoder,
+        engine=FakeEngine(),
+        lung_engine=FakeLungEngine(MASK),
+    )
+    assert isinstance(outcome, Failed)
+    assert (outcome.reason.code, outcome.facts.content_sha256, decoder.reads) == ("changed", "1" * 64, 2)

@@ -12,7 +12,7 @@ from fakes import FakeEngine, FakeReaders
 from fieldray.domain.events import Event, OutcomeReady, RunChanged
 from fieldray.domain.run import Verdict
 from fieldray.domain.study import ImageRef
-from fieldray.errors import EnvironmentProblem, PackProblem, StorageProblem, UsageProblem
+from fieldray.errors import EnvironmentProblem, PackProblem, StorageProblem, Unreadable, UsageProblem
 from fieldray.pipeline.assembly import count_files
 from fieldray.pipeline.export import export_run
 from fieldray.pipeline.session import Session
@@ -168,7 +168,7 @@ def test_a_verdict_and_an_export_go_through_the_store(opened: Opened, images: Pa
     elsewhere = tmp_path / "elsewhere.sqlite"
     with pytest.raises(StorageProblem, match="moved, deleted or replaced"):
         export_run(elsewhere, 1, tmp_path / "out", spec=batch.spec)
-    with pytest.raises(KeyError):
+    with pytest.raises(UsageProblem, match="no run 1 in the history"):
         export_run(elsewhere, 1, tmp_path / "out")
     assert '"disagree","rotated"' in paths[0].read_text(encoding="utf-8-sig")
     with pytest.raises(ValueError, match="no export format"):
@@ -235,3 +235,17 @@ def test_one_that_cannot_be_closed_keeps_no_other_open(opened: Opened, images: P
     with pytest.raises(OSError, match="does not end"):
         opened.session.close()
     assert opened.engines[0].is_closed
+
+
+def test_the_preview_of_an_image_that_is_gone_is_read_from_the_store(opened: Opened, images: Path) -> None:
+    opened.session.use_pack(tiny_model())
+    assert opened.session.start([images]).join(20)
+    outcome = next(event.outcome for event in opened.events if isinstance(event, OutcomeReady))
+    content = outcome.facts.content_sha256
+    with pytest.raises(Unreadable, match="No preview of this image was kept"):
+        opened.session.read_preview("0" * 64, frame=0)
+    with closing(sqlite3.connect(opened.session.database)) as other, other:
+        other.execute("DELETE FROM previews")
+        other.execute("INSERT INTO previews (content_sha256, frame, jpeg) VALUES (?, 0, x'00')", (content,))
+    with pytest.raises(Unreadable, match="is damaged"):
+        opened.session.read_preview(content, frame=0)

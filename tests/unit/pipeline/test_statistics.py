@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from fieldray.domain.events import Speed
-from fieldray.domain.prediction import BackendName, Prediction
+from fieldray.domain.model import BackendName, Prediction
 from fieldray.pipeline.statistics import MachineLoad, Pace, Statistics
 
 

@@ -12,8 +12,7 @@ import pytest
 
 from fieldray.audit.cases import Case
 from fieldray.audit.figures import audit
-from fieldray.audit.proposal import propose
-from fieldray.audit.report import AuditReport, Subject
+from fieldray.audit.report import AuditReport, Subject, propose
 from fieldray.domain.study import ImageHeader
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reports.audit_files import write_audit, write_audit_json

@@ -16,6 +16,7 @@ from fieldray.reasons import reason
 from fieldray.store.database import MIGRATIONS, open_database
 from fieldray.store.results import ResultQuery, ResultStore
 from lungs import lungs
+from older_stores import step_back
 from outcomes import failed, refused, run_spec, screened
 
 
@@ -87,9 +88,7 @@ def test_results_of_the_version_before_have_no_lungs_and_no_notes(tmp_path: Path
     path = tmp_path / "results.sqlite"
     kept(path, screened())
     with closing(sqlite3.connect(path)) as old, old:
-        for column in ("lungs", "lung_shares", "notes"):
-            old.execute(f"ALTER TABLE results DROP COLUMN {column}")
-        old.execute("PRAGMA user_version = 3")
+        step_back(old, version=3)
     with ResultQuery(path) as query:
         found = query.row(1).outcome
     assert isinstance(found, Screened)

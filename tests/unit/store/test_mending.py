@@ -222,6 +222,9 @@ def test_programs_that_begin_at_once_share_one_store(tmp_path: Path) -> None:
             program.stdin.write("\n")
             program.stdin.flush()
         assert [program.communicate()[1] for program in programs] == [""] * 3
+    # Two that close at the same moment may each leave the journal to the other: one alone clears it.
+    for number in range(20):
+        open_database(tmp_path / f"{number}.sqlite").close()
     assert sorted(place.suffix for place in tmp_path.iterdir()) == [".sqlite"] * 20
 
 

@@ -20,6 +20,7 @@ from fieldray.errors import StorageProblem
 from fieldray.reasons import reason
 from fieldray.store.database import MIGRATIONS, open_database
 from fieldray.store.results import ResultQuery, ResultStore
+from older_stores import step_back
 from outcomes import POINT, failed, image_ref, read_facts, refused, run_spec, screened
 
 SPEC = run_spec()
@@ -401,9 +402,7 @@ def test_a_file_of_the_second_version_keeps_the_images_it_was_not_sure_about(sto
             " SELECT id, 'of an earlier result', 'agree', 'seen', 2.0, content_sha256, 'not_sure', 0.4"
             " FROM results WHERE id = 1"
         )
-        for column in ("lungs", "lung_shares", "notes"):  # of later versions
-            old.execute(f"ALTER TABLE results DROP COLUMN {column}")
-        old.execute("PRAGMA user_version = 2")
+        step_back(old, version=2)
     with ResultQuery(store.path) as query:
         assert query.counts(run_id)["unsure"] == 1
         assert [given.category for given in query.earlier_verdicts(run_id)] == ["unsure"]

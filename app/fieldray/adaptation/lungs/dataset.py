@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fieldray.adaptation.digest import digest
-from fieldray.adaptation.files import write_atomically
+from fieldray.adaptation.dataset import parts_of
+from fieldray.adaptation.files import digest, write_atomically
 from fieldray.adaptation.image_set import content_digest, read_images, read_rows, rows_digest
 from fieldray.adaptation.layouts import Row, find_rows
 from fieldray.adaptation.lungs.check_samples import CheckImages
@@ -28,7 +28,6 @@ from fieldray.adaptation.lungs.masks import (
 from fieldray.adaptation.lungs.recipe import LungRecipe, recipe_of
 from fieldray.adaptation.recipe_data import Source
 from fieldray.adaptation.run import Run, Step
-from fieldray.adaptation.split import parts_of
 from fieldray.adaptation.tables import Problem
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason

@@ -1,4 +1,8 @@
-"""What trains a lung-field network: Keras on TensorFlow, for the compact network and the published one alike."""
+"""What trains a lung-field network: Keras on TensorFlow, for the compact network and the published one alike.
+
+A segmentation is trained by 1 - Dice of the lungs and the cross-entropy of each cell, added. Dice alone has hardly a
+gradient while nothing is found; the cross-entropy alone lets the larger class win.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +14,46 @@ from numpy.typing import NDArray
 
 from fieldray.adaptation.keras_engine import build_network, get_weights, set_weights
 from fieldray.adaptation.lungs.check_samples import UNKNOWN
-from fieldray.adaptation.lungs.compact import compact_unet
 from fieldray.adaptation.lungs.dataset import shrunk
-from fieldray.adaptation.lungs.losses import checks_loss, mask_loss
-from fieldray.adaptation.lungs.published import MARGIN, mask_side, published_unet
+from fieldray.adaptation.lungs.networks import MARGIN, compact_unet, mask_side, published_unet
 from fieldray.adaptation.lungs.recipe import LungNetwork, LungTraining
-from fieldray.adaptation.weights import Weights
+from fieldray.adaptation.specification import Weights
+from fieldray.domain.metrics import sigmoid
 from fieldray.domain.model import LUNG_CHECKS
+
+_SMOOTHING: Final = 1.0
+"""Cells added to both sides of the fraction, so that two empty masks have a loss of 0 and not 0 / 0."""
+
+
+def dice_loss(truth: Any, probabilities: Any) -> Any:
+    """1 - 2 sum(t p) / (sum(t) + sum(p)) of each image, (n,); (n, rows, columns, 1) tensors in 0..1."""
+    from keras import ops
+
+    axes = (1, 2, 3)
+    shared = ops.sum(truth * probabilities, axes)
+    total = ops.sum(truth, axes) + ops.sum(probabilities, axes)
+    return 1 - (2 * shared + _SMOOTHING) / (total + _SMOOTHING)
+
+
+def mask_loss(truth: Any, logits: Any) -> Any:
+    """1 - Dice and mean cross-entropy of each image, added: (n,). `logits` (n, rows, columns, 1) before the sigmoid."""
+    from keras import ops
+
+    entropy = ops.mean(ops.binary_crossentropy(truth, logits, from_logits=True), axis=(1, 2, 3))
+    return dice_loss(truth, ops.sigmoid(logits)) + entropy
+
+
+def checks_loss(targets: Any, logits: Any) -> Any:
+    """Cross-entropy of each image (n,), whose mean is that over all that is known.
+
+    Targets (n, checks) are 1, 0, or below 0 where unknown.
+    """
+    from keras import ops
+
+    known = ops.cast(targets >= 0, logits.dtype)
+    each = ops.binary_crossentropy(ops.maximum(targets, 0.0), logits, from_logits=True) * known
+    return ops.sum(each, axis=1) / ops.maximum(ops.mean(ops.sum(known, axis=1)), 1.0)
+
 
 Batch = NDArray[np.float32]
 _CLIP: Final = 5.0
@@ -89,8 +126,8 @@ class MaskEngine:
         for start in range(0, len(images), _PREDICT_BATCH):
             found = self.model.predict_on_batch(self.prepared(images[start : start + _PREDICT_BATCH]))
             logits, scores = found if self.has_checks else (found, np.zeros((len(found), 0), np.float32))
-            masks.append(_sigmoid(np.asarray(logits)[..., 0]))
-            checks.append(_sigmoid(np.asarray(scores)))
+            masks.append(sigmoid(logits)[..., 0].astype(np.float32))
+            checks.append(sigmoid(scores).astype(np.float32))
         return np.concatenate(masks), np.concatenate(checks)
 
     def weights(self) -> Weights:
@@ -109,7 +146,3 @@ class MaskEngine:
         """The inverse."""
         for index, variable in enumerate(self._optimiser.variables):
             variable.assign(state[str(index)])
-
-
-def _sigmoid(values: Batch) -> Batch:
-    return np.asarray(1 / (1 + np.exp(-values)), np.float32)

@@ -16,17 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fieldray.adaptation.lungs import ood_images
-from fieldray.adaptation.lungs.check_samples import CheckImages, apply
+from fieldray.adaptation.lungs.check_samples import WEIGHTS, CheckImages, apply
 from fieldray.adaptation.lungs.dataset import LungData, data_of
 from fieldray.adaptation.lungs.engine import MaskEngine
-from fieldray.adaptation.lungs.masks import read_mask
-from fieldray.adaptation.lungs.measures import REFERENCE_SIDE, Fit, fit_of
-from fieldray.adaptation.lungs.quantise_step import run_file
+from fieldray.adaptation.lungs.masks import REFERENCE_SIDE, Fit, fit_of, read_mask
 from fieldray.adaptation.lungs.recipe import LungRecipe, recipe_of
-from fieldray.adaptation.lungs.train import load_trained
-from fieldray.adaptation.quantise_step import converted
+from fieldray.adaptation.lungs.train import load_trained, run_file
 from fieldray.adaptation.run import Run, Step
+from fieldray.adaptation.steps import converted
 from fieldray.domain.intervals import drawn_interval, share
 from fieldray.domain.model import LUNG_CHECKS
 
@@ -120,7 +117,7 @@ def _checks(run: Run, data: LungData, answer: Answer) -> dict[str, Any]:
     thresholds = dict.fromkeys(LUNG_CHECKS, 0.5)
     if validation is not None:
         chests = np.concatenate([images for images, _ in validation.chests.values()])
-        refusable = np.concatenate([_strange(validation, kind, recipe) for kind in _kinds(validation)])
+        refusable = np.concatenate([_ood_images_of(validation, kind, recipe) for kind in _kinds(validation)])
         thresholds = choose_thresholds(
             _some(chests, _VALIDATION_CHESTS), refusable, answer, keeps=recipe.evaluation.keeps
         )
@@ -130,7 +127,7 @@ def _checks(run: Run, data: LungData, answer: Answer) -> dict[str, Any]:
         return {"thresholds": thresholds}
     accepted = {name: _told_checks(images, answer, thresholds) for name, (images, _) in test.chests.items()}
     limit = thresholds[LUNG_CHECKS[0]]
-    refused = {kind: _share(answer(_strange(test, kind, recipe))[1][:, 0] < limit) for kind in _kinds(test)}
+    refused = {kind: _share(answer(_ood_images_of(test, kind, recipe))[1][:, 0] < limit) for kind in _kinds(test)}
     return {"thresholds": thresholds, "chests": accepted, "ood_images": refused}
 
 
@@ -171,11 +168,11 @@ def _told_checks(images: NDArray[np.uint8], answer: Answer, thresholds: Mapping[
 
 
 def _kinds(images: CheckImages) -> list[str]:
-    return [*ood_images.WEIGHTS, *(["files"] if len(images.ood_images) else [])]
+    return [*WEIGHTS, *(["files"] if len(images.ood_images) else [])]
 
 
-def _strange(images: CheckImages, kind: str, recipe: LungRecipe) -> NDArray[np.uint8]:
-    """Strangers of a kind, the same whenever they are asked for."""
+def _ood_images_of(images: CheckImages, kind: str, recipe: LungRecipe) -> NDArray[np.uint8]:
+    """OOD images of a kind, the same whenever they are asked for."""
     if kind == "files":
         return _some(images.ood_images, _OOD_IMAGES)
     generator, settings = np.random.default_rng(len(kind)), recipe.checks_augmentation

@@ -14,7 +14,21 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from fieldray.adaptation.augmentation import Augmentation, augment
+from fieldray.adaptation.augmentation import (
+    Augmentation,
+    Blur,
+    Brightness,
+    Coarsen,
+    Contrast,
+    Gamma,
+    Noise,
+    Rotation,
+    Scale,
+    Shading,
+    Shift,
+    Stretch,
+    augment,
+)
 from fieldray.adaptation.tables import Key, require_ranges
 
 Grey = NDArray[np.uint8]
@@ -26,27 +40,25 @@ _MARKS: Final = "LRAP"
 class PairAugmentation:
     """How much at most, each drawn evenly from -x..x (or 0..x); all zeros change nothing."""
 
-    shift: Annotated[float, Key(doc="Shift, as a share of the side.", low=0, high=1)] = 0.0
-    scale: Annotated[float, Key(doc="Zoom, in powers of e.", low=0, high=1)] = 0.0
-    stretch: Annotated[float, Key(doc="Share by which height and width change against each other.", low=0, high=1)] = (
-        0.0
-    )
-    rotation_degrees: Annotated[float, Key(doc="Rotation.", unit="degrees", low=0, high=45)] = 0.0
+    shift: Shift = 0.0
+    scale: Scale = 0.0
+    stretch: Stretch = 0.0
+    rotation_degrees: Rotation = 0.0
     elastic: Annotated[
         float, Key(doc="Standard deviation of the displacement of each knot of an 8 x 8 grid, as a share.", low=0)
     ] = 0.0
-    gamma: Annotated[float, Key(doc="Gamma, in powers of e.", low=0, high=2)] = 0.0
-    contrast: Annotated[float, Key(doc="Contrast, in powers of e.", low=0, high=2)] = 0.0
-    brightness: Annotated[float, Key(doc="Brightness, as a share of the range.", low=0, high=1)] = 0.0
-    shading: Annotated[float, Key(doc="A smooth field, up to this share of the range.", low=0, high=1)] = 0.0
-    blur_pixels: Annotated[
-        float, Key(doc="Standard deviation of a Gaussian blur, for half of the images.", unit="pixels", low=0)
-    ] = 0.0
-    noise: Annotated[float, Key(doc="Standard deviation of noise, as a share of the range.", low=0, high=1)] = 0.0
-    coarsen: Annotated[
-        float, Key(doc="Probability of shrinking to between 48 pixels and the full side, and back.", low=0, high=1)
-    ] = 0.0
+    gamma: Gamma = 0.0
+    contrast: Contrast = 0.0
+    brightness: Brightness = 0.0
+    shading: Shading = 0.0
+    blur_pixels: Blur = 0.0
+    noise: Noise = 0.0
+    coarsen: Coarsen = 0.0
     inversion: Annotated[float, Key(doc="Probability of the negative image.", low=0, high=1)] = 0.0
+    opacities: Annotated[
+        float,
+        Key(doc="Probability of one to three soft light patches, as of infiltrates.", low=0, high=1),
+    ] = 0.0
     letters: Annotated[float, Key(doc="Probability of letters near the border.", low=0, high=1)] = 0.0
     collimation: Annotated[float, Key(doc="Probability of black or white borders.", low=0, high=1)] = 0.0
 
@@ -71,6 +83,8 @@ def augment_pair(
 def recolour(image: Grey, settings: PairAugmentation, *, generator: np.random.Generator) -> Grey:
     """A copy whose grey levels, sharpness, borders and letters differ; nothing moves."""
     image = augment(image, settings.of_tone, generator=generator)
+    if settings.opacities and generator.random() < settings.opacities:
+        image = _opacified(image, generator)
     if generator.random() < settings.letters:
         image = _lettered(image, generator)
     if generator.random() < settings.collimation:
@@ -109,6 +123,22 @@ def _mesh(shape: tuple[int, ...], settings: PairAugmentation, generator: np.rand
 def _moved(plane: Grey, mesh: _Mesh) -> Grey:
     picture = Image.fromarray(plane)
     return np.asarray(picture.transform(picture.size, Image.Transform.MESH, mesh, resample=Image.Resampling.BILINEAR))
+
+
+def _opacified(image: Grey, generator: np.random.Generator) -> Grey:
+    """One to three soft ellipses in the middle of the image, up to seven tenths of the way to white.
+
+    The lungs stay where they were: a mask that follows only what is dark loses the part that is ill.
+    """
+    rows, columns = image.shape
+    y, x = np.mgrid[0:rows, 0:columns].astype(np.float32)
+    kept = np.ones(image.shape, np.float32)
+    for _ in range(int(generator.integers(1, 4))):
+        middle = generator.uniform((0.15, 0.1), (0.9, 0.9))
+        reach = generator.uniform(0.04, 0.2, 2)
+        distance = ((y / rows - middle[0]) / reach[0]) ** 2 + ((x / columns - middle[1]) / reach[1]) ** 2
+        kept *= 1 - np.float32(generator.uniform(0.15, 0.7)) * np.exp(-(distance ** generator.uniform(1, 2.5)))
+    return np.asarray(255 - (255 - image.astype(np.float32)) * kept, np.uint8)
 
 
 def _lettered(image: Grey, generator: np.random.Generator) -> Grey:

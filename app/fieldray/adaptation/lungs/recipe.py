@@ -7,10 +7,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Final, Literal, cast
 
-from fieldray.adaptation.lungs.compact import CHANNELS, MULTIPLE
+from fieldray.adaptation.lungs.networks import CHANNELS, MULTIPLE, mask_side
 from fieldray.adaptation.lungs.pair_augmentation import PairAugmentation
-from fieldray.adaptation.lungs.published import mask_side
-from fieldray.adaptation.recipe import INPUT_KEYS, PackTexts, rooted_source
+from fieldray.adaptation.recipe import (
+    AboutPack,
+    PackInput,
+    PacksFolder,
+    PatientSplit,
+    RunFolder,
+    SigningKey,
+    rooted_source,
+)
 from fieldray.adaptation.recipe_data import Source, Split
 from fieldray.adaptation.run import Run
 from fieldray.adaptation.tables import Key, require, require_ranges
@@ -117,18 +124,14 @@ class LungRecipe:
     """A lung-field pack: from images with masks to a signed pack."""
 
     kind: Annotated[Literal["lung-fields"], Key(doc="What the recipe makes.", example="lung-fields")]
-    run: Annotated[Path, Key(doc="Folder for everything that a run leaves.")] = Path("run")
-    signing_key: Annotated[Path, Key(doc="Private key that signs the pack; made there if absent.")] = Path(
-        "signing.pem"
-    )
-    packs_folder: Annotated[Path, Key(doc="Folder that gets the pack.")] = Path("packs")
+    run: RunFolder = Path("run")
+    signing_key: SigningKey = Path("signing.pem")
+    packs_folder: PacksFolder = Path("packs")
     calibration_images: Annotated[
         int, Key(doc="Training images that decide the ranges of the integers.", unit="images", low=1)
     ] = 100
-    pack: Annotated[PackTexts, Key(doc="What the pack says of itself.")]
-    input: Annotated[InputSpec, Key(doc="The image as the network sees it; 224 x 224 by default.", keys=INPUT_KEYS)] = (
-        field(default_factory=lambda: InputSpec(height=224, width=224))
-    )
+    pack: AboutPack
+    input: PackInput = field(default_factory=lambda: InputSpec(height=224, width=224))
     network: Annotated[LungNetwork, Key(doc="The network.")] = LungNetwork()
     masks: Annotated[tuple[MaskSource, ...], Key(doc="Images with masks.")]
     chests: Annotated[
@@ -137,9 +140,7 @@ class LungRecipe:
     ood_images: Annotated[
         tuple[Source, ...], Key(doc="Images that are no chest X-rays; others are drawn by the program.")
     ] = ()
-    split: Annotated[Split, Key(doc="Which patients are for training, validation and test.")] = field(
-        default_factory=Split
-    )
+    split: PatientSplit = field(default_factory=Split)
     augmentation: Annotated[PairAugmentation, Key(doc="Random changes of images with masks.")] = field(
         default_factory=PairAugmentation
     )

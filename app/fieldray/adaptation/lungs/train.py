@@ -1,34 +1,43 @@
-"""The train step: stages of growing images, masks and checks in each step, averaged weights, panels after each epoch.
+"""The train and quantise steps: stages of growing images, masks and checks in each step, averaged weights.
 
-All randomness depends on (seed, epoch), so a training that was killed resumes exactly.
+After each epoch panels of fixed samples are drawn. All randomness depends on (seed, epoch), so a training that was
+killed resumes exactly. What it ends with becomes an int8 and a float file.
 """
 
 from __future__ import annotations
 
+import io
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
+from scipy import ndimage
 
-from fieldray.adaptation.checkpoint import CHECKPOINT, Checkpoint, Kept
-from fieldray.adaptation.digest import digest
+from fieldray.adaptation.engine import CHECKPOINT, Checkpoint, Kept
+from fieldray.adaptation.files import digest, write_atomically
 from fieldray.adaptation.lungs.check_samples import CheckImages
 from fieldray.adaptation.lungs.dataset import LungData, data_of, shrunk
 from fieldray.adaptation.lungs.engine import MaskEngine
-from fieldray.adaptation.lungs.measures import dice
+from fieldray.adaptation.lungs.masks import dice
+from fieldray.adaptation.lungs.networks import compact_unet
 from fieldray.adaptation.lungs.pair_augmentation import augment_pair
-from fieldray.adaptation.lungs.panels import draw_panel
 from fieldray.adaptation.lungs.recipe import LungRecipe, Stage, recipe_of
+from fieldray.adaptation.quantise import Converted, equalise, quantise, to_float_file
 from fieldray.adaptation.run import Run, Step
-from fieldray.adaptation.weights import Weights, load_weights, save_weights
+from fieldray.adaptation.specification import Specification, Weights, load_weights, save_weights
+from fieldray.domain.model import LUNG_CHECKS, InputSpec, OutputRoles
 from fieldray.errors import UsageProblem
+from fieldray.inference.litert import Network, NetworkSpec
+from fieldray.inference.runtime import load_runtime
 from fieldray.reasons import reason
 
+Grey = NDArray[np.uint8]
 _WARM_UP: Final = 0.15
 """Share of a stage in which the rate rises."""
 _AVERAGED_EVERY: Final = 4
@@ -70,14 +79,20 @@ def train(
     key = digest(key, asdict(recipe.checks_augmentation), data.film_parts, data.chests, data.ood_images)
     checkpoint = Checkpoint(folder / CHECKPOINT, every_s=0)
     state, first = _State(Weights(), []), 0
-    total = sum(stage.epochs for stage in recipe.training.stages)
-    for number, stage in enumerate(recipe.training.stages):
+    stages = recipe.training.stages
+    total = sum(stage.epochs for stage in stages)
+    resumed = next((n for n in reversed(range(len(stages))) if checkpoint.holds(MaskEngine, key=digest(key, n))), 0)
+    for number, stage in enumerate(stages):
+        if number < resumed:
+            first += stage.epochs
+            continue
         engine, own_key = MaskEngine(recipe.network, stage.side, recipe.training), digest(key, number)
         if number == 0:
             state.average = _initial(engine, recipe.training.seed)
-        engine.set_weights(state.average)
         if kept := checkpoint.restore(engine, key=own_key):
             state = _State(dict(kept.arrays), kept.facts["history"], kept.facts["steps"])
+        else:
+            engine.set_weights(state.average)
         samples = _Samples(recipe, data, engine)
         for epoch in range(max(first, len(state.history)), first + stage.epochs):
             started = time.monotonic()
@@ -217,3 +232,97 @@ LUNG_TRAIN: Final = Step(
     reads=("network", "training", "augmentation", "checks_augmentation", "evaluation"),
     leaves=("weights.npz", "history.json"),
 )
+
+
+_CHECKS_SHARE: Final = 0.5
+"""Of the images that decide the ranges, so many are those that the checks are trained on, turned and strange ones."""
+
+
+def specification_of(recipe: LungRecipe) -> Specification:
+    """The compact network that the recipe asks for."""
+    return compact_unet(height=recipe.input.height, width=recipe.input.width, channels=recipe.network.channels)
+
+
+def quantise_step(run: Run) -> Mapping[str, Any]:
+    """Write int8.tflite, float.tflite, and which output of each is what."""
+    recipe = recipe_of(run)
+    specification, images = specification_of(recipe), representative(recipe, data_of(run))
+    weights = equalise(specification, load_trained(run), representative=images)
+    files = {
+        "float": to_float_file(specification, weights),
+        "int8": quantise(specification, weights, representative=images),
+    }
+    for name, file in files.items():
+        write_atomically(run.folder("quantise") / f"{name}.tflite", file.data)
+    run.write("quantise", "outputs.json", {name: file.outputs for name, file in files.items()})
+    return {f"{name}_bytes": len(file.data) for name, file in files.items()}
+
+
+def representative(recipe: LungRecipe, data: LungData) -> NDArray[np.uint8]:
+    """Training images as the network may meet them, (n, side, side, 1): upright ones, turned ones, OOD images."""
+    generator, own = np.random.default_rng(recipe.training.seed), data.of("training")
+    checks = data.checks("training", {}, side=recipe.input.height)
+    drawn = round(recipe.calibration_images * _CHECKS_SHARE) if checks else 0
+    images = [data.films[index] for index in generator.permutation(own)[: recipe.calibration_images - drawn]]
+    for _ in range(drawn):
+        assert checks is not None
+        share = recipe.training.ood_share
+        images.append(checks.draw(recipe.checks_augmentation, ood_share=share, generator=generator)[0])
+    stacked: NDArray[np.uint8] = np.stack(images)[..., None]
+    return stacked
+
+
+def run_file(file: Converted, images: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """What a file answers to images (n, side, side) uint8: shares of lung (n, rows, columns) and scores of the checks.
+
+    One thread, by the same code that screens.
+    """
+    spec = InputSpec(height=images.shape[1], width=images.shape[2])
+    roles = OutputRoles(scores=file.outputs["scores"], mask=file.outputs["mask"])
+    wanted = NetworkSpec(input=spec, outputs=roles, labels=len(LUNG_CHECKS))
+    network = Network(file.data, wanted, runtime=load_runtime(), threads=1)
+    found = [network.run(image[..., None]) for image in images]
+    masks = [answer.mask for answer in found if answer.mask is not None]
+    return np.stack(masks), np.stack([answer.scores for answer in found])
+
+
+LUNG_QUANTISE: Final = Step(
+    name="quantise",
+    perform=quantise_step,
+    reads=("calibration_images",),
+    leaves=("int8.tflite", "float.tflite", "outputs.json"),
+)
+
+
+_TRUTH_COLOUR: Final = (60, 220, 90)
+_FOUND_COLOUR: Final = (255, 90, 60)
+_PANEL_SIDE: Final = 192
+
+
+def draw_panel(path: Path, images: Iterable[Grey], masks: Iterable[Grey], found: Iterable[NDArray[np.float32]]) -> None:
+    """Write a PNG with a row for each sample: image, true mask, and the share of lung that was predicted."""
+    rows = [
+        np.hstack([_sized(image), _sized(mask), _sized((share * 255).astype(np.uint8))])
+        for image, mask, share in zip(images, masks, found, strict=True)
+    ]
+    write_atomically(path, png(np.vstack(rows)))
+
+
+def overlay(image: Grey, truth: NDArray[np.bool_], found: NDArray[np.bool_], *, side: int = 256) -> Grey:
+    """The image with the true outline in green and the one found in red: (side, side, 3) uint8."""
+    drawn = np.repeat(np.asarray(Image.fromarray(image).resize((side, side)))[..., None], 3, axis=2)
+    for mask, colour in ((truth, _TRUTH_COLOUR), (found, _FOUND_COLOUR)):
+        sized = np.asarray(Image.fromarray(mask).resize((side, side), Image.Resampling.NEAREST))
+        drawn[sized & ~ndimage.binary_erosion(sized)] = colour
+    return drawn
+
+
+def png(pixels: Grey) -> bytes:
+    """A picture (rows, columns) or (rows, columns, 3) uint8 as the bytes of a PNG file."""
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG", optimize=True)
+    return buffer.getvalue()
+
+
+def _sized(image: Grey) -> Grey:
+    return np.asarray(Image.fromarray(image).resize((_PANEL_SIDE, _PANEL_SIDE), Image.Resampling.BILINEAR))

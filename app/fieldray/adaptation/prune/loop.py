@@ -1,25 +1,141 @@
 """Adaptive iterative pruning: measure, choose, slice, retrain, evaluate, record; again until a rule says stop.
 
 After the dissertation (Taran 2022, chapter 3): each iteration removes the channels that are zero most often, carries
-the weights of the others over, and retrains; how hard it cuts and trains follows a law for each setting.
+the weights of the others over, and retrains; how hard it cuts and trains follows a law for each setting. What an
+iteration did is a line of JSON beside its weights, so that a run can resume after a kill at any point.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Annotated, Protocol
 
+from fieldray.adaptation.files import write_atomically
 from fieldray.adaptation.fit import Effort
 from fieldray.adaptation.prune.laws import Context, Law
-from fieldray.adaptation.prune.layer_times import channel_costs
-from fieldray.adaptation.prune.record import Iteration, RunFolder, Settings
-from fieldray.adaptation.prune.selection import Cut, CutKind, Keep, select
-from fieldray.adaptation.prune.statistics import Scores
-from fieldray.adaptation.specification import Specification, multiply_adds, parameters
+from fieldray.adaptation.prune.selection import Cut, CutKind, Keep, Scores, select
+from fieldray.adaptation.prune.timing import channel_costs
+from fieldray.adaptation.specification import (
+    Specification,
+    Weights,
+    load_weights,
+    multiply_adds,
+    parameters,
+    save_weights,
+    specification_from_json,
+)
 from fieldray.adaptation.tables import Key
-from fieldray.adaptation.weights import Weights
+from fieldray.errors import StorageProblem, UsageProblem
+from fieldray.reasons import reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The values of the laws that one iteration ran with."""
+
+    batch_size: float
+    epochs: float
+    learning_rate: float
+    cut_off: float
+    minimum_channels: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Iteration:
+    """One line of the table. Iteration 0 is the original, which has no settings.
+
+    Attributes
+    ----------
+    quality_before, quality
+        On the validation part, before and after retraining (0..1).
+    loss
+        On the validation part, after retraining.
+    seconds_per_image
+        Of inference in the engine that trains.
+    batch_size_proposed
+        By the profile, for training the network as it is after this iteration; None without one.
+    wall_seconds
+        That the iteration took.
+    """
+
+    number: int
+    parameters: int
+    multiply_adds: int
+    quality_before: float
+    quality: float
+    loss: float
+    seconds_per_image: float
+    batch_size_proposed: int | None
+    wall_seconds: float
+    settings: Settings | None = None
+
+
+def _row(line: str) -> Iteration:
+    fields_of = json.loads(line)
+    settings = fields_of.pop("settings")
+    if set(fields_of) != {field.name for field in fields(Iteration)} - {"settings"}:
+        raise ValueError("other fields than an iteration has")
+    return Iteration(**fields_of, settings=None if settings is None else Settings(**settings))
+
+
+class RunFolder:
+    """The iterations of one pruning run.
+
+    An iteration counts from the moment its line is in `iterations.jsonl`, which is written last and as a whole.
+    """
+
+    def __init__(self, folder: Path, *, fingerprint: str, begins_again: bool = False) -> None:
+        """Open a run, or one that its first iteration begins.
+
+        begins_again    what another fingerprint left is removed; else it raises UsageProblem (run_differs)
+        """
+        self.folder, self._fingerprint, self._marker = folder, fingerprint, folder / "settings.json"
+        if self._marker.exists() and self._marker.read_text() != fingerprint:
+            if not begins_again:
+                raise UsageProblem(reason("run_differs", path=folder))
+            self._clear()
+
+    def _clear(self) -> None:
+        """The list first, by which iterations count, and the marker last: a kill in between ends in the same."""
+        paths = [self.folder / "iterations.jsonl", *self.folder.glob("iteration-*"), self._marker]
+        for path in paths:
+            path.unlink(missing_ok=True)
+
+    def iterations(self) -> tuple[Iteration, ...]:
+        """Those that are complete, in order. Raises StorageProblem (run_damaged)."""
+        path = self.folder / "iterations.jsonl"
+        if not path.exists():
+            return ()
+        try:
+            return tuple(_row(line) for line in path.read_text().splitlines())
+        except (OSError, ValueError, TypeError, AttributeError, KeyError) as problem:
+            raise StorageProblem(reason("run_damaged", path=path)) from problem
+
+    def add(self, iteration: Iteration, specification: Specification, weights: Weights) -> None:
+        """Keep an iteration: first its network, then its line."""
+        rows = (*self.iterations(), iteration)
+        if not self._marker.exists():
+            write_atomically(self._marker, self._fingerprint.encode())
+        save_weights(self._path(iteration.number, "npz"), weights)
+        write_atomically(self._path(iteration.number, "json"), specification.to_json().encode())
+        lines = "".join(json.dumps(asdict(row)) + "\n" for row in rows)
+        write_atomically(self.folder / "iterations.jsonl", lines.encode())
+
+    def network(self, number: int) -> tuple[Specification, Weights]:
+        """The network after an iteration. Raises StorageProblem (run_damaged)."""
+        path = self._path(number, "json")
+        try:
+            return specification_from_json(path.read_text()), load_weights(self._path(number, "npz"))
+        except (OSError, ValueError, TypeError, KeyError) as problem:
+            raise StorageProblem(reason("run_damaged", path=path)) from problem
+
+    def _path(self, number: int, ending: str) -> Path:
+        return self.folder / f"iteration-{number:02d}.{ending}"
+
 
 Costs = Callable[[Specification], Mapping[str, float]]
 

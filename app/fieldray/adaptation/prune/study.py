@@ -11,23 +11,18 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.adaptation.checkpoint import CHECKPOINT, Checkpoint
-from fieldray.adaptation.digest import digest
-from fieldray.adaptation.engine import EngineSettings
-from fieldray.adaptation.files import publish, require_publishable, write_atomically
+from fieldray.adaptation.engine import CHECKPOINT, Checkpoint, EngineSettings
+from fieldray.adaptation.files import digest, publish, require_publishable, write_atomically
 from fieldray.adaptation.fit import Labelled, Progress, fit, taught
 from fieldray.adaptation.networks import vgg16
-from fieldray.adaptation.profile_step import PROFILE_NAME
-from fieldray.adaptation.prune.arrays import ArrayTask
-from fieldray.adaptation.prune.loop import prune
-from fieldray.adaptation.prune.record import Iteration, RunFolder
+from fieldray.adaptation.profile import PROFILE_NAME
+from fieldray.adaptation.prune.loop import Iteration, RunFolder, prune
+from fieldray.adaptation.prune.recipe import BaselineRecipe, Data, RunRecipe, StudyRecipe
 from fieldray.adaptation.prune.selection import one_shot
-from fieldray.adaptation.prune.study_recipe import BaselineRecipe, Data, RunRecipe, StudyRecipe
-from fieldray.adaptation.prune.study_report import write_report
-from fieldray.adaptation.prune.study_results import Conversion, convert_and_test, iteration_row, row_of
+from fieldray.adaptation.prune.study_results import Conversion, convert_and_test, iteration_row, row_of, write_report
+from fieldray.adaptation.prune.tasks import ArrayTask
 from fieldray.adaptation.prune.timing import Network, Timed, time_networks
-from fieldray.adaptation.specification import specification_from_json
-from fieldray.adaptation.weights import initial_weights, load_weights, save_weights
+from fieldray.adaptation.specification import initial_weights, load_weights, save_weights, specification_from_json
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 

@@ -30,7 +30,7 @@ Clock = Literal["std", "max"]
 _PERFORMANCE: Final = {"std": "High", "max": "Max"}
 _ACCESS_VIOLATION: Final = 0xC0000005  # exit code of a Windows process that touched memory it must not
 _LOCK_NAME: Final = "edgetpu-{index}.lock"  # one per Edge TPU, shared by all processes of this user
-_OPENER: Final = "fieldray.inference.coral.delegate:OpenDelegate"
+_OPENER: Final = "fieldray.inference.coral.library:OpenDelegate"
 _NOT_HERE: Final = "edgetpu_not_here"
 _PERMANENT: Final = frozenset(
     {

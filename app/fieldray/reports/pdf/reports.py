@@ -64,7 +64,7 @@ def _study(
     for place, (text, (result, image)) in enumerate(zip(texts, images, strict=True)):
         if place:
             document.add_page()
-        image_page(document, text, _illustration(result.outcome, image, wording, stored))
+        image_page(document, text, _illustration(result, image, wording, stored))
         document.heading(labels["image"])
         document.fields((*text.patient, *text.image))
         _about(document, about, labels)
@@ -72,9 +72,10 @@ def _study(
 
 
 def _illustration(
-    outcome: Outcome, image: ShownImage | Reason, wording: Wording, stored: StoredRun
+    result: StoredResult, image: ShownImage | Reason, wording: Wording, stored: StoredRun
 ) -> Illustration | None:
-    shown = _thumbnail(outcome) if isinstance(image, Reason) else image
+    outcome = result.outcome
+    shown = (stored.read_preview(result) or _thumbnail(outcome)) if isinstance(image, Reason) else image
     if shown is None:
         return None
     picture = picture_of(outcome, shown, stored.manifest)
@@ -87,7 +88,7 @@ def _about(document: Document, about: tuple[Field, ...], labels: dict[str, str])
 
 
 def _thumbnail(outcome: Outcome) -> ShownImage | None:
-    """The small image that is kept with a result, where the file itself cannot be read any more."""
+    """The smallest image that is kept with a result, where there is no preview either."""
     facts = outcome.facts
     if facts.thumbnail is None or not facts.rows:
         return None

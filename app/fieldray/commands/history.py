@@ -1,0 +1,286 @@
+"""`fieldray history`: past runs listed, shown, compared, saved again and deleted."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from fieldray.backends import DeviceChoices
+from fieldray.commands.console import Console, add_command
+from fieldray.commands.report_options import add_report_options, report_options
+from fieldray.errors import UsageProblem
+from fieldray.plain_text import as_cell
+from fieldray.reasons import reason
+
+if TYPE_CHECKING:
+    from fieldray.domain.history import Comparison, ResultBrief, RunSummary
+    from fieldray.pipeline.history import History
+
+_VERDICTS: Final = ("any", "given", "none", "disagreed")
+
+
+def add_to(commands: argparse._SubParsersAction[Any]) -> None:
+    """Add the command and its own commands."""
+    parser = add_command(commands, "history", "list past runs; show, compare, save again or delete them")
+    actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    listing = add_command(actions, "list", "list past runs, the newest first")
+    listing.add_argument("--search", default="", metavar="TEXT", help="part of a pack's name or of a path")
+    listing.add_argument("--since", type=_day, metavar="DATE", help="runs from this day on (year-month-day)")
+    listing.add_argument("--until", type=_day, metavar="DATE", help="runs up to this day (year-month-day)")
+    _add_filters(listing, "runs")
+    _add_json(listing)
+    listing.set_defaults(command=run_list)
+    showing = add_command(actions, "show", "show the results of a run, also where its files are gone")
+    showing.add_argument("run", type=int, metavar="RUN", help="number of the run, as listed")
+    _add_filters(showing, "results")
+    showing.set_defaults(command=run_show)
+    comparing = add_command(actions, "compare", "compare two runs on the images that are in both")
+    comparing.add_argument("first", type=int, metavar="FIRST", help="number of a run")
+    comparing.add_argument("second", type=int, metavar="SECOND", help="number of another run")
+    comparing.add_argument("--all", action="store_true", help="list images in the same class as well")
+    _add_json(comparing)
+    comparing.set_defaults(command=run_compare)
+    saving = add_command(actions, "export", "save the results of a run as files again")
+    saving.add_argument("run", type=int, metavar="RUN", help="number of the run, as listed")
+    saving.add_argument("--out", type=Path, metavar="DIR", required=True, help="write the results to this folder")
+    add_report_options(saving)
+    saving.set_defaults(command=run_export)
+    deleting = add_command(actions, "delete", "delete runs with their results, previews and verdicts, for good")
+    deleting.add_argument("runs", nargs="*", type=int, metavar="RUN", help="numbers of runs, as listed")
+    deleting.add_argument("--all", action="store_true", help="delete all runs")
+    deleting.add_argument("--yes", action="store_true", help="delete; without it, say what would be deleted")
+    deleting.set_defaults(command=run_delete)
+
+
+def _add_filters(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument(
+        "--verdict",
+        choices=_VERDICTS,
+        default="any",
+        help=f"{what} with a verdict of a person, without one, or with a disagreement (default: any)",
+    )
+    parser.add_argument("--device", choices=DeviceChoices()[1:], default="", help=f"{what} that ran on this device")
+
+
+def _add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", metavar="FILE|-", help="write it as JSON; - prints it")
+    parser.set_defaults(json_kind="json")
+
+
+def _day(text: str) -> datetime.date:
+    try:
+        return datetime.date.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(reason("history_date", text=text).text) from None
+
+
+# ---- the commands
+
+
+def run_list(options: argparse.Namespace, console: Console) -> int:
+    """Print the runs; the exit code. Raises StorageProblem, UsageProblem."""
+    from fieldray.domain.history import RunFilter
+    from fieldray.reports.history_content import runs_text
+
+    wanted = RunFilter(
+        text=options.search,
+        since=options.since,
+        until=options.until,
+        verdict=options.verdict,
+        backend=options.device,
+    )
+    found = _history().runs(wanted)
+    if _write_json(options, console, runs_text(found)):
+        return 0
+    if not found:
+        console.print_line("No runs found.")
+        return 0
+    console.print_line(_RUN_LINE.format(*_RUN_HEADER))
+    for summary in found:
+        console.print_line(_RUN_LINE.format(*_run_cells(summary)))
+    return 0
+
+
+def run_show(options: argparse.Namespace, console: Console) -> int:
+    """Print the results of a run; the exit code. Raises UsageProblem (history_no_run), StorageProblem."""
+    from fieldray.domain.history import has_verdict
+    from fieldray.pipeline.auditing import stored_run
+    from fieldray.store.history import HistoryQuery
+
+    database = _database()
+    run = stored_run(database, options.run)
+    with HistoryQuery(database) as query:
+        results = query.briefs(options.run)
+    console.print_line(f"Run {run.run_id} of {_moment(run.started_s)}, {run.state}, pack {run.spec.pack_name}")
+    for path in run.spec.paths:
+        console.print_line(f"Screened: {as_cell(path)}")
+    shown = [
+        found
+        for found in results
+        if has_verdict(found.verdict, options.verdict) and options.device in ("", found.backend)
+    ]
+    console.print_line(_RESULT_LINE.format("result", "score", "at", "verdict", "file"))
+    for found in shown:
+        console.print_line(_RESULT_LINE.format(*_result_cells(found)))
+        if found.why is not None:
+            console.print_line(_RESULT_LINE.format("", "", "", "", found.why.text))
+    gone = sum(not _is_there(found) for found in shown)
+    if gone:
+        console.print_line(reason("history_files_gone", count=gone).text)
+    return 0
+
+
+def run_compare(options: argparse.Namespace, console: Console) -> int:
+    """Print how two runs differ; the exit code. Raises UsageProblem, StorageProblem."""
+    from fieldray.reports.history_content import comparison_text
+
+    found = _history().compare(options.first, options.second)
+    if _write_json(options, console, comparison_text(found)):
+        return 0
+    for line in _comparison_lines(found, has_all=options.all):
+        console.print_line(line)
+    return 0
+
+
+def run_export(options: argparse.Namespace, console: Console) -> int:
+    """Write the results of a run; the exit code. Raises UsageProblem, StorageProblem, ReaderProblem."""
+    from fieldray.pipeline.decoders import number_of_decoders, open_decoders
+    from fieldray.pipeline.export import export_run
+    from fieldray.settings import load
+
+    settings, _ = load()
+    written = export_run(
+        _database(),
+        options.run,
+        options.out,
+        options.formats or (),
+        options=report_options(options, settings),
+        decoders=lambda size: open_decoders(settings, size),
+        workers=number_of_decoders(settings),
+        tell=lambda done, total: console.bar(f"Reports {done}/{total}"),
+    )
+    for path in written:
+        console.print_line(f"Written: {path}")
+    if not written:
+        console.print_line("Nothing to write: no result of this run has what these formats need.")
+    return 0
+
+
+def run_delete(options: argparse.Namespace, console: Console) -> int:
+    """Delete runs, or say what would be deleted; the exit code. Raises UsageProblem, StorageProblem."""
+    from fieldray.pipeline.history import deletion_sentences, plan_sentences
+
+    history = _history()
+    if bool(options.runs) == options.all:
+        raise UsageProblem(reason("history_which"))
+    run_ids = [found.run.run_id for found in history.runs()] if options.all else options.runs
+    if not run_ids:
+        console.print_line("There are no runs.")
+        return 0
+    plan = history.plan_deletion(run_ids)
+    for said in plan_sentences(plan):
+        console.print_line(said.text)
+    if not options.yes:
+        console.print_error(reason("history_confirm").text)
+        return 2
+    for said in deletion_sentences(history.delete(plan)):
+        console.print_line(said.text)
+    return 0
+
+
+# ---- how it is printed
+
+_RUN_LINE: Final = "{:>5}  {:<16}  {:<9}  {:<28}  {:>7}  {:>8}  {:>8}  {:>7}  {:>7}  {:>6}  {:>8}  {}"
+_RUN_HEADER: Final = (
+    *("run", "started", "state", "pack", "images", "abnormal", "not sure", "normal", "refused", "failed", "verdicts"),
+    "folder",
+)
+_RESULT_LINE: Final = "{:<13} {:>6} {:>6}  {:<9} {}"
+
+
+def _run_cells(summary: RunSummary) -> tuple[object, ...]:
+    run, counts = summary.run, summary.counts
+    return (
+        run.run_id,
+        _moment(run.started_s),
+        run.state,
+        as_cell(run.spec.pack_name),
+        summary.total,
+        *(counts.get(category, 0) for category in ("abnormal", "unsure", "normal", "refused", "failed")),
+        summary.judged,
+        as_cell(", ".join(run.spec.paths)),
+    )
+
+
+def _result_cells(found: ResultBrief) -> tuple[str, ...]:
+    from fieldray.reports.content import CATEGORY_TEXTS
+
+    score, threshold = ("-" if value is None else f"{value:.3f}" for value in (found.score, found.threshold))
+    return CATEGORY_TEXTS[found.category], score, threshold, found.verdict or "-", as_cell(found.image)
+
+
+def _comparison_lines(found: Comparison, *, has_all: bool) -> list[str]:
+    from fieldray.reports.content import CATEGORY_TEXTS
+
+    lines = []
+    for name, run in (("First:", found.first), ("Second:", found.second)):
+        lines.append(f"{name:<8} run {run.run_id} of {_moment(run.started_s)}, pack {run.spec.pack_name}")
+    lines.append(f"{len(found.pairs)} images in both, {found.changed} in another class")
+    for (before, after), number in sorted(found.moves.items(), key=lambda move: (move[0][0] == move[0][1], -move[1])):
+        lines.append(f"  {CATEGORY_TEXTS[before]:<13} -> {CATEGORY_TEXTS[after]:<13} {number}")
+    if not found.is_same_label:
+        lines.append(reason("history_other_label").text)
+    for name, only in (("first", found.only_first), ("second", found.only_second)):
+        if only:
+            lines.append(f"Only in the {name} run: {len(only)}")
+    pairs = [pair for pair in found.pairs if has_all or pair.has_changed]
+    if pairs:
+        lines += ["", f"{'first':<22} {'second':<22} {'change':>7}  file"]
+    for pair in pairs:
+        difference = "-" if pair.difference is None else f"{pair.difference:+.3f}"
+        first, second = (_answer(side) for side in (pair.first, pair.second))
+        lines.append(f"{first:<22} {second:<22} {difference:>7}  {as_cell(pair.first.image)}")
+    return lines
+
+
+def _answer(found: ResultBrief) -> str:
+    name, score, threshold, _, _ = _result_cells(found)
+    return f"{name} {score}" if found.threshold is None else f"{name} {score} ({threshold})"
+
+
+def _moment(seconds: float) -> str:
+    return datetime.datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")
+
+
+def _is_there(found: ResultBrief) -> bool:
+    """Whether the file, or the zip file that it was in, is still at its path."""
+    from fieldray.store.presence import is_there
+
+    return is_there(found.key)
+
+
+def _write_json(options: argparse.Namespace, console: Console, text: str) -> bool:
+    if options.json == "-":
+        console.machine_reads = True
+        console.emit(text.rstrip("\n"))
+    elif options.json:
+        from fieldray.reports.outputs import write_own
+
+        write_own(Path(options.json), "json", text.encode("ascii"))
+        console.print_line(f"Written: {options.json}")
+    return bool(options.json)
+
+
+def _database() -> Path:
+    from fieldray.paths import user_data
+    from fieldray.pipeline.session import DATABASE_NAME
+
+    return user_data() / DATABASE_NAME
+
+
+def _history() -> History:
+    from fieldray.pipeline.history import History
+
+    return History(_database())

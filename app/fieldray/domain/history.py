@@ -1,0 +1,274 @@
+"""Runs of the past: what a list of them shows, which of them are wanted, and how two of them differ."""
+
+from __future__ import annotations
+
+import datetime
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from fieldray.domain.finding import Category
+from fieldray.domain.run import Run, VerdictChoice
+from fieldray.reasons import Reason
+
+VerdictFilter = Literal["any", "given", "none", "disagreed"]
+
+
+def has_verdict(choice: VerdictChoice | None, wanted: VerdictFilter) -> bool:
+    """Whether a result with this verdict (None: without one) is what was asked for."""
+    if wanted == "any":
+        return True
+    if wanted == "disagreed":
+        return choice == "disagree"
+    return (choice is not None) == (wanted == "given")
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class RunSummary:
+    """A run and what came out. All counts are of images that are present in it.
+
+    Attributes
+    ----------
+    counts
+        Images by category.
+    backends
+        Images by what ran the model, "" for those that it did not run on.
+    verdicts
+        Results by the verdict that a person gave.
+    not_present
+        Images that the run once saw and its last whole pass did not.
+    """
+
+    run: Run
+    counts: Mapping[Category, int] = field(default_factory=dict)
+    backends: Mapping[str, int] = field(default_factory=dict)
+    verdicts: Mapping[VerdictChoice, int] = field(default_factory=dict)
+    not_present: int = 0
+
+    @property
+    def total(self) -> int:
+        """The number of images."""
+        return sum(self.counts.values())
+
+    @property
+    def judged(self) -> int:
+        """The number of results that a person gave a verdict on."""
+        return sum(self.verdicts.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFilter:
+    """Which runs are wanted.
+
+    Attributes
+    ----------
+    text
+        Part of the pack's name or of a path, whatever its case.
+    since, until
+        The first and the last day on which a run may have begun, by this computer's time zone.
+    verdict
+        Runs with such results: any run, with a verdict, with results that nobody judged, with a disagreement.
+    backend
+        Runs of which this device ran something; "" for all.
+    """
+
+    text: str = ""
+    since: datetime.date | None = None
+    until: datetime.date | None = None
+    verdict: VerdictFilter = "any"
+    backend: str = ""
+
+    def has(self, summary: RunSummary) -> bool:
+        """Whether a run is wanted."""
+        spec = summary.run.spec
+        if self.text and not any(self.text.casefold() in found.casefold() for found in (spec.pack_name, *spec.paths)):
+            return False
+        day = datetime.datetime.fromtimestamp(summary.run.started_s).date()
+        if (self.since and day < self.since) or (self.until and day > self.until):
+            return False
+        if self.backend and not summary.backends.get(self.backend):
+            return False
+        return self._has_verdict(summary)
+
+    def _has_verdict(self, summary: RunSummary) -> bool:
+        if self.verdict == "disagreed":
+            return summary.verdicts.get("disagree", 0) > 0
+        if self.verdict == "none":
+            return summary.judged < summary.total
+        return self.verdict == "any" or summary.judged > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultBrief:
+    """A stored result without header, maps and pictures.
+
+    Attributes
+    ----------
+    key
+        Names the image within its run (see `store.rows.image_key`).
+    image
+        The same for a person: path, member, frame.
+    label, score, threshold
+        Of the finding that decides the category; "" and None where there is none.
+    backend
+        What ran the model, "" if nothing did.
+    verdict
+        What a person said of it.
+    why
+        Why the image was refused or failed, None where it was screened.
+    """
+
+    row_id: int
+    key: bytes
+    image: str
+    content_sha256: str
+    frame: int
+    category: Category
+    label: str = ""
+    score: float | None = None
+    threshold: float | None = None
+    backend: str = ""
+    verdict: VerdictChoice | None = None
+    why: Reason | None = None
+
+    @property
+    def identity(self) -> tuple[str, int]:
+        """The same in every run for the same bytes; of a file that could not be read, its name is all there is."""
+        return (self.content_sha256 or self.image, self.frame)
+
+
+# ---- two runs
+
+
+@dataclass(frozen=True, slots=True)
+class ResultPair:
+    """What two runs say of the same image."""
+
+    first: ResultBrief
+    second: ResultBrief
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether the image is in another class."""
+        return self.first.category != self.second.category
+
+    @property
+    def difference(self) -> float | None:
+        """Second score less first; None where either has none."""
+        if self.first.score is None or self.second.score is None:
+            return None
+        return self.second.score - self.first.score
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Comparison:
+    """Two runs, image by image.
+
+    Attributes
+    ----------
+    first, second
+        The runs.
+    pairs
+        Of every image in both: those in another class first, then by the size of the difference of their scores.
+    only_first, only_second
+        What is in one of them alone.
+    """
+
+    first: Run
+    second: Run
+    pairs: tuple[ResultPair, ...]
+    only_first: tuple[ResultBrief, ...]
+    only_second: tuple[ResultBrief, ...]
+
+    @property
+    def moves(self) -> Mapping[tuple[Category, Category], int]:
+        """How many images went from which class to which, those that stayed included."""
+        return Counter((pair.first.category, pair.second.category) for pair in self.pairs)
+
+    @property
+    def changed(self) -> int:
+        """The number of images in another class."""
+        return sum(pair.has_changed for pair in self.pairs)
+
+    @property
+    def is_same_label(self) -> bool:
+        """Whether the scores are of one and the same label: only then does their difference mean much."""
+        labels = {found.label for pair in self.pairs for found in (pair.first, pair.second) if found.label}
+        return len(labels) <= 1
+
+
+def compare(
+    first: Run, first_results: Iterable[ResultBrief], second: Run, second_results: Iterable[ResultBrief]
+) -> Comparison:
+    """Match the results of two runs by what is in the files; of the same bytes twice in a run, the first counts."""
+    before, after = _by_identity(first_results), _by_identity(second_results)
+    pairs = [ResultPair(found, after[key]) for key, found in before.items() if key in after]
+    pairs.sort(key=lambda pair: (not pair.has_changed, -abs(pair.difference or 0.0), pair.first.image))
+    return Comparison(
+        first=first,
+        second=second,
+        pairs=tuple(pairs),
+        only_first=tuple(found for key, found in before.items() if key not in after),
+        only_second=tuple(found for key, found in after.items() if key not in before),
+    )
+
+
+def _by_identity(results: Iterable[ResultBrief]) -> dict[tuple[str, int], ResultBrief]:
+    found: dict[tuple[str, int], ResultBrief] = {}
+    for result in results:
+        found.setdefault(result.identity, result)
+    return found
+
+
+# ---- deleting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletionPlan:
+    """What deleting runs would take away, so that a person can be asked.
+
+    Attributes
+    ----------
+    run_ids
+        Of the runs.
+    results
+        Rows, those of images that are not present any more included.
+    verdicts
+        What a person said of them and nowhere else: lost for good.
+    verdicts_kept
+        Verdicts on them that stay with the same result in another run.
+    """
+
+    run_ids: tuple[int, ...]
+    results: int
+    verdicts: int
+    verdicts_kept: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deletion:
+    """What was deleted.
+
+    Attributes
+    ----------
+    plan
+        What it was.
+    previews
+        Small images that no result needs any more.
+    freed_bytes
+        By how much the store has shrunk; less than 0 if something was added meanwhile.
+    is_wiped
+        Whether the bytes are gone from the store's files. Another program that reads keeps them until it is done.
+    copies_deleted
+        Older copies of the store that held these runs, made when the program was updated.
+    copies_left
+        Files that may still hold them: damaged stores that were set aside.
+    """
+
+    plan: DeletionPlan
+    previews: int
+    freed_bytes: int
+    is_wiped: bool
+    copies_deleted: Sequence[str] = ()
+    copies_left: Sequence[str] = ()

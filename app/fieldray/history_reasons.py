@@ -1,0 +1,45 @@
+"""The sentences of the history (see `reasons`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from fieldray.sentence import Plural, Template
+
+# fmt: off
+HISTORY: Final[Mapping[str, Template]] = {
+    "history_no_run": "There is no run {run} in the history. It may have been deleted by another window of this program.",
+    "history_in_use": "Run {run} is in use by another program (process {process}). Nothing was deleted. Close that program "
+                      "or wait until the run is over.",
+    "history_grown": "Results or verdicts were added to these runs in the meantime. Nothing was deleted. Try again.",
+    "history_is_open": "A run is under way in this window. Stop it first, or wait until it is over.",
+    "history_same_run": "Choose two different runs to compare.",
+    "history_date": "{text} is not a date. Write it as year-month-day, for example 2026-11-22.",
+    "history_confirm": "Nothing was deleted. Add --yes to delete.",
+    "history_which": "Name the runs to delete by their numbers, or all of them with --all.",
+    "history_deletes": Plural("{results} result will be deleted for good, with its preview and its map.",
+                              "{results} results will be deleted for good, with their previews and maps.", by="results"),
+    "history_verdicts": Plural("{count} verdict on them will be deleted too and cannot be brought back.",
+                               "{count} verdicts on them will be deleted too and cannot be brought back.", by="count"),
+    "history_verdicts_kept": Plural("{count} verdict stays with the same result in another run.",
+                                    "{count} verdicts stay with the same results in other runs.", by="count"),
+    "history_no_verdicts": "No verdict is lost.",
+    "history_files_stay": "The image files are not touched.",
+    "history_deleted": Plural("{count} run was deleted.", "{count} runs were deleted.", by="count"),
+    "history_freed": "The file of results is {freed_mb} MB smaller.",
+    "history_copies_deleted": Plural("{count} older copy of that file which held them was deleted too.",
+                                     "{count} older copies of that file which held them were deleted too.", by="count"),
+    "history_copies_left": "Files in {folder} that were set aside as damaged may still hold them: {names}. Delete them yourself "
+                           "if you do not need them.",
+    "history_not_wiped": "The results are deleted, but their bytes may still be on the disk: another program is using the file "
+                         "of results, or the disk is full. Close it or make room, then delete once more.",
+    "history_files_gone": Plural("The file of {count} image is gone. Its result, map and preview are still stored; the window "
+                                 "shows them.",
+                                 "The files of {count} images are gone. Their results, maps and previews are still stored; "
+                                 "the window shows them.", by="count"),
+    "history_other_label": "The two packs look for different things, so their scores cannot be compared one by one.",
+    "preview_shown": "Shown is the small preview that was kept with the result, not the image itself.",
+    "preview_missing": "No preview of this image was kept.",
+    "preview_damaged": "The preview that was kept with the result is damaged.",
+}

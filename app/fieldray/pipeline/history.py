@@ -1,0 +1,111 @@
+"""Runs of the past, for the command line and the window: listed, opened, compared, deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fieldray.domain.history import Comparison, Deletion, DeletionPlan, RunFilter, RunSummary, compare
+from fieldray.domain.model import Model
+from fieldray.domain.run import Run, StoredResult, Verdict
+from fieldray.errors import UsageProblem
+from fieldray.pipeline.export import pack_of
+from fieldray.reasons import Reason, reason
+from fieldray.store.deleting import RunDeleter
+from fieldray.store.history import HistoryQuery
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class PastRun:
+    """A run as it is opened again.
+
+    Attributes
+    ----------
+    model
+        The pack that made the results, None where it is not at hand: then there are no heat maps.
+    results
+        In the order of the work list, with the verdicts on them.
+    """
+
+    run: Run
+    model: Model | None
+    results: tuple[StoredResult, ...]
+
+
+class History:
+    """All that is done with past runs. Thread-safe; methods wait for the disk and raise StorageProblem."""
+
+    def __init__(self, database: Path) -> None:
+        self._database = database
+
+    def runs(self, wanted: RunFilter = RunFilter()) -> tuple[RunSummary, ...]:  # noqa: B008 - it is frozen
+        """The runs that are wanted, the newest first."""
+        with HistoryQuery(self._database) as query:
+            return tuple(found for found in query.summaries() if wanted.has(found))
+
+    def open(self, run_id: int, *, model: Model | None = None) -> PastRun:
+        """A run with all its results. Raises UsageProblem (history_no_run).
+
+        model  of a pack that is loaded already, which may be the one of the run
+        """
+        with HistoryQuery(self._database) as query, query.at_one_moment():
+            run = _run(query, run_id)
+            results = tuple(query.work_list(run_id))
+        return PastRun(run=run, model=pack_of(run.spec, model), results=results)
+
+    def verdicts(self, run_id: int) -> Mapping[int, Verdict]:
+        """The verdicts on the results of a run, by row."""
+        with HistoryQuery(self._database) as query:
+            return query.verdicts(run_id)
+
+    def compare(self, first: int, second: int) -> Comparison:
+        """Two runs, image by image. Raises UsageProblem (history_no_run, history_same_run)."""
+        if first == second:
+            raise UsageProblem(reason("history_same_run"))
+        with HistoryQuery(self._database) as query, query.at_one_moment():
+            before, after = _run(query, first), _run(query, second)
+            return compare(before, query.briefs(first), after, query.briefs(second))
+
+    def plan_deletion(self, run_ids: Sequence[int]) -> DeletionPlan:
+        """What deleting would take away. Raises UsageProblem (history_no_run)."""
+        return RunDeleter(self._database).plan(run_ids)
+
+    def delete(self, plan: DeletionPlan) -> Deletion:
+        """Delete runs for good, as planned. Raises UsageProblem (history_no_run, history_in_use, history_grown)."""
+        return RunDeleter(self._database).delete(plan.run_ids, agreed=plan)
+
+
+def plan_sentences(plan: DeletionPlan) -> tuple[Reason, ...]:
+    """What a person is told before they say yes."""
+    said = [reason("history_deletes", results=plan.results)]
+    if plan.verdicts:
+        said.append(reason("history_verdicts", count=plan.verdicts))
+    if plan.verdicts_kept:
+        said.append(reason("history_verdicts_kept", count=plan.verdicts_kept))
+    if not plan.verdicts:
+        said.append(reason("history_no_verdicts"))
+    return (*said, reason("history_files_stay"))
+
+
+def deletion_sentences(done: Deletion) -> tuple[Reason, ...]:
+    """What a person is told afterwards."""
+    said = [reason("history_deleted", count=len(done.plan.run_ids))]
+    if (freed_mb := f"{max(0, done.freed_bytes) / 1e6:.1f}") != "0.0":
+        said.append(reason("history_freed", freed_mb=freed_mb))
+    if done.copies_deleted:
+        said.append(reason("history_copies_deleted", count=len(done.copies_deleted)))
+    if done.copies_left:
+        left = [Path(copy) for copy in done.copies_left]
+        names = ", ".join(copy.name for copy in left)
+        said.append(reason("history_copies_left", folder=left[0].parent, names=names))
+    if not done.is_wiped:
+        said.append(reason("history_not_wiped"))
+    return tuple(said)
+
+
+def _run(query: HistoryQuery, run_id: int) -> Run:
+    try:
+        return query.run(run_id)
+    except KeyError:
+        raise UsageProblem(reason("history_no_run", run=run_id)) from None

@@ -1,0 +1,204 @@
+"""Deleting runs so that nothing of them is left in the store's files.
+
+What is deleted is overwritten with zeros (`secure_delete`), the file is built again without it (VACUUM), and the log
+of changes is taken over and cut to nothing. A copy that was made when the store was brought up to date goes first if it
+holds one of the runs, so that a deletion that was interrupted can be repeated; so does one that was never completed. A
+damaged store that was set aside is never touched; it is named instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from fieldray.domain.history import Deletion, DeletionPlan
+from fieldray.errors import StorageProblem, UsageProblem
+from fieldray.persistence import is_plain, require_plain
+from fieldray.reasons import reason
+from fieldray.store.copied import has_table
+from fieldray.store.database import companions, open_database, storage_problems, transaction
+from fieldray.store.locks import RunLocks
+
+_CHECKPOINT_TRIES: Final = 3
+_STORE: Final = b"SQLite format 3\0"
+# A verdict is one even where the same result holds a copy of it in each of several runs.
+_VERDICTS: Final = """
+    SELECT COUNT(*) AS all_of_them, COALESCE(SUM(EXISTS (
+        SELECT 1 FROM verdicts AS same JOIN results AS other ON other.id = same.result_id
+        WHERE same.result_hash = found.result_hash AND same.given_s = found.given_s AND other.run_id NOT IN ({runs})
+    )), 0) AS kept
+    FROM (SELECT DISTINCT verdicts.result_hash, given_s FROM verdicts JOIN results ON results.id = result_id
+          WHERE run_id IN ({runs})) AS found
+"""
+
+
+class RunDeleter:
+    """Plans and does it; for one thread. Raises StorageProblem where the store cannot be read or written."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def plan(self, run_ids: Sequence[int]) -> DeletionPlan:
+        """What would be deleted. Raises UsageProblem (history_no_run)."""
+        with self._connection() as connection:
+            return self._plan(connection, run_ids)
+
+    def delete(self, run_ids: Sequence[int], *, agreed: DeletionPlan | None = None) -> Deletion:
+        """Delete these runs: all or none, and no more than a person `agreed` to.
+
+        Raises UsageProblem (history_no_run; history_in_use where somebody works on one of them; history_grown),
+        StorageProblem.
+        """
+        before = self._size()
+        with self._connection() as connection:
+            connection.execute("PRAGMA secure_delete = ON")
+            locks = RunLocks(self._path)
+            try:
+                with transaction(connection):
+                    plan = self._plan(connection, run_ids)
+                    if agreed and (plan.results > agreed.results or plan.verdicts > agreed.verdicts):
+                        raise UsageProblem(reason("history_grown"))
+                    started = self._hold(connection, locks, plan.run_ids)
+                    previews = _delete_rows(connection, _with_lost(connection, plan.run_ids))
+                    deleted, left = self._copies(started)
+                for run_id in plan.run_ids:
+                    locks.finish(run_id)
+            finally:
+                locks.release()
+            is_wiped = _wipe(connection)
+        return Deletion(
+            plan=plan,
+            previews=previews,
+            freed_bytes=before - self._size(),
+            is_wiped=is_wiped,
+            copies_deleted=tuple(map(str, deleted)),
+            copies_left=tuple(map(str, left)),
+        )
+
+    # ---- inside
+
+    @contextlib.contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        with contextlib.closing(open_database(self._path)) as connection, storage_problems(self._path, is_open=True):
+            connection.row_factory = sqlite3.Row
+            yield connection
+
+    def _plan(self, connection: sqlite3.Connection, run_ids: Sequence[int]) -> DeletionPlan:
+        wanted = tuple(dict.fromkeys(run_ids))
+        runs = _listed(wanted)
+        known = {row["id"] for row in connection.execute(f"SELECT id FROM runs WHERE id IN ({runs})")}
+        for run_id in wanted:
+            if run_id not in known:
+                raise UsageProblem(reason("history_no_run", run=run_id))
+        runs = _listed(_with_lost(connection, wanted))
+        (results,) = connection.execute(f"SELECT COUNT(*) FROM results WHERE run_id IN ({runs})").fetchone()
+        found = connection.execute(_VERDICTS.format(runs=runs)).fetchone()
+        kept = int(found["kept"])
+        return DeletionPlan(
+            run_ids=wanted, results=int(results), verdicts=int(found["all_of_them"]) - kept, verdicts_kept=kept
+        )
+
+    def _hold(self, connection: sqlite3.Connection, locks: RunLocks, run_ids: Sequence[int]) -> dict[int, float]:
+        """Lock every run that is not finished; when each began. A finished one is never worked on again."""
+        query = f"SELECT id, state, started_s FROM runs WHERE id IN ({_listed(run_ids)})"
+        rows = connection.execute(query).fetchall()
+        for row in rows:
+            if row["state"] != "finished" and not self._is_ours(locks, row["id"]):
+                raise UsageProblem(reason("history_in_use", run=row["id"], process=locks.rival))
+        return {row["id"]: row["started_s"] for row in rows}
+
+    def _is_ours(self, locks: RunLocks, run_id: int) -> bool:
+        try:
+            return locks.hold(run_id)
+        except OSError as error:
+            raise StorageProblem(reason("not_writable", path=self._path, detail=error.strerror or error)) from error
+
+    def _size(self) -> int:
+        return sum(file.stat().st_size for file in (self._path, *companions(self._path)) if file.exists())
+
+    def _copies(self, started: dict[int, float]) -> tuple[list[Path], list[Path]]:
+        """The older copies that held one of the runs and are deleted now, and files that may hold them still."""
+        deleted, left = [], []
+        whole = sorted(self._path.parent.glob(f"{self._path.name}.v*.bak"))
+        for copy in (*whole, *filter(_is_unfinished, sorted(self._path.parent.glob(".*.new")))):
+            if is_plain(copy) and _holds_none(copy, started):
+                continue
+            try:
+                require_plain(copy)
+                copy.unlink()
+                deleted.append(copy)
+            except (OSError, StorageProblem):
+                left.append(copy)
+        for word in ("damaged", "lost"):
+            left += sorted(self._path.parent.glob(f"{self._path.stem}.{word}-*{self._path.suffix}*"))
+        return deleted, left
+
+
+def _with_lost(connection: sqlite3.Connection, run_ids: Sequence[int]) -> Sequence[int]:
+    """These runs; where they are all there are, also those that were lost and of which mending kept results."""
+    if connection.execute(f"SELECT 1 FROM runs WHERE id NOT IN ({_listed(run_ids)}) LIMIT 1").fetchone():
+        return run_ids
+    lost = connection.execute("SELECT DISTINCT run_id FROM results WHERE run_id NOT IN (SELECT id FROM runs)")
+    return (*run_ids, *(row["run_id"] for row in lost.fetchall()))
+
+
+def _delete_rows(connection: sqlite3.Connection, run_ids: Sequence[int]) -> int:
+    """Delete the runs with their results and verdicts, and the previews that nobody needs then: their number."""
+    runs = _listed(run_ids)
+    connection.execute(f"DELETE FROM verdicts WHERE result_id IN (SELECT id FROM results WHERE run_id IN ({runs}))")
+    connection.execute(f"DELETE FROM results WHERE run_id IN ({runs})")
+    connection.execute(f"DELETE FROM runs WHERE id IN ({runs})")
+    unneeded = "DELETE FROM previews WHERE (content_sha256, frame) NOT IN (SELECT content_sha256, frame FROM results)"
+    return connection.execute(unneeded).rowcount
+
+
+def _wipe(connection: sqlite3.Connection) -> bool:
+    """Build the file again and take the log of changes over; whether that came to its end.
+
+    Another program that reads just now keeps the log from being cut; a full disk keeps the file from being built. The
+    rows are gone all the same.
+    """
+    is_small = True
+    try:
+        connection.execute("VACUUM")
+    except sqlite3.OperationalError:
+        is_small = False
+    for _ in range(_CHECKPOINT_TRIES):
+        try:
+            (is_busy, *_rest) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        except sqlite3.OperationalError:
+            return False
+        if not is_busy:
+            return is_small
+    return False
+
+
+def _is_unfinished(file: Path) -> bool:
+    """Whether a copy of a store was interrupted here. Its beginning may come last."""
+    try:
+        if not is_plain(file):
+            return False
+        with file.open("rb") as stream:
+            return stream.read(len(_STORE)) in (_STORE, bytes(len(_STORE)))
+    except OSError:
+        return False
+
+
+def _holds_none(copy: Path, started: dict[int, float]) -> bool:
+    """Whether a copy can be read and has none of these runs."""
+    try:
+        with contextlib.closing(sqlite3.connect(f"{copy.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as found:
+            if not has_table(found, "runs"):
+                return False
+            known = dict(found.execute("SELECT id, started_s FROM runs").fetchall())
+    except sqlite3.Error:
+        return False
+    return not any(known.get(run_id) == begun for run_id, begun in started.items())
+
+
+def _listed(run_ids: Sequence[int]) -> str:
+    """Numbers for a statement: there may be more than it takes parameters."""
+    return ", ".join(str(int(run_id)) for run_id in run_ids)

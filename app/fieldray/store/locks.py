@@ -1,0 +1,51 @@
+"""Who works on a run.
+
+A lock per run, which ends with the process however that ends: a file beside the results for every run that is under
+way or can be resumed, deleted once the run is finished. Nobody can lock such a file by mistake: whoever locks a run
+holds the database's write lock and has just read there that the run is not finished.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from fieldray.persistence import FileLock, HeldError
+
+
+class RunLocks:
+    """The runs that this store holds. Methods raise OSError where the files cannot be written."""
+
+    def __init__(self, database: Path) -> None:
+        self._database = database
+        self._held: dict[int, FileLock] = {}
+        self.rival: str | None = None
+
+    def hold(self, run_id: int) -> bool:
+        """Hold a run unless somebody else does; whether this store holds it. If not, `rival` is the other process."""
+        if run_id in self._held:
+            return True
+        try:
+            self._held[run_id] = FileLock(self._path(run_id), holder=str(os.getpid()))
+        except HeldError as error:
+            self.rival = error.holder
+            return False
+        return True
+
+    def finish(self, run_id: int) -> None:
+        """Release a run that was committed as finished: nobody will hold it again."""
+        lock = self._held.pop(run_id, None)
+        if lock:
+            lock.release()  # Windows deletes no open file
+            with contextlib.suppress(OSError):
+                self._path(run_id).unlink(missing_ok=True)
+
+    def release(self) -> None:
+        """Release all runs."""
+        for lock in self._held.values():
+            lock.release()
+        self._held.clear()
+
+    def _path(self, run_id: int) -> Path:
+        return self._database.with_name(f"{self._database.name}.run-{run_id}.lock")

@@ -1,0 +1,316 @@
+"""Saving a run while somebody reads: how long every format takes, and how long the window pauses meanwhile.
+
+The window is the real one, without a screen. Its list holds as many results as asked for; the images are files that are
+read again where a format shows them. While a format is written, the next image is opened again and again, as by a
+person who goes on reading. The same without saving is the row that the others are compared with.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Final, cast
+
+from PySide6.QtCore import QEventLoop, Qt, QTimer
+from PySide6.QtWidgets import QApplication
+
+from benchmarks.drawn_run import make_run
+from benchmarks.processes import cpu_s
+from benchmarks.reports import Mark
+from fieldray.bench.report import Points, Report, Table
+from fieldray.desktop.application import Application, favour_the_window
+from fieldray.desktop.exporting import Tell
+from fieldray.desktop.services import Services, open_services
+from fieldray.domain.events import OutcomeReady, Publish, RunChanged
+from fieldray.domain.model import Model
+from fieldray.domain.run import StoredResult
+from fieldray.paths import user_data
+from fieldray.pipeline.decoders import number_of_decoders, open_decoders
+from fieldray.pipeline.session import DATABASE_NAME
+from fieldray.reports.dicom.capture import SIDE
+from fieldray.reports.exporter import ReportOptions, available_exporters
+from fieldray.settings import Settings
+from fieldray.store.results import ResultQuery
+
+Notify = Callable[[str], None]
+IDLE: Final = "nothing saved"
+MOST_PAUSE_MS: Final = 100.0
+MOST_SECONDS: Final = 60.0
+_BEAT_MS: Final = 5
+_NOTED_MS: Final = 20.0
+_STEP_MS: Final = 400
+_IDLE_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saving:
+    """One format, or `IDLE`.
+
+    Attributes
+    ----------
+    seconds
+        From the command to the last file.
+    pauses_ms
+        How much later than due the window came to each beat of a timer, the longest first, those above `_NOTED_MS`.
+    cpu_s
+        CPU seconds of the program with all its processes meanwhile, which other programs lengthen less; None where the
+        system does not tell.
+    files, megabytes
+        What was written.
+    opened
+        Images that were opened meanwhile.
+    """
+
+    name: str
+    seconds: float
+    pauses_ms: tuple[float, ...]
+    cpu_s: float | None = None
+    files: int = 0
+    megabytes: float = 0.0
+    opened: int = 0
+
+    @property
+    def longest_ms(self) -> float:
+        """The longest pause, `_NOTED_MS` where none was noted."""
+        return self.pauses_ms[0] if self.pauses_ms else _NOTED_MS
+
+
+class _Heart:
+    """Notes how late the window is for each beat of a timer, while it is let run."""
+
+    def __init__(self, step: Callable[[], None]) -> None:
+        self._step = step
+        self._late_ms: list[float] = []
+        self._loop = QEventLoop()
+        self._beat, self._steps = QTimer(), QTimer()
+        self._beat.setTimerType(Qt.TimerType.PreciseTimer)
+        self._beat.timeout.connect(self._note)
+        self._steps.timeout.connect(self._open_next)
+
+    def run_until(self, is_over: Callable[[], bool]) -> tuple[tuple[float, ...], int]:
+        """Let the window work until something is so: the pauses above `_NOTED_MS`, and how many images were opened."""
+        self._late_ms, self._opened, self._is_over = [], 0, is_over
+        self._last_s = time.perf_counter()
+        self._beat.start(_BEAT_MS)
+        self._steps.start(_STEP_MS)
+        self._loop.exec()
+        self._steps.stop()
+        self._beat.stop()
+        return tuple(sorted((late for late in self._late_ms if late > _NOTED_MS), reverse=True)), self._opened
+
+    def _note(self) -> None:
+        now_s = time.perf_counter()
+        self._late_ms.append(1000 * (now_s - self._last_s) - _BEAT_MS)
+        self._last_s = now_s
+        if self._is_over():
+            self._loop.quit()
+
+    def _open_next(self) -> None:
+        self._opened += 1
+        self._step()
+
+
+class _Exports:
+    """The program's own way of saving, with the time that each takes."""
+
+    def __init__(self) -> None:
+        self.seconds: float | None = None
+        self.problem: Exception | None = None
+
+    def open(self, settings: Settings, publish: Publish) -> Services:
+        """The program's services, with the export watched."""
+        services = open_services(settings, publish)
+
+        def export(
+            run_id: int, folder: Path, formats: Sequence[str], options: ReportOptions, tell: Tell
+        ) -> tuple[Path, ...]:
+            began_s = time.perf_counter()
+            try:
+                return services.export(run_id, folder, formats, options, tell)
+            except Exception as problem:
+                self.problem = problem
+                raise
+            finally:
+                self.seconds = time.perf_counter() - began_s
+
+        return replace(services, export=export)
+
+
+def measure(
+    model: Model, *, count: int, formats: Sequence[str], notify: Notify, idle_s: float
+) -> tuple[list[Saving], float]:
+    """Save a run of `count` results in each format, the window at work; and the seconds that reading alone takes.
+
+    For `idle_s` seconds nothing is saved.
+
+    Raises OSError, StorageProblem, and what an export raises.
+    """
+    with _home() as root:
+        notify(f"drawing {count} images")
+        run_id = make_run(root / "images", model, count)
+        with ResultQuery(user_data() / DATABASE_NAME) as query:
+            results = list(query.work_list(run_id))
+        notify("reading alone")
+        reading_s, found = _reading_s(results), []
+        exports = _Exports()
+        with _window(model, results, exports) as application:
+            assert application.window is not None
+            heart, work_list = _Heart(lambda: work_list.step(1)), application.window.work_list
+            end_s = time.perf_counter() + idle_s
+            pauses, opened = heart.run_until(lambda: time.perf_counter() > end_s)
+            found.append(Saving(name=IDLE, seconds=idle_s, pauses_ms=pauses, opened=opened))
+            for name in formats:
+                notify(name)
+                found.append(_save(application, heart, exports, root / name))
+        return found, reading_s
+
+
+def _save(application: Application, heart: _Heart, exports: _Exports, folder: Path) -> Saving:
+    """Save the run in the format that the folder is named after."""
+    exports.seconds, before_s = None, cpu_s(os.getpid())
+    application.controller.export(folder, [folder.name])
+    pauses, opened = heart.run_until(lambda: exports.seconds is not None)
+    if exports.problem is not None:
+        raise exports.problem
+    after_s = cpu_s(os.getpid())
+    written = [path for path in folder.rglob("*") if path.is_file()]
+    return Saving(
+        name=folder.name,
+        seconds=exports.seconds or 0.0,
+        pauses_ms=pauses,
+        cpu_s=None if before_s is None or after_s is None else after_s - before_s,
+        files=len(written),
+        megabytes=sum(path.stat().st_size for path in written) / 2**20,
+        opened=opened,
+    )
+
+
+@contextlib.contextmanager
+def _home() -> Iterator[Path]:
+    """A folder for everything, with a fresh home in it, removed afterwards."""
+    before = os.environ.get("FIELDRAY_HOME")
+    with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as folder:
+        os.environ["FIELDRAY_HOME"] = str(Path(folder) / "home")
+        try:
+            yield Path(folder)
+        finally:
+            if before is None:
+                del os.environ["FIELDRAY_HOME"]
+            else:
+                os.environ["FIELDRAY_HOME"] = before
+
+
+def _reading_s(results: Sequence[StoredResult]) -> float:
+    """What it takes to read every image as a report shows it, as many at a time as an export reads."""
+    size = number_of_decoders(Settings())
+    decoders = open_decoders(Settings(), size)
+    try:
+        with ThreadPoolExecutor(size) as threads:
+            began_s = time.perf_counter()
+
+            def read(result: StoredResult) -> None:
+                outcome = result.outcome
+                decoders.read_shown(outcome.ref, side=SIDE, content_sha256=outcome.facts.content_sha256)
+
+            list(threads.map(read, results))
+            return time.perf_counter() - began_s
+    finally:
+        decoders.close()
+
+
+@contextlib.contextmanager
+def _window(model: Model, results: Sequence[StoredResult], exports: _Exports) -> Iterator[Application]:
+    """The program's window with a finished run in its list, as `favour_the_window` has it."""
+    os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
+    qt = cast("QApplication", QApplication.instance() or QApplication([]))
+    qt.setQuitOnLastWindowClosed(False)
+    interval_s, thresholds = sys.getswitchinterval(), gc.get_threshold()
+    settings = Settings({"language": "en", "theme": "light", "pack": model.manifest.pack_id})
+    application = Application(qt, settings, services=exports.open)
+    favour_the_window(application)
+    ended: list[bool] = []
+    application.ended.connect(lambda: ended.append(True))
+    application.show()
+    heart = _Heart(lambda: None)
+    controller = application.controller
+    try:
+        heart.run_until(lambda: controller.packs.model is not None)
+        run_id = results[0].run_id
+        controller.screening.manifest = model.manifest
+        controller.bridge.publish(RunChanged(run_id=run_id, state="running"))
+        for result in results:
+            controller.bridge.publish(OutcomeReady(run_id=run_id, row_id=result.row_id, outcome=result.outcome))
+        controller.bridge.publish(RunChanged(run_id=run_id, state="finished"))
+        heart.run_until(lambda: controller.rows.total() == len(results))
+        yield application
+    finally:
+        controller.close()
+        heart.run_until(lambda: bool(ended))
+        sys.setswitchinterval(interval_s)
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
+
+
+# ---- the report
+
+
+def exports_report(
+    model: Model, *, count: int, formats: Sequence[str], notify: Notify, idle_s: float = _IDLE_S
+) -> Report:
+    """Measure, and say what was reached. Without `formats` all that can be written here. Raises as `measure`."""
+    names = formats or tuple(exporter.name for exporter in available_exporters())
+    found, reading_s = measure(model, count=count, formats=names, notify=notify, idle_s=idle_s)
+    saved = [saving for saving in found if saving.name != IDLE]
+    marks = [
+        *(
+            Mark(name=f"{one.name}, time", measured=one.seconds, goal=MOST_SECONDS + reading_s, is_most=True, unit="s")
+            for one in saved
+        ),
+        *(
+            Mark(name=f"{one.name}, pause", measured=one.longest_ms, goal=MOST_PAUSE_MS, is_most=True, unit="ms")
+            for one in saved
+        ),
+    ]
+    how = (
+        f"{count} results with a heat map and lungs, of images of a megapixel drawn by the program, in the real window "
+        f"without a screen. Every {_STEP_MS} ms the next image of the list was opened.",
+        f"A pause is how much later than due the window came to a beat of {_BEAT_MS} ms.",
+        f"Reading all images, {number_of_decoders(Settings())} at a time, takes {reading_s:.1f} s; a format may take "
+        f"{MOST_SECONDS:.0f} s more. Only pdf-studies and sc show the images.",
+    )
+    return Report(
+        kind="exports",
+        title="Fieldray: saving a run while somebody reads",
+        blocks=(
+            _table(f"Saving {count} results", found),
+            Points("Marks", tuple(mark.sentence for mark in marks)),
+            Points("How it was measured", how),
+        ),
+        data={"results": count, "reading_s": reading_s, "formats": [asdict(saving) for saving in found]},
+    )
+
+
+def _table(title: str, found: Sequence[Saving]) -> Table:
+    columns = ("format", "seconds", "CPU s", "files", "MB", "longest pause, ms", "pauses above 100 ms", "images opened")
+    rows = tuple(
+        (
+            saving.name,
+            f"{saving.seconds:.1f}",
+            "" if saving.cpu_s is None else f"{saving.cpu_s:.1f}",
+            f"{saving.files}",
+            f"{saving.megabytes:.1f}",
+            f"{saving.longest_ms:.0f}" if saving.pauses_ms else f"under {_NOTED_MS:.0f}",
+            f"{sum(pause > MOST_PAUSE_MS for pause in saving.pauses_ms)}",
+            f"{saving.opened}",
+        )
+        for saving in found
+    )
+    return Table(title, columns, rows)

@@ -1,0 +1,130 @@
+"""`fieldray history` from the command line, with the tiny network."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+import subprocess
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from fieldray.persistence import FileLock
+from program import Fieldray, write_images
+
+PREVIEWS = "SELECT COUNT(*) FROM previews"
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    write_images(tmp_path / "images", 6)
+    return tmp_path / "images"
+
+
+@pytest.fixture
+def screened(fieldray: Fieldray, images: Path, pack_options: list[str]) -> Fieldray:
+    """Two runs of the same folder, the second one afresh."""
+    for more in ([], ["--fresh"]):
+        assert fieldray("screen", images, *pack_options, *more).returncode == 0
+    return fieldray
+
+
+def listed(fieldray: Fieldray, *options: str) -> list[dict[str, object]]:
+    done = fieldray("history", "list", "--json", "-", *options)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)["runs"]
+
+
+def asked(store: Path, query: str) -> int:
+    with closing(sqlite3.connect(store)) as connection:
+        return int(connection.execute(query).fetchone()[0])
+
+
+def test_runs_are_listed_filtered_and_shown_when_their_files_are_gone(screened: Fieldray, images: Path) -> None:
+    newest, oldest = listed(screened)
+    assert (newest["run"], oldest["run"], newest["images"]) == (2, 1, 6)
+    assert newest["run_on"] == {"cpu": 6} and newest["paths"] == [str(images)]
+    for options, wanted in (
+        (("--search", "nowhere"), []),
+        (("--search", str(images).upper()), [2, 1]),
+        (("--device", "edgetpu"), []),
+        (("--device", "cpu", "--verdict", "none", "--since", "2020-01-01"), [2, 1]),
+        (("--verdict", "given"), []),
+        (("--until", "2020-01-01"), []),
+    ):
+        assert [run["run"] for run in listed(screened, *options)] == wanted, options
+    shutil.rmtree(images)
+    shown = screened("history", "show", "1")
+    assert shown.returncode == 0 and "The files of 6 images are gone." in shown.stdout
+    assert sum(str(images) in line for line in shown.stdout.splitlines()) == 7
+    table = screened("history", "list").stdout.splitlines()
+    assert [line.split()[0] for line in table] == ["run", "2", "1"]
+    assert screened("history", "show", "9").returncode == 2
+    assert "is not a date" in screened("history", "list", "--since", "yesterday").stderr
+
+
+def test_a_past_run_says_why_an_image_was_refused(fieldray: Fieldray, images: Path, pack_options: list[str]) -> None:
+    (images / "note.txt").write_text("no image")
+    assert fieldray("screen", images, *pack_options).returncode == 0
+    refused, why = fieldray("history", "show", "1").stdout.splitlines()[-2:]
+    assert refused.startswith("refused") and refused.endswith("note.txt")
+    assert why.strip() == "This file is not a DICOM, PNG or JPEG image."
+
+
+def test_a_run_whose_files_are_gone_is_saved_again_with_its_previews(
+    screened: Fieldray, images: Path, tmp_path: Path
+) -> None:
+    shutil.rmtree(images)
+    done = screened("history", "export", "1", "--out", tmp_path / "out", "--formats", "csv,pdf-studies")
+    assert done.returncode == 0, done.stderr
+    assert len((tmp_path / "out" / "fieldray-run-1.csv").read_text("utf-8-sig").splitlines()) == 7
+    (folder,) = (found for found in (tmp_path / "out").iterdir() if found.is_dir())
+    assert len(list(folder.iterdir())) == 6
+    assert screened("history", "export", "9", "--out", tmp_path / "out").returncode == 2
+
+
+def test_two_runs_are_compared(screened: Fieldray, tmp_path: Path, images: Path, pack_options: list[str]) -> None:
+    done = screened("history", "compare", "1", "2", "--json", tmp_path / "compared.json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads((tmp_path / "compared.json").read_text("ascii"))
+    assert (document["images_in_both"], document["changed"]) == (6, 0)
+    (images / "image-00000.png").unlink(missing_ok=True)
+    words = screened("history", "compare", "1", "2", "--all").stdout
+    assert "6 images in both, 0 in another class" in words and "+0.000" in words
+    assert screened("history", "compare", "1", "1").returncode == 2
+    assert screened("history", "compare", "1", "7").returncode == 2
+
+
+def test_deleting_asks_first_then_leaves_nothing(screened: Fieldray, home: Path, images: Path) -> None:
+    store = home / "results.sqlite"
+    assert asked(store, PREVIEWS) == 6
+    told = screened("history", "delete", "1", "2")
+    assert told.returncode == 2 and "12 results will be deleted for good" in told.stdout
+    assert "Add --yes" in told.stderr and len(listed(screened)) == 2
+    with FileLock(home / "results.sqlite.run-2.lock", holder="4711"):
+        with closing(sqlite3.connect(store)) as other, other:
+            other.execute("UPDATE runs SET state = 'running' WHERE id = 2")
+        refused = screened("history", "delete", "--all", "--yes")
+        assert refused.returncode == 2 and "in use by another program (process 4711)" in refused.stderr
+        assert len(listed(screened)) == 2
+    done = screened("history", "delete", "--all", "--yes")
+    assert done.returncode == 0 and "2 runs were deleted." in done.stdout, done.stderr
+    assert listed(screened) == [] and asked(store, PREVIEWS) == 0
+    left = b"".join(found.read_bytes() for found in home.iterdir() if found.is_file())
+    assert str(images).encode() not in left
+    assert "There are no runs." in screened("history", "delete", "--all", "--yes").stdout
+    assert screened("history", "delete", "--yes").returncode == 2
+
+
+def test_who_wants_no_previews_keeps_none(
+    fieldray: Fieldray, images: Path, home: Path, pack_options: list[str]
+) -> None:
+    (home / "settings.json").write_text('{"keep_previews": false}')
+    done: subprocess.CompletedProcess[str] = fieldray("screen", images, *pack_options)
+    assert done.returncode == 0, done.stderr
+    store = home / "results.sqlite"
+    assert asked(store, PREVIEWS) == 0
+    assert asked(store, "SELECT COUNT(*) FROM results WHERE thumbnail IS NOT NULL") == 0
+    assert asked(store, "SELECT COUNT(*) FROM results WHERE class_maps IS NOT NULL") == 6

@@ -1,0 +1,269 @@
+"""The history in the window, over a real store: runs opened, compared, saved again and deleted; files that are gone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from desk import Desk
+from fake_rooms import FINGERPRINT, POINT, FakeRooms, failed, screened
+from PySide6.QtWidgets import QApplication, QLabel, QMessageBox, QPushButton
+from test_flows import texts
+
+from fieldray.desktop.history_page import HistoryPage
+from fieldray.desktop.kept_preview import enlarged
+from fieldray.domain.events import RunChanged
+from fieldray.domain.run import RunSpec, Verdict
+from fieldray.pipeline.history import History
+from fieldray.reasons import reason
+from fieldray.store.deleting import RunDeleter
+from fieldray.store.results import ResultStore
+from outcomes import run_spec
+
+SPEC = RunSpec(
+    paths=("/images",),
+    pack_name="made-up-1.2.0",
+    trust="signed",
+    fingerprint=FINGERPRINT,
+    model_sha256="0123456789abcdef" * 4,
+    settings_hash="s" * 64,
+    operating_points=(POINT,),
+)
+OLDER = replace(SPEC, pack_name="made-up-1.1.0", model_sha256="a" * 64)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Run 1 of an older pack: images 1 to 3; run 2 of the pack in use: images 1, 2, 4 and a file that failed."""
+    path = tmp_path / "store" / "results.sqlite"
+    with ResultStore(path) as opened:
+        for spec, scores in ((OLDER, {1: 0.2, 2: 0.1, 3: 0.9}), (SPEC, {1: 0.9, 2: 0.12, 4: 0.7})):
+            run_id = opened.open_run(spec)
+            for number, score in scores.items():
+                opened.save(run_id, screened(number, score, with_thumbnail=number == 1), spec=spec)
+            if spec is SPEC:
+                opened.save(run_id, failed(9), spec=spec)
+            opened.finish(run_id)
+        opened.set_verdict(4, Verdict(choice="disagree", note="rib"), judged=screened(1, 0.9))
+    return path
+
+
+@pytest.fixture
+def rooms(store: Path) -> FakeRooms:
+    made = FakeRooms()
+    made.outcomes = [screened(1, 0.9), screened(2, 0.1)]
+    made.history = History(store)
+    return made
+
+
+@pytest.fixture
+def page(desk: Desk) -> HistoryPage:
+    desk.until(lambda: desk.application.controller.past_runs._service is not None)
+    desk.window.actions_by_name["history"].trigger()
+    shown = desk.window.history_page
+    desk.until(lambda: shown.table.rowCount() == 2)
+    return shown
+
+
+def mark(page: HistoryPage, *run_ids: int) -> None:
+    """Mark runs in the table."""
+    page.table.clearSelection()
+    page.table.setSelectionMode(page.table.SelectionMode.MultiSelection)
+    for row, found in enumerate(page._listed):
+        if found.run.run_id in run_ids:
+            page.table.selectRow(row)
+    assert sorted(page.chosen()) == sorted(run_ids)
+
+
+def open_run(desk: Desk, page: HistoryPage, run_id: int) -> None:
+    mark(page, run_id)
+    page.open_button.click()
+    desk.until(lambda: desk.application.controller.screening.run_id == run_id)
+    desk.until(lambda: desk.window.pages.currentWidget() is desk.window.images)
+
+
+def answer(text: str) -> None:
+    """Press the button of that text in the question that is open."""
+    (box,) = (found for found in QApplication.topLevelWidgets() if isinstance(found, QMessageBox) and found.isVisible())
+    (button,) = (found for found in box.findChildren(QPushButton) if found.text() == text)
+    button.click()
+    box.deleteLater()
+
+
+def question() -> str:
+    boxes = [found for found in QApplication.topLevelWidgets() if isinstance(found, QMessageBox) and found.isVisible()]
+    return " ".join(f"{box.text()} {box.informativeText()}" for box in boxes)
+
+
+def said(page: HistoryPage) -> str:
+    return "\n".join(found.text() for found in page.findChildren(QLabel) if not found.isHidden())
+
+
+def test_runs_are_listed_and_filtered(desk: Desk, page: HistoryPage) -> None:
+    cells = [[page.table.item(row, column).text() for column in range(11)] for row in range(2)]
+    assert [row[1:] for row in cells] == [
+        ["made-up-1.2.0", "4", "2", "0", "0", "1", "0", "1", "1", "/images"],
+        ["made-up-1.1.0", "3", "1", "0", "0", "2", "0", "0", "0", "/images"],
+    ]
+    assert "2 runs, 7 images" in said(page)
+    page.search.setText("1.1")
+    assert page.table.rowCount() == 1 and "1 run, 3 images" in said(page)
+    page.search.clear()
+    page.verdicts.setCurrentIndex(page.verdicts.findData("disagreed"))
+    page.verdicts.activated.emit(0)
+    assert [found.run.run_id for found in page._listed] == [2]
+    page.devices.setCurrentIndex(page.devices.findData("edgetpu"))
+    page.devices.activated.emit(0)
+    assert page.table.rowCount() == 0
+    assert not page.open_button.isEnabled() and not page.delete_button.isEnabled()
+
+
+def test_a_run_is_opened_with_its_verdicts_and_can_be_saved_and_audited(desk: Desk, page: HistoryPage) -> None:
+    open_run(desk, page, 2)
+    controller = desk.application.controller
+    assert controller.rows.total() == 4
+    assert controller.rows.row_at(controller.rows.index_of(4)).verdict == Verdict(choice="disagree", note="rib")
+    assert "From the history: run 2" in desk.window.toolbar.progress_text.text()
+    assert controller.screening.can_start and controller.auditing.can_audit
+    controller.export(Path("/out"))
+    desk.until(lambda: bool(desk.rooms.exported))
+    assert desk.rooms.exported[0][0] == 2
+
+
+def test_a_run_of_another_pack_is_shown_without_its_texts_and_is_said_to_be_of_the_past(
+    desk: Desk, page: HistoryPage
+) -> None:
+    open_run(desk, page, 1)
+    row = desk.application.controller.rows.row_at(desk.application.controller.rows.index_of(1))
+    assert row.manifest is None and row.outcome.pack_name == "made-up-1.1.0"
+    desk.open_row(1)
+    assert desk.application.controller.image.picture is not None
+
+
+def test_an_image_whose_file_is_gone_is_shown_by_its_preview_and_said_so(desk: Desk, page: HistoryPage) -> None:
+    content = f"{4:064x}"
+    desk.rooms.session.replaced |= {content, f"{1:064x}", f"{2:064x}"}
+    desk.rooms.session.previews[content] = np.tile(np.arange(0, 256, 2, dtype=np.uint8), (150, 1))
+    open_run(desk, page, 2)
+    image = desk.application.controller.image
+    desk.open_row(6)
+    assert (image.picture.rows, image.picture.columns) == (600, 512)
+    assert "The file has changed" in desk.window.result._kept.text()
+    assert "Shown is the small preview" in desk.window.result._kept.text()
+    assert desk.window.viewer._heat_map is not None  # the map lies over it
+    desk.open_row(4)  # no preview, but a thumbnail
+    assert image.picture is not None and image.preview_note == reason("preview_shown")
+    desk.open_row(5)  # neither
+    assert image.picture is None and image.problem == reason("changed")
+    assert image.preview_note == reason("preview_missing")
+    assert "No preview of this image was kept." in desk.window.result._kept.text()
+    desk.rooms.session.previews[content] = np.zeros((0, 0), np.uint8)
+    desk.open_row(6)
+    assert "is damaged" in desk.window.result._kept.text()
+    desk.open_row(7)  # it never was an image
+    assert image.problem == reason("truncated") and desk.window.result._kept.isHidden()
+
+
+def test_no_run_is_opened_over_one_that_is_under_way(desk: Desk, page: HistoryPage) -> None:
+    desk.screen()
+    desk.window.actions_by_name["history"].trigger()
+    mark(page, 1)
+    assert not page.open_button.isEnabled()
+    desk.application.controller.past_runs.open(1)
+    assert "A run is under way in this window." in said(page)
+    desk.rooms.publish(RunChanged(run_id=1, state="finished"))
+    desk.until(page.open_button.isEnabled)
+
+
+def test_two_runs_are_compared_and_an_image_opens_the_run_of_its_side(desk: Desk, page: HistoryPage) -> None:
+    mark(page, 1, 2)
+    page.compare_button.click()
+    desk.until(lambda: page.comparison is not None)
+    words = said(page)
+    assert "2 images are in both runs. 1 of them is in another class." in words
+    assert "Normal → Abnormal" in words
+    assert "1 image is only in run 1." in words and "2 images are only in run 2." in words
+    table = page.comparison.table
+    assert [table.item(0, column).text() for column in range(5)] == ["Normal", "0.20", "Abnormal", "0.90", "+0.70"]
+    assert [table.item(1, column).text() for column in range(5)] == ["Normal", "0.10", "Normal", "0.12", "+0.02"]
+    table.cellActivated.emit(0, 0)
+    desk.until(lambda: desk.application.controller.screening.run_id == 1)
+    desk.until(lambda: desk.application.controller.image.row.row_id == 1)
+    desk.window.actions_by_name["history"].trigger()
+    table.cellActivated.emit(0, 3)
+    desk.until(lambda: desk.application.controller.screening.run_id == 2)
+
+
+def test_deleting_asks_twice_and_takes_the_run_out_of_sight(desk: Desk, page: HistoryPage, store: Path) -> None:
+    open_run(desk, page, 2)
+    desk.window.actions_by_name["history"].trigger()
+    desk.until(lambda: not page._runs.is_busy)
+    mark(page, 2)
+    page.delete_button.click()
+    desk.until(lambda: "Delete 1 run?" in question())
+    assert "1 verdict on them will be deleted too" in question() and "image files are not touched" in question()
+    answer("Delete…")
+    desk.until(lambda: "This cannot be undone" in question())
+    answer("Keep")
+    assert len(History(store).runs()) == 2
+    page.delete_button.click()
+    desk.until(lambda: "Delete 1 run?" in question())
+    answer("Delete…")
+    desk.until(lambda: "This cannot be undone" in question())
+    answer("Delete for good")
+    desk.until(lambda: page.table.rowCount() == 1)
+    assert "1 run was deleted." in texts(desk.window.banners)
+    assert desk.application.controller.rows.total() == 0
+    assert desk.application.controller.screening.run_id is None
+    assert [found.run.run_id for found in History(store).runs()] == [1]
+
+
+def test_a_run_that_another_program_deleted_is_said_to_be_gone(desk: Desk, page: HistoryPage, store: Path) -> None:
+    RunDeleter(store).delete([1])
+    mark(page, 1)
+    page.open_button.click()
+    desk.until(lambda: page.table.rowCount() == 1)
+    assert "There is no run 1 in the history." in said(page)
+
+
+def test_a_run_in_use_by_another_program_stays(desk: Desk, page: HistoryPage, store: Path) -> None:
+    with ResultStore(store) as other:
+        run_id = other.open_run(run_spec())
+        page._runs.refresh()
+        desk.until(lambda: page.table.rowCount() == 3)
+        page._runs.plan([run_id])
+        desk.until(lambda: "Delete 1 run?" in question())
+        answer("Delete…")
+        answer("Delete for good")
+        desk.until(lambda: "in use by another program" in said(page))
+        assert len(other.runs()) == 3
+
+
+def test_the_work_list_is_filtered_by_verdict_and_device(desk: Desk, page: HistoryPage) -> None:
+    open_run(desk, page, 2)
+    bar, rows = desk.window.work_list.filter_bar, desk.application.controller.rows
+    for wanted, number in (("given", 1), ("disagreed", 1), ("none", 3), ("any", 4)):
+        bar.verdicts.setCurrentIndex(bar.verdicts.findData(wanted))
+        bar.verdicts.activated.emit(0)
+        desk.until(lambda number=number: rows.rowCount() == number)
+    bar.devices.setCurrentIndex(bar.devices.findData("cpu"))
+    bar.devices.activated.emit(0)
+    assert rows.rowCount() == 3  # the file that failed ran nowhere
+
+
+def test_verdicts_given_earlier_are_read_when_the_list_is_filtered_by_them(desk: Desk, store: Path) -> None:
+    desk.screen()
+    desk.rooms.history.verdicts = lambda run_id: {2: Verdict(choice="agree")}  # type: ignore[method-assign]
+    rows = desk.application.controller.rows
+    rows.set_verdict_filter("given")
+    desk.until(lambda: rows.rowCount() == 1)
+    assert rows.row_at(rows.index(0, 0)).row_id == 2
+    desk.rooms.publish(RunChanged(run_id=1, state="finished"))
+    desk.until(lambda: not desk.application.controller.screening.is_busy)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(0, 4), (-4, -4), (-1, 1), (2**14, 2**13)])
+def test_a_preview_is_not_enlarged_to_an_impossible_image(rows: int, columns: int) -> None:
+    assert enlarged(np.zeros((2, 2), np.uint8), rows=rows, columns=columns) is None

@@ -1,0 +1,225 @@
+"""The whole reading task with key presses alone: each goes to what has the focus, as from a keyboard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from desk import Desk
+from fake_rooms import FakeRooms, candidate, manifest, model, screened
+from PySide6.QtCore import Qt
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QApplication, QFileDialog, QLineEdit, QWidget
+
+from fieldray.desktop.export_dialog import ExportDialog
+from fieldray.desktop.view_state import ViewState
+from fieldray.domain.run import Verdict
+from fieldray.reports.exporter import PLAIN
+from fieldray.settings import Settings
+
+Key, Modifier = Qt.Key, Qt.KeyboardModifier
+CONTROL, SHIFT = Modifier.ControlModifier, Modifier.ShiftModifier
+MOST_TABS = 80
+LEAST_MARK = 60
+
+
+@pytest.fixture
+def settings() -> Settings:
+    """Nobody has chosen a pack yet."""
+    return Settings({"language": "en", "theme": "light"})
+
+
+@pytest.fixture
+def rooms() -> FakeRooms:
+    """Two packs, and four images."""
+    made = FakeRooms()
+    made.outcomes = [screened(1, 0.9), screened(2, 0.1), screened(3, 0.42), screened(4, 0.7)]
+    made.library.always = []
+    for name in ("first", "second"):
+        folder = Path(f"/program/models/{name}-1.2.0")
+        about = {"pack_id": name, "names": {"en": name.capitalize()}}
+        entry = candidate(str(folder), manifest=manifest(**about), **about)
+        made.library.always.append(entry)
+        made.library.models[folder] = model("builtin", **about)
+    return made
+
+
+def focus() -> QWidget:
+    """What has the focus; a person who presses a key sees it."""
+    found = QApplication.focusWidget()
+    assert found is not None
+    assert found.isVisible()
+    return found
+
+
+def press(key: Key, modifier: Modifier = Modifier.NoModifier, *, times: int = 1) -> None:
+    for _ in range(times):
+        QTest.keyClick(focus(), key, modifier)
+
+
+def tab_to(wanted: Callable[[], QWidget]) -> None:
+    """Press Tab until it has the focus; cards are rebuilt whenever packs are listed."""
+    for _ in range(MOST_TABS):
+        if QApplication.focusWidget() is wanted():
+            return
+        press(Key.Key_Tab)
+    raise AssertionError(f"Tab never comes to {wanted()}, but to {focus()}")
+
+
+def type_path(desk: Desk, path: Path) -> None:
+    """In Qt's own dialog for files: the name, and Enter."""
+    desk.until(lambda: any(isinstance(window, QFileDialog) for window in QApplication.topLevelWidgets()))
+    desk.until(lambda: isinstance(QApplication.focusWidget(), QLineEdit) and isinstance(focus().window(), QFileDialog))
+    focus().setCompleter(None)  # its list would open at any time after the last key
+    QTest.keyClicks(focus(), str(path))
+    press(Key.Key_Return)
+    desk.window.activateWindow()  # as a window manager does once a dialog is closed
+
+
+def test_a_reading_from_the_folder_to_the_report_without_a_mouse(desk: Desk, tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    (tmp_path / "out").mkdir()
+    first = open_and_walk(desk, tmp_path / "images")
+    look_and_measure(desk)
+    compare(desk, first)
+    judge_and_save(desk, tmp_path / "out")
+
+
+def open_and_walk(desk: Desk, images: Path) -> int:
+    """Choose a pack and a folder, and walk through the list; the row that is open."""
+    bench, window = desk.application.controller, desk.window
+    desk.until(lambda: [card.button.isVisible() for card in window.welcome.cards] == [True, True])
+    window.activateWindow()
+    desk.until(window.isActiveWindow)
+
+    tab_to(lambda: window.welcome.cards[1].button)
+    press(Key.Key_Space)
+    desk.until(lambda: bench.packs.model is not None)
+    assert bench.packs.model.manifest.pack_id == "second"
+    press(Key.Key_O, CONTROL)
+    type_path(desk, images)
+    desk.until(lambda: bench.rows.total() == 4)
+    assert desk.rooms.session.started_with[-1][0] == (images,)
+    desk.until(lambda: QApplication.focusWidget() is window.work_list.table)
+    press(Key.Key_Home)
+    desk.until(lambda: bench.image.picture is not None)
+    first = bench.image.row.row_id
+    press(Key.Key_Down)
+    assert bench.image.row.row_id != first
+    press(Key.Key_Up)
+    desk.until(lambda: not bench.image.is_loading)
+    assert bench.image.row.row_id == first
+    return first
+
+
+def look_and_measure(desk: Desk) -> None:
+    """Nearer, elsewhere, in other windows, with and without what lies over the image; then a line."""
+    viewer = desk.window.viewer
+    press(Key.Key_Plus, times=3)
+    press(Key.Key_Right, SHIFT)
+    press(Key.Key_Down, SHIFT)
+    assert viewer.state.zoom > 1
+    assert viewer.state.center[0] > 256
+    assert viewer.state.center[1] > 300
+    press(Key.Key_3)
+    assert viewer.state.window == viewer.picture.presets[2]
+    press(Key.Key_Up, CONTROL)
+    press(Key.Key_Left, CONTROL)
+    assert viewer.state.window not in viewer.picture.presets
+    press(Key.Key_H)
+    press(Key.Key_O)
+    assert (viewer.shows_heat_map, viewer.shows_outline) == (False, True)
+    press(Key.Key_G)
+    assert viewer.shows_magnifier
+    press(Key.Key_M)
+    press(Key.Key_Return)
+    press(Key.Key_Right, SHIFT)
+    press(Key.Key_Return)
+    assert len(viewer.state.lines) == 1
+
+
+def compare(desk: Desk, first: int) -> None:
+    """With the next one of the list; then go on alone."""
+    bench, window = desk.application.controller, desk.window
+    press(Key.Key_C)
+    press(Key.Key_Down)
+    desk.until(lambda: bench.beside.picture is not None and bench.image.picture is not None)
+    assert (bench.beside.row.row_id, window.area.viewer.state.zoom) == (first, window.area.beside.state.zoom)
+    press(Key.Key_C)
+    assert not window.area.has_kept
+    press(Key.Key_Space)
+    assert window.viewer.state == ViewState()
+
+
+def judge_and_save(desk: Desk, out: Path) -> None:
+    """A verdict with a note; then CSV, which is ticked, without JSON."""
+    window = desk.window
+    press(Key.Key_2, CONTROL)
+    tab_to(lambda: window.result.verdict.note)
+    QTest.keyClicks(focus(), "a rib")
+    press(Key.Key_Return)
+    desk.until(lambda: Verdict(choice="disagree", note="a rib") in desk.rooms.session.verdicts.values())
+    press(Key.Key_S, CONTROL)
+    desk.until(lambda: isinstance(QApplication.activeWindow(), ExportDialog))
+    dialog = QApplication.activeWindow()
+    tab_to(lambda: dialog.boxes["json"])
+    press(Key.Key_Space)
+    tab_to(lambda: dialog.save)
+    press(Key.Key_Space)
+    type_path(desk, out)
+    desk.until(lambda: bool(desk.rooms.exported))
+    assert desk.rooms.exported == [(1, out, ("csv",), PLAIN)]
+
+
+def test_tab_goes_through_every_control_in_sight_and_comes_back(desk: Desk) -> None:
+    desk.screen(answer="first-1.2.0")
+    desk.open_row(1)
+    window = desk.window
+    window.activateWindow()
+    desk.until(window.isActiveWindow)
+    window.work_list.table.setFocus()
+    start, visited = focus(), set()
+    for _ in range(MOST_TABS):
+        press(Key.Key_Tab)
+        visited.add(focus())
+        if focus() is start:
+            break
+    assert focus() is start
+    wanted = {
+        *window.tools.buttons.values(), *window.result.verdict.buttons.values(), window.viewer, window.work_list.table,
+        window.toolbar.open_button, window.toolbar.menu_button, window.result.heat_map_box, window.result.opacity,
+        window.work_list.filter_bar.search,
+    }  # fmt: skip
+    missed = {widget for widget in wanted if widget.isVisible() and widget.isEnabled()} - visited
+    assert [widget.accessibleName() or widget.text() for widget in missed] == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_what_has_the_focus_looks_as_if_it_had_it(desk: Desk, theme: str) -> None:
+    desk.application.change_settings({"theme": theme})
+    desk.screen(answer="first-1.2.0")
+    desk.open_row(1)
+    window = desk.window
+    window.activateWindow()
+    desk.until(window.isActiveWindow)
+    for page in (window.images, window.packs_page, window.audit_page, window.welcome):
+        window.pages.setCurrentWidget(page)
+        window.toolbar.open_button.setFocus()
+        seen = set()
+        while focus() not in seen:
+            seen.add(focus())
+            assert _marked_points(focus()) >= LEAST_MARK, focus().accessibleName() or focus()
+            press(Key.Key_Tab)
+        assert len(seen) > 5
+
+
+def _marked_points(widget: QWidget) -> int:
+    """How many points of the widget look otherwise without the focus; the cursor in a line is none of them."""
+    QApplication.setCursorFlashTime(0)
+    focused = widget.grab().toImage()
+    widget.clearFocus()
+    plain = widget.grab().toImage()
+    widget.setFocus(Qt.FocusReason.TabFocusReason)
+    points = ((x, y) for x in range(plain.width()) for y in range(plain.height()))
+    return sum(focused.pixel(x, y) != plain.pixel(x, y) for x, y in points)

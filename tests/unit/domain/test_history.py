@@ -1,0 +1,85 @@
+"""Which runs are wanted, and how two differ."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import replace
+
+import pytest
+
+from fieldray.domain.finding import Category
+from fieldray.domain.history import ResultBrief, RunFilter, RunSummary, compare, has_verdict
+from fieldray.domain.run import Run
+from outcomes import run_spec
+
+DAY = datetime.date(2026, 11, 20)
+NOON_S = datetime.datetime(2026, 11, 20, 12).timestamp()
+RUN = Run(run_id=1, spec=run_spec(), state="finished", reason=None, started_s=NOON_S, ended_s=None)
+OTHER = replace(RUN, run_id=2)
+
+
+def brief(content: str, category: Category = "normal", score: float | None = 0.5, **changes: object) -> ResultBrief:
+    values = {"row_id": 1, "key": b"/a", "image": f"/images/{content}", "content_sha256": content, "frame": 0}
+    return ResultBrief(**{**values, "category": category, "score": score, "label": "opacity", **changes})
+
+
+@pytest.mark.parametrize(
+    ("wanted", "is_listed"),
+    [
+        (RunFilter(), True),
+        (RunFilter(text="TINY"), True),
+        (RunFilter(text="/ima"), True),
+        (RunFilter(text="other"), False),
+        (RunFilter(since=DAY, until=DAY), True),
+        (RunFilter(since=DAY + datetime.timedelta(1)), False),
+        (RunFilter(until=DAY - datetime.timedelta(1)), False),
+        (RunFilter(backend="cpu"), True),
+        (RunFilter(backend="edgetpu"), False),
+        (RunFilter(verdict="given"), True),
+        (RunFilter(verdict="none"), True),
+        (RunFilter(verdict="disagreed"), False),
+    ],
+)
+def test_a_run_is_wanted_if_all_of_it_fits(wanted: RunFilter, is_listed: bool) -> None:
+    summary = RunSummary(run=RUN, counts={"normal": 3}, backends={"cpu": 3, "": 1}, verdicts={"agree": 1})
+    assert wanted.has(summary) == is_listed
+    assert not RunFilter(verdict="none").has(replace(summary, verdicts={"agree": 3}))
+    assert RunFilter(verdict="disagreed").has(replace(summary, verdicts={"disagree": 1}))
+
+
+def test_a_verdict_is_given_or_not_or_a_disagreement() -> None:
+    assert [has_verdict("disagree", wanted) for wanted in ("any", "given", "none", "disagreed")] == [
+        True,
+        True,
+        False,
+        True,
+    ]
+    assert [has_verdict(None, wanted) for wanted in ("any", "given", "none", "disagreed")] == [True, False, True, False]
+
+
+def test_another_class_comes_first_then_the_larger_difference() -> None:
+    first = [brief("a", score=0.5), brief("b", score=0.1), brief("c", score=0.1), brief("d"), brief("only")]
+    second = [
+        brief("d", "refused", None, label=""),
+        brief("c", score=0.3),
+        brief("b", score=0.11),
+        brief("a", "abnormal", 0.55),
+        brief("new"),
+    ]
+    found = compare(RUN, first, OTHER, second)
+    assert [pair.first.content_sha256 for pair in found.pairs] == ["a", "d", "c", "b"]
+    assert (found.changed, found.pairs[1].difference, found.is_same_label) == (2, None, True)
+    assert found.moves == {("normal", "abnormal"): 1, ("normal", "refused"): 1, ("normal", "normal"): 2}
+    assert [each.content_sha256 for each in (*found.only_first, *found.only_second)] == ["only", "new"]
+
+
+def test_the_same_bytes_are_the_same_image_and_frames_are_not() -> None:
+    first = [brief("a", image="/old/a"), brief("a", image="/old/copy"), brief("a", frame=1), brief("", image="/gone")]
+    second = [brief("a", image="/new/b"), brief("", image="/gone"), brief("", image="/other")]
+    found = compare(RUN, first, OTHER, second)
+    assert [(pair.first.image, pair.second.image) for pair in found.pairs] == [("/gone", "/gone"), ("/old/a", "/new/b")]
+    assert [each.frame for each in found.only_first] == [1]
+
+
+def test_other_labels_are_told() -> None:
+    assert not compare(RUN, [brief("a")], OTHER, [brief("a", label="tuberculosis")]).is_same_label

@@ -1,0 +1,22 @@
+"""What a person is told of runs that were deleted."""
+
+from __future__ import annotations
+
+import pytest
+
+from fieldray.domain.history import Deletion, DeletionPlan
+from fieldray.pipeline.history import deletion_sentences
+
+
+@pytest.mark.parametrize(
+    ("freed_bytes", "said"),
+    [
+        (2_340_000, ["1 run was deleted.", "The file of results is 2.3 MB smaller."]),
+        (49_000, ["1 run was deleted."]),
+        (-8_192, ["1 run was deleted."]),
+    ],
+)
+def test_it_is_said_how_much_smaller_the_store_is_if_it_is(freed_bytes: int, said: list[str]) -> None:
+    plan = DeletionPlan(run_ids=(1,), results=3, verdicts=0, verdicts_kept=0)
+    done = Deletion(plan=plan, previews=0, freed_bytes=freed_bytes, is_wiped=True)
+    assert [one.text for one in deletion_sentences(done)] == said

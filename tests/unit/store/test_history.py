@@ -1,0 +1,437 @@
+"""The past in the store: counts of runs, briefs, previews, and deleting so that nothing is left."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fieldray.domain.finding import PREVIEW_SIDE, Outcome, ReadFacts, Screened
+from fieldray.domain.run import Verdict
+from fieldray.domain.study import ImageHeader
+from fieldray.errors import StorageProblem, UsageProblem
+from fieldray.persistence import FileLock
+from fieldray.store.database import MIGRATIONS, companions, open_database
+from fieldray.store.deleting import RunDeleter
+from fieldray.store.history import HistoryQuery
+from fieldray.store.mending import mend
+from fieldray.store.results import ResultStore
+from older_stores import step_back
+from outcomes import failed, image_ref, read_facts, refused, run_spec, screened
+
+AGREE, DISAGREE = Verdict(choice="agree", note="seen"), Verdict(choice="disagree")
+SPEC, OTHER = run_spec(), run_spec(model_sha256="n" * 64, pack_name="other-2.0.0")
+SECRET_NAME, SECRET_PREVIEW = "SECRETNAME^OF^A^PATIENT", b"\xff\xd8 preview of a patient " * 40
+
+
+def facts(content: str, *, preview: bytes = b"") -> ReadFacts:
+    return replace(read_facts(content * 64), preview=preview)
+
+
+def image(content: str, *, score: float = 0.8, preview: bytes = b"jpeg") -> Screened:
+    """An image with a score whose bytes are `content`."""
+    decision = "above" if score >= 0.6 else "below"
+    ref = image_ref(f"{content}.dcm", header=ImageHeader(patient_name=SECRET_NAME))
+    return replace(screened(ref, score=score, decision=decision), facts=facts(content, preview=preview))
+
+
+def add(store: ResultStore, *outcomes: Outcome, spec: object = SPEC, state: str = "finished") -> int:
+    """A run with these outcomes, over unless it is running."""
+    run_id = store.open_run(spec, fresh=True)
+    for outcome in outcomes:
+        store.save(run_id, outcome, spec=spec)
+    if state == "finished":
+        store.finish(run_id)
+    return run_id
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "results.sqlite"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[ResultStore]:
+    with ResultStore(path) as opened:
+        yield opened
+
+
+def on_disk(path: Path) -> bytes:
+    """All that is in the folder of the store."""
+    return b"".join(file.read_bytes() for file in path.parent.iterdir() if file.is_file())
+
+
+# ---- reading
+
+
+def test_runs_come_with_their_counts_the_newest_first(store: ResultStore) -> None:
+    first = add(store, image("a"), image("b", score=0.1), refused(), failed())
+    second = add(store, replace(image("a"), backend="edgetpu"), spec=OTHER)
+    store.set_verdict(1, DISAGREE, judged=image("a"))
+    with HistoryQuery(store.path) as query:
+        newest, oldest = query.summaries()
+    assert (newest.run.run_id, oldest.run.run_id) == (second, first)
+    assert oldest.counts == {"abnormal": 1, "normal": 1, "refused": 1, "failed": 1}
+    assert (oldest.backends, newest.backends) == ({"cpu": 2, "": 2}, {"edgetpu": 1})
+    assert (oldest.verdicts, oldest.judged, newest.judged) == ({"disagree": 1}, 1, 0)
+    assert (oldest.total, oldest.not_present) == (4, 0)
+
+
+def test_images_that_are_gone_are_counted_apart(store: ResultStore) -> None:
+    run_id = store.open_run(SPEC)
+    for outcome in (image("a"), image("b")):
+        store.save(run_id, outcome, spec=SPEC)
+    store.set_state(run_id, "cancelled")
+    assert store.open_run(SPEC) == run_id
+    store.save(run_id, image("a"), spec=SPEC)
+    store.finish(run_id)
+    with HistoryQuery(store.path) as query:
+        (summary,) = query.summaries()
+        assert (summary.total, summary.not_present) == (1, 1)
+        assert [found.content_sha256 for found in query.briefs(run_id)] == ["a" * 64]
+
+
+def test_a_brief_has_what_decides_and_the_verdict(store: ResultStore) -> None:
+    run_id = add(store, image("a", score=0.7), failed())
+    store.set_verdict(1, AGREE, judged=image("a", score=0.7))
+    with HistoryQuery(store.path) as query:
+        found, without = query.briefs(run_id)
+        assert (found.category, found.label, found.score, found.threshold) == ("abnormal", "opacity", 0.7, 0.5)
+        assert (found.backend, found.verdict, found.image) == ("cpu", "agree", "/images/a.dcm")
+        assert (without.category, without.score, without.label, without.verdict) == ("failed", None, "", None)
+        assert (found.why, without.why) == (None, failed().reason)
+        assert query.verdicts(run_id) == {1: AGREE}
+
+
+@pytest.mark.parametrize(
+    "ask", [lambda q: q.summaries(), lambda q: q.preview("a" * 64, frame=0), lambda q: q.briefs(1)]
+)
+def test_the_list_of_runs_reads_no_result(path: Path, ask: Callable[[HistoryQuery], object]) -> None:
+    """Only an index of them: results are large, and there may be many."""
+    said: list[str] = []
+
+    def traced(path: Path) -> sqlite3.Connection:
+        connection = open_database(path)
+        connection.set_trace_callback(said.append)
+        return connection
+
+    with ResultStore(path) as store:
+        add(store, *(image(f"{number:x}") for number in range(10)))
+    with HistoryQuery(path, connect=traced) as query:
+        said.clear()
+        ask(query)
+    with closing(sqlite3.connect(path)) as connection:
+        for statement in said:
+            plan = [row[3] for row in connection.execute("EXPLAIN QUERY PLAN " + statement)]
+            whole = [step for step in plan if step.startswith("SCAN results") and "COVERING INDEX" not in step]
+            assert whole == [], plan
+
+
+def ask_all(query: HistoryQuery, run_id: int) -> None:
+    query.summaries()
+    query.briefs(run_id)
+    query.verdicts(run_id)
+    query.earlier_verdicts(run_id)
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "value"),
+    [
+        ("runs", "state", "zzz"),
+        ("runs", "state", b"running"),
+        ("runs", "started_s", "zzz"),
+        ("runs", "started_s", 1e300),
+        ("runs", "ended_s", -(2.0**62)),
+        ("results", "rank", 99),
+        ("results", "rank", -1),
+        ("results", "rank", "zzz"),
+        ("results", "category", "zzz"),
+        ("results", "category", b"normal"),
+        ("results", "image_key", "zzz"),
+        ("results", "content_sha256", b"zzz"),
+        ("results", "backend", b"cpu"),
+        ("verdicts", "choice", b"agree"),
+        ("verdicts", "choice", "zzz"),
+        ("verdicts", "note", b"zzz"),
+        ("verdicts", "given_s", 1e300),
+        ("verdicts", "given_s", "zzz"),
+        ("verdicts", "category", "zzz"),
+        ("verdicts", "content_sha256", b"zzz"),
+    ],
+)
+def test_what_this_program_cannot_have_written_is_damage(
+    store: ResultStore, path: Path, table: str, column: str, value: object
+) -> None:
+    run_id = store.open_run(SPEC)
+    store.save(run_id, image("a"), spec=SPEC)
+    store.set_verdict(1, AGREE, judged=image("a"))
+    store.save(run_id, image("a", score=0.1), spec=SPEC)
+    store.set_verdict(1, DISAGREE, judged=image("a", score=0.1))
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(f"UPDATE {table} SET {column} = ?", (value,))
+    with HistoryQuery(path) as query, pytest.raises(StorageProblem) as caught:
+        ask_all(query, run_id)
+    assert caught.value.reason.code == "database_damaged"
+    mend(path)
+    with HistoryQuery(path) as query:
+        ask_all(query, run_id)
+
+
+def test_no_run_has_a_number_beyond_those_of_the_store(store: ResultStore) -> None:
+    for number in (2**63, -(2**63) - 1, 10**30):
+        with pytest.raises(KeyError):
+            store.run(number)
+
+
+# ---- previews
+
+
+def test_a_preview_is_kept_once_for_all_results_of_the_same_bytes(store: ResultStore) -> None:
+    add(store, image("a", preview=b"first"))
+    add(store, image("a", preview=b"second"), spec=OTHER)
+    with HistoryQuery(store.path) as query:
+        assert query.preview("a" * 64, frame=0) == b"first"
+        assert query.preview("a" * 64, frame=1) is None
+        assert query.preview("b" * 64, frame=0) is None
+    assert store._all("SELECT COUNT(*) FROM previews")[0][0] == 1
+
+
+def test_who_wants_no_previews_keeps_no_thumbnail_either(store: ResultStore) -> None:
+    row_id = store.save(store.open_run(SPEC), image("a"), spec=SPEC, keeps_preview=False)
+    assert store.row(row_id).outcome.facts.thumbnail is None
+    assert store._all("SELECT COUNT(*) FROM previews")[0][0] == 0
+
+
+@pytest.mark.parametrize("kept", [2**50, 3.5, "text", b"x" * (PREVIEW_SIDE**2 + 1)])
+def test_what_cannot_be_a_preview_is_none(store: ResultStore, path: Path, kept: object) -> None:
+    """A number would be taken for as many bytes."""
+    add(store, image("a"))
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE previews SET jpeg = ?", (kept,))
+    with HistoryQuery(path) as query:
+        assert query.preview("a" * 64, frame=0) is None
+
+
+def test_a_damaged_thumbnail_costs_no_result(store: ResultStore) -> None:
+    row_id = store.save(store.open_run(SPEC), image("a"), spec=SPEC)
+    with closing(sqlite3.connect(store.path)) as other, other:
+        other.execute("UPDATE results SET thumbnail = x'010203'")
+    outcome = store.row(row_id).outcome
+    assert isinstance(outcome, Screened)
+    assert (outcome.facts.thumbnail, outcome.findings[0].score) == (None, 0.8)
+
+
+def test_a_store_of_the_version_before_is_listed_and_takes_previews(store: ResultStore, path: Path) -> None:
+    run_id = add(store, image("a", preview=b""))
+    with closing(sqlite3.connect(path)) as old, old:
+        step_back(old, version=4)
+    with HistoryQuery(path) as query:
+        assert [summary.run.run_id for summary in query.summaries()] == [run_id]
+        assert query.preview("a" * 64, frame=0) is None
+    with ResultStore(path) as later:
+        add(later, image("a", preview=b"now"))
+    with HistoryQuery(path) as query:
+        assert query.preview("a" * 64, frame=0) == b"now"
+        assert query._all("PRAGMA user_version")[0][0] == len(MIGRATIONS)
+
+
+# ---- deleting
+
+
+def test_nothing_of_a_deleted_run_is_left_in_any_file(store: ResultStore, path: Path) -> None:
+    first = add(store, image("a", preview=SECRET_PREVIEW), image("b", preview=SECRET_PREVIEW))
+    kept_ref = image_ref("kept.dcm")
+    second = add(store, replace(screened(kept_ref), facts=facts("c", preview=b"kept preview")), spec=OTHER)
+    store.close()
+    assert SECRET_NAME.encode() in on_disk(path) and SECRET_PREVIEW in on_disk(path)
+    done = RunDeleter(path).delete([first])
+    assert (done.plan.results, done.previews, done.is_wiped) == (2, 2, True)
+    left = on_disk(path)
+    assert SECRET_NAME.encode() not in left and b"preview of a patient" not in left and b"/images/a.dcm" not in left
+    assert b"kept preview" in left and b"kept.dcm" in left
+    assert not any(companion.exists() and companion.stat().st_size for companion in companions(path)[:1])
+    with HistoryQuery(path) as query:
+        assert [summary.run.run_id for summary in query.summaries()] == [second]
+
+
+def test_it_is_gone_from_the_log_of_changes_while_another_window_is_open(store: ResultStore, path: Path) -> None:
+    run_id = add(store, image("a", preview=SECRET_PREVIEW))
+    assert RunDeleter(path).delete([run_id]).is_wiped
+    assert SECRET_NAME.encode() not in on_disk(path) and SECRET_PREVIEW not in on_disk(path)
+    assert store.runs() == ()
+
+
+def test_what_a_reader_keeps_from_being_wiped_is_told(
+    store: ResultStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fieldray.store.database._BUSY_TIMEOUT_S", 0.05)
+    run_id = add(store, image("a"))
+    with HistoryQuery(path) as reading, reading.at_one_moment():
+        assert len(reading.runs()) == 1
+        assert not RunDeleter(path).delete([run_id]).is_wiped
+    assert store.runs() == ()
+
+
+def test_a_preview_stays_while_another_run_needs_it(store: ResultStore, path: Path) -> None:
+    first, second = add(store, image("a", preview=b"shared")), add(store, image("a"), spec=OTHER)
+    assert RunDeleter(path).delete([first]).previews == 0
+    with HistoryQuery(path) as query:
+        assert query.preview("a" * 64, frame=0) == b"shared"
+    assert RunDeleter(path).delete([second]).previews == 1
+
+
+def test_the_plan_counts_verdicts_that_are_lost_and_those_another_run_holds(store: ResultStore, path: Path) -> None:
+    add(store, image("a"), image("b"))
+    for row_id, content in ((1, "a"), (2, "b")):
+        store.set_verdict(row_id, AGREE, judged=image(content))
+    second = add(store, image("a"))  # takes the verdict over
+    plan = RunDeleter(path).plan([1])
+    assert (plan.results, plan.verdicts, plan.verdicts_kept) == (2, 1, 1)
+    both = RunDeleter(path).plan([1, second, 1])
+    assert (both.run_ids, both.results, both.verdicts, both.verdicts_kept) == ((1, second), 3, 2, 0)
+    assert RunDeleter(path).delete([1]).plan == plan
+    with HistoryQuery(path) as query:
+        assert query.verdicts(second) == {3: AGREE}
+
+
+def test_a_run_that_somebody_works_on_is_never_deleted_nor_any_other_with_it(store: ResultStore, path: Path) -> None:
+    done = add(store, image("a"))
+    under_way = add(store, image("b"), spec=OTHER, state="running")
+    with pytest.raises(UsageProblem) as problem:
+        RunDeleter(path).delete([done, under_way])
+    assert problem.value.reason.code == "history_in_use"
+    assert dict(problem.value.reason.parameters)["process"] == str(os.getpid())
+    assert {run.run_id for run in store.runs()} == {done, under_way}
+    store.set_state(under_way, "cancelled")
+    store.close()  # lets others continue it
+    assert RunDeleter(path).delete([done, under_way]).plan.results == 2
+    assert list(path.parent.glob("*.lock")) == []
+
+
+def test_an_unknown_run_deletes_nothing(store: ResultStore, path: Path) -> None:
+    run_id = add(store, image("a"))
+    for ask in (RunDeleter(path).plan, RunDeleter(path).delete):
+        with pytest.raises(UsageProblem, match="no run 99"):
+            ask([run_id, 99])
+    assert len(store.runs()) == 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a lock keeps Windows from deleting the file")
+def test_a_lock_that_cannot_be_written_deletes_nothing(
+    store: ResultStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = add(store, image("a"), state="running")
+    store.close()
+
+    def denied(*_: object, **__: object) -> FileLock:
+        raise PermissionError(13, "denied")
+
+    monkeypatch.setattr("fieldray.store.locks.FileLock", denied)
+    with pytest.raises(StorageProblem, match="denied"):
+        RunDeleter(path).delete([run_id])
+    with HistoryQuery(path) as query:
+        assert len(query.runs()) == 1
+
+
+def test_older_copies_with_the_run_go_too_and_damaged_ones_are_named(store: ResultStore, path: Path) -> None:
+    run_id = add(store, image("a", preview=SECRET_PREVIEW))
+    store.close()
+    with closing(sqlite3.connect(path)) as old, old:
+        step_back(old, version=4)
+    open_database(path).close()  # copies the store before it brings it up to date
+    copy = path.with_name(f"{path.name}.v4.bak")
+    assert SECRET_NAME.encode() in copy.read_bytes()
+    unrelated = path.with_name(f"{path.name}.v1.bak")
+    with closing(sqlite3.connect(unrelated)) as other, other:
+        other.execute("CREATE TABLE runs (id INTEGER, started_s REAL)")
+        other.execute("INSERT INTO runs VALUES (?, 5.0)", (run_id,))
+    aside = path.with_name("results.damaged-1.sqlite")
+    aside.write_bytes(b"once a store")
+    done = RunDeleter(path).delete([run_id])
+    assert (done.copies_deleted, done.copies_left) == ((str(copy),), (str(aside),))
+    assert not copy.exists() and unrelated.exists() and aside.read_bytes() == b"once a store"
+    assert SECRET_NAME.encode() not in on_disk(path)
+
+
+def test_a_copy_goes_before_the_run_so_that_an_interrupted_deletion_can_be_repeated(
+    store: ResultStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = add(store, image("a"))
+    store.close()
+    copy = path.with_name(f"{path.name}.v4.bak")
+    shutil.copy(path, copy)
+    kept_until_gone: list[bool] = []
+
+    def last_step(connection: sqlite3.Connection) -> bool:
+        kept_until_gone.append(copy.exists())
+        raise KeyboardInterrupt  # as a kill right after the rows are gone
+
+    monkeypatch.setattr("fieldray.store.deleting._wipe", last_step)
+    with pytest.raises(KeyboardInterrupt):
+        RunDeleter(path).delete([run_id])
+    assert kept_until_gone == [False]
+
+
+@pytest.mark.parametrize("beginning", [b"", bytes(100)])
+def test_a_copy_that_was_never_completed_goes_too(store: ResultStore, path: Path, beginning: bytes) -> None:
+    run_id = add(store, image("a", preview=SECRET_PREVIEW))
+    store.close()
+    whole = path.read_bytes()
+    unfinished = path.with_name(".77-0123456789abcdef.new")
+    unfinished.write_bytes((beginning + whole[len(beginning) :])[:-4096])
+    settings = path.with_name(".77-fedcba9876543210.new")
+    settings.write_bytes(b"language = 'uk'")
+    done = RunDeleter(path).delete([run_id])
+    assert done.copies_deleted == (str(unfinished),)
+    assert settings.exists()
+    assert SECRET_NAME.encode() not in on_disk(path)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links need a right there")
+def test_a_copy_behind_a_link_is_named_and_stays(store: ResultStore, path: Path, tmp_path: Path) -> None:
+    run_id = add(store, image("a"))
+    store.close()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    shutil.copy(path, elsewhere / "kept")
+    link = path.with_name(f"{path.name}.v4.bak")
+    link.symlink_to(elsewhere / "kept")
+    done = RunDeleter(path).delete([run_id])
+    assert (done.copies_deleted, done.copies_left) == ((), (str(link),))
+    assert link.is_symlink() and (elsewhere / "kept").exists()
+
+
+def test_with_the_last_run_go_the_results_of_runs_that_were_lost(store: ResultStore, path: Path) -> None:
+    lost = add(store, image("a", preview=SECRET_PREVIEW))
+    store.set_verdict(1, AGREE, judged=image("a", preview=SECRET_PREVIEW))
+    kept, last = add(store, image("b"), spec=OTHER), add(store, image("c"), spec=OTHER)
+    store.close()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("DELETE FROM runs WHERE id = ?", (lost,))
+    deleter = RunDeleter(path)
+    assert deleter.delete([kept]).plan.results == 1
+    plan = deleter.plan([last])
+    assert (plan.run_ids, plan.results, plan.verdicts) == ((last,), 2, 1)
+    deleter.delete([last])
+    assert b"a" * 64 not in on_disk(path)
+    assert SECRET_NAME.encode() not in on_disk(path)
+
+
+def test_a_verdict_that_nobody_agreed_to_lose_is_not_deleted(store: ResultStore, path: Path) -> None:
+    run_id = add(store, image("a"))
+    deleter = RunDeleter(path)
+    agreed = deleter.plan([run_id])
+    store.set_verdict(1, DISAGREE, judged=image("a"))  # while somebody reads the question
+    with pytest.raises(UsageProblem) as caught:
+        deleter.delete([run_id], agreed=agreed)
+    assert caught.value.reason.code == "history_grown"
+    with HistoryQuery(path) as query:
+        assert query.verdicts(run_id) == {1: DISAGREE}
+    assert deleter.delete([run_id], agreed=deleter.plan([run_id])).plan.verdicts == 1
