@@ -8,7 +8,8 @@ levels are mapped at that size, so that neither time nor result depends much on 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
 
@@ -21,8 +22,8 @@ from fieldray.imaging.reduction import LARGEST_REDUCTION, block_means
 
 _AUTO_WINDOW_SIDE: Final = 256
 _COARSE_SIDE: Final = 64
-_LOW_PERCENT: Final = 1.0
-_HIGH_PERCENT: Final = 99.0
+_TAILS: Final = (1.0, 99.0)
+_LARGEST_VALUE: Final = 65535
 
 Grey = NDArray[np.float32]
 Pixels = NDArray[Any]
@@ -53,6 +54,13 @@ def default_window(image: Image) -> Window:
     In the units of `image.pixels`. For an image with a VOI LUT and no window, the percentiles as well.
     """
     return image.window or _percentile_window(image)
+
+
+def with_window(image: Image) -> Image:
+    """The same image with the window that it is shown by written down: worked out once for all that follows."""
+    if image.window is not None or image.voi_lut is not None:
+        return image
+    return replace(image, window=default_window(image))
 
 
 def to_tensor(image: Image, spec: InputSpec, *, box: Box | None = None) -> Tensor:
@@ -198,6 +206,7 @@ def _weights(size: int, start: float, extent: float, count: int) -> tuple[NDArra
     pixels = first + np.arange(int(2 * half) + 2)[:, None]
     overlap = np.minimum(centres + half, pixels + 1) - np.maximum(centres - half, pixels)
     overlap = np.where(pixels < size, overlap.clip(0, None), 0)
+    overlap = overlap[: int(np.flatnonzero(overlap.any(axis=1))[-1]) + 1]  # what lies past every box costs time only
     weights: Grey = (overlap / overlap.sum(axis=0)).astype(np.float32)
     return first, weights
 
@@ -254,15 +263,40 @@ def coarse_means(image: Image, side: int = _COARSE_SIDE) -> Grey:
     return means.reshape(-1)
 
 
+def percentiles(values: Grey, percents: Sequence[float]) -> list[float]:
+    """Exactly what `numpy.percentile` gives, several times as fast for pixel values.
+
+    values  float32 of any shape, not empty, without NaN; quick where they are spread over 0..65535
+
+    Only the values that share their whole part with the wanted ones are put in order: a count of whole parts tells
+    which those are.
+    """
+    flat = values.reshape(-1)
+    whole = flat.clip(0, _LARGEST_VALUE).astype(np.uint16)
+    ends = np.bincount(whole).cumsum()
+    found = []
+    for percent in percents:
+        position = (len(flat) - 1) * (np.float64(percent) / 100)
+        below = min(int(position), len(flat) - 1)
+        above = min(below + 1, len(flat) - 1)
+        first, last = np.searchsorted(ends, (below, above), side="right")
+        near = np.sort(flat[(whole >= first) & (whole <= last)])
+        skipped = int(ends[first - 1]) if first else 0
+        low, high, share = near[below - skipped], near[above - skipped], position - below
+        step = high - low
+        found.append(float(high - step * (1 - share) if share >= 0.5 else low + step * share))  # as NumPy rounds
+    return found
+
+
 def _percentile_window(image: Image) -> Window:
     """The 1st to 99th percentile of means over blocks of a fixed size, so that noise has no influence."""
-    low, high = np.percentile(coarse_means(image, _AUTO_WINDOW_SIDE), (_LOW_PERCENT, _HIGH_PERCENT))
+    low, high = percentiles(coarse_means(image, _AUTO_WINDOW_SIDE), _TAILS)
     return Window(float(low + high) / 2, max(float(high - low), 1.0), "LINEAR_EXACT")
 
 
 def _stretched(grey: Grey) -> Grey:
     """Its own 1st to 99th percentile stretched to 0..255; an image without contrast stays as it is."""
-    low, high = np.percentile(grey, (_LOW_PERCENT, _HIGH_PERCENT))
+    low, high = percentiles(grey, _TAILS)
     if high - low < 1:
         return grey
     stretched: Grey = ((grey - low) * (255 / (high - low))).clip(0, 255).astype(np.float32)

@@ -13,12 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-
 from fieldray.domain.image import Image
 from fieldray.domain.model import HeaderRules
 from fieldray.domain.study import ImageHeader
-from fieldray.imaging.preprocess import coarse_means
+from fieldray.imaging.preprocess import coarse_means, percentiles
 from fieldray.reasons import Reason, reason
 
 SMALLEST_SIDE: Final = 64
@@ -63,7 +61,7 @@ def check_pixels(image: Image) -> Reason | None:
 def _is_blank(image: Image) -> bool:
     """Whether large areas hardly differ in grey: noise alone does not make an image."""
     means = coarse_means(image)
-    low, high = np.percentile(means, (1, 99))
+    low, high = percentiles(means, (1.0, 99.0))
     return bool(high - low < max(_LEAST_LEVELS, _LEAST_CONTRAST * float(means.max())))
 
 

@@ -17,7 +17,7 @@ from fieldray.errors import InputProblem, Unreadable, Unusable
 from fieldray.imaging import zip_members
 from fieldray.imaging.decode import decode
 from fieldray.imaging.identify import identify_again
-from fieldray.imaging.preprocess import shrunk, thumbnail, to_tensor
+from fieldray.imaging.preprocess import shrunk, thumbnail, to_tensor, with_window
 from fieldray.imaging.preview_file import packed, unpacked
 from fieldray.imaging.quality import check_header, check_pixels
 from fieldray.imaging.reduction import TargetSize, target_size_for
@@ -103,6 +103,7 @@ def _read(
             image = decode(data, ref, needed=target_size_for(spec, detail, lungs=lungs))
             problem = check_pixels(image)
             answer |= _image_facts(image)
+            image = with_window(image)
             small = {"thumbnail": shrunk(image, THUMBNAIL_SIDE), "preview": packed(shrunk(image, PREVIEW_SIDE))}
             arrays = {**small, **_add_inputs(answer, image, spec, lungs)}
     except InputProblem as error:

@@ -5,10 +5,20 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
 
 from fieldray.domain.image import Image, PixelMap, Window
 from fieldray.domain.model import InputSpec
-from fieldray.imaging.preprocess import display_table, thumbnail, to_display, to_tensor
+from fieldray.imaging.preprocess import (
+    display_table,
+    percentiles,
+    shrunk,
+    thumbnail,
+    to_display,
+    to_tensor,
+    with_window,
+)
 from properties import WINDOWS, images, specs
 
 FITS_INSIDE = specs(fit=st.sampled_from(["stretch", "crop"]))
@@ -143,3 +153,23 @@ def test_a_bright_spot_is_found_again(rows: int, columns: int, spec: InputSpec, 
     assert abs((at_row + 0.5) * way.row_scale + way.row_offset - (row + 0.5)) <= max(1.0, way.row_scale) + 1e-6
     at = (at_column + 0.5) * way.column_scale + way.column_offset
     assert abs(at - (column + 0.5)) <= max(1.0, way.column_scale) + 1e-6
+
+
+# ---- done quickly, with the same result
+
+
+@given(
+    arrays(np.float32, st.integers(1, 300), elements=st.floats(-100, 70_000, width=32)),
+    st.sampled_from([1.0, 0.01, 1e-4]),
+)
+def test_percentiles_are_those_of_numpy(values: NDArray[np.float32], scale: float) -> None:
+    values = (values * np.float32(scale)).astype(np.float32)  # from all of 16 bits down to one whole part
+    assert percentiles(values, (1.0, 50.0, 99.0)) == np.percentile(values, (1.0, 50.0, 99.0)).tolist()
+
+
+@given(images(longest=90), FITS_INSIDE)
+def test_a_window_that_is_written_down_changes_nothing(image: Image, spec: InputSpec) -> None:
+    known = with_window(image)
+    assert (known.window is None) == (image.voi_lut is not None)
+    np.testing.assert_array_equal(shrunk(known, 64), shrunk(image, 64))
+    np.testing.assert_array_equal(to_tensor(known, spec).values, to_tensor(image, spec).values)
