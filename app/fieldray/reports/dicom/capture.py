@@ -7,7 +7,9 @@ Names of patients are not.
 from __future__ import annotations
 
 import io
+from bisect import bisect_right
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -128,14 +130,18 @@ def _fitted(draw: ImageDraw.ImageDraw, text: str, font: ImageFont.FreeTypeFont, 
     """The text, cut at the end where the panel has no room for it."""
     if draw.textlength(text, font=font) <= room:
         return text
-    while text and draw.textlength(text + "…", font=font) > room:
-        text = text[:-1]
-    return text + "…"
+    fitting = bisect_right(range(1, len(text)), room, key=lambda count: draw.textlength(text[:count] + "…", font=font))
+    return text[:fitting] + "…"
 
 
 def _plain(size: int) -> ImageFont.FreeTypeFont:
-    return ImageFont.truetype(asset("fonts") / "DejaVuSans.ttf", size, layout_engine=ImageFont.Layout.BASIC)
+    return _font("DejaVuSans.ttf", size)
 
 
 def _bold(size: int) -> ImageFont.FreeTypeFont:
-    return ImageFont.truetype(asset("fonts") / "DejaVuSans-Bold.ttf", size, layout_engine=ImageFont.Layout.BASIC)
+    return _font("DejaVuSans-Bold.ttf", size)
+
+
+@lru_cache(maxsize=8)
+def _font(name: str, size: int) -> ImageFont.FreeTypeFont:
+    return ImageFont.truetype(asset("fonts") / name, size, layout_engine=ImageFont.Layout.BASIC)

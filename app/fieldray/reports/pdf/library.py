@@ -15,6 +15,24 @@ sys.modules.setdefault("fpdf.sign", _SIGNING)
 
 from fpdf import FPDF  # noqa: E402
 from fpdf.enums import Align, MethodReturnValue, XPos, YPos  # noqa: E402
+from fpdf.fonts import TTFFont  # noqa: E402
+from fpdf.output import CIDSystemInfo, OutputProducer, PDFContentStream, PDFFont, PDFFontStream  # noqa: E402
 from fpdf.prefs import ViewerPreferences  # noqa: E402
+from fpdf.syntax import Name, PDFArray  # noqa: E402
 
-__all__ = ["FPDF", "Align", "MethodReturnValue", "ViewerPreferences", "XPos", "YPos"]
+__all__ = [
+    "FPDF",
+    "Align",
+    "CIDSystemInfo",
+    "MethodReturnValue",
+    "Name",
+    "OutputProducer",
+    "PDFArray",
+    "PDFContentStream",
+    "PDFFont",
+    "PDFFontStream",
+    "TTFFont",
+    "ViewerPreferences",
+    "XPos",
+    "YPos",
+]
