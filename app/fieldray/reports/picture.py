@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
@@ -59,17 +60,32 @@ def _map(outcome: Outcome, manifest: Manifest | None) -> ShownMap | None:
 def _lay_over(picture: Image.Image, found: ShownMap, shown: ShownImage) -> None:
     """Blend the colours into the region that they cover; what of it lies outside the image is left out.
 
-    The strength is enlarged and then coloured: a third of the work of enlarging colours.
+    The strength is enlarged and then coloured, and only where there is some: far less work than to enlarge colours.
     """
     across, down = picture.width / shown.columns, picture.height / shown.rows
     left, top, width, height = found.region
     size = max(1, round(width * across)), max(1, round(height * down))
     strength = np.rint(heat_map.smooth(found.strength) * np.float32(_STEPS - 1)).astype(np.uint8)
-    steps = Image.fromarray(strength).resize(size, Image.Resampling.BILINEAR)
+    (first, last), (above, below) = _painted(strength.any(axis=0), size[0]), _painted(strength.any(axis=1), size[1])
+    rows, columns = strength.shape
+    cut = (first * columns / size[0], above * rows / size[1], last * columns / size[0], below * rows / size[1])
+    steps = Image.fromarray(strength).resize((last - first, below - above), Image.Resampling.BILINEAR, box=cut)
     palette, opacities = _palette()
     mask = steps.point(opacities)
     steps.putpalette(palette)
-    picture.paste(steps.convert("RGB"), (round(left * across), round(top * down)), mask)
+    picture.paste(steps.convert("RGB"), (round(left * across) + first, round(top * down) + above), mask)
+
+
+def _painted(has_strength: NDArray[np.bool_], pixels: int) -> tuple[int, int]:
+    """From which to which pixel (exclusive) anything is seen of a row or column of cells, enlarged to `pixels`."""
+    places, share = np.flatnonzero(has_strength), pixels / len(has_strength)
+    if not len(places):
+        return 0, 1
+    reach = 1 + math.ceil(
+        1 / share
+    )  # a pixel has something of the cells around it, of more if it is wide
+    first, last = int(places[0]) - reach, int(places[-1]) + 1 + reach
+    return max(0, math.floor(first * share)), min(pixels, math.ceil(last * share))
 
 
 @lru_cache(maxsize=1)

@@ -45,7 +45,7 @@ COLOURS: Final[dict[Category, Colour]] = {
 }
 _ZONES: Final[tuple[Colour, Colour, Colour]] = ((164, 211, 200), (232, 212, 150), (236, 178, 155))
 _JPEG_QUALITY: Final = 88
-_PAGES: Final = "\0"  # stands for the number of pages in what is drawn, where no text has this letter
+_PAGES: Final = "\0" * 6  # stands for the number of pages in what is drawn, where no text has this letter
 
 logging.getLogger("fpdf").setLevel(logging.ERROR)  # it reports fonts that are subset
 
