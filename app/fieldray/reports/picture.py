@@ -81,9 +81,7 @@ def _painted(has_strength: NDArray[np.bool_], pixels: int) -> tuple[int, int]:
     places, share = np.flatnonzero(has_strength), pixels / len(has_strength)
     if not len(places):
         return 0, 1
-    reach = 1 + math.ceil(
-        1 / share
-    )  # a pixel has something of the cells around it, of more if it is wide
+    reach = 1 + math.ceil(1 / share)  # a pixel has something of the cells around it, of more if it is wide
     first, last = int(places[0]) - reach, int(places[-1]) + 1 + reach
     return max(0, math.floor(first * share)), min(pixels, math.ceil(last * share))
 
