@@ -286,8 +286,8 @@ def exports_report(
         f"A pause is how much later than due the window came to a beat of {_BEAT_MS} ms.",
         f"Reading all images, {number_of_decoders(Settings())} at a time, takes {reading_s:.1f} s; a format may take "
         f"{MOST_SECONDS:.0f} s more. Only pdf-studies and sc show the images.",
-        f"Load average before: {before}, after: {_load()}, on {os.cpu_count()} threads; on a computer with nothing else to "
-        "do it is about 0.3 before. What other programs take lengthens the times and pauses, the CPU seconds less.",
+        f"Load average before: {before}, after: {_load()}, on {os.cpu_count()} threads. What other programs take "
+        "lengthens the times and pauses, and the CPU seconds less.",
     )
     return Report(
         kind="exports",
