@@ -143,8 +143,8 @@ def _line(text: str, font: Font, room: int) -> Image.Image:
     """A line as a mask (L), cut at the end where the panel has no room for it. Most are the same on every capture."""
     drawing = font.drawing
     if drawing.getlength(text) > room:
-        lengths = range(1, len(text))
-        text = text[: bisect_right(lengths, room, key=lambda count: drawing.getlength(text[:count] + "…"))] + "…"
+        fits = bisect_right(range(1, len(text)), False, key=lambda count: drawing.getlength(text[:count] + "…") > room)
+        text = text[:fits] + "…"
     mask = Image.new("L", (max(1, math.ceil(drawing.getlength(text))), 2 * font.size))
     ImageDraw.Draw(mask).text((0, 0), text, font=drawing, fill=255)
     return mask

@@ -31,6 +31,7 @@ from fieldray.reports.pdf.library import (
     PDFContentStream,
     PDFFont,
     PDFFontStream,
+    PDFObject,
     TTFFont,
 )
 
@@ -45,7 +46,7 @@ _FILES: Final = {".woff": ".otf"}  # what a subset of it is
 _PLAIN: Final = frozenset({*range(0x20, 0x7F), *range(0xA0, 0xC0), 0xD7, 0xF7, *range(0x2010, 0x2030), 0x2116})
 _PARTS: Final = (_PLAIN, frozenset(range(0xC0, 0x180)) - _PLAIN, frozenset(range(0x400, 0x492)))
 _USUAL: Final = frozenset().union(*_PARTS)
-_Part = TypeVar("_Part")
+_Part = TypeVar("_Part", bound=PDFObject)
 _MOST_LINES: Final = 4096  # texts of which it is kept how they break
 _BREAKING: Final = frozenset("\n\r\f\u00ad")  # besides blanks
 # Layout, kerning and hinting are of no use to fpdf2 and take most of the time.

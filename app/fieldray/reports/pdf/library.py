@@ -16,9 +16,9 @@ sys.modules.setdefault("fpdf.sign", _SIGNING)
 from fpdf import FPDF  # noqa: E402
 from fpdf.enums import Align, MethodReturnValue, XPos, YPos  # noqa: E402
 from fpdf.fonts import TTFFont  # noqa: E402
-from fpdf.output import CIDSystemInfo, OutputProducer, PDFContentStream, PDFFont, PDFFontStream  # noqa: E402
+from fpdf.output import CIDSystemInfo, OutputProducer, PDFFont, PDFFontStream  # noqa: E402
 from fpdf.prefs import ViewerPreferences  # noqa: E402
-from fpdf.syntax import Name, PDFArray  # noqa: E402
+from fpdf.syntax import Name, PDFArray, PDFContentStream, PDFObject  # noqa: E402
 
 __all__ = [
     "FPDF",
@@ -31,6 +31,7 @@ __all__ = [
     "PDFContentStream",
     "PDFFont",
     "PDFFontStream",
+    "PDFObject",
     "TTFFont",
     "ViewerPreferences",
     "XPos",
