@@ -267,6 +267,7 @@ def exports_report(
 ) -> Report:
     """Measure, and say what was reached. Without `formats` all that can be written here. Raises as `measure`."""
     names = formats or tuple(exporter.name for exporter in available_exporters())
+    before = _load()
     found, reading_s = measure(model, count=count, formats=names, notify=notify, idle_s=idle_s)
     saved = [saving for saving in found if saving.name != IDLE]
     marks = [
@@ -285,6 +286,8 @@ def exports_report(
         f"A pause is how much later than due the window came to a beat of {_BEAT_MS} ms.",
         f"Reading all images, {number_of_decoders(Settings())} at a time, takes {reading_s:.1f} s; a format may take "
         f"{MOST_SECONDS:.0f} s more. Only pdf-studies and sc show the images.",
+        f"Load average before: {before}, after: {_load()}, on {os.cpu_count()} threads. What other programs take "
+        "lengthens the times and pauses, and the CPU seconds less.",
     )
     return Report(
         kind="exports",
@@ -296,6 +299,11 @@ def exports_report(
         ),
         data={"results": count, "reading_s": reading_s, "formats": [asdict(saving) for saving in found]},
     )
+
+
+def _load() -> str:
+    """How many processes wanted a core, in the mean of the last minute; where the system tells."""
+    return f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "unknown"
 
 
 def _table(title: str, found: Sequence[Saving]) -> Table:

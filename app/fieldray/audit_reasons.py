@@ -58,6 +58,8 @@ AUDIT: Final[Mapping[str, Template]] = {
                      "by chance below {limit} ({images} against {others} images).",
     "drift_exposure": "The exposure of the images differs from that of {reference}: population stability index {index}, "
                       "by chance below {limit} ({images} against {others} images).",
+    "drift_no_reference": "The pack does not say how its scores were distributed on the images it was measured on, so "
+                          "scores can only be compared with those of earlier runs.",
     "site_point_bad_name": "{name} is no name for a local operating point. Use up to 40 small Latin letters, digits and "
                            "hyphens, beginning with a letter or digit.",
     "site_point_person": "A local operating point needs the name of the person who chooses it.",

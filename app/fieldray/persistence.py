@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import secrets
 import shutil
@@ -67,12 +68,18 @@ def unfinished(path: Path) -> Path:
 
     Short, whatever the file is called: a name of the greatest length has no room for an ending.
     """
-    return path.with_name(f".{os.getpid()}-{secrets.token_hex(8)}.new")
+    return path.with_name(f".{os.getpid()}-{process_number()}{secrets.token_hex(4)}.new")
 
 
-def clear_unfinished(folder: Path, *, process: int) -> None:
-    """Remove from a folder what a process of this computer that has ended did not complete."""
-    for left in folder.glob(f".{process}-*.new"):
+@functools.cache
+def process_number() -> str:
+    """What the names of `unfinished` have in common besides the process: no other process of any computer has it."""
+    return secrets.token_hex(8)
+
+
+def clear_unfinished(folder: Path, *, process: int, number: str = "") -> None:
+    """Remove from a folder what a process of this computer that has ended did not complete; `number`: of its names."""
+    for left in folder.glob(f".{process}-{number}*.new"):
         if left.is_dir() and not left.is_symlink():
             shutil.rmtree(left, ignore_errors=True)
         else:

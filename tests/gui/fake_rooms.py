@@ -345,7 +345,7 @@ def audit_report(text: str = "made-up") -> AuditReport:
             truth=row % 2 == 1,
             score=0.1 if row == 1 else 0.9 if row == 2 else 0.8 if row % 2 else 0.2,
             category="normal" if row == 1 or (row % 2 == 0 and row != 2) else "abnormal",
-            header=ImageHeader(view_position=text),
+            header=ImageHeader(view_position=text, manufacturer=text, patient_sex=text),
         )
         for row in range(1, 41)
     ]

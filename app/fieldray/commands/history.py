@@ -226,7 +226,7 @@ def _comparison_lines(found: Comparison, *, has_all: bool) -> list[str]:
 
     lines = []
     for name, run in (("First:", found.first), ("Second:", found.second)):
-        lines.append(f"{name:<8} run {run.run_id} of {_moment(run.started_s)}, pack {run.spec.pack_name}")
+        lines.append(f"{name:<8} run {run.run_id} of {_moment(run.started_s)}, pack {as_cell(run.spec.pack_name)}")
     lines.append(f"{len(found.pairs)} images in both, {found.changed} in another class")
     for (before, after), number in sorted(found.moves.items(), key=lambda move: (move[0][0] == move[0][1], -move[1])):
         lines.append(f"  {CATEGORY_TEXTS[before]:<13} -> {CATEGORY_TEXTS[after]:<13} {number}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -134,8 +135,9 @@ def shown_map(outcome: Outcome, manifest: Manifest) -> ShownMap | None:
     )
 
 
+@lru_cache(maxsize=8)
 def _cubic_weights(count: int) -> Grid:
-    """(16 count, count) weights that interpolate cell centres; beyond the outer centres the edge cell is continued."""
+    """(16 count, count) weights, read-only, that interpolate cell centres; the outer cells go on to the edge."""
     positions = (np.arange(count * _FINER) + 0.5) / _FINER - 0.5
     weights = np.zeros((count * _FINER, count), np.float32)
     base = np.floor(positions).astype(int)
@@ -145,4 +147,5 @@ def _cubic_weights(count: int) -> Grid:
         far = -0.5 * distance**3 + 2.5 * distance**2 - 4 * distance + 2
         share = np.where(distance <= 1, near, np.where(distance < 2, far, 0))
         np.add.at(weights, (np.arange(len(positions)), (base + step).clip(0, count - 1)), share)
+    weights.flags.writeable = False
     return weights

@@ -5,7 +5,7 @@ boxes. NumPy alone: what a mask of 256 x 256 asks for takes a millisecond or two
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -155,23 +155,25 @@ def outlines(shares: Shares, pixel_map: PixelMap, *, threshold: int) -> tuple[tu
     inside = (field > level).astype(np.uint8)
     case = 8 * inside[:-1, :-1] + 4 * inside[:-1, 1:] + 2 * inside[1:, 1:] + inside[1:, :-1]
     following: dict[Point, Point] = {}
-    for row, column in zip(*(places.tolist() for places in np.nonzero((case > 0) & (case < 15))), strict=True):
-        for begin, end in _WAYS[int(case[row, column])]:
-            following[_crossing(field, level, row, column, begin)] = _crossing(field, level, row, column, end)
+    places = np.nonzero((case > 0) & (case < 15))
+    values = field.tolist()  # numbers of Python: an array hands out single ones slowly
+    for row, column, one in zip(*(part.tolist() for part in (*places, case[places])), strict=True):
+        for begin, end in _WAYS[one]:
+            following[_crossing(values, level, row, column, begin)] = _crossing(values, level, row, column, end)
     return tuple(tuple(_in_image(point, pixel_map) for point in loop) for loop in _loops(following))
 
 
-def _crossing(field: NDArray[np.float64], level: float, row: int, column: int, side: int) -> Point:
+def _crossing(field: Sequence[Sequence[float]], level: float, row: int, column: int, side: int) -> Point:
     """Where the outline crosses a side of a square, as (row, column) between centres of the padded field."""
     if side in (_TOP, _BOTTOM):
         row += side == _BOTTOM
-        return float(row), column + _part(field[row, column], field[row, column + 1], level)
+        return float(row), column + _part(field[row][column], field[row][column + 1], level)
     column += side == _RIGHT
-    return row + _part(field[row, column], field[row + 1, column], level), float(column)
+    return row + _part(field[row][column], field[row + 1][column], level), float(column)
 
 
 def _part(first: float, second: float, level: float) -> float:
-    return float((level - first) / (second - first))
+    return (level - first) / (second - first)
 
 
 def _loops(following: dict[Point, Point]) -> Iterator[list[Point]]:

@@ -82,7 +82,7 @@ def audit_run(database: Path, run_id: int, request: AuditRequest, *, model: Mode
     pattern = model.manifest.point(label) if model else None
     return AuditReport(
         subject=_subject(run, request, label, model),
-        audit=dataclasses.replace(found, notes=(*reference.notes, *found.notes)),
+        audit=dataclasses.replace(found, notes=(*reference.notes, *found.notes, *_without_reference(label, model))),
         drifts=drifts,
         proposal=propose(cases, label=label, pattern=pattern, wanted=request.sensitivity),
     )
@@ -216,6 +216,12 @@ def _drifts(query: ResultQuery, run: Run, label: str, model: Model | None) -> tu
     of_pack = drift.reference_counts(model.manifest.metrics, label) if model else {}
     earlier = drift.gist_counts(query.earlier_gists(run, limit=_MOST_COMPARED), label)
     return (*drift.compare(now, of_pack, against="pack"), *drift.compare(now, earlier, against="earlier"))
+
+
+def _without_reference(label: str, model: Model | None) -> tuple[Reason, ...]:
+    """What a reader should know of a pack that carries no scores to compare with."""
+    has_any = model is None or drift.reference_counts(model.manifest.metrics, label)
+    return () if has_any else (reason("drift_no_reference"),)
 
 
 def _subject(run: Run, request: AuditRequest, label: str, model: Model | None) -> Subject:

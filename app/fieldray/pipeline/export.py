@@ -21,6 +21,7 @@ from fieldray.domain.run import Run, RunSpec, StoredResult
 from fieldray.errors import FieldrayError, InputProblem, StorageProblem, UsageProblem
 from fieldray.paths import user_data
 from fieldray.persistence import is_plain, storage_problem
+from fieldray.pipeline.half_done import noted
 from fieldray.pipeline.ports import Decoder
 from fieldray.reasons import Reason, reason
 from fieldray.reports.content import started
@@ -73,7 +74,12 @@ def export_run(
     """
     exporters = [_exporter(name) for name in formats] or default_exporters()
     written = []
-    with HistoryQuery(database) as query, query.at_one_moment(), _Images(decoders, workers) as images:
+    with (
+        HistoryQuery(database) as query,
+        query.at_one_moment(),
+        _Images(decoders, workers) as images,
+        noted(folder, home=user_data()),
+    ):
         run = _run(query, run_id, spec)
         steps = _Steps(sum(query.counts(run_id).values()) * len(exporters), tell)
         is_for_people = any(not exporter.is_default for exporter in exporters)

@@ -101,3 +101,9 @@ def cut(text: str, *, most: int = MOST_LETTERS) -> str:
     """The text on one line, all of it to be seen, at most so many letters long."""
     shown = visible(text[:most])
     return shown if len(text) <= most and len(shown) <= most else shown[: most - 1] + "…"
+
+
+def cut_path(path: str, *, most: int = MOST_LETTERS) -> str:
+    """As `cut`, but with the end of the text, which says more of a path than its beginning."""
+    shown = visible(path[-most:])
+    return shown if len(path) <= most and len(shown) <= most else "…" + shown[1 - most :]

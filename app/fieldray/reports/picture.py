@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -20,6 +22,7 @@ Outlines = Sequence[Sequence[tuple[float, float]]]
 
 OPACITY: Final = 0.45  # as the window shows a heat map where nobody has changed it
 _OUTLINE_SHARE: Final = 1 / 400  # of the longer side
+_STEPS: Final = 256  # of strength: more than the eye tells apart
 
 
 def picture_of(outcome: Outcome, shown: ShownImage, manifest: Manifest | None) -> Image.Image:
@@ -34,8 +37,9 @@ def picture_of(outcome: Outcome, shown: ShownImage, manifest: Manifest | None) -
     return picture
 
 
+@lru_cache(maxsize=4)
 def legend(width: int, height: int) -> Image.Image:
-    """The colours of the heat map from weak to strong, over a middle grey."""
+    """The colours of the heat map from weak to strong, over a middle grey; for reading only, as all get the same."""
     ramp = heat_map.colours(np.linspace(0, 1, width, dtype=np.float32)[None, :].repeat(height, axis=0))
     under = Image.new("RGB", (width, height), (96, 96, 96))
     under.paste(Image.fromarray(np.ascontiguousarray(ramp[:, :, :3])), mask=Image.fromarray(_alpha(ramp, 1.0)))
@@ -54,14 +58,39 @@ def _map(outcome: Outcome, manifest: Manifest | None) -> ShownMap | None:
 
 
 def _lay_over(picture: Image.Image, found: ShownMap, shown: ShownImage) -> None:
-    """Blend the colours into the region that they cover; what of it lies outside the image is left out."""
+    """Blend the colours into the region that they cover; what of it lies outside the image is left out.
+
+    The strength is enlarged and then coloured, and only where there is some: far less work than to enlarge colours.
+    """
     across, down = picture.width / shown.columns, picture.height / shown.rows
     left, top, width, height = found.region
     size = max(1, round(width * across)), max(1, round(height * down))
-    painted = heat_map.colours(heat_map.smooth(found.strength))
-    colours = Image.fromarray(np.ascontiguousarray(painted[:, :, :3])).resize(size, Image.Resampling.BILINEAR)
-    mask = Image.fromarray(_alpha(painted, OPACITY)).resize(size, Image.Resampling.BILINEAR)
-    picture.paste(colours, (round(left * across), round(top * down)), mask)
+    strength = np.rint(heat_map.smooth(found.strength) * np.float32(_STEPS - 1)).astype(np.uint8)
+    (first, last), (above, below) = _painted(strength.any(axis=0), size[0]), _painted(strength.any(axis=1), size[1])
+    rows, columns = strength.shape
+    cut = (first * columns / size[0], above * rows / size[1], last * columns / size[0], below * rows / size[1])
+    steps = Image.fromarray(strength).resize((last - first, below - above), Image.Resampling.BILINEAR, box=cut)
+    palette, opacities = _palette()
+    mask = steps.point(opacities)
+    steps.putpalette(palette)
+    picture.paste(steps.convert("RGB"), (round(left * across) + first, round(top * down) + above), mask)
+
+
+def _painted(has_strength: NDArray[np.bool_], pixels: int) -> tuple[int, int]:
+    """From which to which pixel (exclusive) anything is seen of a row or column of cells, enlarged to `pixels`."""
+    places, share = np.flatnonzero(has_strength), pixels / len(has_strength)
+    if not len(places):
+        return 0, 1
+    reach = 1 + math.ceil(1 / share)  # a pixel has something of the cells around it, of more if it is wide
+    first, last = int(places[0]) - reach, int(places[-1]) + 1 + reach
+    return max(0, math.floor(first * share)), min(pixels, math.ceil(last * share))
+
+
+@lru_cache(maxsize=1)
+def _palette() -> tuple[bytes, list[int]]:
+    """Of every step of strength: its colour (RGB), and its opacity over an image."""
+    painted = heat_map.colours(np.linspace(0, 1, _STEPS, dtype=np.float32)[None, :])
+    return painted[0, :, :3].tobytes(), _alpha(painted, OPACITY)[0].tolist()
 
 
 def _alpha(colours: Colours, opacity: float) -> Colours:

@@ -12,6 +12,7 @@ from drawn_data import draw_digits, draw_images, project
 from fieldray.adaptation.command import STEPS, adapt
 from fieldray.adaptation.recipe import read_recipe
 from fieldray.adaptation.run import Run
+from fieldray.audit.drift import reference_counts
 from fieldray.errors import UsageProblem
 from fieldray.packs.verified import read_files, read_verified_manifest
 
@@ -48,6 +49,8 @@ def test_from_images_to_a_pack(tmp_path: Path) -> None:
     assert model.golden is not None and model.golden.inputs.shape == (6, 64, 64, 1)
     assert model.manifest.ood_gate is not None and model.manifest.point("pneumonia", "balanced") is not None
     metrics = json.loads((run / "evaluate" / "metrics.json").read_text())
+    reference = reference_counts(model.manifest.metrics, "pneumonia")  # with which a site compares its own scores
+    assert sum(reference["scores"]) == metrics["labels"]["pneumonia"]["test"]["images"] > 0
     pneumonia = metrics["labels"]["pneumonia"]
     assert pneumonia["test"]["auc"]["value"] > 0.8  # opacities are drawn well visible
     assert pneumonia["float_against_int8"]["mean_absolute_difference"] < 0.05

@@ -176,3 +176,20 @@ def test_drift_is_against_other_images_of_earlier_runs_with_the_same_settings(st
     found = {drift.of: drift for drift in drift_of(store.path, moved, model)}
     assert {of for of, drift in found.items() if drift.is_out} == {"scores", "exposure"}
     assert found["scores"].reference == 150  # 75 of each of two folders, once
+
+
+def test_a_pack_without_the_distribution_of_its_scores_is_told_and_one_with_it_is_compared(
+    store: ResultStore, model: Model
+) -> None:
+    run_id, asked = fill(store, spec(model), collection(model)), AuditRequest(labels="folders")
+    told = audit_run(store.path, run_id, asked, model=model)
+    assert "drift_no_reference" in [note.code for note in told.audit.notes]
+    assert "drift_no_reference" not in [
+        note.code for note in audit_run(store.path, run_id, asked, model=None).audit.notes
+    ]
+    metrics = {"labels": {"opacity": {"reference": {"scores": [500, 0, 0, 0, 0, 0, 0, 0, 0, 0]}}}}
+    known = dataclasses.replace(model, manifest=dataclasses.replace(model.manifest, metrics=metrics))
+    compared = audit_run(store.path, run_id, asked, model=known)
+    assert "drift_no_reference" not in [note.code for note in compared.audit.notes]
+    (drift,) = compared.drifts
+    assert (drift.against, drift.reference, drift.images, drift.is_out) == ("pack", 500, 75, True)

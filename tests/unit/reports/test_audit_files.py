@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -15,9 +18,15 @@ from fieldray.audit.figures import audit
 from fieldray.audit.report import AuditReport, Subject, propose
 from fieldray.domain.study import ImageHeader
 from fieldray.errors import StorageProblem, UsageProblem
+from fieldray.plain_text import visible
 from fieldray.reports.audit_files import write_audit, write_audit_json
 from fieldray.reports.outputs import is_own_report
+from hostile import ALL, forbidden_in, markup
 from outcomes import POINT
+from report_programs import needs, pdf_text
+
+_POINTS_WIDE: Final = 595
+_POINTS_HIGH: Final = 842
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +73,44 @@ def test_both_files_say_the_same_in_the_language_asked_for(
     if shutil.which("qpdf"):
         subprocess.run(["qpdf", "--check", document], capture_output=True, check=True)
     write_audit(tmp_path, report, language=language)  # the next one replaces it
+
+
+@needs("pdftotext", "qpdf")
+@pytest.mark.parametrize("text", [*ALL, markup(Path("/drawn.png")), "W" * 6000, "word " * 1500, "=1+1", "{nb}"])
+def test_texts_from_outside_are_seen_as_they_are_and_keep_to_their_pages(text: str, tmp_path: Path) -> None:
+    cases = [
+        Case(
+            image=f"/{text}/{row}.png", row_id=row, patient=str(row), truth=row % 2 == 1,
+            score=0.05 if row < 4 else 0.45 + 0.4 * (row % 2), category="normal" if row < 4 else "abnormal",
+            header=ImageHeader(view_position=text, manufacturer=text, patient_sex=text),
+        )
+        for row in range(1, 61)
+    ]  # fmt: skip
+    point = replace(POINT, name=text, titles={"en": text}, label=text)
+    subject = Subject(
+        pack=text, names={"en": text}, trust="signed", fingerprint=text, model_sha256="c" * 64, label=text,
+        meaning={"en": text}, labels_from=text, run_id=3, paths=(text, text), program_version=text, made_s=1e9,
+    )  # fmt: skip
+    proposal = propose(cases, label=text, pattern=point, wanted=0.9)
+    report = AuditReport(subject=subject, audit=audit(cases, [point]), drifts=(), proposal=proposal)
+    document, figures = write_audit(tmp_path, report, language="en")
+    found = json.loads(figures.read_text("ascii"))
+    assert found["pack"] == found["groups"][0]["name"] == text
+    subprocess.run(["qpdf", "--check", document], capture_output=True, check=True)
+    drawn = pdf_text(document)
+    assert forbidden_in(drawn.replace("\n", "").replace("\f", "")) == set()
+    assert visible(text[:12]).split()[0][:10] in drawn
+    words = list(words_of(document))
+    assert max(right for _, right, _ in words) < _POINTS_WIDE - 45
+    at_the_foot = {word for word, _, bottom in words if bottom > _POINTS_HIGH - 51}
+    assert at_the_foot <= {*["Research", "use", "only.", "Not", "for", "diagnostic", "use."], "/", *map(str, range(99))}
+
+
+def words_of(document: Path) -> Iterator[tuple[str, float, float]]:
+    """Every word of a document, where it ends at the right, and where below, in points."""
+    found = subprocess.run(["pdftotext", "-bbox", document, "-"], capture_output=True, check=True).stdout.decode()
+    for right, bottom, word in re.findall(r'xMax="([0-9.]+)" yMax="([0-9.]+)">(.*)</word>', found):
+        yield word, float(right), float(bottom)
 
 
 @pytest.mark.parametrize("name", ["audit.pdf", "audit.json"])

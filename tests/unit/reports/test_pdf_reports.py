@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 from PIL import Image
@@ -21,7 +24,9 @@ from fieldray.reports.exporter import ReportOptions
 from fieldray.reports.exporters.pdf import is_own, write_pdf
 from fieldray.reports.exporters.pdf_studies import write_studies
 from fieldray.reports.outputs import is_own_report
-from fieldray.reports.pdf.fonts import Fonts
+from fieldray.reports.pdf.document import Document
+from fieldray.reports.pdf.fonts import FAMILY, Fonts, WholeFont
+from fieldray.reports.pdf.library import Align, MethodReturnValue
 from fieldray.reports.wording import Wording
 from outcomes import failed, refused
 from phantoms import write_dicom
@@ -50,13 +55,14 @@ def called(outcome: Screened, name: str, number: str = "7") -> Screened:
     return replace(outcome, ref=replace(outcome.ref, header=header))
 
 
-def streams(data: bytes) -> Iterator[bytes]:
-    """What the pages draw."""
+def streams(data: bytes, *, within: bytes = b" Td ") -> Iterator[bytes]:
+    """What the pages draw, and nothing of fonts and pictures; or other parts, by what they hold."""
     for found in re.finditer(rb"stream\r?\n(.*?)\r?\nendstream", data, re.S):
-        try:
-            yield zlib.decompress(found[1])
-        except zlib.error:
-            yield found[1]
+        stream = found[1]
+        with contextlib.suppress(zlib.error):
+            stream = zlib.decompress(stream)
+        if within in stream:
+            yield stream
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -127,6 +133,7 @@ NAMES = {
     "\u202eevil": "\\u202eevil",
     "a\x00\x1b[2J\nb": "a\\x00\\x1b[2J\\nb",
     "\udcff": "\\udcff",
+    "{nb}^<b>": "{nb} <b>",  # what stands for the number of pages in fpdf2
 }
 
 
@@ -201,6 +208,42 @@ def test_the_usual_letters_need_no_further_font() -> None:
         folder = greek.path.parent
         assert fonts.drawable("a𒀀山") == "a\\U00012000山"
     assert not folder.exists()
+
+
+def test_lines_break_where_the_library_breaks_them() -> None:
+    random = Random(7)
+    texts = ["".join(random.choices("abc W.Ї\xa0", k=random.randrange(1, 90))) for _ in range(150)]
+    with Fonts() as fonts:
+        made = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
+        document = Document(fonts, texts, title="", notice="", language="en", made=made)
+        for text in texts:
+            document.set_font(FAMILY, random.choice(["", "B"]), 9)
+            width, font = random.uniform(8, 60), document.current_font
+            assert isinstance(font, WholeFont)
+            broken = document.multi_cell(width, 4, text, align=Align.L, dry_run=True, output=MethodReturnValue.LINES)
+            assert fonts.lines(text, font, 1000 * width * document.k / 9) == tuple(broken)  # type: ignore[arg-type]
+        for text in ("a\nb", "a\u00adb", "山"):
+            assert fonts.lines(text, font, 1.0) is None
+
+
+def test_a_document_tells_nothing_of_the_letters_of_others() -> None:
+    with Fonts() as fonts:
+        fonts.foresee(["山田", "Їжак", "Żółw"])
+        documents = [
+            Document(fonts, [text], title="", notice="", language="en", made=datetime.datetime.fromtimestamp(0))
+            for text in ("plain", "Їжак", "plain", "山")
+        ]
+        plain, ours, again, japanese = (document.fonts[FAMILY.lower()] for document in documents)
+        assert plain is again is japanese
+        assert isinstance(plain, WholeFont)
+        assert isinstance(ours, WholeFont)
+        assert ours.codes.keys() - plain.codes.keys() == set(range(0x400, 0x492))
+        documents[-1].set_font(FAMILY, "", 9)
+        documents[-1].cell(10, 4, "山")
+        data = documents[-1].finished()
+    meanings = b"".join(stream for stream in streams(data, within=b"beginbfchar"))
+    assert b"<5C71>" in meanings  # 山
+    assert b"<7530>" not in meanings  # 田
 
 
 def test_a_long_text_ends_with_dots() -> None:

@@ -7,8 +7,11 @@ Names of patients are not.
 from __future__ import annotations
 
 import io
+import math
+from bisect import bisect_right
 from dataclasses import dataclass
-from typing import Final
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -99,22 +102,21 @@ def capture(subject: Subject, shown: ShownImage, wording: Wording) -> Image.Imag
 
 
 def _write_panel(canvas: Image.Image, layout: Layout, subject: Subject, wording: Wording) -> None:
-    draw, text = ImageDraw.Draw(canvas), wording.image(subject.result)
+    text = wording.image(subject.result)
     top, room = layout.height + 12, layout.columns - 2 * _EDGE
     leading = text.findings[0] if text.findings else None
     head = text.word if leading is None else f"{text.word}   {leading.meaning} {leading.score}"
-    colour = _COLOURS.get(text.category, _BRIGHT)
-    draw.text((_EDGE, top), _fitted(draw, head, _bold(34), room - 190), font=_bold(34), fill=colour)
+    canvas.paste(_COLOURS.get(text.category, _BRIGHT), (_EDGE, top), _line(head, Font(34, is_bold=True), room - 190))
     top += 46
     lines = (leading.sentence, leading.point, leading.measured) if leading else ()
     for line in (line for line in (*lines, text.caption) if line):
-        draw.text((_EDGE, top), _fitted(draw, line, _plain(17), room), font=_plain(17), fill=_BRIGHT)
+        canvas.paste(_BRIGHT, (_EDGE, top), _line(line, Font(17), room))
         top += 25
-    notice, made = wording.notice, _made_with(subject)
-    draw.text((_EDGE, layout.rows - 36), _fitted(draw, notice, _bold(18), room), font=_bold(18), fill=_BRIGHT)
-    wide = draw.textlength(made, font=_plain(14))
-    if wide + draw.textlength(notice, font=_bold(18)) + 3 * _EDGE < layout.columns:
-        draw.text((layout.columns - _EDGE - wide, layout.rows - 33), made, font=_plain(14), fill=_SOFT)
+    notice = _line(wording.notice, Font(18, is_bold=True), room)
+    canvas.paste(_BRIGHT, (_EDGE, layout.rows - 36), notice)
+    made = _line(_made_with(subject), Font(14), layout.columns)
+    if made.width + notice.width + 3 * _EDGE < layout.columns:
+        canvas.paste(_SOFT, (layout.columns - _EDGE - made.width, layout.rows - 33), made)
     if has_map(subject.outcome, subject.stored.manifest):
         canvas.paste(legend(160, 12), (layout.columns - _EDGE - 160, layout.height + 26))
 
@@ -124,18 +126,30 @@ def _made_with(subject: Subject) -> str:
     return f"Fieldray {version} · {outcome.pack_name} · {outcome.model_sha256[:16]}"
 
 
-def _fitted(draw: ImageDraw.ImageDraw, text: str, font: ImageFont.FreeTypeFont, room: float) -> str:
-    """The text, cut at the end where the panel has no room for it."""
-    if draw.textlength(text, font=font) <= room:
-        return text
-    while text and draw.textlength(text + "…", font=font) > room:
-        text = text[:-1]
-    return text + "…"
+class Font(NamedTuple):
+    """A font of the panel, by its size in pixels."""
+
+    size: int
+    is_bold: bool = False
+
+    @property
+    def drawing(self) -> ImageFont.FreeTypeFont:
+        """What draws with it."""
+        return _font("DejaVuSans-Bold.ttf" if self.is_bold else "DejaVuSans.ttf", self.size)
 
 
-def _plain(size: int) -> ImageFont.FreeTypeFont:
-    return ImageFont.truetype(asset("fonts") / "DejaVuSans.ttf", size, layout_engine=ImageFont.Layout.BASIC)
+@lru_cache(maxsize=64)
+def _line(text: str, font: Font, room: int) -> Image.Image:
+    """A line as a mask (L), cut at the end where the panel has no room for it. Most are the same on every capture."""
+    drawing = font.drawing
+    if drawing.getlength(text) > room:
+        fits = bisect_right(range(1, len(text)), False, key=lambda count: drawing.getlength(text[:count] + "…") > room)
+        text = text[:fits] + "…"
+    mask = Image.new("L", (max(1, math.ceil(drawing.getlength(text))), 2 * font.size))
+    ImageDraw.Draw(mask).text((0, 0), text, font=drawing, fill=255)
+    return mask
 
 
-def _bold(size: int) -> ImageFont.FreeTypeFont:
-    return ImageFont.truetype(asset("fonts") / "DejaVuSans-Bold.ttf", size, layout_engine=ImageFont.Layout.BASIC)
+@lru_cache(maxsize=8)
+def _font(name: str, size: int) -> ImageFont.FreeTypeFont:
+    return ImageFont.truetype(asset("fonts") / name, size, layout_engine=ImageFont.Layout.BASIC)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from fieldray.registry import missing_library
 from fieldray.reports.dicom.recognise import is_own
 from fieldray.reports.exporter import Exporter, StoredRun
+
+if TYPE_CHECKING:
+    from fieldray.reports.exporter import ImageResult
 
 
 def write_captures(path: Path, stored: StoredRun) -> None:
@@ -22,15 +25,23 @@ def _files(stored: StoredRun) -> Iterator[tuple[int, bytes]]:
     from pydicom.uid import JPEGBaseline8Bit
 
     from fieldray.domain.image import ShownImage
+    from fieldray.reports.ahead import side_by_side
     from fieldray.reports.dicom.capture import SIDE, secondary_capture
     from fieldray.reports.dicom.instance import as_file, subject_of
     from fieldray.reports.wording import Wording
 
     wording = Wording(stored)
-    for number, (result, image) in enumerate(stored.images(side=SIDE), 1):
+
+    def file(numbered: tuple[int, ImageResult]) -> tuple[int, bytes | None]:
+        number, (result, image) = numbered
         subject = subject_of(result, stored, number)
-        if subject is not None and isinstance(image, ShownImage):
-            yield number, as_file(secondary_capture(subject, image, wording), transfer_syntax=JPEGBaseline8Bit)
+        if subject is None or not isinstance(image, ShownImage):
+            return number, None
+        return number, as_file(secondary_capture(subject, image, wording), transfer_syntax=JPEGBaseline8Bit)
+
+    for number, data in side_by_side(file, enumerate(stored.images(side=SIDE), 1)):
+        if data is not None:
+            yield number, data
 
 
 EXPORTER: Final = Exporter(

@@ -8,9 +8,8 @@ from typing import Final
 
 from fieldray.audit.figures import Audit
 from fieldray.formatting import number, research_only
-from fieldray.plain_text import visible
 from fieldray.reports.audit_words import AuditWords
-from fieldray.reports.document import Field
+from fieldray.reports.document import Field, cut, cut_path
 from fieldray.reports.pdf.document import ACCENT, MARGIN, MUTED, TEXT, WIDTH, Colour, Document
 from fieldray.reports.pdf.fonts import Fonts
 from fieldray.translation import Translator
@@ -23,6 +22,10 @@ _GROUPS: Final = (54.0, 18.0, 38.0, 34.0, 34.0)
 _DISAGREEMENTS: Final = (24.0, 18.0, 12.0, 100.0, 24.0)
 _TICKS: Final = (0.0, 0.5, 1.0)
 
+_MOST_OF_A_PATH: Final = 240
+_MOST_OF_A_CELL: Final = 120
+_MOST_OF_A_SENTENCE: Final = 1200
+
 Mark = tuple[float, float, float, float]  # x, y, and the ends of y's interval
 
 
@@ -33,7 +36,7 @@ def audit_document(words: AuditWords, translator: Translator) -> bytes:
         document = AuditDocument(
             fonts,
             list(_texts(words)),
-            title=visible(words.title),
+            title=cut(words.title),
             notice=research_only(translator),
             language=translator.language,
             made=made,
@@ -46,31 +49,37 @@ def audit_document(words: AuditWords, translator: Translator) -> bytes:
 
 
 def _texts(words: AuditWords) -> Iterator[str]:
-    yield words.title
+    yield cut(words.title)
     for _, text in words.facts():
-        yield visible(text)
-    for row in (*words.groups(), *((case.image,) for case in words.disagreements())):
-        yield from map(visible, row)
+        yield cut(text)
+    for row in words.groups():
+        yield from map(_cell, row)
+    for case in words.disagreements():
+        yield cut_path(case.image, most=_MOST_OF_A_PATH)
     for sentence in (*words.notes(), *words.drifts(), words.proposal()):
-        yield visible(sentence)
+        yield cut(sentence, most=_MOST_OF_A_SENTENCE)
     for figure in words.figures():
-        yield visible(figure.what)
+        yield cut(figure.what)
+
+
+def _cell(text: str) -> str:
+    return cut(text, most=_MOST_OF_A_CELL)
 
 
 def _first_page(document: AuditDocument, words: AuditWords, translator: Translator) -> None:
-    document.heading(visible(words.title), tag="H1", size=17)
+    document.heading(cut(words.title), tag="H1", size=17)
     document.paragraph(research_only(translator), style="B", size=9.5, colour=ACCENT)
     document.ln(1)
-    document.fields([Field(label, visible(text)) for label, text in words.facts()])
+    document.fields([Field(label, cut(text)) for label, text in words.facts()])
     document.heading(translator.text("Figures, with 95 % intervals by patient"))
     document.begin_table(
         (translator.text("Figure"), translator.text("Images"), translator.text("Value (95 % interval)")), _FIGURES
     )
     for figure in words.figures():
-        document.table_row(tuple(map(visible, figure)), category="not_assessed")
+        document.table_row(tuple(map(_cell, figure)), category="not_assessed")
     document.heading(translator.text("What to bear in mind"))
     for sentence in (*words.notes(), *words.drifts(), words.proposal()):
-        document.paragraph(visible(sentence))
+        document.paragraph(cut(sentence, most=_MOST_OF_A_SENTENCE))
         document.ln(0.8)
 
 
@@ -91,7 +100,7 @@ def _groups(document: AuditDocument, words: AuditWords, translator: Translator) 
         document.heading(translator.text("Groups with 20 images of each kind or more"))
         document.begin_table(words.group_headings(), _GROUPS)
         for row in rows:
-            document.table_row(tuple(map(visible, row)), category="not_assessed")
+            document.table_row(tuple(map(_cell, row)), category="not_assessed")
 
 
 def _disagreements(document: AuditDocument, words: AuditWords) -> None:
@@ -102,7 +111,7 @@ def _disagreements(document: AuditDocument, words: AuditWords) -> None:
     reference, answer, score, image = words.disagreement_headings()
     document.begin_table((reference, score, "", image, answer), _DISAGREEMENTS)
     for case in found:
-        cells = (case.reference, case.score, "", visible(case.image), case.answer)
+        cells = (case.reference, case.score, "", cut_path(case.image, most=_MOST_OF_A_PATH), case.answer)
         document.table_row(cells, category=case.category)
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from fieldray.domain.finding import Category
 from fieldray.reports.document import Field, Scale
-from fieldray.reports.pdf.fonts import FAMILY, Fonts
+from fieldray.reports.pdf.fonts import FAMILY, Fonts, FontWriter, WholeFont
 from fieldray.reports.pdf.library import FPDF, Align, MethodReturnValue, ViewerPreferences, XPos, YPos
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ COLOURS: Final[dict[Category, Colour]] = {
 }
 _ZONES: Final[tuple[Colour, Colour, Colour]] = ((164, 211, 200), (232, 212, 150), (236, 178, 155))
 _JPEG_QUALITY: Final = 88
+_PAGES: Final = "\0" * 6  # stands for the number of pages in what is drawn, where no text has this letter
 
 logging.getLogger("fpdf").setLevel(logging.ERROR)  # it reports fonts that are subset
 
@@ -80,6 +81,7 @@ class Document(FPDF):
         super().__init__(format="A4", unit="mm")
         self._fonts, self._notice, self._marks = fonts, notice, Counter[int]()
         self.pdf_version = _VERSION
+        self.alias_nb_pages(_PAGES)
         self.set_title(title)
         self.set_lang(language)
         self.set_creator("Fieldray")
@@ -89,9 +91,10 @@ class Document(FPDF):
         self.set_margins(MARGIN, MARGIN, MARGIN)
         self.c_margin = 0
         self.set_auto_page_break(False, margin=_FOOT)
-        for style, path in fonts.usual().items():
-            self.add_font(FAMILY, style, path)
-        fallbacks = fonts.fallbacks([*texts, title, notice])
+        every = [*texts, title, notice]
+        for font in fonts.usual(every, self):
+            self.fonts[font.fontkey] = font
+        fallbacks = fonts.fallbacks(every)
         for fallback in fallbacks:
             self.add_font(fallback.family, "", fallback.path)
         self.set_fallback_fonts([fallback.family for fallback in fallbacks], exact_match=False)
@@ -107,7 +110,7 @@ class Document(FPDF):
             self._set("", 8, ACCENT)
             self.cell(WIDTH - 24, 5, self._notice)
             self._set("", 8, MUTED)
-            self.cell(24, 5, f"{self.page_no()} / {{nb}}", align=Align.R)
+            self.cell(24, 5, f"{self.page_no()} / {_PAGES}", align=Align.R)
 
     # ---- text
 
@@ -155,7 +158,15 @@ class Document(FPDF):
             self.set_y(max(below, self.y) + 0.6)
 
     def _lines(self, width: float, height: float, text: str) -> None:
-        self.multi_cell(width, height, text, align=Align.L, new_x=XPos.LMARGIN, new_y=YPos.NEXT)
+        lines = self._broken(text, width)
+        if lines is None:
+            self.multi_cell(width, height, text, align=Align.L, new_x=XPos.LMARGIN, new_y=YPos.NEXT)
+            return
+        left = self.x
+        for line in lines:
+            self.set_x(left)
+            self.cell(width, height, line, new_y=YPos.NEXT)
+        self.set_x(MARGIN)
 
     def begin_table(self, headings: Sequence[str], widths: Sequence[float]) -> None:
         """The head of a table; `table_row` adds rows, with the head again on each page."""
@@ -252,7 +263,7 @@ class Document(FPDF):
 
     def finished(self) -> bytes:
         """The whole document."""
-        return bytes(self.output())
+        return bytes(self.output(output_producer_class=FontWriter))
 
     # ---- how it is done
 
@@ -260,7 +271,16 @@ class Document(FPDF):
         self.set_font(FAMILY, style, size)
         self.set_text_color(*colour)
 
+    def _broken(self, text: str, width: float) -> tuple[str, ...] | None:
+        """The lines of a text, None where the library has to find them; it takes far longer, for any letters."""
+        font = self.current_font
+        assert isinstance(font, WholeFont)
+        return self._fonts.lines(text, font, 1000 * width * self.k / self.font_size_pt)
+
     def _height(self, text: str, width: float, line: float) -> float:
+        lines = self._broken(text, width)
+        if lines is not None:
+            return len(lines) * line
         found = self.multi_cell(width, line, text, align=Align.L, dry_run=True, output=MethodReturnValue.HEIGHT)
         return float(found)  # type: ignore[arg-type]
 

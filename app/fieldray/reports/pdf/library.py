@@ -15,6 +15,25 @@ sys.modules.setdefault("fpdf.sign", _SIGNING)
 
 from fpdf import FPDF  # noqa: E402
 from fpdf.enums import Align, MethodReturnValue, XPos, YPos  # noqa: E402
+from fpdf.fonts import TTFFont  # noqa: E402
+from fpdf.output import CIDSystemInfo, OutputProducer, PDFFont, PDFFontStream  # noqa: E402
 from fpdf.prefs import ViewerPreferences  # noqa: E402
+from fpdf.syntax import Name, PDFArray, PDFContentStream, PDFObject  # noqa: E402
 
-__all__ = ["FPDF", "Align", "MethodReturnValue", "ViewerPreferences", "XPos", "YPos"]
+__all__ = [
+    "FPDF",
+    "Align",
+    "CIDSystemInfo",
+    "MethodReturnValue",
+    "Name",
+    "OutputProducer",
+    "PDFArray",
+    "PDFContentStream",
+    "PDFFont",
+    "PDFFontStream",
+    "PDFObject",
+    "TTFFont",
+    "ViewerPreferences",
+    "XPos",
+    "YPos",
+]

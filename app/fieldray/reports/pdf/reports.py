@@ -47,6 +47,8 @@ def study_documents(stored: StoredRun) -> Iterator[tuple[str, bytes]]:
         results.setdefault(result.outcome.ref.study_key, []).append(result)
     together = itertools.chain.from_iterable(results.values())
     with Fonts() as fonts:
+        for study in results.values():
+            fonts.foresee(texts_of([wording.image(result) for result in study]))
         images = stored.read_images(together, _PICTURE_SIDE)
         for number, study in enumerate(results.values(), 1):
             yield f"{number:05}.pdf", _study(list(itertools.islice(images, len(study))), fonts, wording, stored)
