@@ -10,7 +10,7 @@ import functools
 import itertools
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from benchmarks.image_files import KINDS, ImageKind, enlarged, read_image, write_image
 from benchmarks.reports import Mark
 from fieldray.bench.report import Points, Report, Table
-from fieldray.domain.finding import Decision, Finding, calibrate, decide, is_borderline
+from fieldray.domain.finding import Decision, Finding, borderline_scores, is_borderline
 from fieldray.domain.image import Detail
 from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.study import ImageRef
@@ -30,6 +30,7 @@ from fieldray.errors import InputProblem
 from fieldray.imaging.answers import ReadResult
 from fieldray.imaging.discover import discover
 from fieldray.inference.backend import Answer, Backend
+from fieldray.pipeline.assessment import Assessment, choose
 
 _LEAST_PIXELS: Final = 1_000_000
 _MEGAPIXELS: Final = (1.0, 1.5, 2.0, 3.0)
@@ -207,8 +208,10 @@ def evaluate_both(kind: str, values: Sequence[NDArray[np.uint8]], model: Model, 
 
     A third input is of a finer reading; it replaces the first where that one is borderline.
     """
-    reduced, in_full, *finer = (_evaluated(backend.run([one])[0], model) for one in values)
-    is_close = bool(finer) and is_borderline(reduced.findings, gate=model.manifest.ood_gate, distance=reduced.distance)
+    assessment, gate = choose(model), model.manifest.ood_gate
+    reduced, in_full, *finer = (_evaluated(backend.run([one])[0], assessment) for one in values)
+    moved = map(assessment.findings, borderline_scores(reduced.scores))
+    is_close = bool(finer) and is_borderline(*moved, gate=gate, distance=reduced.distance)
     both = [finer[0] if is_close else reduced, in_full]
     passes = (both[0].passes, both[1].passes)
     for first, second in zip(*(one.findings for one in both), strict=True):
@@ -218,19 +221,19 @@ def evaluate_both(kind: str, values: Sequence[NDArray[np.uint8]], model: Model, 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Evaluated:
+    scores: Mapping[str, float]
     findings: tuple[Finding, ...]
     distance: float | None
     passes: bool
 
 
-def _evaluated(answer: Answer, model: Model) -> _Evaluated:
-    """Findings by the first operating point of each label."""
-    manifest, gate, found = model.manifest, model.manifest.ood_gate, []
-    for label, raw in zip(manifest.labels, answer.scores, strict=True):
-        score, point = calibrate(float(raw), manifest.calibration.get(label.code)), manifest.point(label.code)
-        found.append(Finding(label=label.code, score=score, point=point, decision=decide(score, point)))
+def _evaluated(answer: Answer, assessment: Assessment) -> _Evaluated:
+    """Raw scores by label, and findings by the first operating point of each."""
+    manifest, gate = assessment.model.manifest, assessment.model.manifest.ood_gate
+    scores = {label.code: float(raw) for label, raw in zip(manifest.labels, answer.scores, strict=True)}
     distance = gate.distance(answer.features) if gate and answer.features is not None else None
-    return _Evaluated(tuple(found), distance, gate is None or distance is None or distance <= gate.limit)
+    passes = gate is None or distance is None or distance <= gate.limit
+    return _Evaluated(scores, assessment.findings(scores), distance, passes)
 
 
 MOST_MEAN_DIFFERENCE: Final = 0.01

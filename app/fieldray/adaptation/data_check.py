@@ -17,6 +17,7 @@ from fieldray.errors import UsageProblem
 from fieldray.packs.naming import MANIFEST_NAME
 
 _MOST: Final = 20
+_SHORTEST_WORD: Final = 4
 
 
 def data_problems(recipe: Recipe, *, every_image: bool) -> list[Problem]:
@@ -41,6 +42,7 @@ def data_problems(recipe: Recipe, *, every_image: bool) -> list[Problem]:
         rows += found
         problems += wrong
         problems += _single_class(recipe.kept_labels, source, found, ("data", number))
+        problems += _first([*_misspelt(recipe, source, found), *_contradictions(found)], ("data", number))
     for key in ("ood_images", "elsewhere"):
         source = getattr(recipe.evaluation, key)
         problems += _source_problems(source, ("evaluation", key), every_image)[1] if source else []
@@ -75,8 +77,51 @@ def _single_class(labels: Sequence[LabelRule], source: Source, rows: Sequence[Ro
     targets = targets_of(rows, labels)
     known = [{value for value in column if value in (0, 1)} for column in targets.T]
     if all(len(values) < 2 for values in known):
-        classes = ", ".join(sorted(set().union(*(row.classes for row in rows)))[:8])
-        yield Problem(at, f"has images of one side of every label only (classes: {classes}); set evaluated = false")
+        named = {name for label in labels for name in (*label.positive, *label.negative)}
+        found = set().union(*(row.classes for row in rows))
+        classes = ", ".join(sorted(found & named or found)[:8])
+        told = f"from {rows[0].origin} on, classes: {classes}"
+        yield Problem(at, f"has images of one side of every label only ({told}); set evaluated = false")
+
+
+def _misspelt(recipe: Recipe, source: Source, rows: Sequence[Row]) -> Iterator[str]:
+    """Rows with a class, or a value of the split column, that is one keystroke away from one that the recipe names.
+
+    Such a row would say nothing of the label, or be in no part, and nobody would hear of it.
+    """
+    labels = [label for label in recipe.labels if label.column == "classes"]
+    classes = {name for label in labels for name in (*label.positive, *label.negative)}
+    meant = [("class", classes, lambda row: row.classes - set(source.drop))]
+    if recipe.split.by == "column":
+        meant.append(("split", set(source.splits), lambda row: frozenset({row.split} - {""})))
+    for row in rows:
+        for what, named, said in meant:
+            for value in sorted(said(row) - named):
+                if near := [name for name in sorted(named) if _one_keystroke_apart(value, name)]:
+                    yield f"has a row with the {what} {value} ({row.origin}); is {near[0]} meant?"
+
+
+def _one_keystroke_apart(first: str, second: str) -> bool:
+    """Whether two words of four letters or more differ in capitals, or in one letter added, changed or swapped."""
+    one, other = sorted((first.casefold(), second.casefold()), key=len)
+    if one == other or len(one) < _SHORTEST_WORD:
+        return one == other
+    start = next((place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), len(one))
+    rest, other_rest = one[start:], other[start:]
+    if len(one) < len(other):
+        return rest == other_rest[1:]
+    return rest[1:] == other_rest[1:] or (rest[1::-1] == other_rest[:2] and rest[2:] == other_rest[2:])
+
+
+def _contradictions(rows: Sequence[Row]) -> Iterator[str]:
+    """Rows that name one file and differ in its classes or in whose it is."""
+    seen: dict[Path, Row] = {}
+    for row in rows:
+        first = seen.setdefault(row.path, row)
+        if first.classes != row.classes:
+            yield f"names {row.path} twice, with other classes ({first.origin}; {row.origin})"
+        elif first.patient != row.patient:
+            yield f"names {row.path} twice, of other patients ({first.origin}; {row.origin})"
 
 
 def _class_problems(labels: Sequence[LabelRule], rows: Sequence[Row]) -> Iterator[Problem]:

@@ -22,10 +22,14 @@ Status = Literal["screened", "refused", "failed"]
 Stage = Literal["discover", "decode", "quality", "inference", "store"]
 Category = Literal["abnormal", "unsure", "normal", "not_assessed", "refused", "failed"]
 
-# Of 300 images as JPEG and as JPEG 2000, read both ways, half of the scores between 0.2 and 0.95 moved by less than
-# 0.025 and nine in ten by less than 0.055; half of the distances near the limit by less than 1.5 %, so that this
-# margin misses half of what the gate changes. Wider ones read many images twice to save few decisions.
-BORDERLINE_SCORE: Final = 0.05
+# The log-odds of the network's raw score, before calibration: a codec's lower resolution adds a little to these, much
+# the same wherever the score lies. Calibrated scores near 0 and 1 move by less, so that a margin of theirs would be too
+# wide there. Of 359 images as JPEG, JPEG 2000 and HTJ2K, read both ways, half moved by less than 0.1 and nine in ten by
+# less than 0.25; with this margin one decision was not that of full reading. Half of the distances near the gate's
+# limit moved by less than 1.5 %, so that this margin misses half of what the gate changes; wider ones read many
+# images twice to save few decisions.
+BORDERLINE_LOG_ODDS: Final = 0.3
+_INT8_STEP: Final = 1 / 256  # of a raw score; near 0 and 1 it is more than that
 BORDERLINE_DISTANCE: Final = 0.015  # as a share of the gate's limit
 THUMBNAIL_SIDE: Final = 64
 PREVIEW_SIDE: Final = 256
@@ -71,20 +75,31 @@ def place_on_scale(score: float, threshold: float) -> float:
     return 1.0 if threshold >= 1 else 0.5 + 0.5 * (score - threshold) / (1 - threshold)
 
 
-def is_borderline(findings: Iterable[Finding], *, gate: OodGate | None, distance: float | None) -> bool:
+def borderline_scores(scores: Mapping[str, float]) -> tuple[dict[str, float], dict[str, float]]:
+    """The least and the highest that raw scores in [0, 1] by label could be if the image were read in full."""
+
+    def moved(score: float, way: int) -> float:
+        shifted = calibrate(score, Calibration(slope=1.0, intercept=way * BORDERLINE_LOG_ODDS))
+        return min(max(way * max(way * shifted, way * score + _INT8_STEP), 0.0), 1.0)
+
+    least, highest = ({label: moved(score, way) for label, score in scores.items()} for way in (-1, 1))
+    return least, highest
+
+
+def is_borderline(
+    lowest: Iterable[Finding], highest: Iterable[Finding], *, gate: OodGate | None, distance: float | None
+) -> bool:
     """Whether the small difference that a codec's own lower resolution makes could change what comes of an image.
 
-    distance  from the gate, None where nothing was measured
+    lowest, highest  the findings of the `borderline_scores`
+    distance         from the gate, None where nothing was measured
     """
     if gate is not None and distance is not None:
         if abs(distance - gate.limit) <= BORDERLINE_DISTANCE * gate.limit:
             return True
         if not distance <= gate.limit:
             return False
-    return any(
-        decide(found.score - BORDERLINE_SCORE, found.point) != decide(found.score + BORDERLINE_SCORE, found.point)
-        for found in findings
-    )
+    return any(low.decision != high.decision for low, high in zip(lowest, highest, strict=True))
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from fieldray.domain.finding import Finding, calibrate, decide, is_borderline
+from fieldray.domain.finding import Finding, borderline_scores, calibrate, decide, is_borderline
 from fieldray.domain.model import InputSpec, Model, OperatingPoint, OutputRoles, Prediction
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
@@ -46,7 +46,8 @@ class Assessment:
         """
         gate, features = None if self.model.lungs else self.model.manifest.ood_gate, prediction.features
         distance = gate.distance(features) if gate and features is not None else None
-        return is_borderline(self.findings(prediction.scores), gate=gate, distance=distance)
+        lowest, highest = map(self.findings, borderline_scores(prediction.scores))
+        return is_borderline(lowest, highest, gate=gate, distance=distance)
 
     @property
     def settings_hash(self) -> str:

@@ -91,7 +91,9 @@ def test_masks_that_cannot_be_used_are_named_with_file_and_row(tmp_path: Path, d
     (data / "lungs" / "mask3.png").unlink()
     (data / "lungs" / "mask4.png").write_bytes(b"no picture")
     (data / "lungs" / "film5.png").unlink()
+    _replace(data, 8, np.uint8(255) - np.asarray(Image.open(data / "lungs" / "mask8.png").convert("L")))
     found = "\n".join(_problems(tmp_path))
+    assert "line 10: the mask mask8.png is white in all four corners" in found
     assert "lungs.csv, line 2: the mask mask0.png is empty" in found
     assert "line 3: the mask mask1.png has 32 x 16 pixels, its image 32 x 32" in found
     assert "line 4: the mask mask2.png is a grey image" in found

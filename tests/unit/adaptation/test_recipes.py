@@ -155,8 +155,33 @@ def test_problems_of_the_data_are_named_before_anything_is_trained(tmp_path: Pat
     assert sum("leaves a part without a class" in line for line in found) == 4
     (tmp_path / "rows.csv").write_text(TABLE.replace("lable", "label").replace("healthy", "sick") + "d.png,sick\n")
     found = _problems(path)
-    assert [line for line in found if "one side of every label only (classes: sick)" in line]
+    assert [line for line in found if "one side of every label only (from rows.csv, line 2 on, classes: sick)" in line]
     assert [line for line in found if "line 5: it has another number of cells" in line]
+
+
+@pytest.mark.parametrize(
+    ("said", "instead", "complaint"),
+    [
+        ("b.png,healthy", "b.png,heatlhy", "has a row with the class heatlhy (rows.csv, line 3); is healthy meant?"),
+        ("b.png,healthy", "b.png,Healthy", "has a row with the class Healthy (rows.csv, line 3); is healthy meant?"),
+        ("c.png,sick,p3,train", "c.png,sick,p3,trains", "the split trains (rows.csv, line 4); is train meant?"),
+        ("c.png,sick,p3", "b.png,sick,p3", "twice, with other classes (rows.csv, line 3; rows.csv, line 4)"),
+        ("c.png,sick,p3", "a.png,sick,p3", "twice, of other patients (rows.csv, line 2; rows.csv, line 4)"),
+    ],
+)
+def test_slips_in_a_row_are_named_with_file_and_row(tmp_path: Path, said: str, instead: str, complaint: str) -> None:
+    path = tmp_path / "recipe.toml"
+    text = CSV.replace('[[data]]\npath = "nowhere"\n', "").replace('weights = "weights.onnx"', "")
+    path.write_text(text.replace('["sick", "very sick"]', '["sick"]\nnegative = ["healthy"]'))
+    table = (
+        "path,label,patient,split\na.png,sick,p1,train\nb.png,healthy,p2,test\nc.png,sick,p3,train\nd.png,lame,p4,\n"
+    )
+    (tmp_path / "rows.csv").write_text(table.replace(said, instead))
+    for name in ("a", "b", "c", "d"):
+        Image.fromarray(np.zeros((16, 16), np.uint8)).save(tmp_path / f"{name}.png")
+    found = _problems(path)
+    assert [line for line in found if complaint in line]
+    assert not [line for line in found if "lame" in line]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,15 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from fieldray.domain.finding import BORDERLINE_SCORE, Decision, Finding, calibrate, decide, is_borderline
+from fieldray.domain.finding import (
+    BORDERLINE_LOG_ODDS,
+    Decision,
+    Finding,
+    borderline_scores,
+    calibrate,
+    decide,
+    is_borderline,
+)
 from fieldray.domain.metrics import sigmoid
 from fieldray.domain.model import Calibration, Estimate, OodGate, OperatingPoint
 from outcomes import POINT, operating_point, screened
@@ -86,22 +94,42 @@ def test_an_estimate_lies_within_its_interval_or_is_refused(values: tuple[float,
         Estimate(value, low, high)
 
 
+def findings(score: float, point: OperatingPoint) -> list[Finding]:
+    return [Finding(label="opacity", score=score, point=point, decision=decide(score, point))]
+
+
 @given(SHARES, st.floats(-0.99, 0.99), points())
 def test_what_is_not_borderline_stands_a_small_change(score: float, share: float, point: OperatingPoint) -> None:
-    decision = decide(score, point)
-    finding = Finding(label="opacity", score=score, point=point, decision=decision)
-    assume(not is_borderline([finding], gate=None, distance=None))
-    if point.unsure_high - point.unsure_low > 2 * BORDERLINE_SCORE or decision != "unsure":
-        assert decide(score + share * BORDERLINE_SCORE, point) == decision
+    lowest, highest = (findings(moved["opacity"], point) for moved in borderline_scores({"opacity": score}))
+    assume(not is_borderline(lowest, highest, gate=None, distance=None))
+    moved = calibrate(score, Calibration(intercept=share * BORDERLINE_LOG_ODDS))
+    assert decide(moved, point) == decide(score, point)
+
+
+@given(SHARES, SHARES)
+def test_the_margin_holds_the_score_keeps_the_order_and_is_never_less_than_a_step(one: float, other: float) -> None:
+    (low, high), (next_low, next_high) = (
+        [moved["x"] for moved in borderline_scores({"x": score})] for score in sorted([one, other])
+    )
+    assert 0 <= low <= min(one, other) <= high <= 1 and low <= next_low and high <= next_high
+    assert min(one, other) - low >= min(1 / 256, one, other) - 1e-9
+    assert high - min(one, other) >= min(1 / 256, 1 - min(one, other)) - 1e-9
+
+
+def test_a_score_far_above_a_limit_near_one_is_not_borderline() -> None:
+    """A margin of calibrated scores made every image above a limit of 0.96 borderline."""
+    point = operating_point(unsure_low=0.6, threshold=0.8, unsure_high=0.96)
+    for score, expected in ((0.985, False), (0.965, True), (0.955, True), (0.92, False)):
+        lowest, highest = (findings(moved["opacity"], point) for moved in borderline_scores({"opacity": score}))
+        assert is_borderline(lowest, highest, gate=None, distance=None) == expected
 
 
 @given(st.floats(1e-3, 1e3), st.floats(0, 1e4), points())
 def test_what_the_gate_clearly_refuses_is_never_borderline(limit: float, times: float, point: OperatingPoint) -> None:
     gate = OodGate(mean=np.zeros(1, np.float32), projection=np.ones((1, 1), np.float32), limit=limit)
-    at_threshold = Finding(label="opacity", score=point.threshold, point=point, decision="above")
-    distance = limit * (1.1 + times)
-    assert not is_borderline([at_threshold], gate=gate, distance=distance)
-    assert is_borderline([], gate=gate, distance=limit)
+    both = findings(0.0, point), findings(1.0, point)
+    assert not is_borderline(*both, gate=gate, distance=limit * (1.1 + times))
+    assert is_borderline([], [], gate=gate, distance=limit)
 
 
 @given(st.lists(DECISIONS, max_size=4))

@@ -50,7 +50,7 @@ def find_pairs(source: MaskSource) -> tuple[list[Pair], list[Reason]]:
     """The images of one source with their masks, and everything that is wrong with them.
 
     That is a table that cannot be read, a file that is not there, a mask that has another size than its image, is
-    empty, or is a grey image (an X-ray in the place of a mask), and an image that is named twice.
+    empty, is a grey image (an X-ray in the place of a mask) or white in all corners, and an image that is named twice.
     """
     wrong: list[Reason] = []
     pairs = list_pairs(source, wrong.append)
@@ -157,6 +157,8 @@ def _fault(values: NDArray[np.uint8], size: tuple[int, int] | None) -> str:
     between = (values > highest * _NEAR_AN_END) & (values < highest * (1 - _NEAR_AN_END))
     if between.mean() > _MOST_GREY:
         return "is a grey image, not a mask of black and white: perhaps image and mask are swapped"
+    if values[:: max(1, rows - 1), :: max(1, columns - 1)].min() > highest * (1 - _NEAR_AN_END):
+        return "is white in all four corners, where no lung is: perhaps it is inverted"
     return ""
 
 
