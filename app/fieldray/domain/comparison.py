@@ -1,4 +1,4 @@
-"""A prior image laid over the current one, and what differs: values that the command line, the window and reports share.
+"""A prior image laid over the current one, and what differs: what command line, window and reports share.
 
 Everything is told in the **frame**: a square of `FRAME_SIDE` pixels in which an image is fitted with its aspect kept,
 in the middle, the rest black (`InputSpec` with fit "pad"). Each image has a frame of its own; its `PixelMap` says where
