@@ -1,8 +1,8 @@
 """The prior brought over the current image: as a whole first, then by a mesh that matches of templates pull at.
 
-Three rounds, each with smaller templates and a shorter reach than the one before. In each the prior is warped by what is
-known so far, templates of the current image are sought in it, matches that nobody should believe are rejected, and the
-mesh is relaxed anew: places found are always places in the prior itself, so that errors do not add up.
+Three rounds, each with smaller templates and a shorter reach than the one before. In each the prior is warped by what
+is known so far, templates of the current image are sought in it, matches that nobody should believe are rejected, and
+the mesh is relaxed again: places found are always places in the prior itself, so that errors do not add up.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fieldray.comparison.features import Features, Grey, band_pass, blurred
 from fieldray.comparison.mesh import Affine, Displacement, Points, least_jacobian, relaxed, sampled_at, warped
-from fieldray.comparison.ncc import Peaks, correlate, find_peaks
+from fieldray.comparison.ncc import Peaks, correlate, find_peaks, joined
 from fieldray.comparison.overlay import Overlay, lay_over, structure
 from fieldray.domain.comparison import FRAME_SIDE, Alignment, FramedImage, Match
 from fieldray.domain.mask import Mask
@@ -42,6 +42,7 @@ _ROUNDS: Final = (
     _Round(template_px=48, reach_px=10, step_px=24, stiffness=0.3),
 )
 _EXCLUSION_PX: Final = 6
+_AT_ONCE: Final = 24  # templates: more than the CPU's cache holds would only be slower
 _LEAST_PEAK: Final = 0.3
 _LEAST_DIFFERENCE: Final = 0.02
 _FARTHEST_PX: Final = 3.0  # from the relaxed mesh; more where the others lie no nearer

@@ -9,6 +9,7 @@ place of standard deviations; J. P. Lewis, Fast normalized cross-correlation, 19
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -152,6 +153,11 @@ def find_peaks(surfaces: Surface, *, exclusion_px: int) -> Peaks:
         second=second,
         is_at_border=(row == 0) | (row == rows - 1) | (column == 0) | (column == columns - 1),
     )
+
+
+def joined(parts: Sequence[Peaks]) -> Peaks:
+    """The peaks of several calls as one."""
+    return Peaks(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in Peaks.__slots__})
 
 
 def _vertex(

@@ -21,7 +21,6 @@ from fieldray.domain.comparison import (
     PairComparison,
 )
 from fieldray.domain.image import Box, PixelMap
-from fieldray.processes.priority import step_back
 from fieldray.processes.wire import Message
 from fieldray.reasons import Reason
 
@@ -35,7 +34,6 @@ _PAIR: Final = ("prior", "current")
 
 def handle(message: Message) -> Message:
     """Answer a `request` with what `answer_of` reads."""
-    step_back()
     prior, current = (_framed(message, name) for name in _PAIR)
     return _answer(compare(prior, current, features=_features(message)))
 

@@ -1,4 +1,4 @@
-"""A prior and a current image compared: read and checked as for screening, their lungs found, then laid over each other.
+"""A prior and a current image compared: read and checked as for screening, their lungs found, then aligned.
 
 Reading, the lung-field network and the comparison run in processes of their own, with limits and a deadline.
 """
@@ -28,6 +28,7 @@ from fieldray.imaging.discover import discover
 from fieldray.pipeline.ports import Decoders, Engine, ReadResult
 from fieldray.pipeline.screen import find_lungs_of
 from fieldray.processes.child import Child, ChildLost, ChildTimeout
+from fieldray.processes.priority import give_priority
 from fieldray.reasons import Reason, reason
 
 FRAME: Final = InputSpec(height=FRAME_SIDE, width=FRAME_SIDE, fit="pad", intensity="as_displayed")
@@ -169,6 +170,7 @@ class PairComparer:
         try:
             if not self._child.is_running:
                 self._child.start()
+            give_priority(self._child.pid, "raised")  # a person waits for this one answer
             return answer_of(self._child.call(request(prior, current), timeout_s=_LONGEST_S), prior, current)
         except ChildTimeout:
             why = reason("compare_slow", seconds=f"{_LONGEST_S:g}")
