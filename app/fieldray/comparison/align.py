@@ -74,7 +74,8 @@ def align(
         is_good = _believable(found)
         if number == 0:
             rest = _affine(places, targets, is_good, otherwise=rest)
-        field, is_good = _relaxed(places, targets, is_good, found, rest, step.stiffness)
+        pull = _Pull(places, targets, found)
+        field, is_good = _relaxed(pull, is_good, rest=rest, stiffness=step.stiffness)
         matches = _told(places, targets, found, is_good)
     before = similarity(*structures, current.lungs, displacement=None)
     after = similarity(*structures, current.lungs, displacement=field)
@@ -97,14 +98,17 @@ def _matches(prior: Grey, current: Grey, field: Displacement, step: _Round) -> t
     places = np.stack(np.meshgrid(starts, starts, indexing="ij"), axis=-1).reshape(-1, 2)
     places = places[_has_texture(current, places, half)]
     padded = np.pad(moved, ((step.reach_px, step.reach_px), (step.reach_px, step.reach_px), (0, 0)))
-    templates = np.stack([current[row - half : row + half, column - half : column + half] for row, column in places])
-    searches = np.stack(
-        [
-            padded[row - half : row - half + 2 * around, column - half : column - half + 2 * around]
-            for row, column in places
-        ]
-    )
-    return places.astype(np.float64) - 0.5, find_peaks(correlate(searches, templates), exclusion_px=_EXCLUSION_PX)
+    corners = places - half
+    found = [
+        find_peaks(correlate(_cut(padded, part, 2 * around), _cut(current, part, 2 * half)), exclusion_px=_EXCLUSION_PX)
+        for part in np.array_split(corners, max(1, len(corners) // _AT_ONCE))
+    ]
+    return places.astype(np.float64) - 0.5, joined(found)
+
+
+def _cut(image: Grey, corners: NDArray[np.intp], side: int) -> Grey:
+    """Squares (n, side, side, channels) by their upper left corners."""
+    return np.stack([image[row : row + side, column : column + side] for row, column in corners])
 
 
 def _has_texture(image: Grey, places: NDArray[np.intp], half: int) -> NDArray[np.bool_]:
@@ -150,13 +154,23 @@ def _affine(places: Points, targets: Points, is_good: NDArray[np.bool_], *, othe
     return Affine(matrix, solution[2])
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class _Pull:
+    """Where matches lie in the current frame and in the prior's, (n, 2) each, and how well they match."""
+
+    places: Points
+    targets: Points
+    found: Peaks
+
+
 def _relaxed(
-    places: Points, targets: Points, is_good: NDArray[np.bool_], found: Peaks, rest: Affine, stiffness: float
+    pull: _Pull, is_good: NDArray[np.bool_], *, rest: Affine, stiffness: float
 ) -> tuple[Displacement, NDArray[np.bool_]]:
     """The mesh by the matches that agree with it: what lies far from it is rejected, and it is relaxed again."""
     for _ in range(_REJECTIONS):
-        field, moved = relaxed(places, targets, _weights(found, is_good), rest=rest, stiffness=stiffness)
-        errors = np.linalg.norm(places + moved - targets, axis=1)
+        weights = _weights(pull.found, is_good)
+        field, moved = relaxed(pull.places, pull.targets, weights, rest=rest, stiffness=stiffness)
+        errors = np.linalg.norm(pull.places + moved - pull.targets, axis=1)
         if not is_good.any():
             break
         limit = max(_FARTHEST_PX, _DEVIATIONS * 1.48 * float(np.median(errors[is_good])))

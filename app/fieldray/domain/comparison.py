@@ -21,8 +21,8 @@ from fieldray.reasons import Reason
 
 FRAME_SIDE: Final = 512
 # From where on a difference is shown, in units of the noise; full colour at the second.
-CHANGE_SHOWN: Final = 2.0
-CHANGE_STRONGEST: Final = 6.0
+CHANGE_SHOWN: Final = 3.0
+CHANGE_STRONGEST: Final = 8.0
 # Colours of what is denser (whiter) and less dense in the current image: told apart by colour-blind eyes (Okabe, Ito).
 DENSER: Final = (230, 159, 0)
 LESS_DENSE: Final = (86, 180, 233)
