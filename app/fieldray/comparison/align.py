@@ -100,13 +100,15 @@ def _matches(prior: Grey, current: Grey, field: Displacement, step: _Round) -> t
     padded = np.pad(moved, ((step.reach_px, step.reach_px), (step.reach_px, step.reach_px), (0, 0)))
     corners = places - half
     found = [
-        find_peaks(correlate(_cut(padded, part, 2 * around), _cut(current, part, 2 * half)), exclusion_px=_EXCLUSION_PX)
+        find_peaks(
+            correlate(squares(padded, part, 2 * around), squares(current, part, 2 * half)), exclusion_px=_EXCLUSION_PX
+        )
         for part in np.array_split(corners, max(1, len(corners) // _AT_ONCE))
     ]
     return places.astype(np.float64) - 0.5, joined(found)
 
 
-def _cut(image: Grey, corners: NDArray[np.intp], side: int) -> Grey:
+def squares(image: Grey, corners: NDArray[np.intp], side: int) -> Grey:
     """Squares (n, side, side, channels) by their upper left corners."""
     return np.stack([image[row : row + side, column : column + side] for row, column in corners])
 

@@ -68,7 +68,7 @@ def _features(message: Message) -> Features:
 
 def _answer(comparison: PairComparison) -> Message:
     alignment, aligned, problem = comparison.alignment, comparison.aligned, comparison.problem
-    body: dict[str, Any] = {"problem": None, "alignment": None, "regions": None}
+    body: dict[str, Any] = {"problem": None, "alignment": None, "regions": None, "reliability": comparison.reliability}
     arrays: dict[str, Array] = {}
     if problem:
         parameters = [list(pair) for pair in problem.reason.parameters]
@@ -88,11 +88,11 @@ def _answer(comparison: PairComparison) -> Message:
 
 def answer_of(answer: Message, prior: FramedImage, current: FramedImage) -> PairComparison:
     """What the child found of these images."""
-    problem, alignment = answer.body["problem"], _alignment(answer)
+    problem, alignment, figure = answer.body["problem"], _alignment(answer), answer.body["reliability"]
     if problem:
         why = Reason(problem["code"], tuple((key, value) for key, value in problem["parameters"]))
         blamed = Incomparable(reason=why, image=cast("ImageOfPair", problem["image"]))
-        return PairComparison(prior=prior, current=current, problem=blamed, tried=alignment)
+        return PairComparison(prior=prior, current=current, problem=blamed, tried=alignment, reliability=figure)
     if alignment is None:
         raise ValueError("a comparison without an alignment")
     aligned = Aligned(
@@ -101,7 +101,7 @@ def answer_of(answer: Message, prior: FramedImage, current: FramedImage) -> Pair
         change=answer.arrays["change"],
         regions=tuple(_region(region) for region in answer.body["regions"]),
     )
-    return PairComparison(prior=prior, current=current, aligned=aligned)
+    return PairComparison(prior=prior, current=current, aligned=aligned, reliability=figure)
 
 
 def _alignment(answer: Message) -> Alignment | None:

@@ -176,6 +176,7 @@ class PairComparison:
 
     prior, current  the images as read; None where one could not be read
     tried           the alignment that failed, for its figures alone; None where there was none
+    reliability     how much speaks for one patient seen twice, about 0..1.8; None where nothing was aligned
     seconds         that it took, reading included
     """
 
@@ -184,6 +185,7 @@ class PairComparison:
     aligned: Aligned | None = None
     problem: Incomparable | None = None
     tried: Alignment | None = None
+    reliability: float | None = None
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
