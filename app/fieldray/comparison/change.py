@@ -27,7 +27,7 @@ from fieldray.domain.mask import Mask, components
 # `python -m benchmarks comparison --part choose` prints it.
 BANDS: Final[Mapping[tuple[float, float], float]] = {(8.0, 20.0): 0.02, (14.0, 35.0): 0.02, (22.0, 55.0): 0.02}
 # A region begins where the difference is so many times the noise: one region per stable pair of the choosing part.
-REGION_STRENGTH: Final = 4.25
+REGION_STRENGTH: Final = 4.5
 _LEAST_AREA_PX: Final = 60
 _MOST_REGIONS: Final = 20
 _ERODED_PX: Final = 4.0

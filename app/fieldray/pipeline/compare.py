@@ -167,9 +167,10 @@ def read_framed(ref: ImageRef, *, decoders: Decoders, lung_engine: Engine, finde
     manifest = finder.manifest
     read = decoders.read(ref, FRAME, rules=manifest.accepted, lungs=manifest.input)
     ref = read.ref or ref
-    if read.problem or read.tensor is None:
-        why = read.problem or reason("internal", detail="no tensor")
-        return ReadImage(ref=ref, problem=why, could_be_read=read.problem_is_refusal)
+    if read.problem:
+        return ReadImage(ref=ref, problem=read.problem, could_be_read=read.problem_is_refusal)
+    if read.tensor is None:
+        raise ValueError("an image without a frame")
     if min(read.facts.rows, read.facts.columns) < LEAST_SIDE_PX:
         why = reason("compare_small", rows=read.facts.rows, columns=read.facts.columns, least=LEAST_SIDE_PX)
         return ReadImage(ref=ref, problem=why)
