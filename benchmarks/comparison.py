@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -315,5 +315,5 @@ def _share(hits: Sequence[tuple[bool, str]]) -> str:
     return f"{found.count} of {found.of}: {found.value:.1%} ({found.low:.1%} to {found.high:.1%})"
 
 
-def _told(values: Sequence[float], of: Callable[..., np.floating] = np.median) -> str:
+def _told(values: Sequence[float], of: Callable[[Sequence[float]], float | np.floating[Any]] = np.median) -> str:
     return f"{of(values):.3f}" if values else "-"

@@ -23,10 +23,11 @@ from fieldray.domain.image import Box
 from fieldray.domain.mask import Mask, components
 
 # Standard deviations in pixels of the frame of what is averaged and of its surroundings, and the least noise of that
-# average in units of the lungs' deviation: the median over warped copies of images of the choosing part, as
-# `python -m benchmarks comparison --part choose` prints it.
+# average in units of the lungs' deviation: several times the 0.004 that warping alone leaves in copies of images of the
+# choosing part, as `python -m benchmarks comparison DATA --part choose` prints it.
 BANDS: Final[Mapping[tuple[float, float], float]] = {(8.0, 20.0): 0.02, (14.0, 35.0): 0.02, (22.0, 55.0): 0.02}
-# A region begins where the difference is so many times the noise: one region per stable pair of the choosing part.
+# A region begins where the difference is so many times the noise: at 4.25 there were 1.2 regions per stable pair of the
+# choosing part (22 pairs), at 5 there were 0.7.
 REGION_STRENGTH: Final = 4.5
 _LEAST_AREA_PX: Final = 60
 _MOST_REGIONS: Final = 20

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 Grey = NDArray[np.float32]
 Features = Callable[[NDArray[Any]], Grey]
 
-# Standard deviations of the two Gaussians of the band-pass, in pixels of a frame of 512. Chosen on the pairs of the
-# choosing part alone (`python -m benchmarks comparison --tune`).
+# Standard deviations of the two Gaussians of the band-pass, in pixels of a frame of 512.
 FINE_PX: Final = 1.5
 COARSE_PX: Final = 8.0
 # Around how many pixels of a frame mean and deviation are taken where an image is normalised.

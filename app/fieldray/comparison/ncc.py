@@ -89,7 +89,8 @@ def _window_sums(values: NDArray[np.float64], height: int, width: int) -> NDArra
     np.cumsum(values, axis=2, out=totals[:, :, 1:, 1:])
     np.cumsum(totals[:, :, 1:, 1:], axis=3, out=totals[:, :, 1:, 1:])
     down = totals[:, :, height:] - totals[:, :, :-height]
-    return down[:, :, :, width:] - down[:, :, :, :-width]
+    sums: NDArray[np.float64] = down[:, :, :, width:] - down[:, :, :, :-width]
+    return sums
 
 
 def fast_length(length: int) -> int:

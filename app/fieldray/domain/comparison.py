@@ -212,7 +212,7 @@ def change_colours(change: NDArray[np.float32], *, shown: float = CHANGE_SHOWN) 
     """
     strength = ((np.abs(change) - shown) / (CHANGE_STRONGEST - shown)).clip(0, 1)
     colours = np.zeros((*change.shape, 4), np.uint8)
-    colours[..., :3] = np.where((change > 0)[..., None], np.uint8(DENSER), np.uint8(LESS_DENSE))
+    colours[..., :3] = np.where((change > 0)[..., None], np.array(DENSER), np.array(LESS_DENSE)).astype(np.uint8)
     seen = np.where(np.abs(change) > shown, 0.35 + 0.65 * strength, 0)
     colours[..., 3] = np.rint(255 * seen).astype(np.uint8)
     return colours
