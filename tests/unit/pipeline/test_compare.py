@@ -85,20 +85,20 @@ def test_two_images_of_one_patient_are_compared_again_and_again(plain: PairCompa
 
 
 @pytest.mark.parametrize(
-    ("prior", "current", "code", "blamed", "failed"),
+    ("names", "expected"),
     [
-        ("a.png", "b.png", "compare_other_patients", "both", False),
-        ("a-small.png", "a.png", "compare_small", "prior", False),
-        ("a.png", "a-broken.png", "truncated", "current", True),
+        (("a.png", "b.png"), ("compare_other_patients", "both", False)),
+        (("a-small.png", "a.png"), ("compare_small", "prior", False)),
+        (("a.png", "a-broken.png"), ("truncated", "current", True)),
     ],
 )
 def test_what_cannot_be_compared_is_named(
-    plain: PairComparer, prior: str, current: str, code: str, blamed: str, failed: bool
+    plain: PairComparer, names: tuple[str, str], expected: tuple[str, str, bool]
 ) -> None:
-    pair = plain.compare(named(prior), named(current))
+    pair = plain.compare(*map(named, names))
     problem = pair.comparison.problem
     assert problem is not None
-    assert (problem.reason.code, problem.image, pair.failed) == (code, blamed, failed)
+    assert (problem.reason.code, problem.image, pair.failed) == expected
 
 
 def test_what_discovery_could_not_use_is_not_read(plain: PairComparer) -> None:
