@@ -1,8 +1,8 @@
 """Collect every text a person can be shown, bring the catalogues up to date, and compile them: `make translations`.
 
 The texts are arguments of `Translator.text`, `in_context` and `plural`; the sentences of `reasons.py`,
-`audit_reasons.py` and `history_reasons.py` and the phrases that fill them; and the labels of settings and devices. To
-begin a language, name it:
+`audit_reasons.py`, `history_reasons.py` and `comparison_reasons.py` and the phrases that fill them; and the labels of
+settings and devices. To begin a language, name it:
 python tools/translations.py pl
 """
 
@@ -42,6 +42,7 @@ def template() -> Catalog:
         ("reasons.py", sentences),
         ("audit_reasons.py", sentences),
         ("history_reasons.py", sentences),
+        ("comparison_reasons.py", sentences),
         ("**.py", phrases),
         ("**.py", "python"),
     ):

@@ -1,0 +1,181 @@
+"""Normalised cross-correlation: how alike a template and every window of a larger image are, whatever their brightness.
+
+NCC(F_i, T) = (F_i - mean F_i) . (T - mean T) / (|F_i - mean F_i| |T - mean T|), for every window F_i of the template's
+size (valid mode). The numerator is a correlation with the centred template, by FFT (convolution theorem). The norm of a
+window comes from sums over windows, S2 - S1^2 / t for t pixels. The image is centred first, or that difference of large
+numbers would lose its digits. References: D. Buniatyan, synopsis of the thesis on NCCNet, equation 4, with norms in the
+place of standard deviations; J. P. Lewis, Fast normalized cross-correlation, 1995.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Surface = NDArray[np.float64]
+
+# Of the mean square of the image: a window whose variance is below this share of it is flat. Rounding stays far below.
+_FLAT_SHARE: Final = 1e-9
+_FACTORS: Final = (2, 3, 5)
+
+
+def correlate(searches: NDArray[Any], templates: NDArray[Any]) -> Surface:
+    """NCC of templates with every window of images, many at once.
+
+    Parameters
+    ----------
+    searches
+        (n, rows, columns) or (n, rows, columns, channels): what is searched; n may be 1 for one image for all.
+    templates
+        (n, height, width) or with as many channels, no larger; n may be 1 for one template for all.
+
+    Returns
+    -------
+    (n, rows - height + 1, columns - width + 1) float64 in -1..1, the mean over channels. Where a window or the template
+    is flat there is nothing to compare: 0.
+
+    Raises
+    ------
+    ValueError
+        For shapes that do not fit.
+    """
+    images, patterns = _with_channels(searches), _with_channels(templates)
+    (rows, columns), (height, width) = images.shape[2:], patterns.shape[2:]
+    if images.shape[1] != patterns.shape[1] or height > rows or width > columns or not patterns.size:
+        raise ValueError(f"templates {templates.shape} do not fit into {searches.shape}")
+    images = images - images.mean(axis=(2, 3), keepdims=True)
+    patterns = patterns - patterns.mean(axis=(2, 3), keepdims=True)
+    products = _products(images, patterns)
+    energies = _energies(images, height, width)
+    norms = np.square(patterns).sum(axis=(2, 3), keepdims=True)
+    least = _FLAT_SHARE * height * width * np.square(images).mean(axis=(2, 3), keepdims=True)
+    least_norm = _FLAT_SHARE * height * width * np.square(_with_channels(templates)).mean(axis=(2, 3), keepdims=True)
+    is_flat = (energies <= least) | (norms <= least_norm)
+    scale = np.sqrt(np.where(is_flat, 1.0, energies * norms))
+    surface: Surface = np.where(is_flat, 0.0, products / scale).clip(-1, 1).mean(axis=1)
+    return surface
+
+
+def _with_channels(arrays: NDArray[Any]) -> NDArray[np.float64]:
+    """(n, channels, rows, columns) float64."""
+    if arrays.ndim not in (3, 4):
+        raise ValueError(f"(n, rows, columns) or (n, rows, columns, channels), not {arrays.shape}")
+    wide = arrays[:, None] if arrays.ndim == 3 else np.moveaxis(arrays, 3, 1)
+    return wide.astype(np.float64)
+
+
+def _products(images: NDArray[np.float64], patterns: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Correlation by FFT. A transform as large as the image is enough: windows inside of it do not wrap around."""
+    (rows, columns), (height, width) = images.shape[2:], patterns.shape[2:]
+    size = fast_length(rows), fast_length(columns)
+    spectrum = np.fft.rfft2(images, s=size) * np.conj(np.fft.rfft2(patterns, s=size))
+    return np.fft.irfft2(spectrum, s=size)[:, :, : rows - height + 1, : columns - width + 1]
+
+
+def _energies(images: NDArray[np.float64], height: int, width: int) -> NDArray[np.float64]:
+    """S2 - S1^2 / t of every window, 0 or more."""
+    sums, squares = _window_sums(images, height, width), _window_sums(np.square(images), height, width)
+    energies: NDArray[np.float64] = (squares - np.square(sums) / (height * width)).clip(0, None)
+    return energies
+
+
+def _window_sums(values: NDArray[np.float64], height: int, width: int) -> NDArray[np.float64]:
+    """Sums over every window, from sums over everything above and left of it."""
+    totals = np.zeros((*values.shape[:2], values.shape[2] + 1, values.shape[3] + 1))
+    np.cumsum(values, axis=2, out=totals[:, :, 1:, 1:])
+    np.cumsum(totals[:, :, 1:, 1:], axis=3, out=totals[:, :, 1:, 1:])
+    down = totals[:, :, height:] - totals[:, :, :-height]
+    sums: NDArray[np.float64] = down[:, :, :, width:] - down[:, :, :, :-width]
+    return sums
+
+
+def fast_length(length: int) -> int:
+    """The smallest number of at least `length` with no prime factor above 5: transforms of such lengths are fast."""
+    while True:
+        rest = length
+        for factor in _FACTORS:
+            while rest % factor == 0:
+                rest //= factor
+        if rest == 1:
+            return length
+        length += 1
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Peaks:
+    """The two best places of each of n surfaces.
+
+    rows, columns  (n,) float64: where P1 is, to a fraction of a pixel
+    first, second  (n,) float64: P1, and P2, the best at `exclusion_px` or more from it
+    is_at_border   (n,) bool: whether P1 lies on the border of its surface, where the true place may be outside
+    """
+
+    rows: NDArray[np.float64]
+    columns: NDArray[np.float64]
+    first: NDArray[np.float64]
+    second: NDArray[np.float64]
+    is_at_border: NDArray[np.bool_]
+
+
+def find_peaks(surfaces: Surface, *, exclusion_px: int) -> Peaks:
+    """P1 and P2 of surfaces (n, rows, columns).
+
+    Parameters
+    ----------
+    surfaces
+        As `correlate` gives them.
+    exclusion_px
+        P2 is sought where the larger of the distances in rows and columns from P1 is this or more: nearer by, it would
+        be P1's own slope.
+
+    Raises
+    ------
+    ValueError
+        Where the exclusion zone may leave nothing.
+    """
+    number, rows, columns = surfaces.shape
+    if exclusion_px < 1 or max(rows, columns) // 2 < exclusion_px:
+        raise ValueError(f"a surface of {rows} x {columns} is too small for an exclusion of {exclusion_px} px")
+    best = surfaces.reshape(number, -1).argmax(axis=1)
+    row, column = np.divmod(best, columns)
+    each = np.arange(number)
+    away_down = np.abs(np.arange(rows)[None, :] - row[:, None]) >= exclusion_px
+    away_across = np.abs(np.arange(columns)[None, :] - column[:, None]) >= exclusion_px
+    outside = away_down[:, :, None] | away_across[:, None, :]
+    second = np.where(outside, surfaces, -np.inf).reshape(number, -1).max(axis=1)
+    return Peaks(
+        rows=row + _vertex(surfaces, each, row, column, axis=1),
+        columns=column + _vertex(surfaces, each, row, column, axis=2),
+        first=surfaces[each, row, column],
+        second=second,
+        is_at_border=(row == 0) | (row == rows - 1) | (column == 0) | (column == columns - 1),
+    )
+
+
+def joined(parts: Sequence[Peaks]) -> Peaks:
+    """The peaks of several calls as one."""
+    return Peaks(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in Peaks.__slots__})
+
+
+def _vertex(
+    surfaces: Surface, each: NDArray[np.intp], row: NDArray[np.intp], column: NDArray[np.intp], *, axis: int
+) -> NDArray[np.float64]:
+    """How far the top of the parabola through the peak and its two neighbours is from the peak, -0.5..0.5."""
+    last = surfaces.shape[axis] - 1
+    place = row if axis == 1 else column
+    before, behind = (place - 1).clip(0), (place + 1).clip(None, last)
+    rows = (before, behind) if axis == 1 else (row, row)
+    columns = (column, column) if axis == 1 else (before, behind)
+    left, top, right = (
+        surfaces[each, rows[0], columns[0]],
+        surfaces[each, row, column],
+        surfaces[each, rows[1], columns[1]],
+    )
+    bend = left - 2 * top + right
+    shift = np.where(bend < 0, 0.5 * (left - right) / np.where(bend < 0, bend, -1.0), 0.0)
+    found: NDArray[np.float64] = np.where((place > 0) & (place < last), shift, 0.0).clip(-0.5, 0.5)
+    return found

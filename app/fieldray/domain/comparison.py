@@ -1,0 +1,244 @@
+"""A prior image laid over the current one, and what differs: what command line, window and reports share.
+
+Everything is told in the **frame**: a square of `FRAME_SIDE` pixels in which an image is fitted with its aspect kept,
+in the middle, the rest black (`InputSpec` with fit "pad"). Each image has a frame of its own; its `PixelMap` says where
+a pixel of the frame lies in the file. A displacement leads from the current image's frame to the prior's: what lies at
+(row, column) in the current image lies at (row, column) + displacement in the prior.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray.domain.image import Box, PixelMap
+from fieldray.domain.mask import Mask
+from fieldray.reasons import Reason
+
+FRAME_SIDE: Final = 512
+# From where on a difference is shown, in units of the noise; full colour at the second.
+CHANGE_SHOWN: Final = 3.0
+CHANGE_STRONGEST: Final = 8.0
+# Colours of what is denser (whiter) and less dense in the current image: told apart by colour-blind eyes (Okabe, Ito).
+DENSER: Final = (230, 159, 0)
+LESS_DENSE: Final = (86, 180, 233)
+
+ImageOfPair = Literal["prior", "current", "both"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Match:
+    """Where a template of the current image was found in the prior, in pixels of their frames (centres).
+
+    first_peak, second_peak  P1 and P2 of the normalised cross-correlation, -1..1; P2 at a distance from P1
+    is_kept                  whether the mesh was drawn by it; else it was rejected
+    """
+
+    row: float
+    column: float
+    prior_row: float
+    prior_column: float
+    first_peak: float
+    second_peak: float
+    is_kept: bool
+
+    @property
+    def difference(self) -> float:
+        """P1 - P2: how much better the place is than the next best."""
+        return self.first_peak - self.second_peak
+
+    @property
+    def ratio(self) -> float | None:
+        """P1 / P2, for diagnosis alone; None where P2 is not above 0."""
+        return self.first_peak / self.second_peak if self.second_peak > 0 else None
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Alignment:
+    """How the prior is bent to lie over the current image.
+
+    displacement       (FRAME_SIDE, FRAME_SIDE, 2) float32: rows and columns, from the current frame to the prior's
+    matches            those kept and those rejected
+    similarity_before  of structure inside the lungs, -1..1: with the images laid over each other as they are
+    similarity_after   with the prior warped
+    least_jacobian     smallest determinant of the mapping's derivative; above 0: nothing is folded
+    """
+
+    displacement: NDArray[np.float32]
+    matches: tuple[Match, ...]
+    similarity_before: float
+    similarity_after: float
+    least_jacobian: float
+
+    def __post_init__(self) -> None:
+        if self.displacement.shape != (FRAME_SIDE, FRAME_SIDE, 2) or self.displacement.dtype != np.float32:
+            raise ValueError(f"a displacement is of the frame, not {self.displacement.shape}")
+        if not self.least_jacobian > 0:
+            raise ValueError(f"a mapping that folds: {self.least_jacobian}")
+        self.displacement.flags.writeable = False
+
+    @property
+    def kept(self) -> int:
+        """Number of matches that the mesh was drawn by."""
+        return sum(match.is_kept for match in self.matches)
+
+    @property
+    def rejected(self) -> int:
+        """Number of matches that were not believed."""
+        return len(self.matches) - self.kept
+
+    def length_px(self, percent: float, *, inside: Mask | None = None) -> float:
+        """A percentile of the displacement's length in pixels of the frame, over `inside` (rows, columns) if any."""
+        lengths = np.hypot(self.displacement[:, :, 0], self.displacement[:, :, 1])
+        chosen = lengths[inside] if inside is not None and inside.any() else lengths
+        return float(np.percentile(chosen, percent))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeRegion:
+    """A connected region inside the lungs that differs by more than the noise.
+
+    box       around it, in pixels of the current image's frame (edges)
+    area_px   pixels of the frame
+    strength  the largest difference in it, in units of the noise; above 0 where the current image is denser (whiter)
+    """
+
+    box: Box
+    area_px: int
+    strength: float
+
+    @property
+    def is_denser(self) -> bool:
+        """Whether the current image is denser here."""
+        return self.strength > 0
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class FramedImage:
+    """One image of the pair.
+
+    pixels     (FRAME_SIDE, FRAME_SIDE) uint8 as displayed, 0 is air
+    lungs      mask of the lungs in the frame; all False where none were found
+    pixel_map  where a pixel of the frame lies in the file
+    """
+
+    pixels: NDArray[np.uint8]
+    lungs: Mask
+    pixel_map: PixelMap
+
+    def __post_init__(self) -> None:
+        shape = (FRAME_SIDE, FRAME_SIDE)
+        if self.pixels.shape != shape or self.lungs.shape != shape or self.pixels.dtype != np.uint8:
+            raise ValueError(f"an image of a pair is of the frame, not {self.pixels.shape} {self.lungs.shape}")
+        self.pixels.flags.writeable = False
+        self.lungs.flags.writeable = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incomparable:
+    """Why two images are not compared. `image`: which of them is to blame; "both" where it is the pair."""
+
+    reason: Reason
+    image: ImageOfPair = "both"
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Aligned:
+    """What may be shown of a pair that is comparable.
+
+    alignment     how the prior was warped
+    warped_prior  (FRAME_SIDE, FRAME_SIDE) uint8: the prior in the current image's frame
+    change        (FRAME_SIDE, FRAME_SIDE) float32: the difference in units of the noise, 0 outside the lungs; above 0
+                  where the current image is denser (whiter)
+    regions       what is beyond the noise, strongest first
+    """
+
+    alignment: Alignment
+    warped_prior: NDArray[np.uint8]
+    change: NDArray[np.float32]
+    regions: tuple[ChangeRegion, ...]
+
+    def __post_init__(self) -> None:
+        shape = (FRAME_SIDE, FRAME_SIDE)
+        if self.warped_prior.shape != shape or self.change.shape != shape:
+            raise ValueError(f"an aligned prior is of the frame, not {self.warped_prior.shape} {self.change.shape}")
+        self.warped_prior.flags.writeable = False
+        self.change.flags.writeable = False
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class PairComparison:
+    """What came of comparing two images: `aligned`, or the problem that forbids to show anything.
+
+    prior, current  the images as read; None where one could not be read
+    tried           the alignment that failed, for its figures alone; None where there was none
+    reliability     how much speaks for one patient seen twice, about 0..1.8; None where nothing was aligned
+    seconds         that it took, reading included
+    """
+
+    prior: FramedImage | None
+    current: FramedImage | None
+    aligned: Aligned | None = None
+    problem: Incomparable | None = None
+    tried: Alignment | None = None
+    reliability: float | None = None
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        if (self.aligned is None) == (self.problem is None):
+            raise ValueError("a pair is comparable or has a problem")
+        if self.aligned is not None and (self.prior is None or self.current is None):
+            raise ValueError("a pair is comparable where both images were read")
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether anything of the pair may be shown laid over each other."""
+        return self.aligned is not None
+
+    @property
+    def alignment(self) -> Alignment | None:
+        """The alignment, also where it failed."""
+        return self.aligned.alignment if self.aligned else self.tried
+
+
+def change_colours(change: NDArray[np.float32], *, shown: float = CHANGE_SHOWN) -> NDArray[np.uint8]:
+    """Colours (rows, columns, 4) uint8 of a difference in units of the noise: clear below `shown`, then ever stronger.
+
+    `DENSER` above 0, `LESS_DENSE` below.
+    """
+    strength = ((np.abs(change) - shown) / (CHANGE_STRONGEST - shown)).clip(0, 1)
+    colours = np.zeros((*change.shape, 4), np.uint8)
+    colours[..., :3] = np.where((change > 0)[..., None], np.array(DENSER), np.array(LESS_DENSE)).astype(np.uint8)
+    seen = np.where(np.abs(change) > shown, 0.35 + 0.65 * strength, 0)
+    colours[..., 3] = np.rint(255 * seen).astype(np.uint8)
+    return colours
+
+
+def comparison_json(comparison: PairComparison) -> Mapping[str, Any]:
+    """The object that `fieldray compare --json` writes, without its notice; lengths in pixels of the frame."""
+    alignment, aligned, current = comparison.alignment, comparison.aligned, comparison.current
+    inside = current.lungs if current else None
+    return {
+        "comparable": comparison.is_comparable,
+        "reason_code": comparison.problem.reason.code if comparison.problem else None,
+        "similarity_before": round(alignment.similarity_before, 4) if alignment else None,
+        "similarity_after": round(alignment.similarity_after, 4) if alignment else None,
+        "displacement_median_px": round(alignment.length_px(50, inside=inside), 3) if alignment else None,
+        "displacement_p95_px": round(alignment.length_px(95, inside=inside), 3) if alignment else None,
+        "matches": alignment.kept if alignment else 0,
+        "rejected": alignment.rejected if alignment else 0,
+        "regions": [_region_json(region) for region in aligned.regions] if aligned else [],
+    }
+
+
+def _region_json(region: ChangeRegion) -> Mapping[str, Any]:
+    box = region.box
+    return {
+        "box": {"left": box.left, "top": box.top, "width": box.columns, "height": box.rows},
+        "area": region.area_px,
+        "strength": round(region.strength, 2),
+    }
