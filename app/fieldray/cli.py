@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn
 
-from fieldray.commands import adapt, audit, bench, demo, doctor, history, packs, screen
+from fieldray.commands import adapt, audit, bench, compare, demo, doctor, history, packs, screen
 from fieldray.commands.console import Console, system_console
 from fieldray.commands.typed import require_typed
 from fieldray.errors import (
@@ -149,6 +149,7 @@ def command_parser(open_window: OpenWindow | None = None) -> argparse.ArgumentPa
     parser.add_argument("--version", action="version", version=f"fieldray {VERSION}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     screen.add_to(commands)
+    compare.add_to(commands)
     audit.add_to(commands)
     history.add_to(commands)
     packs.add_to(commands)

@@ -32,7 +32,7 @@ from typing import Final, cast
 # pydicom imports requests, where it is installed, to be able to download test files, and importing it opens a socket
 # (urllib3 asks whether the machine knows IPv6). The window has no use for Qt's network modules.
 _ABSENT: Final = ("requests", "PySide6.QtNetwork", "PySide6.QtHttpServer", "PySide6.QtWebSockets")
-COMMANDS: Final = frozenset({"screen", "audit", "history", "packs", "demo", "doctor", "bench", "adapt"})
+COMMANDS: Final = frozenset({"screen", "compare", "audit", "history", "packs", "demo", "doctor", "bench", "adapt"})
 _UNIX: Final = 1  # AF_UNIX on every system; socket is not imported for it
 _WITH_SOCKET: Final = frozenset({"socket.connect", "socket.bind", "socket.sendto", "socket.sendmsg"})
 _ALWAYS: Final = frozenset(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from fieldray.audit_reasons import AUDIT
+from fieldray.comparison_reasons import COMPARISON
 from fieldray.history_reasons import HISTORY
 from fieldray.plain_text import visible
 from fieldray.prior_reasons import PRIORS
@@ -346,7 +347,21 @@ OF_FOLDERS: Final = frozenset({"folder_not_read", "folder_lost", "linked_folder"
 # Notes that most results of a run carry: a list says them once.
 OF_MANY: Final = frozenset({"age_not_stated", "age_confirmed"})
 
-_PARTS: Final = (REFUSED, NOTES, PURPOSES, FAILED, PACKS, BACKENDS, PROGRAM, HOST, ADAPTATION, AUDIT, HISTORY, PRIORS)
+_PARTS: Final = (
+    REFUSED,
+    NOTES,
+    PURPOSES,
+    FAILED,
+    PACKS,
+    BACKENDS,
+    PROGRAM,
+    HOST,
+    ADAPTATION,
+    AUDIT,
+    HISTORY,
+    COMPARISON,
+    PRIORS,
+)
 # Parameters that are numbers which may have decimals: a person reads them with the decimal mark of the language.
 NUMBERS: Final = frozenset({"auc", "low", "high", "index", "limit", "seconds", "freed_mb"})
 

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.comparison.features import Features, Grey, band_pass, blurred, locally_normalised
+from fieldray.comparison.features import Features, Grey, band_pass, blurred
 from fieldray.comparison.mesh import Affine, Displacement, Points, least_jacobian, relaxed, sampled_at, warped
 from fieldray.comparison.ncc import Peaks, correlate, find_peaks
 from fieldray.comparison.overlay import Overlay, lay_over, structure
@@ -98,7 +98,10 @@ def _matches(prior: Grey, current: Grey, field: Displacement, step: _Round) -> t
     padded = np.pad(moved, ((step.reach_px, step.reach_px), (step.reach_px, step.reach_px), (0, 0)))
     templates = np.stack([current[row - half : row + half, column - half : column + half] for row, column in places])
     searches = np.stack(
-        [padded[row - half : row - half + 2 * around, column - half : column - half + 2 * around] for row, column in places]
+        [
+            padded[row - half : row - half + 2 * around, column - half : column - half + 2 * around]
+            for row, column in places
+        ]
     )
     return places.astype(np.float64) - 0.5, find_peaks(correlate(searches, templates), exclusion_px=_EXCLUSION_PX)
 

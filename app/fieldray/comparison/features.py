@@ -44,7 +44,9 @@ def blurred(image: Grey, sigma_px: float) -> Grey:
     return smooth
 
 
-def locally_normalised(image: NDArray[Any], *, sigma_px: float = LOCAL_PX, inside: NDArray[np.bool_] | None = None) -> Grey:
+def locally_normalised(
+    image: NDArray[Any], *, sigma_px: float = LOCAL_PX, inside: NDArray[np.bool_] | None = None
+) -> Grey:
     """Less its local mean, over its local standard deviation: exposure and processing fall away.
 
     With `inside` (rows, columns), only what lies inside counts, and the rest is 0.

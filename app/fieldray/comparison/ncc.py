@@ -163,7 +163,11 @@ def _vertex(
     before, behind = (place - 1).clip(0), (place + 1).clip(None, last)
     rows = (before, behind) if axis == 1 else (row, row)
     columns = (column, column) if axis == 1 else (before, behind)
-    left, top, right = surfaces[each, rows[0], columns[0]], surfaces[each, row, column], surfaces[each, rows[1], columns[1]]
+    left, top, right = (
+        surfaces[each, rows[0], columns[0]],
+        surfaces[each, row, column],
+        surfaces[each, rows[1], columns[1]],
+    )
     bend = left - 2 * top + right
     shift = np.where(bend < 0, 0.5 * (left - right) / np.where(bend < 0, bend, -1.0), 0.0)
     found: NDArray[np.float64] = np.where((place > 0) & (place < last), shift, 0.0).clip(-0.5, 0.5)

@@ -64,7 +64,7 @@ class Prior:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedPair:
+class PairRecord:
     """That a person compared an image with a prior one, and what came of it: what reports say of a pair.
 
     current, current_frame   SHA-256 (hex) of the image's file, and its frame: by them a report knows its image
@@ -202,10 +202,10 @@ def is_lateral(header: ImageHeader) -> bool:
     return header.view_position.strip().upper() in _LATERAL
 
 
-def pair_of(prior: Prior, current: Outcome, comparison: PairComparison) -> ComparedPair:
+def pair_of(prior: Prior, current: Outcome, comparison: PairComparison) -> PairRecord:
     """What reports say of a comparison."""
     aligned, problem, ref = comparison.aligned, comparison.problem, prior.outcome.ref
-    return ComparedPair(
+    return PairRecord(
         current=current.facts.content_sha256,
         current_frame=current.ref.frame,
         prior=replace(prior.header, patient_name=""),

@@ -165,12 +165,12 @@ class PackLibrary:
         if _is_legacy(folder):
             if not allow_legacy:
                 raise PackProblem(reason("pack_legacy"))
-            return replace(load_legacy(folder), lungs=self._shipped_lungs())
+            return replace(load_legacy(folder), lungs=self.shipped_lungs())
         pack, trust = self._admitted(folder, allow_older=allow_older)
         model = pack.model(trust)
         companions = [self._companion(folder, requirement) for requirement in model.manifest.requires]
         required = next((found for found in companions if found), None)
-        return self.site_points.added_to(replace(model, lungs=required or self._shipped_lungs()))
+        return self.site_points.added_to(replace(model, lungs=required or self.shipped_lungs()))
 
     def site_problem(self) -> Reason | None:
         """Why the operating points that this site chose cannot be used now, None if they can."""
@@ -312,7 +312,7 @@ class PackLibrary:
         assert problem is not None  # `_companions` is never empty
         raise _unusable(wanted(requirement), problem) from problem
 
-    def _shipped_lungs(self) -> Model | None:
+    def shipped_lungs(self) -> Model | None:
         """The lung-field pack that ships with the program, for classifiers that require none.
 
         Raises PackProblem where it is damaged or gone: its checks would be missed without a word.

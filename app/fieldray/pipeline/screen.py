@@ -119,7 +119,7 @@ def _run_networks(
             return image.stopped(read.problem, is_refusal=read.problem_is_refusal)
         image.stage = "inference"
         if finder:
-            image.lungs = _find_lungs(read, image.facts, finder, lung_engine, run)
+            image.lungs = find_lungs_of(read, image.facts, finder, lung_engine, run)
             if image.lungs.refusal:
                 return image.stopped(image.lungs.refusal, is_refusal=True)
         tensor = _tensor(read, image.facts, model, image.lungs)
@@ -138,7 +138,7 @@ def _unforeseen(image: _Attempt, error: Exception) -> Outcome:
     return image.stopped(reason("internal", detail=type(error).__name__), is_refusal=False)
 
 
-def _find_lungs(read: ReadResult, facts: ReadFacts, finder: Model, engine: Engine | None, run: Run) -> LungFields:
+def find_lungs_of(read: ReadResult, facts: ReadFacts, finder: Model, engine: Engine | None, run: Run) -> LungFields:
     """The lung fields of the image that was read. Raises BackendProblem that names the pack."""
     rules = finder.manifest.lung_rules
     if read.lungs is None or engine is None or rules is None:

@@ -112,7 +112,7 @@ def write_lungs(stem: Path, outcome: Outcome, *, inputs: Sequence[Path]) -> bool
     if lungs is None or not lungs.mask.any():
         return False
     mask = lungs.mask_of_image(rows=facts.rows, columns=facts.columns)
-    write_own(_beside(stem, ".lungs.png"), "png", _png(PIL.Image.fromarray(mask)), inputs=inputs)
+    write_own(_beside(stem, ".lungs.png"), "png", png_bytes(PIL.Image.fromarray(mask)), inputs=inputs)
     return True
 
 
@@ -145,7 +145,7 @@ def write_class_map(stem: Path, outcome: Screened, manifest: Manifest, *, inputs
     }
     text = json.dumps(about, indent=1) + "\n"
     write_own(_beside(stem, ".map.json"), "json", text.encode(), inputs=inputs)
-    write_own(_beside(stem, ".map.npy"), "map", _npy(logits), inputs=inputs)
+    write_own(_beside(stem, ".map.npy"), "map", npy_bytes(logits), inputs=inputs)
 
 
 def write_overlay(
@@ -154,20 +154,22 @@ def write_overlay(
     """Write the image with heat map and outline; `grey` is the image at `overlay_spec`. Raises as `write_lungs`."""
     shown = ShownImage(pixels=grey, rows=outcome.facts.rows, columns=outcome.facts.columns)
     picture = picture_of(outcome, shown, manifest)
-    write_own(_beside(stem, ".overlay.png"), "png", _png(picture), inputs=inputs)
+    write_own(_beside(stem, ".overlay.png"), "png", png_bytes(picture), inputs=inputs)
 
 
-def _png(picture: PIL.Image.Image) -> bytes:
-    """With the program's name in it, by which it is known again."""
+def png_bytes(picture: PIL.Image.Image, *, comment: str = "") -> bytes:
+    """With the program's name in it, by which it is known again, and perhaps a sentence about it."""
     words, stream = PngInfo(), io.BytesIO()
     words.add_text("Software", "fieldray")
+    if comment:
+        words.add_text("Comment", comment)
     picture.save(stream, format="PNG", pnginfo=words)
     return stream.getvalue()
 
 
-def _npy(logits: NDArray[np.float32]) -> bytes:
+def npy_bytes(numbers: NDArray[np.float32]) -> bytes:
     """As `numpy.save` writes it, but for the length of the header."""
-    values: NDArray[Any] = np.ascontiguousarray(logits, "<f4")
+    values: NDArray[Any] = np.ascontiguousarray(numbers, "<f4")
     header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {values.shape}, }}".encode()
     return NPY_START[:10] + header.ljust(512 - 11) + b"\n" + values.tobytes()
 

@@ -1,0 +1,116 @@
+"""`fieldray compare`: a prior image laid over the current one, and what differs."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fieldray.commands.console import Console
+
+if TYPE_CHECKING:
+    from fieldray.pipeline.compare import ComparedPair
+
+
+def add_to(commands: argparse._SubParsersAction[Any]) -> None:
+    """Add the command and its options."""
+    parser = commands.add_parser(
+        "compare",
+        help="lay a prior image over the current one and show what differs",
+        description="Lay a prior chest X-ray of a patient over the current one, and show where they differ by more "
+        "than two X-rays differ anyway. It shows differences of two images, not a course of disease.",
+        epilog="Exit code: 0 the pair was compared, or refused with a reason; 1 an image could not be read; "
+        "2 wrong usage; 3 the lung-field pack is missing; 130 cancelled. "
+        "Research use only. Not for diagnostic use.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("prior", type=Path, metavar="PRIOR", help="the earlier image")
+    parser.add_argument("current", type=Path, metavar="CURRENT", help="the later image")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        required=True,
+        help="write the warped prior, the overlay and the displacement to this folder; nothing of a refused pair",
+    )
+    parser.add_argument("--json", metavar="FILE|-", help="write the figures as one JSON object; - prints it")
+    parser.set_defaults(command=run, json_kind="comparison")
+
+
+def run(options: argparse.Namespace, console: Console) -> int:
+    """Compare; the exit code. Raises UsageProblem, PackProblem, StorageProblem, EnvironmentProblem."""
+    console.machine_reads = options.json == "-"
+    from fieldray.reports.comparison import require_files, write_comparison
+
+    inputs = (options.prior, options.current)
+    require_files(options.out, inputs=inputs)
+    pair = _compared(options)
+    written = write_comparison(options.out, pair.comparison, inputs=inputs)
+    _print(pair, console)
+    for path in (*written, *_write_json(options, pair, console)):
+        console.print_line(f"Written: {path}")
+    return 1 if pair.failed else 0
+
+
+def _compared(options: argparse.Namespace) -> ComparedPair:
+    from fieldray.errors import PackProblem
+    from fieldray.pipeline.decoders import open_decoders
+    from fieldray.reasons import reason
+    from fieldray.settings import load
+
+    settings, _ = load()
+    with contextlib.closing(open_decoders(settings, 2)) as decoders:
+        from fieldray.packs.library import PackLibrary
+        from fieldray.paths import user_data
+        from fieldray.pipeline.compare import PairComparer, only_image
+        from fieldray.pipeline.session import system_lung_engine
+
+        prior, current = (only_image(path, decoders=decoders) for path in (options.prior, options.current))
+        finder = PackLibrary(user_data()).shipped_lungs()
+        if finder is None:
+            raise PackProblem(reason("compare_no_lungs_pack"))
+        with contextlib.closing(system_lung_engine(lambda _: None, settings)) as engine:
+            engine.open(finder)
+            with PairComparer(decoders=decoders, lung_engine=engine, finder=finder) as comparer:
+                return comparer.compare(prior, current)
+
+
+def _print(pair: ComparedPair, console: Console) -> None:
+    """The answer in words."""
+    from fieldray.reports.comparison import notice
+
+    comparison, print_line = pair.comparison, console.print_line
+    if comparison.problem:
+        names = {"prior": "The prior image: ", "current": "The current image: ", "both": ""}
+        print_line(f"Not comparable. {names[comparison.problem.image]}{comparison.problem.reason.text}")
+    alignment, aligned = comparison.alignment, comparison.aligned
+    if alignment and aligned:
+        similar = f"{alignment.similarity_before:.2f} before, {alignment.similarity_after:.2f} after"
+        print_line(f"Comparable. Likeness inside the lungs: {similar}.")
+        print_line(f"Matches: {alignment.kept} kept, {alignment.rejected} rejected.")
+        print_line(f"Regions that differ by more than the noise: {len(aligned.regions)}")
+        for region in aligned.regions:
+            box, what = region.box, "denser" if region.is_denser else "less dense"
+            where = f"left {box.left:.0f}, top {box.top:.0f}, {box.columns:.0f} x {box.rows:.0f}"
+            print_line(f"  {where} px of 512: {what}, {abs(region.strength):.1f} times the noise")
+    print_line(notice())
+
+
+def _write_json(options: argparse.Namespace, pair: ComparedPair, console: Console) -> tuple[Path, ...]:
+    from fieldray.reports.comparison import json_text
+    from fieldray.reports.outputs import is_stream, own_text
+
+    if options.json is None:
+        return ()
+    text = json_text(pair.comparison)
+    if options.json == "-":
+        console.emit(text.rstrip("\n"))
+        return ()
+    path = Path(options.json)
+    if is_stream(path):
+        path.write_text(text, encoding="utf-8")
+        return ()
+    with own_text(path, "comparison", inputs=(options.prior, options.current)) as stream:
+        stream.write(text)
+    return (path,)

@@ -1,0 +1,229 @@
+"""A prior and a current image compared: read and checked as for screening, their lungs found, then laid over each other.
+
+Reading, the lung-field network and the comparison run in processes of their own, with limits and a deadline.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import numpy as np
+
+from fieldray.comparison.service import SERVICE, answer_of, request
+from fieldray.domain.comparison import FRAME_SIDE, FramedImage, ImageOfPair, Incomparable, PairComparison
+from fieldray.domain.image import PixelMap, Tensor
+from fieldray.domain.lungs import LungFields
+from fieldray.domain.mask import Mask, sampled
+from fieldray.domain.model import InputSpec, Model, Prediction, Request
+from fieldray.domain.study import ImageHeader, ImageRef
+from fieldray.errors import FieldrayError, UsageProblem, shortage, unexpected
+from fieldray.imaging.discover import discover
+from fieldray.pipeline.ports import Decoders, Engine, ReadResult
+from fieldray.pipeline.screen import find_lungs_of
+from fieldray.processes.child import Child, ChildLost, ChildTimeout
+from fieldray.reasons import Reason, reason
+
+FRAME: Final = InputSpec(height=FRAME_SIDE, width=FRAME_SIDE, fit="pad", intensity="as_displayed")
+LEAST_SIDE_PX: Final = 256
+_LONGEST_S: Final = 30.0
+_MEMORY_LIMIT_MB: Final = 1536
+_NETWORK_S: Final = 30.0
+
+
+class ComparisonCancelled(Exception):
+    """Somebody does not want the result any more."""
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class ReadImage:
+    """One image of a pair as read: in its frame, or why it cannot be compared.
+
+    could_be_read  False for a file that is damaged or missing, not merely unsuitable
+    """
+
+    ref: ImageRef
+    framed: FramedImage | None = None
+    lungs: LungFields | None = None
+    problem: Reason | None = None
+    could_be_read: bool = True
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class ComparedPair:
+    """The comparison, and the images it is of, with their headers."""
+
+    prior: ReadImage
+    current: ReadImage
+    comparison: PairComparison
+
+    @property
+    def failed(self) -> bool:
+        """Whether a file could not be read."""
+        return not (self.prior.could_be_read and self.current.could_be_read)
+
+
+def comparison_child() -> Child:
+    """The process that compares, not started."""
+    return Child(SERVICE, memory_limit_mb=_MEMORY_LIMIT_MB)
+
+
+class PairComparer:
+    """Compares pairs one after another; `cancel` from any thread ends the one under way.
+
+    Parameters
+    ----------
+    decoders, lung_engine
+        Read files, and run `finder`; both stay the caller's.
+    finder
+        The lung-field pack, open in `lung_engine`.
+    child
+        Makes the process that compares.
+    """
+
+    def __init__(
+        self,
+        *,
+        decoders: Decoders,
+        lung_engine: Engine,
+        finder: Model,
+        child: Callable[[], Child] = comparison_child,
+    ) -> None:
+        self._decoders, self._engine, self._finder = decoders, lung_engine, finder
+        self._child = child()
+        self._is_cancelled = False
+        with contextlib.suppress(OSError):  # the first comparison tries again and reports why
+            self._child.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the process."""
+        self._child.close()
+
+    def cancel(self) -> None:
+        """End what is under way, which raises ComparisonCancelled; the next comparison starts a new process."""
+        self._is_cancelled = True
+        self._child.kill()
+
+    def compare(self, prior: ImageRef, current: ImageRef) -> ComparedPair:
+        """Read and compare two images; waits for it.
+
+        Raises EnvironmentProblem where nothing can be read or run here, ComparisonCancelled.
+        """
+        self._is_cancelled, began_s = False, time.monotonic()
+        with ThreadPoolExecutor(2, thread_name_prefix="comparing") as pool:
+            first, second = pool.map(self._read, (prior, current))
+        self._require_wanted()
+        problem = _problem(first, second)
+        if problem is None and first.framed and second.framed:
+            comparison = self._compared(first.framed, second.framed)
+        else:
+            comparison = PairComparison(prior=first.framed, current=second.framed, problem=problem)
+        comparison = replace(comparison, seconds=time.monotonic() - began_s)
+        return ComparedPair(prior=first, current=second, comparison=comparison)
+
+    def _require_wanted(self) -> None:
+        if self._is_cancelled:
+            raise ComparisonCancelled
+
+    def _read(self, ref: ImageRef) -> ReadImage:
+        if ref.problem:
+            return ReadImage(ref=ref, problem=ref.problem, could_be_read=ref.problem_is_refusal)
+        manifest = self._finder.manifest
+        read = self._decoders.read(ref, FRAME, rules=manifest.accepted, lungs=manifest.input)
+        ref = read.ref or ref
+        if read.problem or read.tensor is None:
+            why = read.problem or reason("internal", detail="no tensor")
+            return ReadImage(ref=ref, problem=why, could_be_read=read.problem_is_refusal)
+        if min(read.facts.rows, read.facts.columns) < LEAST_SIDE_PX:
+            why = reason("compare_small", rows=read.facts.rows, columns=read.facts.columns, least=LEAST_SIDE_PX)
+            return ReadImage(ref=ref, problem=why)
+        return self._with_lungs(ref, read)
+
+    def _with_lungs(self, ref: ImageRef, read: ReadResult) -> ReadImage:
+        assert read.tensor is not None
+        lungs = find_lungs_of(read, read.facts, self._finder, self._engine, _run)
+        if lungs.refusal:
+            return ReadImage(ref=ref, lungs=lungs, problem=lungs.refusal)
+        framed = FramedImage(
+            pixels=np.ascontiguousarray(read.tensor.values[0, :, :, 0]),
+            lungs=lungs_in_frame(lungs, read.tensor.pixel_map),
+            pixel_map=read.tensor.pixel_map,
+        )
+        return ReadImage(ref=ref, framed=framed, lungs=lungs)
+
+    def _compared(self, prior: FramedImage, current: FramedImage) -> PairComparison:
+        try:
+            if not self._child.is_running:
+                self._child.start()
+            return answer_of(self._child.call(request(prior, current), timeout_s=_LONGEST_S), prior, current)
+        except ChildTimeout:
+            why = reason("compare_slow", seconds=f"{_LONGEST_S:g}")
+        except ChildLost as error:
+            self._require_wanted()
+            why = reason("compare_stopped", detail=str(error))
+        except OSError as error:
+            self._require_wanted()
+            raise shortage(error) or FieldrayError(unexpected(error)) from error
+        return PairComparison(prior=prior, current=current, problem=Incomparable(reason=why))
+
+
+def _run(engine: Engine, tensor: Tensor) -> Prediction:
+    return engine.submit(Request(request_id=1, values=tensor.values)).result(timeout=_NETWORK_S)
+
+
+def _problem(prior: ReadImage, current: ReadImage) -> Incomparable | None:
+    """What is wrong with one of the images, or with the two together by their headers."""
+    names: tuple[ImageOfPair, ImageOfPair] = ("prior", "current")
+    for name, image in zip(names, (prior, current), strict=True):
+        if image.problem:
+            return Incomparable(reason=image.problem, image=name)
+    if are_other_patients(prior.ref.header, current.ref.header):
+        return Incomparable(reason=reason("compare_other_patients"))
+    if prior.lungs and current.lungs and prior.lungs.is_mirrored != current.lungs.is_mirrored:
+        return Incomparable(reason=reason("compare_mirrored"), image="prior" if prior.lungs.is_mirrored else "current")
+    return None
+
+
+def are_other_patients(first: ImageHeader, second: ImageHeader) -> bool:
+    """Whether headers state different patients; what a header does not state says nothing."""
+    pairs = (
+        (first.patient_id, second.patient_id),
+        (first.patient_birth_date, second.patient_birth_date),
+        (first.patient_sex, second.patient_sex),
+    )
+    return any(one and other and one != other for one, other in pairs)
+
+
+def lungs_in_frame(lungs: LungFields, frame: PixelMap) -> Mask:
+    """The mask of the lungs at the pixels of the frame."""
+    cells = lungs.pixel_map
+    in_frame = PixelMap(
+        row_scale=cells.row_scale / frame.row_scale,
+        row_offset=(cells.row_offset - frame.row_offset) / frame.row_scale,
+        column_scale=cells.column_scale / frame.column_scale,
+        column_offset=(cells.column_offset - frame.column_offset) / frame.column_scale,
+    )
+    shares = sampled(lungs.shares.astype(np.float32), in_frame, rows=FRAME_SIDE, columns=FRAME_SIDE)
+    return np.asarray(shares >= lungs.threshold)
+
+
+def only_image(path: Path, *, decoders: Decoders) -> ImageRef:
+    """The one image in a file. Raises UsageProblem (compare_one_image, nothing_to_screen) for several or a folder."""
+    found = list(discover([path], members=decoders.members))
+    if len(found) != 1 or path.is_dir():
+        raise UsageProblem(reason("compare_one_image", path=path, count=len(found)))
+    return found[0]
