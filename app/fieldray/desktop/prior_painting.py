@@ -7,14 +7,13 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from PySide6.QtCore import QPointF, QRect, QRectF, Qt
-from PySide6.QtGui import QColor, QFont, QFontMetrics, QPainter, QPainterPath, QPen
+from PySide6.QtCore import QPointF, QRectF, Qt
+from PySide6.QtGui import QColor, QPainter, QPainterPath, QPen
 
 from fieldray.desktop.image_painting import HeatMap, Picture, coloured, grey_image, like_window, transform
-from fieldray.desktop.overlay import edged_text
 from fieldray.desktop.view_state import Size, ViewState
 from fieldray.domain.comparison import DENSER, FRAME_SIDE, LESS_DENSE, PairComparison, change_colours
-from fieldray.domain.image import PixelMap
+from fieldray.domain.image import Box, PixelMap
 from fieldray.translation import Translator
 
 MOST_PIXELS: Final = 1024  # of the longer side of a bent prior: what a screen shows at once
@@ -22,8 +21,6 @@ _BAND_ROWS: Final = 32
 _MESH_STEP: Final = 32
 _MESH_TURNS: Final = 20
 _DOT: Final = 2.5
-_MARGIN: Final = 12
-_SQUARE: Final = 12
 
 Values = NDArray[np.float32]
 
@@ -35,6 +32,7 @@ class LaidOver:
     prior        the prior image bent to the open one, with the windows of the prior
     step         how many of the open image's pixels, each way, one of these stands for
     difference   colours and the region of the open image that they cover
+    middles      the middle of each region, the strongest first, in pixels of the image
     mesh, kept   the prior's straight lines as they were bent, and the matches they were bent by, in pixels of the image
     """
 
@@ -43,6 +41,7 @@ class LaidOver:
     difference: HeatMap
     mesh: QPainterPath
     kept: tuple[QPointF, ...]
+    middles: tuple[QPointF, ...]
 
 
 def laid_over(prior: Picture, pair: PairComparison, *, rows: int, columns: int) -> LaidOver:
@@ -65,6 +64,7 @@ def laid_over(prior: Picture, pair: PairComparison, *, rows: int, columns: int) 
         difference=HeatMap(coloured(change_colours(aligned.change)), _region(here), not aligned.regions),
         mesh=_mesh(field, here),
         kept=tuple(points),
+        middles=tuple(_middle(region.box, here) for region in aligned.regions),
     )
 
 
@@ -98,43 +98,13 @@ def draw_mesh(painter: QPainter, laid: LaidOver, state: ViewState, *, image: Siz
 
 
 def difference_legend(translator: Translator, *, is_blank: bool) -> tuple[tuple[tuple[int, int, int], str], ...]:
-    """Colours of the difference with their words; one sentence without a colour where nothing differs."""
+    """Colours of the difference with their words; none where nothing differs."""
     if is_blank:
         return ()
     return (
         (DENSER, translator.text("Denser (whiter) in the open image")),
         (LESS_DENSE, translator.text("Less dense (darker) in the open image")),
     )
-
-
-def draw_difference_legend(
-    painter: QPainter, view: QRect, translator: Translator, font: QFont, *, is_blank: bool
-) -> None:
-    """What the colours mean, over the lower edge of the view; as many lines as the words need."""
-    painter.setFont(font)
-    metrics, room = QFontMetrics(font), view.width() - 2 * _MARGIN
-    lines = [*difference_legend(translator, is_blank=is_blank), (None, _rest(translator, is_blank=is_blank))]
-    indents = [0 if shade is None else _SQUARE + 8 for shade, _ in lines]
-    flags = Qt.TextFlag.TextWordWrap
-    heights = [
-        metrics.boundingRect(QRect(0, 0, room - indent, 1000), flags, words).height()
-        for indent, (_, words) in zip(indents, lines, strict=True)
-    ]
-    top = view.bottom() + 1 - sum(heights) - _MARGIN
-    painter.fillRect(QRect(view.x(), top, view.width(), sum(heights) + _MARGIN), QColor(0, 0, 0, 150))
-    place = top + _MARGIN // 2
-    for indent, height, (shade, words) in zip(indents, heights, lines, strict=True):
-        left = view.x() + _MARGIN
-        if shade is not None:
-            painter.fillRect(QRect(left, place + (metrics.height() - _SQUARE) // 2, _SQUARE, _SQUARE), QColor(*shade))
-        edged_text(painter, QRect(left + indent, place, room - indent, height), Qt.AlignmentFlag.AlignLeft, words)
-        place += height
-
-
-def _rest(translator: Translator, *, is_blank: bool) -> str:
-    if is_blank:
-        return translator.text("No difference beyond the noise inside the lungs")
-    return translator.text("Shown inside the lungs, beyond twice the noise")
 
 
 def _outline(image: Size) -> QPainterPath:
@@ -150,6 +120,11 @@ def _region(pixel_map: PixelMap) -> QRectF:
         FRAME_SIDE * pixel_map.column_scale,
         FRAME_SIDE * pixel_map.row_scale,
     )
+
+
+def _middle(box: Box, pixel_map: PixelMap) -> QPointF:
+    x, y = _in_file(box.top + box.rows / 2 - 0.5, box.left + box.columns / 2 - 0.5, pixel_map)
+    return QPointF(x, y)
 
 
 def _in_file(row: float, column: float, pixel_map: PixelMap) -> tuple[float, float]:

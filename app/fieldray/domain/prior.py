@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 from fieldray.domain.comparison import ChangeRegion, PairComparison
 from fieldray.domain.finding import Outcome, ReadFacts, Screened
+from fieldray.domain.run import StoredResult
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.reasons import Reason, reason
 
@@ -61,6 +62,18 @@ class Prior:
     @property
     def header(self) -> ImageHeader:
         return self.outcome.ref.header
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class StoredPriors:
+    """What earlier runs know of a patient.
+
+    results  one for each image whose file is still there, by the newest run that screened it
+    gone     the number of prior images whose file is not
+    """
+
+    results: tuple[StoredResult, ...] = ()
+    gone: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

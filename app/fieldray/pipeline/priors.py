@@ -2,49 +2,65 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
+import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from fieldray.domain.comparison import PairComparison
 from fieldray.domain.finding import Outcome
-from fieldray.domain.prior import Prior, is_same_image, kinship_of, priors_of, unscreened
+from fieldray.domain.prior import Prior, StoredPriors, is_same_image, kinship_of, priors_of, unscreened
 from fieldray.domain.run import StoredResult
 from fieldray.domain.study import ImageRef
-from fieldray.errors import Unusable
+from fieldray.errors import EnvironmentProblem, PackProblem, Unusable
 from fieldray.imaging.discover import discover
+from fieldray.packs.library import PackLibrary
+from fieldray.paths import user_data
+from fieldray.pipeline.compare import PairComparer
+from fieldray.pipeline.decoders import open_decoders
+from fieldray.pipeline.session import system_lung_engine
 from fieldray.reasons import reason
+from fieldray.settings import Settings
 from fieldray.store.history import HistoryQuery
 
 _MOST_FRAMES: Final = 64
+_DECODERS: Final = 2  # one for each image of a pair
 
-ComparePair = Callable[[ImageRef, ImageRef, Callable[[], bool]], PairComparison]
+# Opens what compares pairs, with all that it needs, which ends with the stack.
+OpenComparer = Callable[[contextlib.ExitStack], PairComparer]
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class StoredPriors:
-    """What earlier runs know of a patient.
+def system_comparer(settings: Settings) -> OpenComparer:
+    """What compares on this computer; opening it raises PackProblem, EnvironmentProblem."""
 
-    results  one for each image whose file is still there, by the newest run that screened it
-    gone     prior images whose file is not
-    """
+    def opened(ends: contextlib.ExitStack) -> PairComparer:
+        finder = PackLibrary(user_data()).shipped_lungs()
+        if finder is None:
+            raise PackProblem(reason("compare_no_lungs_pack"))
+        decoders = ends.enter_context(contextlib.closing(open_decoders(settings, _DECODERS)))
+        engine = ends.enter_context(contextlib.closing(system_lung_engine(lambda _: None, settings)))
+        engine.open(finder)
+        return ends.enter_context(PairComparer(decoders=decoders, lung_engine=engine, finder=finder))
 
-    results: tuple[StoredResult, ...] = ()
-    gone: int = 0
+    return opened
 
 
 class Priors:
-    """Finds prior images and compares them. Thread-safe; methods wait for the disk.
+    """Finds prior images and compares them; all methods but `cancel` wait for the disk or for other processes.
 
-    compare  aligns a prior and a current image in a process of its own (`pipeline.comparing`)
+    Thread-safe, but for `compare`, which is for one thread at a time. Its processes start with the first comparison and
+    stay for the next one.
     """
 
-    def __init__(self, database: Path, compare: ComparePair) -> None:
-        self._database = database
-        self._compare = compare
+    def __init__(self, database: Path, open_comparer: OpenComparer) -> None:
+        self._database, self._open_comparer = database, open_comparer
+        self._ends = contextlib.ExitStack()
+        self._comparer: PairComparer | None = None
+        self._lock, self._working = threading.Lock(), threading.Lock()
+        self._is_closed = False
 
     def stored(self, current: Outcome) -> StoredPriors:
         """The images that earlier runs know of the patient of an image. Raises StorageProblem."""
@@ -64,9 +80,8 @@ class Priors:
                 kept.append(result)
             else:
                 gone.append(outcome)
-        return StoredPriors(
-            results=tuple(kept), gone=len(priors_of(current, (("history", outcome) for outcome in gone)))
-        )
+        missing = priors_of(current, (("history", outcome) for outcome in gone))
+        return StoredPriors(results=tuple(kept), gone=len(missing))
 
     def read(self, path: Path) -> tuple[Outcome, ...]:
         """The images in a file that a person chose, as no pack has seen them. Raises InputProblem, UsageProblem."""
@@ -76,9 +91,36 @@ class Priors:
             return usable
         raise Unusable(refs[0].problem if refs and refs[0].problem else reason("prior_no_image", path=path))
 
-    def compare(self, prior: Prior, current: Outcome, is_cancelled: Callable[[], bool]) -> PairComparison:
-        """Compare two images as far as they are comparable. Raises FieldrayError where it could not be tried."""
-        return self._compare(prior.outcome.ref, current.ref, is_cancelled)
+    def compare(self, prior: Prior, current: Outcome) -> PairComparison:
+        """Compare two images as far as they are comparable.
+
+        Raises ComparisonCancelled, PackProblem, EnvironmentProblem, BackendProblem.
+        """
+        with self._lock:
+            if self._is_closed:
+                raise EnvironmentProblem(reason("engine_closed"))
+            if self._comparer is None:
+                with contextlib.ExitStack() as ends:
+                    self._comparer = self._open_comparer(ends)
+                    self._ends = ends.pop_all()
+            comparer = self._comparer
+        with self._working:
+            return comparer.compare(prior.outcome.ref, current.ref).comparison
+
+    def cancel(self) -> None:
+        """End the comparison under way, from any thread."""
+        comparer = self._comparer
+        if comparer is not None:
+            comparer.cancel()
+
+    def close(self) -> None:
+        """End the processes, and the comparison under way with them."""
+        self.cancel()
+        with self._lock:
+            self._is_closed, self._comparer = True, None
+            self._ends.close()
+        with self._working:  # whoever compares has noticed
+            pass
 
 
 def _no_members(ref: ImageRef) -> Iterator[ImageRef]:
