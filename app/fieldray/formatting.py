@@ -7,6 +7,7 @@ import re
 from typing import Final
 
 from fieldray.backends import BACKENDS
+from fieldray.domain.comparison import FRAME_SIDE, ChangeRegion
 from fieldray.domain.finding import Category, Decision
 from fieldray.domain.model import Estimate, Manifest
 from fieldray.domain.prior import Gap, Order, gap_between, order_of
@@ -157,3 +158,25 @@ def gap_of_pair(translator: Translator, image: ImageHeader, current: ImageHeader
 def differences_only(translator: Translator) -> str:
     """What stands beside every comparison of two images."""
     return f"{translator.text('Research use only.')} {translator.reason(reason('compare_notice'))}"
+
+
+def region_count(translator: Translator, count: int) -> str:
+    """How many regions of a pair differ."""
+    one, many = "{count} region differs by more than the noise.", "{count} regions differ by more than the noise."
+    return translator.plural(one, many, count)
+
+
+def region_sentence(translator: Translator, region: ChangeRegion, count: int) -> str:
+    """A region that differs, with its number."""
+    values = {
+        "number": count,
+        "strength": number(translator, abs(region.strength), digits=1),
+        "area": number(translator, 100 * region.area_px / FRAME_SIDE**2, digits=1),
+    }
+    if region.is_denser:
+        return translator.text(
+            "{number}. Denser in the open image: {strength} times the noise, {area} % of the image", **values
+        )
+    return translator.text(
+        "{number}. Less dense in the open image: {strength} times the noise, {area} % of the image", **values
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -288,7 +289,8 @@ class Controller(QObject):
         """Write the run in sight, or another one, into a folder, in these formats or in those that are the default."""
         run_id = run_id or self.screening.run_id
         if self._services is not None and run_id:
-            self.exporting.start(self._services.export, run_id, folder, formats, options)
+            known = replace(options, pairs=self.comparing.records())
+            self.exporting.start(self._services.export, run_id, folder, formats, known)
 
     def choose_default(self, pack: str, operating_point: str = "") -> None:
         """Make a pack the one for all folders of which nobody said otherwise; "" for none."""

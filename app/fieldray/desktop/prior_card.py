@@ -16,10 +16,9 @@ from fieldray.desktop.prior_view import PriorView, day_words
 from fieldray.desktop.view_state import Size, ViewState
 from fieldray.desktop.widgets import card, choice_box, label, plain, push_button, question_box
 from fieldray.desktop.work_row import WorkRow
-from fieldray.domain.comparison import FRAME_SIDE, ChangeRegion
 from fieldray.domain.finding import Screened
 from fieldray.domain.prior import Origin, Prior
-from fieldray.formatting import category_word, file_name, gap_of_pair, number, view_label
+from fieldray.formatting import category_word, file_name, gap_of_pair, number, region_count, region_sentence, view_label
 from fieldray.translation import Translator
 
 _MAP_HEIGHT: Final = 132
@@ -165,11 +164,7 @@ class PriorCard(QWidget):
         likeness = [
             number(translator, value, digits=2) for value in (alignment.similarity_before, alignment.similarity_after)
         ]
-        count = translator.plural(
-            "{count} region differs by more than the noise.",
-            "{count} regions differ by more than the noise.",
-            len(regions),
-        )
+        count = region_count(translator, len(regions))
         more = len(regions) - _MOST_REGIONS
         return (
             translator.text(
@@ -181,23 +176,9 @@ class PriorCard(QWidget):
                 "Matches: {kept} kept, {rejected} rejected", kept=alignment.kept, rejected=alignment.rejected
             ),
             count,
-            *(self._region(number, region) for number, region in enumerate(regions[:_MOST_REGIONS], 1)),
+            *(region_sentence(translator, region, place) for place, region in enumerate(regions[:_MOST_REGIONS], 1)),
             *([translator.plural("and {count} more", "and {count} more", more)] if more > 0 else []),
         )
-
-    def _region(self, count: int, region: ChangeRegion) -> str:
-        translator = self._translator
-        strength = number(translator, abs(region.strength), digits=1)
-        area = number(translator, 100 * region.area_px / FRAME_SIDE**2, digits=1)
-        if region.is_denser:
-            return translator.text(
-                "{number}. Denser in the open image: {strength} times the noise, {area} % of the image",
-                number=count, strength=strength, area=area,
-            )  # fmt: skip
-        return translator.text(
-            "{number}. Less dense in the open image: {strength} times the noise, {area} % of the image",
-            number=count, strength=strength, area=area,
-        )  # fmt: skip
 
     def _choose(self, place: int) -> None:
         if 0 <= place < len(self._comparing.priors):

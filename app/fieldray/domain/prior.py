@@ -210,6 +210,16 @@ def doubts_about(prior: Prior, current: Outcome) -> Sequence[Reason]:
     return said
 
 
+def doubts_about_pair(pair: PairRecord) -> Sequence[Reason]:
+    """The same of a pair that was compared."""
+    said = []
+    if pair.kinship != "same":
+        said.append(reason("prior_other_patient" if pair.kinship == "other" else "prior_unknown_patient"))
+    if pair.order in ("later", "unknown"):
+        said.append(reason("prior_later" if pair.order == "later" else "prior_order_unknown"))
+    return said
+
+
 def is_lateral(header: ImageHeader) -> bool:
     """Whether an image says that it was taken from the side."""
     return header.view_position.strip().upper() in _LATERAL
