@@ -157,13 +157,15 @@ def gap_of_pair(translator: Translator, image: ImageHeader, current: ImageHeader
 
 def differences_only(translator: Translator) -> str:
     """What stands beside every comparison of two images."""
-    return f"{translator.text('Research use only.')} {translator.reason(reason('compare_notice'))}"
+    research = translator.text("Research use only.")
+    return f"{research} {translator.reason(reason('compare_notice'))}"
 
 
 def region_count(translator: Translator, count: int) -> str:
     """How many regions of a pair differ."""
-    one, many = "{count} region differs by more than the noise.", "{count} regions differ by more than the noise."
-    return translator.plural(one, many, count)
+    return translator.plural(
+        "{count} region differs by more than the noise.", "{count} regions differ by more than the noise.", count
+    )
 
 
 def region_sentence(translator: Translator, region: ChangeRegion, count: int) -> str:

@@ -17,7 +17,7 @@ from fieldray.desktop.comparing import Comparing
 from fieldray.desktop.icons import icon
 from fieldray.desktop.image_painting import like_window
 from fieldray.desktop.open_image import OpenImage
-from fieldray.desktop.prior_view import PriorView
+from fieldray.desktop.prior_view import PriorView, day_words
 from fieldray.desktop.style import Theme
 from fieldray.desktop.view_state import ViewState
 from fieldray.desktop.viewer import Tool, Viewer
@@ -198,15 +198,19 @@ class ImageArea(QWidget):
     def _name(self) -> None:
         """Say above each image which one it is, and of which day."""
         translator = self._translator
-        is_prior = self._comparing.prior is not None
-        kept = (
-            translator.text("Prior: {day}").replace("{day}", "{image}")
-            if is_prior
-            else translator.text("Kept: {image}")
-        )
-        texts = translator.text("Open: {image}"), kept
-        for head, text, image in zip(self._heads, texts, (self._image, self._kept), strict=True):
-            head.name.setText(plain(text.replace("{image}", self._words(image.row)) if image.row else ""))
+        prior = self._comparing.prior
+        if prior is not None:  # names stand in the corners of both; here is room for the days
+            rows = (self._image.row, self._kept.row)
+            days = [day_words(translator, row.header) if row else "" for row in rows]
+            texts = translator.text("Open: {image}", image=days[0]), translator.text("Prior: {day}", day=days[1])
+        else:
+            named = translator.text("Open: {image}"), translator.text("Kept: {image}")
+            texts = tuple(
+                text.replace("{image}", self._words(image.row)) if image.row else ""
+                for text, image in zip(named, (self._image, self._kept), strict=True)
+            )
+        for head, words in zip(self._heads, texts, strict=True):
+            head.name.setText(plain(words))
 
     def _words(self, row: WorkRow) -> str:
         whose = "" if self.viewer.hide_patient else person(row.header.patient_name) or file_name(row.outcome.ref)

@@ -106,8 +106,9 @@ class PriorCard(QWidget):
     def _said(self) -> str:
         comparing, translator = self._comparing, self._translator
         if comparing.priors:
-            one, many = "{count} prior image can be compared.", "{count} prior images can be compared."
-            return translator.plural(one, many, len(comparing.priors))
+            return translator.plural(
+                "{count} prior image can be compared.", "{count} prior images can be compared.", len(comparing.priors)
+            )
         none = comparing.none_found
         return translator.reason(none) if none else translator.text("Looking for prior images…")
 

@@ -120,7 +120,7 @@ class PriorLayer:
         rest = (
             self.translator.text("No difference beyond the noise inside the lungs")
             if is_blank
-            else self.translator.text("Shown inside the lungs, beyond twice the noise")
+            else self.translator.text("Inside the lungs, beyond twice the noise; regions have numbers")
         )
         lines = [*((shade, words, _SQUARE + 8) for shade, words in colours), (None, rest, 0)]
         heights = [_height(metrics, words, room - indent) for _, words, indent in lines]
