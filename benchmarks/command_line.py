@@ -27,6 +27,7 @@ _FIGURES: Final = (
     "app/fieldray/domain/intervals.py",
     "app/fieldray/domain/metrics.py",
 )
+_COMPARING: Final = ("app/fieldray/comparison", "app/fieldray/domain/comparison.py", "app/fieldray/pipeline/compare.py")
 _SAVING: Final = tuple(f"app/fieldray/{part}" for part in ("desktop", "pipeline/export.py", "reports", "store"))
 _READING: Final = ("app/fieldray/imaging", "app/fieldray/domain/finding.py", "models")
 
@@ -44,7 +45,15 @@ def run(arguments: Sequence[str], *, console: Console | None = None) -> int:
 def _parser(typed: str, screen_options: Sequence[str]) -> argparse.ArgumentParser:
     parser = cli.Parser(prog="python -m benchmarks", description="What developers measure.", allow_abbrev=False)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for add in (_add_pipeline, _add_decisions, _add_screening, _add_compare, _add_intervals, _add_exports):
+    for add in (
+        _add_pipeline,
+        _add_decisions,
+        _add_screening,
+        _add_compare,
+        _add_intervals,
+        _add_exports,
+        _add_comparison,
+    ):
         action, paths, measure = add(commands)
         action.add_argument("--out", type=Path, metavar="DIR", help="write JSON and HTML to this folder")
         action.add_argument(
@@ -154,6 +163,24 @@ def _add_exports(commands: argparse._SubParsersAction[Any]) -> Added:
         return exports_report(model, count=options.results, formats=options.formats, notify=console.bar)
 
     return parser, _SAVING, measure
+
+
+def _add_comparison(commands: argparse._SubParsersAction[Any]) -> Added:
+    parser = commands.add_parser(
+        "comparison", help="how well a prior is laid over the current image, and change is found"
+    )
+    parser.add_argument("data", type=Path, help="folder with pairs.csv and the images that it names")
+    parser.add_argument("--pairs", type=number_from(1), default=60, metavar="N", help="at most (default: 60)")
+    parser.add_argument(
+        "--part", choices=("choose", "measure"), default="measure", help="patients for choosing, or for measuring"
+    )
+
+    def measure(options: argparse.Namespace, console: Console) -> Report:
+        from benchmarks.comparison import comparison_report
+
+        return comparison_report(options.data, part=options.part, limit=options.pairs, notify=console.bar)
+
+    return parser, _COMPARING, measure
 
 
 def _add_screening(commands: argparse._SubParsersAction[Any]) -> Added:

@@ -1,8 +1,8 @@
 """Collect every text a person can be shown, bring the catalogues up to date, and compile them: `make translations`.
 
-The texts are arguments of `Translator.text`, `in_context` and `plural`; the sentences of `reasons.py`
-and of the tables beside it (`*_reasons.py`) and the phrases that fill them; and the labels of settings and devices. To
-begin a language, name it:
+The texts are arguments of `Translator.text`, `in_context` and `plural`; the sentences of `reasons.py`,
+of the tables beside it (`*_reasons.py`) and the phrases that fill them; and the labels of
+settings and devices. To begin a language, name it:
 python tools/translations.py pl
 """
 

@@ -1,8 +1,8 @@
 """The prior brought over the current image: as a whole first, then by a mesh that matches of templates pull at.
 
-Three rounds, each with smaller templates and a shorter reach than the one before. In each the prior is warped by what is
-known so far, templates of the current image are sought in it, matches that nobody should believe are rejected, and the
-mesh is relaxed anew: places found are always places in the prior itself, so that errors do not add up.
+Three rounds, each with smaller templates and a shorter reach than the one before. In each the prior is warped by what
+is known so far, templates of the current image are sought in it, matches that nobody should believe are rejected, and
+the mesh is relaxed again: places found are always places in the prior itself, so that errors do not add up.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fieldray.comparison.features import Features, Grey, band_pass, blurred
 from fieldray.comparison.mesh import Affine, Displacement, Points, least_jacobian, relaxed, sampled_at, warped
-from fieldray.comparison.ncc import Peaks, correlate, find_peaks
+from fieldray.comparison.ncc import Peaks, correlate, find_peaks, joined
 from fieldray.comparison.overlay import Overlay, lay_over, structure
 from fieldray.domain.comparison import FRAME_SIDE, Alignment, FramedImage, Match
 from fieldray.domain.mask import Mask
@@ -42,6 +42,7 @@ _ROUNDS: Final = (
     _Round(template_px=48, reach_px=10, step_px=24, stiffness=0.3),
 )
 _EXCLUSION_PX: Final = 6
+_AT_ONCE: Final = 24  # templates: more than the CPU's cache holds would only be slower
 _LEAST_PEAK: Final = 0.3
 _LEAST_DIFFERENCE: Final = 0.02
 _FARTHEST_PX: Final = 3.0  # from the relaxed mesh; more where the others lie no nearer
@@ -73,7 +74,8 @@ def align(
         is_good = _believable(found)
         if number == 0:
             rest = _affine(places, targets, is_good, otherwise=rest)
-        field, is_good = _relaxed(places, targets, is_good, found, rest, step.stiffness)
+        pull = _Pull(places, targets, found)
+        field, is_good = _relaxed(pull, is_good, rest=rest, stiffness=step.stiffness)
         matches = _told(places, targets, found, is_good)
     before = similarity(*structures, current.lungs, displacement=None)
     after = similarity(*structures, current.lungs, displacement=field)
@@ -96,14 +98,19 @@ def _matches(prior: Grey, current: Grey, field: Displacement, step: _Round) -> t
     places = np.stack(np.meshgrid(starts, starts, indexing="ij"), axis=-1).reshape(-1, 2)
     places = places[_has_texture(current, places, half)]
     padded = np.pad(moved, ((step.reach_px, step.reach_px), (step.reach_px, step.reach_px), (0, 0)))
-    templates = np.stack([current[row - half : row + half, column - half : column + half] for row, column in places])
-    searches = np.stack(
-        [
-            padded[row - half : row - half + 2 * around, column - half : column - half + 2 * around]
-            for row, column in places
-        ]
-    )
-    return places.astype(np.float64) - 0.5, find_peaks(correlate(searches, templates), exclusion_px=_EXCLUSION_PX)
+    corners = places - half
+    found = [
+        find_peaks(
+            correlate(squares(padded, part, 2 * around), squares(current, part, 2 * half)), exclusion_px=_EXCLUSION_PX
+        )
+        for part in np.array_split(corners, max(1, len(corners) // _AT_ONCE))
+    ]
+    return places.astype(np.float64) - 0.5, joined(found)
+
+
+def squares(image: Grey, corners: NDArray[np.intp], side: int) -> Grey:
+    """Squares (n, side, side, channels) by their upper left corners."""
+    return np.stack([image[row : row + side, column : column + side] for row, column in corners])
 
 
 def _has_texture(image: Grey, places: NDArray[np.intp], half: int) -> NDArray[np.bool_]:
@@ -149,13 +156,23 @@ def _affine(places: Points, targets: Points, is_good: NDArray[np.bool_], *, othe
     return Affine(matrix, solution[2])
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class _Pull:
+    """Where matches lie in the current frame and in the prior's, (n, 2) each, and how well they match."""
+
+    places: Points
+    targets: Points
+    found: Peaks
+
+
 def _relaxed(
-    places: Points, targets: Points, is_good: NDArray[np.bool_], found: Peaks, rest: Affine, stiffness: float
+    pull: _Pull, is_good: NDArray[np.bool_], *, rest: Affine, stiffness: float
 ) -> tuple[Displacement, NDArray[np.bool_]]:
     """The mesh by the matches that agree with it: what lies far from it is rejected, and it is relaxed again."""
     for _ in range(_REJECTIONS):
-        field, moved = relaxed(places, targets, _weights(found, is_good), rest=rest, stiffness=stiffness)
-        errors = np.linalg.norm(places + moved - targets, axis=1)
+        weights = _weights(pull.found, is_good)
+        field, moved = relaxed(pull.places, pull.targets, weights, rest=rest, stiffness=stiffness)
+        errors = np.linalg.norm(pull.places + moved - pull.targets, axis=1)
         if not is_good.any():
             break
         limit = max(_FARTHEST_PX, _DEVIATIONS * 1.48 * float(np.median(errors[is_good])))

@@ -1,38 +1,41 @@
 """What differs between the current image and the aligned prior, beyond what differs between any two X-rays.
 
-Both are normalised inside the lungs (local mean and deviation), subtracted, and averaged at the sizes of opacities.
-Noise is what such averages are like where nothing has changed: its floor is the table below, from pairs of one patient
-whose findings did not change; a pair that is less alike than that has more, as its own spread tells (median absolute
-deviation, which a change in a part of the lungs does not move).
+Both are normalised inside the lungs (mean and deviation), subtracted, and averaged at the sizes of opacities, each
+average less that of its wider surroundings: so the local mean falls away. Noise is what such averages are like where
+nothing has changed. How much of it a pair has, its own spread tells (median absolute deviation, which a change in a
+part of the lungs does not move), and it is never taken to be less than that of an image and its own warped copy. How
+many times the noise makes a region is from pairs of one patient whose findings did not change: at most one region in
+each of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.comparison.features import Grey, blurred, locally_normalised
+from fieldray.comparison.features import Grey, blurred
 from fieldray.comparison.mesh import Displacement, warped
-from fieldray.domain.comparison import ChangeRegion, FramedImage
+from fieldray.domain.comparison import CHANGE_SHOWN, ChangeRegion, FramedImage
 from fieldray.domain.image import Box
 from fieldray.domain.mask import Mask, components
 
-# Standard deviation of the averages below which no pair is believed to lie, by their size in pixels of the frame: the
-# fifth percentile over the stable pairs of the choosing part, as `python -m benchmarks comparison --noise` prints it.
-NOISE_FLOOR: Final[Mapping[float, float]] = {6.0: 0.02, 12.0: 0.015, 20.0: 0.01}
-# From here on a region is told: about one in a stable pair of the choosing part, by the same command.
-REGION_STRENGTH: Final = 3.75
-_GREW: Final = 0.6  # of that strength: how far a region reaches around its core
+# Standard deviations in pixels of the frame of what is averaged and of its surroundings, and the least noise of that
+# average in units of the lungs' deviation: several times the 0.004 that warping alone leaves in copies of images of the
+# choosing part, as `python -m benchmarks comparison DATA --part choose` prints it.
+BANDS: Final[Mapping[tuple[float, float], float]] = {(8.0, 20.0): 0.02, (14.0, 35.0): 0.02, (22.0, 55.0): 0.02}
+# A region begins where the difference is so many times the noise: at 4.25 there were 1.2 regions per stable pair of the
+# choosing part (22 pairs), at 5 there were 0.7.
+REGION_STRENGTH: Final = 4.5
 _LEAST_AREA_PX: Final = 60
 _MOST_REGIONS: Final = 20
-_LOCAL_PX: Final = 64.0
 _ERODED_PX: Final = 4.0
-_STAYS: Final = 0.75
+_STAYS: Final = 0.85
 _GAUSSIAN: Final = 1.4826  # standard deviations in a median absolute deviation
 _LEAST_INSIDE_PX: Final = 2000
+_LEAST_DEVIATION: Final = 1.0  # grey levels
 
 
 def compared_area(prior: FramedImage, current: FramedImage, displacement: Displacement) -> Mask:
@@ -42,15 +45,26 @@ def compared_area(prior: FramedImage, current: FramedImage, displacement: Displa
     return np.asarray(blurred(both, _ERODED_PX) > _STAYS) & current.lungs & moved
 
 
-def averages(warped_prior: NDArray[np.float32], current: FramedImage, inside: Mask) -> Mapping[float, Grey]:
-    """The difference of the normalised images, averaged at each size of `NOISE_FLOOR`; 0 outside."""
-    first = locally_normalised(warped_prior, sigma_px=_LOCAL_PX, inside=inside)
-    second = locally_normalised(current.pixels, sigma_px=_LOCAL_PX, inside=inside)
-    weights, difference = inside.astype(np.float32), (second - first) * inside
-    return {
-        size: np.where(inside, blurred(difference, size) / blurred(weights, size).clip(0.05, None), np.float32(0))
-        for size in NOISE_FLOOR
-    }
+def averages(
+    warped_prior: NDArray[np.float32], current: FramedImage, inside: Mask
+) -> Mapping[tuple[float, float], Grey]:
+    """The difference of the normalised images, averaged at each size of `BANDS`; 0 outside."""
+    difference = (_normalised(current.pixels, inside) - _normalised(warped_prior, inside)) * inside
+    weights = inside.astype(np.float32)
+    found = {}
+    for fine, coarse in BANDS:
+        near = blurred(difference, fine) / blurred(weights, fine).clip(0.05, None)
+        far = blurred(difference, coarse) / blurred(weights, coarse).clip(0.05, None)
+        found[fine, coarse] = np.where(inside, near - far, np.float32(0)).astype(np.float32)
+    return found
+
+
+def _normalised(image: NDArray[Any], inside: Mask) -> Grey:
+    """Less its mean, over its deviation, of the lungs alone."""
+    grey = image.astype(np.float32)
+    values = grey[inside]
+    normal: Grey = (grey - values.mean()) / max(float(values.std()), _LEAST_DEVIATION)
+    return normal
 
 
 def spread(average: Grey, inside: Mask) -> float:
@@ -65,8 +79,8 @@ def find_change(prior: FramedImage, current: FramedImage, displacement: Displace
     strongest = np.zeros(inside.shape, np.float32)
     if inside.sum() < _LEAST_INSIDE_PX:
         return strongest
-    for size, average in averages(warped(prior.pixels, displacement), current, inside).items():
-        strength = (average / max(NOISE_FLOOR[size], spread(average, inside))).astype(np.float32)
+    for band, average in averages(warped(prior.pixels, displacement), current, inside).items():
+        strength = (average / max(BANDS[band], spread(average, inside))).astype(np.float32)
         strongest = np.where(np.abs(strength) > np.abs(strongest), strength, strongest)
     return strongest
 
@@ -79,8 +93,8 @@ def regions(change: Grey, *, least: float = REGION_STRENGTH) -> tuple[ChangeRegi
 
 def _regions(change: Grey, least: float, *, sign: int) -> list[ChangeRegion]:
     signed = sign * change
-    labels = components(signed >= _GREW * least)
-    found = []
+    labels = components(signed >= CHANGE_SHOWN)
+    found = list[ChangeRegion]()
     for number in np.unique(labels[signed >= least]):
         part = labels == number
         area = int(part.sum())

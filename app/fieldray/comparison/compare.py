@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 import numpy as np
 
@@ -10,11 +11,11 @@ from fieldray.comparison.align import align
 from fieldray.comparison.change import find_change, regions
 from fieldray.comparison.features import Features, band_pass
 from fieldray.comparison.mesh import warped
-from fieldray.comparison.reliability import doubt
+from fieldray.comparison.reliability import doubt, reliability
 from fieldray.domain.comparison import Aligned, FramedImage, Incomparable, PairComparison
 from fieldray.reasons import reason
 
-_LEAST_LUNGS: float = 0.04  # of the frame
+_LEAST_LUNGS: Final = 0.04  # of the frame
 
 
 def compare(
@@ -45,9 +46,11 @@ def compare(
             problem = Incomparable(reason=reason("compare_cut"), image="prior" if name == "prior" else "current")
             return PairComparison(prior=prior, current=current, problem=problem)
     alignment, overlay = align(prior, current, features=features, is_cancelled=is_cancelled)
+    figure = reliability(alignment, overlay, current.lungs)
     why = doubt(alignment, overlay, current.lungs)
     if why is not None:
-        return PairComparison(prior=prior, current=current, problem=Incomparable(reason=why), tried=alignment)
+        problem = Incomparable(reason=why)
+        return PairComparison(prior=prior, current=current, problem=problem, tried=alignment, reliability=figure)
     moved = warped(prior.pixels, alignment.displacement)
     change = find_change(prior, current, alignment.displacement)
     aligned = Aligned(
@@ -56,4 +59,4 @@ def compare(
         change=change,
         regions=regions(change),
     )
-    return PairComparison(prior=prior, current=current, aligned=aligned)
+    return PairComparison(prior=prior, current=current, aligned=aligned, reliability=figure)

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 Grey = NDArray[np.float32]
 Features = Callable[[NDArray[Any]], Grey]
 
-# Standard deviations of the two Gaussians of the band-pass, in pixels of a frame of 512. Chosen on the pairs of the
-# choosing part alone (`python -m benchmarks comparison --tune`).
+# Standard deviations of the two Gaussians of the band-pass, in pixels of a frame of 512.
 FINE_PX: Final = 1.5
 COARSE_PX: Final = 8.0
 # Around how many pixels of a frame mean and deviation are taken where an image is normalised.
@@ -44,19 +43,11 @@ def blurred(image: Grey, sigma_px: float) -> Grey:
     return smooth
 
 
-def locally_normalised(
-    image: NDArray[Any], *, sigma_px: float = LOCAL_PX, inside: NDArray[np.bool_] | None = None
-) -> Grey:
-    """Less its local mean, over its local standard deviation: exposure and processing fall away.
-
-    With `inside` (rows, columns), only what lies inside counts, and the rest is 0.
-    """
-    weights = np.ones(image.shape, np.float32) if inside is None else inside.astype(np.float32)
+def locally_normalised(image: NDArray[Any], *, sigma_px: float = LOCAL_PX) -> Grey:
+    """Less its local mean, over its local standard deviation: exposure and processing fall away."""
     grey = image.astype(np.float32)
-    share = blurred(weights, sigma_px).clip(1e-3, None)
-    mean = blurred(grey * weights, sigma_px) / share
-    centred = (grey - mean) * weights
-    deviation = np.sqrt(blurred(np.square(centred), sigma_px) / share)
+    centred = grey - blurred(grey, sigma_px)
+    deviation = np.sqrt(blurred(np.square(centred), sigma_px).clip(0, None))
     normal: Grey = centred / np.maximum(deviation, _LEAST_DEVIATION)
     return normal
 

@@ -139,7 +139,8 @@ def _springs() -> Points:
         along = difference.T @ difference
         energy += weight * (np.kron(along, one) + np.kron(one, along))
     twist = stretch.T @ stretch
-    return energy + 2 * _BEND * np.kron(twist, twist) + 1e-9 * np.eye(_NODES**2)
+    energy += 2 * _BEND * np.kron(twist, twist) + 1e-9 * np.eye(_NODES**2)
+    return energy
 
 
 # ---- warping

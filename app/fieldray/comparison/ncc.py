@@ -9,6 +9,7 @@ place of standard deviations; J. P. Lewis, Fast normalized cross-correlation, 19
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -88,7 +89,8 @@ def _window_sums(values: NDArray[np.float64], height: int, width: int) -> NDArra
     np.cumsum(values, axis=2, out=totals[:, :, 1:, 1:])
     np.cumsum(totals[:, :, 1:, 1:], axis=3, out=totals[:, :, 1:, 1:])
     down = totals[:, :, height:] - totals[:, :, :-height]
-    return down[:, :, :, width:] - down[:, :, :, :-width]
+    sums: NDArray[np.float64] = down[:, :, :, width:] - down[:, :, :, :-width]
+    return sums
 
 
 def fast_length(length: int) -> int:
@@ -152,6 +154,11 @@ def find_peaks(surfaces: Surface, *, exclusion_px: int) -> Peaks:
         second=second,
         is_at_border=(row == 0) | (row == rows - 1) | (column == 0) | (column == columns - 1),
     )
+
+
+def joined(parts: Sequence[Peaks]) -> Peaks:
+    """The peaks of several calls as one."""
+    return Peaks(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in Peaks.__slots__})
 
 
 def _vertex(

@@ -46,10 +46,11 @@ def lay_over(prior: Grey, current: Grey, *, prior_lungs: Mask, current_lungs: Ma
     """The best of the coarse search. Structures as `structure` gives them; masks (rows, columns) with some lung."""
     small = _coarse(prior), _coarse(current)
     box = _box(current_lungs)
-    guess = _centre(current_lungs), _centre(prior_lungs), _extent(prior_lungs) / _extent(current_lungs)
-    plain = _search(*small, box, *guess)
-    mirrored_lungs = prior_lungs[:, ::-1]
-    mirrored = _search(small[0][:, ::-1], small[1], box, guess[0], _centre(mirrored_lungs), guess[2])
+    scale = _extent(prior_lungs) / _extent(current_lungs)
+    guess = _Guess(_centre(current_lungs), _centre(prior_lungs), scale)
+    plain = _search(*small, box, guess)
+    mirrored_guess = _Guess(guess.centre, _centre(prior_lungs[:, ::-1]), guess.scale)
+    mirrored = _search(small[0][:, ::-1], small[1], box, mirrored_guess)
     return Overlay(
         affine=plain.affine,
         similarity=plain.best,
@@ -70,26 +71,34 @@ class _Found:
     worst: float
 
 
-def _search(
-    prior: Grey, current: Grey, box: tuple[slice, slice], centre: NDArray[np.float64], prior_centre: NDArray[np.float64],
-    scale: float,
-) -> _Found:  # fmt: skip
+@dataclass(frozen=True, eq=False, slots=True)
+class _Guess:
+    """Middles of the lungs in the current image and in the prior (pixels of the frame), and how much larger there."""
+
+    centre: NDArray[np.float64]
+    prior_centre: NDArray[np.float64]
+    scale: float
+
+
+def _search(prior: Grey, current: Grey, box: tuple[slice, slice], guess: _Guess) -> _Found:
     """Over scales and angles, all at once; `box` of the current image is the template."""
     template = current[box]
-    matrices = [share * scale * _turn(angle) for share in _SCALES for angle in _ANGLES]
+    matrices = [share * guess.scale * _turn(angle) for share in _SCALES for angle in _ANGLES]
     rows = np.arange(box[0].start - _REACH, box[0].stop + _REACH, dtype=np.float64)
     columns = np.arange(box[1].start - _REACH, box[1].stop + _REACH, dtype=np.float64)
-    across, down = np.meshgrid(columns - centre[1] / _COARSE, rows - centre[0] / _COARSE)
+    across, down = np.meshgrid(columns - guess.centre[1] / _COARSE, rows - guess.centre[0] / _COARSE)
     views = []
     for matrix in matrices:
-        places = [matrix[axis, 0] * down + matrix[axis, 1] * across + prior_centre[axis] / _COARSE for axis in range(2)]
+        places = [
+            matrix[axis, 0] * down + matrix[axis, 1] * across + guess.prior_centre[axis] / _COARSE for axis in range(2)
+        ]
         views.append(sampled_at(prior, *places))
     surfaces = correlate(np.stack(views), template[None])
     one, row, column = np.unravel_index(int(surfaces.argmax()), surfaces.shape)
     shift = np.array([row - _REACH, column - _REACH], float) * _COARSE
     matrix = matrices[int(one)]
     # prior = matrix @ (current + shift - centre) + prior_centre
-    affine = Affine(matrix, prior_centre + matrix @ (shift - centre))
+    affine = Affine(matrix, guess.prior_centre + matrix @ (shift - guess.centre))
     return _Found(affine, float(surfaces.max()), float(surfaces.min()))
 
 

@@ -21,7 +21,6 @@ from fieldray.domain.comparison import (
     PairComparison,
 )
 from fieldray.domain.image import Box, PixelMap
-from fieldray.processes.priority import step_back
 from fieldray.processes.wire import Message
 from fieldray.reasons import Reason
 
@@ -35,7 +34,6 @@ _PAIR: Final = ("prior", "current")
 
 def handle(message: Message) -> Message:
     """Answer a `request` with what `answer_of` reads."""
-    step_back()
     prior, current = (_framed(message, name) for name in _PAIR)
     return _answer(compare(prior, current, features=_features(message)))
 
@@ -70,7 +68,7 @@ def _features(message: Message) -> Features:
 
 def _answer(comparison: PairComparison) -> Message:
     alignment, aligned, problem = comparison.alignment, comparison.aligned, comparison.problem
-    body: dict[str, Any] = {"problem": None, "alignment": None, "regions": None}
+    body: dict[str, Any] = {"problem": None, "alignment": None, "regions": None, "reliability": comparison.reliability}
     arrays: dict[str, Array] = {}
     if problem:
         parameters = [list(pair) for pair in problem.reason.parameters]
@@ -90,11 +88,11 @@ def _answer(comparison: PairComparison) -> Message:
 
 def answer_of(answer: Message, prior: FramedImage, current: FramedImage) -> PairComparison:
     """What the child found of these images."""
-    problem, alignment = answer.body["problem"], _alignment(answer)
+    problem, alignment, figure = answer.body["problem"], _alignment(answer), answer.body["reliability"]
     if problem:
         why = Reason(problem["code"], tuple((key, value) for key, value in problem["parameters"]))
         blamed = Incomparable(reason=why, image=cast("ImageOfPair", problem["image"]))
-        return PairComparison(prior=prior, current=current, problem=blamed, tried=alignment)
+        return PairComparison(prior=prior, current=current, problem=blamed, tried=alignment, reliability=figure)
     if alignment is None:
         raise ValueError("a comparison without an alignment")
     aligned = Aligned(
@@ -103,7 +101,7 @@ def answer_of(answer: Message, prior: FramedImage, current: FramedImage) -> Pair
         change=answer.arrays["change"],
         regions=tuple(_region(region) for region in answer.body["regions"]),
     )
-    return PairComparison(prior=prior, current=current, aligned=aligned)
+    return PairComparison(prior=prior, current=current, aligned=aligned, reliability=figure)
 
 
 def _alignment(answer: Message) -> Alignment | None:

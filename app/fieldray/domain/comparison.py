@@ -21,8 +21,8 @@ from fieldray.reasons import Reason
 
 FRAME_SIDE: Final = 512
 # From where on a difference is shown, in units of the noise; full colour at the second.
-CHANGE_SHOWN: Final = 2.0
-CHANGE_STRONGEST: Final = 6.0
+CHANGE_SHOWN: Final = 3.0
+CHANGE_STRONGEST: Final = 8.0
 # Colours of what is denser (whiter) and less dense in the current image: told apart by colour-blind eyes (Okabe, Ito).
 DENSER: Final = (230, 159, 0)
 LESS_DENSE: Final = (86, 180, 233)
@@ -176,6 +176,7 @@ class PairComparison:
 
     prior, current  the images as read; None where one could not be read
     tried           the alignment that failed, for its figures alone; None where there was none
+    reliability     how much speaks for one patient seen twice, about 0..1.8; None where nothing was aligned
     seconds         that it took, reading included
     """
 
@@ -184,6 +185,7 @@ class PairComparison:
     aligned: Aligned | None = None
     problem: Incomparable | None = None
     tried: Alignment | None = None
+    reliability: float | None = None
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
@@ -210,7 +212,7 @@ def change_colours(change: NDArray[np.float32], *, shown: float = CHANGE_SHOWN) 
     """
     strength = ((np.abs(change) - shown) / (CHANGE_STRONGEST - shown)).clip(0, 1)
     colours = np.zeros((*change.shape, 4), np.uint8)
-    colours[..., :3] = np.where((change > 0)[..., None], np.uint8(DENSER), np.uint8(LESS_DENSE))
+    colours[..., :3] = np.where((change > 0)[..., None], np.array(DENSER), np.array(LESS_DENSE)).astype(np.uint8)
     seen = np.where(np.abs(change) > shown, 0.35 + 0.65 * strength, 0)
     colours[..., 3] = np.rint(255 * seen).astype(np.uint8)
     return colours

@@ -1,4 +1,4 @@
-"""A prior and a current image compared: read and checked as for screening, their lungs found, then laid over each other.
+"""A prior and a current image compared: read and checked as for screening, their lungs found, then aligned.
 
 Reading, the lung-field network and the comparison run in processes of their own, with limits and a deadline.
 """
@@ -25,9 +25,10 @@ from fieldray.domain.model import InputSpec, Model, Prediction, Request
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import FieldrayError, UsageProblem, shortage, unexpected
 from fieldray.imaging.discover import discover
-from fieldray.pipeline.ports import Decoders, Engine, ReadResult
+from fieldray.pipeline.ports import Decoders, Engine
 from fieldray.pipeline.screen import find_lungs_of
 from fieldray.processes.child import Child, ChildLost, ChildTimeout
+from fieldray.processes.priority import give_priority
 from fieldray.reasons import Reason, reason
 
 FRAME: Final = InputSpec(height=FRAME_SIDE, width=FRAME_SIDE, fit="pad", intensity="as_displayed")
@@ -140,35 +141,13 @@ class PairComparer:
             raise ComparisonCancelled
 
     def _read(self, ref: ImageRef) -> ReadImage:
-        if ref.problem:
-            return ReadImage(ref=ref, problem=ref.problem, could_be_read=ref.problem_is_refusal)
-        manifest = self._finder.manifest
-        read = self._decoders.read(ref, FRAME, rules=manifest.accepted, lungs=manifest.input)
-        ref = read.ref or ref
-        if read.problem or read.tensor is None:
-            why = read.problem or reason("internal", detail="no tensor")
-            return ReadImage(ref=ref, problem=why, could_be_read=read.problem_is_refusal)
-        if min(read.facts.rows, read.facts.columns) < LEAST_SIDE_PX:
-            why = reason("compare_small", rows=read.facts.rows, columns=read.facts.columns, least=LEAST_SIDE_PX)
-            return ReadImage(ref=ref, problem=why)
-        return self._with_lungs(ref, read)
-
-    def _with_lungs(self, ref: ImageRef, read: ReadResult) -> ReadImage:
-        assert read.tensor is not None
-        lungs = find_lungs_of(read, read.facts, self._finder, self._engine, _run)
-        if lungs.refusal:
-            return ReadImage(ref=ref, lungs=lungs, problem=lungs.refusal)
-        framed = FramedImage(
-            pixels=np.ascontiguousarray(read.tensor.values[0, :, :, 0]),
-            lungs=lungs_in_frame(lungs, read.tensor.pixel_map),
-            pixel_map=read.tensor.pixel_map,
-        )
-        return ReadImage(ref=ref, framed=framed, lungs=lungs)
+        return read_framed(ref, decoders=self._decoders, lung_engine=self._engine, finder=self._finder)
 
     def _compared(self, prior: FramedImage, current: FramedImage) -> PairComparison:
         try:
             if not self._child.is_running:
                 self._child.start()
+            give_priority(self._child.pid, "raised")  # a person waits for this one answer
             return answer_of(self._child.call(request(prior, current), timeout_s=_LONGEST_S), prior, current)
         except ChildTimeout:
             why = reason("compare_slow", seconds=f"{_LONGEST_S:g}")
@@ -179,6 +158,31 @@ class PairComparer:
             self._require_wanted()
             raise shortage(error) or FieldrayError(unexpected(error)) from error
         return PairComparison(prior=prior, current=current, problem=Incomparable(reason=why))
+
+
+def read_framed(ref: ImageRef, *, decoders: Decoders, lung_engine: Engine, finder: Model) -> ReadImage:
+    """One image with its lungs; its header is held against the rules of `finder`. Raises EnvironmentProblem."""
+    if ref.problem:
+        return ReadImage(ref=ref, problem=ref.problem, could_be_read=ref.problem_is_refusal)
+    manifest = finder.manifest
+    read = decoders.read(ref, FRAME, rules=manifest.accepted, lungs=manifest.input)
+    ref = read.ref or ref
+    if read.problem:
+        return ReadImage(ref=ref, problem=read.problem, could_be_read=read.problem_is_refusal)
+    if read.tensor is None:
+        raise ValueError("an image without a frame")
+    if min(read.facts.rows, read.facts.columns) < LEAST_SIDE_PX:
+        why = reason("compare_small", rows=read.facts.rows, columns=read.facts.columns, least=LEAST_SIDE_PX)
+        return ReadImage(ref=ref, problem=why)
+    lungs = find_lungs_of(read, read.facts, finder, lung_engine, _run)
+    if lungs.refusal:
+        return ReadImage(ref=ref, lungs=lungs, problem=lungs.refusal)
+    framed = FramedImage(
+        pixels=np.ascontiguousarray(read.tensor.values[0, :, :, 0]),
+        lungs=lungs_in_frame(lungs, read.tensor.pixel_map),
+        pixel_map=read.tensor.pixel_map,
+    )
+    return ReadImage(ref=ref, framed=framed, lungs=lungs)
 
 
 def _run(engine: Engine, tensor: Tensor) -> Prediction:

@@ -36,7 +36,7 @@ OVERLAY: Final = "overlay.png"
 DISPLACEMENT: Final = "displacement.npy"
 _FILES: Final[Mapping[str, Kind]] = {WARPED_PRIOR: "png", OVERLAY: "png", DISPLACEMENT: "map"}
 _OPACITY: Final = 0.75
-_STRIP_PX: Final = 44
+_STRIP_PX: Final = 56
 _SWATCH_PX: Final = 12
 
 
@@ -108,5 +108,6 @@ def _add_legend(draw: ImageDraw.ImageDraw) -> None:
         left = 6 + place * 220
         draw.rectangle((left, top, left + _SWATCH_PX, top + _SWATCH_PX), fill=colour)
         draw.text((left + _SWATCH_PX + 6, top - 1), text, font=font, fill=(230, 230, 230))
-    words = f"From {CHANGE_SHOWN:g} times the noise on. {notice()}"
-    draw.text((6, top + 19), words, font=ImageFont.load_default(9), fill=(230, 230, 230))
+    words = (f"From {CHANGE_SHOWN:g} times the noise on. {NOTICE}", reason("compare_notice").text)
+    for line, text in enumerate(words):
+        draw.text((6, top + 18 + 15 * line), text, font=font, fill=(230, 230, 230))

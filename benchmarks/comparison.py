@@ -1,0 +1,319 @@
+"""How well a prior image is laid over the current one, and whether what changed is found: on real pairs, known warps.
+
+What is measured on warped copies has an exact truth. For two different X-rays of a patient nobody knows it to a pixel:
+there a match counts as false where it lies far from where all matches of larger templates together put the place, with
+a known warp of the current image added.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.comparison_pairs import Pair, Part, copied, read_pairs, reshaped, with_opacity
+from benchmarks.comparison_pairs import elastic as known_warp
+from benchmarks.reports import Mark
+from fieldray.bench.report import Points, Report, Table
+from fieldray.comparison.align import points_in_prior, squares
+from fieldray.comparison.change import averages, compared_area, spread
+from fieldray.comparison.compare import compare
+from fieldray.comparison.features import Features, band_pass, raw
+from fieldray.comparison.mesh import Displacement, warped
+from fieldray.comparison.ncc import correlate, find_peaks
+from fieldray.domain import intervals
+from fieldray.domain.comparison import FRAME_SIDE, ChangeRegion, FramedImage
+from fieldray.domain.mask import Mask
+
+Notify = Callable[[str], None]
+_TEMPLATES_PX: Final = (48, 64)
+_REACH_PX: Final = 40
+_OFFSET_PX: Final = 24
+_STEP_PX: Final = 32
+_EXCLUSION_PX: Final = 6
+_EVERY: Final = 32  # pixels of the lungs: errors of neighbours are alike
+_COPY_TOLERANCE_PX: Final = 5.0
+_PAIR_TOLERANCE_PX: Final = 10.0
+_GROUPS: Final = ("copies", "near", "far")
+FEATURES: Final[Mapping[str, Features]] = {"raw": raw, "band-pass": band_pass}
+
+
+@dataclass(eq=False, slots=True)
+class Found:
+    """Everything that was measured, one entry per image, pair or match."""
+
+    errors_px: list[NDArray[np.float64]] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    copies_comparable: list[bool] = field(default_factory=list)
+    jacobians: list[float] = field(default_factory=list)
+    noise: list[list[float]] = field(default_factory=list)
+    identical_px: list[float] = field(default_factory=list)
+    identical_regions: list[int] = field(default_factory=list)
+    dice: list[tuple[float, float]] = field(default_factory=list)
+    same: list[tuple[bool, bool, str, float]] = field(default_factory=list)
+    other: list[tuple[bool, str, float]] = field(default_factory=list)
+    false_regions: dict[str, list[int]] = field(default_factory=lambda: {"copies": [], "stable pairs": []})
+    hits: dict[str, list[tuple[bool, str]]] = field(default_factory=lambda: {"copies": [], "stable pairs": []})
+    matches: dict[tuple[str, int, str], list[tuple[bool, str]]] = field(default_factory=dict)
+
+
+def comparison_report(
+    data: Path, *, part: Part, limit: int, features: Mapping[str, Features] = FEATURES, notify: Notify
+) -> Report:
+    """Measure `limit` pairs of a part; `features` are those whose matches are counted, by name."""
+    pairs = read_pairs(data, part, limit=limit, notify=notify)
+    generator, found = np.random.default_rng(2026), Found()
+    for place, pair in enumerate(pairs):
+        notify(f"comparing {place + 1} of {len(pairs)}")
+        _measure_copy(pair, generator, found, features)
+        _measure_identical(pair.current, found)
+        _measure_pair(pair, generator, found, features)
+        _measure_others(pair, pairs, generator, found)
+    return _report(found, part, pairs, features)
+
+
+# ---- one pair
+
+
+def _measure_copy(pair: Pair, generator: np.random.Generator, found: Found, features: Mapping[str, Features]) -> None:
+    prior, copy = pair.prior, copied(pair.prior, generator)
+    began_s = time.process_time()
+    done = compare(prior, copy.image)
+    found.seconds.append(time.process_time() - began_s)
+    _count_matches("copies", Searched(prior, copy.image, copy.displacement, pair.patient), generator, found, features)
+    found.copies_comparable.append(done.is_comparable)
+    if done.aligned is None:
+        return
+    alignment = done.aligned.alignment
+    found.jacobians.append(alignment.least_jacobian)
+    errors = np.linalg.norm((alignment.displacement - copy.displacement).astype(np.float64), axis=2)
+    found.errors_px.append(errors[copy.image.lungs][::_EVERY])
+    inside = compared_area(prior, copy.image, alignment.displacement)
+    bands = averages(warped(prior.pixels, alignment.displacement), copy.image, inside)
+    found.noise.append([spread(average, inside) for average in bands.values()])
+    found.false_regions["copies"].append(len(done.aligned.regions))
+    found.hits["copies"].append((_finds_opacity(prior, copy.image, generator), pair.patient))
+
+
+def _measure_identical(image: FramedImage, found: Found) -> None:
+    done = compare(image, image)
+    found.identical_px.append(done.alignment.length_px(95) if done.alignment else np.inf)
+    found.identical_regions.append(len(done.aligned.regions) if done.aligned else 0)
+
+
+def _measure_pair(pair: Pair, generator: np.random.Generator, found: Found, features: Mapping[str, Features]) -> None:
+    done = compare(pair.prior, pair.current)
+    found.same.append((done.is_comparable, pair.is_same_view, pair.patient, done.reliability or 0.0))
+    if done.aligned is None:
+        return
+    alignment = done.aligned.alignment
+    if pair.is_same_view:
+        moved = warped(pair.prior.lungs.astype(np.float32), alignment.displacement) > 0.5
+        found.dice.append((_dice(pair.prior.lungs, pair.current.lungs), _dice(moved, pair.current.lungs)))
+    if pair.is_stable:
+        found.false_regions["stable pairs"].append(len(done.aligned.regions))
+        hit = _finds_opacity(pair.prior, pair.current, generator)
+        found.hits["stable pairs"].append((hit, pair.patient))
+    warp = known_warp(generator)
+    image = reshaped(pair.current, warp, generator)
+    truth = warp + warped(alignment.displacement, warp)
+    searched = Searched(pair.prior, image, truth, pair.patient)
+    _count_matches("near" if pair.is_near else "far", searched, generator, found, features)
+
+
+def _measure_others(pair: Pair, pairs: Sequence[Pair], generator: np.random.Generator, found: Found) -> None:
+    others = [other for other in pairs if other.patient != pair.patient and other.source == pair.source]
+    if others:
+        other = others[int(generator.integers(len(others)))]
+        done = compare(other.prior, pair.current)
+        found.other.append((done.is_comparable, pair.patient, done.seconds))
+
+
+def _finds_opacity(prior: FramedImage, current: FramedImage, generator: np.random.Generator) -> bool:
+    """Whether an opacity inserted in the current image is told: aligned again with it."""
+    image, core = with_opacity(current, generator)
+    done = compare(prior, image)
+    regions = done.aligned.regions if done.aligned else ()
+    return any(region.is_denser and _covers(region, core) for region in regions)
+
+
+def _covers(region: ChangeRegion, core: Mask) -> bool:
+    """Whether the middle of the region lies in the core of the opacity, or the middle of the core in the region."""
+    box = region.box
+    rows, columns = np.nonzero(core)
+    middle = rows.mean(), columns.mean()
+    is_around = box.top <= middle[0] <= box.top + box.rows and box.left <= middle[1] <= box.left + box.columns
+    row, column = int(box.top + box.rows / 2), int(box.left + box.columns / 2)
+    return bool(is_around or core[min(row, FRAME_SIDE - 1), min(column, FRAME_SIDE - 1)])
+
+
+def _dice(first: Mask, second: Mask) -> float:
+    return float(2 * (first & second).sum() / max(1, first.sum() + second.sum()))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Searched:
+    """Templates of `image` are sought in `prior`; `truth` is the displacement from the one to the other."""
+
+    prior: FramedImage
+    image: FramedImage
+    truth: Displacement
+    patient: str
+
+
+def _count_matches(
+    group: str,
+    searched: Searched,
+    generator: np.random.Generator,
+    found: Found,
+    features: Mapping[str, Features],
+) -> None:
+    """Templates in the lungs, at the same places for all features."""
+    tolerance = _COPY_TOLERANCE_PX if group == "copies" else _PAIR_TOLERANCE_PX
+    for template_px in _TEMPLATES_PX:
+        places, corners, shifts = _searches(searched.image, searched.truth, template_px, generator)
+        if not len(places):
+            continue
+        for name, compute in features.items():
+            prior, current = compute(searched.prior.pixels), compute(searched.image.pixels)
+            templates = squares(current, places, template_px)
+            searches = squares(prior, corners, template_px + 2 * _REACH_PX)
+            peaks = find_peaks(correlate(searches, templates), exclusion_px=_EXCLUSION_PX)
+            away = np.maximum(np.abs(peaks.rows - shifts[:, 0]), np.abs(peaks.columns - shifts[:, 1]))
+            counted = found.matches.setdefault((name, template_px, group), [])
+            counted += [(bool(far > tolerance), searched.patient) for far in away]
+
+
+def _searches(
+    image: FramedImage, truth: Displacement, template_px: int, generator: np.random.Generator
+) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float64]]:
+    """Upper left corners of templates and of what is searched (n, 2), and where in it each truly is.
+
+    The true place is up to `_OFFSET_PX` from the middle of what is searched.
+    """
+    half, last = template_px // 2, FRAME_SIDE - template_px - 2 * _REACH_PX
+    starts = np.arange(0, FRAME_SIDE - template_px, _STEP_PX)
+    places = np.stack(np.meshgrid(starts, starts, indexing="ij"), axis=-1).reshape(-1, 2)
+    places = places[image.lungs[places[:, 0] + half, places[:, 1] + half]]
+    centres = places + half - 0.5
+    corners = places + (points_in_prior(centres, truth) - centres)
+    offsets = generator.uniform(-_OFFSET_PX, _OFFSET_PX, places.shape)
+    begins = np.rint(corners - _REACH_PX + offsets).astype(np.intp)
+    is_inside = ((begins >= 0) & (begins <= last)).all(axis=1)
+    return places[is_inside], begins[is_inside], (corners - begins)[is_inside]
+
+
+# ---- the report
+
+
+def _report(found: Found, part: Part, pairs: Sequence[Pair], features: Mapping[str, Features]) -> Report:
+    errors = np.concatenate(found.errors_px)
+    marks = _marks(found, errors)
+    patients = len({pair.patient for pair in pairs})
+    role = "choosing: every constant was chosen on it" if part == "choose" else "measuring: nothing was chosen on it"
+    spreads = ", ".join(f"{one:.4f}" for one in np.median(found.noise, axis=0))
+    figures = [row[3] for row in found.same]
+    about = (
+        f"{len(pairs)} pairs of {patients} patients, the part for {role}. Images that the program refuses (no frontal "
+        "chest X-ray) are left out.",
+        "Copies: an image and itself after a random smooth warp of up to 8 % of the width, another gamma and contrast, "
+        "and noise. Near pairs: one view, at most 3 follow-ups or days apart. Far pairs: all others.",
+        f"A match is false at more than {_COPY_TOLERANCE_PX:g} px of 512 from the known place in copies. In near and "
+        f"far pairs the place is known only from the alignment, so the tolerance is {_PAIR_TOLERANCE_PX:g} px, and "
+        "only pairs that were found comparable count: these figures favour the band-pass, by which pairs were aligned.",
+        "Opacities are inserted before anything is aligned. Stable pairs are those of one view whose findings are the "
+        "same at both times; nobody looked at them for other changes.",
+        f"Spread of the averages in copies, by band, in deviations of the lungs: {spreads}.",
+        f"Reliability of pairs of one patient, 5th, 25th, 50th, 75th percentile: {_percentiles(figures)}.",
+    )
+    blocks = (
+        _figures(found, errors),
+        _match_table(found, features),
+        Points("Marks", tuple(mark.sentence for mark in marks)),
+        Points("What this is", about),
+    )
+    marked = {mark.name: mark.measured for mark in marks}
+    title = "Prior and current image: alignment, matches, and change"
+    return Report(kind="comparison", title=title, blocks=blocks, data={"part": part, "marks": marked})
+
+
+def _percentiles(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:.2f}" for value in np.percentile(values, (5, 25, 50, 75)))
+
+
+def _marks(found: Found, errors: NDArray[np.float64]) -> list[Mark]:
+    refused = [not comparable for comparable, _, _ in found.other]
+    after = [after for _, after in found.dice]
+    marks = [
+        _at_most("Median registration error in copies", float(np.median(errors)), 1.5, "px"),
+        _at_most("95th percentile of it", float(np.percentile(errors, 95)), 4.0, "px"),
+        Mark(name="Median lung Dice after, same view", measured=_median(after), goal=0.93, unit=""),
+        _at_most("Identical pairs, displacement (the largest 95th percentile)", max(found.identical_px), 0.3, "px"),
+        _at_most("Identical pairs, regions", float(sum(found.identical_regions)), 0, ""),
+        Mark(name="Different patients not comparable", measured=_mean(refused), goal=0.9, unit=""),
+        _at_most("CPU time of a comparison, median", float(np.median(found.seconds)), 2.0, "s"),
+    ]
+    for kind, hits in found.hits.items():
+        found_share = _mean([hit for hit, _ in hits])
+        marks.append(Mark(name=f"Opacities found, {kind}", measured=found_share, goal=0.8, unit=""))
+        marks.append(_at_most(f"False regions per pair, {kind}", _mean(found.false_regions[kind]), 1, ""))
+    return marks
+
+
+def _at_most(name: str, measured: float | None, goal: float, unit: str) -> Mark:
+    return Mark(name=name, measured=measured, goal=goal, is_most=True, unit=unit)
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return float(np.mean(values)) if values else None
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return float(np.median(values)) if values else None
+
+
+def _figures(found: Found, errors: NDArray[np.float64]) -> Table:
+    same = [row[:3] for row in found.same]
+    errors_told = f"{np.median(errors):.2f}, {np.percentile(errors, 95):.2f}"
+    dice_told = ", ".join(_told([each[place] for each in found.dice]) for place in range(2))
+    others = [(not comparable, patient) for comparable, patient, _ in found.other]
+    rows = [
+        ("Registration error in copies, px of 512: median, 95 %", errors_told),
+        ("Copies: comparable", f"{sum(found.copies_comparable)} of {len(found.copies_comparable)}"),
+        ("Smallest Jacobian in copies", f"{min(found.jacobians):.2f}"),
+        ("Lung Dice, same view: median before, after", dice_told),
+        ("One patient, same view: comparable", _share([(row[0], row[2]) for row in same if row[1]])),
+        ("One patient, other view: comparable", _share([(row[0], row[2]) for row in same if not row[1]])),
+        ("Different patients: not comparable", _share(others)),
+        *((f"Opacities found, {kind}", _share(hits)) for kind, hits in found.hits.items()),
+    ]
+    for kind, counts in found.false_regions.items():
+        rows.append((f"False regions per pair, {kind}: mean, median", f"{_told(counts, np.mean)}, {_told(counts)}"))
+    return Table("Figures", ("what", "value, with 95 % intervals by patient"), tuple(rows))
+
+
+def _match_table(found: Found, features: Mapping[str, Features]) -> Table:
+    rows = []
+    for template_px in _TEMPLATES_PX:
+        for group in _GROUPS:
+            cells = [found.matches.get((name, template_px, group), []) for name in features]
+            texts = map(_share, cells)
+            rows.append((f"{template_px} px, {group}", str(len(cells[0])), *texts))
+    return Table("False matches, the same templates for all", ("templates", "matches", *features), tuple(rows))
+
+
+def _share(hits: Sequence[tuple[bool, str]]) -> str:
+    """Of hits, each with its patient."""
+    if not hits:
+        return "-"
+    found = intervals.share(np.array([hit for hit, _ in hits]), patients=[patient for _, patient in hits])
+    return f"{found.count} of {found.of}: {found.value:.1%} ({found.low:.1%} to {found.high:.1%})"
+
+
+def _told(values: Sequence[float], of: Callable[[Sequence[float]], float | np.floating[Any]] = np.median) -> str:
+    return f"{of(values):.3f}" if values else "-"

@@ -1,0 +1,163 @@
+"""The pairs that a comparison is measured on, and what is made of them: known warps, opacities, other patients.
+
+Patients are parted by a hash of their number: one part is for choosing (thresholds, the band-pass, the noise), the
+other is measured. No patient is in both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray.comparison.features import Grey, blurred
+from fieldray.comparison.mesh import Displacement, warped
+from fieldray.domain.comparison import FRAME_SIDE, FramedImage
+from fieldray.domain.image import PixelMap
+from fieldray.domain.mask import Mask
+from fieldray.domain.study import ImageHeader, ImageRef
+
+Part = Literal["choose", "measure"]
+_NEAR: Final = 3.0  # follow-ups or days
+_LARGEST: Final = 0.08  # of the frame's side
+_GREY_NOISE: Final = 2.0  # levels of 255
+_RADII_PX: Final = (12.0, 40.0)
+_CONTRASTS: Final = (0.03, 0.10)
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Pair:
+    """Two images of one patient. `is_near`: a short time apart, of one view; `is_stable`: the findings are the same."""
+
+    prior: FramedImage
+    current: FramedImage
+    patient: str
+    source: str
+    is_near: bool
+    is_same_view: bool
+    is_stable: bool
+
+
+def part_of(patient: str) -> Part:
+    """For choosing or for measuring."""
+    return "choose" if hashlib.sha256(f"comparison:{patient}".encode()).digest()[0] % 2 == 0 else "measure"
+
+
+def read_pairs(data: Path, part: Part, *, limit: int, notify: Callable[[str], None]) -> list[Pair]:
+    """Up to `limit` pairs of a part, drawn by a fixed seed, with images that can be compared at all."""
+    with (data / "pairs.csv").open(encoding="utf-8", newline="") as stream:
+        rows = [row for row in csv.DictReader(stream) if part_of(row["patient_id"]) == part]
+    drawn = [rows[place] for place in np.random.default_rng(17).permutation(len(rows))]
+    pairs: list[Pair] = []
+    with _reader() as read:
+        for row in drawn:
+            if len(pairs) == limit:
+                break
+            notify(f"reading {len(pairs)} of {limit}")
+            prior, current = read(data / row["prior"]), read(data / row["current"])
+            if prior and current:
+                pairs.append(_pair(row, prior, current))
+    return pairs
+
+
+def _pair(row: Mapping[str, str], prior: FramedImage, current: FramedImage) -> Pair:
+    is_same_view = row["prior_view"] == row["current_view"]
+    return Pair(
+        prior=prior,
+        current=current,
+        patient=row["patient_id"],
+        source=row["set"],
+        is_near=is_same_view and float(row["gap"]) <= _NEAR,
+        is_same_view=is_same_view,
+        is_stable=is_same_view and row["prior_finding"] == row["current_finding"],
+    )
+
+
+@contextlib.contextmanager
+def _reader() -> Iterator[Callable[[Path], FramedImage | None]]:
+    """Reads as `fieldray compare` does; None for an image that it refuses."""
+    from fieldray.packs.library import PackLibrary
+    from fieldray.paths import user_data
+    from fieldray.pipeline.compare import read_framed
+    from fieldray.pipeline.decoders import open_decoders
+    from fieldray.pipeline.session import system_lung_engine
+    from fieldray.settings import load
+
+    settings, _ = load()
+    finder = PackLibrary(user_data()).shipped_lungs()
+    assert finder is not None
+    known: dict[Path, FramedImage | None] = {}
+    with (
+        contextlib.closing(open_decoders(settings, 1)) as decoders,
+        contextlib.closing(system_lung_engine(lambda _: None, settings)) as engine,
+    ):
+        engine.open(finder)
+
+        def read(path: Path) -> FramedImage | None:
+            if path not in known:
+                ref = ImageRef(path=path, kind="jpeg", header=ImageHeader())
+                known[path] = read_framed(ref, decoders=decoders, lung_engine=engine, finder=finder).framed
+            return known[path]
+
+        yield read
+
+
+# ---- what is made of images
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Copy:
+    """An image warped by a known displacement, otherwise exposed and with noise: what lies at a place in it lies at
+    place + displacement in the image.
+    """
+
+    image: FramedImage
+    displacement: Displacement
+
+
+def elastic(generator: np.random.Generator) -> Displacement:
+    """Smooth and random, up to 8 % of the width: Gaussian noise of three sizes of smoothness, one for each warp."""
+    sigma = float(generator.choice((48.0, 64.0, 96.0)))
+    fields = [blurred(generator.normal(size=(FRAME_SIDE, FRAME_SIDE)).astype(np.float32), sigma) for _ in range(2)]
+    field = np.stack(fields, axis=-1)
+    largest = np.hypot(field[..., 0], field[..., 1]).max()
+    share = generator.uniform(0.5, 1.0)
+    return np.asarray(field * (share * _LARGEST * FRAME_SIDE / largest), np.float32)
+
+
+def copied(image: FramedImage, generator: np.random.Generator) -> Copy:
+    """A warped copy with another exposure and new noise."""
+    displacement = elastic(generator)
+    return Copy(image=reshaped(image, displacement, generator), displacement=displacement)
+
+
+def reshaped(image: FramedImage, displacement: Displacement, generator: np.random.Generator) -> FramedImage:
+    """The image warped, with another gamma, contrast and noise."""
+    grey = warped(image.pixels, displacement)
+    gamma, contrast = generator.uniform(0.85, 1.15), generator.uniform(0.85, 1.0)
+    grey = 255 * contrast * (grey / 255) ** gamma + generator.normal(0, _GREY_NOISE, grey.shape)
+    return framed(grey, warped(image.lungs.astype(np.float32), displacement) > 0.5)
+
+
+def framed(grey: NDArray[np.float32] | NDArray[np.float64], lungs: Mask) -> FramedImage:
+    """Grey levels as an image of the frame."""
+    pixels = np.rint(grey.clip(0, 255)).astype(np.uint8)
+    return FramedImage(pixels=pixels, lungs=np.array(lungs), pixel_map=PixelMap(1.0, 0.0, 1.0, 0.0))
+
+
+def with_opacity(image: FramedImage, generator: np.random.Generator) -> tuple[FramedImage, Mask]:
+    """A round opacity with a soft edge somewhere in the lungs, and where it is stronger than half of its contrast."""
+    rows, columns = np.nonzero(image.lungs)
+    place = int(generator.integers(len(rows)))
+    radius, contrast = generator.uniform(*_RADII_PX), generator.uniform(*_CONTRASTS)
+    down, across = np.mgrid[:FRAME_SIDE, :FRAME_SIDE]
+    distance = np.hypot(down - rows[place], across - columns[place]) / radius
+    profile: Grey = np.where(distance < 1, 0.5 * (1 + np.cos(np.pi * np.square(distance.clip(0, 1)))), 0)
+    return framed(image.pixels + 255 * contrast * profile, image.lungs), np.asarray(profile > 0.5)

@@ -1,0 +1,167 @@
+"""Drawn chests compared: a known warp is recovered, change is found, what must not be compared is named."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fieldray.comparison.align import Cancelled
+from fieldray.comparison.change import find_change, regions
+from fieldray.comparison.compare import compare
+from fieldray.comparison.features import band_pass, blurred, locally_normalised, raw
+from fieldray.comparison.service import answer_of, handle, request
+from fieldray.domain.comparison import FRAME_SIDE, PairComparison, comparison_json
+from fieldray.processes.wire import Message
+from pairs import chest, framed, moved, smooth_warp
+
+
+@pytest.fixture(scope="module")
+def warp() -> np.ndarray:
+    return smooth_warp(3)
+
+
+@pytest.fixture(scope="module")
+def found(warp: np.ndarray) -> PairComparison:
+    return compare(chest(), moved(chest(), warp))
+
+
+def test_a_known_warp_is_recovered(found: PairComparison, warp: np.ndarray) -> None:
+    assert found.problem is None
+    assert found.aligned is not None
+    lungs = moved(chest(), warp).lungs
+    errors = np.hypot(*np.moveaxis(found.aligned.alignment.displacement - warp, -1, 0))[lungs]
+    assert np.median(errors) < 1.5
+    assert np.percentile(errors, 95) < 4
+    assert found.aligned.alignment.least_jacobian > 0
+    assert found.aligned.alignment.similarity_after > found.aligned.alignment.similarity_before
+
+
+def test_matches_tell_both_peaks(found: PairComparison) -> None:
+    assert found.alignment is not None
+    assert found.alignment.kept + found.alignment.rejected == len(found.alignment.matches)
+    assert all(match.second_peak <= match.first_peak for match in found.alignment.matches)
+    kept = [match.difference for match in found.alignment.matches if match.is_kept]
+    assert min(kept) >= 0.02
+
+
+def test_an_image_and_itself_do_not_differ() -> None:
+    done = compare(chest(), chest())
+    assert done.aligned is not None
+    assert done.aligned.alignment.length_px(95) < 0.3
+    assert done.aligned.regions == ()
+    assert comparison_json(done)["regions"] == []
+
+
+def test_an_opacity_is_found_where_it_is(warp: np.ndarray) -> None:
+    current = moved(chest(), warp)
+    rows, columns = np.nonzero(current.lungs)
+    row, column = int(np.median(rows)), int(np.percentile(columns, 20))
+    down, across = np.mgrid[:FRAME_SIDE, :FRAME_SIDE]
+    opacity = 30 * np.exp(-0.5 * (np.hypot(down - row, across - column) / 14) ** 2)
+    done = compare(chest(), framed(current.pixels + opacity, current.lungs))
+    assert done.aligned is not None
+    strongest = done.aligned.regions[0]
+    assert strongest.is_denser
+    assert strongest.box.top <= row <= strongest.box.top + strongest.box.rows
+    assert strongest.box.left <= column <= strongest.box.left + strongest.box.columns
+
+
+def test_a_mirrored_image_is_named_and_not_put_right() -> None:
+    mirrored = framed(chest().pixels[:, ::-1], chest().lungs[:, ::-1])
+    assert _code(compare(mirrored, chest())) == "compare_mirrored"
+
+
+def test_an_inverted_image_is_named() -> None:
+    inverted = framed(255 - chest().pixels, chest().lungs)
+    assert _code(compare(inverted, chest())) == "compare_inverted"
+
+
+def test_noise_beside_a_chest_is_not_compared() -> None:
+    noise = np.random.default_rng(1).normal(128, 40, (FRAME_SIDE, FRAME_SIDE))
+    assert _code(compare(framed(noise, chest().lungs), chest())) in ("compare_unlike", "compare_no_matches")
+
+
+def test_a_flat_image_is_not_compared() -> None:
+    flat = framed(np.full((FRAME_SIDE, FRAME_SIDE), 90), chest().lungs)
+    assert _code(compare(flat, chest())) in ("compare_unlike", "compare_no_matches")
+
+
+@pytest.mark.parametrize("which", ["prior", "current"])
+def test_too_little_of_the_lungs_names_the_image(which: str) -> None:
+    without = framed(chest().pixels, np.zeros((FRAME_SIDE, FRAME_SIDE)))
+    done = compare(without, chest()) if which == "prior" else compare(chest(), without)
+    assert done.problem is not None
+    assert (done.problem.reason.code, done.problem.image) == ("compare_cut", which)
+
+
+def test_a_comparison_nobody_wants_ends() -> None:
+    with pytest.raises(Cancelled):
+        compare(chest(), chest(), is_cancelled=lambda: True)
+
+
+def test_features_of_another_kind_come_by_the_same_door() -> None:
+    asked = []
+
+    def features(image: np.ndarray) -> np.ndarray:
+        asked.append(image.shape)
+        return np.concatenate([band_pass(image), raw(image)], axis=2)
+
+    assert compare(chest(), chest(), features=features).is_comparable
+    assert asked == [(FRAME_SIDE, FRAME_SIDE)] * 2
+
+
+def test_the_child_answers_what_the_function_gives() -> None:
+    answer = handle(request(chest(), chest()))
+    told = answer_of(Message(answer.body, answer.arrays), chest(), chest())
+    plain = compare(chest(), chest())
+    assert comparison_json(told) == comparison_json(plain)
+    assert told.reliability == plain.reliability
+    assert told.alignment is not None and plain.alignment is not None
+    assert told.alignment.matches == plain.alignment.matches
+
+
+def test_the_child_tells_problems_and_takes_features() -> None:
+    mirrored = framed(chest().pixels[:, ::-1], chest().lungs[:, ::-1])
+    features = (band_pass(mirrored.pixels), band_pass(chest().pixels))
+    told = answer_of(handle(request(mirrored, chest(), features=features)), mirrored, chest())
+    assert _code(told) == "compare_mirrored"
+    assert told.alignment is not None
+
+
+# ---- pieces
+
+
+def test_a_region_needs_a_core_and_some_area() -> None:
+    change = np.zeros((FRAME_SIDE, FRAME_SIDE), np.float32)
+    change[100:120, 200:210] = 3.5
+    change[110, 205] = 6.0
+    change[300:320, 300:320] = 4.0  # no core
+    change[400, 400] = -9.0  # no area
+    (region,) = regions(change)
+    assert (region.box.top, region.box.left, region.box.rows, region.box.columns) == (100, 200, 20, 10)
+    assert (region.area_px, region.strength) == (200, 6.0)
+
+
+def test_no_change_without_lungs_to_compare() -> None:
+    few = np.zeros((FRAME_SIDE, FRAME_SIDE), bool)
+    few[:20, :20] = True
+    small = framed(chest().pixels, few)
+    assert not find_change(small, small, np.zeros((FRAME_SIDE, FRAME_SIDE, 2), np.float32)).any()
+
+
+def test_a_blur_keeps_the_mean_of_a_flat_image() -> None:
+    flat = np.full((40, 60), 7.0, np.float32)
+    np.testing.assert_allclose(blurred(flat, 6), flat, rtol=1e-5)
+    np.testing.assert_allclose(blurred(flat, 0), flat, rtol=1e-5)
+
+
+def test_local_normalising_takes_exposure_away() -> None:
+    pixels = chest().pixels.astype(np.float32)
+    first, second = locally_normalised(pixels), locally_normalised(0.8 * pixels + 30)
+    assert np.abs(first - second).mean() < 0.1
+
+
+def _code(comparison: PairComparison) -> str:
+    assert comparison.aligned is None
+    assert comparison.problem is not None
+    return comparison.problem.reason.code
