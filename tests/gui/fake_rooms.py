@@ -434,7 +434,7 @@ class FakePriors:
 
     found: list[StoredResult] = field(default_factory=list)
     gone: int = 0
-    files: dict[Path, tuple[Outcome, ...]] = field(default_factory=dict)
+    files: dict[Path, Outcome] = field(default_factory=dict)
     answer: PairComparison | FieldrayError = field(default_factory=pair_comparison)
     compared: list[tuple[ImageRef, ImageRef]] = field(default_factory=list)
     may_compare: threading.Event = field(default_factory=threading.Event)
@@ -452,7 +452,7 @@ class FakePriors:
         results = tuple(found for found in self.found if found.outcome.ref.header.patient_id == number)
         return StoredPriors(results=results, gone=self.gone)
 
-    def read(self, path: Path) -> tuple[Outcome, ...]:
+    def read(self, path: Path, current: Outcome) -> Outcome:
         if path not in self.files:
             raise FieldrayError(reason("not_an_image"))
         return self.files[path]

@@ -216,6 +216,22 @@ def test_the_difference_is_in_two_colours_inside_its_regions(desk: Desk, view: P
     assert "2. Less dense in the open image: 4.0 times the noise" in said
 
 
+def test_what_is_no_region_has_no_colour(desk: Desk, rooms: FakeRooms, comparing: Comparing) -> None:
+    answer = pair_comparison(regions=1)
+    change = answer.aligned.change.copy()
+    change[300:302, 200:202] = 6.0
+    rooms.priors.answer = replace(answer, aligned=replace(answer.aligned, change=change))
+    press(desk, Key.Key_E)
+    compared(desk)
+    colours = comparing.laid.difference.image
+    assert colours.pixelColor(200, 140).alpha() > 0
+    assert colours.pixelColor(201, 301).alpha() == 0
+    rooms.priors.answer = pair_comparison(regions=0)
+    desk.open_row(2)
+    compared(desk)
+    assert comparing.laid.difference.is_blank
+
+
 def test_the_mesh_is_drawn_on_request(desk: Desk, view: PriorView) -> None:
     press(desk, Key.Key_D)
     without = desk.window.viewer.grab().toImage()
@@ -319,7 +335,7 @@ def test_a_prior_that_was_deleted_or_replaced_meanwhile_is_not_compared(
 
 def test_another_patients_file_is_asked_about_first(desk: Desk, rooms: FakeRooms, comparing: Comparing) -> None:
     other = unscreened(replace(image_ref(8), path=Path("/images/other-8.dcm")))
-    rooms.priors.files[Path("/images/other-8.dcm")] = (other,)
+    rooms.priors.files[Path("/images/other-8.dcm")] = other
     comparing.choose_file(Path("/images/other-8.dcm"))
     desk.until(lambda: bool(desk.window.findChildren(QMessageBox)))
     box = desk.window.findChildren(QMessageBox)[0]
@@ -344,7 +360,7 @@ def test_a_file_that_says_nothing_of_its_patient_is_compared_and_says_so(
 ) -> None:
     ref = replace(image_ref(8), path=Path("/images/plain-8.png"), kind="png")
     plain = unscreened(replace(ref, header=replace(ref.header, patient_id="", study_date="")))
-    rooms.priors.files[plain.ref.path] = (plain,)
+    rooms.priors.files[plain.ref.path] = plain
     comparing.choose_file(plain.ref.path)
     compared(desk)
     bar = desk.window.prior_bar
@@ -358,12 +374,12 @@ def test_the_same_image_or_a_later_one_is_named(desk: Desk, rooms: FakeRooms, co
         (rooms.outcomes[0].ref.path, "Both are the same image."),
         (rooms.outcomes[1].ref.path, ""),
     ):
-        rooms.priors.files[path] = (unscreened(image_ref(1)),)
+        rooms.priors.files[path] = unscreened(image_ref(1))
         comparing.choose_file(path)
         desk.until(lambda: comparing.prior is not None)
         assert words in desk.window.prior_bar.doubts.text()
     desk.open_row(3)
-    rooms.priors.files[rooms.outcomes[0].ref.path] = (rooms.outcomes[0],)
+    rooms.priors.files[rooms.outcomes[0].ref.path] = rooms.outcomes[0]
     comparing.choose_file(rooms.outcomes[0].ref.path)
     desk.until(lambda: comparing.prior is not None)
     assert "it is later than the open image" in desk.window.prior_bar.doubts.text()

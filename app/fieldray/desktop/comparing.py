@@ -124,11 +124,12 @@ class Comparing(QObject):
         if services is None or row is None:
             return
         self._board.withdraw("prior")
+        outcome = row.outcome
         self._background.run(
-            lambda: services.read(path),
+            lambda: services.read(path, outcome),
             channel=_FILE,
             newest_only=True,
-            done=lambda outcomes: self._has_read_file(row, outcomes),
+            done=lambda found: self._has_read_file(row, found),
             failed=lambda error: self._board.post_error("prior", error),
         )
 
@@ -236,11 +237,11 @@ class Comparing(QObject):
             self._beside.show(None)
         self.changed.emit()
 
-    def _has_read_file(self, row: WorkRow, outcomes: Sequence[Outcome]) -> None:
-        if row is not self._image.row or not outcomes:
+    def _has_read_file(self, row: WorkRow, found: Outcome) -> None:
+        if row is not self._image.row:
             return
-        known = self._rows.row_of_image(outcomes[0].ref)
-        prior = as_prior(known.outcome if known else outcomes[0], row.outcome, "file")
+        known = self._rows.row_of_image(found.ref)
+        prior = as_prior(known.outcome if known else found, row.outcome, "file")
         doubts = doubts_about(prior, row.outcome)
         if prior.kinship == "other":
             self.asked.emit(PriorQuestion(prior, doubts))

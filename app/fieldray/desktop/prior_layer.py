@@ -13,6 +13,7 @@ from fieldray.desktop.overlay import edged_text
 from fieldray.desktop.prior_painting import LaidOver, difference_legend, draw_mesh, draw_prior
 from fieldray.desktop.view_state import Size, ViewState
 from fieldray.desktop.widgets import plain
+from fieldray.domain.comparison import CHANGE_SHOWN
 from fieldray.translation import Translator
 
 Mode = Literal["beside", "swipe", "blink", "difference"]
@@ -120,7 +121,10 @@ class PriorLayer:
         rest = (
             self.translator.text("No difference beyond the noise inside the lungs")
             if is_blank
-            else self.translator.text("Inside the lungs, beyond twice the noise; regions have numbers")
+            else self.translator.text(
+                "Inside the lungs, beyond {times} times the noise; each region has a number",
+                times=f"{CHANGE_SHOWN:g}",
+            )
         )
         lines = [*((shade, words, _SQUARE + 8) for shade, words in colours), (None, rest, 0)]
         heights = [_height(metrics, words, room - indent) for _, words, indent in lines]

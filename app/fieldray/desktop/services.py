@@ -96,7 +96,7 @@ class PriorsPort(Protocol):
     """Prior images, found and compared (`pipeline.priors.Priors`)."""
 
     def stored(self, current: Outcome) -> StoredPriors: ...
-    def read(self, path: Path) -> tuple[Outcome, ...]: ...
+    def read(self, path: Path, current: Outcome) -> Outcome: ...
     def compare(self, prior: Prior, current: Outcome) -> PairComparison: ...
     def cancel(self) -> None: ...
     def close(self) -> None: ...
@@ -167,7 +167,11 @@ def open_services(settings: Settings, publish: Publish) -> Services:
         drives=drives,
         audit=Auditor(session.database, library.site_points),
         history=History(session.database),
-        priors=Priors(session.database, system_comparer(settings)),
+        priors=Priors(
+            session.database,
+            system_comparer(settings),
+            lambda ref, point: session.screen_one(ref, operating_point=point),
+        ),
         read_verdict=read_verdict,
         export=lambda run_id, folder, formats, options, tell: session.export(
             run_id, folder, formats, options=options, tell=tell, is_apart=True

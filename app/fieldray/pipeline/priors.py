@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -11,11 +12,11 @@ from pathlib import Path
 from typing import Final
 
 from fieldray.domain.comparison import PairComparison
-from fieldray.domain.finding import Outcome
+from fieldray.domain.finding import Failed, Outcome, leading_finding
 from fieldray.domain.prior import Prior, StoredPriors, is_same_image, kinship_of, priors_of, unscreened
 from fieldray.domain.run import StoredResult
 from fieldray.domain.study import ImageRef
-from fieldray.errors import EnvironmentProblem, PackProblem, Unusable
+from fieldray.errors import EnvironmentProblem, FieldrayError, PackProblem, Unusable
 from fieldray.imaging.discover import discover
 from fieldray.packs.library import PackLibrary
 from fieldray.paths import user_data
@@ -26,9 +27,13 @@ from fieldray.reasons import reason
 from fieldray.settings import Settings
 from fieldray.store.history import HistoryQuery
 
+log = logging.getLogger(__name__)
+
 _MOST_FRAMES: Final = 64
 _DECODERS: Final = 2  # one for each image of a pair
 
+# Screens an image by the operating point of that name; None where that cannot be done now.
+Screen = Callable[[ImageRef, str | None], Outcome | None]
 # Opens what compares pairs, with all that it needs, which ends with the stack.
 OpenComparer = Callable[[contextlib.ExitStack], PairComparer]
 
@@ -55,8 +60,8 @@ class Priors:
     stay for the next one.
     """
 
-    def __init__(self, database: Path, open_comparer: OpenComparer) -> None:
-        self._database, self._open_comparer = database, open_comparer
+    def __init__(self, database: Path, open_comparer: OpenComparer, screen: Screen = lambda _ref, _point: None) -> None:
+        self._database, self._open_comparer, self._screen = database, open_comparer, screen
         self._ends = contextlib.ExitStack()
         self._comparer: PairComparer | None = None
         self._lock, self._working = threading.Lock(), threading.Lock()
@@ -83,13 +88,25 @@ class Priors:
         missing = priors_of(current, (("history", outcome) for outcome in gone))
         return StoredPriors(results=tuple(kept), gone=len(missing))
 
-    def read(self, path: Path) -> tuple[Outcome, ...]:
-        """The images in a file that a person chose, as no pack has seen them. Raises InputProblem, UsageProblem."""
+    def read(self, path: Path, current: Outcome) -> Outcome:
+        """The image in a file that a person chose, the first of several, screened as the one it is compared with.
+
+        Without a pack to screen it with, it is as `unscreened` gives it. Raises InputProblem, UsageProblem.
+        """
         refs = tuple(itertools.islice(discover([path], members=_no_members), _MOST_FRAMES))
-        usable = tuple(unscreened(ref) for ref in refs if ref.problem is None)
-        if usable:
-            return usable
+        usable = next((ref for ref in refs if ref.problem is None), None)
+        if usable is not None:
+            return self._screened(usable, current)
         raise Unusable(refs[0].problem if refs and refs[0].problem else reason("prior_no_image", path=path))
+
+    def _screened(self, ref: ImageRef, current: Outcome) -> Outcome:
+        finding = leading_finding(current)
+        try:
+            found = self._screen(ref, finding.point.name if finding and finding.point else None)
+        except FieldrayError:  # the pair can be seen all the same
+            log.warning("a prior image was not screened", exc_info=True)
+            found = None
+        return unscreened(ref) if found is None or isinstance(found, Failed) else found
 
     def compare(self, prior: Prior, current: Outcome) -> PairComparison:
         """Compare two images as far as they are comparable.

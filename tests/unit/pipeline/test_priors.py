@@ -113,10 +113,28 @@ def test_any_number_finds_itself_alone(tmp_path: Path, priors: Priors, number: s
 
 def test_a_file_is_read_by_its_header(tmp_path: Path, priors: Priors) -> None:
     write_dicom(tmp_path / "a.dcm", chest_phantom(160, 128, seed=1, abnormal=False))
-    (found,) = priors.read(tmp_path / "a.dcm")
+    found = priors.read(tmp_path / "a.dcm", image(tmp_path, "current.dcm", "20240405"))
     assert found.ref.kind == "dicom"
     assert found.facts.content_sha256 == ""
     assert found.category == "not_assessed"
+
+
+def test_it_is_screened_by_the_operating_point_of_the_open_image(tmp_path: Path) -> None:
+    write_dicom(tmp_path / "a.dcm", chest_phantom(160, 128, seed=1, abnormal=False))
+    current, asked = image(tmp_path, "current.dcm", "20240405"), list[str | None]()
+
+    def screen(ref: ImageRef, point: str | None) -> Outcome | None:
+        asked.append(point)
+        if len(asked) == 1:
+            return screened(ref)
+        if len(asked) == 2:
+            return replace(failed(ref), ref=ref)
+        raise UsageProblem(reason("operating_point", name="x", known="y"))
+
+    made = Priors(tmp_path / "results.sqlite", lambda ends: FakeComparer(), screen)  # type: ignore[arg-type, return-value]
+    categories = [made.read(tmp_path / "a.dcm", current).category for _ in range(3)]
+    assert categories == ["abnormal", "not_assessed", "not_assessed"]
+    assert asked == ["screening"] * 3
 
 
 def test_what_is_no_image_is_refused_with_the_reason(tmp_path: Path, priors: Priors) -> None:
@@ -125,13 +143,14 @@ def test_what_is_no_image_is_refused_with_the_reason(tmp_path: Path, priors: Pri
     (tmp_path / "folder").mkdir()
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr("a.txt", "text")
+    current = image(tmp_path, "current.dcm", "20240405")
     codes = {"notes.txt": "not_an_image", "empty.dcm": "empty", "folder": "prior_no_image", "a.zip": "prior_in_zip"}
     for name, code in codes.items():
         with pytest.raises(InputProblem) as raised:
-            priors.read(tmp_path / name)
+            priors.read(tmp_path / name, current)
         assert raised.value.reason.code == code, name
     with pytest.raises(UsageProblem):
-        priors.read(tmp_path / "absent.dcm")
+        priors.read(tmp_path / "absent.dcm", current)
 
 
 def pair(folder: Path) -> tuple[Prior, Outcome]:
