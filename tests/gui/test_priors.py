@@ -330,7 +330,7 @@ def test_a_prior_that_was_deleted_or_replaced_meanwhile_is_not_compared(
     compared(desk)
     assert comparing.problem.code == "changed"
     assert rooms.priors.compared == []
-    assert "The file has changed" in desk.window.prior_bar.state.text()
+    assert "Not comparable. The prior image: The file has changed" in desk.window.prior_bar.state.text()
 
 
 def test_another_patients_file_is_asked_about_first(desk: Desk, rooms: FakeRooms, comparing: Comparing) -> None:

@@ -20,7 +20,7 @@ from fieldray.desktop.prior_painting import LaidOver, laid_over
 from fieldray.desktop.services import PriorsPort
 from fieldray.desktop.work_row import WorkRow
 from fieldray.desktop.worklist_model import WorkListModel
-from fieldray.domain.comparison import PairComparison
+from fieldray.domain.comparison import ImageOfPair, PairComparison
 from fieldray.domain.finding import Outcome
 from fieldray.domain.prior import (
     PairRecord,
@@ -145,10 +145,22 @@ class Comparing(QObject):
         return self._image.row
 
     @property
+    def blamed(self) -> ImageOfPair:
+        """Which image the problem is of."""
+        comparison = self.comparison
+        if comparison is not None:
+            return comparison.problem.image if comparison.problem else "both"
+        if self._beside.problem is not None:
+            return "prior"
+        return "current" if self._image.problem is not None else "both"
+
+    @property
     def doubts(self) -> Sequence[Reason]:
         """What a person must know of the pair in sight."""
-        row = self._image.row
-        return doubts_about(self.prior, row.outcome) if row is not None and self.prior is not None else ()
+        row, note = self._image.row, self._beside.preview_note
+        if row is None or self.prior is None:
+            return ()
+        return (*doubts_about(self.prior, row.outcome), *([note] if note else ()))
 
     @property
     def gone(self) -> int:
@@ -296,7 +308,7 @@ class Comparing(QObject):
             return
         if self._image.is_loading or self._beside.is_loading:
             return
-        self.problem = self._image.problem or self._beside.problem
+        self.problem = self._beside.problem or self._image.problem
         if self.problem is not None:
             self.changed.emit()
             return

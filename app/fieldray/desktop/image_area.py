@@ -205,10 +205,11 @@ class ImageArea(QWidget):
             texts = translator.text("Open: {image}", image=days[0]), translator.text("Prior: {day}", day=days[1])
         else:
             named = translator.text("Open: {image}"), translator.text("Kept: {image}")
-            texts = tuple(
+            opened, kept = (
                 text.replace("{image}", self._words(image.row)) if image.row else ""
                 for text, image in zip(named, (self._image, self._kept), strict=True)
             )
+            texts = opened, kept
         for head, words in zip(self._heads, texts, strict=True):
             head.name.setText(plain(words))
 

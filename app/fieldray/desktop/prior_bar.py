@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QHBoxLayout, QVBoxLayout, QWidget
 
 from fieldray.desktop.comparing import Comparing
 from fieldray.desktop.icons import icon
-from fieldray.desktop.prior_view import PriorView, day_words
+from fieldray.desktop.prior_view import PriorView, day_words, problem_words
 from fieldray.desktop.style import Theme
 from fieldray.desktop.widgets import PlainButton, label, name_surface, push_button, set_tip
 from fieldray.formatting import differences_only, gap_of_pair
@@ -118,7 +118,7 @@ class PriorBar(QWidget):
             none = comparing.none_found
             return translator.reason(none) if none else ""
         if comparing.problem is not None:
-            return f"{translator.text('Not comparable.')} {translator.reason(comparing.problem)}"
+            return problem_words(translator, comparing)
         if comparing.laid is not None:
             return ""
         return translator.text("Comparing…")

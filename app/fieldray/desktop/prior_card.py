@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QFileDialog, QHBoxLayout, QMessageBox, QSizePolicy
 from fieldray.desktop.comparing import Comparing, PriorQuestion
 from fieldray.desktop.image_painting import draw_heat_map, draw_image, heat_map_of
 from fieldray.desktop.open_image import OpenImage
-from fieldray.desktop.prior_view import PriorView, day_words
+from fieldray.desktop.prior_view import PriorView, day_words, problem_words
 from fieldray.desktop.view_state import Size, ViewState
 from fieldray.desktop.widgets import card, choice_box, label, plain, push_button, question_box
 from fieldray.desktop.work_row import WorkRow
@@ -71,8 +71,8 @@ class PriorCard(QWidget):
         buttons = QHBoxLayout()
         buttons.addWidget(self.start, 1)
         buttons.addWidget(self.file, 1)
-        for widget in (self.said, self.priors):
-            column.addWidget(widget)
+        column.addWidget(self.said)
+        column.addWidget(self.priors)
         column.addLayout(buttons)
         for widget in (self.scores, self.maps, self.found, self._strength):
             column.addWidget(widget)
@@ -158,7 +158,7 @@ class PriorCard(QWidget):
         comparing, translator = self._comparing, self._translator
         pair = comparing.comparison
         if comparing.problem is not None and comparing.prior is not None:
-            return (translator.text("Not comparable."), translator.reason(comparing.problem))
+            return (problem_words(translator, comparing),)
         if pair is None or pair.aligned is None:
             return ()
         alignment, regions = pair.aligned.alignment, pair.aligned.regions

@@ -143,6 +143,19 @@ class PriorView(QObject):
             self._viewer.show_cursor()
 
 
+def problem_words(translator: Translator, comparing: Comparing) -> str:
+    """Why the pair is not compared, and which of the two is to blame; empty where it is not known to be so."""
+    if comparing.problem is None:
+        return ""
+    not_comparable, why = translator.text("Not comparable."), translator.reason(comparing.problem)
+    of_prior, of_open = (
+        translator.text("The prior image: {reason}", reason=why),
+        translator.text("The open image: {reason}", reason=why),
+    )
+    said = {"prior": of_prior, "current": of_open, "both": why}[comparing.blamed]
+    return f"{not_comparable} {said}"
+
+
 def day_words(translator: Translator, header: ImageHeader) -> str:
     """The study date of an image, or that there is none."""
     return date(translator, header.study_date) or translator.text("date not known")

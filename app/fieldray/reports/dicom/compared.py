@@ -13,7 +13,7 @@ from pydicom.dataset import Dataset
 
 from fieldray.domain.comparison import ChangeRegion
 from fieldray.domain.prior import PairRecord, doubts_about_pair
-from fieldray.domain.study import ImageRef
+from fieldray.domain.study import FileKind, ImageRef
 from fieldray.reasons import reason
 from fieldray.reports.content import NOTICE
 from fieldray.reports.dicom.instance import PROGRAM, Source, Subject, source_of
@@ -45,7 +45,7 @@ def pair_groups(subject: Subject) -> list[Dataset]:
 
 def prior_source(pair: PairRecord) -> Source | None:
     """How the prior image is referred to, None where its file has no valid UIDs."""
-    kind = "dicom" if pair.is_dicom else "unknown"
+    kind: FileKind = "dicom" if pair.is_dicom else "unknown"
     return source_of(ImageRef(path=Path("prior"), kind=kind, frame=pair.prior_frame, header=pair.prior))
 
 
