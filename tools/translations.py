@@ -1,7 +1,7 @@
 """Collect every text a person can be shown, bring the catalogues up to date, and compile them: `make translations`.
 
 The texts are arguments of `Translator.text`, `in_context` and `plural`; the sentences of `reasons.py`,
-`audit_reasons.py`, `history_reasons.py` and `comparison_reasons.py` and the phrases that fill them; and the labels of
+of the tables beside it (`*_reasons.py`) and the phrases that fill them; and the labels of
 settings and devices. To begin a language, name it:
 python tools/translations.py pl
 """
@@ -43,6 +43,7 @@ def template() -> Catalog:
         ("audit_reasons.py", sentences),
         ("history_reasons.py", sentences),
         ("comparison_reasons.py", sentences),
+        ("prior_reasons.py", sentences),
         ("**.py", phrases),
         ("**.py", "python"),
     ):

@@ -15,6 +15,7 @@ from fieldray.audit_reasons import AUDIT
 from fieldray.comparison_reasons import COMPARISON
 from fieldray.history_reasons import HISTORY
 from fieldray.plain_text import visible
+from fieldray.prior_reasons import PRIORS
 from fieldray.sentence import Plural, Template
 
 # fmt: off
@@ -359,6 +360,7 @@ _PARTS: Final = (
     AUDIT,
     HISTORY,
     COMPARISON,
+    PRIORS,
 )
 # Parameters that are numbers which may have decimals: a person reads them with the decimal mark of the language.
 NUMBERS: Final = frozenset({"auc", "low", "high", "index", "limit", "seconds", "freed_mb"})

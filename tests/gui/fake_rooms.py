@@ -16,12 +16,23 @@ from fieldray.audit.figures import audit
 from fieldray.audit.report import AuditReport, Subject, propose
 from fieldray.desktop.exporting import Tell
 from fieldray.desktop.services import HistoryPort, Services
+from fieldray.domain.comparison import (
+    FRAME_SIDE,
+    Aligned,
+    Alignment,
+    ChangeRegion,
+    FramedImage,
+    Incomparable,
+    Match,
+    PairComparison,
+)
 from fieldray.domain.events import BackendChanged, OutcomeReady, Publish, RunChanged
 from fieldray.domain.finding import Failed, Finding, Outcome, ReadFacts, Refused, Screened, decide
 from fieldray.domain.history import RunSummary
-from fieldray.domain.image import Image, PixelMap
+from fieldray.domain.image import Box, Image, PixelMap
 from fieldray.domain.model import Estimate, InputSpec, Label, Manifest, Model, OperatingPoint, OutputRoles
-from fieldray.domain.run import Verdict
+from fieldray.domain.prior import Prior, StoredPriors
+from fieldray.domain.run import StoredResult, Verdict
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import FieldrayError, PackNotTrusted
 from fieldray.imaging.preprocess import thumbnail
@@ -30,6 +41,7 @@ from fieldray.packs.library import PackCandidate
 from fieldray.packs.memory import RememberedPack
 from fieldray.packs.site_points import with_site_points
 from fieldray.pipeline.auditing import AuditRequest
+from fieldray.pipeline.compare import ComparisonCancelled
 from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import ReportOptions
 from fieldray.settings import Settings
@@ -384,6 +396,86 @@ class FakeDrives:
         self.is_closed = True
 
 
+FRAME_MAP = PixelMap(600 / FRAME_SIDE, 0.0, 600 / FRAME_SIDE, -44.0)  # 600 x 512 pixels in the middle of a square
+
+
+def pair_comparison(*, shift: float = 0.0, regions: int = 2, why: Reason | None = None) -> PairComparison:
+    """A pair whose prior lies `shift` pixels of the frame further down, with so many regions; or why there is none."""
+    pixels, lungs = np.full((FRAME_SIDE, FRAME_SIDE), 90, np.uint8), np.zeros((FRAME_SIDE, FRAME_SIDE), bool)
+    lungs[100:400, 150:360] = True
+    framed = FramedImage(pixels=pixels, lungs=lungs, pixel_map=FRAME_MAP)
+    if why is not None:
+        return PairComparison(prior=framed, current=framed, problem=Incomparable(reason=why))
+    field_ = np.zeros((FRAME_SIDE, FRAME_SIDE, 2), np.float32)
+    field_[:, :, 0] = shift
+    change = np.zeros((FRAME_SIDE, FRAME_SIDE), np.float32)
+    found = []
+    for number in range(regions):
+        top, strength = 120 + 60 * number, 5.0 - 9 * (number % 2)
+        change[top : top + 40, 180:220] = strength
+        found.append(ChangeRegion(box=Box(top=top, left=180, rows=40, columns=40), area_px=1600, strength=strength))
+    match = Match(
+        row=200, column=200, prior_row=200 + shift, prior_column=200, first_peak=0.9, second_peak=0.3, is_kept=True
+    )
+    alignment = Alignment(
+        displacement=field_,
+        matches=(match, replace(match, row=300.0, is_kept=False)),
+        similarity_before=0.41,
+        similarity_after=0.83,
+        least_jacobian=1.0,
+    )
+    aligned = Aligned(alignment=alignment, warped_prior=pixels.copy(), change=change, regions=tuple(found))
+    return PairComparison(prior=framed, current=framed, aligned=aligned)
+
+
+@dataclass(eq=False)
+class FakePriors:
+    """Prior images as the test says; a comparison waits for `may_compare`, and is ended by `cancel`."""
+
+    found: list[StoredResult] = field(default_factory=list)
+    gone: int = 0
+    files: dict[Path, Outcome] = field(default_factory=dict)
+    answer: PairComparison | FieldrayError = field(default_factory=pair_comparison)
+    compared: list[tuple[ImageRef, ImageRef]] = field(default_factory=list)
+    may_compare: threading.Event = field(default_factory=threading.Event)
+    cancelled: int = 0
+    is_closed: bool = False
+    problem: FieldrayError | None = None
+
+    def __post_init__(self) -> None:
+        self.may_compare.set()
+
+    def stored(self, current: Outcome) -> StoredPriors:
+        if self.problem is not None:
+            raise self.problem
+        number = current.ref.header.patient_id
+        results = tuple(found for found in self.found if found.outcome.ref.header.patient_id == number)
+        return StoredPriors(results=results, gone=self.gone)
+
+    def read(self, path: Path, current: Outcome) -> Outcome:
+        if path not in self.files:
+            raise FieldrayError(reason("not_an_image"))
+        return self.files[path]
+
+    def compare(self, prior: Prior, current: Outcome) -> PairComparison:
+        before = self.cancelled
+        self.compared.append((prior.outcome.ref, current.ref))
+        self.may_compare.wait(10)
+        if self.cancelled != before:
+            raise ComparisonCancelled
+        if isinstance(self.answer, FieldrayError):
+            raise self.answer
+        return self.answer
+
+    def cancel(self) -> None:
+        self.cancelled += 1
+        self.may_compare.set()
+
+    def close(self) -> None:
+        self.cancel()
+        self.is_closed = True
+
+
 class NoHistory:
     """A history without a run; tests of the history put a real one over a store of their own."""
 
@@ -405,6 +497,7 @@ class FakeRooms:
         self.drives = FakeDrives()
         self.audit = FakeAudit()
         self.history: HistoryPort = NoHistory()  # type: ignore[assignment]
+        self.priors = FakePriors()
         self.stored: dict[int, Verdict] = {}
         self.exported: list[tuple[int, Path, tuple[str, ...], ReportOptions]] = []
         self.while_exporting: Callable[[Tell], None] = lambda tell: tell(0, 1)
@@ -425,6 +518,7 @@ class FakeRooms:
             drives=self.drives,
             audit=self.audit,
             history=self.history,
+            priors=self.priors,
             read_verdict=lambda row_id, outcome: self.stored.get(row_id),
             export=self._export,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -13,6 +14,7 @@ from PySide6.QtCore import QObject, Signal
 
 from fieldray.desktop.auditing import Auditing
 from fieldray.desktop.background import Background, Bridge
+from fieldray.desktop.comparing import Comparing
 from fieldray.desktop.exporting import Exporting
 from fieldray.desktop.notices import Action, Notice, NoticeBoard
 from fieldray.desktop.open_image import OpenImage
@@ -80,6 +82,7 @@ class Controller(QObject):
         self.rows = WorkListModel(translator, self)
         self.image = OpenImage(self.background, self.board)
         self.beside = OpenImage(self.background, self.board, channel="image beside")
+        self.comparing = Comparing(self.background, self.board, self.rows, image=self.image, beside=self.beside)
         self.backends: dict[str, BackendChanged] = {}
         self.devices: dict[BackendName, DeviceChanged] = {}
         self.speed = Speed()
@@ -121,6 +124,7 @@ class Controller(QObject):
             try:
                 if services is not None:
                     services.drives.close()
+                    services.priors.close()
                 self.exporting.end(wait_s=_EXPORT_ENDS_S)
                 finish()
             except Exception:
@@ -140,6 +144,7 @@ class Controller(QObject):
         self.packs.attach(services.library)
         self.auditing.attach(services.audit)
         self.past_runs.attach(services.history)
+        self.comparing.attach(services.priors)
         for image in (self.image, self.beside):
             image.attach(services.session, services.read_verdict)
         self.ready.emit()
@@ -193,6 +198,7 @@ class Controller(QObject):
 
     def _forget_deleted(self, done: Deletion) -> None:
         """What was deleted is not in sight any more."""
+        self.comparing.forget()
         if self.screening.run_id in done.plan.run_ids and not self.screening.is_busy:
             self._run_started()
             self.auditing.forget()
@@ -283,7 +289,8 @@ class Controller(QObject):
         """Write the run in sight, or another one, into a folder, in these formats or in those that are the default."""
         run_id = run_id or self.screening.run_id
         if self._services is not None and run_id:
-            self.exporting.start(self._services.export, run_id, folder, formats, options)
+            known = replace(options, pairs=self.comparing.records())
+            self.exporting.start(self._services.export, run_id, folder, formats, known)
 
     def choose_default(self, pack: str, operating_point: str = "") -> None:
         """Make a pack the one for all folders of which nobody said otherwise; "" for none."""

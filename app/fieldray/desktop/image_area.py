@@ -13,9 +13,11 @@ from typing import get_args
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QHBoxLayout, QSplitter, QVBoxLayout, QWidget
 
+from fieldray.desktop.comparing import Comparing
 from fieldray.desktop.icons import icon
 from fieldray.desktop.image_painting import like_window
 from fieldray.desktop.open_image import OpenImage
+from fieldray.desktop.prior_view import PriorView, day_words
 from fieldray.desktop.style import Theme
 from fieldray.desktop.view_state import ViewState
 from fieldray.desktop.viewer import Tool, Viewer
@@ -31,11 +33,14 @@ class ImageArea(QWidget):
     link_changed = Signal(bool)
     kept_changed = Signal(bool)
 
-    def __init__(self, image: OpenImage, kept: OpenImage, translator: Translator, theme: Theme) -> None:
+    def __init__(
+        self, image: OpenImage, kept: OpenImage, comparing: Comparing, translator: Translator, theme: Theme
+    ) -> None:
         super().__init__()
-        self._image, self._kept, self._translator = image, kept, translator
+        self._image, self._kept, self._comparing, self._translator = image, kept, comparing, translator
         self.is_linked = True
         self.viewer, self.beside = Viewer(image, translator, theme), Viewer(kept, translator, theme)
+        self.prior_view = PriorView(comparing, image, self.viewer, translator)
         self.beside.setAccessibleName(translator.text("Image kept for comparison"))
         close = push_button("", picture=icon("close", theme))
         close.setFocusPolicy(Qt.FocusPolicy.TabFocus)
@@ -105,6 +110,7 @@ class ImageArea(QWidget):
             "brighter": acting(Viewer.change_window, 0, 1),
             "darker": acting(Viewer.change_window, 0, -1),
             "mark": acting(Viewer.mark),
+            **self.prior_view.commands(),
             **{f"tool_{tool}": partial(self._on_both, Viewer.set_tool, tool) for tool in tools},
             **{f"preset_{number}": acting(Viewer.set_preset, number) for number in range(1, 6)},
         }
@@ -149,6 +155,7 @@ class ImageArea(QWidget):
         self._image.loaded.connect(self._open_follows)
         self._kept.changed.connect(self._show_kept)
         self._kept.loaded.connect(self._kept_follows)
+        self.prior_view.changed.connect(self._show_kept)
 
     def _open_follows(self) -> None:
         self._follow(self.beside, self.viewer)
@@ -179,20 +186,32 @@ class ImageArea(QWidget):
 
     def _show_kept(self) -> None:
         is_kept = self.has_kept
-        if not is_kept and self.beside.hasFocus():
+        is_seen = is_kept and self.prior_view.mode == "beside"
+        if not is_seen and self.beside.hasFocus():
             self.viewer.setFocus()
-        self._parts[1].setVisible(is_kept)
+        self._parts[1].setVisible(is_seen)
         for head in self._heads:
-            head.setVisible(is_kept)
+            head.setVisible(is_seen)
         self.kept_changed.emit(is_kept)
         self._name()
 
     def _name(self) -> None:
         """Say above each image which one it is, and of which day."""
         translator = self._translator
-        texts = translator.text("Open: {image}"), translator.text("Kept: {image}")
-        for head, text, image in zip(self._heads, texts, (self._image, self._kept), strict=True):
-            head.name.setText(plain(text.replace("{image}", self._words(image.row)) if image.row else ""))
+        prior = self._comparing.prior
+        if prior is not None:  # names stand in the corners of both; here is room for the days
+            rows = (self._image.row, self._kept.row)
+            days = [day_words(translator, row.header) if row else "" for row in rows]
+            texts = translator.text("Open: {image}", image=days[0]), translator.text("Prior: {day}", day=days[1])
+        else:
+            named = translator.text("Open: {image}"), translator.text("Kept: {image}")
+            opened, kept = (
+                text.replace("{image}", self._words(image.row)) if image.row else ""
+                for text, image in zip(named, (self._image, self._kept), strict=True)
+            )
+            texts = opened, kept
+        for head, words in zip(self._heads, texts, strict=True):
+            head.name.setText(plain(words))
 
     def _words(self, row: WorkRow) -> str:
         whose = "" if self.viewer.hide_patient else person(row.header.patient_name) or file_name(row.outcome.ref)

@@ -114,7 +114,7 @@ def heat_map_of(row: WorkRow) -> HeatMap | None:
     if shown is None:
         return None
     shares = shown.strength
-    return HeatMap(_coloured(heat_map.colours(heat_map.smooth(shares))), QRectF(*shown.region), not shares.any())
+    return HeatMap(coloured(heat_map.colours(heat_map.smooth(shares))), QRectF(*shown.region), not shares.any())
 
 
 def transform(state: ViewState, image: Size, view: Size) -> QTransform:
@@ -144,7 +144,7 @@ def draw_image(painter: QPainter, picture: Picture, state: ViewState, view: Size
     painter.save()
     painter.setTransform(way, combine=True)
     painter.setRenderHint(QPainter.RenderHint.SmoothPixmapTransform, scale < _CRISP_FROM)
-    painter.drawImage(QRectF(left * step, top * step, grey.shape[1] * step, grey.shape[0] * step), _grey_image(grey))
+    painter.drawImage(QRectF(left * step, top * step, grey.shape[1] * step, grey.shape[0] * step), grey_image(grey))
     painter.restore()
 
 
@@ -184,7 +184,7 @@ def draw_outline(painter: QPainter, outline: QPainterPath, state: ViewState, *, 
 
 def draw_thumbnail(painter: QPainter, thumbnail: NDArray[np.uint8], box: QRect) -> None:
     """Draw a small picture, half as bright, as large as it fits into the box."""
-    small = _grey_image(np.ascontiguousarray(thumbnail))
+    small = grey_image(np.ascontiguousarray(thumbnail))
     size = small.size().scaled(box.size(), Qt.AspectRatioMode.KeepAspectRatio)
     target = QRect(0, 0, size.width(), size.height())
     target.moveCenter(box.center())
@@ -195,12 +195,13 @@ def draw_thumbnail(painter: QPainter, thumbnail: NDArray[np.uint8], box: QRect) 
     painter.restore()
 
 
-def _grey_image(grey: NDArray[np.uint8]) -> QImage:
+def grey_image(grey: NDArray[np.uint8]) -> QImage:
     """A view of the array; it must outlive the image."""
     return QImage(grey.data, grey.shape[1], grey.shape[0], grey.shape[1], QImage.Format.Format_Grayscale8)
 
 
-def _coloured(colours: NDArray[np.uint8]) -> QImage:
+def coloured(colours: NDArray[np.uint8]) -> QImage:
+    """Colours (rows, columns, 4) as an image with a copy of them."""
     rows, columns, _ = colours.shape
     image = QImage(colours.tobytes(), columns, rows, 4 * columns, QImage.Format.Format_RGBA8888)
     return image.convertToFormat(QImage.Format.Format_ARGB32_Premultiplied)

@@ -24,7 +24,7 @@ from PySide6.QtWidgets import (
 from fieldray.desktop.widgets import card, fit_dialog, label, name_surface, push_button, scrolled, set_tip
 from fieldray.translation import LocalText, Translator
 
-Group = Literal["list", "view", "tools", "program"]
+Group = Literal["list", "view", "compare", "tools", "program"]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -66,6 +66,16 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("fit", ("=",), "view", lambda t: t.text("Fit to window")),
     Key("reset", ("Space",), "view", lambda t: t.text("Reset the view"), True),
     Key("undo", ("Ctrl+Z",), "view", lambda t: t.text("Undo the last view change")),
+    Key("prior", ("E",), "compare", lambda t: t.text("Compare with the newest prior image, or stop")),
+    Key("next_prior", ("Shift+E",), "compare", lambda t: t.text("The next older prior image")),
+    Key("prior_file", ("Ctrl+E",), "compare", lambda t: t.text("Choose the file of a prior image")),
+    Key("prior_beside", ("A",), "compare", lambda t: t.text("Open and prior image side by side")),
+    Key("prior_swipe", ("S",), "compare", lambda t: t.text("Swipe: prior left of a divider, open image right of it")),
+    Key("divider_left", ("Alt+Left",), "compare", lambda t: t.text("Swipe: divider to the left"), True),
+    Key("divider_right", ("Alt+Right",), "compare", lambda t: t.text("Swipe: divider to the right"), True),
+    Key("prior_blink", ("B",), "compare", lambda t: t.text("Blink: prior in the place of the open image, and back")),
+    Key("prior_difference", ("D",), "compare", lambda t: t.text("Show the difference in colours")),
+    Key("prior_mesh", ("X",), "compare", lambda t: t.text("Show or hide the mesh that the prior was bent by")),
     Key("tool_window", ("W",), "tools", lambda t: t.text("Left drag: window and level")),
     Key("tool_zoom", ("Z",), "tools", lambda t: t.text("Left drag: zoom")),
     Key("tool_pan", ("P",), "tools", lambda t: t.text("Left drag: pan")),
@@ -118,6 +128,7 @@ def group_title(translator: Translator, group: Group) -> str:
     titles: dict[Group, str] = {
         "list": translator.text("Work list"),
         "view": translator.text("Image"),
+        "compare": translator.text("Prior image"),
         "tools": translator.text("Mouse and window"),
         "program": translator.text("Program"),
     }
@@ -163,7 +174,7 @@ def _listen(widget: QWidget, key: Key, action: QAction) -> None:
     shortcut.activatedAmbiguously.connect(action.trigger)
 
 
-_COLUMNS: tuple[tuple[Group, ...], ...] = (("list", "tools"), ("view",), ("program",))
+_COLUMNS: tuple[tuple[Group, ...], ...] = (("list", "tools"), ("view",), ("compare", "program"))
 
 
 class KeySheet(QDialog):

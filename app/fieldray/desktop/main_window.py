@@ -22,6 +22,7 @@ from PySide6.QtWidgets import (
 from fieldray.desktop.about import AboutDialog
 from fieldray.desktop.ages_box import ages_box
 from fieldray.desktop.audit_page import AuditPage
+from fieldray.desktop.comparing import PriorQuestion
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.export_dialog import ExportDialog
 from fieldray.desktop.guide_dialog import GuideDialog
@@ -31,6 +32,8 @@ from fieldray.desktop.keys import KeySheet, make_actions
 from fieldray.desktop.notices import BannerArea
 from fieldray.desktop.pack_choice import PackQuestion
 from fieldray.desktop.packs_page import PackDialog, PacksPage
+from fieldray.desktop.prior_bar import PriorBar
+from fieldray.desktop.prior_card import PriorCard, choose_file, prior_box
 from fieldray.desktop.result_panel import ResultPanel
 from fieldray.desktop.settings_dialog import SettingsDialog
 from fieldray.desktop.status import Status
@@ -50,6 +53,7 @@ _MENU = (
     ("heat_map", "lung_outline", "network_view"),
     ("invert", "rotate_left", "rotate_right", "flip_left_right", "flip_top_bottom"),
     ("keep_beside", "link"),
+    ("prior", "prior_beside", "prior_swipe", "prior_blink", "prior_difference", "prior_mesh"),
     ("fit", "reset", "undo"),
 )
 
@@ -68,10 +72,12 @@ class MainWindow(QMainWindow):
         self.setAcceptDrops(True)
         self.setMinimumSize(640, 360)
         self.work_list = WorkList(controller.rows, translator, theme)
-        self.area = ImageArea(controller.image, controller.beside, translator, theme)
+        self.area = ImageArea(controller.image, controller.beside, controller.comparing, translator, theme)
         self.viewer = self.area.viewer
         opacity = controller.settings.integer("heat_map_opacity")
-        self.result = ResultPanel(controller.image, translator, theme, opacity_percent=opacity)
+        images = controller.image, controller.beside
+        self.prior_card = PriorCard(controller.comparing, self.area.prior_view, *images, translator)
+        self.result = ResultPanel(controller.image, self.prior_card, translator, theme, opacity_percent=opacity)
         reading = (self.work_list.table, *self.area.viewers)
         self.actions_by_name = make_actions(self._commands(), translator, window=self, reading=reading)
         self.actions_by_name["about"] = self._about_action()
@@ -83,6 +89,7 @@ class MainWindow(QMainWindow):
         open_actions = self.actions_by_name["open_folder"], self.actions_by_name["open_files"]
         self.welcome = Welcome(controller, *open_actions, translator, theme)
         self.tools = ViewTools(self.area, self.actions_by_name, theme)
+        self.prior_bar = PriorBar(controller.comparing, self.area.prior_view, self.actions_by_name, translator, theme)
         self._lay_out()
         self.setStatusBar(Status(controller, translator))
         self._connect()
@@ -97,6 +104,7 @@ class MainWindow(QMainWindow):
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(0)
         column.addWidget(self.tools)
+        column.addWidget(self.prior_bar)
         column.addWidget(self.area, 1)
         self.panes = QSplitter(Qt.Orientation.Horizontal)
         self.panes.setChildrenCollapsible(False)
@@ -135,6 +143,8 @@ class MainWindow(QMainWindow):
         self.history_page.left.connect(self._show_images_or_welcome)
         self.history_page.export_wanted.connect(lambda run_id: self._export(run_id=run_id))
         bench.past_runs.opened.connect(self._show_past)
+        self.prior_card.file_wanted.connect(self._choose_prior)
+        bench.comparing.asked.connect(self._ask_prior)
         bench.packs.asked.connect(self._ask)
         bench.whose.asked.connect(self._ask_whose)
         bench.screening.started.connect(self._show_images_or_welcome)
@@ -151,6 +161,7 @@ class MainWindow(QMainWindow):
             "last_image": lambda: rows.choose_end(last=True),
             "search": rows.filter_bar.search.setFocus,
             **self.area.commands(),
+            "prior_file": self._choose_prior,
             "hide_patient": self._toggle_patient,
             "open_folder": self._open_folder,
             "open_files": self._open_files,
@@ -189,6 +200,10 @@ class MainWindow(QMainWindow):
         dialog.filesSelected.connect(lambda paths: self._bench.screening.choose([Path(path) for path in paths]))
         dialog.open()
 
+    def _choose_prior(self) -> None:
+        if self._bench.image.row is not None:
+            choose_file(self, self._bench.comparing, self._translator)
+
     def _export(self, *formats: str, run_id: int | None = None) -> None:
         chosen = ExportDialog(self._translator, self, chosen=formats)
         chosen.accepted.connect(lambda: self._export_to_folder(chosen.formats(), chosen.options(), run_id))
@@ -209,6 +224,9 @@ class MainWindow(QMainWindow):
         dialog = PackDialog(question, self._translator, self)
         dialog.accepted.connect(lambda: self._bench.packs.answer_yes(question))
         dialog.open()
+
+    def _ask_prior(self, question: PriorQuestion) -> None:
+        prior_box(self, question, self._bench.comparing, self._translator).open()
 
     def _ask_whose(self) -> None:
         """Show the cards, ask for the ages, or go back to what was there."""

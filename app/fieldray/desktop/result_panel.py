@@ -104,9 +104,14 @@ _FOCUS_FRAME: Final = 2  # of the style sheet
 
 
 class ResultPanel(QScrollArea):
-    """The side panel. Its texts are built again for each image; the heat map's controls and the verdict stay."""
+    """The side panel. Its texts are built again for each image; the heat map's controls and the verdict stay.
 
-    def __init__(self, image: OpenImage, translator: Translator, theme: Theme, *, opacity_percent: int) -> None:
+    prior  the card about the prior image, which shows and hides itself
+    """
+
+    def __init__(
+        self, image: OpenImage, prior: QWidget, translator: Translator, theme: Theme, *, opacity_percent: int
+    ) -> None:
         super().__init__()
         self.setWidgetResizable(True)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
@@ -135,7 +140,16 @@ class ResultPanel(QScrollArea):
         self.verdict = VerdictBar(translator)
         self._verdict_card = self._card(translator.text("Your verdict"), self.verdict)
         self._pack = QWidget()
-        parts = (self._head, self._kept, self._result, self._heat_map, self.lungs, self._verdict_card, self._pack)
+        parts = (
+            self._head,
+            self._kept,
+            self._result,
+            self._heat_map,
+            self.lungs,
+            prior,
+            self._verdict_card,
+            self._pack,
+        )
         for widget in (self._empty, *parts):
             self._layout.addWidget(widget)
         self._layout.addStretch(1)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
-from PySide6.QtCore import QPointF
+from PySide6.QtCore import QPointF, QRect
 from PySide6.QtGui import QFont, QPainter, QPainterPath, QPen
 
 from fieldray.desktop.image_painting import HeatMap, Picture, draw_heat_map, draw_image, draw_outline
@@ -18,11 +18,19 @@ _GLASS_RADIUS: Final = 110
 _GLASS_ZOOM: Final = 2.5
 
 
+class Layer(Protocol):
+    """What else lies over an image, such as a prior one (`prior_layer`); what the pack found is then hidden."""
+
+    def draw(self, painter: QPainter, picture: Picture, state: ViewState, view: Size) -> None: ...
+    def draw_words(self, painter: QPainter, area: QRect, font: QFont) -> QRect: ...
+
+
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Scene:
-    """An image with its heat map and outline, each None where it is not shown; `pixel_ratio` is the screen's."""
+    """An image with what lies over it, each None where it is not shown; `pixel_ratio` is the screen's."""
 
     picture: Picture
+    layer: Layer | None
     heat_map: HeatMap | None
     outline: QPainterPath | None
     opacity: float
@@ -34,6 +42,8 @@ class Scene:
         """Draw everything as `state` has it."""
         size = Size(self.picture.columns, self.picture.rows)
         draw_image(painter, self.picture, state, view, pixel_ratio=self.pixel_ratio)
+        if self.layer is not None:
+            self.layer.draw(painter, self.picture, state, view)
         if self.heat_map is not None:
             draw_heat_map(painter, self.heat_map, state, image=size, view=view, opacity=self.opacity)
         if self.outline is not None:

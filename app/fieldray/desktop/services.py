@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from fieldray.desktop.exporting import Export
+from fieldray.domain.comparison import PairComparison
 from fieldray.domain.events import Publish
 from fieldray.domain.finding import Outcome
 from fieldray.domain.history import Comparison, Deletion, DeletionPlan, RunSummary
 from fieldray.domain.image import Image
 from fieldray.domain.model import BackendName, Model
+from fieldray.domain.prior import Prior, StoredPriors
 from fieldray.domain.run import Verdict
 from fieldray.domain.study import ImageRef
 from fieldray.reasons import Reason
@@ -90,6 +92,16 @@ class HistoryPort(Protocol):
     def delete(self, plan: DeletionPlan) -> Deletion: ...
 
 
+class PriorsPort(Protocol):
+    """Prior images, found and compared (`pipeline.priors.Priors`)."""
+
+    def stored(self, current: Outcome) -> StoredPriors: ...
+    def read(self, path: Path, current: Outcome) -> Outcome: ...
+    def compare(self, prior: Prior, current: Outcome) -> PairComparison: ...
+    def cancel(self) -> None: ...
+    def close(self) -> None: ...
+
+
 class MemoryPort(Protocol):
     """Which pack a person chose for which folder (`packs.memory.PackMemory`)."""
 
@@ -117,6 +129,7 @@ class Services:
     drives: DrivesPort
     audit: AuditPort
     history: HistoryPort
+    priors: PriorsPort
     read_verdict: Callable[[int, Outcome], Verdict | None]
     export: Export
 
@@ -133,6 +146,7 @@ def open_services(settings: Settings, publish: Publish) -> Services:
     from fieldray.paths import user_data
     from fieldray.pipeline.auditing import Auditor
     from fieldray.pipeline.history import History
+    from fieldray.pipeline.priors import Priors, system_comparer
     from fieldray.pipeline.session import Session
     from fieldray.store.results import ResultQuery
 
@@ -153,6 +167,11 @@ def open_services(settings: Settings, publish: Publish) -> Services:
         drives=drives,
         audit=Auditor(session.database, library.site_points),
         history=History(session.database),
+        priors=Priors(
+            session.database,
+            system_comparer(settings),
+            lambda ref, point: session.screen_one(ref, operating_point=point),
+        ),
         read_verdict=read_verdict,
         export=lambda run_id, folder, formats, options, tell: session.export(
             run_id, folder, formats, options=options, tell=tell, is_apart=True

@@ -26,8 +26,8 @@ from fieldray.desktop.image_painting import (
 )
 from fieldray.desktop.measuring import draw_cross, length_words
 from fieldray.desktop.open_image import OpenImage
-from fieldray.desktop.overlay import corner_texts, draw_corners, draw_legend, legend_strip
-from fieldray.desktop.scene import Scene
+from fieldray.desktop.overlay import Corners, corner_texts, draw_corners, draw_legend, legend_strip
+from fieldray.desktop.scene import Layer, Scene
 from fieldray.desktop.style import Theme, colour
 from fieldray.desktop.view_state import Point, Size, ViewState, dragged_window
 from fieldray.desktop.widgets import plain
@@ -76,6 +76,7 @@ class Viewer(QWidget):
         self.shows_network_view = False
         self.shows_magnifier = False
         self.opacity = 0.45
+        self._layer: Layer | None = None
         self._heat_map: HeatMap | None = None
         self._outline: QPainterPath | None = None
         self._undo: list[ViewState] = []
@@ -157,9 +158,13 @@ class Viewer(QWidget):
     def set_tool(self, tool: Tool) -> None:
         """What the left drag does."""
         self.tool, self._mark = tool, None
-        self.setCursor(_CURSORS[tool])
+        self.show_cursor()
         self.tool_changed.emit(tool)
         self.update()
+
+    def show_cursor(self) -> None:
+        """The mouse says what its left button does."""
+        self.setCursor(_CURSORS[self.tool])
 
     def show_heat_map(self, shown: bool) -> None:
         """Show or hide the heat map."""
@@ -171,6 +176,11 @@ class Viewer(QWidget):
         """Show or hide the outline of the lungs."""
         self.shows_outline = shown
         self.outline_shown.emit(shown)
+        self.update()
+
+    def show_layer(self, layer: Layer | None) -> None:
+        """Lay something over the image, in the place of what the pack found, or nothing (None)."""
+        self._layer = layer
         self.update()
 
     def show_network_view(self, shown: bool) -> None:
@@ -225,6 +235,8 @@ class Viewer(QWidget):
             strip = legend_strip(self.rect(), self._translator, font, is_blank=is_blank)
             area = area.adjusted(0, 0, 0, -strip.height())
             draw_legend(painter, strip, self._translator, font, is_blank=is_blank)
+        if scene.layer is not None:
+            area = scene.layer.draw_words(painter, area, scene.font)
         if self.shows_network_view:
             words = self._translator.text("Input of the model. Press N to return to the image.")
             self._draw_label(painter, words, edge=Qt.AlignmentFlag.AlignTop)
@@ -233,6 +245,8 @@ class Viewer(QWidget):
             corners = corner_texts(
                 self._translator, row.outcome.ref, picture, self.state, percent=percent, hide_patient=self.hide_patient
             )
+            if scene.layer is not None:  # which says itself what is shown where
+                corners = Corners(bottom_right=corners.bottom_right)
             draw_corners(painter, area, corners, scene.font)
         if self.shows_magnifier:
             scene.draw_magnified(painter, state, self.view_size, at=self._place, theme=self._theme)
@@ -240,13 +254,16 @@ class Viewer(QWidget):
             draw_cross(painter, self._place)
 
     def _scene(self, picture: Picture) -> Scene:
-        heat, is_input = self._heat_map if self.shows_heat_map else None, self.shows_network_view
+        is_input = self.shows_network_view
+        layer = None if is_input else self._layer
+        heat = self._heat_map if self.shows_heat_map and layer is None else None
         if heat is not None and is_input:
             heat = replace(heat, region=QRectF(0, 0, picture.columns, picture.rows))
         return Scene(
             picture=picture,
+            layer=layer,
             heat_map=heat,
-            outline=self._outline if self.shows_outline and not is_input else None,
+            outline=self._outline if self.shows_outline and not is_input and layer is None else None,
             opacity=self.opacity,
             translator=self._translator,
             font=self._small_font(),

@@ -14,6 +14,7 @@ from fieldray.desktop.work_row import WorkRow
 from fieldray.domain.finding import WORK_LIST_ORDER, Category, notes_of
 from fieldray.domain.history import VerdictFilter, has_verdict
 from fieldray.domain.run import Verdict
+from fieldray.domain.study import ImageRef
 from fieldray.formatting import backend_name, category_word, date, file_name, number, person, view_label
 from fieldray.translation import Translator
 
@@ -157,6 +158,19 @@ class WorkListModel(QAbstractTableModel):
     def total(self) -> int:
         """The number of images, whatever is filtered."""
         return len(self._by_id)
+
+    def rows_of_patient(self, patient_id: str) -> tuple[WorkRow, ...]:
+        """The rows that give this Patient ID, whatever is filtered; none for an empty one."""
+        number = patient_id.strip()
+        rows = (*self._by_id.values(), *self._waiting)
+        return tuple(row for row in rows if number and row.header.patient_id.strip() == number)
+
+    def row_of_image(self, ref: ImageRef) -> WorkRow | None:
+        """The row of the image at a place, None where it is not in the list."""
+        place = (ref.path, ref.member, ref.frame)
+        rows = (row for row in self._by_id.values() if row.outcome.ref.path == ref.path)
+        refs = ((row, row.outcome.ref) for row in rows)
+        return next((row for row, found in refs if (found.path, found.member, found.frame) == place), None)
 
     @property
     def verdict_filter(self) -> VerdictFilter:

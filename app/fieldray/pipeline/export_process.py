@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from fieldray.domain.model import Manifest
+from fieldray.domain.prior import PairRecord
 from fieldray.domain.run import RunSpec
 from fieldray.errors import FieldrayError, shortage, unexpected
 from fieldray.persistence import clear_unfinished
@@ -103,6 +104,10 @@ def _written(pack: KnownPack | None) -> Any:
 # ---- in the process
 
 
+def _options(values: Mapping[str, Any]) -> ReportOptions:
+    return ReportOptions(**{**values, "pairs": msgspec.convert(values["pairs"], tuple[PairRecord, ...])})
+
+
 class _Export:
     """One export, in a thread of its own."""
 
@@ -146,7 +151,7 @@ class _Export:
             Path(order["folder"]),
             order["formats"],
             spec=msgspec.convert(order["spec"], RunSpec | None),
-            options=ReportOptions(**order["options"]),
+            options=_options(order["options"]),
             pack=pack,
             decoders=lambda size: open_decoders(settings, size),
             workers=number_of_decoders(settings),

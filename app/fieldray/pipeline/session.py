@@ -195,6 +195,25 @@ class Session:
             if self._engine:
                 self._engine.choose(*device_choice(self._settings))
 
+    def screen_one(self, ref: ImageRef, *, operating_point: str | None = None) -> Outcome | None:
+        """One image screened with the pack in use, as in a run, but nothing is stored; waits for it.
+
+        None where no pack is in use, or a run is under way, whose pack may be another one. Raises EnvironmentProblem
+        where no image can be read or run, UsageProblem (operating_point).
+        """
+        from fieldray.pipeline.screen import screen_image
+
+        with self._lock:
+            self._require_open()
+            if self._model is None or self._is_running:
+                return None
+            assessment = choose(self._model, operating_point=operating_point)
+            engine = self._open(self._model)
+            lung_engine = self._lung_engine if self._model.lungs else None
+        return screen_image(
+            ref, assessment=assessment, decoder=self._viewing(), engine=engine, lung_engine=lung_engine
+        )
+
     def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image:
         """The image in full resolution, for the viewer; waits for it. Raises Unusable, Unreadable."""
         return self._viewing().read_image(ref, content_sha256=content_sha256)

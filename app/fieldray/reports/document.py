@@ -58,6 +58,7 @@ class ImageText:
     """One image.
 
     remarks     what a person should know although the image was screened, or why it was not
+    priors      for each prior image that it was compared with: what was compared, and what came of it
     caption     under the picture
     spoken      what a screen reader says of the picture
     """
@@ -71,6 +72,7 @@ class ImageText:
     findings: tuple[FindingText, ...]
     remarks: tuple[str, ...]
     verdict: tuple[Field, ...]
+    priors: tuple[Field, ...]
     caption: str
     spoken: str
 

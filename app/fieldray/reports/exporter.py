@@ -15,9 +15,10 @@ from fieldray.reasons import Reason, reason
 from fieldray.registry import Registry, always_available
 
 if TYPE_CHECKING:
-    from fieldray.domain.finding import Category
+    from fieldray.domain.finding import Category, Outcome
     from fieldray.domain.image import ShownImage
     from fieldray.domain.model import Manifest
+    from fieldray.domain.prior import PairRecord
     from fieldray.domain.run import EarlierVerdict, Run, StoredResult
 
     ImageResult = tuple[StoredResult, ShownImage | Reason]
@@ -31,10 +32,18 @@ class ReportOptions:
 
     language      of what a person reads in them
     names_people  whether patients are named; without it they get pseudonyms, because files leave the computer
+    pairs         images that a person compared with a prior one: documents and structured reports name both
     """
 
     language: str = "en"
     names_people: bool = False
+    pairs: tuple[PairRecord, ...] = ()
+
+    def pairs_of(self, outcome: Outcome) -> tuple[PairRecord, ...]:
+        """What an image was compared with."""
+        facts, frame = outcome.facts, outcome.ref.frame
+        known = (pair for pair in self.pairs if facts.content_sha256 and pair.current == facts.content_sha256)
+        return tuple(pair for pair in known if pair.current_frame == frame)
 
 
 PLAIN: Final = ReportOptions()

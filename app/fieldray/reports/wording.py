@@ -7,7 +7,7 @@ them. Texts from outside are made visible (`plain_text`) and cut to a length tha
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from fieldray.domain.finding import (
@@ -23,6 +23,7 @@ from fieldray.domain.finding import (
     place_on_scale,
 )
 from fieldray.domain.model import OperatingPoint
+from fieldray.domain.prior import PairRecord, doubts_about_pair
 from fieldray.domain.run import StoredResult, Verdict
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.formatting import (
@@ -31,11 +32,15 @@ from fieldray.formatting import (
     category_word,
     date,
     decision_sentence,
+    differences_only,
     file_name,
+    gap_of_pair,
     label_meaning,
     number,
     percent,
     person,
+    region_count,
+    region_sentence,
     research_only,
     view_label,
 )
@@ -46,6 +51,7 @@ from fieldray.reports.patient import Patient, patient_of
 from fieldray.translation import Translator
 
 _MOST_OF_A_NOTE: Final = 2000
+_MOST_REGIONS: Final = 12
 
 
 class Wording:
@@ -192,6 +198,7 @@ class Wording:
             findings=tuple(self._finding(found) for found in sorted(findings, key=lambda found: found is not leading)),
             remarks=self._remarks(outcome),
             verdict=self._about_verdict(result.verdict),
+            priors=tuple(self._about_priors(outcome)),
             caption=self._caption(outcome, picture),
             spoken=self._spoken(outcome),
         )
@@ -320,6 +327,30 @@ class Wording:
         text = self.translator.text
         given = Field(text("Verdict of the radiologist"), self._choice(verdict))
         return _filled((given, Field(text("Note on the verdict"), cut(verdict.note, most=_MOST_OF_A_NOTE))))
+
+    def _about_priors(self, outcome: Outcome) -> Iterator[Field]:
+        """The images that a person compared it with: their dates and names, and what came of it."""
+        text, pairs = self.translator.text, self._stored.options.pairs_of(outcome)
+        for pair in pairs:
+            day = self._day(pair.prior.study_date) or text("date not known")
+            between = gap_of_pair(self.translator, pair.prior, outcome.ref.header)
+            yield Field(text("Prior image"), _joined(day, between, cut(pair.prior.sop_instance_uid)))
+            doubts = (self.translator.reason(doubt) for doubt in doubts_about_pair(pair))
+            yield Field(text("Comparison"), " ".join((*doubts, self._compared(pair))))
+        if pairs:
+            yield Field(text("Note"), differences_only(self.translator))
+
+    def _compared(self, pair: PairRecord) -> str:
+        text = self.translator.text
+        if pair.why_not is not None or pair.similarity is None:
+            why = self.translator.reason(pair.why_not) if pair.why_not else ""
+            return f"{text('Not comparable.')} {why}".strip()
+        likeness = text("Likeness inside the lungs: {value}.", value=number(self.translator, pair.similarity, digits=2))
+        return " ".join((likeness, region_count(self.translator, len(pair.regions)), *self._regions(pair)))
+
+    def _regions(self, pair: PairRecord) -> Iterator[str]:
+        for count, region in enumerate(pair.regions[:_MOST_REGIONS], 1):
+            yield region_sentence(self.translator, region, count) + "."
 
     def _choice(self, verdict: Verdict) -> str:
         return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Mapping
@@ -9,9 +10,9 @@ from typing import Final
 
 from fieldray.domain.finding import PREVIEW_SIDE, Category
 from fieldray.domain.history import ResultBrief, RunSummary
-from fieldray.domain.run import Verdict, VerdictChoice
+from fieldray.domain.run import StoredResult, Verdict, VerdictChoice
 from fieldray.store.database import damage_noticed
-from fieldray.store.results import ResultQuery
+from fieldray.store.results import ResultQuery, stored_of
 from fieldray.store.rows import brief_of, category_of, checked, run_of, verdict_of
 
 _MOST_PREVIEW_BYTES: Final = PREVIEW_SIDE**2  # more than the JPEG of so many grey levels takes
@@ -20,6 +21,11 @@ _COUNTS: Final = "SELECT run_id, rank, backend, COUNT(*) AS number FROM results 
 _VERDICTS: Final = """
     FROM verdicts CROSS JOIN results ON results.id = result_id AND results.result_hash = verdicts.result_hash
     WHERE absent_s IS NULL
+"""
+_MOST_OF_A_PATIENT: Final = 500
+_OF_A_PATIENT: Final = """
+    SELECT results.*, NULL AS choice, NULL AS note FROM results
+    WHERE absent_s IS NULL AND status != 'failed' AND instr(ref, ?) ORDER BY id DESC LIMIT ?
 """
 _BRIEFS: Final = """
     SELECT results.id, image_key, results.content_sha256, frame, results.category, findings, backend, choice,
@@ -65,6 +71,15 @@ class HistoryQuery(ResultQuery):
         """The verdicts on the results of a run, by row."""
         rows = self._all(f"SELECT results.id AS row_id, choice, note {_VERDICTS} AND run_id = ?", run_id)
         return dict(self._made(lambda row: (row["row_id"], verdict_of(row)), rows))
+
+    def of_patient(self, patient_id: str) -> tuple[StoredResult, ...]:
+        """Images of all runs that give this Patient ID, but those that failed; the newest results first, at most 500.
+
+        The ID is sought as the text it is within a reference: all rows are looked through, and none is taken apart
+        that does not name it.
+        """
+        wanted = f'"patient_id": {json.dumps(patient_id)}'
+        return self._made(stored_of, self._all(_OF_A_PATIENT, wanted, _MOST_OF_A_PATIENT))
 
     def preview(self, content_sha256: str, *, frame: int) -> bytes | None:
         """The preview (JPEG) of an image; None where none was kept, or what was kept cannot be one."""

@@ -102,7 +102,7 @@ class ResultQuery:
             count = _BATCH_ROWS if left < 0 else min(left, _BATCH_ROWS)
             query = _SELECT + "WHERE run_id = ? AND absent_s IS NULL AND results.id > ? ORDER BY results.id LIMIT ?"
             found = self._all(query, run_id, after, count)
-            yield from self._made(_stored, found)
+            yield from self._made(stored_of, found)
             if len(found) < count:
                 return
             after = found[-1]["id"]
@@ -116,14 +116,14 @@ class ResultQuery:
             wanted = ids[start : start + _BATCH_ROWS]
             found = self._all(_SELECT + f"WHERE results.id IN ({', '.join('?' * len(wanted))})", *wanted)
             stored = {row["id"]: row for row in found}
-            yield from self._made(_stored, [stored[row_id] for row_id in wanted])
+            yield from self._made(stored_of, [stored[row_id] for row_id in wanted])
 
     def row(self, row_id: int) -> StoredResult:
         """One result. Raises KeyError if there is none."""
         rows = self._all(_SELECT + "WHERE results.id = ?", row_id)
         if not rows:
             raise KeyError(row_id)
-        return self._made(_stored, rows)[0]
+        return self._made(stored_of, rows)[0]
 
     def counts(self, run_id: int) -> dict[Category, int]:
         """The number of images by category."""
@@ -341,7 +341,7 @@ def _request_key(spec: RunSpec) -> str:
     return hashlib.sha256(request.encode()).hexdigest()
 
 
-def _stored(row: sqlite3.Row) -> StoredResult:
+def stored_of(row: sqlite3.Row) -> StoredResult:
     return StoredResult(
         row_id=row["id"],
         run_id=row["run_id"],

@@ -249,3 +249,16 @@ def test_the_preview_of_an_image_that_is_gone_is_read_from_the_store(opened: Ope
         other.execute("INSERT INTO previews (content_sha256, frame, jpeg) VALUES (?, 0, x'00')", (content,))
     with pytest.raises(Unreadable, match="is damaged"):
         opened.session.read_preview(content, frame=0)
+
+
+def test_one_image_is_screened_and_nothing_is_stored(opened: Opened, tmp_path: Path) -> None:
+    (path,) = write_images(tmp_path, 1)
+    ref = ImageRef(path=path, kind="png")
+    assert opened.session.screen_one(ref) is None  # no pack
+    opened.session.use_pack(tiny_model())
+    outcome = opened.session.screen_one(ref)
+    assert outcome.ref == ref
+    assert outcome.status == "screened"
+    assert not opened.session.database.exists()
+    with pytest.raises(UsageProblem):
+        opened.session.screen_one(ref, operating_point="none of that name")

@@ -14,11 +14,15 @@ from pydicom import dcmread
 from pydicom.dataset import Dataset
 from pydicom.encaps import generate_frames
 
+from fieldray.domain.comparison import ChangeRegion
 from fieldray.domain.finding import Screened
+from fieldray.domain.image import Box
+from fieldray.domain.prior import PairRecord
 from fieldray.domain.run import Verdict
 from fieldray.domain.study import ImageHeader
 from fieldray.imaging.discover import discover
 from fieldray.imaging.synthetic import chest_phantom
+from fieldray.reasons import reason
 from fieldray.reports.dicom.capture import SIDE, layout_of
 from fieldray.reports.dicom.recognise import is_own
 from fieldray.reports.dicom.uids import is_valid, made_uid
@@ -294,3 +298,85 @@ def test_objects_are_not_screened_in_the_next_run(exporter: Exporter, one: Scree
     refs = list(discover([tmp_path], is_own_report=is_own_report, tell=told.append))
     assert [ref.path for ref in refs] == [one.ref.path]
     assert [why.code for why in told] == ["own_reports"]
+
+
+# ---- an image that was compared with a prior one
+
+
+def compared_with(outcome: Screened, **changes: object) -> PairRecord:
+    """A pair with two regions."""
+    prior = replace(
+        outcome.ref.header,
+        patient_name="",
+        study_date="20210205",
+        study_instance_uid="1.2.840.7.1",
+        series_instance_uid="1.2.840.7.2",
+        sop_instance_uid="1.2.840.7.3",
+    )
+    box = Box(top=10, left=20, rows=30, columns=40)
+    values = {
+        "current": outcome.facts.content_sha256,
+        "current_frame": outcome.ref.frame,
+        "prior": prior,
+        "is_dicom": True,
+        "prior_frame": 0,
+        "order": "earlier",
+        "kinship": "same",
+        "similarity": 0.83,
+        "regions": (
+            ChangeRegion(box=box, area_px=1200, strength=5.0),
+            ChangeRegion(box=box, area_px=900, strength=-4.0),
+        ),
+    }
+    return PairRecord(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def last_group(made: Dataset) -> list[Dataset]:
+    measurements = made.ContentSequence[-1].ContentSequence
+    return list(measurements[-1].ContentSequence)
+
+
+def test_the_prior_image_of_a_pair_is_referred_to(one: Screened, tmp_path: Path) -> None:
+    (made,) = written(tmp_path, sr.EXPORTER, [one], pairs=(compared_with(one),))
+    items = last_group(made)
+    images = [item.ReferencedSOPSequence[0].ReferencedSOPInstanceUID for item in items if item.ValueType == "IMAGE"]
+    assert images == [one.ref.header.sop_instance_uid, "1.2.840.7.3"]
+    (study,) = made.PertinentOtherEvidenceSequence
+    assert study.StudyInstanceUID == "1.2.840.7.1"
+    assert study.ReferencedSeriesSequence[0].ReferencedSOPSequence[0].ReferencedSOPInstanceUID == "1.2.840.7.3"
+    assert [item.Date for item in items if item.ValueType == "DATE"] == ["20210205"]
+    numbers = [float(item.MeasuredValueSequence[0].NumericValue) for item in items if item.ValueType == "NUM"]
+    assert numbers == [0.83, 2]
+    said = " ".join(item.TextValue for item in items if item.ValueType == "TEXT")
+    assert "This shows differences of two images, not a course of disease." in said
+    assert "Region 1: left 20, top 10, 40 x 30 px of the image fitted into 512 px: denser, 5.0 times the noise." in said
+    read = highdicom.sr.ComprehensiveSR.from_dataset(made)
+    assert len(read.content.get_image_measurement_groups()) == len(one.findings) + 1
+
+
+def test_a_pair_that_was_not_comparable_is_named_with_the_reason(one: Screened, tmp_path: Path) -> None:
+    pair = compared_with(one, similarity=None, regions=(), why_not=reason("compare_unlike"), kinship="other")
+    (made,) = written(tmp_path, sr.EXPORTER, [one], pairs=(pair,))
+    items = last_group(made)
+    assert not [item for item in items if item.ValueType == "NUM"]
+    said = " ".join(item.TextValue for item in items if item.ValueType == "TEXT")
+    assert "Not comparable. The two images are too unlike" in said
+    assert "Another patient's image" in said
+
+
+def test_a_prior_without_uids_is_named_by_its_day_alone(one: Screened, tmp_path: Path) -> None:
+    bare = replace(compared_with(one).prior, sop_instance_uid="", study_date="<b>")
+    (made,) = written(tmp_path, sr.EXPORTER, [one], pairs=(compared_with(one, prior=bare, is_dicom=False),))
+    items = last_group(made)
+    assert len([item for item in items if item.ValueType == "IMAGE"]) == 1
+    assert "PertinentOtherEvidenceSequence" not in made
+    assert not [item for item in items if item.ValueType == "DATE"]
+    assert "Compared with an image of study date <b>." in [item.TextValue for item in items if item.ValueType == "TEXT"]
+
+
+def test_what_was_compared_makes_another_object_and_other_images_none(one: Screened, tmp_path: Path) -> None:
+    (plain,) = written(tmp_path / "1", sr.EXPORTER, [one])
+    (other,) = written(tmp_path / "2", sr.EXPORTER, [one], pairs=(compared_with(one, current="f" * 64),))
+    (made,) = written(tmp_path / "3", sr.EXPORTER, [one], pairs=(compared_with(one),))
+    assert plain.SOPInstanceUID == other.SOPInstanceUID != made.SOPInstanceUID
+    assert plain == other

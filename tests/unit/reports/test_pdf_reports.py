@@ -14,7 +14,10 @@ from random import Random
 import pytest
 from PIL import Image
 
+from fieldray.domain.comparison import ChangeRegion
 from fieldray.domain.finding import Failed, Screened
+from fieldray.domain.image import Box
+from fieldray.domain.prior import PairRecord
 from fieldray.domain.run import StoredResult, Verdict
 from fieldray.imaging.discover import discover
 from fieldray.imaging.synthetic import chest_phantom
@@ -114,6 +117,37 @@ def test_a_study_is_told_in_words(language: str, one: Screened, tmp_path: Path) 
     }[language]
     for words in (*said, "Шевченко Тарас", "тінь ребра", one.facts.content_sha256):
         assert words in text, text
+
+
+@needs("pdftotext")
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_prior_image_that_was_compared_is_named(language: str, one: Screened, tmp_path: Path) -> None:
+    header = replace(one.ref.header, study_date="20240405", patient_id="PX-1")
+    one = replace(one, ref=replace(one.ref, header=header))
+    prior = replace(header, patient_name="", study_date="20210205", sop_instance_uid="1.2.840.7.3")
+    region = ChangeRegion(box=Box(top=10, left=20, rows=30, columns=40), area_px=2621, strength=5.0)
+    pair = PairRecord(
+        current=one.facts.content_sha256, current_frame=one.ref.frame, prior=prior, is_dicom=True, prior_frame=0,
+        order="earlier", kinship="same", similarity=0.83, regions=(region,),
+    )  # fmt: skip
+    other = replace(pair, similarity=None, regions=(), why_not=reason("compare_unlike"), kinship="unknown")
+    options = ReportOptions(language=language, pairs=(pair, other, replace(pair, current="f" * 64)))
+    write_studies(tmp_path / "s", run_with(results_of([one]), options=options))
+    text = " ".join(pdf_text(tmp_path / "s" / "00001.pdf").split())
+    said = {
+        "en": (
+            "Compared with a prior image", "2021-02-05 · 3 years 2 months earlier", "0.83",
+            "1. Denser in the open image: 5.0 times the noise, 1.0 % of the image", "Not comparable.",
+            "It is not known whether both images are of the same patient", "not a course of disease",
+        ),
+        "uk": (
+            "Порівняно з попереднім знімком", "05.02.2021 · на 3 роки 2 місяці раніше", "0,83", "Порівняти не можна.",
+            "а не перебіг хвороби",
+        ),
+    }[language]  # fmt: skip
+    for words in (*said, "1.2.840.7.3"):
+        assert words in text, text
+    assert text.count("2021") == 2
 
 
 NAMES = {

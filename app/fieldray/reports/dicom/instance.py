@@ -20,6 +20,7 @@ from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.uid import UID, ExplicitVRLittleEndian
 
 from fieldray.domain.finding import Screened
+from fieldray.domain.prior import PairRecord
 from fieldray.domain.run import StoredResult
 from fieldray.domain.study import ImageRef
 from fieldray.reports.dicom.recognise import VERSION_NAME
@@ -94,26 +95,37 @@ class Subject:
             return made_uid(*common)
         found, verdict = self.outcome.findings, self.result.verdict
         scores = [(one.label, one.score, one.decision) for one in found]
-        return made_uid(*common, self.ref.key, self.outcome.facts.content_sha256, scores, verdict)
+        compared = self.pairs if kind == "sr" and self.pairs else ()
+        return made_uid(*common, self.ref.key, self.outcome.facts.content_sha256, scores, verdict, *compared)
+
+    @property
+    def pairs(self) -> tuple[PairRecord, ...]:
+        """What a person compared the image with."""
+        return self.stored.options.pairs_of(self.outcome)
 
     @property
     def source(self) -> Source:
         """The file's own image where it has valid UIDs, else the secondary capture that is made of it."""
-        header = self.ref.header
-        if can_be_referenced(self.ref):
-            return Source(
-                sop_class_uid=header.sop_class_uid,
-                sop_instance_uid=header.sop_instance_uid,
-                series_uid=header.series_instance_uid,
-                study_uid=header.study_instance_uid,
-                frame=self.ref.frame + 1 if names_frames(self.ref) else None,
-            )
-        return Source(
+        return source_of(self.ref) or Source(
             sop_class_uid=SECONDARY_CAPTURE,
             sop_instance_uid=self.uid("sc"),
             series_uid=self.uid("sc", "series"),
             study_uid=self.study_uid,
         )
+
+
+def source_of(ref: ImageRef) -> Source | None:
+    """How another object refers to an image, None where its file has no valid UIDs."""
+    header = ref.header
+    if not can_be_referenced(ref):
+        return None
+    return Source(
+        sop_class_uid=header.sop_class_uid,
+        sop_instance_uid=header.sop_instance_uid,
+        series_uid=header.series_instance_uid,
+        study_uid=header.study_instance_uid,
+        frame=ref.frame + 1 if names_frames(ref) else None,
+    )
 
 
 def subject_of(result: StoredResult, stored: StoredRun, number: int) -> Subject | None:

@@ -14,14 +14,26 @@ from fieldray.domain.finding import Decision, Finding, notes_of
 from fieldray.domain.model import Estimate, Manifest, OperatingPoint
 from fieldray.plain_text import visible
 from fieldray.reports.content import NOTICE
-from fieldray.reports.dicom.instance import PROGRAM, Subject, coded, installation, new_object, reference
+from fieldray.reports.dicom.compared import pair_groups, prior_source
+from fieldray.reports.dicom.instance import PROGRAM, Source, Subject, coded, installation, new_object
+from fieldray.reports.dicom.items import (
+    ONE,
+    OWN_SCHEME,
+    PERCENT,
+    SOURCE,
+    Code,
+    code_item,
+    comment,
+    container,
+    image_item,
+    number_item,
+    template,
+    text_item,
+    uid_item,
+)
 from fieldray.reports.dicom.uids import made_uid
 
 SOP_CLASS: Final = "1.2.840.10008.5.1.4.1.1.88.33"  # Comprehensive SR
-OWN_SCHEME: Final = "99FIELDRAY"
-_MOST_TEXT: Final = 1024
-_ONE: Final = ("1", "UCUM", "no units")
-_PERCENT: Final = ("%", "UCUM", "percent")
 _CHEST: Final = ("399208008", "SCT", "Plain X-ray of chest")
 _DECISIONS: Final[dict[Decision, str]] = {
     "above": "Above the operating point",
@@ -29,9 +41,6 @@ _DECISIONS: Final[dict[Decision, str]] = {
     "unsure": "Not sure",
     "not_assessed": "Not assessed",
 }
-_SOURCE: Final = ("121112", "DCM", "Source of Measurement")
-
-Code = tuple[str, str, str]
 
 
 def structured_report(subject: Subject) -> Dataset:
@@ -41,21 +50,24 @@ def structured_report(subject: Subject) -> Dataset:
     dataset.PerformedProcedureCodeSequence = []
     dataset.ReferencedPerformedProcedureStepSequence = []
     dataset.CodingSchemeIdentificationSequence = [_own_scheme()]
-    dataset.CurrentRequestedProcedureEvidenceSequence = [_evidence(subject)]
+    dataset.CurrentRequestedProcedureEvidenceSequence = [evidence_of(subject.source)]
+    if priors := [found for pair in subject.pairs if (found := prior_source(pair))]:
+        dataset.PertinentOtherEvidenceSequence = [evidence_of(found) for found in dict.fromkeys(priors)]
     dataset.ValueType, dataset.ContinuityOfContent = "CONTAINER", "SEPARATE"
     dataset.ConceptNameCodeSequence = [coded("126000", "DCM", "Imaging Measurement Report")]
-    dataset.ContentTemplateSequence = [_template("1500")]
+    dataset.ContentTemplateSequence = [template("1500")]
     groups = [_group(subject, finding) for finding in subject.outcome.findings]
+    groups += pair_groups(subject)
     dataset.ContentSequence = [
-        _code(
+        code_item(
             "HAS CONCEPT MOD",
             ("121049", "DCM", "Language of Content Item and Descendants"),
             ("en", "RFC5646", "English"),
         ),
         *_observer(subject),
-        _code("HAS CONCEPT MOD", ("121058", "DCM", "Procedure reported"), _CHEST),
+        code_item("HAS CONCEPT MOD", ("121058", "DCM", "Procedure reported"), _CHEST),
         _image_library(subject),
-        _container("CONTAINS", ("126010", "DCM", "Imaging Measurements"), groups),
+        container("CONTAINS", ("126010", "DCM", "Imaging Measurements"), groups),
     ]
     return dataset
 
@@ -65,18 +77,18 @@ def _group(subject: Subject, finding: Finding) -> Dataset:
     point, manifest = finding.point, subject.stored.manifest
     tracking = made_uid("tracking", subject.uid("sr"), finding.label)
     items = [
-        _text("HAS OBS CONTEXT", ("112039", "DCM", "Tracking Identifier"), f"{PROGRAM} {finding.label}"),
-        _uid("HAS OBS CONTEXT", ("112040", "DCM", "Tracking Unique Identifier"), tracking),
-        _code("CONTAINS", ("121071", "DCM", "Finding"), label_code(finding.label, manifest)),
+        text_item("HAS OBS CONTEXT", ("112039", "DCM", "Tracking Identifier"), f"{PROGRAM} {finding.label}"),
+        uid_item("HAS OBS CONTEXT", ("112040", "DCM", "Tracking Unique Identifier"), tracking),
+        code_item("CONTAINS", ("121071", "DCM", "Finding"), label_code(finding.label, manifest)),
         *_algorithm(subject),
-        _image("CONTAINS", _SOURCE, subject),
-        _number(("score", OWN_SCHEME, "Calibrated score"), finding.score, _ONE),
+        image_item("CONTAINS", SOURCE, subject.source),
+        number_item(("score", OWN_SCHEME, "Calibrated score"), finding.score, ONE),
         *(_point(point) if point else ()),
-        _code("CONTAINS", ("decision", OWN_SCHEME, "Decision of the program"), _decision(finding.decision)),
-        *(_comment(text) for text in _comments(subject, finding)),
+        code_item("CONTAINS", ("decision", OWN_SCHEME, "Decision of the program"), _decision(finding.decision)),
+        *(comment(text) for text in _comments(subject, finding)),
     ]
-    group = _container("CONTAINS", ("125007", "DCM", "Measurement Group"), items)
-    group.ContentTemplateSequence = [_template("1501")]
+    group = container("CONTAINS", ("125007", "DCM", "Measurement Group"), items)
+    group.ContentTemplateSequence = [template("1501")]
     return group
 
 
@@ -106,19 +118,19 @@ def _algorithm(subject: Subject) -> list[Dataset]:
     )
     version = manifest.version if manifest else spec.pack_name.rpartition("-")[2]
     return [
-        _text("HAS CONCEPT MOD", ("111001", "DCM", "Algorithm Name"), f"{PROGRAM}: {name}"),
-        _text("HAS CONCEPT MOD", ("111003", "DCM", "Algorithm Version"), version),
-        _text("HAS CONCEPT MOD", ("122405", "DCM", "Algorithm Manufacturer"), PROGRAM),
-        *(_text("HAS CONCEPT MOD", ("111002", "DCM", "Algorithm Parameters"), text) for text in parameters),
+        text_item("HAS CONCEPT MOD", ("111001", "DCM", "Algorithm Name"), f"{PROGRAM}: {name}"),
+        text_item("HAS CONCEPT MOD", ("111003", "DCM", "Algorithm Version"), version),
+        text_item("HAS CONCEPT MOD", ("122405", "DCM", "Algorithm Manufacturer"), PROGRAM),
+        *(text_item("HAS CONCEPT MOD", ("111002", "DCM", "Algorithm Parameters"), text) for text in parameters),
     ]
 
 
 def _point(point: OperatingPoint) -> list[Dataset]:
     """The operating point, and what was measured at it with 95 % intervals."""
     return [
-        _number(("threshold", OWN_SCHEME, "Operating point"), point.threshold, _ONE),
-        _number(("unsure-low", OWN_SCHEME, "Not sure from"), point.unsure_low, _ONE),
-        _number(("unsure-high", OWN_SCHEME, "Not sure up to"), point.unsure_high, _ONE),
+        number_item(("threshold", OWN_SCHEME, "Operating point"), point.threshold, ONE),
+        number_item(("unsure-low", OWN_SCHEME, "Not sure from"), point.unsure_low, ONE),
+        number_item(("unsure-high", OWN_SCHEME, "Not sure up to"), point.unsure_high, ONE),
         *_estimate("sensitivity", "Sensitivity at the operating point", point.sensitivity),
         *_estimate("specificity", "Specificity at the operating point", point.specificity),
     ]
@@ -131,7 +143,7 @@ def _estimate(name: str, meaning: str, measured: Estimate) -> list[Dataset]:
         ("-high", ", upper limit", measured.high),
     )
     return [
-        _number((name + ending, OWN_SCHEME, meaning + more), 100 * value, _PERCENT) for ending, more, value in values
+        number_item((name + ending, OWN_SCHEME, meaning + more), 100 * value, PERCENT) for ending, more, value in values
     ]
 
 
@@ -152,25 +164,23 @@ def _observer(subject: Subject) -> list[Dataset]:
     uid = made_uid("device", installation(subject.stored))
     version = subject.stored.run.spec.program_version or "unknown"
     return [
-        _code("HAS OBS CONTEXT", ("121005", "DCM", "Observer Type"), ("121007", "DCM", "Device")),
-        _uid("HAS OBS CONTEXT", ("121012", "DCM", "Device Observer UID"), uid),
-        _text("HAS OBS CONTEXT", ("121013", "DCM", "Device Observer Name"), PROGRAM),
-        _text("HAS OBS CONTEXT", ("121014", "DCM", "Device Observer Manufacturer"), PROGRAM),
-        _text("HAS OBS CONTEXT", ("121015", "DCM", "Device Observer Model Name"), f"{PROGRAM} {version}"),
+        code_item("HAS OBS CONTEXT", ("121005", "DCM", "Observer Type"), ("121007", "DCM", "Device")),
+        uid_item("HAS OBS CONTEXT", ("121012", "DCM", "Device Observer UID"), uid),
+        text_item("HAS OBS CONTEXT", ("121013", "DCM", "Device Observer Name"), PROGRAM),
+        text_item("HAS OBS CONTEXT", ("121014", "DCM", "Device Observer Manufacturer"), PROGRAM),
+        text_item("HAS OBS CONTEXT", ("121015", "DCM", "Device Observer Model Name"), f"{PROGRAM} {version}"),
     ]
 
 
 def _image_library(subject: Subject) -> Dataset:
     """TID 1600 and 1601."""
-    item = _item("CONTAINS", "IMAGE")
-    item.ReferencedSOPSequence = [reference(subject.source)]
-    group = _container("CONTAINS", ("126200", "DCM", "Image Library Group"), [item])
-    return _container("CONTAINS", ("111028", "DCM", "Image Library"), [group])
+    item = image_item("CONTAINS", None, subject.source)
+    group = container("CONTAINS", ("126200", "DCM", "Image Library Group"), [item])
+    return container("CONTAINS", ("111028", "DCM", "Image Library"), [group])
 
 
-def _evidence(subject: Subject) -> Dataset:
-    """All that is referred to, by study and series (PS3.3 C.17.2.1)."""
-    source = subject.source
+def evidence_of(source: Source) -> Dataset:
+    """An image that is referred to, by study and series (PS3.3 C.17.2.1)."""
     image = Dataset()
     image.ReferencedSOPClassUID, image.ReferencedSOPInstanceUID = source.sop_class_uid, source.sop_instance_uid
     series, study = Dataset(), Dataset()
@@ -183,75 +193,4 @@ def _own_scheme() -> Dataset:
     item = Dataset()
     item.CodingSchemeDesignator, item.CodingSchemeName = OWN_SCHEME, "Codes of Fieldray and of its model packs"
     item.CodingSchemeResponsibleOrganization = PROGRAM
-    return item
-
-
-# ---- content items (PS3.3 C.17.3)
-
-
-def _item(relationship: str, kind: str, name: Code | None = None) -> Dataset:
-    item = Dataset()
-    item.RelationshipType, item.ValueType = relationship, kind
-    if name is not None:
-        item.ConceptNameCodeSequence = [_concept(name)]
-    return item
-
-
-def _concept(code: Code) -> Dataset:
-    value, scheme, meaning = code
-    if len(value) <= 16:
-        return coded(value, scheme, meaning)
-    item = coded("", scheme, meaning)
-    del item.CodeValue
-    item.LongCodeValue = value
-    return item
-
-
-def _container(relationship: str, name: Code, items: list[Dataset]) -> Dataset:
-    item = _item(relationship, "CONTAINER", name)
-    item.ContinuityOfContent = "SEPARATE"
-    item.ContentSequence = items
-    return item
-
-
-def _template(number: str) -> Dataset:
-    item = Dataset()
-    item.MappingResource, item.TemplateIdentifier = "DCMR", number
-    return item
-
-
-def _code(relationship: str, name: Code, value: Code) -> Dataset:
-    item = _item(relationship, "CODE", name)
-    item.ConceptCodeSequence = [_concept(value)]
-    return item
-
-
-def _text(relationship: str, name: Code, text: str) -> Dataset:
-    item = _item(relationship, "TEXT", name)
-    item.TextValue = visible(text)[:_MOST_TEXT] or "-"
-    return item
-
-
-def _comment(text: str) -> Dataset:
-    return _text("CONTAINS", ("121106", "DCM", "Comment"), text)
-
-
-def _uid(relationship: str, name: Code, uid: str) -> Dataset:
-    item = _item(relationship, "UIDREF", name)
-    item.UID = uid
-    return item
-
-
-def _image(relationship: str, name: Code, subject: Subject) -> Dataset:
-    item = _item(relationship, "IMAGE", name)
-    item.ReferencedSOPSequence = [reference(subject.source)]
-    return item
-
-
-def _number(name: Code, value: float, unit: Code) -> Dataset:
-    item = _item("CONTAINS", "NUM", name)
-    measured = Dataset()
-    measured.NumericValue, measured.FloatingPointValue = f"{value:.6g}", value
-    measured.MeasurementUnitsCodeSequence = [_concept(unit)]
-    item.MeasuredValueSequence = [measured]
     return item

@@ -69,6 +69,9 @@ def _study(
         image_page(document, text, _illustration(result, image, wording, stored))
         document.heading(labels["image"])
         document.fields((*text.patient, *text.image))
+        if text.priors:
+            document.heading(labels["prior"])
+            document.fields(text.priors)
         _about(document, about, labels)
     return document.finished()
 
@@ -108,6 +111,7 @@ def _labels(wording: Wording) -> dict[str, str]:
         "pack": text("The pack"),
         "provenance": text("What it was made with"),
         "image": text("Patient and image"),
+        "prior": text("Compared with a prior image"),
     }
 
 

@@ -1,0 +1,372 @@
+"""The open image and a prior one: which priors there are, which is chosen, and what came of comparing them. No widget.
+
+While it is on, every image that is opened is compared with its newest prior. One comparison runs at a time; it is
+cancelled as soon as another image is opened. What a person compared is kept in memory, for the reports of this window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from PySide6.QtCore import QObject, Signal
+
+from fieldray.desktop.background import Background
+from fieldray.desktop.notices import NoticeBoard
+from fieldray.desktop.open_image import OpenImage
+from fieldray.desktop.prior_painting import LaidOver, laid_over
+from fieldray.desktop.services import PriorsPort
+from fieldray.desktop.work_row import WorkRow
+from fieldray.desktop.worklist_model import WorkListModel
+from fieldray.domain.comparison import ImageOfPair, PairComparison
+from fieldray.domain.finding import Outcome
+from fieldray.domain.prior import (
+    PairRecord,
+    Prior,
+    StoredPriors,
+    as_prior,
+    doubts_about,
+    kinship_of,
+    pair_of,
+    priors_of,
+)
+from fieldray.errors import FieldrayError
+from fieldray.reasons import Reason, reason
+
+_SEARCH, _COMPARE, _LAY, _FILE = "priors", "compare", "lay over", "prior file"
+_NO_ROW: Final = -1
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class PriorQuestion:
+    """A file that a person chose shows another patient, or may: whether it is to be compared all the same."""
+
+    prior: Prior
+    doubts: Sequence[Reason]
+
+
+class Comparing(QObject):
+    """All methods belong to the window's thread."""
+
+    changed = Signal()
+    asked = Signal(object)
+
+    def __init__(
+        self, background: Background, board: NoticeBoard, rows: WorkListModel, *, image: OpenImage, beside: OpenImage
+    ) -> None:
+        super().__init__()
+        self._background, self._board, self._rows = background, board, rows
+        self._image, self._beside = image, beside
+        self._services: PriorsPort | None = None
+        self._stored, self._chosen_files = StoredPriors(), tuple[Outcome, ...]()
+        self._shown_row: WorkRow | None = None
+        self._records: dict[tuple[str, int, str, int, str], PairRecord] = {}
+        self.is_on = False
+        self.is_searching = False
+        self.is_running = False
+        self.priors: tuple[Prior, ...] = ()
+        self.prior: Prior | None = None
+        self.comparison: PairComparison | None = None
+        self.laid: LaidOver | None = None
+        self.problem: Reason | None = None
+        image.changed.connect(self._image_changed)
+        beside.changed.connect(self._beside_changed)
+        for opened in (image, beside):
+            opened.loaded.connect(self._begin)
+
+    def attach(self, services: PriorsPort) -> None:
+        """The services are open."""
+        self._services = services
+        self._image_changed()
+
+    # ---- what a person does
+
+    def start(self) -> None:
+        """Compare with the newest prior image, this one and all that are opened from now on."""
+        if self._image.row is None:
+            return
+        self.is_on = True
+        self._board.withdraw("prior")
+        self._find()
+        self._choose_first()
+
+    def stop(self) -> None:
+        """Compare no more: the open image alone."""
+        self.is_on = False
+        self._drop()
+        if self._beside.row is not None:
+            self._beside.show(None)
+        self.changed.emit()
+
+    def start_or_stop(self) -> None:
+        """One key for both."""
+        (self.stop if self.is_on else self.start)()
+
+    def choose(self, prior: Prior) -> None:
+        """Compare the open image with this prior one."""
+        self.is_on = True
+        self._drop()
+        self.prior = prior
+        self._beside.show(self._row_of(prior))
+        self.changed.emit()
+
+    def choose_next(self) -> None:
+        """The next older of the priors, the newest one after the last."""
+        if self.priors:
+            place = self.priors.index(self.prior) + 1 if self.prior in self.priors else 0
+            self.choose(self.priors[place % len(self.priors)])
+
+    def choose_file(self, path: Path) -> None:
+        """Compare with the image in a file; one of another patient is asked about first."""
+        services, row = self._services, self._image.row
+        if services is None or row is None:
+            return
+        self._board.withdraw("prior")
+        outcome = row.outcome
+        self._background.run(
+            lambda: services.read(path, outcome),
+            channel=_FILE,
+            newest_only=True,
+            done=lambda found: self._has_read_file(row, found),
+            failed=lambda error: self._board.post_error("prior", error),
+        )
+
+    def answer_yes(self, question: PriorQuestion) -> None:
+        """Compare with the image that was asked about."""
+        self._add_file(question.prior)
+
+    # ---- what others ask
+
+    @property
+    def row(self) -> WorkRow | None:
+        """The open image."""
+        return self._image.row
+
+    @property
+    def blamed(self) -> ImageOfPair:
+        """Which image the problem is of."""
+        comparison = self.comparison
+        if comparison is not None:
+            return comparison.problem.image if comparison.problem else "both"
+        if self._beside.problem is not None:
+            return "prior"
+        return "current" if self._image.problem is not None else "both"
+
+    @property
+    def doubts(self) -> Sequence[Reason]:
+        """What a person must know of the pair in sight."""
+        row, note = self._image.row, self._beside.preview_note
+        if row is None or self.prior is None:
+            return ()
+        return (*doubts_about(self.prior, row.outcome), *([note] if note else ()))
+
+    @property
+    def gone(self) -> int:
+        """Prior images that are known, but whose files are no longer there."""
+        return self._stored.gone
+
+    @property
+    def none_found(self) -> Reason | None:
+        """Why there is no prior image to choose, None where there are some or it is not known yet."""
+        row = self._image.row
+        if row is None or self.priors or self.is_searching:
+            return None
+        if kinship_of(row.header, row.header) == "unknown":
+            return reason("prior_no_number")
+        return reason("prior_gone", count=self.gone) if self.gone else reason("prior_none")
+
+    def records(self) -> tuple[PairRecord, ...]:
+        """All pairs that were compared in this window, for its reports."""
+        return tuple(self._records.values())
+
+    def forget(self) -> None:
+        """Results were deleted: nothing is kept of what they were compared with."""
+        self._records.clear()
+        self._stored, self._chosen_files = StoredPriors(), ()
+
+    def end(self) -> None:
+        """End the processes; from any thread, and it waits for them."""
+        if self._services is not None:
+            self._services.close()
+
+    # ---- finding
+
+    def _image_changed(self) -> None:
+        row, services = self._image.row, self._services
+        self._drop()
+        self._stored, self._chosen_files, self.is_searching = StoredPriors(), (), False
+        self._background.forget(_SEARCH)
+        self._background.forget(_FILE)
+        self._board.withdraw("prior")
+        self._find()
+        if row is not None and services is not None:
+            self.is_searching = True
+            outcome = row.outcome
+            self._background.run(
+                lambda: services.stored(outcome),
+                channel=_SEARCH,
+                newest_only=True,
+                done=lambda stored: self._has_found(row, stored),
+                failed=lambda error: self._not_found(row, error),
+            )
+        if self.is_on:
+            self._choose_first()
+        self.changed.emit()
+
+    def _has_found(self, row: WorkRow, stored: StoredPriors) -> None:
+        if row is self._image.row:
+            self._stored, self.is_searching = stored, False
+            self._find()
+            if self.is_on and self.prior is None:
+                self._choose_first()
+            self.changed.emit()
+
+    def _not_found(self, row: WorkRow, error: Exception) -> None:
+        if row is self._image.row:
+            self.is_searching = False
+            self._board.post_error("prior", error)
+            self.changed.emit()
+
+    def _find(self) -> None:
+        """The priors among the rows of the run, earlier runs, and the files that were chosen for this image."""
+        row = self._image.row
+        if row is None:
+            self.priors = ()
+            return
+        here = (("run", other.outcome) for other in self._rows.rows_of_patient(row.header.patient_id))
+        before = (("history", result.outcome) for result in self._stored.results)
+        found = priors_of(row.outcome, (*here, *before))  # type: ignore[arg-type]
+        chosen = tuple(as_prior(outcome, row.outcome, "file") for outcome in self._chosen_files)
+        known = {id(prior.outcome): prior for prior in self.priors}
+        self.priors = tuple(known.get(id(prior.outcome), prior) for prior in (*found, *chosen))
+
+    def _choose_first(self) -> None:
+        if self.priors:
+            self.choose(self.priors[0])
+        elif self._beside.row is not None:
+            self._beside.show(None)
+        self.changed.emit()
+
+    def _has_read_file(self, row: WorkRow, found: Outcome) -> None:
+        if row is not self._image.row:
+            return
+        known = self._rows.row_of_image(found.ref)
+        prior = as_prior(known.outcome if known else found, row.outcome, "file")
+        doubts = doubts_about(prior, row.outcome)
+        if prior.kinship == "other":
+            self.asked.emit(PriorQuestion(prior, doubts))
+        else:
+            self._add_file(prior)
+
+    def _add_file(self, prior: Prior) -> None:
+        if self._image.row is None:
+            return
+        self._chosen_files = (*self._chosen_files, prior.outcome)
+        self.priors = (*self.priors, prior)
+        self.choose(prior)
+
+    def _row_of(self, prior: Prior) -> WorkRow:
+        """The row of a prior: that of the list, or one made for it, with the pack of the open image if it is that."""
+        listed = self._rows.row_of_image(prior.outcome.ref)
+        if listed is not None and listed.outcome is prior.outcome:
+            return listed
+        row = self._image.row
+        stored = next((found for found in self._stored.results if found.outcome is prior.outcome), None)
+        models = [getattr(outcome, "model_sha256", "") for outcome in (prior.outcome, row.outcome if row else None)]
+        is_same_model = row is not None and models[0] == models[1] != ""
+        manifest = row.manifest if row is not None and is_same_model else None
+        return WorkRow(
+            stored.row_id if stored else _NO_ROW, prior.outcome, manifest, stored.verdict if stored else None
+        )
+
+    # ---- comparing
+
+    def _beside_changed(self) -> None:
+        """Somebody closed the prior, or keeps another image beside: then nothing is compared any more."""
+        if self.is_on and self.prior is not None:
+            shown = self._beside.row
+            if shown is None or shown.outcome is not self.prior.outcome:
+                self.is_on = False
+                self._drop()
+                self.changed.emit()
+
+    def _drop(self) -> None:
+        """Nothing is compared: what was laid over is gone at once."""
+        if self.is_running and self._services is not None:
+            self._services.cancel()
+        for channel in (_COMPARE, _LAY):
+            self._background.forget(channel)
+        self.prior = self.comparison = self.laid = self.problem = None
+        self.is_running = False
+
+    def _begin(self) -> None:
+        """Compare as soon as both images are read: only what is in sight is compared."""
+        row, prior, services = self._image.row, self.prior, self._services
+        if prior is None or row is None or services is None or self.is_running or self.comparison or self.problem:
+            return
+        if self._image.is_loading or self._beside.is_loading:
+            return
+        self.problem = self._beside.problem or self._image.problem
+        if self.problem is not None:
+            self.changed.emit()
+            return
+        self.is_running = True
+        self.changed.emit()
+        self._background.run(
+            lambda: services.compare(prior, row.outcome),
+            channel=_COMPARE,
+            newest_only=True,
+            done=lambda comparison: self._has_compared(prior, row, comparison),
+            failed=lambda error: self._not_compared(prior, error),
+        )
+
+    def _has_compared(self, prior: Prior, row: WorkRow, comparison: PairComparison) -> None:
+        if prior is not self.prior or row is not self._image.row:
+            return
+        self.comparison = comparison
+        self.problem = comparison.problem.reason if comparison.problem else None
+        self._keep(pair_of(prior, row.outcome, comparison))
+        picture, open_picture = self._beside.picture, self._image.picture
+        if not comparison.is_comparable or picture is None or open_picture is None:
+            self.is_running = False
+            self.changed.emit()
+            return
+        rows, columns = open_picture.rows, open_picture.columns
+        self._background.run(
+            lambda: laid_over(picture, comparison, rows=rows, columns=columns),
+            channel=_LAY,
+            newest_only=True,
+            done=lambda laid: self._has_laid(prior, laid),
+            failed=self._raise,
+        )
+
+    def _has_laid(self, prior: Prior, laid: LaidOver) -> None:
+        if prior is self.prior:
+            self.laid, self.is_running = laid, False
+            self.changed.emit()
+
+    def _not_compared(self, prior: Prior, error: Exception) -> None:
+        from fieldray.pipeline.compare import ComparisonCancelled  # with all that compares: not before it is needed
+
+        if prior is not self.prior:
+            return
+        self.is_running = False
+        if isinstance(error, ComparisonCancelled):
+            self.problem = reason("comparison_stopped")
+        elif isinstance(error, FieldrayError):
+            self.problem = error.reason
+        else:
+            self.problem = reason("internal", detail=type(error).__name__)
+        self.changed.emit()
+        if not isinstance(error, ComparisonCancelled | FieldrayError):
+            raise error
+
+    def _keep(self, record: PairRecord) -> None:
+        header = record.prior
+        which = header.sop_instance_uid or f"{header.study_date} {header.study_time}"
+        self._records[record.current, record.current_frame, which, record.prior_frame, header.patient_id] = record
+
+    def _raise(self, error: Exception) -> None:
+        raise error

@@ -1,0 +1,250 @@
+"""The card of the side panel about a pair: which priors there are, both scores and maps, and where they differ."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from PySide6.QtCore import QEvent, QRectF, QSize, Qt, Signal
+from PySide6.QtGui import QPainter, QPaintEvent
+from PySide6.QtWidgets import QFileDialog, QHBoxLayout, QMessageBox, QSizePolicy, QSlider, QVBoxLayout, QWidget
+
+from fieldray.desktop.comparing import Comparing, PriorQuestion
+from fieldray.desktop.image_painting import draw_heat_map, draw_image, heat_map_of
+from fieldray.desktop.open_image import OpenImage
+from fieldray.desktop.prior_view import PriorView, day_words, problem_words
+from fieldray.desktop.view_state import Size, ViewState
+from fieldray.desktop.widgets import card, choice_box, label, plain, push_button, question_box
+from fieldray.desktop.work_row import WorkRow
+from fieldray.domain.finding import Screened
+from fieldray.domain.prior import Origin, Prior
+from fieldray.formatting import category_word, file_name, gap_of_pair, number, region_count, region_sentence, view_label
+from fieldray.translation import Translator
+
+_MAP_HEIGHT: Final = 132
+_MOST_REGIONS: Final = 12
+
+
+class PriorCard(QWidget):
+    """See the module; in sight while an image is open."""
+
+    file_wanted = Signal()
+
+    def __init__(
+        self, comparing: Comparing, view: PriorView, image: OpenImage, beside: OpenImage, translator: Translator
+    ) -> None:
+        super().__init__()
+        self._comparing, self._view, self._translator = comparing, view, translator
+        self._image, self._beside = image, beside
+        self.start, self.file = push_button(""), push_button(translator.text("Choose a file…"))
+        for button in (self.start, self.file):
+            button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+        self.start.clicked.connect(comparing.start_or_stop)
+        self.file.clicked.connect(self.file_wanted)
+        self.said, self.scores, self.found = label(role="muted"), label(), label()
+        self.scores.setAccessibleName(translator.text("Scores of both images"))
+        self.maps = PairMaps(image, beside, translator)
+        self.opacity = QSlider(Qt.Orientation.Horizontal)
+        self.opacity.setRange(0, 100)
+        self.opacity.setValue(view.opacity_percent)
+        self.opacity.setAccessibleName(translator.text("Opacity of the difference"))
+        self.opacity.valueChanged.connect(view.set_opacity)
+        self._strength = QWidget()
+        self.priors = choice_box(())
+        self.priors.setAccessibleName(translator.text("Prior images of this patient"))
+        self.priors.setMinimumContentsLength(12)
+        self.priors.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
+        self.priors.activated.connect(self._choose)
+        self._lay_out()
+        comparing.changed.connect(self._refresh)
+        for opened in (image, beside):
+            opened.loaded.connect(self.maps.update)
+        self._refresh()
+
+    def _lay_out(self) -> None:
+        strength = QHBoxLayout(self._strength)
+        strength.setContentsMargins(0, 0, 0, 0)
+        strength.addWidget(label(self._translator.text("Opacity of the difference")))
+        strength.addWidget(self.opacity, 1)
+        frame, column = card()
+        column.addWidget(label(self._translator.text("Prior image"), role="heading"))
+        buttons = QHBoxLayout()
+        buttons.addWidget(self.start, 1)
+        buttons.addWidget(self.file, 1)
+        column.addWidget(self.said)
+        column.addWidget(self.priors)
+        column.addLayout(buttons)
+        for widget in (self.scores, self.maps, self.found, self._strength):
+            column.addWidget(widget)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.addWidget(frame)
+
+    # ---- what is said
+
+    def _refresh(self) -> None:
+        comparing, translator = self._comparing, self._translator
+        row, beside = self._image.row, self._beside.row
+        self.setVisible(row is not None)
+        if row is None:
+            return
+        self.start.setText(translator.text("Stop comparing") if comparing.is_on else translator.text("Compare (E)"))
+        self.start.setEnabled(comparing.is_on or bool(comparing.priors))
+        self.said.setText(self._said())
+        self._show_priors(row)
+        is_pair = comparing.is_on and comparing.prior is not None and beside is not None
+        for widget in (self.scores, self.maps):
+            widget.setVisible(is_pair)
+        if is_pair and beside is not None:
+            self.scores.setText(*self._score_lines(row, beside))
+            self.maps.update()
+        found = self._found_lines()
+        self.found.setText(*found)
+        self.found.setVisible(bool(found))
+        self._strength.setVisible(comparing.laid is not None)
+
+    def _said(self) -> str:
+        comparing, translator = self._comparing, self._translator
+        if comparing.priors:
+            return translator.plural(
+                "{count} prior image can be compared.", "{count} prior images can be compared.", len(comparing.priors)
+            )
+        none = comparing.none_found
+        return translator.reason(none) if none else translator.text("Looking for prior images…")
+
+    def _show_priors(self, row: WorkRow) -> None:
+        comparing, box = self._comparing, self.priors
+        box.setVisible(bool(comparing.priors))
+        box.clear()
+        for prior in comparing.priors:
+            box.addItem(self._name(prior, row))
+        if comparing.prior in comparing.priors:
+            box.setCurrentIndex(comparing.priors.index(comparing.prior))
+
+    def _name(self, prior: Prior, row: WorkRow) -> str:
+        text = self._translator.text
+        origins: dict[Origin, str] = {
+            "run": text("this run"),
+            "history": text("earlier run"),
+            "file": file_name(prior.outcome.ref),
+        }
+        header = prior.header
+        gap = gap_of_pair(self._translator, header, row.header)
+        parts = (day_words(self._translator, header), gap, view_label(header), origins[prior.origin])
+        return plain(" · ".join(part for part in parts if part))
+
+    def _score_lines(self, row: WorkRow, beside: WorkRow) -> tuple[str, ...]:
+        text = self._translator.text
+        return (
+            text("Open: {image}", image=self._score(row)),
+            text("Prior: {day}", day=self._score(beside)),
+            *(
+                [text("Scores of two different packs say nothing about a change.")]
+                if _packs_differ(row, beside)
+                else []
+            ),
+        )
+
+    def _score(self, row: WorkRow) -> str:
+        outcome, translator = row.outcome, self._translator
+        if isinstance(outcome, Screened) and not outcome.model_sha256:
+            return translator.text("no pack has seen this file")
+        word = category_word(translator, row.category)
+        if row.finding is None:
+            return word
+        return f"{word}, {translator.text('Score {score}', score=number(translator, row.finding.score, digits=2))}"
+
+    def _found_lines(self) -> tuple[str, ...]:
+        comparing, translator = self._comparing, self._translator
+        pair = comparing.comparison
+        if comparing.problem is not None and comparing.prior is not None:
+            return (problem_words(translator, comparing),)
+        if pair is None or pair.aligned is None:
+            return ()
+        alignment, regions = pair.aligned.alignment, pair.aligned.regions
+        likeness = [
+            number(translator, value, digits=2) for value in (alignment.similarity_before, alignment.similarity_after)
+        ]
+        count = region_count(translator, len(regions))
+        more = len(regions) - _MOST_REGIONS
+        return (
+            translator.text(
+                "Likeness inside the lungs: {before}, laid over each other {after}",
+                before=likeness[0],
+                after=likeness[1],
+            ),
+            translator.text(
+                "Matches: {kept} kept, {rejected} rejected", kept=alignment.kept, rejected=alignment.rejected
+            ),
+            count,
+            *(region_sentence(translator, region, place) for place, region in enumerate(regions[:_MOST_REGIONS], 1)),
+            *([translator.plural("and {count} more", "and {count} more", more)] if more > 0 else []),
+        )
+
+    def _choose(self, place: int) -> None:
+        if 0 <= place < len(self._comparing.priors):
+            self._comparing.choose(self._comparing.priors[place])
+
+
+class PairMaps(QWidget):
+    """Both images, small, each with its heat map: the open one to the left, as in the large views."""
+
+    def __init__(self, image: OpenImage, beside: OpenImage, translator: Translator) -> None:
+        super().__init__()
+        self._images = image, beside
+        self.setAccessibleName(translator.text("Heat maps of both images"))
+        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
+
+    def sizeHint(self) -> QSize:
+        return QSize(200, _MAP_HEIGHT)
+
+    def changeEvent(self, event: QEvent) -> None:
+        super().changeEvent(event)
+        self.update()
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        gap, width = 6, (self.width() - 6) // 2
+        for place, opened in enumerate(self._images):
+            box = QRectF(place * (width + gap), 0, width, self.height())
+            painter.fillRect(box, Qt.GlobalColor.black)
+            picture, row = opened.picture, opened.row
+            if picture is None or row is None:
+                continue
+            painter.save()
+            painter.setClipRect(box)
+            painter.translate(box.topLeft())
+            state, view = ViewState(), Size(box.width(), box.height())
+            draw_image(painter, picture, state, view, pixel_ratio=self.devicePixelRatio())
+            heat = heat_map_of(row)
+            if heat is not None:
+                size = Size(picture.columns, picture.rows)
+                draw_heat_map(painter, heat, state, image=size, view=view, opacity=0.45)
+            painter.restore()
+        painter.end()
+
+
+def _packs_differ(row: WorkRow, beside: WorkRow) -> bool:
+    models = [found.outcome.model_sha256 for found in (row, beside) if isinstance(found.outcome, Screened)]
+    return len(models) == 2 and all(models) and models[0] != models[1]
+
+
+def choose_file(parent: QWidget, comparing: Comparing, translator: Translator) -> None:
+    """Ask for the file of a prior image."""
+    dialog = QFileDialog(parent, translator.text("Choose the file of a prior image"))
+    dialog.setFileMode(QFileDialog.FileMode.ExistingFile)
+    dialog.fileSelected.connect(lambda path: comparing.choose_file(Path(path)))
+    dialog.open()
+
+
+def prior_box(parent: QWidget, question: PriorQuestion, comparing: Comparing, translator: Translator) -> QMessageBox:
+    """Ask whether an image that is another patient's is meant."""
+    doubts = " ".join(translator.reason(doubt) for doubt in question.doubts)
+    more = translator.text("The two images can be shown side by side. Nothing is laid over each other.")
+    box = question_box(parent, doubts, more=more)
+    show = box.addButton(translator.text("Show side by side"), QMessageBox.ButtonRole.AcceptRole)
+    cancel = box.addButton(translator.text("Cancel"), QMessageBox.ButtonRole.RejectRole)
+    box.setDefaultButton(cancel)
+    box.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+    show.clicked.connect(lambda: comparing.answer_yes(question))
+    return box

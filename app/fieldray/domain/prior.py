@@ -1,0 +1,279 @@
+"""Which images of a patient are prior to another one: whose they are, and which was made first.
+
+Nobody is taken for the same person without a Patient ID that both images name, and without anything else that both
+name to say otherwise. What is not known is said to be not known; it is never guessed.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from fieldray.domain.comparison import ChangeRegion, PairComparison
+from fieldray.domain.finding import Outcome, ReadFacts, Screened
+from fieldray.domain.run import StoredResult
+from fieldray.domain.study import ImageHeader, ImageRef
+from fieldray.reasons import Reason, reason
+
+# same: one person by all that both images name; other: another person; unknown: an image does not say whose it is
+Kinship = Literal["same", "other", "unknown"]
+# of an image to another one
+Order = Literal["earlier", "later", "same", "unknown"]
+Origin = Literal["run", "history", "file"]
+
+# What stands in place of a Patient ID where nobody gave one, or where it was taken out: it names nobody.
+_NOBODY: Final = re.compile(
+    r"[0\-_.?*x ]*|anon(ym(ous|ized|ised|e)?)?|unknown|none|null|n/?a|no ?id|not ?known|patient|removed|deleted|test",
+    re.IGNORECASE,
+)
+_DATE: Final = re.compile(r"([0-9]{4})([0-9]{2})([0-9]{2})")
+_TIME: Final = re.compile(r"([01][0-9]|2[0-3])([0-5][0-9])(?:([0-5][0-9])(?:\.[0-9]{1,6})?)?")
+_LATERAL: Final = frozenset({"LL", "RL", "LLD", "RLD", "LATERAL", "LAT"})
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """The time from one study to another by the calendar; `minutes` within a day, None where no time is known."""
+
+    years: int
+    months: int
+    days: int
+    minutes: int | None = None
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Prior:
+    """An image that another one may be compared with.
+
+    outcome  what came of it; of a file chosen by hand, what `unscreened` gives
+    origin   the run in sight, an earlier run, or a file that a person chose
+    kinship  whether it is the same patient's
+    order    when it was made, seen from the open image
+    """
+
+    outcome: Outcome
+    origin: Origin
+    kinship: Kinship
+    order: Order
+
+    @property
+    def header(self) -> ImageHeader:
+        return self.outcome.ref.header
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class StoredPriors:
+    """What earlier runs know of a patient.
+
+    results  one for each image whose file is still there, by the newest run that screened it
+    gone     the number of prior images whose file is not
+    """
+
+    results: tuple[StoredResult, ...] = ()
+    gone: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairRecord:
+    """That a person compared an image with a prior one, and what came of it: what reports say of a pair.
+
+    current, current_frame   SHA-256 (hex) of the image's file, and its frame: by them a report knows its image
+    prior                    header of the prior image, without the person's name
+    is_dicom, prior_frame    whether another object can refer to the prior image, and to which frame of it
+    order                    of the prior image
+    kinship                  whether it is the same patient's
+    why_not                  why nothing of it is comparable, None where it is
+    similarity               of the structure inside the lungs once aligned, -1..1; None where it is not comparable
+    regions                  what differs by more than the noise
+    """
+
+    current: str
+    current_frame: int
+    prior: ImageHeader
+    is_dicom: bool
+    prior_frame: int
+    order: Order
+    kinship: Kinship
+    why_not: Reason | None = None
+    similarity: float | None = None
+    regions: tuple[ChangeRegion, ...] = ()
+
+
+def unscreened(ref: ImageRef) -> Screened:
+    """An image that no pack has seen: without a score, a map and a category of its own."""
+    return Screened(
+        ref=ref,
+        facts=ReadFacts(),
+        findings=(),
+        class_maps=None,
+        pack_name="",
+        model_sha256="",
+        backend="",
+        inference_ms=0.0,
+    )
+
+
+def kinship_of(one: ImageHeader, other: ImageHeader) -> Kinship:
+    """Whether two images are of one person: Patient ID alike, and neither birth date nor sex to the contrary."""
+    numbers = [header.patient_id.strip() for header in (one, other)]
+    if any(_NOBODY.fullmatch(number) for number in numbers):
+        return "unknown"
+    births = [_day(header.patient_birth_date) for header in (one, other)]
+    sexes = [header.patient_sex for header in (one, other)]
+    differs = births[0] and births[1] and births[0] != births[1]
+    differs = differs or (set(sexes) == {"M", "F"})
+    return "other" if numbers[0] != numbers[1] or differs else "same"
+
+
+def order_of(image: ImageHeader, current: ImageHeader) -> Order:
+    """Whether an image is earlier than another by study date and time; unknown where they do not say."""
+    days = _day(image.study_date), _day(current.study_date)
+    if days[0] is None or days[1] is None:
+        return "unknown"
+    if days[0] != days[1]:
+        return "earlier" if days[0] < days[1] else "later"
+    minutes = _minute(image.study_time), _minute(current.study_time)
+    if minutes[0] is None or minutes[1] is None:
+        return "unknown"
+    return "same" if minutes[0] == minutes[1] else "earlier" if minutes[0] < minutes[1] else "later"
+
+
+def gap_between(image: ImageHeader, current: ImageHeader) -> Gap | None:
+    """The time between two studies, whichever was first; None where a date is not known."""
+    days = _day(image.study_date), _day(current.study_date)
+    if days[0] is None or days[1] is None:
+        return None
+    first, second = sorted((days[0], days[1]))
+    months = 12 * (second.year - first.year) + second.month - first.month
+    if second.day < first.day:
+        months -= 1
+    rest = (second - _months_later(first, months)).days
+    minutes = _minute(image.study_time), _minute(current.study_time)
+    is_known = first == second and minutes[0] is not None and minutes[1] is not None
+    apart = abs(minutes[0] - minutes[1]) if is_known and minutes[0] is not None and minutes[1] is not None else None
+    return Gap(years=months // 12, months=months % 12, days=rest, minutes=apart)
+
+
+def is_same_image(one: Outcome, other: Outcome) -> bool:
+    """Whether two outcomes are of one image: the same bytes, the same SOP instance, or the same file, and frame."""
+    first, second = one.ref, other.ref
+    if first.frame != second.frame:
+        return False
+    contents = one.facts.content_sha256, other.facts.content_sha256
+    instances = first.header.sop_instance_uid, second.header.sop_instance_uid
+    is_same_file = (first.path, first.member) == (second.path, second.member)
+    return any(pair[0] and pair[0] == pair[1] for pair in (contents, instances)) or is_same_file
+
+
+def priors_of(current: Outcome, candidates: Iterable[tuple[Origin, Outcome]]) -> tuple[Prior, ...]:
+    """The images of the same patient that are prior to one, or may be; the likeliest to be wanted first.
+
+    That is: dated before undated, newest first, frontal before lateral. Images of its own study are none. Of the same
+    image twice, the first candidate counts.
+    """
+    found: list[Prior] = []
+    for origin, outcome in candidates:
+        prior = as_prior(outcome, current, origin)
+        is_own_study = _study(outcome) is not None and _study(outcome) == _study(current)
+        if prior.kinship != "same" or prior.order in ("later", "same") or is_own_study:
+            continue
+        if is_same_image(outcome, current) or any(is_same_image(outcome, known.outcome) for known in found):
+            continue
+        found.append(prior)
+    return tuple(sorted(found, key=_how_likely))
+
+
+def as_prior(outcome: Outcome, current: Outcome, origin: Origin) -> Prior:
+    """An image seen from the one that it is compared with."""
+    header, own = outcome.ref.header, current.ref.header
+    return Prior(outcome=outcome, origin=origin, kinship=kinship_of(header, own), order=order_of(header, own))
+
+
+def doubts_about(prior: Prior, current: Outcome) -> Sequence[Reason]:
+    """What a person must know of a pair before they believe anything of it."""
+    said = []
+    if is_same_image(prior.outcome, current):
+        said.append(reason("prior_same_image"))
+    elif prior.kinship == "other":
+        said.append(reason("prior_other_patient"))
+    elif prior.kinship == "unknown":
+        said.append(reason("prior_unknown_patient"))
+    if prior.order == "later":
+        said.append(reason("prior_later"))
+    elif prior.order == "unknown":
+        said.append(reason("prior_order_unknown"))
+    if is_lateral(prior.header) != is_lateral(current.ref.header):
+        said.append(reason("prior_other_view"))
+    return said
+
+
+def doubts_about_pair(pair: PairRecord) -> Sequence[Reason]:
+    """The same of a pair that was compared."""
+    said = []
+    if pair.kinship != "same":
+        said.append(reason("prior_other_patient" if pair.kinship == "other" else "prior_unknown_patient"))
+    if pair.order in ("later", "unknown"):
+        said.append(reason("prior_later" if pair.order == "later" else "prior_order_unknown"))
+    return said
+
+
+def is_lateral(header: ImageHeader) -> bool:
+    """Whether an image says that it was taken from the side."""
+    return header.view_position.strip().upper() in _LATERAL
+
+
+def pair_of(prior: Prior, current: Outcome, comparison: PairComparison) -> PairRecord:
+    """What reports say of a comparison."""
+    aligned, problem, ref = comparison.aligned, comparison.problem, prior.outcome.ref
+    return PairRecord(
+        current=current.facts.content_sha256,
+        current_frame=current.ref.frame,
+        prior=replace(prior.header, patient_name=""),
+        is_dicom=ref.kind == "dicom",
+        prior_frame=ref.frame,
+        order=prior.order,
+        kinship=prior.kinship,
+        why_not=problem.reason if problem else None,
+        similarity=aligned.alignment.similarity_after if aligned else None,
+        regions=aligned.regions if aligned else (),
+    )
+
+
+def _how_likely(prior: Prior) -> tuple[bool, int, bool, int]:
+    header = prior.header
+    day, minute = _day(header.study_date), _minute(header.study_time)
+    return prior.order != "earlier", -(day.toordinal() if day else 0), is_lateral(header), -(minute or 0)
+
+
+def _study(outcome: Outcome) -> str | None:
+    return outcome.ref.header.study_instance_uid or None
+
+
+def _day(dicom_date: str) -> datetime.date | None:
+    """A DICOM date (PS3.5 6.2), None for what is none: a day that there is not, or one before there were X-rays."""
+    found = _DATE.fullmatch(dicom_date.strip())
+    try:
+        day = datetime.date(*map(int, found.groups())) if found else None
+    except ValueError:
+        return None
+    return day if day and day.year > 1800 else None
+
+
+def _minute(dicom_time: str) -> int | None:
+    """Minutes since midnight of a DICOM time (PS3.5 6.2); None without minutes."""
+    found = _TIME.fullmatch(dicom_time.strip())
+    return 60 * int(found[1]) + int(found[2]) if found else None
+
+
+def _months_later(day: datetime.date, months: int) -> datetime.date:
+    """So many months later; at a month's end, the last day of it."""
+    year, month = divmod(day.month - 1 + months, 12)
+    for last in (day.day, 30, 29, 28):
+        try:
+            return datetime.date(day.year + year, month + 1, min(day.day, last))
+        except ValueError:
+            continue
+    raise AssertionError("every month has 28 days")

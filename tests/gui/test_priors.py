@@ -1,0 +1,476 @@
+"""The open image and a prior one: found, compared, and looked at in four ways; and all that must not be shown."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from desk import Desk
+from fake_rooms import FakeRooms, image_ref, pair_comparison, screened
+from PySide6.QtCore import QPoint, Qt
+from PySide6.QtGui import QImage
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QMessageBox, QWidget
+from test_flows import texts
+
+from fieldray.desktop.comparing import Comparing
+from fieldray.desktop.prior_view import PriorView
+from fieldray.domain.finding import Screened
+from fieldray.domain.prior import unscreened
+from fieldray.domain.run import StoredResult
+from fieldray.errors import FieldrayError
+from fieldray.reasons import reason
+from fieldray.translation import Translator
+
+NOTICE = "Research use only. This shows differences of two images, not a course of disease."
+Key = Qt.Key
+
+
+def of_patient(number: int, patient: str, day: str, score: float = 0.5, **changes: object) -> Screened:
+    """A made-up image of a patient and a day."""
+    made = screened(number, score)
+    header = replace(
+        made.ref.header,
+        patient_id=patient,
+        study_date=day,
+        study_instance_uid=f"9.{number}",
+        patient_sex="F",
+        **changes,
+    )
+    return replace(made, ref=replace(made.ref, header=header))
+
+
+@pytest.fixture
+def rooms() -> FakeRooms:
+    """Rows 1 to 3 are of one patient, in 2024, 2021 and 2019; row 4 is another's, row 5 nobody's."""
+    made = FakeRooms()
+    made.outcomes = [
+        of_patient(1, "A", "20240405", 0.9),
+        of_patient(2, "A", "20210205", 0.1),
+        of_patient(3, "A", "20190101", 0.42),
+        of_patient(4, "B", "20240405", 0.7),
+        of_patient(5, "", "20240405", 0.6),
+    ]
+    return made
+
+
+@pytest.fixture
+def comparing(desk: Desk) -> Comparing:
+    """The first image is open."""
+    desk.screen()
+    desk.open_row(1)
+    desk.window.viewer.setFocus()
+    made = desk.application.controller.comparing
+    desk.until(lambda: not made.is_searching)
+    return made
+
+
+@pytest.fixture
+def view(desk: Desk, comparing: Comparing) -> PriorView:
+    """It is compared with its newest prior."""
+    press(desk, Key.Key_E)
+    desk.until(lambda: comparing.laid is not None)
+    return desk.window.area.prior_view
+
+
+def press(desk: Desk, key: Qt.Key, modifier: Qt.KeyboardModifier = Qt.KeyboardModifier.NoModifier) -> None:
+    QTest.keyClick(desk.window.viewer, key, modifier)
+
+
+def compared(desk: Desk) -> None:
+    """Wait until something came of the pair."""
+    found = desk.application.controller.comparing
+    desk.until(lambda: found.laid is not None or found.problem is not None)
+
+
+def pixel(desk: Desk, x: float, y: float) -> tuple[int, int, int]:
+    """What the open image's view shows at a share of its width and height."""
+    image = desk.window.viewer.grab().toImage().convertToFormat(QImage.Format.Format_RGB32)
+    seen = image.pixelColor(int(x * image.width()), int(y * image.height()))
+    return seen.red(), seen.green(), seen.blue()
+
+
+def shown(widget: QWidget) -> str:
+    return texts(widget)
+
+
+# ---- finding
+
+
+def test_priors_of_the_patient_are_offered_the_newest_first(desk: Desk, comparing: Comparing) -> None:
+    assert [prior.outcome.ref.header.study_date for prior in comparing.priors] == ["20210205", "20190101"]
+    card = desk.window.prior_card
+    assert "2 prior images can be compared." in shown(card)
+    assert card.priors.itemText(0) == "2021-02-05 · 3 years 2 months earlier · PA · this run"
+    assert not desk.window.prior_bar.isVisible()
+
+
+def test_nobody_and_another_patient_have_none(desk: Desk, comparing: Comparing) -> None:
+    for row, words in ((4, "No prior image of this patient was found"), (5, "this file gives no patient ID")):
+        desk.open_row(row)
+        desk.until(lambda: not comparing.is_searching)
+        assert comparing.priors == ()
+        assert words in shown(desk.window.prior_card)
+        assert not desk.window.prior_card.start.isEnabled()
+
+
+def test_earlier_runs_are_looked_through_and_files_that_are_gone_are_counted(desk: Desk, rooms: FakeRooms) -> None:
+    before = of_patient(7, "B", "20200101")
+    rooms.priors.found = [StoredResult(row_id=70, run_id=9, outcome=before, is_resumed=False)]
+    desk.screen()
+    desk.open_row(4)
+    comparing = desk.application.controller.comparing
+    desk.until(lambda: bool(comparing.priors))
+    assert desk.window.prior_card.priors.itemText(0).endswith("earlier run")
+    rooms.priors.found, rooms.priors.gone = [], 2
+    desk.open_row(1)
+    desk.open_row(4)
+    desk.until(lambda: not comparing.is_searching)
+    assert "2 prior images are known from earlier runs" in shown(desk.window.prior_card)
+
+
+def test_a_store_that_cannot_be_read_is_a_notice_and_the_run_still_has_its_priors(desk: Desk, rooms: FakeRooms) -> None:
+    rooms.priors.problem = FieldrayError(reason("storage", detail="made up"))
+    desk.screen()
+    desk.open_row(1)
+    desk.until(lambda: any(notice.key == "prior" for notice in desk.application.controller.board.notices))
+    assert len(desk.application.controller.comparing.priors) == 2
+
+
+# ---- looking
+
+
+def test_dates_gap_and_notice_are_in_sight_in_every_mode(desk: Desk, view: PriorView) -> None:
+    for command in ("beside", "swipe", "difference"):
+        view.set_mode(command)
+        bar = desk.window.prior_bar
+        assert bar.isVisible()
+        assert bar.dates.text() == "Open: 2024-04-05. Prior: 2021-02-05, 3 years 2 months earlier"
+        assert bar.notice.text() == NOTICE
+        assert bar.notice.visibleRegion().boundingRect().height() == bar.notice.height() > 0
+
+
+def test_side_by_side_is_where_it_begins_with_linked_zoom(desk: Desk, view: PriorView) -> None:
+    area = desk.window.area
+    assert view.mode == "beside"
+    assert area.beside.isVisible()
+    press(desk, Key.Key_Plus)
+    assert area.beside.state.zoom == area.viewer.state.zoom == 1.25
+
+
+def test_swipe_has_the_prior_to_the_left_of_a_divider_that_keys_and_mouse_move(
+    desk: Desk, rooms: FakeRooms, view: PriorView
+) -> None:
+    press(desk, Key.Key_S)
+    assert view.mode == "swipe"
+    assert not desk.window.area.beside.isVisible()
+    before = view._divider
+    press(desk, Key.Key_Left, Qt.KeyboardModifier.AltModifier)
+    assert view._divider == pytest.approx(before - 0.05)
+    press(desk, Key.Key_Right, Qt.KeyboardModifier.AltModifier)
+    viewer = desk.window.viewer
+    grip = QPoint(round(view._divider * viewer.width()), viewer.height() // 2)
+    state = viewer.state
+    QTest.mousePress(viewer, Qt.MouseButton.LeftButton, pos=grip)
+    QTest.mouseMove(viewer, QPoint(viewer.width() // 4, viewer.height() // 2))
+    QTest.mouseRelease(viewer, Qt.MouseButton.LeftButton, pos=QPoint(viewer.width() // 4, viewer.height() // 2))
+    assert view._divider == pytest.approx(0.25, abs=0.01)
+    assert viewer.state == state  # the tool of the mouse did nothing meanwhile
+    for _ in range(30):
+        press(desk, Key.Key_Left, Qt.KeyboardModifier.AltModifier)
+    assert view._divider == 0.0
+
+
+def test_blink_puts_the_prior_in_the_place_of_the_open_image_and_back(desk: Desk, view: PriorView) -> None:
+    press(desk, Key.Key_B)
+    assert (view.mode, view.shows_prior) == ("blink", True)
+    prior = desk.window.viewer.grab().toImage()
+    press(desk, Key.Key_B)
+    assert (view.mode, view.shows_prior) == ("blink", False)
+    own = desk.window.viewer.grab().toImage()
+    assert prior != own
+    press(desk, Key.Key_B)
+    assert desk.window.viewer.grab().toImage() == prior
+
+
+def test_the_difference_is_in_two_colours_inside_its_regions(desk: Desk, view: PriorView) -> None:
+    view.set_opacity(100)
+    press(desk, Key.Key_D)
+    viewer = desk.window.viewer
+    # The middle of the first region, 140 and 200 of 512 in the frame, in pixels of the image and then of the view.
+    scale = 600 / 512
+    matrix = viewer.state.matrix(viewer.image_size, viewer.view_size)
+    for row, is_orange in ((130.0, True), (190.0, False)):
+        x, y = (190.0 * scale - 44.0), row * scale
+        red, _, blue = pixel(
+            desk, (matrix.m11 * x + matrix.dx) / viewer.width(), (matrix.m22 * y + matrix.dy) / viewer.height()
+        )
+        assert (red > blue + 40) is is_orange
+        assert (blue > red + 40) is not is_orange
+    assert desk.window.prior_card.opacity.isVisible()
+    said = shown(desk.window.prior_card)
+    assert "2 regions differ by more than the noise." in said
+    assert "1. Denser in the open image: 5.0 times the noise, 0.6 % of the image" in said
+    assert "2. Less dense in the open image: 4.0 times the noise" in said
+
+
+def test_what_is_no_region_has_no_colour(desk: Desk, rooms: FakeRooms, comparing: Comparing) -> None:
+    answer = pair_comparison(regions=1)
+    change = answer.aligned.change.copy()
+    change[300:302, 200:202] = 6.0
+    rooms.priors.answer = replace(answer, aligned=replace(answer.aligned, change=change))
+    press(desk, Key.Key_E)
+    compared(desk)
+    colours = comparing.laid.difference.image
+    assert colours.pixelColor(200, 140).alpha() > 0
+    assert colours.pixelColor(201, 301).alpha() == 0
+    rooms.priors.answer = pair_comparison(regions=0)
+    desk.open_row(2)
+    compared(desk)
+    assert comparing.laid.difference.is_blank
+
+
+def test_the_mesh_is_drawn_on_request(desk: Desk, view: PriorView) -> None:
+    press(desk, Key.Key_D)
+    without = desk.window.viewer.grab().toImage()
+    press(desk, Key.Key_X)
+    assert view.shows_mesh
+    assert desk.window.viewer.grab().toImage() != without
+    press(desk, Key.Key_X)
+    assert desk.window.viewer.grab().toImage() == without
+
+
+def test_both_scores_are_side_by_side(desk: Desk, view: PriorView) -> None:
+    said = shown(desk.window.prior_card)
+    assert "Open: Abnormal, Score 0.90" in said
+    assert "Prior: Normal, Score 0.10" in said
+
+
+def test_the_next_older_prior_by_key_and_by_the_box(desk: Desk, comparing: Comparing, view: PriorView) -> None:
+    press(desk, Key.Key_E, Qt.KeyboardModifier.ShiftModifier)
+    assert comparing.laid is None  # what was laid over is gone at once
+    compared(desk)
+    assert comparing.prior is comparing.priors[1]
+    assert "5 years 3 months earlier" in desk.window.prior_bar.dates.text()
+    desk.window.prior_card.priors.activated.emit(0)
+    assert comparing.prior is comparing.priors[0]
+
+
+def test_the_mode_stays_from_image_to_image_and_stopping_ends_it(
+    desk: Desk, comparing: Comparing, view: PriorView
+) -> None:
+    press(desk, Key.Key_D)
+    desk.open_row(2)
+    assert view.mode == "beside"  # nothing of the pair before
+    compared(desk)
+    assert view.mode == "difference"
+    assert comparing.prior.header.study_date == "20190101"
+    press(desk, Key.Key_E)
+    assert (comparing.is_on, comparing.prior, comparing.laid) == (False, None, None)
+    assert not desk.window.prior_bar.isVisible()
+    assert desk.application.controller.beside.row is None
+
+
+def test_closing_the_prior_or_keeping_another_image_ends_comparing(
+    desk: Desk, comparing: Comparing, view: PriorView
+) -> None:
+    desk.window.area.keep_or_close()
+    assert not comparing.is_on
+    desk.window.area.keep_or_close()
+    assert not comparing.is_on
+    assert desk.application.controller.beside.row is desk.application.controller.image.row
+
+
+def test_everything_is_there_in_a_window_that_is_built_again(desk: Desk, comparing: Comparing, view: PriorView) -> None:
+    desk.application.change_settings({"theme": "dark", "language": "uk"})
+    bar = desk.window.prior_bar
+    assert bar.isVisible()
+    assert "2021" in bar.dates.text()
+    desk.window.area.prior_view.set_mode("swipe")
+    assert desk.window.area.prior_view.mode == "swipe"
+
+
+# ---- what must not be shown
+
+
+def test_of_a_pair_that_is_not_comparable_nothing_is_laid_over_and_the_reason_is_said(
+    desk: Desk, rooms: FakeRooms, comparing: Comparing
+) -> None:
+    rooms.priors.answer = pair_comparison(why=reason("compare_unlike"))
+    press(desk, Key.Key_D)
+    compared(desk)
+    view, bar = desk.window.area.prior_view, desk.window.prior_bar
+    assert view.mode == "beside"
+    assert desk.window.area.beside.isVisible()
+    assert desk.window.viewer._layer is None
+    assert "Not comparable. The two images are too unlike each other" in bar.state.text()
+    assert not bar.buttons["prior_difference"].isEnabled()
+    for key in (Key.Key_S, Key.Key_B, Key.Key_X):
+        press(desk, key)
+        assert desk.window.viewer._layer is None
+
+
+def test_a_comparison_that_fails_is_said_and_the_images_stay(
+    desk: Desk, rooms: FakeRooms, comparing: Comparing
+) -> None:
+    rooms.priors.answer = FieldrayError(reason("compare_no_lungs_pack"))
+    press(desk, Key.Key_E)
+    compared(desk)
+    assert "lung-field pack of this program is missing" in desk.window.prior_bar.state.text()
+    assert desk.window.area.beside.isVisible()
+
+
+def test_a_prior_that_was_deleted_or_replaced_meanwhile_is_not_compared(
+    desk: Desk, rooms: FakeRooms, comparing: Comparing
+) -> None:
+    rooms.session.replaced.add(rooms.outcomes[1].facts.content_sha256)
+    press(desk, Key.Key_E)
+    compared(desk)
+    assert comparing.problem.code == "changed"
+    assert rooms.priors.compared == []
+    assert "Not comparable. The prior image: The file has changed" in desk.window.prior_bar.state.text()
+
+
+def test_another_patients_file_is_asked_about_first(desk: Desk, rooms: FakeRooms, comparing: Comparing) -> None:
+    other = unscreened(replace(image_ref(8), path=Path("/images/other-8.dcm")))
+    rooms.priors.files[Path("/images/other-8.dcm")] = other
+    comparing.choose_file(Path("/images/other-8.dcm"))
+    desk.until(lambda: bool(desk.window.findChildren(QMessageBox)))
+    box = desk.window.findChildren(QMessageBox)[0]
+    assert "Another patient's image" in box.text()
+    assert comparing.prior is None
+    box.defaultButton().click()  # Cancel
+    assert comparing.prior is None
+    comparing.choose_file(Path("/images/other-8.dcm"))
+    desk.until(lambda: any(found.isVisible() for found in desk.window.findChildren(QMessageBox)))
+    box = next(found for found in desk.window.findChildren(QMessageBox) if found.isVisible())
+    next(button for button in box.buttons() if button is not box.defaultButton()).click()
+    assert comparing.prior.outcome is other
+    assert "Another patient's image" in desk.window.prior_bar.doubts.text()
+    assert "no pack has seen this file" in shown(desk.window.prior_card)
+    desk.open_row(4)
+    desk.until(lambda: not comparing.is_searching)
+    assert comparing.prior is None  # a choice for one image is none for the next
+
+
+def test_a_file_that_says_nothing_of_its_patient_is_compared_and_says_so(
+    desk: Desk, rooms: FakeRooms, comparing: Comparing
+) -> None:
+    ref = replace(image_ref(8), path=Path("/images/plain-8.png"), kind="png")
+    plain = unscreened(replace(ref, header=replace(ref.header, patient_id="", study_date="")))
+    rooms.priors.files[plain.ref.path] = plain
+    comparing.choose_file(plain.ref.path)
+    compared(desk)
+    bar = desk.window.prior_bar
+    assert bar.dates.text() == "Open: 2024-04-05. Prior: date not known, time between them not known"
+    assert "It is not known whether both images are of the same patient" in bar.doubts.text()
+    assert "Which image is the earlier one is not known" in bar.doubts.text()
+
+
+def test_the_same_image_or_a_later_one_is_named(desk: Desk, rooms: FakeRooms, comparing: Comparing) -> None:
+    for path, words in (
+        (rooms.outcomes[0].ref.path, "Both are the same image."),
+        (rooms.outcomes[1].ref.path, ""),
+    ):
+        rooms.priors.files[path] = unscreened(image_ref(1))
+        comparing.choose_file(path)
+        desk.until(lambda: comparing.prior is not None)
+        assert words in desk.window.prior_bar.doubts.text()
+    desk.open_row(3)
+    rooms.priors.files[rooms.outcomes[0].ref.path] = rooms.outcomes[0]
+    comparing.choose_file(rooms.outcomes[0].ref.path)
+    desk.until(lambda: comparing.prior is not None)
+    assert "it is later than the open image" in desk.window.prior_bar.doubts.text()
+    assert "5 years 3 months later" in desk.window.prior_bar.dates.text()
+
+
+def test_a_file_that_is_no_image_is_a_notice(desk: Desk, comparing: Comparing) -> None:
+    comparing.choose_file(Path("/images/notes.txt"))
+    board = desk.application.controller.board
+    desk.until(lambda: any(notice.key == "prior" for notice in board.notices))
+    assert comparing.prior is None
+
+
+def test_going_on_while_a_comparison_runs_cancels_it_and_shows_nothing_of_it(
+    desk: Desk, rooms: FakeRooms, comparing: Comparing
+) -> None:
+    rooms.priors.may_compare.clear()
+    press(desk, Key.Key_E)
+    desk.until(lambda: len(rooms.priors.compared) == 1)
+    assert "Comparing…" in desk.window.prior_bar.state.text()
+    for row in (2, 1, 4, 2, 1, 2):
+        desk.window.work_list.choose(row)
+    desk.until(lambda: comparing.laid is not None)
+    assert rooms.priors.cancelled >= 1
+    assert comparing.prior.outcome is rooms.outcomes[2]
+    assert [record.current for record in comparing.records()] == [rooms.outcomes[1].facts.content_sha256]
+
+
+def test_the_window_is_closed_while_a_comparison_runs(desk: Desk, rooms: FakeRooms, comparing: Comparing) -> None:
+    rooms.priors.may_compare.clear()
+    press(desk, Key.Key_E)
+    desk.until(lambda: len(rooms.priors.compared) == 1)
+    desk.application.controller.close()
+    desk.until(lambda: rooms.priors.is_closed)
+
+
+@pytest.mark.parametrize(
+    "name", ["<b>bold</b><img src=/etc/passwd>", "\u202eevil^\u2066name", "&File\tX", "%1 {count} {day}", "A" * 5000]
+)
+def test_hostile_names_and_dates_are_shown_as_what_they_are(desk: Desk, rooms: FakeRooms, name: str) -> None:
+    rooms.outcomes[:] = [
+        of_patient(1, name, "20240405", patient_name=name),
+        of_patient(2, name, name, patient_name=name, view_position=name),
+    ]
+    desk.screen()
+    desk.open_row(1)
+    press(desk, Key.Key_E)
+    compared(desk)
+    window = desk.window
+    seen = shown(window.prior_bar) + shown(window.prior_card) + "".join(head.name.text() for head in window.area._heads)
+    assert "\u202e" not in seen
+    for command in ("swipe", "blink", "difference"):
+        window.area.prior_view.set_mode(command)
+        window.viewer.grab()
+    assert window.width() <= 1366
+
+
+# ---- the reports of this window
+
+
+def test_what_was_compared_is_known_to_the_reports(desk: Desk, rooms: FakeRooms, comparing: Comparing) -> None:
+    press(desk, Key.Key_E)
+    compared(desk)
+    (record,) = comparing.records()
+    assert record.current == rooms.outcomes[0].facts.content_sha256
+    assert record.prior.study_date == "20210205"
+    assert record.prior.patient_name == ""
+    assert (record.similarity, len(record.regions), record.why_not) == (0.83, 2, None)
+    desk.application.controller.export(Path("/out"))
+    desk.until(lambda: bool(rooms.exported))
+    assert rooms.exported[0][3].pairs == (record,)
+    comparing.forget()
+    assert comparing.records() == ()
+
+
+def test_the_keys_are_listed_under_their_own_heading() -> None:
+    from fieldray.desktop.keys import KEYS, group_title
+
+    assert group_title(Translator("en"), "compare") == "Prior image"
+    assert len([key for key in KEYS if key.group == "compare"]) == 10
+
+
+def test_the_prior_is_bent_by_the_displacement(desk: Desk, rooms: FakeRooms, comparing: Comparing) -> None:
+    """A prior that lies 20 pixels of the frame further down is drawn 20 * 600 / 512 pixels further up."""
+    rooms.priors.answer = pair_comparison(shift=20.0)
+    press(desk, Key.Key_E)
+    compared(desk)
+    bent, prior = comparing.laid.prior.image.pixels, desk.application.controller.beside.picture.image.pixels
+    assert bent.shape == (600, 512)
+    moved = 20 * 600 / 512
+    rows = np.arange(100, 500)
+    expected = [np.interp(rows + moved, np.arange(600), prior[:, column].astype(float)) for column in (100, 256, 400)]
+    for column, wanted in zip((100, 256, 400), expected, strict=True):
+        assert np.abs(bent[rows, column].astype(float) - wanted).max() <= 1.0

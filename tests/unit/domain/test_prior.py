@@ -1,0 +1,168 @@
+"""Who is prior to whom: by what two images say of the patient and of the day, and never by guessing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fieldray.domain.finding import ReadFacts, Refused
+from fieldray.domain.prior import (
+    Gap,
+    as_prior,
+    doubts_about,
+    gap_between,
+    kinship_of,
+    order_of,
+    priors_of,
+    unscreened,
+)
+from fieldray.domain.study import ImageHeader, ImageRef
+from fieldray.reasons import reason
+
+BASE = ImageHeader(patient_id="PX-1", patient_birth_date="19600214", patient_sex="F", study_date="20240405")
+
+
+def header(**changes: object) -> ImageHeader:
+    return replace(BASE, **changes)  # type: ignore[arg-type]
+
+
+def outcome(name: str, *, content: str = "", **changes: object) -> Refused:
+    """An image with a header; what came of it does not matter here."""
+    ref = ImageRef(path=Path(f"/images/{name}.dcm"), kind="dicom", header=header(**changes))
+    return Refused(ref=ref, reason=reason("view", view="LL"), facts=ReadFacts(content_sha256=content))
+
+
+CURRENT = outcome("current", content="c", study_instance_uid="1.1", sop_instance_uid="1.1.1", study_time="0930")
+
+
+@pytest.mark.parametrize(
+    ("changes", "kinship"),
+    [
+        ({}, "same"),
+        ({"patient_id": " PX-1 "}, "same"),
+        ({"patient_name": "MARRIED^SINCE"}, "same"),
+        ({"patient_birth_date": ""}, "same"),
+        ({"patient_birth_date": "1960"}, "same"),
+        ({"patient_sex": "O"}, "same"),
+        ({"patient_id": "PX-2"}, "other"),
+        ({"patient_id": "px-1"}, "other"),
+        ({"patient_birth_date": "19600215"}, "other"),
+        ({"patient_sex": "M"}, "other"),
+        ({"patient_id": ""}, "unknown"),
+        ({"patient_id": "   "}, "unknown"),
+    ],
+)
+def test_a_patient_is_known_by_number_birth_and_sex(changes: dict[str, str], kinship: str) -> None:
+    assert kinship_of(header(**changes), BASE) == kinship_of(BASE, header(**changes)) == kinship
+
+
+@pytest.mark.parametrize(
+    "number", ["0", "000000", "ANONYMOUS", "Anonymized", "anon", "unknown", "N/A", "???", "-", "X"]
+)
+def test_what_stands_for_nobody_is_no_patient(number: str) -> None:
+    assert kinship_of(header(patient_id=number), header(patient_id=number)) == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("image", "current", "order"),
+    [
+        (("20240404", ""), ("20240405", ""), "earlier"),
+        (("20240406", "0000"), ("20240405", "2359"), "later"),
+        (("20240405", "0929"), ("20240405", "093000.5"), "earlier"),
+        (("20240405", "0931"), ("20240405", "093000"), "later"),
+        (("20240405", "093010"), ("20240405", "093050"), "same"),
+        (("20240405", ""), ("20240405", "0930"), "unknown"),
+        (("20240405", "25"), ("20240405", "0930"), "unknown"),
+        (("", "0900"), ("20240405", "0930"), "unknown"),
+        (("20240231", "0900"), ("20240405", "0930"), "unknown"),
+        (("00000000", ""), ("20240405", ""), "unknown"),
+        (("17000101", ""), ("20240405", ""), "unknown"),
+        (("٢٠٢٤٠٤٠٤", ""), ("20240405", ""), "unknown"),
+    ],
+)
+def test_the_order_is_that_of_the_studies(image: tuple[str, str], current: tuple[str, str], order: str) -> None:
+    first, second = (header(study_date=day, study_time=time) for day, time in (image, current))
+    assert order_of(first, second) == order
+    mirrored = {"earlier": "later", "later": "earlier"}.get(order, order)
+    assert order_of(second, first) == mirrored
+
+
+@pytest.mark.parametrize(
+    ("image", "current", "gap"),
+    [
+        (("20210205", ""), ("20240405", ""), Gap(3, 2, 0)),
+        (("20240405", ""), ("20210205", ""), Gap(3, 2, 0)),
+        (("20230406", ""), ("20240405", ""), Gap(0, 11, 30)),  # 11 months to 6 March, and 30 days
+        (("20240131", ""), ("20240301", ""), Gap(0, 1, 1)),  # a month to 29 February, the last day of it, and one more
+        (("20230331", ""), ("20240229", ""), Gap(0, 10, 29)),
+        (("20240404", ""), ("20240405", ""), Gap(0, 0, 1)),
+        (("20240405", "0930"), ("20240405", "1240"), Gap(0, 0, 0, 190)),
+        (("20240405", ""), ("20240405", "1240"), Gap(0, 0, 0)),
+        (("19940405", "0930"), ("20240405", "1240"), Gap(30, 0, 0)),
+    ],
+)
+def test_the_gap_is_told_by_the_calendar(image: tuple[str, str], current: tuple[str, str], gap: Gap) -> None:
+    first, second = (header(study_date=day, study_time=time) for day, time in (image, current))
+    assert gap_between(first, second) == gap
+
+
+def test_without_a_date_there_is_no_gap() -> None:
+    assert gap_between(header(study_date=""), BASE) is None
+
+
+def test_priors_are_of_the_same_patient_earlier_and_the_newest_first() -> None:
+    old = outcome("old", study_date="20200101", content="1")
+    new = outcome("new", study_date="20230101", content="2")
+    undated = outcome("undated", study_date="", content="3")
+    later = outcome("later", study_date="20250101", content="4")
+    another = outcome("another", patient_id="PX-2", study_date="20230101", content="5")
+    nobody = outcome("nobody", patient_id="", study_date="20230101", content="6")
+    same_study = outcome("lateral of the day", study_instance_uid="1.1", study_date="20240405", content="7")
+    found = priors_of(
+        CURRENT, [("run", one) for one in (old, undated, later, another, nobody, same_study, CURRENT, new)]
+    )
+    assert [prior.outcome for prior in found] == [new, old, undated]
+    assert [prior.order for prior in found] == ["earlier", "earlier", "unknown"]
+
+
+def test_of_one_study_the_frontal_image_comes_first() -> None:
+    lateral = outcome("lateral", study_date="20230101", view_position="LL")
+    frontal = outcome("frontal", study_date="20230101", view_position="PA")
+    assert [prior.outcome for prior in priors_of(CURRENT, [("run", lateral), ("run", frontal)])] == [frontal, lateral]
+
+
+def test_the_same_image_twice_is_one_prior_and_itself_is_none() -> None:
+    here = outcome("here", study_date="20230101", content="1")
+    copy = outcome("copy", study_date="20230101", content="1")
+    by_instance = outcome("by instance", study_date="20230101", sop_instance_uid="1.1.1", content="9")
+    own_copy = outcome("own copy", study_date="20230101", content="c")
+    found = priors_of(CURRENT, [("run", here), ("history", copy), ("run", by_instance), ("run", own_copy)])
+    assert [(prior.outcome, prior.origin) for prior in found] == [(here, "run")]
+
+
+@pytest.mark.parametrize(
+    ("changes", "codes"),
+    [
+        ({"study_date": "20230101"}, []),
+        ({"study_date": "20230101", "patient_id": "PX-2"}, ["prior_other_patient"]),
+        ({"study_date": "20230101", "patient_id": ""}, ["prior_unknown_patient"]),
+        ({"study_date": "20250101"}, ["prior_later"]),
+        ({"study_date": ""}, ["prior_order_unknown"]),
+        ({"study_date": "20230101", "view_position": "LL"}, ["prior_other_view"]),
+    ],
+)
+def test_what_makes_a_pair_doubtful_is_said(changes: dict[str, str], codes: list[str]) -> None:
+    prior = as_prior(outcome("chosen", content="1", **changes), CURRENT, "file")
+    assert [doubt.code for doubt in doubts_about(prior, CURRENT)] == codes
+
+
+def test_the_same_image_chosen_by_hand_is_named() -> None:
+    same = as_prior(unscreened(CURRENT.ref), CURRENT, "file")
+    assert [doubt.code for doubt in doubts_about(same, CURRENT)] == ["prior_same_image"]
+
+
+def test_a_file_that_no_pack_has_seen_has_no_score() -> None:
+    made = unscreened(CURRENT.ref)
+    assert (made.category, made.findings, made.model_sha256) == ("not_assessed", (), "")

@@ -1,0 +1,205 @@
+"""Prior images: found in a store, read from a file, compared by processes that end with the window."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fieldray.domain.comparison import Incomparable, PairComparison
+from fieldray.domain.finding import Outcome
+from fieldray.domain.prior import Prior, as_prior
+from fieldray.domain.study import ImageHeader, ImageRef
+from fieldray.errors import EnvironmentProblem, InputProblem, UsageProblem
+from fieldray.imaging.synthetic import chest_phantom
+from fieldray.pipeline.compare import ComparedPair, ComparisonCancelled, ReadImage
+from fieldray.pipeline.priors import Priors
+from fieldray.reasons import reason
+from fieldray.store.results import ResultStore
+from outcomes import failed, image_ref, read_facts, run_spec, screened
+from phantoms import write_dicom
+
+SPEC = run_spec()
+
+
+def image(folder: Path, name: str, day: str, *, patient: str = "PX-1", content: str = "") -> Outcome:
+    header = ImageHeader(patient_id=patient, study_date=day, sop_instance_uid=f"1.2.{name}")
+    ref = replace(image_ref(name, header=header), path=folder / name)
+    return replace(screened(ref), facts=replace(read_facts(content or name * 8), content_sha256=content or name))
+
+
+class FakeComparer:
+    """Answers as soon as it may; `cancel` ends what waits."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[ImageRef, ImageRef]] = []
+        self.may_answer, self.is_asked = threading.Event(), threading.Event()
+        self.is_cancelled = self.is_closed = False
+        self.may_answer.set()
+
+    def compare(self, prior: ImageRef, current: ImageRef) -> ComparedPair:
+        self.asked.append((prior, current))
+        self.is_asked.set()
+        self.may_answer.wait(10)
+        if self.is_cancelled:
+            raise ComparisonCancelled
+        problem = Incomparable(reason=reason("compare_unlike"))
+        comparison = PairComparison(prior=None, current=None, problem=problem)
+        return ComparedPair(prior=ReadImage(ref=prior), current=ReadImage(ref=current), comparison=comparison)
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+        self.may_answer.set()
+
+
+@pytest.fixture
+def comparer() -> FakeComparer:
+    return FakeComparer()
+
+
+@pytest.fixture
+def priors(tmp_path: Path, comparer: FakeComparer) -> Priors:
+    def opened(ends: contextlib.ExitStack) -> FakeComparer:
+        ends.callback(lambda: setattr(comparer, "is_closed", True))
+        return comparer
+
+    return Priors(tmp_path / "results.sqlite", opened)  # type: ignore[arg-type]
+
+
+def store(folder: Path, *runs: list[Outcome]) -> None:
+    with ResultStore(folder / "results.sqlite") as results:
+        for outcomes in runs:
+            run_id = results.open_run(SPEC, fresh=True)
+            for outcome in outcomes:
+                results.save(run_id, outcome, spec=SPEC)
+            results.finish(run_id)
+
+
+def test_the_store_knows_the_patient_once_for_each_image_by_the_newest_run(tmp_path: Path, priors: Priors) -> None:
+    current = image(tmp_path, "current.dcm", "20240405")
+    before, older = image(tmp_path, "before.dcm", "20210205"), image(tmp_path, "older.dcm", "20190101")
+    another = image(tmp_path, "another.dcm", "20210205", patient="PX-11")
+    gone = image(tmp_path, "gone.dcm", "20200101")
+    broken = replace(failed(image_ref("broken.dcm")), ref=replace(before.ref, path=tmp_path / "broken.dcm"))
+    for kept in (current, before, older, another, broken):
+        kept.ref.path.touch()
+    store(tmp_path, [before, older, gone], [current, before, another, broken])
+    found = priors.stored(current)
+    assert [result.outcome.ref.path.name for result in found.results] == ["before.dcm", "older.dcm"]
+    assert [result.run_id for result in found.results] == [2, 1]
+    assert found.gone == 1
+
+
+def test_nobody_is_looked_for_without_a_number(tmp_path: Path, priors: Priors) -> None:
+    store(tmp_path, [image(tmp_path, "a.dcm", "20210205", patient="")])
+    assert priors.stored(image(tmp_path, "b.dcm", "20240405", patient="")).results == ()
+    assert priors.stored(image(tmp_path, "b.dcm", "20240405", patient="ANONYMOUS")).results == ()
+
+
+@pytest.mark.parametrize("number", ['"', "\\", "%_", "é \u202e", "' OR 1=1 --", '", "patient_id": "PX-1', "y" * 70_000])
+def test_any_number_finds_itself_alone(tmp_path: Path, priors: Priors, number: str) -> None:
+    hostile = image(tmp_path, "hostile.dcm", "20210205", patient=number)
+    plain = image(tmp_path, "plain.dcm", "20210205")
+    for outcome in (hostile, plain):
+        outcome.ref.path.touch()
+    store(tmp_path, [hostile, plain])
+    (found,) = priors.stored(image(tmp_path, "current.dcm", "20240405", patient=number)).results
+    assert found.outcome.ref.path == hostile.ref.path
+
+
+def test_a_file_is_read_by_its_header(tmp_path: Path, priors: Priors) -> None:
+    write_dicom(tmp_path / "a.dcm", chest_phantom(160, 128, seed=1, abnormal=False))
+    found = priors.read(tmp_path / "a.dcm", image(tmp_path, "current.dcm", "20240405"))
+    assert found.ref.kind == "dicom"
+    assert found.facts.content_sha256 == ""
+    assert found.category == "not_assessed"
+
+
+def test_it_is_screened_by_the_operating_point_of_the_open_image(tmp_path: Path) -> None:
+    write_dicom(tmp_path / "a.dcm", chest_phantom(160, 128, seed=1, abnormal=False))
+    current, asked = image(tmp_path, "current.dcm", "20240405"), list[str | None]()
+
+    def screen(ref: ImageRef, point: str | None) -> Outcome | None:
+        asked.append(point)
+        if len(asked) == 1:
+            return screened(ref)
+        if len(asked) == 2:
+            return replace(failed(ref), ref=ref)
+        raise UsageProblem(reason("operating_point", name="x", known="y"))
+
+    made = Priors(tmp_path / "results.sqlite", lambda ends: FakeComparer(), screen)  # type: ignore[arg-type, return-value]
+    categories = [made.read(tmp_path / "a.dcm", current).category for _ in range(3)]
+    assert categories == ["abnormal", "not_assessed", "not_assessed"]
+    assert asked == ["screening"] * 3
+
+
+def test_what_is_no_image_is_refused_with_the_reason(tmp_path: Path, priors: Priors) -> None:
+    (tmp_path / "notes.txt").write_text("no image", encoding="utf-8")
+    (tmp_path / "empty.dcm").touch()
+    (tmp_path / "folder").mkdir()
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("a.txt", "text")
+    current = image(tmp_path, "current.dcm", "20240405")
+    codes = {"notes.txt": "not_an_image", "empty.dcm": "empty", "folder": "prior_no_image", "a.zip": "prior_in_zip"}
+    for name, code in codes.items():
+        with pytest.raises(InputProblem) as raised:
+            priors.read(tmp_path / name, current)
+        assert raised.value.reason.code == code, name
+    with pytest.raises(UsageProblem):
+        priors.read(tmp_path / "absent.dcm", current)
+
+
+def pair(folder: Path) -> tuple[Prior, Outcome]:
+    current = image(folder, "current.dcm", "20240405")
+    return as_prior(image(folder, "before.dcm", "20210205"), current, "history"), current
+
+
+def test_pairs_are_compared_by_one_comparer_that_ends_with_it(
+    tmp_path: Path, priors: Priors, comparer: FakeComparer
+) -> None:
+    prior, current = pair(tmp_path)
+    for _ in range(2):
+        assert priors.compare(prior, current).problem.reason.code == "compare_unlike"
+    assert comparer.asked == 2 * [(prior.outcome.ref, current.ref)]
+    priors.close()
+    assert comparer.is_closed
+    with pytest.raises(EnvironmentProblem):
+        priors.compare(prior, current)
+
+
+def test_closing_ends_the_comparison_under_way(tmp_path: Path, priors: Priors, comparer: FakeComparer) -> None:
+    prior, current = pair(tmp_path)
+    comparer.may_answer.clear()
+    raised: list[Exception] = []
+
+    def work() -> None:
+        try:
+            priors.compare(prior, current)
+        except ComparisonCancelled as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert comparer.is_asked.wait(10)
+    priors.close()
+    thread.join(10)
+    assert len(raised) == 1
+    assert comparer.is_closed
+
+
+def test_nothing_is_left_of_a_comparer_that_does_not_open(tmp_path: Path) -> None:
+    ended: list[bool] = []
+
+    def opened(ends: contextlib.ExitStack) -> FakeComparer:
+        ends.callback(lambda: ended.append(True))
+        raise EnvironmentProblem(reason("compare_no_lungs_pack"))
+
+    made = Priors(tmp_path / "results.sqlite", opened)  # type: ignore[arg-type]
+    with pytest.raises(EnvironmentProblem):
+        made.compare(*pair(tmp_path))
+    assert ended == [True]
+    made.close()
