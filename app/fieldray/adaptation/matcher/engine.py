@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from fieldray.adaptation.keras_engine import build_network, get_weights, set_weights
 from fieldray.adaptation.matcher.correlation import correlate, matching_loss
-from fieldray.adaptation.matcher.networks import FEATURES, residual_unet
+from fieldray.adaptation.matcher.networks import FEATURES, passing_weights, residual_unet
 from fieldray.adaptation.matcher.recipe import MatcherNetwork, MatcherTraining
-from fieldray.adaptation.specification import Specification, Weights, initial_weights
+from fieldray.adaptation.specification import Specification, Weights
 
 Batch = NDArray[np.float32]
 _CLIP: Final = 1.0
@@ -67,7 +67,7 @@ class MatcherEngine:
         keras.config.set_dtype_policy("float32")
         specification = specification_of(network, side=training.crop_side)
         self.model = build_network(specification, outputs=[FEATURES])
-        set_weights(self.model, initial_weights(specification, seed=training.seed))
+        set_weights(self.model, passing_weights(specification, seed=training.seed))
         self._training = training
         self._optimiser = keras.optimizers.Adam(0.0, epsilon=1e-8, global_clipnorm=_CLIP)
         self._optimiser.build(self.model.trainable_variables)

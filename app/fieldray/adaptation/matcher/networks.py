@@ -7,13 +7,18 @@ the channels; skips that are added; a last 3x3 convolution with tanh. The image 
 Inner layers are rectified by default, where the source has tanh: a rectified channel may be scaled freely, which
 `quantise.equalise` needs to keep faint channels apart in eight bits, and costs less on a CPU. The last tanh stays: its
 range is known, so that a bright edge cannot take the integers from all else.
+
+Training begins with a network that passes the image through beside random channels. From random channels alone the
+peaks are so low at first that making all of them lower is the nearest way down, and minutes pass before one rises.
 """
 
 from __future__ import annotations
 
 from typing import Final, Literal
 
-from fieldray.adaptation.specification import INPUT, Layer, Specification
+import numpy as np
+
+from fieldray.adaptation.specification import INPUT, Layer, Specification, Weights, initial_weights
 
 CHANNELS: Final = (8, 16, 32, 64)
 MULTIPLE: Final = 8
@@ -85,3 +90,36 @@ def _block(name: str, source: str, channels: str, count: int, activation: InnerA
 
 def _convolution(name: str, source: str, channels: str, activation: InnerActivation) -> Layer:
     return Layer(name=name, kind="conv", inputs=(source,), channels=channels, kernel=3, activation=activation)
+
+
+_GAIN: Final = 4.0
+"""How steep the last tanh stands on the image that is passed through, 0..1 about a half."""
+
+
+_SMALL: Final = 0.1
+
+
+def passing_weights(specification: Specification, *, seed: int) -> Weights:
+    """Random weights whose first channel at full size is the image, to which each feature is a tanh of it.
+
+    The first feature sees it as it is, the others as the mean of 3 x 3 pixels. What deeper levels say of it is still
+    random, and reaches the features through the other channels.
+    """
+    weights = initial_weights(specification, seed=seed)
+    doubled = 1.0
+    for layer in specification.layers:
+        if layer.channels == "level0":
+            kernel = weights[f"{layer.name}/kernel"]
+            kernel[..., 0] = 0
+            if not layer.name.startswith("narrow"):
+                kernel[1, 1, 0, 0] = 1
+        elif layer.name == FEATURES:
+            kernel, bias = weights[f"{FEATURES}/kernel"], weights[f"{FEATURES}/bias"]
+            kernel[..., 1:, :] *= np.float32(_SMALL)
+            kernel[..., 0, :] = _GAIN / doubled / kernel[..., 0, 0].size
+            kernel[..., 0, 0] = 0
+            kernel[1, 1, 0, 0] = _GAIN / doubled
+            bias[:] = -_GAIN / 2
+        if layer.kind == "add" and layer.name.endswith("0_sum"):
+            doubled *= 2
+    return weights
