@@ -70,8 +70,12 @@ def _box_sums(planes: Any, height: int, width: int) -> Any:
     """
     import tensorflow as tf
 
-    rows, columns = planes.shape[2], planes.shape[3]
-    return tf.matmul(tf.matmul(_band(rows, height), planes), tf.transpose(_band(columns, width)))
+    # Products of two matrices each: the product of a matrix with a stack of them ends the process on some CPUs.
+    count, channels, rows, columns = planes.shape
+    across = tf.matmul(tf.reshape(planes, (-1, columns)), _band(columns, width), transpose_b=True)
+    turned = tf.transpose(tf.reshape(across, (count, channels, rows, -1)), (0, 1, 3, 2))
+    down = tf.matmul(tf.reshape(turned, (-1, rows)), _band(rows, height), transpose_b=True)
+    return tf.transpose(tf.reshape(down, (count, channels, columns - width + 1, -1)), (0, 1, 3, 2))
 
 
 def _band(size: int, length: int) -> Any:

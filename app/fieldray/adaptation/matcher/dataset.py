@@ -6,6 +6,7 @@ What is kept of a pair is two images. How the one had to be moved to lie over th
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,6 +41,8 @@ class MatcherData:
         (n, side, side) uint8; a prior is roughly laid over its current.
     parts, patients, sources
         Of each pair; the part is training, validation or test.
+    is_far
+        Whether the recipe calls their gap in time far.
     likeness
         How well the small images correlate when laid over each other, -1..1.
     """
@@ -49,6 +52,7 @@ class MatcherData:
     parts: NDArray[np.str_]
     patients: NDArray[np.str_]
     sources: NDArray[np.str_]
+    is_far: NDArray[np.bool_]
     likeness: NDArray[np.float32]
 
     def of(self, part: str) -> NDArray[np.int64]:
@@ -62,6 +66,7 @@ class ImagePair:
 
     prior: Row
     current: Row
+    is_far: bool = False
 
     def problem(self) -> Reason | None:
         """What is wrong with it."""
@@ -74,9 +79,10 @@ class ImagePair:
 def find_pairs(source: PairSource, wrong: Wrong) -> list[ImagePair]:
     """The pairs of one source; `wrong` gets everything that is wrong with its table."""
     pairs = []
-    for line, cells in table_rows(source, wrong, ("prior", "current", "patient_id")):
-        if not cells["patient_id"]:
-            wrong(reason("data_row", path=source.path, line=line, detail="it names no patient"))
+    needed = ("prior", "current", "patient_id", *(("gap",) if source.far_from is not None else ()))
+    for line, cells in table_rows(source, wrong, needed):
+        if detail := _fault(cells, source):
+            wrong(reason("data_row", path=source.path, line=line, detail=detail))
             continue
         origin = f"{source.path.name}, line {line}"
         rows = [
@@ -89,8 +95,24 @@ def find_pairs(source: PairSource, wrong: Wrong) -> list[ImagePair]:
             )
             for name in ("prior", "current")
         ]
-        pairs.append(ImagePair(*rows))
+        is_far = source.far_from is not None and float(cells["gap"]) >= source.far_from
+        pairs.append(ImagePair(*rows, is_far=is_far))
     return pairs
+
+
+def _fault(cells: Mapping[str, str], source: PairSource) -> str:
+    if not cells["patient_id"]:
+        return "it names no patient"
+    if source.far_from is not None and not _is_number(cells["gap"]):
+        return f"the gap {cells['gap']!r} is no number"
+    return ""
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def matcher_problems(recipe: MatcherRecipe) -> list[Problem]:
@@ -139,6 +161,7 @@ def data_step(run: Run) -> Mapping[str, Any]:
         "parts": np.array(parts_of([pair.prior for pair in pairs], recipe.split, ())),
         "patients": np.array([pair.prior.patient for pair in pairs]),
         "sources": np.array([pair.prior.source for pair in pairs]),
+        "is_far": np.array([pair.is_far for pair in pairs]),
         "likeness": np.array(likeness, np.float32),
     }
     buffer = io.BytesIO()

@@ -35,6 +35,14 @@ class PairSource:
         field(default_factory=dict)
     )
 
+    far_from: Annotated[
+        float | None,
+        Key(
+            doc="From this value of the column gap on a pair is far; without it, the column is not read. It decides in "
+            "which row of the evaluation a pair is counted, and nothing else."
+        ),
+    ] = None
+
     def __post_init__(self) -> None:
         if not self.name:
             object.__setattr__(self, "name", self.path.stem or "pairs")

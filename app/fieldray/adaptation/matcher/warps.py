@@ -15,15 +15,15 @@ from scipy import ndimage
 
 Grey = NDArray[np.uint8]
 Field = NDArray[np.float32]
-_KNOTS: Final = 5
-_LEAST_JACOBIAN: Final = 0.4
+_KNOTS: Final = 4
+_LEAST_JACOBIAN: Final = 0.5
 _SMALLER: Final = 0.85
 
 
 def draw_warp(side: int, *, largest_px: float, generator: np.random.Generator) -> Field:
     """A smooth random displacement (side, side, 2) whose longest vector has `largest_px`, without folds.
 
-    Where the drawn one would press an area below 0.4 of itself, it is made smaller by steps.
+    Where the drawn one would press an area below 0.5 of itself, it is made smaller by steps.
     """
     knots = generator.standard_normal((2, _KNOTS, _KNOTS)).astype(np.float32)
     planes = [Image.fromarray(one).resize((side, side), Image.Resampling.BICUBIC) for one in knots]
@@ -57,14 +57,16 @@ def expose_strongly(image: Grey, generator: np.random.Generator) -> Grey:
     """Another exposure, detector and day: scatter, gamma, contrast, blur, noise, opacities, and tubes on top."""
     values = image / 255
     scatter = generator.uniform(0.2, 0.6)
-    values = (1 - scatter) * values + scatter * ndimage.gaussian_filter(values, 40)
-    values = _toned(values, generator, most=0.3)
+    values = (1 - scatter) * values + scatter * ndimage.gaussian_filter(values, 0.08 * len(image))
+    values = _toned(values, generator, most=0.4)
     for _ in range(int(generator.integers(1, 5))):
         values = _opacified(values, generator)
     for _ in range(int(generator.integers(0, 4))):
         values = _with_tube(values, generator)
     values = ndimage.gaussian_filter(values, generator.uniform(0.3, 1.6))
-    return _quantised(_noisy(values, generator, most=0.06))
+    values = _noisy(values, generator, most=0.03)
+    low, high = np.percentile(values, (1, 99))  # as the program prepares every image
+    return _quantised((values - low) / max(high - low, 0.01))
 
 
 def _quantised(values: NDArray[Any]) -> Grey:
