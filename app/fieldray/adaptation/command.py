@@ -23,6 +23,8 @@ from fieldray.adaptation.lungs.recipe import LungRecipe
 from fieldray.adaptation.lungs.recipe import rooted as rooted_lungs
 from fieldray.adaptation.lungs.train import LUNG_QUANTISE, LUNG_TRAIN
 from fieldray.adaptation.matcher.dataset import MATCHER_DATA, matcher_problems
+from fieldray.adaptation.matcher.evaluate import MATCHER_EVALUATE
+from fieldray.adaptation.matcher.pack import MATCHER_PACK, MATCHER_REPORT
 from fieldray.adaptation.matcher.recipe import MatcherRecipe
 from fieldray.adaptation.matcher.recipe import rooted as rooted_matcher
 from fieldray.adaptation.matcher.train import MATCHER_QUANTISE, MATCHER_TRAIN
@@ -53,7 +55,9 @@ _LUNG_STEPS: Final[tuple[Step, ...]] = (
 )  # fmt: skip
 # The network as published is trained and evaluated, to compare with; no pack is made of it.
 _PUBLISHED_STEPS: Final[tuple[Step, ...]] = (LUNG_DATA, LUNG_TRAIN, LUNG_EVALUATE, LUNG_REPORT)
-_MATCHER_STEPS: Final[tuple[Step, ...]] = (MATCHER_DATA, MATCHER_TRAIN, MATCHER_QUANTISE, PLACEMENT)
+_MATCHER_STEPS: Final[tuple[Step, ...]] = (
+    MATCHER_DATA, MATCHER_TRAIN, MATCHER_QUANTISE, PLACEMENT, MATCHER_EVALUATE, MATCHER_PACK, MATCHER_REPORT,
+)  # fmt: skip
 _CREDITS: Final = """# Credits and licences
 
 Where the images come from, who published them, their licences, and whom to cite. This text goes into the model card.

@@ -23,7 +23,7 @@ FLATTEST: Final = 1e-8
 _LEAST: Final = 1e-30
 
 
-def correlate(search: Any, templates: Any) -> Any:
+def correlate(search: Any, templates: Any, *, floor: float = 0.0) -> Any:
     """Cosine of each window with the template, channel by channel, averaged over the channels.
 
     Parameters
@@ -32,6 +32,10 @@ def correlate(search: Any, templates: Any) -> Any:
         (n, rows, columns, channels) float32 tensor.
     templates
         (n, height, width, channels) float32 tensor, no larger than the search images.
+    floor
+        Variance that is added to that of windows and templates while training: a fainter pattern then correlates
+        less, so that the way to a higher peak leads to a stronger pattern. Without it the size of the features is free,
+        and a network that makes them ever fainter ends where nothing has a gradient.
 
     Returns
     -------
@@ -58,7 +62,8 @@ def correlate(search: Any, templates: Any) -> Any:
     own_limit = FLATTEST * count * tf.reduce_max(tf.square(templates))
     is_flat = tf.logical_or(variances <= limit + _LEAST, norms <= own_limit + _LEAST)
     # Twice chosen: the gradient of what is not chosen must be finite as well, because it is multiplied by 0.
-    product = tf.where(is_flat, 1.0, variances * norms)
+    added = floor * count
+    product = tf.where(is_flat, 1.0, (variances + added) * (norms + added))
     cosines = tf.where(is_flat, 0.0, products * tf.math.rsqrt(product))
     return tf.reduce_mean(cosines, 1)
 

@@ -20,7 +20,11 @@ from fieldray.adaptation.matcher.recipe import MatcherNetwork, MatcherTraining
 from fieldray.adaptation.specification import Specification, Weights
 
 Batch = NDArray[np.float32]
-_CLIP: Final = 1.0
+_CLIP: Final = 0.3
+_EPSILON: Final = 1e-5
+"""Of Adam: gradients that are all but nothing stay so, and do not become steps of full length."""
+_FLOOR: Final = 0.005
+"""Variance, of features in -1..1."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -69,7 +73,7 @@ class MatcherEngine:
         self.model = build_network(specification, outputs=[FEATURES])
         set_weights(self.model, passing_weights(specification, seed=training.seed))
         self._training = training
-        self._optimiser = keras.optimizers.Adam(0.0, epsilon=1e-8, global_clipnorm=_CLIP)
+        self._optimiser = keras.optimizers.Adam(0.0, epsilon=_EPSILON, global_clipnorm=_CLIP)
         self._optimiser.build(self.model.trainable_variables)
         self._learn = tf.function(self._learn_eagerly, reduce_retracing=False)
         self._look = tf.function(self._losses, reduce_retracing=False)
@@ -123,10 +127,10 @@ class MatcherEngine:
         priors, currents = features[:pairs], features[pairs:]
         templates = cut(priors, owners, corners, side=template)
         wide = template + 2 * reach
-        own = correlate(cut(currents, owners, corners - reach, side=wide), templates)
+        own = correlate(cut(currents, owners, corners - reach, side=wide), templates, floor=_FLOOR)
         # Every second template is looked for in the next patient's image too: half of them are enough.
         strange = cut(currents, (owners[::2] + 1) % pairs, corners[::2] - reach, side=wide)
-        other = correlate(strange, templates[::2])
+        other = correlate(strange, templates[::2], floor=_FLOOR)
         return matching_loss(
             own, other, distance=self._training.distance, dissimilar_weight=self._training.dissimilar_weight
         )

@@ -92,7 +92,7 @@ def _convolution(name: str, source: str, channels: str, activation: InnerActivat
     return Layer(name=name, kind="conv", inputs=(source,), channels=channels, kernel=3, activation=activation)
 
 
-_GAIN: Final = 4.0
+_GAIN: Final = 3.0
 """How steep the last tanh stands on the image that is passed through, 0..1 about a half."""
 
 
