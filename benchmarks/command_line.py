@@ -28,7 +28,11 @@ _FIGURES: Final = (
     "app/fieldray/domain/metrics.py",
 )
 _SAVING: Final = tuple(f"app/fieldray/{part}" for part in ("desktop", "pipeline/export.py", "reports", "store"))
-_MATCHING: Final = ("app/fieldray/adaptation/matcher", "app/fieldray/domain/local_contrast.py", "models/recipes/matcher.toml")
+_MATCHING: Final = (
+    "app/fieldray/adaptation/matcher",
+    "app/fieldray/domain/local_contrast.py",
+    "models/recipes/matcher.toml",
+)
 _READING: Final = ("app/fieldray/imaging", "app/fieldray/domain/finding.py", "models")
 
 
@@ -45,7 +49,15 @@ def run(arguments: Sequence[str], *, console: Console | None = None) -> int:
 def _parser(typed: str, screen_options: Sequence[str]) -> argparse.ArgumentParser:
     parser = cli.Parser(prog="python -m benchmarks", description="What developers measure.", allow_abbrev=False)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for add in (_add_pipeline, _add_decisions, _add_screening, _add_compare, _add_intervals, _add_exports, _add_matcher):
+    for add in (
+        _add_pipeline,
+        _add_decisions,
+        _add_screening,
+        _add_compare,
+        _add_intervals,
+        _add_exports,
+        _add_matcher,
+    ):
         action, paths, measure = add(commands)
         action.add_argument("--out", type=Path, metavar="DIR", help="write JSON and HTML to this folder")
         action.add_argument(
@@ -160,7 +172,11 @@ def _add_exports(commands: argparse._SubParsersAction[Any]) -> Added:
 def _add_matcher(commands: argparse._SubParsersAction[Any]) -> Added:
     parser = commands.add_parser("matcher", help="false matches of the matcher, the band-pass and grey levels")
     parser.add_argument(
-        "recipe", nargs="?", type=Path, default=Path("models/recipes/matcher.toml"), help="(default: the one that ships)"
+        "recipe",
+        nargs="?",
+        type=Path,
+        default=Path("models/recipes/matcher.toml"),
+        help="(default: the one that ships)",
     )
 
     def measure(options: argparse.Namespace, console: Console) -> Report:

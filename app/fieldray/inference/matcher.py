@@ -1,7 +1,7 @@
 """Features of images by a matcher pack, in a process of its own: what a comparison asks for.
 
-    with Matcher(model) as matcher:
-        prior, current = matcher.describe(prior_image), matcher.describe(current_image)
+with Matcher(model) as matcher:
+    prior, current = matcher.describe(prior_image), matcher.describe(current_image)
 """
 
 from __future__ import annotations

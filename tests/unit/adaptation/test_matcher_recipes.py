@@ -69,7 +69,9 @@ def test_everything_wrong_with_the_pairs_is_said_before_the_training(tmp_path: P
     table = tmp_path / "shared" / "data" / "pairs.csv"
     text = table.read_text()
     (tmp_path / "shared" / "data" / "pairs" / "prior1.png").unlink()
-    table.write_text(text.replace("person0,PA,PA,-,-,1,", ",PA,PA,-,-,1,").replace("person3,PA,PA,-,-,5,", "person3,PA,PA,-,-,soon,"))
+    table.write_text(
+        text.replace("person0,PA,PA,-,-,1,", ",PA,PA,-,-,1,").replace("person3,PA,PA,-,-,5,", "person3,PA,PA,-,-,soon,")
+    )
     with pytest.raises(RecipeProblems) as found:
         check(recipe)
     said = "\n".join(found.value.lines)

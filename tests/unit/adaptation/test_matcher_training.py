@@ -11,8 +11,8 @@ import pytest
 
 from fieldray.adaptation.lungs.pair_augmentation import PairAugmentation
 from fieldray.adaptation.matcher import engine, train
-from fieldray.adaptation.matcher.consensus import consensus, followed_by
 from fieldray.adaptation.matcher.baselines import band_pass, raw
+from fieldray.adaptation.matcher.consensus import consensus, followed_by
 from fieldray.adaptation.matcher.dataset import MatcherData
 from fieldray.adaptation.matcher.matches import TruePair, draw_places, find_matches
 from fieldray.adaptation.matcher.networks import FEATURES, passing_weights, residual_unet
@@ -28,7 +28,14 @@ from fieldray.imaging.synthetic import chest_phantom
 pytestmark = pytest.mark.adapt
 _NETWORK = MatcherNetwork(channels=(4, 8), features=2, local_radius=4)
 _TRAINING = MatcherTraining(
-    epochs=2, steps_per_epoch=4, pairs_per_step=2, templates_per_pair=4, crop_side=48, templates=(12,), reach=8, distance=3
+    epochs=2,
+    steps_per_epoch=4,
+    pairs_per_step=2,
+    templates_per_pair=4,
+    crop_side=48,
+    templates=(12,),
+    reach=8,
+    distance=3,
 )
 
 
@@ -64,7 +71,12 @@ def _recipe(**changes: object) -> MatcherRecipe:
 def test_the_encoder_keeps_the_size_and_has_the_published_levels() -> None:
     whole = residual_unet(side=512)
     sizes = shapes(whole)
-    assert [sizes[f"down{level}_3"] for level in range(4)] == [(512, 512, 8), (256, 256, 16), (128, 128, 32), (64, 64, 64)]
+    assert [sizes[f"down{level}_3"] for level in range(4)] == [
+        (512, 512, 8),
+        (256, 256, 16),
+        (128, 128, 32),
+        (64, 64, 64),
+    ]
     assert sizes[FEATURES] == (512, 512, 2)
     # Where a level comes back up, its skip is added: both have the level's own channels.
     assert all(whole.layer(f"join{level}").inputs == (f"narrow{level}", f"down{level}_3") for level in range(3))
@@ -166,9 +178,7 @@ def test_rough_alignment_brings_a_moved_image_back() -> None:
 def test_every_description_is_asked_for_the_same_templates() -> None:
     image = _chest(6, 128)
     field = draw_warp(128, largest_px=5, generator=np.random.default_rng(3))
-    pair = TruePair(
-        prior=warp(image, field), current=image, truth=field, group="near", patient="one", tolerance_px=3
-    )
+    pair = TruePair(prior=warp(image, field), current=image, truth=field, group="near", patient="one", tolerance_px=3)
     asked = {"reach": 16, "count": 6}
     places = draw_places(pair, template=24, generator=np.random.default_rng(1), **asked)
     assert len(places) == 6 and places.min() >= 16 and places.max() <= 128 - 24 - 16

@@ -43,4 +43,6 @@ def normalised(images: Grey, *, radius_px: int) -> Planes:
 
 def bands() -> dict[tuple[float, float], Describe]:
     """The band-passes among which the validation pairs choose, by their two standard deviations."""
-    return {(fine, coarse): partial(band_pass, fine_px=fine, coarse_px=coarse) for fine in FINE_PX for coarse in COARSE_PX}
+    return {
+        (fine, coarse): partial(band_pass, fine_px=fine, coarse_px=coarse) for fine in FINE_PX for coarse in COARSE_PX
+    }

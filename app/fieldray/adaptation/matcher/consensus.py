@@ -1,4 +1,4 @@
-"""Where a patient's earlier image belongs in the later one, as far as large templates agree: a truth for real pairs.
+"""Where an earlier image belongs in the later one, as far as large templates agree: a truth for real pairs.
 
 Nobody has marked points in these pairs. Templates of 128 pixels, more than four times the area of those that are
 measured, are matched by grey levels and by the band-pass, never by the encoder; if the consensus favours anybody, it is

@@ -51,9 +51,9 @@ def correlate(search: Any, templates: Any, *, floor: float = 0.0) -> Any:
     patches = tf.transpose(templates, (0, 3, 1, 2))
     patches -= tf.reduce_mean(patches, (2, 3), keepdims=True)
     spectrum = tf.signal.rfft2d(fields, (rows, columns))
-    products = tf.signal.irfft2d(
-        spectrum * tf.math.conj(tf.signal.rfft2d(patches, (rows, columns))), (rows, columns)
-    )[..., : rows - height + 1, : columns - width + 1]  # the first of them do not wrap around
+    products = tf.signal.irfft2d(spectrum * tf.math.conj(tf.signal.rfft2d(patches, (rows, columns))), (rows, columns))[
+        ..., : rows - height + 1, : columns - width + 1
+    ]  # the first of them do not wrap around
     count = float(height * width)
     sums, squares = _box_sums(fields, height, width), _box_sums(tf.square(fields), height, width)
     variances = squares - tf.square(sums) / count

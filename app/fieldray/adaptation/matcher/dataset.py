@@ -1,4 +1,4 @@
-"""The data step of a matcher: pairs of images of one patient, read once, split by patient, roughly laid over each other.
+"""The data step of a matcher: pairs of images of one patient, read once, split by patient, laid over each other.
 
 What is kept of a pair is two images. How the one had to be moved to lie over the other is not kept.
 """
@@ -138,7 +138,9 @@ def matcher_problems(recipe: MatcherRecipe) -> list[Problem]:
 
 def _people(recipe: MatcherRecipe, pairs: Sequence[ImagePair]) -> dict[str, set[str]]:
     parts = parts_of([pair.prior for pair in pairs], recipe.split, ())
-    return {part: {pair.prior.patient for pair, own in zip(pairs, parts, strict=True) if own == part} for part in _PARTS}
+    return {
+        part: {pair.prior.patient for pair, own in zip(pairs, parts, strict=True) if own == part} for part in _PARTS
+    }
 
 
 def data_step(run: Run) -> Mapping[str, Any]:
@@ -168,7 +170,9 @@ def data_step(run: Run) -> Mapping[str, Any]:
     np.savez(buffer, **arrays)
     write_atomically(run.folder("data") / _ARRAYS, buffer.getvalue())
     facts = _facts(arrays)
-    run.write("data", "facts.json", facts | {"data_sha256": _outside(run), "split_sha256": digest(list(arrays["parts"]))})
+    run.write(
+        "data", "facts.json", facts | {"data_sha256": _outside(run), "split_sha256": digest(list(arrays["parts"]))}
+    )
     return dict(facts["pairs"])
 
 

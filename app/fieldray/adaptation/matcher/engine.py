@@ -120,7 +120,6 @@ class MatcherEngine:
         return loss, gap, stray
 
     def _losses(self, images: Any, owners: Any, corners: Any, template: int) -> Any:
-        import tensorflow as tf
 
         features = self.model(images, training=True)
         pairs, reach = images.shape[0] // 2, self._training.reach

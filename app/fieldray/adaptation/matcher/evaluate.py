@@ -33,7 +33,7 @@ GROUPS: Final = ("near", "far", "two images, near", "two images, far")
 ENCODERS: Final = ("NCCNet", "NCCNet int8")
 _CONSENSUS_BAND: Final = (1.5, 8.0)
 _REJECTED: Final = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5)
-_TUNED_WITH: Final = 8
+_TUNED_WITH: Final = 4
 """Templates of a pair while the band-pass is tuned."""
 
 

@@ -1,4 +1,4 @@
-"""Matches whose truth is known: where templates of one image belong in another, and where each description finds them.
+"""Matches whose truth is known: where templates of an image belong in another, and where each description finds them.
 
 There are four groups. In *near* and *far* both images of a pair are one image, so that the truth is the warp alone: near
 ones are warped little and exposed alike; far ones are warped by up to 8 % of the side and exposed as if by another
@@ -122,7 +122,11 @@ def find_matches(
     for number, pair in enumerate(pairs):
         places = {
             template: draw_places(
-                pair, template=template, reach=reach, count=count, generator=np.random.default_rng((seed, number, template))
+                pair,
+                template=template,
+                reach=reach,
+                count=count,
+                generator=np.random.default_rng((seed, number, template)),
             )
             for template in templates
         }
@@ -130,22 +134,31 @@ def find_matches(
             prior, current = describe(np.stack([pair.prior, pair.current]))
             for template, corners in places.items():
                 if len(corners):
-                    rows[name].append(_matched(pair, prior, current, corners, template, reach, distance))
+                    rows[name].append(_matched(pair, (prior, current), corners, seek=_Seek(template, reach, distance)))
         progress(number + 1, len(pairs))
     return {name: _joined(found) for name, found in rows.items()}
 
 
+@dataclass(frozen=True, slots=True)
+class _Seek:
+    """Side of templates, how far they are searched, and how far the second peak is from the first, in pixels."""
+
+    template: int
+    reach: int
+    distance: int
+
+
 def _matched(
     pair: TruePair,
-    prior: NDArray[np.float32],
-    current: NDArray[np.float32],
+    features: tuple[NDArray[np.float32], NDArray[np.float32]],
     corners: NDArray[np.int64],
-    template: int,
-    reach: int,
-    distance: int,
+    *,
+    seek: _Seek,
 ) -> list[NDArray[Any]]:
-    offsets, first, second = search(prior, current, corners, template=template, reach=reach, distance=distance)
-    middles = corners + template // 2
+    offsets, first, second = search(
+        *features, corners, template=seek.template, reach=seek.reach, distance=seek.distance
+    )
+    middles = corners + seek.template // 2
     errors = np.abs(offsets - pair.truth[middles[:, 0], middles[:, 1]]).max(axis=1)
     count = len(corners)
     return [
@@ -155,7 +168,7 @@ def _matched(
         errors > pair.tolerance_px,
         np.full(count, pair.group),
         np.full(count, pair.patient),
-        np.full(count, template),
+        np.full(count, seek.template),
     ]
 
 

@@ -9,6 +9,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+import msgspec
+
 from fieldray.adaptation.files import digest, write_atomically
 from fieldray.adaptation.matcher.engine import specification_of
 from fieldray.adaptation.matcher.evaluate import GROUPS, half_of_band_pass, worse_groups
@@ -119,9 +121,7 @@ def report_step(run: Run) -> Mapping[str, Any]:
     sections = [
         Section(title="False matches", parts=[Table(rows=list(table_rows(metrics)), head=(*_HEAD, *names))]),
         Section(title="Rejecting the smallest P1 - P2", parts=[Table(rows=curves, head=("pairs", "rejected", *names))]),
-        Section(
-            title="Peaks, medians", parts=[Table(rows=gaps, head=("pairs", "", "P1", "P2", "P1 - P2", "P1 / P2"))]
-        ),
+        Section(title="Peaks, medians", parts=[Table(rows=gaps, head=("pairs", "", "P1", "P2", "P1 - P2", "P1 / P2"))]),
         Section(
             title="Collapse",
             parts=[Table(rows=collapsed, head=("", "P1 own", "P1 other patient", "own place in the other's"))],
@@ -160,8 +160,25 @@ def pack_step(run: Run) -> Mapping[str, Any]:
         tools=made_with,
     )
     contents = {"litert": file.data, "card": text.encode()}
+    description = msgspec.structs.replace(
+        _described(recipe),
+        outputs=FeatureOutput(features=file.outputs["features"]),
+        files=list_files(contents),
+        provenance=made_with,
+        metrics=metrics,
+    )
+    if not recipe.signing_key.is_file():
+        recipe.signing_key.parent.mkdir(parents=True, exist_ok=True)
+        generate_key(recipe.signing_key)
+    key = load_private_key(recipe.signing_key)
+    place = write_described(recipe.packs_folder, description=description, contents=contents, key=key)
+    return {"pack": str(place), "bytes": sum(path.stat().st_size for path in place.iterdir())}
+
+
+def _described(recipe: MatcherRecipe) -> MatcherManifest:
+    """What the recipe says of the pack; what its files are is not said yet."""
     texts, spec = recipe.pack, recipe.input
-    description = MatcherManifest(
+    return MatcherManifest(
         schema_version=SCHEMA_VERSION,
         id=texts.id,
         version=texts.version,
@@ -178,18 +195,12 @@ def pack_step(run: Run) -> Mapping[str, Any]:
             fit=spec.fit,
             margin=spec.margin,
         ),
-        outputs=FeatureOutput(features=file.outputs["features"]),
+        outputs=FeatureOutput(features=0),
         local_radius=recipe.network.local_radius,
-        files=list_files(contents),
-        provenance=made_with,
-        metrics=metrics,
+        files={},
+        provenance={},
+        metrics={},
     )
-    if not recipe.signing_key.is_file():
-        recipe.signing_key.parent.mkdir(parents=True, exist_ok=True)
-        generate_key(recipe.signing_key)
-    key = load_private_key(recipe.signing_key)
-    place = write_described(recipe.packs_folder, description=description, contents=contents, key=key)
-    return {"pack": str(place), "bytes": sum(path.stat().st_size for path in place.iterdir())}
 
 
 MATCHER_REPORT: Final = Step(name="report", perform=report_step, reads=("evaluation",))

@@ -92,4 +92,6 @@ def _shifted(matrix: Matrix, rows: int, columns: int) -> Matrix:
 
 def _moved(image: Grey, matrix: Matrix) -> Grey:
     picture = Image.fromarray(image)
-    return np.asarray(picture.transform(picture.size, Image.Transform.AFFINE, matrix, resample=Image.Resampling.BILINEAR))
+    return np.asarray(
+        picture.transform(picture.size, Image.Transform.AFFINE, matrix, resample=Image.Resampling.BILINEAR)
+    )

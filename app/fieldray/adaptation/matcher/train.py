@@ -22,7 +22,7 @@ from fieldray.adaptation.lungs.pair_augmentation import augment_pair
 from fieldray.adaptation.matcher.dataset import MatcherData, data_of
 from fieldray.adaptation.matcher.engine import MatcherEngine, Step, specification_of
 from fieldray.adaptation.matcher.recipe import MatcherRecipe, recipe_of
-from fieldray.adaptation.quantise import Converted, equalise, quantise, to_float_file
+from fieldray.adaptation.quantise import equalise, quantise, to_float_file
 from fieldray.adaptation.run import Run
 from fieldray.adaptation.run import Step as RunStep
 from fieldray.adaptation.specification import Weights, load_weights, save_weights
@@ -106,7 +106,7 @@ class Sampler:
     """Steps drawn from the pairs of one part. It moves and recolours images, and keeps none of the motions."""
 
     def __init__(self, recipe: MatcherRecipe, data: MatcherData, part: str) -> None:
-        self._recipe, self._data = recipe, data
+        self._recipe, self._data, self.training = recipe, data, recipe.training
         own = data.of(part)
         self._by_patient = {name: own[data.patients[own] == name] for name in sorted(set(data.patients[own]))}
 
@@ -149,7 +149,7 @@ class Sampler:
 
 
 def _run_epoch(engine: MatcherEngine, sampler: Sampler, state: _State, epoch: int) -> dict[str, float]:
-    training = sampler._recipe.training
+    training = sampler.training
     generator = np.random.default_rng((training.seed, 0, epoch))
     found = []
     for number in range(training.steps_per_epoch):
@@ -197,7 +197,10 @@ MATCHER_TRAIN: Final = RunStep(
 def quantise_step(run: Run) -> Mapping[str, Any]:
     """Write int8.tflite, float.tflite, and which output of each is what."""
     recipe = recipe_of(run)
-    specification, images = specification_of(recipe.network, side=recipe.input.height), representative(recipe, data_of(run))
+    specification, images = (
+        specification_of(recipe.network, side=recipe.input.height),
+        representative(recipe, data_of(run)),
+    )
     weights = equalise(specification, load_trained(run), representative=images)
     files = {
         "float": to_float_file(specification, weights),

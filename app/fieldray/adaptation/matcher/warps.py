@@ -36,9 +36,7 @@ def draw_warp(side: int, *, largest_px: float, generator: np.random.Generator) -
 
 def jacobian(field: Field) -> Field:
     """The determinant at each pixel of p -> p + d(p): (rows, columns); below 0 the image folds over."""
-    (row_by_row, row_by_column), (column_by_row, column_by_column) = (
-        np.gradient(field[..., axis]) for axis in (0, 1)
-    )
+    (row_by_row, row_by_column), (column_by_row, column_by_column) = (np.gradient(field[..., axis]) for axis in (0, 1))
     return np.asarray((1 + row_by_row) * (1 + column_by_column) - row_by_column * column_by_row, np.float32)
 
 
