@@ -3,8 +3,8 @@
 Nobody has marked points in these pairs. Templates of 128 pixels, more than four times the area of those that are
 measured, are matched by grey levels and by the band-pass, never by the encoder; if the consensus favours anybody, it is
 the baselines. What most of them agree on is a displacement that is a polynomial of the second degree. A pair on which
-fewer than half agree has no truth and is left out; which pairs these are does not depend on the encoder either. A rib
-and a vessel behind it move differently from one breath to the next, so that the polynomial is right to some pixels only.
+fewer than half agree has no truth and is left out, and that does not depend on the encoder either. A rib and a vessel
+behind it move differently from one breath to the next, so that the polynomial is right to some pixels only.
 """
 
 from __future__ import annotations

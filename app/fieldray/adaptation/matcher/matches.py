@@ -1,6 +1,6 @@
 """Matches whose truth is known: where templates of an image belong in another, and where each description finds them.
 
-There are four groups. In *near* and *far* both images of a pair are one image, so that the truth is the warp alone: near
+There are four groups. In *near* and *far* both images of a pair are one image, and the truth is the warp alone: near
 ones are warped little and exposed alike; far ones are warped by up to 8 % of the side and exposed as if by another
 detector on another day. In *two images, near* and *far* they are a patient's images at two times. No warp is known
 between them, so that their truth is a known warp of the prior image followed by a consensus (see `consensus`).
@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.adaptation.matcher.baselines import Describe
+from fieldray.adaptation.matcher.baselines import Describe, Planes
 from fieldray.adaptation.matcher.warps import Field
 
 Grey = NDArray[np.uint8]
@@ -149,11 +149,7 @@ class _Seek:
 
 
 def _matched(
-    pair: TruePair,
-    features: tuple[NDArray[np.float32], NDArray[np.float32]],
-    corners: NDArray[np.int64],
-    *,
-    seek: _Seek,
+    pair: TruePair, features: tuple[Planes, Planes], corners: NDArray[np.int64], *, seek: _Seek
 ) -> list[NDArray[Any]]:
     offsets, first, second = search(
         *features, corners, template=seek.template, reach=seek.reach, distance=seek.distance
