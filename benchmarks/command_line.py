@@ -29,6 +29,11 @@ _FIGURES: Final = (
 )
 _COMPARING: Final = ("app/fieldray/comparison", "app/fieldray/domain/comparison.py", "app/fieldray/pipeline/compare.py")
 _SAVING: Final = tuple(f"app/fieldray/{part}" for part in ("desktop", "pipeline/export.py", "reports", "store"))
+_MATCHING: Final = (
+    "app/fieldray/adaptation/matcher",
+    "app/fieldray/domain/local_contrast.py",
+    "models/recipes/matcher.toml",
+)
 _READING: Final = ("app/fieldray/imaging", "app/fieldray/domain/finding.py", "models")
 
 
@@ -53,6 +58,7 @@ def _parser(typed: str, screen_options: Sequence[str]) -> argparse.ArgumentParse
         _add_intervals,
         _add_exports,
         _add_comparison,
+        _add_matcher,
     ):
         action, paths, measure = add(commands)
         action.add_argument("--out", type=Path, metavar="DIR", help="write JSON and HTML to this folder")
@@ -181,6 +187,24 @@ def _add_comparison(commands: argparse._SubParsersAction[Any]) -> Added:
         return comparison_report(options.data, part=options.part, limit=options.pairs, notify=console.bar)
 
     return parser, _COMPARING, measure
+
+
+def _add_matcher(commands: argparse._SubParsersAction[Any]) -> Added:
+    parser = commands.add_parser("matcher", help="false matches of the matcher, the band-pass and grey levels")
+    parser.add_argument(
+        "recipe",
+        nargs="?",
+        type=Path,
+        default=Path("models/recipes/matcher.toml"),
+        help="(default: the one that ships)",
+    )
+
+    def measure(options: argparse.Namespace, console: Console) -> Report:
+        from benchmarks.matcher import matcher_report
+
+        return matcher_report(options.recipe, notify=console.bar)
+
+    return parser, _MATCHING, measure
 
 
 def _add_screening(commands: argparse._SubParsersAction[Any]) -> Added:

@@ -22,6 +22,12 @@ from fieldray.adaptation.lungs.pack import LUNG_PACK, LUNG_REPORT
 from fieldray.adaptation.lungs.recipe import LungRecipe
 from fieldray.adaptation.lungs.recipe import rooted as rooted_lungs
 from fieldray.adaptation.lungs.train import LUNG_QUANTISE, LUNG_TRAIN
+from fieldray.adaptation.matcher.dataset import MATCHER_DATA, matcher_problems
+from fieldray.adaptation.matcher.evaluate import MATCHER_EVALUATE
+from fieldray.adaptation.matcher.pack import MATCHER_PACK, MATCHER_REPORT
+from fieldray.adaptation.matcher.recipe import MatcherRecipe
+from fieldray.adaptation.matcher.recipe import rooted as rooted_matcher
+from fieldray.adaptation.matcher.train import MATCHER_QUANTISE, MATCHER_TRAIN
 from fieldray.adaptation.pack import PACK
 from fieldray.adaptation.profile import PROFILE, profile_study
 from fieldray.adaptation.prune.recipe import StudyRecipe
@@ -49,6 +55,9 @@ _LUNG_STEPS: Final[tuple[Step, ...]] = (
 )  # fmt: skip
 # The network as published is trained and evaluated, to compare with; no pack is made of it.
 _PUBLISHED_STEPS: Final[tuple[Step, ...]] = (LUNG_DATA, LUNG_TRAIN, LUNG_EVALUATE, LUNG_REPORT)
+_MATCHER_STEPS: Final[tuple[Step, ...]] = (
+    MATCHER_DATA, MATCHER_TRAIN, MATCHER_QUANTISE, PLACEMENT, MATCHER_EVALUATE, MATCHER_PACK, MATCHER_REPORT,
+)  # fmt: skip
 _CREDITS: Final = """# Credits and licences
 
 Where the images come from, who published them, their licences, and whom to cite. This text goes into the model card.
@@ -182,6 +191,23 @@ def _perform_lungs(recipe: LungRecipe, document: Document, step: str, say: Say, 
         _execute(run, wanted, say)
 
 
+def _check_matcher(recipe: MatcherRecipe, document: Document) -> list[Problem]:
+    return matcher_problems(rooted_matcher(recipe, document.path))
+
+
+def _perform_matcher(recipe: MatcherRecipe, document: Document, step: str, say: Say, progress: Progress) -> None:
+    whole = rooted_matcher(recipe, document.path)
+    names = [one.name for one in _MATCHER_STEPS]
+    if step != "run" and step not in names:
+        raise UsageProblem(reason("step_missing", step=names[-1]))
+    wanted = _MATCHER_STEPS if step == "run" else _MATCHER_STEPS[: names.index(step) + 1]
+    run = Run(recipe=cast(Any, whole), text=document.text, progress=progress)
+    with locked(whole.run):
+        if problems := matcher_problems(whole):
+            raise RecipeProblems(document.path, document.lines(problems))
+        _execute(run, wanted, say)
+
+
 def _execute(run: Run, wanted: tuple[Step, ...], say: Say) -> None:
     run.execute(wanted, say=say)
     for known in wanted:
@@ -196,6 +222,7 @@ def _line(name: str, entry: Mapping[str, object]) -> str:
 KINDS: Final[dict[str, Kind]] = {
     "classifier": Kind(schema=Recipe, check=_check_classifier, perform=_perform_classifier, has_credits=True),
     "lung-fields": Kind(schema=LungRecipe, check=_check_lungs, perform=_perform_lungs, has_credits=True),
+    "matcher": Kind(schema=MatcherRecipe, check=_check_matcher, perform=_perform_matcher, has_credits=True),
     "pruning-study": Kind(schema=StudyRecipe, check=_check_study, perform=_perform_study),
 }
 """The kinds of recipes, by the name that the key `kind` has in a recipe. Another is added by one entry."""

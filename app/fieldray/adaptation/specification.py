@@ -24,7 +24,7 @@ from fieldray.adaptation.files import write_atomically
 Kind = Literal[
     "conv", "depthwise", "dense", "max_pool", "average_all", "add", "upsample", "flatten", "activation", "dropout"
 ]
-Activation = Literal["none", "relu", "relu6", "sigmoid", "softmax"]
+Activation = Literal["none", "relu", "relu6", "tanh", "sigmoid", "softmax"]
 Shape = tuple[int, ...]
 
 INPUT: Final = "image"
@@ -89,7 +89,7 @@ class Specification:
         Number of channels of each channel set, each at least 1.
     outputs
         Layer by role: "logits" (for training), "scores", for class-map networks "class_maps", "features", for
-        lung fields "mask_logits" and "mask".
+        lung fields "mask_logits" and "mask"; of an encoder "features" alone, a plane for each.
     epsilon
         Of the batch normalisations.
 
@@ -113,8 +113,8 @@ class Specification:
         if used != set(self.channels) or min(self.channels.values()) < 1:
             raise ValueError(f"{self.name}: channel sets and layers differ, or a set is empty")
         shapes(self)
-        if not {"logits", "scores"} <= set(self.outputs):
-            raise ValueError(f"{self.name}: needs the outputs logits and scores")
+        if not ({"logits", "scores"} <= set(self.outputs) or set(self.outputs) == {"features"}):
+            raise ValueError(f"{self.name}: needs the outputs logits and scores, or features alone")
 
     def layer(self, name: str) -> Layer:
         """The layer of that name; KeyError if there is none."""
@@ -139,8 +139,8 @@ class Specification:
 
     @property
     def label_set(self) -> str:
-        """The channel set of the labels."""
-        return channel_sets(self)[self.outputs["logits"]]
+        """The channel set of the labels; of an encoder, that of its features."""
+        return channel_sets(self)[self.outputs.get("logits", self.outputs.get("features", ""))]
 
     def to_json(self) -> str:
         """A stable text of it."""
@@ -256,7 +256,8 @@ def initial_weights(specification: Specification, *, seed: int) -> Weights:
         layer, _, part = key.rpartition("/")
         if part == "kernel":
             fan_in = math.prod(shape[:2]) if shape[-1] == 1 and len(shape) == 4 else math.prod(shape[:-1])
-            size = 0.01 if axes[key][-1].channels == specification.label_set else 1.0
+            is_head = "logits" in specification.outputs and axes[key][-1].channels == specification.label_set
+            size = 0.01 if is_head else 1.0
             weights[key] = (generator.standard_normal(shape) * size * math.sqrt(2 / fan_in)).astype(np.float32)
         else:
             starts = {"gamma": 0.5 if layer in added else 1.0, "variance": 1.0}

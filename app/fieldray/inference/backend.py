@@ -32,6 +32,7 @@ class Answer:
     features    (n,) float32, or None
     latency_ms  the invocation alone
     mask        (rows, columns) float32 in [0, 1], or None
+    planes      (rows, columns, channels) float32, what an encoder says of every place, or None
     """
 
     scores: NDArray[np.float32]
@@ -39,6 +40,7 @@ class Answer:
     features: NDArray[np.float32] | None
     latency_ms: float
     mask: NDArray[np.float32] | None = None
+    planes: NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
         # NaN fails both comparisons
@@ -50,6 +52,8 @@ class Answer:
             self.mask is not None and not 0 <= self.mask.min() <= self.mask.max() <= 1
         ):
             raise ValueError("a mask must be (rows, columns) in 0..1")
+        if not _is_finite(self.planes, dimensions=3):
+            raise ValueError("planes must be (rows, columns, channels) and finite")
 
 
 def _is_finite(array: NDArray[Any] | None, *, dimensions: int) -> bool:

@@ -114,6 +114,7 @@ class Network:
             class_maps=maps,
             features=self._features(),
             mask=self._mask(),
+            planes=self._planes(),
             latency_ms=latency_ms,
         )
 
@@ -126,7 +127,8 @@ class Network:
         return maps, info.real_mean(values[0], axis=(0, 1))
 
     def _scores(self) -> NDArray[np.float32]:
-        assert self._roles.scores is not None  # OutputRoles has one of the two
+        if self._roles.scores is None:
+            return np.zeros(0, np.float32)
         info, values = self._output(self._roles.scores)
         scores = np.clip(info.real(values).reshape(-1), 0, 1)
         return np.append(1 - scores, scores) if len(scores) < self._labels else scores
@@ -142,6 +144,12 @@ class Network:
             return None
         info, values = self._output(self._roles.mask)
         return np.clip(info.real(values[0, :, :, 0]), 0, 1)
+
+    def _planes(self) -> NDArray[np.float32] | None:
+        if self._roles.planes is None:
+            return None
+        info, values = self._output(self._roles.planes)
+        return info.real(values[0])
 
     def _output(self, position: int) -> tuple[_TensorInfo, Array]:
         info = self._outputs[position]
@@ -194,6 +202,7 @@ def _check_outputs(outputs: list[_TensorInfo], spec: NetworkSpec) -> None:
         "class maps": roles.class_maps,
         "features": roles.features,
         "mask": roles.mask,
+        "planes": roles.planes,
     }
     for role, position in positions.items():
         if position is None:
@@ -207,6 +216,7 @@ def _check_outputs(outputs: list[_TensorInfo], spec: NetworkSpec) -> None:
             "class maps": len(info.shape) == 4 and info.shape[3] == labels,
             "features": size == info.shape[-1],
             "mask": len(info.shape) == 4 and info.shape[3] == 1,
+            "planes": len(info.shape) == 4 and info.shape[1:3] == (spec.input.height, spec.input.width),
         }[role]
         if size > _MOST_VALUES:
             _bad(f"its output for {role} has {size} values, at most {_MOST_VALUES} are taken")

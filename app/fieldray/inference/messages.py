@@ -6,7 +6,7 @@ warm   body: runtimes
        -> nothing: the runtime is imported, so that a later open is quick
 run    array images (n, height, width, channels) uint8, n up to `networks`
        -> body: latencies_ms; arrays scores (n, labels), and class_maps (n, labels, rows, columns), features
-       (n, length) and mask (n, rows, columns) where the model has them
+       (n, length), mask (n, rows, columns) and planes (n, rows, columns, channels) where the model has them
 
 There is no close: the child ends with its input.
 """
@@ -115,7 +115,7 @@ def run_message(images: Sequence[NDArray[np.uint8]]) -> Message:
 def answer_message(answers: Sequence[Answer]) -> Message:
     """Answers to one `run`, in order."""
     arrays: dict[str, NDArray[Any]] = {"scores": np.stack([answer.scores for answer in answers])}
-    for name in ("class_maps", "features", "mask"):
+    for name in ("class_maps", "features", "mask", "planes"):
         values = [getattr(answer, name) for answer in answers]
         if values[0] is not None:
             arrays[name] = np.stack(values)
@@ -125,7 +125,7 @@ def answer_message(answers: Sequence[Answer]) -> Message:
 def answers_of(message: Message, *, count: int) -> list[Answer]:
     """The answers to `count` images. Raises ValueError, KeyError or TypeError for a message that makes no sense."""
     scores, latencies_ms = message.arrays["scores"], message.body["latencies_ms"]
-    maps, features, mask = (message.arrays.get(name) for name in ("class_maps", "features", "mask"))
+    maps, features, mask, planes = (message.arrays.get(name) for name in ("class_maps", "features", "mask", "planes"))
     if not count == len(scores) == len(latencies_ms):
         raise ValueError(f"{len(scores)} answers to {count} images")
     return [
@@ -134,6 +134,7 @@ def answers_of(message: Message, *, count: int) -> list[Answer]:
             class_maps=None if maps is None else maps[index],
             features=None if features is None else features[index],
             mask=None if mask is None else mask[index],
+            planes=None if planes is None else planes[index],
             latency_ms=float(latencies_ms[index]),
         )
         for index in range(count)

@@ -172,6 +172,27 @@ class PackLibrary:
         required = next((found for found in companions if found), None)
         return self.site_points.added_to(replace(model, lungs=required or self.shipped_lungs()))
 
+    def load_matcher(self) -> Model | None:
+        """The newest matcher that is installed or ships with the program and may be used; None where there is none.
+
+        Raises PackProblem where there are some and none of them can be used, StorageProblem.
+        """
+        requirement = Requirement(kind="matcher")
+        try:
+            found = self._companions(self._installed_root / requirement.kind, requirement)
+        except PackProblem:
+            return None
+        problem: PackProblem | None = None
+        for folder in found:
+            try:
+                pack, trust = self._admitted(folder, allow_older=False)
+            except PackProblem as error:
+                problem = problem or error
+            else:
+                return pack.matcher(trust)
+        assert problem is not None  # `_companions` is never empty
+        raise _unusable(requirement.kind, problem) from problem
+
     def site_problem(self) -> Reason | None:
         """Why the operating points that this site chose cannot be used now, None if they can."""
         return self.site_points.problem()

@@ -21,6 +21,7 @@ from fieldray.domain.model import (
     Label,
     LungRules,
     Manifest,
+    MatcherRules,
     OodGate,
     OperatingPoint,
     OutputRoles,
@@ -40,6 +41,7 @@ from fieldray.packs.manifest_types import (
     AnyManifest,
     ClassifierManifest,
     LungFieldsManifest,
+    MatcherManifest,
     PackFile,
     PackManifest,
     size_limit,
@@ -57,9 +59,10 @@ _DOMAIN: Final[Mapping[str, Any]] = {
     "accepted": HeaderRules,
     "requires": tuple[Requirement, ...],
     "lung_rules": LungRules,
+    "matcher_rules": MatcherRules,
 }
 _NOT_DOMAIN: Final = frozenset(
-    {"kind", "schema_version", "id", "files", "ood_gate", "golden", "checks", "mask_threshold"}
+    {"kind", "schema_version", "id", "files", "ood_gate", "golden", "checks", "mask_threshold", "local_radius"}
 )
 
 
@@ -79,8 +82,7 @@ def parse(data: bytes) -> AnyManifest:
     _check_files(found)
     if isinstance(found, LungFieldsManifest):
         _check_lung_fields(found)
-    if isinstance(found, ClassifierManifest | LungFieldsManifest):
-        domain_manifest(found)  # the domain refuses what no type can say
+    domain_manifest(found)  # the domain refuses what no type can say
     return found
 
 
@@ -90,14 +92,17 @@ def kind_of(found: PackManifest) -> PackKind:
     return kind
 
 
-def domain_manifest(found: ClassifierManifest | LungFieldsManifest, *, ood_gate: OodGate | None = None) -> Manifest:
-    """A manifest as the rest of the program knows it, a lung-field pack's with its checks as labels.
+def domain_manifest(found: AnyManifest, *, ood_gate: OodGate | None = None) -> Manifest:
+    """A manifest as the rest of the program knows it: a lung-field pack's has its checks as labels, a matcher's none.
 
     Raises PackProblem("pack_manifest").
     """
     content: dict[str, Any] = msgspec.to_builtins(found)
     if isinstance(found, LungFieldsManifest):
         content |= _lung_fields(found)
+    if isinstance(found, MatcherManifest):
+        rules = {"local_radius_px": found.local_radius}
+        content |= {"labels": [], "outputs": {"planes": found.outputs.features}, "matcher_rules": rules}
     parts = {name: value for name, value in content.items() if name not in _NOT_DOMAIN}
     parts |= {name: _read(content[name], kind, name) for name, kind in _DOMAIN.items() if name in content}
     try:

@@ -215,7 +215,7 @@ class LungCheck(_Part, frozen=True, kw_only=True):
 
 
 class FeatureOutput(_Part, frozen=True, kw_only=True):
-    """Which output of a matcher's encoder holds the features, by index."""
+    """Which output of a matcher's encoder holds the features, by index: (1, height, width, n) for the whole input."""
 
     features: _Index
 
@@ -260,9 +260,13 @@ class LungFieldsManifest(PackManifest, frozen=True, kw_only=True, tag="lung-fiel
 
 
 class MatcherManifest(PackManifest, frozen=True, kw_only=True, tag="matcher"):
-    """A pack that describes image patches, to compare two images."""
+    """A pack that describes image patches, to compare two images.
+
+    `local_radius` is that of `domain.local_contrast.locally_normalised`, in pixels of the input.
+    """
 
     outputs: FeatureOutput
+    local_radius: Annotated[int, Meta(ge=1, le=64)]
 
 
 AnyManifest = ClassifierManifest | LungFieldsManifest | MatcherManifest

@@ -26,6 +26,7 @@ from fieldray.packs.manifest_types import (
     ClassifierManifest,
     Input,
     LungFieldsManifest,
+    MatcherManifest,
     PackFile,
     PackManifest,
 )
@@ -62,24 +63,28 @@ class VerifiedManifest:
 class VerifiedPack:
     """Every byte of a pack, each file proven to be the one that was signed. `contents` is by file name.
 
-    signed_model    what these bytes mean: the model in memory, as one whose key is trusted; None for a pack whose
-                    network gives no scores
+    signed_model    what these bytes mean: the model in memory, as one whose key is trusted
     """
 
     sealed: VerifiedManifest
     contents: Mapping[str, bytes]
-    signed_model: Model | None
+    signed_model: Model
 
     def model(self, trust: Trust) -> Model:
         """The classifier in memory. Raises PackProblem("pack_not_classifier") when the pack is of another kind."""
-        if self.signed_model is None or not isinstance(self.sealed.description, ClassifierManifest):
+        if not isinstance(self.sealed.description, ClassifierManifest):
             raise not_classifier(self.sealed.description)
         return replace(self.signed_model, trust=trust)
 
     def companion(self, trust: Trust) -> Model | None:
         """The lung-field pack in memory; None for a pack of another kind."""
         is_lungs = isinstance(self.sealed.description, LungFieldsManifest)
-        return replace(self.signed_model, trust=trust) if self.signed_model and is_lungs else None
+        return replace(self.signed_model, trust=trust) if is_lungs else None
+
+    def matcher(self, trust: Trust) -> Model | None:
+        """The matcher in memory; None for a pack of another kind."""
+        is_matcher = isinstance(self.sealed.description, MatcherManifest)
+        return replace(self.signed_model, trust=trust) if is_matcher else None
 
 
 def not_classifier(description: PackManifest) -> PackProblem:
@@ -94,13 +99,9 @@ class _Parts:
     sealed: VerifiedManifest
     files: Mapping[str, bytes]
 
-    def model(self) -> Model | None:
-        """The model of a classifier or a lung-field pack. Raises PackProblem("pack_manifest") for files that do not
-        fit.
-        """
+    def model(self) -> Model:
+        """The model. Raises PackProblem("pack_manifest") for files that do not fit."""
         card, description = self._card(), self.sealed.description
-        if not isinstance(description, ClassifierManifest | LungFieldsManifest):
-            return None
         gate = self._ood_gate(description) if isinstance(description, ClassifierManifest) else None
         manifest = domain_manifest(description, ood_gate=gate)
         return Model(
@@ -132,8 +133,8 @@ class _Parts:
         except ValueError as error:
             raise manifest_error(f"ood_gate: {error}") from error
 
-    def _golden(self, description: ClassifierManifest | LungFieldsManifest, *, scores: int) -> GoldenVectors | None:
-        if description.golden is UNSET:
+    def _golden(self, description: AnyManifest, *, scores: int) -> GoldenVectors | None:
+        if isinstance(description, MatcherManifest) or description.golden is UNSET:
             return None
         inputs, expected = (self.files[role] for role in GOLDEN_ROLES)
         try:
