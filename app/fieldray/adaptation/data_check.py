@@ -91,12 +91,11 @@ def _misspelt(recipe: Recipe, source: Source, rows: Sequence[Row]) -> Iterator[s
     """
     labels = [label for label in recipe.labels if label.column == "classes"]
     classes = {name for label in labels for name in (*label.positive, *label.negative)}
-    meant = [("class", classes, lambda row: row.classes - set(source.drop))]
-    if recipe.split.by == "column":
-        meant.append(("split", set(source.splits), lambda row: frozenset({row.split} - {""})))
+    splits = set(source.splits) if recipe.split.by == "column" else set()
     for row in rows:
-        for what, named, said in meant:
-            for value in sorted(said(row) - named):
+        said = (("class", row.classes - set(source.drop), classes), ("split", {row.split} - {""}, splits))
+        for what, values, named in said:
+            for value in sorted(values - named):
                 if near := [name for name in sorted(named) if _one_keystroke_apart(value, name)]:
                     yield f"has a row with the {what} {value} ({row.origin}); is {near[0]} meant?"
 
