@@ -84,19 +84,18 @@ def find_pairs(source: PairSource, wrong: Wrong) -> list[ImagePair]:
         if detail := _fault(cells, source):
             wrong(reason("data_row", path=source.path, line=line, detail=detail))
             continue
-        origin = f"{source.path.name}, line {line}"
-        rows = [
+        prior, current = (
             Row(
                 path=source.path.parent / cells[name],
                 source=source.name,
                 classes=frozenset(),
                 patient=cells["patient_id"],
-                origin=origin,
+                origin=f"{source.path.name}, line {line}",
             )
             for name in ("prior", "current")
-        ]
+        )
         is_far = source.far_from is not None and float(cells["gap"]) >= source.far_from
-        pairs.append(ImagePair(*rows, is_far=is_far))
+        pairs.append(ImagePair(prior, current, is_far=is_far))
     return pairs
 
 

@@ -60,7 +60,7 @@ def evaluate_step(run: Run) -> Mapping[str, Any]:
         seed=settings.seed,
         progress=lambda done, of: run.progress("test pairs", done, of),
     )
-    metrics = {
+    metrics: dict[str, Any] = {
         "band_pass": tuned,
         "pairs": {group: sum(pair.group == group for pair in pairs) for group in GROUPS},
         "left_out": len(data.of("test")) - sum(pair.group.startswith("two") for pair in pairs),

@@ -74,7 +74,7 @@ class Matches:
     def ratio(self) -> NDArray[np.float32]:
         """P1 / P2, infinite where P2 is not above 0; for diagnosis alone."""
         safe = np.where(self.second > 0, self.second, np.float32(np.nan))
-        return np.nan_to_num(self.first / safe, nan=np.inf)
+        return np.asarray(np.nan_to_num(self.first / safe, nan=np.inf), np.float32)
 
 
 def draw_places(

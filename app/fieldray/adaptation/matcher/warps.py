@@ -31,7 +31,7 @@ def draw_warp(side: int, *, largest_px: float, generator: np.random.Generator) -
     field = field * np.float32(largest_px / np.hypot(field[..., 0], field[..., 1]).max())
     while jacobian(field).min() < _LEAST_JACOBIAN:
         field = field * np.float32(_SMALLER)
-    return field
+    return np.asarray(field, np.float32)
 
 
 def jacobian(field: Field) -> Field:
