@@ -342,6 +342,7 @@ def _request_key(spec: RunSpec) -> str:
 
 
 def stored_of(row: sqlite3.Row) -> StoredResult:
+    """The result that a row of `results`, joined with its verdict, stands for."""
     return StoredResult(
         row_id=row["id"],
         run_id=row["run_id"],
