@@ -12,7 +12,7 @@ from PySide6.QtGui import QColor, QPainter, QPainterPath, QPen
 
 from fieldray.desktop.image_painting import HeatMap, Picture, coloured, grey_image, like_window, transform
 from fieldray.desktop.view_state import Size, ViewState
-from fieldray.domain.comparison import DENSER, FRAME_SIDE, LESS_DENSE, Aligned, PairComparison, change_colours
+from fieldray.domain.comparison import DENSER, FRAME_SIDE, LESS_DENSE, PairComparison, change_colours
 from fieldray.domain.image import Box, PixelMap
 from fieldray.translation import Translator
 
@@ -61,7 +61,7 @@ def laid_over(prior: Picture, pair: PairComparison, *, rows: int, columns: int) 
     return LaidOver(
         prior=bent,
         step=step,
-        difference=HeatMap(coloured(change_colours(_in_regions(aligned))), _region(here), not aligned.regions),
+        difference=HeatMap(coloured(change_colours(aligned.shown_change)), _region(here), not aligned.regions),
         mesh=_mesh(field, here),
         kept=tuple(points),
         middles=tuple(_middle(region.box, here) for region in aligned.regions),
@@ -120,16 +120,6 @@ def _region(pixel_map: PixelMap) -> QRectF:
         FRAME_SIDE * pixel_map.column_scale,
         FRAME_SIDE * pixel_map.row_scale,
     )
-
-
-def _in_regions(aligned: Aligned) -> Values:
-    """The difference where it is a region: a speck that is no region is no difference, and has no colour."""
-    wanted = np.zeros(aligned.change.shape, bool)
-    for region in aligned.regions:
-        top, left = int(region.box.top), int(region.box.left)
-        part = slice(top, top + int(region.box.rows)), slice(left, left + int(region.box.columns))
-        wanted[part] |= (aligned.change[part] > 0) == region.is_denser
-    return np.where(wanted, aligned.change, np.float32(0))
 
 
 def _middle(box: Box, pixel_map: PixelMap) -> QPointF:

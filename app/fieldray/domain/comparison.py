@@ -169,6 +169,16 @@ class Aligned:
         self.warped_prior.flags.writeable = False
         self.change.flags.writeable = False
 
+    @property
+    def shown_change(self) -> NDArray[np.float32]:
+        """`change` where it is a region, else 0: a speck that is no region is no difference, and has no colour."""
+        wanted = np.zeros(self.change.shape, bool)
+        for region in self.regions:
+            top, left = int(region.box.top), int(region.box.left)
+            part = slice(top, top + int(region.box.rows)), slice(left, left + int(region.box.columns))
+            wanted[part] |= (self.change[part] > 0) == region.is_denser
+        return np.where(wanted, self.change, np.float32(0))
+
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class PairComparison:

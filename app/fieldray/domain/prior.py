@@ -118,14 +118,14 @@ def unscreened(ref: ImageRef) -> Screened:
 
 def kinship_of(one: ImageHeader, other: ImageHeader) -> Kinship:
     """Whether two images are of one person: Patient ID alike, and neither birth date nor sex to the contrary."""
+    births = [_day(header.patient_birth_date) for header in (one, other)]
+    differs = births[0] and births[1] and births[0] != births[1]
+    if differs or {one.patient_sex, other.patient_sex} == {"M", "F"}:
+        return "other"
     numbers = [header.patient_id.strip() for header in (one, other)]
     if any(_NOBODY.fullmatch(number) for number in numbers):
         return "unknown"
-    births = [_day(header.patient_birth_date) for header in (one, other)]
-    sexes = [header.patient_sex for header in (one, other)]
-    differs = births[0] and births[1] and births[0] != births[1]
-    differs = differs or (set(sexes) == {"M", "F"})
-    return "other" if numbers[0] != numbers[1] or differs else "same"
+    return "same" if numbers[0] == numbers[1] else "other"
 
 
 def order_of(image: ImageHeader, current: ImageHeader) -> Order:

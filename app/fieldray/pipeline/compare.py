@@ -22,7 +22,8 @@ from fieldray.domain.image import PixelMap, Tensor
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.mask import Mask, sampled
 from fieldray.domain.model import InputSpec, Model, Prediction, Request
-from fieldray.domain.study import ImageHeader, ImageRef
+from fieldray.domain.prior import kinship_of
+from fieldray.domain.study import ImageRef
 from fieldray.errors import FieldrayError, UsageProblem, shortage, unexpected
 from fieldray.imaging.discover import discover
 from fieldray.pipeline.ports import Decoders, Engine
@@ -195,21 +196,11 @@ def _problem(prior: ReadImage, current: ReadImage) -> Incomparable | None:
     for name, image in zip(names, (prior, current), strict=True):
         if image.problem:
             return Incomparable(reason=image.problem, image=name)
-    if are_other_patients(prior.ref.header, current.ref.header):
+    if kinship_of(prior.ref.header, current.ref.header) == "other":
         return Incomparable(reason=reason("compare_other_patients"))
     if prior.lungs and current.lungs and prior.lungs.is_mirrored != current.lungs.is_mirrored:
         return Incomparable(reason=reason("compare_mirrored"), image="prior" if prior.lungs.is_mirrored else "current")
     return None
-
-
-def are_other_patients(first: ImageHeader, second: ImageHeader) -> bool:
-    """Whether headers state different patients; what a header does not state says nothing."""
-    pairs = (
-        (first.patient_id, second.patient_id),
-        (first.patient_birth_date, second.patient_birth_date),
-        (first.patient_sex, second.patient_sex),
-    )
-    return any(one and other and one != other for one, other in pairs)
 
 
 def lungs_in_frame(lungs: LungFields, frame: PixelMap) -> Mask:

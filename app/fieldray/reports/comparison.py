@@ -89,7 +89,7 @@ def overlay(current: FramedImage, aligned: Aligned) -> Image.Image:
     """The current image with the difference in colours and boxes around its regions; below it what they mean."""
     picture = Image.new("RGB", (FRAME_SIDE, FRAME_SIDE + _STRIP_PX))
     picture.paste(Image.fromarray(current.pixels).convert("RGB"))
-    colours = change_colours(aligned.change)
+    colours = change_colours(aligned.shown_change)
     shares = np.rint(colours[:, :, 3] * _OPACITY).astype(np.uint8)
     picture.paste(Image.fromarray(np.ascontiguousarray(colours[:, :, :3])), (0, 0), Image.fromarray(shares))
     draw = ImageDraw.Draw(picture)

@@ -10,13 +10,16 @@ from fieldray.domain.comparison import (
     DENSER,
     FRAME_SIDE,
     LESS_DENSE,
+    Aligned,
     Alignment,
+    ChangeRegion,
     Incomparable,
     Match,
     PairComparison,
     change_colours,
     comparison_json,
 )
+from fieldray.domain.image import Box
 from fieldray.reasons import reason
 
 WHOLE = (FRAME_SIDE, FRAME_SIDE, 2)
@@ -88,3 +91,15 @@ def test_colours_tell_the_sign_and_begin_at_the_noise() -> None:
     assert 0 < colours[2, 3] < colours[3, 3] == 255
     assert tuple(colours[3, :3]) == DENSER
     assert tuple(colours[4, :3]) == LESS_DENSE
+
+
+def test_specks_that_are_no_region_have_no_colour() -> None:
+    change = np.zeros(WHOLE[:2], np.float32)
+    change[10:20, 30:50] = 6  # the region,
+    change[12, 40] = -3  # within its box what is less dense,
+    change[100, 100] = 9  # and a speck elsewhere
+    region = ChangeRegion(box=Box(top=10, left=30, rows=10, columns=20), area_px=199, strength=6.0)
+    pixels = np.zeros(WHOLE[:2], np.uint8)
+    done = Aligned(alignment=alignment(), warped_prior=pixels, change=change, regions=(region,))
+    assert np.count_nonzero(done.shown_change) == 199
+    assert done.shown_change.max() == 6

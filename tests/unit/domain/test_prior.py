@@ -52,6 +52,8 @@ CURRENT = outcome("current", content="c", study_instance_uid="1.1", sop_instance
         ({"patient_sex": "M"}, "other"),
         ({"patient_id": ""}, "unknown"),
         ({"patient_id": "   "}, "unknown"),
+        ({"patient_id": "", "patient_birth_date": "19600215"}, "other"),
+        ({"patient_id": "", "patient_sex": "M"}, "other"),
     ],
 )
 def test_a_patient_is_known_by_number_birth_and_sex(changes: dict[str, str], kinship: str) -> None:

@@ -23,7 +23,6 @@ from fieldray.imaging.synthetic import lung_mask
 from fieldray.pipeline.compare import (
     ComparisonCancelled,
     PairComparer,
-    are_other_patients,
     comparison_child,
     lungs_in_frame,
     only_image,
@@ -153,15 +152,6 @@ def test_a_cancelled_comparison_ends_and_the_next_one_runs() -> None:
         thread.join()
         assert one.compare(named("a-1.png"), named("a-2.png")).comparison.is_comparable
     assert not child.is_running
-
-
-def test_headers_that_say_nothing_are_no_other_patients() -> None:
-    someone = ImageHeader(patient_id="1", patient_birth_date="19700101", patient_sex="F")
-    assert not are_other_patients(someone, ImageHeader())
-    assert not are_other_patients(someone, someone)
-    assert are_other_patients(someone, replace(someone, patient_id="2"))
-    assert are_other_patients(someone, ImageHeader(patient_birth_date="19700102"))
-    assert are_other_patients(someone, ImageHeader(patient_sex="M"))
 
 
 def test_lungs_lie_in_the_frame_where_they_lie_in_the_image() -> None:
