@@ -175,7 +175,7 @@ class OutputRoles:
 
     def __post_init__(self) -> None:
         is_enough = any(role is not None for role in (self.scores, self.class_maps, self.planes))
-        _require(is_enough, "outputs need scores, class_maps or planes")
+        _require(is_enough, "outputs need scores or class_maps, or planes")
         roles = (self.scores, self.class_maps, self.features, self.mask, self.planes)
         indices = [index for index in roles if index is not None]
         _require(len(set(indices)) == len(indices), "one output has two roles")

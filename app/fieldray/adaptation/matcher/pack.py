@@ -49,7 +49,7 @@ def _network(recipe: MatcherRecipe, specification: Specification, size_bytes: in
         f"{parameters(specification):,} weights, {multiply_adds(specification) / 1e6:.0f} million multiply-adds an "
         f"image, full int8 ({size_bytes / 2**20:.2f} MiB as a file). Input: {side} x {side} pixels, grey, the whole "
         f"image stretched, normalised by mean and deviation within {network.local_radius} pixels; output: "
-        f"{network.features} features of every pixel. Weakly supervised: no displacement was ever given to the "
+        f"{network.features} feature(s) of every pixel. Weakly supervised: no displacement was ever given to the "
         f"training, which makes the highest correlation of a template in the same patient's image stand out from the "
         f"next one at least {recipe.training.distance} pixels away."
     )
