@@ -211,7 +211,7 @@ def evaluate_both(kind: str, values: Sequence[NDArray[np.uint8]], model: Model, 
     assessment, gate = choose(model), model.manifest.ood_gate
     reduced, in_full, *finer = (_evaluated(backend.run([one])[0], assessment) for one in values)
     moved = map(assessment.findings, borderline_scores(reduced.scores))
-    is_close = bool(finer) and is_borderline(*moved, gate=gate, distance=reduced.distance)
+    is_close = bool(finer) and is_borderline(reduced.findings, *moved, gate=gate, distance=reduced.distance)
     both = [finer[0] if is_close else reduced, in_full]
     passes = (both[0].passes, both[1].passes)
     for first, second in zip(*(one.findings for one in both), strict=True):

@@ -46,8 +46,8 @@ class Assessment:
         """
         gate, features = None if self.model.lungs else self.model.manifest.ood_gate, prediction.features
         distance = gate.distance(features) if gate and features is not None else None
-        lowest, highest = map(self.findings, borderline_scores(prediction.scores))
-        return is_borderline(lowest, highest, gate=gate, distance=distance)
+        scores = (prediction.scores, *borderline_scores(prediction.scores))
+        return is_borderline(*map(self.findings, scores), gate=gate, distance=distance)
 
     @property
     def settings_hash(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from fieldray.domain.finding import (
     BORDERLINE_LOG_ODDS,
+    BORDERLINE_SCORE,
     Decision,
     Finding,
     borderline_scores,
@@ -98,38 +100,33 @@ def findings(score: float, point: OperatingPoint) -> list[Finding]:
     return [Finding(label="opacity", score=score, point=point, decision=decide(score, point))]
 
 
+def borderline(score: float, point: OperatingPoint) -> bool:
+    moved = [findings(scores["opacity"], point) for scores in borderline_scores({"opacity": score})]
+    return is_borderline(findings(score, point), *moved, gate=None, distance=None)
+
+
 @given(SHARES, st.floats(-0.99, 0.99), points())
 def test_what_is_not_borderline_stands_a_small_change(score: float, share: float, point: OperatingPoint) -> None:
-    lowest, highest = (findings(moved["opacity"], point) for moved in borderline_scores({"opacity": score}))
-    assume(not is_borderline(lowest, highest, gate=None, distance=None))
-    moved = calibrate(score, Calibration(intercept=share * BORDERLINE_LOG_ODDS))
-    assert decide(moved, point) == decide(score, point)
-
-
-@given(SHARES, SHARES)
-def test_the_margin_holds_the_score_keeps_the_order_and_is_never_less_than_a_step(one: float, other: float) -> None:
-    (low, high), (next_low, next_high) = (
-        [moved["x"] for moved in borderline_scores({"x": score})] for score in sorted([one, other])
+    assume(not borderline(score, point))
+    by_odds = score + share * abs(
+        calibrate(score, Calibration(intercept=math.copysign(BORDERLINE_LOG_ODDS, share))) - score
     )
-    assert 0 <= low <= min(one, other) <= high <= 1 and low <= next_low and high <= next_high
-    assert min(one, other) - low >= min(1 / 256, one, other) - 1e-9
-    assert high - min(one, other) >= min(1 / 256, 1 - min(one, other)) - 1e-9
+    by_score = min(max(score + share * BORDERLINE_SCORE, 0.0), 1.0)
+    assert decide(min(by_odds, by_score, key=lambda moved: abs(moved - score)), point) == decide(score, point)
 
 
-def test_a_score_far_above_a_limit_near_one_is_not_borderline() -> None:
-    """A margin of calibrated scores made every image above a limit of 0.96 borderline."""
-    point = operating_point(unsure_low=0.6, threshold=0.8, unsure_high=0.96)
-    for score, expected in ((0.985, False), (0.965, True), (0.955, True), (0.92, False)):
-        lowest, highest = (findings(moved["opacity"], point) for moved in borderline_scores({"opacity": score}))
-        assert is_borderline(lowest, highest, gate=None, distance=None) == expected
+@pytest.mark.parametrize(("score", "expected"), [(0.99, False), (0.965, True), (0.955, True), (0.87, False)])
+def test_a_score_far_above_a_limit_near_one_is_not_borderline(score: float, expected: bool) -> None:
+    """A margin of the score alone made every image above a limit of 0.96 borderline."""
+    assert borderline(score, operating_point(unsure_low=0.6, threshold=0.8, unsure_high=0.96)) == expected
 
 
 @given(st.floats(1e-3, 1e3), st.floats(0, 1e4), points())
 def test_what_the_gate_clearly_refuses_is_never_borderline(limit: float, times: float, point: OperatingPoint) -> None:
     gate = OodGate(mean=np.zeros(1, np.float32), projection=np.ones((1, 1), np.float32), limit=limit)
-    both = findings(0.0, point), findings(1.0, point)
-    assert not is_borderline(*both, gate=gate, distance=limit * (1.1 + times))
-    assert is_borderline([], [], gate=gate, distance=limit)
+    three = [findings(score, point) for score in (point.threshold, 0.0, 1.0)]
+    assert not is_borderline(*three, gate=gate, distance=limit * (1.1 + times))
+    assert is_borderline([], [], [], gate=gate, distance=limit)
 
 
 @given(st.lists(DECISIONS, max_size=4))

@@ -135,7 +135,7 @@ def look(decoders: Reduced, **changes: Any) -> Outcome:
 
 # below 0.4 is below, from 0.6 on above; a grey of 255 is a score of 1
 @pytest.mark.parametrize(
-    ("grey", "is_close"), [(80, False), (95, True), (112, True), (127, False), (150, True), (175, False)]
+    ("grey", "is_close"), [(80, False), (95, True), (112, True), (127, False), (150, True), (170, False)]
 )
 def test_a_close_call_is_decided_by_a_finer_picture(grey: int, is_close: bool) -> None:
     decoders = Reduced(grey, 255)
