@@ -65,7 +65,7 @@ def _source_problems(source: Source, at: Location, every_image: bool) -> tuple[l
 
 def _first(details: Sequence[str], at: Location, *, lead: str = "") -> Iterator[Problem]:
     for detail in details[:_MOST]:
-        yield Problem(at, lead + detail)
+        yield Problem(at, lead + detail.removesuffix("."))  # it is told inside a sentence
     if len(details) > _MOST:
         yield Problem(at, f"has {len(details) - _MOST} more problems of this kind")
 

@@ -141,7 +141,7 @@ class Training:
         int,
         Key(
             doc="With frozen first layers: that many changed copies of each image pass through them once, and what "
-            "comes out is kept in memory. 0: every draw is changed anew and passes through all layers.",
+            "comes out is kept in memory. 0: every draw is changed once more and passes through all layers.",
             low=0,
         ),
     ] = 0

@@ -201,7 +201,7 @@ def _rates(stage: Stage, epochs_done: int) -> Callable[[float], float]:
 
 
 def _initial(engine: MaskEngine, seed: int) -> Weights:
-    """The kernels drawn anew by the seed (He 2015, arXiv:1502.01852), all else as it is."""
+    """The kernels drawn by the seed once more (He 2015, arXiv:1502.01852), all else as it is."""
     generator, weights = np.random.default_rng(seed), engine.weights()
     for name, array in weights.items():
         if name.endswith("/kernel"):
