@@ -25,6 +25,7 @@ from fieldray.packs.memory import RememberedPack
 from fieldray.pipeline.auditing import Auditor
 from fieldray.pipeline.batch import Batch
 from fieldray.pipeline.history import History
+from fieldray.pipeline.priors import Priors, system_comparer
 from fieldray.pipeline.session import Session
 from fieldray.settings import Settings
 
@@ -102,6 +103,7 @@ class WindowFrontEnd(QObject):
     _wanted = Signal(object)
     _works = Signal()
     _over = Signal()
+    _broken = Signal()
 
     def __init__(self, run: FaultRun, settings: Settings) -> None:
         super().__init__()
@@ -115,6 +117,7 @@ class WindowFrontEnd(QObject):
         self._wanted.connect(self.application.controller.screening.choose)
         self._works.connect(self._beat.begin)
         self._over.connect(self._end_run)
+        self._broken.connect(_qt().quit)
         self._thread = threading.Thread(target=self._go, name="fault-run")
 
     # ---- for the fault run, from its threads
@@ -139,6 +142,14 @@ class WindowFrontEnd(QObject):
     # ---- the window's side
 
     def _open_services(self, settings: Settings, publish: Publish) -> Services:
+        try:
+            return self._services(settings, publish)
+        except BaseException as error:  # in a thread that the window began: it would wait for ever
+            self.error = error
+            self._broken.emit()
+            raise
+
+    def _services(self, settings: Settings, publish: Publish) -> Services:
         self._publish = publish
         session = self._run.open(publish)
         return Services(
@@ -149,6 +160,7 @@ class WindowFrontEnd(QObject):
             drives=NoDrives(),
             audit=Auditor(session.database, self._run.packs.site_points),
             history=History(session.database),
+            priors=Priors(session.database, system_comparer(settings)),
             read_verdict=_no_verdict,
             export=lambda run_id, folder, formats, options, tell: (),
         )
