@@ -342,6 +342,7 @@ def _request_key(spec: RunSpec) -> str:
 
 
 def stored_of(row: sqlite3.Row) -> StoredResult:
+    """The result of a row of `results` with its verdict. Raises ValueError and others."""
     return StoredResult(
         row_id=row["id"],
         run_id=row["run_id"],
