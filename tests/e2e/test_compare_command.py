@@ -1,0 +1,94 @@
+"""`fieldray compare` from the command line: what it writes, what it refuses, and what it leaves alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fieldray.imaging.synthetic import chest_phantom
+from program import Fieldray
+
+KEYS = [
+    "comparable", "reason_code", "similarity_before", "similarity_after", "displacement_median_px",
+    "displacement_p95_px", "matches", "rejected", "regions", "notice",
+]  # fmt: skip
+OUTPUTS = {"warped_prior.png", "overlay.png", "displacement.npy"}
+
+
+def save(path: Path, pixels: np.ndarray) -> Path:
+    Image.fromarray(pixels).save(path)
+    return path
+
+
+@pytest.fixture
+def chest() -> np.ndarray:
+    return (chest_phantom(512, 512, 1, abnormal=False) >> 4).astype(np.uint8)
+
+
+def told(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def test_a_pair_is_compared_and_then_one_that_must_not_be(
+    tmp_path: Path, fieldray: Fieldray, chest: np.ndarray
+) -> None:
+    current = save(tmp_path / "current.png", chest)
+    prior = save(tmp_path / "prior.png", np.roll(chest, (6, -4), axis=(0, 1)))
+    mirrored = save(tmp_path / "mirrored.png", np.ascontiguousarray(chest[:, ::-1]))
+    out, answer = tmp_path / "out", tmp_path / "answer.json"
+
+    done = fieldray("compare", prior, current, "--out", out, "--json", answer)
+    assert done.returncode == 0, done.stderr
+    found = told(answer)
+    assert list(found) == KEYS
+    assert found["comparable"]
+    assert "not a course of disease" in found["notice"]
+    assert {path.name for path in out.iterdir()} == OUTPUTS
+    displacement = np.load(out / "displacement.npy")
+    assert (displacement.shape, displacement.dtype) == ((512, 512, 2), np.float32)
+    # What lies at a place in the current image lies 6 rows down and 4 columns left in the prior: 7.2 px
+    assert np.median(displacement[150:350, 100:400], axis=(0, 1)) == pytest.approx((6, -4), abs=0.5)
+    assert found["displacement_median_px"] == pytest.approx(7.2, abs=0.5)
+    with Image.open(out / "warped_prior.png") as picture:
+        assert picture.size == (512, 512)
+        assert "not a course of disease" in str(picture.info["Comment"])
+
+    done = fieldray("compare", mirrored, current, "--out", out, "--json", "-")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["comparable"], found["reason_code"]) == (False, "compare_mirrored")
+    assert list(out.iterdir()) == []  # nothing of the earlier pair stays
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, fieldray: Fieldray, chest: np.ndarray) -> None:
+    current = save(tmp_path / "current.png", chest)
+    (tmp_path / "cut.png").write_bytes(current.read_bytes()[:3000])
+    done = fieldray("compare", tmp_path / "cut.png", current, "--out", tmp_path / "out", "--json", "-")
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["reason_code"] in ("truncated", "damaged")
+    assert "The prior image" in done.stderr
+
+
+def test_what_is_no_pair_of_images_is_wrong_usage(tmp_path: Path, fieldray: Fieldray, chest: np.ndarray) -> None:
+    current = save(tmp_path / "current.png", chest)
+    assert fieldray("compare", tmp_path, current, "--out", tmp_path / "out").returncode == 2
+    assert fieldray("compare", tmp_path / "nothing.png", current, "--out", tmp_path / "out").returncode == 2
+    done = fieldray("compare", current, current, "--out", tmp_path / "out", "--json", current)
+    assert done.returncode == 2
+    assert current.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_picture_of_somebody_else_is_not_replaced(tmp_path: Path, fieldray: Fieldray, chest: np.ndarray) -> None:
+    current = save(tmp_path / "current.png", chest)
+    out = tmp_path / "out"
+    out.mkdir()
+    theirs = save(out / "overlay.png", chest)
+    before = theirs.read_bytes()
+    assert fieldray("compare", current, current, "--out", out).returncode == 2
+    assert theirs.read_bytes() == before

@@ -1,0 +1,178 @@
+"""A pair from files to a comparison: read, lungs found, headers held against each other, and a child that may die."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fakes import FakeLungEngine, FakeReaders
+from fieldray.domain.finding import ReadFacts
+from fieldray.domain.image import Image, PixelMap
+from fieldray.domain.model import InputSpec
+from fieldray.domain.study import ImageHeader, ImageRef
+from fieldray.errors import UsageProblem
+from fieldray.imaging.answers import ReadResult
+from fieldray.imaging.preprocess import to_tensor
+from fieldray.imaging.synthetic import lung_mask
+from fieldray.pipeline.compare import (
+    ComparisonCancelled,
+    PairComparer,
+    are_other_patients,
+    comparison_child,
+    lungs_in_frame,
+    only_image,
+)
+from fieldray.processes.child import Child
+from fieldray.reasons import reason
+from lungs import lungs
+from pairs import chest
+from tiny_lungs import tiny_lungs_model
+
+MASK = lung_mask(512, 512, 1).reshape(16, 32, 16, 32).mean(axis=(1, 3)) / 255
+
+
+class ChestReaders(FakeReaders):
+    """Every file is the drawn chest, but for what its name says."""
+
+    def read(self, ref: ImageRef, spec: InputSpec, /, *, lungs: InputSpec | None = None, **_: Any) -> ReadResult:
+        side = 200 if "small" in ref.path.name else 512
+        facts = ReadFacts(rows=side, columns=side)
+        if "broken" in ref.path.name:
+            return ReadResult(tensor=None, facts=facts, problem=reason("truncated"))
+        image = Image(pixels=chest().pixels[:side, :side].copy())
+        ref = replace(ref, header=ImageHeader(patient_id=ref.path.stem.partition("-")[0]))
+        inputs = {"tensor": to_tensor(image, spec), "lungs": to_tensor(image, lungs) if lungs else None}
+        return ReadResult(facts=facts, ref=ref, **inputs)
+
+
+def named(name: str) -> ImageRef:
+    return ImageRef(path=Path("/images") / name)
+
+
+def comparer(**changes: Any) -> PairComparer:
+    given: Mapping[str, Any] = {
+        "decoders": ChestReaders(),
+        "lung_engine": FakeLungEngine(MASK),
+        "finder": tiny_lungs_model(),
+        **changes,
+    }
+    return PairComparer(**given)
+
+
+@pytest.fixture
+def plain() -> Iterator[PairComparer]:
+    with comparer() as one:
+        yield one
+
+
+def test_two_images_of_one_patient_are_compared_again_and_again(plain: PairComparer) -> None:
+    pair = plain.compare(named("a-1.png"), named("a-2.png"))
+    assert pair.comparison.is_comparable
+    assert not pair.failed
+    assert pair.comparison.seconds > 0
+    assert pair.prior.lungs is not None
+    assert pair.prior.framed is not None
+    # The mask of 16 x 16 cells lies in the frame where it was drawn
+    drawn = lung_mask(512, 512, 1) > 127
+    assert (pair.prior.framed.lungs & drawn).sum() / drawn.sum() > 0.85
+    assert plain.compare(named("a-1.png"), named("a-1.png")).comparison.is_comparable
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (("a.png", "b.png"), ("compare_other_patients", "both", False)),
+        (("a-small.png", "a.png"), ("compare_small", "prior", False)),
+        (("a.png", "a-broken.png"), ("truncated", "current", True)),
+    ],
+)
+def test_what_cannot_be_compared_is_named(
+    plain: PairComparer, names: tuple[str, str], expected: tuple[str, str, bool]
+) -> None:
+    pair = plain.compare(*map(named, names))
+    problem = pair.comparison.problem
+    assert problem is not None
+    assert (problem.reason.code, problem.image, pair.failed) == expected
+
+
+def test_what_discovery_could_not_use_is_not_read(plain: PairComparer) -> None:
+    pair = plain.compare(
+        replace(named("a.txt"), problem=reason("not_an_image"), problem_is_refusal=True), named("a.png")
+    )
+    assert pair.comparison.problem is not None
+    assert (pair.comparison.problem.reason.code, pair.failed) == ("not_an_image", False)
+
+
+@pytest.mark.parametrize(
+    ("scores", "code"), [({"frontal_chest": 0.1}, "not_frontal_chest"), ({"inverted": 0.9}, "inverted")]
+)
+def test_the_lung_fields_refuse_as_in_screening(scores: dict[str, float], code: str) -> None:
+    with comparer(lung_engine=FakeLungEngine(MASK, **scores)) as one:
+        problem = one.compare(named("a-1.png"), named("a-2.png")).comparison.problem
+    assert problem is not None
+    assert (problem.reason.code, problem.image) == (code, "prior")
+
+
+def test_a_child_that_dies_costs_this_pair_alone() -> None:
+    broken = Child("fieldray.comparison.nothing_there:handle")
+    with comparer(child=lambda: broken) as one:
+        problem = one.compare(named("a-1.png"), named("a-2.png")).comparison.problem
+    assert problem is not None
+    assert problem.reason.code == "compare_stopped"
+
+
+def test_a_cancelled_comparison_ends_and_the_next_one_runs() -> None:
+    child = comparison_child()
+    asked = threading.Event()
+
+    class SlowReaders(ChestReaders):
+        def read(self, ref: ImageRef, spec: InputSpec, /, **more: Any) -> ReadResult:
+            if "wait" in ref.path.name:
+                asked.set()
+                cancelled.wait(30)
+            return super().read(ref, spec, **more)
+
+    cancelled = threading.Event()
+    with comparer(child=lambda: child, decoders=SlowReaders()) as one:
+
+        def cancel() -> None:
+            asked.wait(30)
+            one.cancel()
+            cancelled.set()
+
+        thread = threading.Thread(target=cancel)
+        thread.start()
+        with pytest.raises(ComparisonCancelled):
+            one.compare(named("a-wait.png"), named("a.png"))
+        thread.join()
+        assert one.compare(named("a-1.png"), named("a-2.png")).comparison.is_comparable
+    assert not child.is_running
+
+
+def test_headers_that_say_nothing_are_no_other_patients() -> None:
+    someone = ImageHeader(patient_id="1", patient_birth_date="19700101", patient_sex="F")
+    assert not are_other_patients(someone, ImageHeader())
+    assert not are_other_patients(someone, someone)
+    assert are_other_patients(someone, replace(someone, patient_id="2"))
+    assert are_other_patients(someone, ImageHeader(patient_birth_date="19700102"))
+    assert are_other_patients(someone, ImageHeader(patient_sex="M"))
+
+
+def test_lungs_lie_in_the_frame_where_they_lie_in_the_image() -> None:
+    # An image of 800 x 400 pixels: 1.5625 each in the frame, which begins 200 pixels left of it
+    mask = lungs_in_frame(lungs(), PixelMap(1.5625, 0.0, 1.5625, -200.0))
+    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
+    # Cells 10 to 30 of 20 rows: 200 to 600 of the image, 128 to 384 of the frame; columns 50 to 330: 160 to 339
+    assert (rows[0], rows[-1] + 1) == pytest.approx((128, 384), abs=2)
+    assert (columns[0], columns[-1] + 1) == pytest.approx((160, 339), abs=2)
+
+
+def test_a_folder_is_no_image(tmp_path: Path) -> None:
+    with pytest.raises(UsageProblem, match="holds 0 images"):
+        only_image(tmp_path, decoders=FakeReaders())
