@@ -210,9 +210,7 @@ class Session:
             assessment = choose(self._model, operating_point=operating_point)
             engine = self._open(self._model)
             lung_engine = self._lung_engine if self._model.lungs else None
-        return screen_image(
-            ref, assessment=assessment, decoder=self._viewing(), engine=engine, lung_engine=lung_engine
-        )
+        return screen_image(ref, assessment=assessment, decoder=self._viewing(), engine=engine, lung_engine=lung_engine)
 
     def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image:
         """The image in full resolution, for the viewer; waits for it. Raises Unusable, Unreadable."""
