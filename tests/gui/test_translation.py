@@ -30,7 +30,7 @@ _SAME = """
 AUC ROC abnormal positive our clinic z
     DICOM SR SC SEG PDF PACS FR
     PNG JPEG DICOMDIR zip CSV JSON Fieldray SHA Edge TPU Coral USB Accelerator TensorFlow Lite Ed25519 Ed PEM AVX
-    Intel AMD Linux Ctrl N H O x a f libedgetpu libusb ai edge litert tflite runtime edgetpu compiler edgetpu_compiler
+    Intel AMD Linux Ctrl N H O E x a f libedgetpu libusb ai edge litert tflite runtime edgetpu compiler edgetpu_compiler
     coral docs udev plugdev cpupower frequency set g performance FIELDRAY_HOME Apache GNU LGPL Qt Python for code qt io
     yes all history compare
     pack splits weights none learning_rate fieldray adapt RECIPE pip install

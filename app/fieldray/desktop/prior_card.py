@@ -36,7 +36,10 @@ class PriorCard(QWidget):
         super().__init__()
         self._comparing, self._view, self._translator = comparing, view, translator
         self._image, self._beside = image, beside
-        self.start, self.file = push_button(""), push_button(translator.text("Choose a file…"))
+        self.start, self.file = (
+            push_button(translator.text("Compare (E)")),
+            push_button(translator.text("Choose a file…")),
+        )
         for button in (self.start, self.file):
             button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
         self.start.clicked.connect(comparing.start_or_stop)
