@@ -60,7 +60,7 @@ class Assessment:
             "input": _decisive(
                 manifest.input, without=() if manifest.input.crop != "none" else ("crop", "crop_margin")
             ),
-            "outputs": _decisive(manifest.outputs, without=("mask",)),
+            "outputs": _decisive(manifest.outputs, without=("mask", "planes")),
             "labels": [label.code for label in manifest.labels],
             "points": [dataclasses.asdict(point) for point in self.points.values() if point],
             "calibration": {code: dataclasses.asdict(value) for code, value in manifest.calibration.items()},

@@ -46,7 +46,7 @@ def gate(size: int = 3, limit: float = 1.0) -> OodGate:
         (lambda: gate(size=4), "differ in length"),
         (lambda: gate(limit=0.0), "limit"),
         (lambda: gate(limit=float("nan")), "limit"),
-        (OutputRoles, "scores, class_maps or planes"),
+        (OutputRoles, "scores or class_maps, or planes"),
         (lambda: GoldenVectors(inputs=PIXELS, scores=np.zeros((1, 1), np.float32), tolerance=0.1), "differ in number"),
         (lambda: GoldenVectors(inputs=PIXELS, scores=np.zeros((2, 1), np.float32), tolerance=0.5), "tolerance"),
     ],
