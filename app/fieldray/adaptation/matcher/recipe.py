@@ -92,7 +92,10 @@ class MatcherTraining:
     ] = 10
     dissimilar_weight: Annotated[
         float,
-        Key(doc="Of the size of P1 of templates in another patient's image; 0 shows what happens without that term.", low=0),
+        Key(
+            doc="Of the size of P1 of templates in another patient's image; 0 shows what happens without that term.",
+            low=0,
+        ),
     ] = 0.5
     same_image: Annotated[
         float, Key(doc="Share of the pairs that are one image twice, changed independently.", low=0, high=1)
