@@ -107,7 +107,7 @@ def _collapse(metrics: Facts, names: list[str]) -> Table:
 def _int8(metrics: Facts, sizes: Mapping[str, int], times_ms: Mapping[str, float]) -> tuple[str, ...]:
     found = metrics["int8_less_float_px"]
     return (
-        *(f"{name}: {sizes[name] / 2**20:.2f} MiB, {times_ms[name]:.0f} ms an image on one thread" for name in sizes),
+        *(f"{name}: {sizes[name] / 2**20:.2f} MiB, {times_ms[name]:.0f} ms per image on one thread" for name in sizes),
         f"int8 less float: share of false matches {found['false']:+.4f}, median error {found['median_error']:+.2f} px; "
         f"{found['decided_otherwise']:.2%} of the matches are false by one of them alone",
     )

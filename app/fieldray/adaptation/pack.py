@@ -42,7 +42,7 @@ from fieldray.domain.model import (
 from fieldray.errors import UsageProblem
 from fieldray.imaging.preprocess import to_tensor
 from fieldray.imaging.synthetic import chest_phantom
-from fieldray.packs.signing import generate_key, load_private_key
+from fieldray.packs.signing import own_key
 from fieldray.packs.verified import read_verified_manifest
 from fieldray.packs.write import write_pack
 from fieldray.reasons import reason
@@ -77,10 +77,10 @@ def model_card(
         *[cross_text(label.code, label.meaning["en"], cross[label.code]) for label in recipe.kept_labels if cross],
         "## Images that are no chest X-rays\n\n" + _gate(results.get("gate")),
     ]
-    return card(recipe.pack, sections, tools=tools, credits_text=recipe.credits_text)
+    return card(recipe.pack, sections, tools=tools)
 
 
-def card(texts: PackTexts, sections: Sequence[str], *, tools: Facts, credits_text: str) -> str:
+def card(texts: PackTexts, sections: Sequence[str], *, tools: Facts) -> str:
     """The Markdown of any pack's card: what the recipe says of the pack, the sections of its kind, and its making."""
     parts = [
         f"# {texts.names['en']} ({texts.id} {texts.version})",
@@ -90,7 +90,7 @@ def card(texts: PackTexts, sections: Sequence[str], *, tools: Facts, credits_tex
         "## Limits\n\n" + texts.limits["en"],
         *sections,
         "## Made with\n\n" + "\n".join(f"- {name}: {value}" for name, value in tools.items()),
-        "## Credits and licences\n\n" + (credits_text or "The recipe names none."),
+        "## Credits and licences\n\n" + (texts.credits_text or "The recipe names none."),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -300,16 +300,13 @@ def pack_step(run: Run) -> Mapping[str, Any]:
         tools=manifest.provenance,
         cross=cross_validation_of(run),
     )
-    if not recipe.signing_key.is_file():
-        recipe.signing_key.parent.mkdir(parents=True, exist_ok=True)
-        generate_key(recipe.signing_key)
     place = write_pack(
         recipe.packs_folder,
         manifest=manifest,
         files={"litert": file.data, **edgetpu_file(run)},
         card=card,
         golden=_golden(run, manifest),
-        key=load_private_key(recipe.signing_key),
+        key=own_key(recipe.signing_key),
     )
     return {"pack": str(place), "bytes": sum(path.stat().st_size for path in place.iterdir())}
 
@@ -441,5 +438,5 @@ PACK: Final = Step(
     name="pack",
     perform=pack_step,
     reads=("pack", "packs_folder", "results", "signing_key"),
-    outside=lambda run: digest(content_digest(run.recipe.published / CROSS_RESULTS), run.recipe.credits_text),
+    outside=lambda run: digest(content_digest(run.recipe.published / CROSS_RESULTS), run.recipe.pack.credits_text),
 )

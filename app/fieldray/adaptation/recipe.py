@@ -75,6 +75,12 @@ class PackTexts:
         if not self.names:
             object.__setattr__(self, "names", {"en": self.id})
 
+    @property
+    def credits_text(self) -> str:
+        """Sources, licences and citations from the file of credits; empty where there is none."""
+        path = self.credits
+        return path.read_text(encoding="utf-8").strip() if path and path.is_file() else ""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkChoice:
@@ -310,12 +316,6 @@ class Recipe:
     def published(self) -> Path:
         """The folder for what is published."""
         return self.results or self.run
-
-    @property
-    def credits_text(self) -> str:
-        """Sources, licences and citations from the file of credits; empty where there is none."""
-        path = self.pack.credits
-        return path.read_text(encoding="utf-8").strip() if path and path.is_file() else ""
 
     @property
     def kept_labels(self) -> tuple[LabelRule, ...]:

@@ -59,6 +59,14 @@ def load_trained(run: Run) -> tuple[Specification, Weights]:
     return _load(run, "train")
 
 
+def trained_weights(run: Run) -> Weights:
+    """The weights that the train step left, of a network that the recipe describes. Raises UsageProblem."""
+    path = run.folder("train") / "weights.npz"
+    if not path.is_file():
+        raise UsageProblem(reason("step_missing", step="train"))
+    return load_weights(path)
+
+
 def _load(run: Run, step: str) -> tuple[Specification, Weights]:
     text = run.folder(step) / "specification.json"
     if not text.is_file():

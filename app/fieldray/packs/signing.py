@@ -45,6 +45,14 @@ def generate_key(path: Path) -> str:
     return fingerprint_of(_raw(key.public_key()))
 
 
+def own_key(path: Path) -> Ed25519PrivateKey:
+    """The key of this file, made with its folder where there is none. Raises UsageProblem, StorageProblem."""
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        generate_key(path)
+    return load_private_key(path)
+
+
 def load_private_key(path: Path) -> Ed25519PrivateKey:
     """The key that `generate_key` wrote. Raises UsageProblem."""
     from cryptography.hazmat.primitives.serialization import load_pem_private_key

@@ -38,13 +38,13 @@ def _chest(*, abnormal: bool, number: int) -> np.ndarray:
 
 
 def _draw(folder: Path, *, images: int) -> Path:
-    with (folder / "films.csv").open("w", newline="") as stream:
+    with (folder / "images.csv").open("w", newline="") as stream:
         writer = csv.writer(stream)
         writer.writerow(["path", "label", "patient", "fold"])
         for number in range(images):
             Picture.fromarray(_chest(abnormal=number % 2 == 1, number=number)).save(folder / f"{number}.png")
             writer.writerow([f"{number}.png", number % 2, f"p{number}", number // 2 % 3])
-    return folder / "films.csv"
+    return folder / "images.csv"
 
 
 def test_the_lungs_of_an_image_are_found_by_the_rules_of_screening(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_pack_that_was_trained_on_lungs_requires_the_pack_that_finds_them(tmp_
     text = text.replace("width = 32", 'width = 32\ncrop = "lungs"\ncrop_margin = 0.05')
     text = text.replace("blocks = [1]", 'blocks = [1]\nfrozen = ["conv"]')
     text = text.replace("epochs = 4", "epochs = 4\ncopies = 1\nevidence_outside = 0.1\naverage_sources = true")
-    text += '[[data]]\nname = "drawn"\nlayout = "csv"\npath = "films.csv"\ncolumns = { fold = "fold" }\n'
+    text += '[[data]]\nname = "drawn"\nlayout = "csv"\npath = "images.csv"\ncolumns = { fold = "fold" }\n'
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(text, encoding="utf-8")
     check(recipe)

@@ -22,17 +22,17 @@ SIDE = 64
 
 def _data(chests: int = 6) -> LungData:
     generator = np.random.default_rng(3)
-    films = generator.integers(0, 256, (6, SIDE, SIDE), dtype=np.uint8)
-    masks = np.zeros_like(films)
+    images = generator.integers(0, 256, (6, SIDE, SIDE), dtype=np.uint8)
+    masks = np.zeros_like(images)
     masks[:, 16:48, 8:28] = masks[:, 16:48, 36:56] = 255
-    names = np.array([f"film {number}" for number in range(len(films))])
+    names = np.array([f"image {number}" for number in range(len(images))])
     return LungData(
-        films=films,
+        images=images,
         masks=masks,
-        film_parts=np.array(["training"] * 5 + ["validation"]),
-        film_patients=names,
-        film_sources=np.array(["drawn"] * len(films)),
-        film_paths=names,
+        image_parts=np.array(["training"] * 5 + ["validation"]),
+        image_patients=names,
+        image_sources=np.array(["drawn"] * len(images)),
+        image_paths=names,
         mask_paths=names,
         chests=generator.integers(0, 256, (chests, SIDE, SIDE), dtype=np.uint8),
         chest_parts=np.array(["training"] * chests),

@@ -79,7 +79,7 @@ def test_new_writes_a_recipe_and_its_credits_and_replaces_nothing(tmp_path: Path
     written = new("classifier", tmp_path / "mine.toml")
     assert [path.name for path in written] == ["mine.toml", "mine.credits.md"]
     (tmp_path / "mine.credits.md").write_text("Drawn by code.\n")
-    assert read_recipe(tmp_path / "mine.toml").credits_text == "Drawn by code."
+    assert read_recipe(tmp_path / "mine.toml").pack.credits_text == "Drawn by code."
     with pytest.raises(UsageProblem, match="already exists"):
         new("classifier", tmp_path / "mine.toml")
     assert new("pruning-study", tmp_path / "study.toml") == [tmp_path / "study.toml"]
@@ -232,7 +232,7 @@ def test_every_key_is_described() -> None:
 def test_the_recipes_that_come_along_have_their_credits_beside_them(name: str) -> None:
     for stem in (name, f"{name}-quick"):
         assert (
-            "CVPR" in (text := read_recipe(ROOT / "models" / "recipes" / f"{stem}.toml").credits_text)
+            "CVPR" in (text := read_recipe(ROOT / "models" / "recipes" / f"{stem}.toml").pack.credits_text)
             or "CC BY" in text
         )
         assert "credits" not in (ROOT / "models" / "recipes" / f"{stem}.toml").read_text(encoding="utf-8")

@@ -32,7 +32,7 @@ from fieldray.adaptation.tables import Problem
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 
-_ARRAYS: Final = "arrays.npz"
+_ARRAYS: Final = "images_and_masks.npz"
 _REPORTED: Final = 20
 
 
@@ -42,20 +42,20 @@ class LungData:
 
     Attributes
     ----------
-    films, masks
+    images, masks
         (n, side, side) uint8 each; a mask is the share of lung of each cell, 0..255.
-    film_parts
+    image_parts
         training, validation or test; "evaluate" for a source of which nothing is learnt.
     chests, ood_images
         (n, side, side) uint8, with the source and the part of each.
     """
 
-    films: NDArray[np.uint8]
+    images: NDArray[np.uint8]
     masks: NDArray[np.uint8]
-    film_parts: NDArray[np.str_]
-    film_patients: NDArray[np.str_]
-    film_sources: NDArray[np.str_]
-    film_paths: NDArray[np.str_]
+    image_parts: NDArray[np.str_]
+    image_patients: NDArray[np.str_]
+    image_sources: NDArray[np.str_]
+    image_paths: NDArray[np.str_]
     mask_paths: NDArray[np.str_]
     chests: NDArray[np.uint8]
     chest_parts: NDArray[np.str_]
@@ -66,7 +66,7 @@ class LungData:
 
     def of(self, part: str) -> NDArray[np.int64]:
         """Which images with masks are in a part."""
-        return np.flatnonzero(self.film_parts == part)
+        return np.flatnonzero(self.image_parts == part)
 
     def checks(self, part: str, weights: Mapping[str, float], *, side: int) -> CheckImages | None:
         """Images for the checks in a part, at a size; those with masks are among them. None without any."""
@@ -76,7 +76,7 @@ class LungData:
             if len(own := np.flatnonzero((self.chest_sources == name) & (self.chest_parts == part)))
         }
         if chests and len(own := self.of(part)):
-            chests["masks"] = (shrunk(self.films[own], side), 1.0)
+            chests["masks"] = (shrunk(self.images[own], side), 1.0)
         ood_images = shrunk(self.ood_images[self.ood_image_parts == part], side)
         return CheckImages(chests=chests, ood_images=ood_images) if chests else None
 
@@ -115,11 +115,11 @@ def _shared_patients(pairs: Sequence[Pair]) -> Iterator[str]:
 
 
 def _empty_parts(recipe: LungRecipe, pairs: Sequence[Pair]) -> str:
-    parts = set(_film_parts(recipe, pairs))
+    parts = set(_image_parts(recipe, pairs))
     return ", ".join(part for part in ("training", "validation", "test") if part not in parts)
 
 
-def _film_parts(recipe: LungRecipe, pairs: Sequence[Pair]) -> list[str]:
+def _image_parts(recipe: LungRecipe, pairs: Sequence[Pair]) -> list[str]:
     parts = parts_of([pair.row for pair in pairs], recipe.split, ())
     return ["evaluate" if pair.evaluate_only else part for pair, part in zip(pairs, parts, strict=True)]
 
@@ -133,20 +133,20 @@ def data_step(run: Run) -> Mapping[str, Any]:
     pairs = _pairs(recipe)
     require_whole([*double_images(pairs)])
     rows = _with_digests([pair.row for pair in pairs])
-    films = read_images(rows, recipe.input, cache=run.folder("data") / "films.npz", progress=run.progress)
-    if films.left_out:
-        origin, sentence = films.left_out[0]
+    images = read_images(rows, recipe.input, cache=run.folder("data") / "images.npz", progress=run.progress)
+    if images.left_out:
+        origin, sentence = images.left_out[0]
         raise UsageProblem(reason("data_unreadable", path=origin, detail=sentence))
-    parts = _film_parts(recipe, pairs)
+    parts = _image_parts(recipe, pairs)
     chests = _check_images(run, recipe.chests, "chests", taken={pair.row.patient for pair in pairs})
     ood_images = _check_images(run, recipe.ood_images, "ood_images", taken=set())
     arrays = {
-        "films": films.images[..., 0],
+        "images": images.images[..., 0],
         "masks": np.stack([shares(read_mask(pair.mask), recipe.input.height) for pair in pairs]),
-        "film_parts": np.array(parts),
-        "film_patients": np.array([row.person for row in rows]),
-        "film_sources": np.array([row.source for row in rows]),
-        "film_paths": np.array([str(row.path) for row in rows]),
+        "image_parts": np.array(parts),
+        "image_patients": np.array([row.person for row in rows]),
+        "image_sources": np.array([row.source for row in rows]),
+        "image_paths": np.array([str(row.path) for row in rows]),
         "mask_paths": np.array([str(pair.mask) for pair in pairs]),
         **{f"chest{name}": found for name, found in chests.items()},
         **{f"ood_image{name}": found for name, found in ood_images.items() if name in ("s", "_parts")},
@@ -198,7 +198,7 @@ def _check_images(run: Run, sources: Sequence[Source], name: str, *, taken: set[
 
 
 def _facts(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    parts, patients, sources = (arrays[f"film_{name}"] for name in ("parts", "patients", "sources"))
+    parts, patients, sources = (arrays[f"image_{name}"] for name in ("parts", "patients", "sources"))
     names = ("training", "validation", "test", "evaluate")
     return {
         "images": {part: int((parts == part).sum()) for part in names},

@@ -21,9 +21,9 @@ from fieldray.adaptation.lungs.dataset import LungData, data_of
 from fieldray.adaptation.lungs.engine import MaskEngine
 from fieldray.adaptation.lungs.masks import REFERENCE_SIDE, Fit, fit_of, read_mask
 from fieldray.adaptation.lungs.recipe import LungRecipe, recipe_of
-from fieldray.adaptation.lungs.train import load_trained, run_file
+from fieldray.adaptation.lungs.train import run_file
 from fieldray.adaptation.run import Run, Step
-from fieldray.adaptation.steps import converted
+from fieldray.adaptation.steps import converted, trained_weights
 from fieldray.domain.intervals import drawn_interval, share
 from fieldray.domain.model import LUNG_CHECKS
 
@@ -46,7 +46,7 @@ def evaluate_step(run: Run) -> Mapping[str, Any]:
     if "int8" in fits:
         metrics["int8_less_float"] = _difference(fits["int8"], fits["float"])
         metrics |= _checks(run, data, answers["int8"])
-    run.write("evaluate", "fits.json", {data.film_paths[index]: asdict(fit) for index, fit in best.items()})
+    run.write("evaluate", "fits.json", {data.image_paths[index]: asdict(fit) for index, fit in best.items()})
     run.write("evaluate", "metrics.json", metrics)
     return {name: found["dice"]["value"] for name, found in metrics["masks"][next(iter(metrics["masks"]))].items()}
 
@@ -58,7 +58,7 @@ def _answers(run: Run) -> dict[str, Answer]:
         files = {name: converted(run, name) for name in ("int8", "float")}
         return {name: partial(run_file, file) for name, file in files.items()}
     engine = MaskEngine(recipe.network, recipe.input.height, recipe.training)
-    engine.set_weights(load_trained(run))
+    engine.set_weights(trained_weights(run))
     return {"trained": engine.predict}
 
 
@@ -74,7 +74,7 @@ def fits_of(recipe: LungRecipe, data: LungData, answer: Answer) -> dict[int, Fit
     chosen = np.concatenate([data.of("test"), data.of("evaluate")])
     if not len(chosen):
         return {}
-    shares, _ = answer(data.films[chosen])
+    shares, _ = answer(data.images[chosen])
     fits = {}
     for index, found in zip(chosen, shares, strict=True):
         truth = read_mask(Path(data.mask_paths[index]))
@@ -86,9 +86,9 @@ def summary(data: LungData, fits: Mapping[int, Fit]) -> dict[str, Any]:
     """By source: the mean of each measure with its interval, and the least Dice."""
     found = {}
     indices = np.array(list(fits), np.int64)
-    for source in sorted(set(data.film_sources[indices])):
-        own = [int(index) for index in indices if data.film_sources[index] == source]
-        patients = [str(data.film_patients[index]) for index in own]
+    for source in sorted(set(data.image_sources[indices])):
+        own = [int(index) for index in indices if data.image_sources[index] == source]
+        patients = [str(data.image_patients[index]) for index in own]
         rows = {name: _mean([getattr(fits[index], name) for index in own], patients) for name in _MEASURES}
         rows["average_distance_percent_of_width"] = {
             key: value / REFERENCE_SIDE * 100 for key, value in rows["average_distance"].items()

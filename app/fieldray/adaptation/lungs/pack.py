@@ -39,7 +39,7 @@ from fieldray.packs.manifest_types import (
     LungFieldsManifest,
     LungOutputs,
 )
-from fieldray.packs.signing import generate_key, load_private_key
+from fieldray.packs.signing import own_key
 from fieldray.packs.write import golden_files, list_files, write_described
 from fieldray.reasons import reason
 
@@ -70,7 +70,7 @@ def lung_card(
         "## How well the masks fit\n\n" + _fits(metrics),
         *([] if "chests" not in metrics else ["## The checks\n\n" + _checks(metrics)]),
     ]
-    return card(recipe.pack, sections, tools=tools, credits_text=recipe.credits_text)
+    return card(recipe.pack, sections, tools=tools)
 
 
 def _network(recipe: LungRecipe, specification: Specification, size_bytes: int) -> str:
@@ -175,25 +175,25 @@ def _overlays(run: Run) -> list[Part]:
     """By source; without the images themselves where they may not be shown."""
     recipe, data, fits = recipe_of(run), data_of(run), run.read("evaluate", "fits.json")
     parts: list[Part] = [Text("Green: the true outline; red: the one found.")]
-    for source in sorted({str(data.film_sources[index]) for index in _known(data, fits)}):
-        own = [index for index in _known(data, fits) if data.film_sources[index] == source]
-        ranked = sorted(own, key=lambda index: float(fits[data.film_paths[index]]["dice"]))
+    for source in sorted({str(data.image_sources[index]) for index in _known(data, fits)}):
+        own = [index for index in _known(data, fits) if data.image_sources[index] == source]
+        ranked = sorted(own, key=lambda index: float(fits[data.image_paths[index]]["dice"]))
         chosen = {"best": ranked[-1], "median": ranked[len(ranked) // 2], "worst": ranked[0]}
         drawn = np.hstack([_drawn(run, recipe, data, index) for index in chosen.values()])
-        said = ", ".join(f"{name} {fits[data.film_paths[i]]['dice']:.3f}" for name, i in chosen.items())
+        said = ", ".join(f"{name} {fits[data.image_paths[i]]['dice']:.3f}" for name, i in chosen.items())
         parts.append(Figure(svg=_embedded(drawn), caption=f"{source}: {said}"))
     return parts
 
 
 def _known(data: LungData, fits: Facts) -> list[int]:
-    return [index for index, path in enumerate(data.film_paths) if str(path) in fits]
+    return [index for index, path in enumerate(data.image_paths) if str(path) in fits]
 
 
 def _drawn(run: Run, recipe: LungRecipe, data: LungData, index: int) -> NDArray[np.uint8]:
     truth = read_mask(Path(str(data.mask_paths[index])))
-    shares, _ = run_file(converted(run, "int8"), data.films[index : index + 1])
+    shares, _ = run_file(converted(run, "int8"), data.images[index : index + 1])
     found = enlarged(shares[0], truth.shape, recipe.evaluation.mask_threshold)
-    image = data.films[index] if recipe.evaluation.shows_images else np.zeros_like(data.films[index])
+    image = data.images[index] if recipe.evaluation.shows_images else np.zeros_like(data.images[index])
     return overlay(image, truth, found)
 
 
@@ -241,11 +241,9 @@ def pack_step(run: Run) -> Mapping[str, Any]:
         provenance=made_with,
         metrics=metrics,
     )
-    if not recipe.signing_key.is_file():
-        recipe.signing_key.parent.mkdir(parents=True, exist_ok=True)
-        generate_key(recipe.signing_key)
-    key = load_private_key(recipe.signing_key)
-    place = write_described(recipe.packs_folder, description=description, contents=contents, key=key)
+    place = write_described(
+        recipe.packs_folder, description=description, contents=contents, key=own_key(recipe.signing_key)
+    )
     return {"pack": str(place), "bytes": sum(path.stat().st_size for path in place.iterdir())}
 
 
@@ -298,5 +296,5 @@ LUNG_PACK: Final = Step(
     name="pack",
     perform=pack_step,
     reads=("pack", "packs_folder", "signing_key"),
-    outside=lambda run: digest(run.recipe.credits_text),
+    outside=lambda run: digest(run.recipe.pack.credits_text),
 )

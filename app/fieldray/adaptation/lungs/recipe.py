@@ -162,12 +162,6 @@ class LungRecipe:
             (self.network.kind == "compact" or not self.chests, "chests", "need the compact network, which has checks"),
         )
 
-    @property
-    def credits_text(self) -> str:
-        """Sources, licences and citations from the file of credits; empty where there is none."""
-        path = self.pack.credits
-        return path.read_text(encoding="utf-8").strip() if path and path.is_file() else ""
-
 
 def rooted(recipe: LungRecipe, path: Path) -> LungRecipe:
     """The recipe of a file with its paths made whole."""

@@ -30,7 +30,8 @@ from fieldray.adaptation.lungs.pair_augmentation import augment_pair
 from fieldray.adaptation.lungs.recipe import LungRecipe, Stage, recipe_of
 from fieldray.adaptation.quantise import Converted, equalise, quantise, to_float_file
 from fieldray.adaptation.run import Run, Step
-from fieldray.adaptation.specification import Specification, Weights, load_weights, save_weights
+from fieldray.adaptation.specification import Specification, Weights, save_weights
+from fieldray.adaptation.steps import trained_weights
 from fieldray.domain.model import LUNG_CHECKS, InputSpec, OutputRoles
 from fieldray.errors import UsageProblem
 from fieldray.inference.litert import Network, NetworkSpec
@@ -60,14 +61,6 @@ def train_step(run: Run) -> Mapping[str, Any]:
     return history[-1]
 
 
-def load_trained(run: Run) -> Weights:
-    """The weights that the train step left. Raises UsageProblem `step_missing`."""
-    path = run.folder("train") / "weights.npz"
-    if not path.is_file():
-        raise UsageProblem(reason("step_missing", step="train"))
-    return load_weights(path)
-
-
 def train(
     recipe: LungRecipe, data: LungData, *, folder: Path, progress: Callable[[Mapping[str, Any]], None] = lambda _: None
 ) -> tuple[Weights, list[dict[str, Any]]]:
@@ -75,8 +68,8 @@ def train(
 
     Raises UsageProblem `training_diverged` when a loss is not a number, StorageProblem.
     """
-    key = digest(asdict(recipe.network), asdict(recipe.training), asdict(recipe.augmentation), data.films, data.masks)
-    key = digest(key, asdict(recipe.checks_augmentation), data.film_parts, data.chests, data.ood_images)
+    key = digest(asdict(recipe.network), asdict(recipe.training), asdict(recipe.augmentation), data.images, data.masks)
+    key = digest(key, asdict(recipe.checks_augmentation), data.image_parts, data.chests, data.ood_images)
     checkpoint = Checkpoint(folder / CHECKPOINT, every_s=0)
     state, first = _State(Weights(), []), 0
     stages = recipe.training.stages
@@ -123,19 +116,19 @@ class _Samples:
         self._recipe, self._engine, self.training = recipe, engine, recipe.training
         side = engine.side if engine.has_checks else engine.mask_side
         own = data.of("training")
-        self._films, self._masks = shrunk(data.films[own], side), shrunk(data.masks[own], side)
+        self._images, self._masks = shrunk(data.images[own], side), shrunk(data.masks[own], side)
         weights = {source.name: source.share for source in recipe.chests}
         self._checks: CheckImages | None = (
             data.checks("training", weights, side=side) if engine.has_checks and recipe.chests else None
         )
         seen = data.of("validation")
-        self._seen_films, self._seen_masks = data.films[seen], data.masks[seen]
+        self._seen_images, self._seen_masks = data.images[seen], data.masks[seen]
 
     def batch(self, generator: np.random.Generator) -> tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.float32]]:
         """Images, masks of the first of them, and targets of the checks for the rest."""
         training, pairs = self.training, []
-        for index in generator.integers(len(self._films), size=training.masks_per_step):
-            image, mask = self._films[index], self._masks[index]
+        for index in generator.integers(len(self._images), size=training.masks_per_step):
+            image, mask = self._images[index], self._masks[index]
             pairs.append(augment_pair(image, mask, self._recipe.augmentation, generator=generator))
         settings, share = self._recipe.checks_augmentation, training.ood_share
         drawn = [
@@ -149,16 +142,16 @@ class _Samples:
 
     def validate(self, average: Weights, panel: Path) -> dict[str, Any]:
         """Mean and least Dice of the validation images with the averaged weights; draws the panel of fixed samples."""
-        if not len(self._seen_films):
+        if not len(self._seen_images):
             return {}
         kept = self._engine.weights()
         self._engine.set_weights(average)
-        found, checks = self._engine.predict(self._seen_films)
+        found, checks = self._engine.predict(self._seen_images)
         self._engine.set_weights(kept)
         truth = shrunk(self._seen_masks, self._engine.mask_side)
         values = [dice(one >= 0.5, true > 127) for one, true in zip(found, truth, strict=True)]
         if count := self._recipe.evaluation.panel_images:
-            draw_panel(panel, self._seen_films[:count], truth[:count], found[:count])
+            draw_panel(panel, self._seen_images[:count], truth[:count], found[:count])
         row = {"dice": round(float(np.mean(values)), 4), "least_dice": round(min(values), 4)}
         return row | ({"frontal": round(float((checks[:, 0] >= 0.5).mean()), 4)} if checks.shape[1] else {})
 
@@ -247,7 +240,7 @@ def quantise_step(run: Run) -> Mapping[str, Any]:
     """Write int8.tflite, float.tflite, and which output of each is what."""
     recipe = recipe_of(run)
     specification, images = specification_of(recipe), representative(recipe, data_of(run))
-    weights = equalise(specification, load_trained(run), representative=images)
+    weights = equalise(specification, trained_weights(run), representative=images)
     files = {
         "float": to_float_file(specification, weights),
         "int8": quantise(specification, weights, representative=images),
@@ -263,7 +256,7 @@ def representative(recipe: LungRecipe, data: LungData) -> NDArray[np.uint8]:
     generator, own = np.random.default_rng(recipe.training.seed), data.of("training")
     checks = data.checks("training", {}, side=recipe.input.height)
     drawn = round(recipe.calibration_images * _CHECKS_SHARE) if checks else 0
-    images = [data.films[index] for index in generator.permutation(own)[: recipe.calibration_images - drawn]]
+    images = [data.images[index] for index in generator.permutation(own)[: recipe.calibration_images - drawn]]
     for _ in range(drawn):
         assert checks is not None
         share = recipe.training.ood_share

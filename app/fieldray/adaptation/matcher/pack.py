@@ -22,7 +22,7 @@ from fieldray.adaptation.specification import Specification, multiply_adds, para
 from fieldray.adaptation.steps import converted
 from fieldray.errors import UsageProblem
 from fieldray.packs.manifest_types import SCHEMA_VERSION, FeatureOutput, Input, MatcherManifest
-from fieldray.packs.signing import generate_key, load_private_key
+from fieldray.packs.signing import own_key
 from fieldray.packs.write import list_files, write_described
 from fieldray.reasons import reason
 
@@ -39,7 +39,7 @@ def matcher_card(
         "## Data\n\n" + _data(data),
         "## False matches\n\n" + measured(recipe, metrics),
     ]
-    return card(recipe.pack, sections, tools=tools, credits_text=recipe.credits_text)
+    return card(recipe.pack, sections, tools=tools)
 
 
 def _network(recipe: MatcherRecipe, specification: Specification, size_bytes: int) -> str:
@@ -167,11 +167,9 @@ def pack_step(run: Run) -> Mapping[str, Any]:
         provenance=made_with,
         metrics=metrics,
     )
-    if not recipe.signing_key.is_file():
-        recipe.signing_key.parent.mkdir(parents=True, exist_ok=True)
-        generate_key(recipe.signing_key)
-    key = load_private_key(recipe.signing_key)
-    place = write_described(recipe.packs_folder, description=description, contents=contents, key=key)
+    place = write_described(
+        recipe.packs_folder, description=description, contents=contents, key=own_key(recipe.signing_key)
+    )
     return {"pack": str(place), "bytes": sum(path.stat().st_size for path in place.iterdir())}
 
 
@@ -208,5 +206,5 @@ MATCHER_PACK: Final = Step(
     name="pack",
     perform=pack_step,
     reads=("pack", "packs_folder", "signing_key"),
-    outside=lambda run: digest(run.recipe.credits_text),
+    outside=lambda run: digest(run.recipe.pack.credits_text),
 )

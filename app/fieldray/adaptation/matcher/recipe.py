@@ -173,12 +173,6 @@ class MatcherRecipe:
             (self.split.by == "random", "split.by", "must be random: patients are drawn by a hash"),
         )
 
-    @property
-    def credits_text(self) -> str:
-        """Sources, licences and citations from the file of credits; empty where there is none."""
-        path = self.pack.credits
-        return path.read_text(encoding="utf-8").strip() if path and path.is_file() else ""
-
 
 def rooted(recipe: MatcherRecipe, path: Path) -> MatcherRecipe:
     """The recipe of a file with its paths made whole."""

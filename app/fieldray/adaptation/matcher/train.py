@@ -25,7 +25,8 @@ from fieldray.adaptation.matcher.recipe import MatcherRecipe, recipe_of
 from fieldray.adaptation.quantise import equalise, quantise, to_float_file
 from fieldray.adaptation.run import Run
 from fieldray.adaptation.run import Step as RunStep
-from fieldray.adaptation.specification import Weights, load_weights, save_weights
+from fieldray.adaptation.specification import Weights, save_weights
+from fieldray.adaptation.steps import trained_weights
 from fieldray.domain.local_contrast import locally_normalised
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
@@ -51,14 +52,6 @@ def train_step(run: Run) -> Mapping[str, Any]:
     save_weights(run.folder("train") / "weights.npz", weights)
     run.write("train", "history.json", history)
     return history[-1]
-
-
-def load_trained(run: Run) -> Weights:
-    """The weights that the train step left. Raises UsageProblem `step_missing`."""
-    path = run.folder("train") / "weights.npz"
-    if not path.is_file():
-        raise UsageProblem(reason("step_missing", step="train"))
-    return load_weights(path)
 
 
 def train(
@@ -201,7 +194,7 @@ def quantise_step(run: Run) -> Mapping[str, Any]:
         specification_of(recipe.network, side=recipe.input.height),
         representative(recipe, data_of(run)),
     )
-    weights = equalise(specification, load_trained(run), representative=images)
+    weights = equalise(specification, trained_weights(run), representative=images)
     files = {
         "float": to_float_file(specification, weights),
         "int8": quantise(specification, weights, representative=images),
