@@ -93,12 +93,15 @@ class Wanted:
         The smallest and the largest size.
     kinds
         Only these kinds; all if empty.
+    age_years
+        What DICOM files say of the patients' age; children's if not given.
     """
 
     files: int = 144
     others: int = 6
     megapixels: tuple[float, float] = (1.0, 7.0)
     kinds: tuple[str, ...] = ()
+    age_years: int | None = None
 
     def count(self, kind: str) -> int:
         """The number of files of one kind."""
@@ -154,11 +157,11 @@ def make_archive(
             notify(f"writing image {number} of {most}")
             image = next(images)(_megapixels(number, wanted.megapixels), number)
             due = [kind for kind in kinds if number in wanted.numbers(kind.name)]
-            write = functools.partial(_write, root=root, image=image, number=number)
+            write = functools.partial(_write, root=root, image=image, number=number, age_years=wanted.age_years)
             for kind, file in zip(due, threads.map(write, due), strict=True):
                 files[kind.name].append(file)
     _link(root, files)
-    _write_first(root / "first", kinds, next(images)(_WARM_UP_MEGAPIXELS, 0))
+    _write_first(root / "first", kinds, next(images)(_WARM_UP_MEGAPIXELS, 0), age_years=wanted.age_years)
     return Archive(root=root, files={name: tuple(found) for name, found in files.items()})
 
 
@@ -169,17 +172,17 @@ def is_read_by_scripts(kind: ImageKind) -> bool:
     return bool(set(get_decoder(kind.syntax).available_plugins) - _OWN_PLUGINS)
 
 
-def _write(kind: ImageKind, *, root: Path, image: GreyImage, number: int) -> ImageFile:
+def _write(kind: ImageKind, *, root: Path, image: GreyImage, number: int, age_years: int | None) -> ImageFile:
     folder = root / _slug(kind.name)
     folder.mkdir(parents=True, exist_ok=True)
-    path = write_image(folder / f"{number:03}", image, kind, number=number)
+    path = write_image(folder / f"{number:03}", image, kind, number=number, age_years=age_years)
     return ImageFile(path=path, kind=kind.name, pixels=image.size)
 
 
-def _write_first(folder: Path, kinds: Sequence[ImageKind], image: GreyImage) -> None:
+def _write_first(folder: Path, kinds: Sequence[ImageKind], image: GreyImage, *, age_years: int | None) -> None:
     folder.mkdir(parents=True)
     for kind in kinds:
-        write_image(folder / _slug(kind.name), image, kind, number=999)
+        write_image(folder / _slug(kind.name), image, kind, number=999, age_years=age_years)
 
 
 def _link(root: Path, files: Mapping[str, Sequence[ImageFile]]) -> None:

@@ -94,8 +94,10 @@ KINDS: Final[Mapping[str, ImageKind]] = {
 }
 
 
-def write_image(stem: Path, image: GreyImage, kind: ImageKind, *, number: int) -> Path:
+def write_image(stem: Path, image: GreyImage, kind: ImageKind, *, number: int, age_years: int | None = None) -> Path:
     """Write a 12-bit image (rows, columns) as `stem` with the kind's suffix; `number` names the study.
+
+    A DICOM file says that the patient is of this age; a child's without it.
 
     Raises OSError, and ValueError or ImportError where the encoder cannot.
     """
@@ -105,6 +107,8 @@ def write_image(stem: Path, image: GreyImage, kind: ImageKind, *, number: int) -
         path.write_bytes(_encoded(values, kind.form))
         return path
     dataset = image_dataset(image, number=number)
+    if age_years is not None:
+        dataset.PatientAge = f"{age_years:03d}Y"
     if kind.bits == 8:
         dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit = 8, 8, 7
         dataset.WindowCenter, dataset.WindowWidth = 128, 256

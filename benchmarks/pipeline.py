@@ -45,7 +45,7 @@ def pipeline(options: argparse.Namespace, console: Console) -> Report:
     float_file, unavailable_reason = _float_file(options.float_file, model.manifest.input, console)
     int8_file = file_bytes(options.int8_file) if options.int8_file else None
     with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as folder:
-        archive = _archive(options, Path(folder), console)
+        archive = _archive(options, model, Path(folder), console)
         refs, stages = [ImageRef(path=file.path) for file in archive.mixed], Stages()
         results = compare_runs(
             tuple(_contestants(model, options, float_file, unavailable_reason)),
@@ -87,8 +87,15 @@ def decisions(options: argparse.Namespace, console: Console) -> Report:
     return decision_report(compared, pack=model.pack_name, images=f"images of {options.folder}")
 
 
-def _archive(options: argparse.Namespace, folder: Path, console: Console) -> Archive:
-    wanted = Wanted(files=options.files, others=options.others, megapixels=options.megapixels, kinds=options.kinds)
+def _archive(options: argparse.Namespace, model: Model, folder: Path, console: Console) -> Archive:
+    ages = model.manifest.accepted.ages_years
+    wanted = Wanted(
+        files=options.files,
+        others=options.others,
+        megapixels=options.megapixels,
+        kinds=options.kinds,
+        age_years=sum(ages) // 2 if ages else None,
+    )
     archive = make_archive(folder / "archive", wanted, source=options.folder, notify=console.bar)
     for kind in KINDS.values():
         if wanted.count(kind.name) and kind.name not in archive.files:

@@ -250,6 +250,9 @@ def _notes(measured: PipelineRun) -> Iterator[str]:
     for kind in measured.kinds:
         if results.has(FASTEST_DECODE, kind) and (detail := results.runs[FASTEST_DECODE, kind][-1].detail):
             yield f"Fastest decoders for {kind}: {detail}."
+    for kind in measured.kinds:
+        if results.has(PROGRAM, kind):
+            yield f"What {PROGRAM} said of {kind}: {results.runs[PROGRAM, kind][-1].detail}."
     failed = {key: runs[0].failed for key, runs in results.runs.items() if runs[0].failed}
     for (name, kind), count in failed.items():
         yield f"{name} failed on {count} of {results.runs[name, kind][0].files} files of {kind}."
