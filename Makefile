@@ -87,7 +87,7 @@ $(APP): pyproject.toml | $(VENV)/.made
 	touch $@
 
 $(STAMP): pyproject.toml | $(VENV)/.made
-	$(INSTALL) -e '.[desktop,adapt,dev]'
+	$(INSTALL) -e '.[desktop,adapt,cluster,dev]'
 	touch $(APP) $@
 
 clean:
