@@ -8,15 +8,16 @@ the mesh is relaxed again: places found are always places in the prior itself, s
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.comparison.features import Features, Grey, band_pass, blurred
-from fieldray.comparison.mesh import Affine, Displacement, Points, least_jacobian, relaxed, sampled_at, warped
-from fieldray.comparison.ncc import Peaks, correlate, find_peaks, joined
+from fieldray.comparison.mesh import Affine, Displacement, Points, least_jacobian, points_in_prior, relaxed, warped
+from fieldray.comparison.ncc import Peaks, correlate, find_peaks, joined, own_offset
+from fieldray.comparison.outline import outline, outline_pull
 from fieldray.comparison.overlay import Overlay, lay_over, structure
 from fieldray.domain.comparison import FRAME_SIDE, Alignment, FramedImage, Match
 from fieldray.domain.mask import Mask
@@ -28,18 +29,23 @@ class Cancelled(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Round:
-    """Pixels of the frame: side of the templates, how far around they are sought, distance between them."""
+    """Pixels of the frame: side of the templates, how far around they are sought, distance between them.
+
+    outline  how hard each point of the lungs' outline pulls, where a perfect match pulls with 1; in the last round it
+             has done its part, and what templates find is not to be bent by how the lungs were outlined
+    """
 
     template_px: int
     reach_px: int
     step_px: int
     stiffness: float
+    outline: float
 
 
 _ROUNDS: Final = (
-    _Round(template_px=96, reach_px=32, step_px=40, stiffness=4.0),
-    _Round(template_px=64, reach_px=20, step_px=32, stiffness=1.0),
-    _Round(template_px=48, reach_px=10, step_px=24, stiffness=0.3),
+    _Round(template_px=96, reach_px=32, step_px=40, stiffness=4.0, outline=0.3),
+    _Round(template_px=64, reach_px=20, step_px=32, stiffness=1.0, outline=0.3),
+    _Round(template_px=48, reach_px=10, step_px=24, stiffness=0.3, outline=0.0),
 )
 _EXCLUSION_PX: Final = 6
 _AT_ONCE: Final = 24  # templates: more than the CPU's cache holds would only be slower
@@ -64,6 +70,7 @@ def align(
     structures = structure(prior.pixels), structure(current.pixels)
     overlay = lay_over(*structures, prior_lungs=prior.lungs, current_lungs=current.lungs)
     compared = features(prior.pixels), features(current.pixels)
+    outlines = outline(prior.lungs), outline(current.lungs)
     field, rest, matches = overlay.affine.displacement(), overlay.affine, list[Match]()
     for number, step in enumerate(_ROUNDS):
         if is_cancelled():
@@ -74,8 +81,8 @@ def align(
         is_good = _believable(found)
         if number == 0:
             rest = _affine(places, targets, is_good, otherwise=rest)
-        pull = _Pull(places, targets, found)
-        field, is_good = _relaxed(pull, is_good, rest=rest, stiffness=step.stiffness)
+        pull = _Pull(places, targets, found, *outline_pull(*outlines, field))
+        field, is_good = _relaxed(pull, is_good, rest=rest, step=step)
         matches = _told(places, targets, found, is_good)
     before = similarity(*structures, current.lungs, displacement=None)
     after = similarity(*structures, current.lungs, displacement=field)
@@ -105,7 +112,9 @@ def _matches(prior: Grey, current: Grey, field: Displacement, step: _Round) -> t
         )
         for part in np.array_split(corners, max(1, len(corners) // _AT_ONCE))
     ]
-    return places.astype(np.float64) - 0.5, joined(found)
+    rows, columns = own_offset(squares(np.pad(current, ((1, 1), (1, 1), (0, 0))), corners, 2 * half + 2))
+    peaks = joined(found)
+    return places.astype(np.float64) - 0.5, replace(peaks, rows=peaks.rows - rows, columns=peaks.columns - columns)
 
 
 def squares(image: Grey, corners: NDArray[np.intp], side: int) -> Grey:
@@ -121,12 +130,6 @@ def _has_texture(image: Grey, places: NDArray[np.intp], half: int) -> NDArray[np
 
 def _shift(found: Peaks, step: _Round) -> Points:
     return np.stack([found.rows, found.columns], axis=1) - step.reach_px
-
-
-def points_in_prior(points: Points, field: Displacement) -> Points:
-    """Where points (n, 2) of the current frame lie in the prior's."""
-    rows, columns = (points[:, axis].clip(0, FRAME_SIDE - 1) for axis in range(2))
-    return points + sampled_at(field, rows, columns)
 
 
 def _believable(found: Peaks) -> NDArray[np.bool_]:
@@ -158,21 +161,26 @@ def _affine(places: Points, targets: Points, is_good: NDArray[np.bool_], *, othe
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Pull:
-    """Where matches lie in the current frame and in the prior's, (n, 2) each, and how well they match."""
+    """Where matches lie in the current frame and in the prior's, (n, 2) each, how well they match; outlines alike."""
 
     places: Points
     targets: Points
     found: Peaks
+    outline: Points
+    outline_targets: Points
 
 
 def _relaxed(
-    pull: _Pull, is_good: NDArray[np.bool_], *, rest: Affine, stiffness: float
+    pull: _Pull, is_good: NDArray[np.bool_], *, rest: Affine, step: _Round
 ) -> tuple[Displacement, NDArray[np.bool_]]:
     """The mesh by the matches that agree with it: what lies far from it is rejected, and it is relaxed again."""
+    points = np.concatenate([pull.places, pull.outline])
+    targets = np.concatenate([pull.targets, pull.outline_targets])
+    held = np.full(len(pull.outline), step.outline)
     for _ in range(_REJECTIONS):
-        weights = _weights(pull.found, is_good)
-        field, moved = relaxed(pull.places, pull.targets, weights, rest=rest, stiffness=stiffness)
-        errors = np.linalg.norm(pull.places + moved - pull.targets, axis=1)
+        weights = np.concatenate([_weights(pull.found, is_good), held])
+        field, moved = relaxed(points, targets, weights, rest=rest, stiffness=step.stiffness)
+        errors = np.linalg.norm(points + moved - targets, axis=1)[: len(is_good)]
         if not is_good.any():
             break
         limit = max(_FARTHEST_PX, _DEVIATIONS * 1.48 * float(np.median(errors[is_good])))

@@ -26,9 +26,9 @@ from fieldray.domain.mask import Mask, components
 # average in units of the lungs' deviation: several times the 0.004 that warping alone leaves in copies of images of the
 # choosing part, as `python -m benchmarks comparison DATA --part choose` prints it.
 BANDS: Final[Mapping[tuple[float, float], float]] = {(8.0, 20.0): 0.02, (14.0, 35.0): 0.02, (22.0, 55.0): 0.02}
-# A region begins where the difference is so many times the noise: at 4.25 there were 1.2 regions per stable pair of the
-# choosing part (22 pairs), at 5 there were 0.7.
-REGION_STRENGTH: Final = 4.5
+# A region begins where the difference is so many times the noise: at 4.5 there were 1.1 regions per stable pair of the
+# choosing part (15 pairs), at 5 there are 0.8.
+REGION_STRENGTH: Final = 5.0
 _LEAST_AREA_PX: Final = 60
 _MOST_REGIONS: Final = 20
 _ERODED_PX: Final = 4.0

@@ -178,3 +178,9 @@ def sampled_at(image: NDArray[Any], rows: NDArray[Any], columns: NDArray[Any]) -
     mixed *= is_inside[..., None]
     found: NDArray[np.float32] = mixed.reshape(*rows.shape, *image.shape[2:])
     return found
+
+
+def points_in_prior(points: Points, field: Displacement) -> Points:
+    """Where points (n, 2) of the current frame lie in the prior's."""
+    rows, columns = (points[:, axis].clip(0, FRAME_SIDE - 1) for axis in range(2))
+    return points + sampled_at(field, rows, columns)

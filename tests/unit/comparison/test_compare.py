@@ -47,7 +47,7 @@ def test_matches_tell_both_peaks(found: PairComparison) -> None:
 def test_an_image_and_itself_do_not_differ() -> None:
     done = compare(chest(), chest())
     assert done.aligned is not None
-    assert done.aligned.alignment.length_px(95) < 0.3
+    assert done.aligned.alignment.length_px(100) < 1e-4
     assert done.aligned.regions == ()
     assert comparison_json(done)["regions"] == []
 

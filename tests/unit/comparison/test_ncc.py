@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fieldray.comparison.ncc import correlate, fast_length, find_peaks, joined
+from fieldray.comparison.features import blurred
+from fieldray.comparison.ncc import correlate, fast_length, find_peaks, joined, own_offset
 
 
 def direct(search: np.ndarray, template: np.ndarray) -> np.ndarray:
@@ -84,6 +85,19 @@ def test_a_template_is_found_where_it_was_cut_out() -> None:
     assert (peaks.rows[0], peaks.columns[0]) == pytest.approx((17, 21), abs=0.2)
     assert peaks.first[0] == pytest.approx(1)
     assert not peaks.is_at_border[0]
+
+
+def test_a_template_in_its_own_image_is_exactly_at_its_place() -> None:
+    search = blurred(np.random.default_rng(5).normal(size=(60, 60)).astype(np.float32), 2.0)
+    peaks = find_peaks(correlate(search[None], search[None, 17:33, 21:37]), exclusion_px=5)
+    rows, columns = own_offset(search[None, 16:34, 20:38])
+    assert abs(peaks.rows[0] - 17) + abs(peaks.columns[0] - 21) > 0.005  # what is to be taken off
+    assert (peaks.rows - rows)[0] == pytest.approx(17, abs=1e-6)
+    assert (peaks.columns - columns)[0] == pytest.approx(21, abs=1e-6)
+
+
+def test_a_flat_template_has_no_offset() -> None:
+    assert [offset.tolist() for offset in own_offset(np.ones((2, 10, 10, 3)))] == [[0, 0], [0, 0]]
 
 
 def test_the_second_peak_is_at_a_distance() -> None:
