@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import sys
+from typing import Final
 
 from fieldray.offline import stay_offline
 
 
+_TRAINING: Final = {"matcher"}
+"""Commands that train a network in this very process."""
+
+
 def main() -> int:
     """Run one command; returns the exit code."""
-    stay_offline()
+    stay_offline(is_toolchain=not _TRAINING.isdisjoint(sys.argv[1:2]))
     from benchmarks.command_line import run  # only now: nothing is imported that the guard has not seen
 
     return run(sys.argv[1:])
