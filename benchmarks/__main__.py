@@ -7,7 +7,6 @@ from typing import Final
 
 from fieldray.offline import stay_offline
 
-
 _TRAINING: Final = {"matcher"}
 """Commands that train a network in this very process."""
 
