@@ -72,6 +72,6 @@ def test_a_child_opens_no_socket(tmp_path: Path) -> None:
 def test_what_trains_a_network_may_import_what_tensorflow_insists_on(command: str, may: bool) -> None:
     script = "import sys; sys.argv[1:] = sys.argv[1:2] + ['--help']; import benchmarks.__main__ as of\n"
     script += "try:\n    of.main()\nexcept SystemExit:\n    pass\nimport requests"
-    options = {"cwd": CHECKOUT, "capture_output": True, "timeout": 60, "check": False}
-    done = subprocess.run([sys.executable, "-c", script, command], **options)
+    line = [sys.executable, "-c", script, command]
+    done = subprocess.run(line, cwd=CHECKOUT, capture_output=True, timeout=60, check=False)
     assert (done.returncode == 0) is may, done.stderr
