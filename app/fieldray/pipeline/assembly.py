@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from fieldray.domain.events import Publish
@@ -40,8 +40,12 @@ def assemble(
     publish: Publish,
     fresh: bool,
     keeps_previews: bool = True,
+    found: Sequence[ImageRef] | None = None,
 ) -> Batch:
-    """The batch, not started; it closes `decoders` at its end. `paths` are absolute."""
+    """The batch, not started; it closes `decoders` at its end. `paths` are absolute.
+
+    found  the images, where they were looked for already: `paths` are then only what the run is known by
+    """
     statistics = Statistics()
     cancelled = threading.Event()
     noticed: list[Reason] = []
@@ -61,11 +65,16 @@ def assemble(
         cancelled.set()
         decoders.close()
 
+    def search() -> Iterator[ImageRef]:
+        if found is not None:
+            return iter(found)
+        return discover(paths, members=decoders.members, is_own_report=is_own_report, tell=noticed.append)
+
     work = Work(
-        spec=_spec(paths, assessment),
-        discover=lambda: discover(paths, members=decoders.members, is_own_report=is_own_report, tell=noticed.append),
+        spec=spec_of(paths, assessment),
+        discover=search,
         noticed=lambda: noticed,
-        count=lambda gives_up: count_files(paths, gives_up=gives_up),
+        count=lambda gives_up: count_files(paths, gives_up=gives_up) if found is None else len(found),
         content_hash=decoders.content_hash,
         check_header=lambda header: check_header(header, assessment.model.manifest.accepted),
         screen=screen,
@@ -87,7 +96,8 @@ def existing(paths: Sequence[Path]) -> tuple[Path, ...]:
     return absolute
 
 
-def _spec(paths: Sequence[Path], assessment: Assessment) -> RunSpec:
+def spec_of(paths: Sequence[Path], assessment: Assessment) -> RunSpec:
+    """What a run over these absolute paths is known by."""
     model = assessment.model
     return RunSpec(
         paths=tuple(map(str, paths)),
