@@ -45,6 +45,7 @@ CHUNK_IMAGES: Final = 256
 _MOST_SENT_BYTES: Final = 2**27
 _DEATHS_OF_SEVERAL: Final = 2
 _DEATHS_OF_ONE: Final = 3
+_FAULTS_OF_NODE: Final = 6  # in a row: of a piece with one image that is at fault every other half succeeds
 _LOOK_EVERY_S: Final = 0.5
 _WAIT_S: Final = 0.2
 _LOST: Final = (OSError, TimeoutError, CancelledError, KilledWorker)
@@ -158,6 +159,7 @@ class Archive:
         self._tasks: dict[str, _Task] = {}  # by the worker's address
         self._workers: dict[str, str] = {}  # the nodes of workers that may be given work, by their addresses
         self._unfit: dict[str, Reason] = {}
+        self._faults: dict[str, int] = {}  # in a row, by address
         self._tally = _Tally()
         self._resumed = self._done = 0
         self._began_s = self._looked_s = 0.0
@@ -314,8 +316,9 @@ class Archive:
         task = self._tasks.pop(address)
         node = self._workers.get(address, "")
         if task.future.status != "finished":
-            self._failed(task)
+            self._failed(task, address)
             return
+        self._faults.pop(address, None)
         if address in self._workers:
             self._give(client, address)
         try:
@@ -331,24 +334,32 @@ class Archive:
         self._keep(task.piece, answer.results)
         self._tally.add(node, task.piece.size)
 
-    def _failed(self, task: _Task) -> None:
-        """A worker that died, a scheduler that is gone, or a fault of the program."""
+    def _failed(self, task: _Task, address: str) -> None:
+        """A worker that died, a scheduler that is gone, or a fault of the program.
+
+        An error that follows an image is the image's, one that meets a node piece after piece is the node's.
+        """
         if task.future.status in ("cancelled", "lost"):
             self._left.appendleft(task.piece)
             return
         error = task.future.exception()
-        if not isinstance(error, KilledWorker):
-            log.error("a piece ended with %s", type(error).__name__)
-        self._blame(task.piece)
+        if isinstance(error, KilledWorker):
+            self._blame(task.piece)
+            return
+        why = reason("internal", detail=type(error).__name__)
+        self._faults[address] = self._faults.get(address, 0) + 1
+        if self._faults[address] >= _FAULTS_OF_NODE and address in self._workers:
+            self._set_aside(address, self._workers[address], why)
+        self._blame(task.piece, why)
 
-    def _blame(self, piece: Piece) -> None:
-        """A worker died with this piece: try again, halve it, or name the image."""
+    def _blame(self, piece: Piece, why: Reason | None = None) -> None:
+        """A worker died with this piece, or `why` it failed: try again, halve it, or name the image."""
         deaths = piece.deaths + 1
         if piece.size > 1 and deaths >= _DEATHS_OF_SEVERAL:
             self._left.extendleft(reversed(piece.halves()))
         elif deaths >= _DEATHS_OF_ONE:
             ref = ref_of(json.loads(self._images.refs(piece)[0]))
-            why = reason("archive_worker_ended", times=deaths)
+            why = why or reason("archive_worker_ended", times=deaths)
             self._keep(piece, packed([Failed(ref=ref, stage="decode", reason=why)], self._request))
         else:
             self._left.appendleft(Piece(piece.start, piece.stop, deaths))

@@ -147,7 +147,7 @@ class ArchiveFolder:
 
     def done(self, count: int) -> tuple[Piece, ...]:
         """The ranges that have results, in order; what cannot be one of a list of `count` images is left out."""
-        found = []
+        found: list[Piece] = []
         for name in sorted(path.name for path in (self.path / "chunks").iterdir()):
             match = _NAME.fullmatch(name)
             if match and int(match[1]) < int(match[2]) <= count and int(match[1]) >= (found[-1].stop if found else 0):

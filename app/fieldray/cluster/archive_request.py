@@ -51,7 +51,7 @@ class ArchiveRequest:
     settings_hash: str
     operating_point: str | None
     ages_confirmed: bool
-    settings: tuple[tuple[str, str | int | bool], ...]
+    settings: tuple[tuple[str, str | int | float | bool], ...]
     program_version: str = VERSION
 
     @property

@@ -88,9 +88,15 @@ def list_images(
         folder.write_list((ref for ref in found if not str(ref.path).startswith(own)), tell=tell)
 
 
-def is_merged(database: Path, run_id: int | None) -> bool:
+def failed_in(database: Path, run_id: int) -> int:
+    """How many images of a run failed. Raises StorageProblem."""
+    with ResultQuery(database) as query:
+        return query.counts(run_id).get("failed", 0)
+
+
+def is_merged(database: Path, run_id: int) -> bool:
     """Whether a run with all results of an archive is still in the store, finished. Raises StorageProblem."""
-    if run_id is None or not database.exists():
+    if not database.exists():
         return False
     with ResultQuery(database) as query:
         try:

@@ -7,8 +7,8 @@ worker for using much memory. Here a thread starts a dead one again, at the same
 
 A task whose worker died ends with `distributed.KilledWorker` at the first death: the caller counts attempts. Where the
 scheduler died, its futures are cancelled or never done: check `is_connected`, leave the block, and open another client.
-What is submitted has to be importable in the workers: functions of `fieldray`, or such that were registered with
-`cloudpickle.register_pickle_by_value`.
+What is submitted has to be importable in the scheduler and the workers: functions of `fieldray`. Only a function that
+was defined inside another one travels whole.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
     with cluster_modules():
         from fieldray.cluster.archive_folder import ArchiveFolder
         from fieldray.cluster.archive_request import make_request
-        from fieldray.cluster.archive_store import is_merged, list_images
+        from fieldray.cluster.archive_store import failed_in, is_merged, list_images
         from fieldray.packs.library import PackLibrary
         from fieldray.paths import user_data
         from fieldray.pipeline.assembly import existing, spec_of
@@ -77,9 +77,10 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
     with ArchiveFolder(options.out) as folder:
         folder.continue_with(request)
         list_images(folder, paths, settings, tell=lambda count: console.bar(f"Listing images: {count}"))
-        if is_merged(database, folder.merged_run()):
-            console.print_line(f"All images have results: run {folder.merged_run()} of the history.")
-            return 0
+        run_id = folder.merged_run()
+        if run_id is not None and is_merged(database, run_id):
+            console.print_line(f"All images have results: run {run_id} of the history.")
+            return 1 if failed_in(database, run_id) else 0
         return _Screening(options, console, folder, request, settings=settings).run(spec, database)
 
 
