@@ -77,6 +77,12 @@ def test_whoever_has_other_certificates_or_none_gets_no_connection(tmp_path: Pat
                 pass
 
 
+def test_nobody_answers() -> None:
+    settings = ConnectionSettings(address=f"127.0.0.1:{free_port()}", patience_s=1.0)
+    with pytest.raises(EnvironmentProblem, match="No scheduler answers at tcp://127"), open_client(settings):
+        pass
+
+
 def test_a_cluster_without_workers_says_how_they_join() -> None:
     with NodeGroup() as nodes:
         address = nodes.add(NodeSettings(role="scheduler")).address()

@@ -21,7 +21,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from distributed import Client
 
@@ -159,11 +159,22 @@ def _started(nodes: NodeGroup, settings: ConnectionSettings) -> str:
     return address
 
 
+class _Client(Client):  # type: ignore[misc]
+    """A client that leaves no thread behind where no scheduler answers."""
+
+    def start(self, **options: Any) -> Any:
+        try:
+            return super().start(**options)
+        except BaseException:
+            self._loop_runner.stop()
+            raise
+
+
 @contextlib.contextmanager
 def _connected(address: str, settings: ConnectionSettings) -> Iterator[Client]:
     require_own_settings(host_of(address))
     try:
-        client = Client(
+        client = _Client(
             address,
             security=security(settings.certificates),
             set_as_default=False,

@@ -118,11 +118,11 @@ class _Silent:
         """Nothing listens but what the cluster needs."""
 
 
-class _SilentScheduler(_Silent, Scheduler):
+class _SilentScheduler(_Silent, Scheduler):  # type: ignore[misc]
     pass
 
 
-class _SilentWorker(_Silent, Worker):
+class _SilentWorker(_Silent, Worker):  # type: ignore[misc]
     """Notes whether it was told to end or has lost its scheduler, and how many cores are its share."""
 
     reason_of_end = ""

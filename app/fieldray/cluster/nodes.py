@@ -77,8 +77,8 @@ class NodeProcess:
         try:
             while not self._is_closed:
                 began_s = time.monotonic()
-                if self._run_once() == 0:
-                    return
+                if self._run_once() == 0 or not self._address:
+                    return  # told to end, or it never could begin
                 if time.monotonic() - began_s > _LONGEST_DELAY_S:
                     delay_s = _FIRST_DELAY_S
                 with self._changed:

@@ -6,13 +6,13 @@ when the first run begins, while the model is being opened already.
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fieldray.domain.events import Publish
-from fieldray.domain.finding import Outcome
 from fieldray.domain.run import RunSpec
 from fieldray.domain.study import ImageRef
 from fieldray.errors import UsageProblem
@@ -50,29 +50,26 @@ def assemble(
     cancelled = threading.Event()
     noticed: list[Reason] = []
 
-    def screen(ref: ImageRef) -> Outcome:
-        return screen_image(
-            ref,
-            assessment=assessment,
-            decoder=decoders,
-            engine=engine,
-            lung_engine=lung_engine,
-            observe=statistics.add,
-            is_cancelled=cancelled.is_set,
-        )
+    screen = functools.partial(
+        screen_image,
+        assessment=assessment,
+        decoder=decoders,
+        engine=engine,
+        lung_engine=lung_engine,
+        observe=statistics.add,
+        is_cancelled=cancelled.is_set,
+    )
 
     def release() -> None:
         cancelled.set()
         decoders.close()
 
-    def search() -> Iterator[ImageRef]:
-        if found is not None:
-            return iter(found)
-        return discover(paths, members=decoders.members, is_own_report=is_own_report, tell=noticed.append)
-
+    search = functools.partial(
+        discover, paths, members=decoders.members, is_own_report=is_own_report, tell=noticed.append
+    )
     work = Work(
         spec=spec_of(paths, assessment),
-        discover=search,
+        discover=search if found is None else lambda: iter(found),
         noticed=lambda: noticed,
         count=lambda gives_up: count_files(paths, gives_up=gives_up) if found is None else len(found),
         content_hash=decoders.content_hash,
