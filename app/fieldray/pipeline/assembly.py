@@ -44,7 +44,7 @@ def assemble(
 ) -> Batch:
     """The batch, not started; it closes `decoders` at its end. `paths` are absolute.
 
-    found  the images, where they were looked for already: `paths` are then only what the run is known by
+    With `found`, the images that were looked for already, `paths` are only what the run is known by.
     """
     statistics = Statistics()
     cancelled = threading.Event()
@@ -64,9 +64,8 @@ def assemble(
         cancelled.set()
         decoders.close()
 
-    search = functools.partial(
-        discover, paths, members=decoders.members, is_own_report=is_own_report, tell=noticed.append
-    )
+    members = decoders.members
+    search = functools.partial(discover, paths, members=members, is_own_report=is_own_report, tell=noticed.append)
     work = Work(
         spec=spec_of(paths, assessment),
         discover=search if found is None else lambda: iter(found),

@@ -154,8 +154,9 @@ class Session:
 
         `ages_confirmed`: a person said that all patients are of the ages the pack is for.
         `found`: the images, where they were looked for before; `paths` need not be there then.
-        `database`: another store than the session's, for this run. Raises PackProblem (no_pack), UsageProblem (nothing_to_screen, operating_point); ValueError while another
-        run is under way.
+        `database`: another store than the session's, for this run.
+
+        Raises PackProblem (no_pack), UsageProblem (nothing_to_screen, operating_point), ValueError during a run.
         """
         with self._lock:
             self._require_open()
