@@ -168,6 +168,8 @@ def _timed(images: Path, place: Path, options: Sequence[str], *, workers: int, c
             time.sleep(_LOOK_S)
         total_s = time.perf_counter() - began_s
         _ended(process)
+    if workers and not (place / "out" / "merged.json").exists():
+        raise ScreeningFailed("the archive is not complete")
     third = len(memory) // 3 + 1
     early_mb, late_mb = max(memory[:third], default=0.0), max(memory[-third:], default=0.0)
     return ArchiveTime(workers=workers, images=count, total_s=total_s, early_mb=early_mb, late_mb=late_mb)
@@ -192,14 +194,14 @@ def _killed(
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(chance.uniform(1.0, _LONGEST_CALM_S))
                     break
-                role, victim = chance.choice(_victims(process.pid))
+                role = chance.choice(("driver", "scheduler", "worker"))
                 notify(f"kill {sum(killed.values()) + 1} of {kills}: {role}")
-                with contextlib.suppress(psutil.Error):
-                    victim.kill()
+                with contextlib.suppress(psutil.Error, IndexError):  # it may have none yet, or have just ended
+                    chance.choice(_victims(process.pid, role)).kill()
                     killed[role] += 1
             assert process.stderr
             said = process.stderr.read().decode(errors="replace").strip()
-        if process.returncode in _COUNTED:
+        if process.returncode in _COUNTED and (place / "out" / "merged.json").exists():
             break
         if process.returncode != -9:
             raise ScreeningFailed(f"ended with {process.returncode}: {said}")
@@ -216,14 +218,16 @@ def _killed(
     )
 
 
-def _victims(pid: int) -> list[tuple[str, psutil.Process]]:
-    """The driver, the scheduler and the workers that run."""
+def _victims(pid: int, role: str) -> list[psutil.Process]:
+    """The driver, or the scheduler or the workers that it started and that run."""
     driver = psutil.Process(pid)
-    found = [("driver", driver)]
-    for child in driver.children():
-        with contextlib.suppress(psutil.Error, ValueError, IndexError):
-            found.append((str(json.loads(child.cmdline()[-1])["role"]), child))
-    return found
+    return [driver] if role == "driver" else [child for child in driver.children() if _role(child) == role]
+
+
+def _role(process: psutil.Process) -> str:
+    """What a process of a cluster was told to be; empty for another one."""
+    line = process.cmdline()
+    return str(json.loads(line[-1])["role"]) if "fieldray.cluster.node_main" in line else ""
 
 
 # ---- the report
