@@ -137,7 +137,7 @@ def run(
         reporting = Reporting(save=save, progress=progress.append, note=note)
         choices = {"chunk_images": 4, "judge": STAND_INS["judge"], "inspect": STAND_INS["inspect"], **options}
         archive = Archive(folder, request_made, images, reporting, **choices)  # type: ignore[arg-type]
-        assert archive.run(ConnectionSettings(workers=2))
+        archive.run(ConnectionSettings(workers=2))
         counts = Counter(outcome.ref.path.name for outcome in saved)
         assert len(counts) == len(images) and set(counts.values()) == {1}
         assert progress[-1].done == len(images)

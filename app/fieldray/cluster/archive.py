@@ -88,14 +88,11 @@ class Reporting:
         Receives how far it is, often.
     note
         Receives the name of a node and what there is to say of it.
-    is_cancelled
-        Asked several times a second; nothing more is given out once it says so.
     """
 
     save: Callable[[Sequence[Outcome], bool], None]
     progress: Callable[[ArchiveProgress], None] = lambda _progress: None
     note: Callable[[str, Reason], None] = lambda _name, _why: None
-    is_cancelled: Callable[[], bool] = lambda: False
 
 
 @dataclass(eq=False, slots=True)
@@ -164,15 +161,15 @@ class Archive:
         self._resumed = self._done = 0
         self._began_s = self._looked_s = 0.0
 
-    def run(self, connection: ConnectionSettings) -> bool:
-        """Screen what has no results yet; whether all of it has now (else it was cancelled).
+    def run(self, connection: ConnectionSettings) -> None:
+        """Screen what has no results yet. An interruption (Ctrl-C) leaves what is done in the folder.
 
         Raises EnvironmentProblem where there is no cluster or no node that fits, StorageProblem.
         """
         self._take_over()
         self._began_s = time.monotonic()
         attempts = 0
-        while self._left and not self._reporting.is_cancelled():
+        while self._left:
             done = self._done
             try:
                 with open_client(connection) as client, client.as_current():
@@ -184,7 +181,6 @@ class Archive:
                     raise self._told(problem) from problem
             finally:
                 self._put_back()
-        return not self._left
 
     @staticmethod
     def _is_final(problem: Exception) -> bool:
@@ -216,7 +212,7 @@ class Archive:
         self._unfit.clear()
         self._looked_s = 0.0
         self._look(client)
-        while (self._left or self._tasks) and not self._reporting.is_cancelled():
+        while self._left or self._tasks:
             self._look(client)
             for address in [each for each in self._workers if each not in self._tasks]:
                 self._give(client, address)

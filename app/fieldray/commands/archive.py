@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -98,7 +97,6 @@ class _Screening:
     ) -> None:
         self._options, self._console, self._folder, self._request = options, console, folder, request
         self._settings = settings
-        self._cancelled = threading.Event()
         self._last: ArchiveProgress | None = None
 
     def run(self, spec: RunSpec, database: Path) -> int:
@@ -118,7 +116,6 @@ class _Screening:
                 save=run.save,
                 progress=self._show,
                 note=lambda node, why: self._console.print_error(f"{node}: {why.text}"),
-                is_cancelled=self._cancelled.is_set,
             )
             archive = Archive(
                 self._folder,
@@ -128,10 +125,9 @@ class _Screening:
                 chunk_images=self._options.chunk,
                 sends_files=self._options.send_files,
             )
-            is_complete = archive.run(connection_of(self._options))
-            if is_complete:
-                run.finish()
-                self._folder.note_merged(run.run_id)
+            archive.run(connection_of(self._options))
+            run.finish()
+            self._folder.note_merged(run.run_id)
             self._sum_up(run.run_id, run.counts)
             return 1 if run.counts["failed"] else 0
 
