@@ -7,13 +7,13 @@ from typing import Final
 
 from fieldray.offline import stay_offline
 
-_TRAINING: Final = {"matcher"}
-"""Commands that train a network in this very process."""
+_TOOLCHAIN: Final = {"cluster", "matcher"}
+"""Commands whose processes connect to each other, or that train a network in this very process."""
 
 
 def main() -> int:
     """Run one command; returns the exit code."""
-    stay_offline(is_toolchain=not _TRAINING.isdisjoint(sys.argv[1:2]))
+    stay_offline(is_toolchain=not _TOOLCHAIN.isdisjoint(sys.argv[1:2]))
     from benchmarks.command_line import run  # only now: nothing is imported that the guard has not seen
 
     return run(sys.argv[1:])

@@ -18,7 +18,7 @@ import vulture
 ROOT: Final = Path(__file__).resolve().parent.parent
 _CODE: Final = ("app", "benchmarks", "tools")
 _KINDS: Final = frozenset({"function", "method", "property", "class", "import", "unreachable_code"})
-# Called by others under these names: Qt, logging, PyTorch, pydicom, fpdf2.
+# Called by others under these names: Qt, logging, PyTorch, pydicom, fpdf2, Dask.
 _CALLED_BY_OTHERS: Final = (
     "*Event",
     "paint",
@@ -36,6 +36,7 @@ _CALLED_BY_OTHERS: Final = (
     "OpenDelegate",
     "__call__",
     "footer",
+    "start_http_server",
 )
 
 

@@ -42,6 +42,7 @@ def template() -> Catalog:
         ("reasons.py", sentences),
         ("audit_reasons.py", sentences),
         ("history_reasons.py", sentences),
+        ("cluster_reasons.py", sentences),
         ("comparison_reasons.py", sentences),
         ("prior_reasons.py", sentences),
         ("**.py", phrases),
