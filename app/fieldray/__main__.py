@@ -35,9 +35,13 @@ def _quietly(body: Callable[[], int]) -> int:
 
 
 def _main(arguments: list[str]) -> int:
-    from fieldray.offline import names_images, opens_window, stay_offline
+    from fieldray.offline import joins_cluster, names_images, opens_window, stay_offline
 
-    stay_offline(is_toolchain=arguments[:1] == ["adapt"], shows_window=opens_window(arguments))
+    stay_offline(
+        is_toolchain=arguments[:1] == ["adapt"],
+        shows_window=opens_window(arguments),
+        joins_cluster=joins_cluster(arguments),
+    )
     _keep_foreign_code_out()
     _open_closed_streams()
     if not names_images(arguments):

@@ -14,6 +14,10 @@ until the screen is connected (`screen_connected`). Addresses of other servers t
 desktop's bus and its session, are left only if they are inside this computer. Python code is refused sockets
 meanwhile, too, and so is native code in the child processes, which begin with a filter of their own.
 
+A process of a cluster (`cluster/`, never part of the installed program) may open connections, but only to the networks
+that a person named (`reach`); its Python is held to them, while everything that it starts to read and run images is
+offline as ever.
+
 What this does not hold: another program of the same user that is not offline can pass an open connection over a
 socket inside this computer to a process that takes it, or carry on what it is told there. Fieldray talks to the
 screen, the desktop and the list of devices only and takes no connection from anybody, but a codec that was taken over
@@ -32,8 +36,12 @@ from typing import Final, cast
 # pydicom imports requests, where it is installed, to be able to download test files, and importing it opens a socket
 # (urllib3 asks whether the machine knows IPv6). The window has no use for Qt's network modules.
 _ABSENT: Final = ("requests", "PySide6.QtNetwork", "PySide6.QtHttpServer", "PySide6.QtWebSockets")
-COMMANDS: Final = frozenset({"screen", "compare", "audit", "history", "packs", "demo", "doctor", "bench", "adapt"})
+COMMANDS: Final = frozenset(
+    {"screen", "compare", "audit", "history", "packs", "demo", "doctor", "bench", "adapt", "archive", "cluster"}
+)
+_CLUSTERED: Final = frozenset({"archive", "cluster", "workflow"})
 _UNIX: Final = 1  # AF_UNIX on every system; socket is not imported for it
+_INTERNET: Final = (2, 10, 23, 30)  # AF_INET everywhere; AF_INET6 on Linux, Windows, macOS
 _WITH_SOCKET: Final = frozenset({"socket.connect", "socket.bind", "socket.sendto", "socket.sendmsg"})
 _ALWAYS: Final = frozenset(
     {
@@ -86,28 +94,35 @@ _BUSES: Final = (
 )
 _NOWHERE: Final = "unix:path=/dev/null"
 
+_NAMED: Final = frozenset({"socket.getaddrinfo", "socket.getnameinfo"})
+
 _is_installed = False
 _awaits_screen = False
+_joins_cluster = False
+_reachable: tuple[tuple[int, int, int], ...] = ()  # (version of the protocol, first address, last address)
 
 
 class InternetRefused(PermissionError):
     """Something in this process asked for the network."""
 
 
-def stay_offline(*, is_toolchain: bool = False, shows_window: bool = False) -> None:
+def stay_offline(*, is_toolchain: bool = False, shows_window: bool = False, joins_cluster: bool = False) -> None:
     """Refuse the network to this process from now on; a second call changes nothing.
 
     is_toolchain    the adaptation half: TensorFlow insists on `requests`, and a compiler that is called may be the
                     user's own script that reaches another machine. Only this process's Python is held offline.
     shows_window    the window itself may reach a screen that the user put on another machine (`ssh -X`); it calls
                     `screen_connected` when it has
+    joins_cluster   this process may be told networks to `reach`; until then it reaches nothing. Only its Python is
+                    held to them, and it has no window
     """
-    global _is_installed, _awaits_screen
+    global _is_installed, _awaits_screen, _joins_cluster
     if _is_installed:
         return
     _is_installed = True
+    _joins_cluster = joins_cluster
     sys.addaudithook(_refuse_internet)
-    if is_toolchain:
+    if is_toolchain or joins_cluster:
         return
     for name in _ABSENT:
         sys.modules[name] = cast("ModuleType", None)
@@ -116,6 +131,39 @@ def stay_offline(*, is_toolchain: bool = False, shows_window: bool = False) -> N
         leave_only_the_screen(os.environ)
     else:
         _forbid_in_kernel()
+
+
+def joins_cluster(arguments: Sequence[str]) -> bool:
+    """Whether the command line is a command that works with the processes of a cluster."""
+    return bool(arguments) and arguments[0] in _CLUSTERED
+
+
+def reach(networks: Sequence[str]) -> None:
+    """Let this process connect to, and be reached at, these addresses or networks (`10.0.0.0/24`) as well.
+
+    Raises InternetRefused in a process that began without `joins_cluster`, ValueError for anything but numbers.
+    """
+    global _reachable
+    if _is_installed and not _joins_cluster:
+        raise InternetRefused("this process of Fieldray connects to nothing")
+    import ipaddress
+
+    found = [ipaddress.ip_network(network) for network in networks]
+    ranges = [(each.version, int(each.network_address), int(each.broadcast_address)) for each in found]
+    _reachable = tuple(dict.fromkeys((*_reachable, *ranges)))
+
+
+def _is_reachable(host: object) -> bool:
+    """Whether `host` is an address, in numbers, that this process was told to reach."""
+    if not _reachable or not isinstance(host, str | bytes):
+        return False
+    import ipaddress
+
+    try:
+        address = ipaddress.ip_address(os.fsdecode(host))
+    except ValueError:
+        return False  # a name: nothing is looked up
+    return any(version == address.version and first <= int(address) <= last for version, first, last in _reachable)
 
 
 def leave_only_the_screen(environment: MutableMapping[str, str]) -> None:
@@ -174,7 +222,7 @@ def _forbid_in_kernel() -> None:
 
 
 def _refuse_internet(event: str, arguments: tuple[object, ...]) -> None:
-    if event in _WATCHED and _is_internet(event, arguments):
+    if event in _WATCHED and _is_internet(event, arguments) and not (_reachable and _is_told(event, arguments)):
         raise InternetRefused(f"Fieldray connects to nothing: {event} was refused")
 
 
@@ -190,6 +238,16 @@ def _is_internet(event: str, arguments: tuple[object, ...]) -> bool:
     if event == "ctypes.dlsym":
         return arguments[1] in _FUNCTIONS
     return True
+
+
+def _is_told(event: str, arguments: tuple[object, ...]) -> bool:
+    """Whether a process of a cluster asks for what it was told to reach; a socket alone reaches nothing."""
+    if event == "socket.__new__":
+        return arguments[1] in _INTERNET
+    if event in _WITH_SOCKET or event == "socket.getnameinfo":
+        address = arguments[-1]
+        return isinstance(address, tuple) and _is_reachable(address[0])
+    return event in _NAMED and _is_reachable(arguments[0])
 
 
 def _file_name(library: object) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from fieldray.audit_reasons import AUDIT
+from fieldray.cluster_reasons import CLUSTER
 from fieldray.comparison_reasons import COMPARISON
 from fieldray.history_reasons import HISTORY
 from fieldray.plain_text import visible
@@ -360,6 +361,7 @@ _PARTS: Final = (
     AUDIT,
     HISTORY,
     COMPARISON,
+    CLUSTER,
     PRIORS,
 )
 # Parameters that are numbers which may have decimals: a person reads them with the decimal mark of the language.

@@ -1,0 +1,97 @@
+"""Certificates for a cluster, made by one command and copied by hand: an authority of its own and one pair for all.
+
+Whoever has the folder belongs to the cluster: both sides of every connection show the certificate. The authority's key
+is made, used once and kept nowhere, so nobody can make another member later; a new folder replaces the old one.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ssl
+from pathlib import Path
+from typing import Final
+
+from fieldray.errors import UsageProblem
+from fieldray.persistence import PRIVATE, make_private, storage_problem, write_new
+from fieldray.reasons import reason
+
+AUTHORITY: Final = "authority.pem"
+CERTIFICATE: Final = "node.pem"
+KEY: Final = "node.key"
+FILES: Final = (AUTHORITY, CERTIFICATE, KEY)
+DAYS: Final = 825
+_BEFORE: Final = datetime.timedelta(days=1)  # clocks differ
+
+
+def make_certificates(folder: Path, *, days: int = DAYS) -> tuple[Path, ...]:
+    """Write the three files into a folder that has none of them; their paths. They are this user's alone.
+
+    Raises UsageProblem (cluster_certificates_there), StorageProblem.
+    """
+    there = [name for name in FILES if (folder / name).exists()]
+    if there:
+        raise UsageProblem(reason("cluster_certificates_there", folder=folder, name=there[0]))
+    contents = _made(days)
+    try:
+        make_private(folder)
+        for name, data in contents.items():
+            write_new(folder / name, data, mode=PRIVATE)
+    except OSError as error:
+        raise storage_problem(error, folder) from error
+    return tuple(folder / name for name in FILES)
+
+
+def require_certificates(folder: Path) -> None:
+    """Require that a folder holds certificates that can be used. Raises UsageProblem (cluster_certificates)."""
+    try:
+        context = ssl.create_default_context(cafile=str(folder / AUTHORITY))
+        context.load_cert_chain(folder / CERTIFICATE, folder / KEY)
+    except (OSError, ssl.SSLError) as error:
+        detail = getattr(error, "strerror", None) or type(error).__name__
+        raise UsageProblem(reason("cluster_certificates", folder=folder, detail=detail)) from error
+
+
+def _made(days: int) -> dict[str, bytes]:
+    """The files' contents by name. Source: RFC 5280, 4.2.1 for the extensions."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+    now = datetime.datetime.now(datetime.UTC)
+    authority_key, node_key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+
+    def name(text: str) -> x509.Name:
+        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+    def begun(subject: str, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+        return (
+            x509.CertificateBuilder()
+            .subject_name(name(subject))
+            .issuer_name(name("Fieldray cluster"))
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - _BEFORE)
+            .not_valid_after(now + datetime.timedelta(days=days))
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False
+            )
+        )
+
+    authority = (
+        begun("Fieldray cluster", authority_key)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(authority_key, hashes.SHA256())
+    )
+    node = (
+        begun("Fieldray node", node_key)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(
+            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
+        )
+        .sign(authority_key, hashes.SHA256())
+    )
+    encoding = serialization.Encoding.PEM
+    key_bytes = node_key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return {AUTHORITY: authority.public_bytes(encoding), CERTIFICATE: node.public_bytes(encoding), KEY: key_bytes}

@@ -1,0 +1,162 @@
+"""The one way to a cluster: a Dask client of this computer's own processes, or of a scheduler somewhere else.
+
+Without an address a scheduler and `workers` processes with one thread each are started on 127.0.0.1 and ended with the
+client. They are this program's own processes, not Dask's `LocalCluster`: its nannies start workers by
+`multiprocessing`, which would run the caller's main module in them again before the offline guard, and would restart a
+worker for using much memory. Here a thread starts a dead one again, at the same place (`nodes`).
+
+A task whose worker died ends with `distributed.KilledWorker` at the first death: the caller counts attempts. Where the
+scheduler died, its futures are cancelled or never done: check `is_connected`, leave the block, and open another client.
+What is submitted has to be importable in the workers: functions of `fieldray`, or such that were registered with
+`cloudpickle.register_pickle_by_value`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import re
+import time
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from distributed import Client
+
+from fieldray.cluster.certificates import require_certificates
+from fieldray.cluster.node import NodeSettings, require_own_settings, security
+from fieldray.cluster.nodes import NodeGroup
+from fieldray.errors import EnvironmentProblem, UsageProblem
+from fieldray.paths import user_data
+from fieldray.persistence import make_private
+from fieldray.reasons import reason
+
+_ADDRESS: Final = re.compile(r"(?:(tcp|tls)://)?(\[[0-9a-fA-F:.]+\]|[0-9.]+):([0-9]{1,5})")
+_TICK_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionSettings:
+    """Which cluster to use.
+
+    Parameters
+    ----------
+    address
+        `[tcp://|tls://]HOST:PORT` of the scheduler, the host in numbers; None for processes on this computer.
+    workers
+        How many of them, 1 or more; also how many to wait for at most where there is an address.
+    certificates
+        The folder of this computer's certificates, None for connections that are not encrypted.
+    patience_s
+        How long to wait for a scheduler and its first worker.
+    """
+
+    address: str | None = None
+    workers: int = 1
+    certificates: Path | None = None
+    patience_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        if self.workers < 1 or self.patience_s <= 0:
+            raise ValueError(f"at least one worker and some time are needed: {self}")
+
+
+@contextlib.contextmanager
+def open_client(settings: ConnectionSettings) -> Iterator[Client]:
+    """A client of that cluster with at least one worker; what was started for it ends with the block.
+
+    Raises UsageProblem (cluster_address, cluster_certificates), EnvironmentProblem (cluster_no_answer,
+    cluster_no_worker, cluster_node_not_started).
+    """
+    if settings.certificates:
+        require_certificates(settings.certificates)
+    with NodeGroup() as nodes:
+        address = (
+            full_address(settings.address, settings.certificates) if settings.address else _started(nodes, settings)
+        )
+        with _connected(address, settings) as client:
+            yield client
+
+
+def full_address(address: str, certificates: Path | None) -> str:
+    """The scheduler's address with its protocol. Raises UsageProblem (cluster_address) where it is none."""
+    match = _ADDRESS.fullmatch(address)
+    protocol = "tls" if certificates else "tcp"
+    if not match or match[1] not in (None, protocol) or not 0 < int(match[3]) < 65536 or not _is_host(match[2]):
+        raise UsageProblem(reason("cluster_address", address=address, protocol=protocol))
+    return f"{protocol}://{match[2]}:{match[3]}"
+
+
+def host_of(address: str) -> str:
+    """The host of a full address, in numbers and without brackets."""
+    return address.partition("://")[2].rpartition(":")[0].strip("[]")
+
+
+def is_connected(client: Client) -> bool:
+    """Whether the client has its scheduler; false from its loss on."""
+    return bool(client.status == "running")
+
+
+def scratch_folder() -> Path:
+    """Where workers of this computer keep what they need while they work, in the user's own folder; made if absent."""
+    folder = user_data() / "cluster"
+    make_private(folder)
+    return folder
+
+
+def _is_host(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text.strip("[]"))
+    except ValueError:
+        return False
+    return True
+
+
+def _started(nodes: NodeGroup, settings: ConnectionSettings) -> str:
+    certificates = str(settings.certificates) if settings.certificates else None
+    scheduler = nodes.add(NodeSettings(role="scheduler", certificates=certificates))
+    address, scratch = scheduler.address(), str(scratch_folder())
+    for number in range(1, settings.workers + 1):
+        nodes.add(
+            NodeSettings(
+                role="worker",
+                scheduler=address,
+                name=f"local/{number}",
+                certificates=certificates,
+                scratch=scratch,
+            )
+        )
+    return address
+
+
+@contextlib.contextmanager
+def _connected(address: str, settings: ConnectionSettings) -> Iterator[Client]:
+    require_own_settings(host_of(address))
+    try:
+        client = Client(
+            address,
+            security=security(settings.certificates),
+            set_as_default=False,
+            timeout=settings.patience_s,
+            direct_to_workers=False,
+        )
+    except (OSError, TimeoutError) as error:
+        raise EnvironmentProblem(reason("cluster_no_answer", address=address)) from error
+    try:
+        _wait_for_worker(client, address, settings.patience_s)
+        yield client
+    finally:
+        with warnings.catch_warnings(), contextlib.suppress(OSError, TimeoutError):
+            warnings.simplefilter("ignore")  # of futures that nobody waits for any more
+            client.close(timeout=5)
+
+
+def _wait_for_worker(client: Client, address: str, patience_s: float) -> None:
+    """Until the first worker is there; others may come later. Raises EnvironmentProblem (cluster_no_worker)."""
+    until_s = time.monotonic() + patience_s
+    while not client.scheduler_info(n_workers=-1)["workers"]:
+        if time.monotonic() > until_s:
+            raise EnvironmentProblem(reason("cluster_no_worker", address=address))
+        time.sleep(_TICK_S)

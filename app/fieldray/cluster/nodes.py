@@ -1,0 +1,149 @@
+"""Processes of a cluster on this computer: started, started again when one dies, and ended together."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import IO, Final, Self, cast
+
+import msgspec
+
+from fieldray.cluster.node import NodeSettings
+from fieldray.errors import EnvironmentProblem
+from fieldray.paths import python_command
+from fieldray.reasons import reason
+
+_FIRST_DELAY_S: Final = 0.2
+_LONGEST_DELAY_S: Final = 10.0
+_GRACE_S: Final = 5.0
+
+
+class NodeProcess:
+    """One process, kept alive by a thread until `close`; a worker that was told by its scheduler to end stays ended.
+
+    told  receives a line when it had to be started again
+    """
+
+    def __init__(self, settings: NodeSettings, *, told: Callable[[str], None] = lambda _line: None) -> None:
+        self._settings = settings
+        self._told = told
+        self._changed = threading.Condition()
+        self._is_closed = False
+        self._is_over = False
+        self._process: subprocess.Popen[str] | None = None
+        self._address = ""
+        self._thread = threading.Thread(target=self._keep, name=f"cluster-{settings.role}", daemon=True)
+        self._thread.start()
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process that runs now."""
+        return self._process.pid if self._process else None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended for good."""
+        return self._is_over
+
+    def address(self, timeout_s: float = 60.0) -> str:
+        """Where it can be reached; waits for it. Raises EnvironmentProblem (cluster_node_not_started)."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._address or self._is_over, timeout_s)
+            if not self._address:
+                raise EnvironmentProblem(reason("cluster_node_not_started", role=self._settings.role))
+            return self._address
+
+    def close(self) -> None:
+        """End it: in order, by force where that takes longer."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+            process = self._process
+        if process:
+            with contextlib.suppress(OSError):
+                cast("IO[str]", process.stdin).close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_GRACE_S)
+            process.kill()
+        self._thread.join()
+
+    def _keep(self) -> None:
+        delay_s = _FIRST_DELAY_S
+        try:
+            while not self._is_closed:
+                began_s = time.monotonic()
+                if self._run_once() == 0:
+                    return
+                if time.monotonic() - began_s > _LONGEST_DELAY_S:
+                    delay_s = _FIRST_DELAY_S
+                with self._changed:
+                    if self._changed.wait_for(lambda: self._is_closed, delay_s):
+                        return
+                delay_s = min(2 * delay_s, _LONGEST_DELAY_S)
+                self._told(reason("cluster_node_again", node=self._settings.name or self._settings.role).text)
+        finally:
+            with self._changed:
+                self._is_over = True
+                self._changed.notify_all()
+
+    def _run_once(self) -> int:
+        """Start it, note its address, and wait for its end; the exit code."""
+        text = msgspec.json.encode(self._settings).decode()
+        with self._changed:
+            if self._is_closed:
+                return 0
+            self._process = subprocess.Popen(
+                python_command("fieldray.cluster.node_main", text),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                start_new_session=sys.platform != "win32",  # a Ctrl-C is for the driver, which ends this one in order
+            )
+        with self._process as process:
+            line = cast("IO[str]", process.stdout).readline().strip()
+            if line and self._settings.role == "scheduler" and not self._settings.port:
+                port = int(line.rpartition(":")[2])  # the next one has to be found at the same place
+                self._settings = msgspec.structs.replace(self._settings, port=port)
+            with self._changed:
+                self._address = line or self._address
+                self._changed.notify_all()
+            cast("IO[str]", process.stdout).read()
+            return process.wait()
+
+
+class NodeGroup:
+    """Several processes that are ended together, the last one first."""
+
+    def __init__(self) -> None:
+        self._nodes: list[NodeProcess] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for node in reversed(self._nodes):
+            node.close()
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the processes that run, in the order they were added."""
+        return [node.pid for node in self._nodes if node.pid is not None]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all of them have ended for good."""
+        return all(node.is_over for node in self._nodes)
+
+    def add(self, settings: NodeSettings, *, told: Callable[[str], None] = lambda _line: None) -> NodeProcess:
+        """Start one more."""
+        node = NodeProcess(settings, told=told)
+        self._nodes.append(node)
+        return node
