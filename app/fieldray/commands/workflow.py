@@ -50,9 +50,12 @@ def run_run(options: argparse.Namespace, console: Console) -> int:
 def run_sweep(options: argparse.Namespace, console: Console) -> int:
     """Run a sweep; the exit code. Raises UsageProblem, EnvironmentProblem."""
     with _cluster_installed(console):
+        from fieldray.cluster.sweep.report import write_report
         from fieldray.cluster.sweep.study import run_sweep as run
 
-        return 0 if run(options.recipe, say=console.print_line) else _STOPPED
+        end = run(options.recipe, say=console.print_line)
+        console.print_line(f"Report: {write_report(options.recipe)}")
+    return {"done": 0, "failed": 1, "stopped": _STOPPED}[end]
 
 
 def run_status(options: argparse.Namespace, console: Console) -> int:

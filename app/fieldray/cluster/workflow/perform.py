@@ -11,7 +11,7 @@ import json
 import platform
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -151,18 +151,20 @@ def _run(order: Order, node: str, began: float) -> Outcome:
             _close_input(guard)
         said = guard.stdout.read() if guard.stdout else b""
     found: dict[str, Any] = json.loads(said) if said else {"exit_code": guard.returncode or -1}
-    problem = found.pop("problem", "")
-    outcome = Outcome(node=node, began=began, seconds=round(time.monotonic() - began_s, 3), **found)
-    if problem:
-        problem = reason("workflow_not_started", node=node, detail=problem).text
-    elif was_stopped:
-        problem = reason("workflow_stopped").text
-    elif outcome.exit_code:
-        code = outcome.exit_code
-        problem = (
-            reason("workflow_exit", exit_code=code) if code > 0 else reason("workflow_signal", number=-code)
-        ).text
-    return Outcome(**{**asdict(outcome), "problem": problem, "was_stopped": was_stopped})
+    seconds, problem = round(time.monotonic() - began_s, 3), _problem(found, node, was_stopped=was_stopped)
+    return Outcome(node=node, began=began, seconds=seconds, was_stopped=was_stopped, **{**found, "problem": problem})
+
+
+def _problem(found: Mapping[str, Any], node: str, *, was_stopped: bool) -> str:
+    """Why the command did not end well, empty where it did; `found` is what its guard told."""
+    code = found.get("exit_code", 0)
+    if detail := found.get("problem"):
+        return reason("workflow_not_started", node=node, detail=detail).text
+    if was_stopped:
+        return reason("workflow_stopped").text
+    if code > 0:
+        return reason("workflow_exit", exit_code=code).text
+    return reason("workflow_signal", number=-code).text if code else ""
 
 
 def _told(order: Order) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -20,7 +20,7 @@ from fieldray.adaptation.files import digest, write_atomically
 from fieldray.adaptation.run import locked
 from fieldray.cluster.connection import ConnectionSettings, open_client
 from fieldray.cluster.workflow.crew import ConnectionLost, Crew, require_nodes
-from fieldray.cluster.workflow.graph import Graph, Task, compiled
+from fieldray.cluster.workflow.graph import TASKS, Graph, Task, compiled
 from fieldray.cluster.workflow.perform import Order
 from fieldray.cluster.workflow.recipe import Cluster, Workflow, read_workflow
 from fieldray.cluster.workflow.state import Event, Journal, Outcome, Status, read_events
@@ -161,7 +161,17 @@ def read_states(path: Path) -> list[TaskState]:
         latest |= {name: replace(event, status="stopped") for name, event in left.items()}
     if not latest:
         raise UsageProblem(reason("workflow_no_run", path=workflow.run))
-    return states_of(compiled(workflow, here=path.resolve().parent), latest)
+    graph = _graph_of_trials(workflow, latest) if workflow.sweep else compiled(workflow, here=path.resolve().parent)
+    return states_of(graph, latest)
+
+
+def _graph_of_trials(workflow: Workflow, names: Iterable[str]) -> Graph:
+    """The tasks of a sweep: which there will be shows itself on the way."""
+    folders = {name: workflow.run / TASKS / name for name in names}
+    tasks = (
+        Task(name=name, experiment="sweep", command=(), values={}, folder=folder) for name, folder in folders.items()
+    )
+    return Graph(tasks={"sweep": tuple(tasks)}, parents={"sweep": ()})
 
 
 def counted(states: list[TaskState]) -> Counts:
