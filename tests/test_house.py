@@ -132,7 +132,7 @@ def test_every_room_but_the_window_and_the_toolchain_can_be_imported_with_the_co
     fenced: dict[str, str],
 ) -> None:
     names = [module.name for module in pkgutil.walk_packages([str(PACKAGE)], "fieldray.")]
-    extras = ("fieldray.desktop", "fieldray.adaptation")
+    extras = ("fieldray.desktop", "fieldray.adaptation", "fieldray.cluster")
     rooms = [name for name in names if not name.startswith(extras)]
     if sys.platform != "win32":
         rooms = [name for name in rooms if not name.endswith("_windows")]

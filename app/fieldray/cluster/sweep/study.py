@@ -48,8 +48,10 @@ _WAIT_S: Final = 0.5
 _OVER: Final = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 
 
-def run_sweep(path: Path, *, say: Say) -> End:
+def run_sweep(path: Path, *, say: Say, trial: tuple[str, ...] = ()) -> End:
     """Run what is not done of a sweep, and make the pack of its winner; how it ended.
+
+    trial   the words of another program that takes a trial's order as its last argument; this program's own without
 
     Raises UsageProblem (everything that is wrong with the two recipes; workflow_no_sweep, sweep_differs, sweep_none),
     EnvironmentProblem. A Ctrl-C stops the trials and is raised again.
@@ -66,7 +68,9 @@ def run_sweep(path: Path, *, say: Say) -> End:
             study.set_user_attr(_SETTINGS, settings)
         elif study.user_attrs[_SETTINGS] != settings:
             raise UsageProblem(reason("sweep_differs", path=workflow.run))
-        sweeping = _Sweeping(study, journal, workflow, workflow.sweep, settings=settings, stop=stop, say=say)
+        sweeping = _Sweeping(
+            study, journal, workflow, workflow.sweep, settings=settings, stop=stop, say=say, trial=trial
+        )
         if sweeping.is_over:
             say("Everything was done before.")
         else:
@@ -135,9 +139,10 @@ class _Sweeping:
         settings: str,
         stop: Path,
         say: Say,
+        trial: tuple[str, ...],
     ) -> None:
         self._study, self._journal, self._workflow, self._sweep = study, journal, workflow, sweep
-        self._settings, self._stop, self._say = settings, stop, say
+        self._settings, self._stop, self._say, self._trial = settings, stop, say, trial
         self._out: dict[str, _Trial] = {}
 
     @property
@@ -225,8 +230,8 @@ class _Sweeping:
             task=task,
             key=self._key(trial, step),
             number=self._journal.next_number(task),
-            command=(json.dumps(order),),
-            module=_MODULE,
+            command=(*self._trial, json.dumps(order)),
+            module="" if self._trial else _MODULE,
             folder=self._folder(task),
             here=self._sweep.recipe.parent,
             stop=self._stop,

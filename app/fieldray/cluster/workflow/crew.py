@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import queue
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError
@@ -16,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from distributed import Client, Future, KilledWorker
+from distributed import Client, Future, KilledWorker, wait
 
 from fieldray.cluster.connection import is_connected
 from fieldray.cluster.workflow.perform import STOP, Node, Order, look, perform
@@ -55,7 +54,6 @@ class Crew:
     def __init__(self, client: Client, journal: Journal, *, preemptible: bool) -> None:
         self._client, self._journal, self._preemptible = client, journal, preemptible
         self._out: dict[str, _Work] = {}
-        self._back: queue.SimpleQueue[tuple[str, Future[Any]]] = queue.SimpleQueue()
 
     @property
     def busy(self) -> tuple[str, ...]:
@@ -83,19 +81,31 @@ class Crew:
         Those that are tried again are sent out again. Raises ConnectionLost, StorageProblem.
         """
         found, until_s = list[tuple[Order, Event]](), time.monotonic() + wait_s
-        while not found:
-            try:
-                task, future = self._back.get(timeout=max(0.0, until_s - time.monotonic()))
-            except queue.Empty:
-                if not is_connected(self._client):
-                    raise ConnectionLost from None
-                return found
-            work = self._out.get(task)
-            if work is not None and work.future is future and (event := self._judged(work)):
-                del self._out[task]
-                self._journal.add(event)
-                found.append((work.order, event))
+        while self._out and not found:
+            self._wait(until_s - time.monotonic())
+            for work in [work for work in self._out.values() if work.future.done()]:
+                if event := self._judged(work):
+                    del self._out[work.order.task]
+                    self._journal.add(event)
+                    found.append((work.order, event))
+            if time.monotonic() >= until_s:
+                break
         return found
+
+    def _wait(self, wait_s: float) -> None:
+        """Until one order is back, or that time is over. Raises ConnectionLost."""
+        try:
+            with self._client.as_current():
+                wait(
+                    [work.future for work in self._out.values()],
+                    timeout=max(wait_s, 0.0),
+                    return_when="FIRST_COMPLETED",
+                )
+        except TimeoutError:
+            if not is_connected(self._client):
+                raise ConnectionLost from None
+        except (CancelledError, OSError) as error:
+            raise ConnectionLost from error
 
     def stop(self, stop: Path) -> list[tuple[Order, Event]]:
         """End everything that is out by the file that its orders name; what came of it."""
@@ -119,15 +129,13 @@ class Crew:
     def _submit(self, order: Order, effort: Effort) -> Future[Any]:
         event = Event(task=order.task, key=order.key, status="running", number=order.number)
         self._journal.add(event)
-        future = self._client.submit(
+        return self._client.submit(
             perform,
             order,
             key=f"{order.task}-{order.number}",
             pure=False,
             resources=dict(effort.resources) or None,
         )
-        future.add_done_callback(lambda done: self._back.put((order.task, done)))
-        return future
 
     def _judged(self, work: _Work) -> Event | None:
         """What the end of a future means: the task's end, or None after it was sent out again."""

@@ -16,6 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from distributed import Status, get_worker
+
 from fieldray.adaptation.files import write_atomically
 from fieldray.cluster.workflow.recipe import PROGRAM
 from fieldray.cluster.workflow.state import Outcome
@@ -183,13 +185,19 @@ def _close_input(guard: subprocess.Popen[bytes]) -> None:
 
 
 def _is_stopped(order: Order) -> bool:
-    return order.stop.exists() or (order.folder / STOP).exists()
+    """Whether somebody asked for the end, or this worker is ending: it would wait for the command otherwise."""
+    return order.stop.exists() or (order.folder / STOP).exists() or _is_ending()
+
+
+def _is_ending() -> bool:
+    try:
+        return get_worker().status in (Status.closing, Status.closed, Status.failed)
+    except ValueError:
+        return False
 
 
 def _node() -> str:
     """The worker's name, or the computer's where this is none."""
-    from distributed import get_worker
-
     try:
         return str(get_worker().name)
     except ValueError:

@@ -229,7 +229,8 @@ class _Progress:
                 self._send(crew)
                 for order, event in crew.ended(_WAIT_S):
                     self._end(order.task, event)
-                self.take_stock()
+                if not self._stop.exists():  # children of what was stopped are not begun
+                    self.take_stock()
             ended = crew.stop(self._stop) if self._stop.exists() else []
         except KeyboardInterrupt:
             crew.stop(self._stop)
