@@ -44,6 +44,7 @@ def template() -> Catalog:
         ("history_reasons.py", sentences),
         ("comparison_reasons.py", sentences),
         ("prior_reasons.py", sentences),
+        ("workflow_reasons.py", sentences),
         ("**.py", phrases),
         ("**.py", "python"),
     ):
