@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 APP    := $(VENV)/.app-installed
 STAMP  := $(VENV)/.installed
 
-.PHONY: run test check coverage tflite faults attack fuzz bench offline-proof installer smoke pictures docs translations clean
+.PHONY: run test check coverage tflite faults attack fuzz bench cluster-bench offline-proof installer smoke pictures docs translations clean
 
 run: $(APP)                   ## screen openly licensed images with the pack that is for them, then show them
 	$(BIN)/fieldray demo
@@ -37,6 +37,12 @@ attack: $(STAMP)              ## all that was once tried against the program, a 
 
 bench: $(STAMP)               ## from files to scores, compared with the usual scripts; JSON and a page in build/bench
 	$(BIN)/python -m benchmarks pipeline --out build/bench
+
+# CLUSTER_IMAGES is a folder of images to copy; without it, images drawn by the program.
+CLUSTER_IMAGES ?=
+CLUSTER_COUNT ?= 2000
+cluster-bench: $(STAMP)       ## an archive on a local cluster against fieldray screen, and 20 random kills; build/cluster-bench
+	$(BIN)/python -m benchmarks cluster $(CLUSTER_IMAGES) --count $(CLUSTER_COUNT) --workers 1,2,4 --out build/cluster-bench -- --pack adult-normal-abnormal --ages-confirmed
 
 installer:                    ## the installers this machine can build, into build/dist
 	$(PYTHON) installer/build.py

@@ -21,7 +21,7 @@ Measure = Callable[[argparse.Namespace, Console], Report]
 _SCREENING: Final = tuple(
     f"app/fieldray/{room}" for room in ("imaging", "inference", "packs", "pipeline", "processes", "store")
 )
-_WITH_SCREEN_OPTIONS: Final = ("screening", "compare-checkouts")
+_WITH_SCREEN_OPTIONS: Final = ("screening", "compare-checkouts", "cluster")
 _FIGURES: Final = (
     "app/fieldray/audit/figures.py",
     "app/fieldray/domain/intervals.py",
@@ -59,6 +59,7 @@ def _parser(typed: str, screen_options: Sequence[str]) -> argparse.ArgumentParse
         _add_exports,
         _add_comparison,
         _add_matcher,
+        _add_cluster,
     ):
         action, paths, measure = add(commands)
         action.add_argument("--out", type=Path, metavar="DIR", help="write JSON and HTML to this folder")
@@ -205,6 +206,38 @@ def _add_matcher(commands: argparse._SubParsersAction[Any]) -> Added:
         return matcher_report(options.recipe, notify=console.bar)
 
     return parser, _MATCHING, measure
+
+
+def _add_cluster(commands: argparse._SubParsersAction[Any]) -> Added:
+    parser = commands.add_parser(
+        "cluster",
+        help="archive screen against screen on the same images, and under random kills",
+        epilog="Options after -- are options of both commands, for example --pack.",
+    )
+    parser.add_argument("folder", nargs="?", type=Path, help="images to copy (otherwise: drawn by the program)")
+    parser.add_argument("--count", type=number_from(1), default=2000, metavar="N", help="images (default: 2000)")
+    parser.add_argument(
+        "--workers", type=_counts, default=(1, 2), metavar="N,...", help="numbers of workers (default: 1,2)"
+    )
+    parser.add_argument("--rounds", type=number_from(1), default=3, metavar="N", help="runs of each (default: 3)")
+    parser.add_argument("--kills", type=number_from(0), default=20, metavar="N", help="random kills (default: 20)")
+    parser.add_argument("--seed", type=number_from(0), default=1, metavar="N", help="of the kills (default: 1)")
+
+    def measure(options: argparse.Namespace, console: Console) -> Report:
+        from benchmarks.cluster import cluster_report
+
+        return cluster_report(
+            options.folder,
+            options.screen_options,
+            count=options.count,
+            workers=options.workers,
+            rounds=options.rounds,
+            kills=options.kills,
+            seed=options.seed,
+            notify=console.bar,
+        )
+
+    return parser, (*_SCREENING, "app/fieldray/cluster"), measure
 
 
 def _add_screening(commands: argparse._SubParsersAction[Any]) -> Added:

@@ -42,7 +42,7 @@ FONT_TABLES: Final = tuple(
 # Never in the installed program: the adaptation toolchain, other window toolkits, tools of development, and all that
 # would be able to reach a network if something asked it to.
 EXCLUDED: Final = (
-    "fieldray.adaptation",
+    "fieldray.adaptation", "fieldray.cluster", "dask", "distributed", "optuna", "pyarrow",
     "tensorflow", "keras", "torch", "jax", "tflite_runtime", "matplotlib", "scipy", "pandas", "h5py",
     "PIL.ImageQt", "PIL.ImageTk", "PIL._tkinter_finder", "PIL._avif", "PIL._webp", "tkinter", "_tkinter",
     "PySide6.QtNetwork", "PySide6.QtQml", "PySide6.QtQuick", "PySide6.QtOpenGL", "PySide6.QtPdf", "PySide6.QtSql",
@@ -124,7 +124,8 @@ def worker_modules(package: Path) -> list[str]:
     """Every module a worker may be asked to serve, by name and so unseen by imports: all but window and toolchain."""
     found = [path.relative_to(package.parent).with_suffix("") for path in sorted(package.rglob("*.py"))]
     names = [".".join(path.parts).removesuffix(".__init__") for path in found]
-    return [name for name in names if not name.startswith(("fieldray.desktop", "fieldray.adaptation"))]
+    elsewhere = ("fieldray.desktop", "fieldray.adaptation", "fieldray.cluster")
+    return [name for name in names if not name.startswith(elsewhere)]
 
 
 @functools.cache

@@ -9,11 +9,14 @@ from __future__ import annotations
 import datetime
 import ssl
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from fieldray.errors import UsageProblem
 from fieldray.persistence import PRIVATE, make_private, storage_problem, write_new
 from fieldray.reasons import reason
+
+if TYPE_CHECKING:
+    from cryptography.x509 import KeyUsage
 
 AUTHORITY: Final = "authority.pem"
 CERTIFICATE: Final = "node.pem"
@@ -51,6 +54,19 @@ def require_certificates(folder: Path) -> None:
         raise UsageProblem(reason("cluster_certificates", folder=folder, detail=detail)) from error
 
 
+def _key_usage(*, signs_certificates: bool) -> KeyUsage:
+    from cryptography.x509 import KeyUsage
+
+    absent = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only")
+    return KeyUsage(
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        decipher_only=False,
+        **dict.fromkeys(absent, False),
+    )
+
+
 def _made(days: int) -> dict[str, bytes]:
     """The files' contents by name. Source: RFC 5280, 4.2.1 for the extensions."""
     from cryptography import x509
@@ -64,6 +80,8 @@ def _made(days: int) -> dict[str, bytes]:
     def name(text: str) -> x509.Name:
         return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
 
+    authority_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
+
     def begun(subject: str, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
         return (
             x509.CertificateBuilder()
@@ -74,19 +92,19 @@ def _made(days: int) -> dict[str, bytes]:
             .not_valid_before(now - _BEFORE)
             .not_valid_after(now + datetime.timedelta(days=days))
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False
-            )
+            .add_extension(authority_id, critical=False)
         )
 
     authority = (
         begun("Fieldray cluster", authority_key)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_key_usage(signs_certificates=True), critical=True)
         .sign(authority_key, hashes.SHA256())
     )
     node = (
         begun("Fieldray node", node_key)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_key_usage(signs_certificates=False), critical=True)
         .add_extension(
             x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
         )

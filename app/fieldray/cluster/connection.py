@@ -7,8 +7,8 @@ worker for using much memory. Here a thread starts a dead one again, at the same
 
 A task whose worker died ends with `distributed.KilledWorker` at the first death: the caller counts attempts. Where the
 scheduler died, its futures are cancelled or never done: check `is_connected`, leave the block, and open another client.
-What is submitted has to be importable in the workers: functions of `fieldray`, or such that were registered with
-`cloudpickle.register_pickle_by_value`.
+What is submitted has to be importable in the scheduler and the workers: functions of `fieldray`. Only a function that
+was defined inside another one travels whole.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from distributed import Client
 
@@ -31,6 +31,7 @@ from fieldray.cluster.nodes import NodeGroup
 from fieldray.errors import EnvironmentProblem, UsageProblem
 from fieldray.paths import user_data
 from fieldray.persistence import make_private
+from fieldray.processes.priority import usable_cores
 from fieldray.reasons import reason
 
 _ADDRESS: Final = re.compile(r"(?:(tcp|tls)://)?(\[[0-9a-fA-F:.]+\]|[0-9.]+):([0-9]{1,5})")
@@ -51,12 +52,15 @@ class ConnectionSettings:
         The folder of this computer's certificates, None for connections that are not encrypted.
     patience_s
         How long to wait for a scheduler and its first worker.
+    needs_worker
+        Whether a cluster without any worker is a problem.
     """
 
     address: str | None = None
     workers: int = 1
     certificates: Path | None = None
     patience_s: float = 30.0
+    needs_worker: bool = True
 
     def __post_init__(self) -> None:
         if self.workers < 1 or self.patience_s <= 0:
@@ -106,6 +110,28 @@ def scratch_folder() -> Path:
     return folder
 
 
+def share_of_cores(workers: int) -> int:
+    """How many cores each of several workers on this computer may use, 1 or more."""
+    return max(1, round(usable_cores() / workers))
+
+
+def require_host(text: str) -> None:
+    """Require one address in numbers. Raises UsageProblem (cluster_host)."""
+    if not _is_host(text):
+        raise UsageProblem(reason("cluster_host", host=text))
+
+
+def describe(client: Client) -> list[str]:
+    """A line for each worker: its name, where it is, its memory, and what it is doing."""
+    workers = client.scheduler_info(n_workers=-1)["workers"]
+    lines = [
+        f"{worker['name']}  {address}  {worker['metrics'].get('memory', 0) / 2**20:.0f} MB  "
+        f"{'working' if worker['metrics'].get('executing') else 'idle'}"
+        for address, worker in sorted(workers.items(), key=lambda item: str(item[1]["name"]))
+    ]
+    return [f"{client.scheduler.address}: {len(workers)} workers", *lines]
+
+
 def _is_host(text: str) -> bool:
     try:
         ipaddress.ip_address(text.strip("[]"))
@@ -118,6 +144,7 @@ def _started(nodes: NodeGroup, settings: ConnectionSettings) -> str:
     certificates = str(settings.certificates) if settings.certificates else None
     scheduler = nodes.add(NodeSettings(role="scheduler", certificates=certificates))
     address, scratch = scheduler.address(), str(scratch_folder())
+    cores = share_of_cores(settings.workers)
     for number in range(1, settings.workers + 1):
         nodes.add(
             NodeSettings(
@@ -126,16 +153,28 @@ def _started(nodes: NodeGroup, settings: ConnectionSettings) -> str:
                 name=f"local/{number}",
                 certificates=certificates,
                 scratch=scratch,
+                cores=cores,
             )
         )
     return address
+
+
+class _Client(Client):  # type: ignore[misc]
+    """A client that leaves no thread behind where no scheduler answers."""
+
+    def start(self, **options: Any) -> Any:
+        try:
+            return super().start(**options)
+        except BaseException:
+            self._loop_runner.stop()
+            raise
 
 
 @contextlib.contextmanager
 def _connected(address: str, settings: ConnectionSettings) -> Iterator[Client]:
     require_own_settings(host_of(address))
     try:
-        client = Client(
+        client = _Client(
             address,
             security=security(settings.certificates),
             set_as_default=False,
@@ -145,7 +184,8 @@ def _connected(address: str, settings: ConnectionSettings) -> Iterator[Client]:
     except (OSError, TimeoutError) as error:
         raise EnvironmentProblem(reason("cluster_no_answer", address=address)) from error
     try:
-        _wait_for_worker(client, address, settings.patience_s)
+        if settings.needs_worker:
+            _wait_for_worker(client, address, settings.patience_s)
         yield client
     finally:
         with warnings.catch_warnings(), contextlib.suppress(OSError, TimeoutError):

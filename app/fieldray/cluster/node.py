@@ -41,6 +41,7 @@ _SETTINGS: Final = {
     "distributed.worker.http.routes": [],
     "distributed.worker.profile.enabled": False,
     "distributed.admin.tick.limit": "1h",
+    "distributed.admin.large-graph-warning-threshold": "1TB",
     "distributed.comm.timeouts.connect": "10s",
     "distributed.comm.timeouts.tcp": "60s",
 }
@@ -69,6 +70,8 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
         The folder for what a worker keeps while it works.
     resources
         What a worker has to give, by name, for tasks that ask for it.
+    cores
+        How many of this computer's cores a worker may use, 0 for all.
     """
 
     role: str
@@ -80,6 +83,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     certificates: str | None = None
     scratch: str = ""
     resources: dict[str, float] = {}
+    cores: int = 0
 
 
 def require_own_settings(*networks: str) -> None:
@@ -114,14 +118,15 @@ class _Silent:
         """Nothing listens but what the cluster needs."""
 
 
-class _SilentScheduler(_Silent, Scheduler):
+class _SilentScheduler(_Silent, Scheduler):  # type: ignore[misc]
     pass
 
 
-class _SilentWorker(_Silent, Worker):
-    """Notes whether it was told to end or has lost its scheduler."""
+class _SilentWorker(_Silent, Worker):  # type: ignore[misc]
+    """Notes whether it was told to end or has lost its scheduler, and how many cores are its share."""
 
     reason_of_end = ""
+    cores = 0
 
     async def close(self, *arguments: Any, **options: Any) -> Any:
         self.reason_of_end = self.reason_of_end or str(options.get("reason", ""))
@@ -157,6 +162,7 @@ async def serve(settings: NodeSettings, *, say: Callable[[str], None], stop: asy
             death_timeout=30,
             dashboard=False,
         )
+        server.cores = settings.cores
     return await _serve(server, say=say, stop=stop)
 
 
@@ -196,6 +202,11 @@ def _wait_for_end(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
     while os.read(0, 4096):
         pass
     loop.call_soon_threadsafe(stop.set)
+
+
+def cores_of_worker() -> int:
+    """The share of the worker that runs this task, 0 for all cores."""
+    return int(getattr(distributed.get_worker(), "cores", 0))
 
 
 def versions() -> str:

@@ -45,10 +45,10 @@ class NodeProcess:
         """Of the process that runs now."""
         return self._process.pid if self._process else None
 
-    @property
-    def is_over(self) -> bool:
-        """Whether it has ended for good."""
-        return self._is_over
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until it has ended for good; whether it has."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._is_over, timeout_s)
 
     def address(self, timeout_s: float = 60.0) -> str:
         """Where it can be reached; waits for it. Raises EnvironmentProblem (cluster_node_not_started)."""
@@ -77,8 +77,8 @@ class NodeProcess:
         try:
             while not self._is_closed:
                 began_s = time.monotonic()
-                if self._run_once() == 0:
-                    return
+                if self._run_once() == 0 or not self._address:
+                    return  # told to end, or it never could begin
                 if time.monotonic() - began_s > _LONGEST_DELAY_S:
                     delay_s = _FIRST_DELAY_S
                 with self._changed:
@@ -137,10 +137,10 @@ class NodeGroup:
         """Of the processes that run, in the order they were added."""
         return [node.pid for node in self._nodes if node.pid is not None]
 
-    @property
-    def is_over(self) -> bool:
-        """Whether all of them have ended for good."""
-        return all(node.is_over for node in self._nodes)
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until all of them have ended for good; whether they have."""
+        until_s = time.monotonic() + timeout_s
+        return all(node.wait(max(0.0, until_s - time.monotonic())) for node in self._nodes)
 
     def add(self, settings: NodeSettings, *, told: Callable[[str], None] = lambda _line: None) -> NodeProcess:
         """Start one more."""

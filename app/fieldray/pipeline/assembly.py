@@ -6,13 +6,13 @@ when the first run begins, while the model is being opened already.
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fieldray.domain.events import Publish
-from fieldray.domain.finding import Outcome
 from fieldray.domain.run import RunSpec
 from fieldray.domain.study import ImageRef
 from fieldray.errors import UsageProblem
@@ -40,32 +40,37 @@ def assemble(
     publish: Publish,
     fresh: bool,
     keeps_previews: bool = True,
+    found: Sequence[ImageRef] | None = None,
 ) -> Batch:
-    """The batch, not started; it closes `decoders` at its end. `paths` are absolute."""
+    """The batch, not started; it closes `decoders` at its end. `paths` are absolute.
+
+    With `found`, the images that were looked for already, `paths` are only what the run is known by.
+    """
     statistics = Statistics()
     cancelled = threading.Event()
     noticed: list[Reason] = []
 
-    def screen(ref: ImageRef) -> Outcome:
-        return screen_image(
-            ref,
-            assessment=assessment,
-            decoder=decoders,
-            engine=engine,
-            lung_engine=lung_engine,
-            observe=statistics.add,
-            is_cancelled=cancelled.is_set,
-        )
+    screen = functools.partial(
+        screen_image,
+        assessment=assessment,
+        decoder=decoders,
+        engine=engine,
+        lung_engine=lung_engine,
+        observe=statistics.add,
+        is_cancelled=cancelled.is_set,
+    )
 
     def release() -> None:
         cancelled.set()
         decoders.close()
 
+    members = decoders.members
+    search = functools.partial(discover, paths, members=members, is_own_report=is_own_report, tell=noticed.append)
     work = Work(
-        spec=_spec(paths, assessment),
-        discover=lambda: discover(paths, members=decoders.members, is_own_report=is_own_report, tell=noticed.append),
+        spec=spec_of(paths, assessment),
+        discover=search if found is None else lambda: iter(found),
         noticed=lambda: noticed,
-        count=lambda gives_up: count_files(paths, gives_up=gives_up),
+        count=lambda gives_up: count_files(paths, gives_up=gives_up) if found is None else len(found),
         content_hash=decoders.content_hash,
         check_header=lambda header: check_header(header, assessment.model.manifest.accepted),
         screen=screen,
@@ -87,7 +92,8 @@ def existing(paths: Sequence[Path]) -> tuple[Path, ...]:
     return absolute
 
 
-def _spec(paths: Sequence[Path], assessment: Assessment) -> RunSpec:
+def spec_of(paths: Sequence[Path], assessment: Assessment) -> RunSpec:
+    """What a run over these absolute paths is known by."""
     model = assessment.model
     return RunSpec(
         paths=tuple(map(str, paths)),

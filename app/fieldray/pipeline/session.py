@@ -43,13 +43,17 @@ DATABASE_NAME: Final = "results.sqlite"
 _AWAITING_NETWORK: Final = 2  # so many more images are under way than are being read
 
 
-def system_engine(publish: Publish, settings: Settings, *, started: Child | None = None) -> OpenEngine:
+def system_engine(
+    publish: Publish, settings: Settings, *, started: Child | None = None, cores: int | None = None
+) -> OpenEngine:
     """The engine on this machine's devices; `started` is a process for the CPU that already runs.
+
+    `cores` limits a device that computes on the CPU, where several sessions share this computer.
 
     Every run of a person's images comes through here, so this is where it is known that a pack ran.
     """
     device, policy = device_choice(settings)
-    kinds = system_kinds(BackendOptions(publish=publish, settings=settings, started=started))
+    kinds = system_kinds(BackendOptions(publish=publish, settings=settings, started=started, cores=cores))
     return Engine(publish, device=device, kinds=kinds, policy=policy, passed=record_run)
 
 
@@ -143,13 +147,16 @@ class Session:
         operating_point: str | None = None,
         fresh: bool = False,
         ages_confirmed: bool = False,
+        found: Sequence[ImageRef] | None = None,
+        database: Path | None = None,
     ) -> Batch:
         """Begin a run and return at once. An unfinished run of the same request is continued unless `fresh`.
 
         `ages_confirmed`: a person said that all patients are of the ages the pack is for.
+        `found`: the images, where they were looked for before; `paths` need not be there then.
+        `database`: another store than the session's, for this run.
 
-        Raises PackProblem (no_pack), UsageProblem (nothing_to_screen, operating_point); ValueError while another
-        run is under way.
+        Raises PackProblem (no_pack), UsageProblem (nothing_to_screen, operating_point), ValueError during a run.
         """
         with self._lock:
             self._require_open()
@@ -159,7 +166,7 @@ class Session:
                 raise PackProblem(reason("no_pack"))
             from fieldray.pipeline.assembly import assemble, existing  # brings much along: see the module
 
-            places = existing(paths)
+            places = existing(paths) if found is None else tuple(paths)
             assessment = choose(self._model, operating_point=operating_point, ages_confirmed=ages_confirmed)
             engine = self._open(self._model)
             size = number_of_decoders(self._settings)
@@ -173,10 +180,11 @@ class Session:
                     lung_engine=self._lung_engine if self._model.lungs else None,
                     decoders=decoders,
                     workers=size + _AWAITING_NETWORK,
-                    database=self.database,
+                    database=database or self.database,
                     publish=self._publish,
                     fresh=fresh,
                     keeps_previews=bool(self._settings["keep_previews"]),
+                    found=found,
                 )
                 batch.start()  # where no thread is to be had, there is no run that anybody could wait for
                 unless_started.pop_all()

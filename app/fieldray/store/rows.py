@@ -11,7 +11,7 @@ import sqlite3
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,7 @@ from fieldray.domain.run import EarlierVerdict, ImageGist, Run, RunSpec, Verdict
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.reasons import Reason, reason
 
+AnyRow = TypeVar("AnyRow", bound="sqlite3.Row | Mapping[str, Any]")
 _LAST_S: Final = 2.5e11  # in the year 9892
 _MOST_CELLS: Final = 2**22  # the largest input that a network may have
 _NONE: Final = type(None)
@@ -65,7 +66,7 @@ def outcome_columns(outcome: Outcome) -> dict[str, Any]:
         "score": None,
         "stage": outcome.stage if isinstance(outcome, Failed) else None,
         "reason": None if isinstance(outcome, Screened) else reason_text(outcome.reason),
-        "ref": _ref_text(outcome.ref),
+        "ref": ref_text(outcome.ref),
         "content_sha256": facts.content_sha256,
         "result_hash": result_hash(outcome),
         "frame": outcome.ref.frame,
@@ -116,7 +117,7 @@ def _lung_columns(lungs: LungFields | None) -> dict[str, Any]:
     return {"lungs": json.dumps(values | place), "lung_shares": zlib.compress(lungs.shares.tobytes())}
 
 
-def _lungs_of(row: sqlite3.Row) -> LungFields | None:
+def _lungs_of(row: sqlite3.Row | Mapping[str, Any]) -> LungFields | None:
     if row["lungs"] is None:
         return None
     values = json.loads(row["lungs"])
@@ -175,12 +176,12 @@ def verdict_columns(verdict: Verdict, judged: Outcome) -> dict[str, Any]:
     return {**kept, "choice": verdict.choice, "note": verdict.note}
 
 
-def outcome_of(row: sqlite3.Row) -> Outcome:
+def outcome_of(row: sqlite3.Row | Mapping[str, Any]) -> Outcome:
     """The outcome of a row of `results`; a row read without its arrays has none. Raises ValueError and others."""
     checked(row)
     category_in(row)
     details = json.loads(row["details"])
-    ref = _ref_of(json.loads(row["ref"]))
+    ref = ref_of(json.loads(row["ref"]))
     facts = ReadFacts(
         content_sha256=row["content_sha256"],
         rows=details["rows"],
@@ -288,7 +289,7 @@ def earlier_verdict_of(row: sqlite3.Row) -> EarlierVerdict:
     )
 
 
-def checked(row: sqlite3.Row) -> sqlite3.Row:
+def checked(row: AnyRow) -> AnyRow:
     """The row. SQLite keeps anything in any column: raises TypeError for a type that this program never writes."""
     for name in row.keys():  # noqa: SIM118 - a row is no mapping
         if not isinstance(row[name], _TYPES.get(name, object)):
@@ -296,7 +297,7 @@ def checked(row: sqlite3.Row) -> sqlite3.Row:
     return row
 
 
-def category_in(row: sqlite3.Row) -> Category:
+def category_in(row: sqlite3.Row | Mapping[str, Any]) -> Category:
     """The category that a row names. Raises ValueError."""
     category: Category = row["category"]
     if category not in WORK_LIST_ORDER:
@@ -330,7 +331,8 @@ def _fields(value: Any) -> dict[str, Any]:
     return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
 
 
-def _ref_text(ref: ImageRef) -> str:
+def ref_text(ref: ImageRef) -> str:
+    """A reference as JSON in ASCII, whatever bytes its names have."""
     document = {
         "path": str(ref.path),
         "member": ref.member,
@@ -343,7 +345,8 @@ def _ref_text(ref: ImageRef) -> str:
     return json.dumps(document)
 
 
-def _ref_of(document: dict[str, Any]) -> ImageRef:
+def ref_of(document: dict[str, Any]) -> ImageRef:
+    """The reference of such JSON, once read. Raises KeyError, TypeError, ValueError."""
     header = {name: value for name, value in document["header"].items() if name in _HEADER_FIELDS}
     problem = document["problem"]
     document = {**document, "path": Path(document["path"]), "header": ImageHeader(**header)}

@@ -1,0 +1,419 @@
+"""Screening an archive: pieces of the list go to workers, one at a time to each, and results come back to the driver.
+
+Dask carries the messages and knows which workers live; which piece goes to whom is decided here, so that a dead worker
+accuses exactly the piece that it had. A piece whose worker died twice is halved, until one image is left that has ended
+three workers: that image is *failed*, by name. Only the driver writes: the results of a piece into the output folder,
+whole or not at all, then into the store of this computer, where an image that is there already keeps its row. So it
+does not matter when a worker, the scheduler or the driver ends: nothing is lost and nothing is there twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import distributed
+from distributed import Client, Future, KilledWorker
+
+from fieldray.cluster.archive_chunk import ChunkAnswer, ChunkOrder, packed, screen_chunk, unpacked
+from fieldray.cluster.archive_folder import ArchiveFolder, ImageList, Piece
+from fieldray.cluster.archive_request import (
+    ArchiveRequest,
+    NodeReport,
+    clock_note,
+    misfit,
+    report_of_node,
+)
+from fieldray.cluster.connection import ConnectionSettings, is_connected, open_client
+from fieldray.domain.finding import Failed, Outcome
+from fieldray.errors import EnvironmentProblem
+from fieldray.reasons import Reason, reason
+from fieldray.store.rows import ref_of
+
+log = logging.getLogger(__name__)
+
+CHUNK_IMAGES: Final = 256
+_MOST_SENT_BYTES: Final = 2**27
+_DEATHS_OF_SEVERAL: Final = 2
+_DEATHS_OF_ONE: Final = 3
+_FAULTS_OF_NODE: Final = 6  # in a row: of a piece with one image that is at fault every other half succeeds
+_LOOK_EVERY_S: Final = 0.5
+_WAIT_S: Final = 0.2
+_LOST: Final = (OSError, TimeoutError, CancelledError, KilledWorker)
+_CONNECTIONS: Final = 5  # tries in a row that bring no result
+
+Judge = Callable[[ChunkOrder], ChunkAnswer]
+Inspect = Callable[..., NodeReport]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeProgress:
+    """How many images a node has screened, and how many it screens in a second."""
+
+    name: str
+    done: int
+    images_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveProgress:
+    """How far an archive is; `resumed` images had results before this start."""
+
+    done: int
+    total: int
+    resumed: int
+    images_per_s: float
+    remaining_s: float | None
+    nodes: tuple[NodeProgress, ...] = ()
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Reporting:
+    """Whom an archive tells what.
+
+    Attributes
+    ----------
+    save
+        Receives the outcomes of every piece once, and whether they are from an earlier start.
+    progress
+        Receives how far it is, often.
+    note
+        Receives the name of a node and what there is to say of it.
+    is_cancelled
+        Asked several times a second; nothing more is given out once it says so.
+    """
+
+    save: Callable[[Sequence[Outcome], bool], None]
+    progress: Callable[[ArchiveProgress], None] = lambda _progress: None
+    note: Callable[[str, Reason], None] = lambda _name, _why: None
+    is_cancelled: Callable[[], bool] = lambda: False
+
+
+@dataclass(eq=False, slots=True)
+class _Task:
+    future: Future
+    piece: Piece
+
+
+@dataclass(eq=False, slots=True)
+class _Tally:
+    """What each node has done since it was first given work."""
+
+    done: dict[str, int] = field(default_factory=dict)
+    began_s: dict[str, float] = field(default_factory=dict)
+
+    def begin(self, node: str) -> None:
+        self.began_s.setdefault(node, time.monotonic())
+
+    def add(self, node: str, count: int) -> None:
+        self.done[node] = self.done.get(node, 0) + count
+
+    def nodes(self) -> tuple[NodeProgress, ...]:
+        now_s = time.monotonic()
+        return tuple(
+            NodeProgress(name=name, done=done, images_per_s=done / max(now_s - self.began_s[name], 1e-3))
+            for name, done in sorted(self.done.items())
+        )
+
+
+class _ClientLost(Exception):
+    """The scheduler is gone: what was given out is not known."""
+
+
+class Archive:
+    """One start of the driver on an output folder.
+
+    Parameters
+    ----------
+    judge, inspect
+        What workers run on a piece, and what they say of themselves; both have to be importable there.
+    sends_files
+        Whether the driver reads the files and sends them with each piece.
+    """
+
+    def __init__(
+        self,
+        folder: ArchiveFolder,
+        request: ArchiveRequest,
+        images: ImageList,
+        reporting: Reporting,
+        *,
+        chunk_images: int = CHUNK_IMAGES,
+        sends_files: bool = False,
+        judge: Judge = screen_chunk,
+        inspect: Inspect = report_of_node,
+    ) -> None:
+        self._folder, self._request, self._images, self._reporting = folder, request, images, reporting
+        self._judge, self._inspect, self._sends_files = judge, inspect, sends_files
+        self._chunk_images = chunk_images
+        self._left: deque[Piece] = deque()
+        self._tasks: dict[str, _Task] = {}  # by the worker's address
+        self._workers: dict[str, str] = {}  # the nodes of workers that may be given work, by their addresses
+        self._unfit: dict[str, Reason] = {}
+        self._faults: dict[str, int] = {}  # in a row, by address
+        self._tally = _Tally()
+        self._resumed = self._done = 0
+        self._began_s = self._looked_s = 0.0
+
+    def run(self, connection: ConnectionSettings) -> bool:
+        """Screen what has no results yet; whether all of it has now (else it was cancelled).
+
+        Raises EnvironmentProblem where there is no cluster or no node that fits, StorageProblem.
+        """
+        self._take_over()
+        self._began_s = time.monotonic()
+        attempts = 0
+        while self._left and not self._reporting.is_cancelled():
+            done = self._done
+            try:
+                with open_client(connection) as client, client.as_current():
+                    self._work(client)
+            except (_ClientLost, EnvironmentProblem) as problem:
+                attempts = 1 if self._done > done else attempts + 1
+                is_first = not self._done and not isinstance(problem, _ClientLost)
+                if is_first or self._is_final(problem) or attempts >= _CONNECTIONS:
+                    raise self._told(problem) from problem
+            finally:
+                self._put_back()
+        return not self._left
+
+    @staticmethod
+    def _is_final(problem: Exception) -> bool:
+        return isinstance(problem, EnvironmentProblem) and problem.reason.code == "cluster_node_problem"
+
+    @staticmethod
+    def _told(problem: Exception) -> EnvironmentProblem:
+        return problem if isinstance(problem, EnvironmentProblem) else EnvironmentProblem(reason("cluster_lost"))
+
+    def _take_over(self) -> None:
+        """Hand on what earlier starts left. What cannot be read is screened again."""
+        for piece in self._folder.done(len(self._images)):
+            try:
+                outcomes = unpacked(self._folder.results(piece), self._request)
+                if len(outcomes) != piece.size:
+                    raise ValueError("another number of images")
+            except ValueError:
+                log.warning("results of %d images cannot be read and are made again", piece.size)
+                self._folder.forget(piece)
+                continue
+            self._reporting.save(outcomes, True)
+            self._resumed += piece.size
+        self._left.extend(self._folder.left(len(self._images), size=self._chunk_images))
+
+    # ---- with a client
+
+    def _work(self, client: Client) -> None:
+        self._workers.clear()
+        self._unfit.clear()
+        self._looked_s = 0.0
+        self._look(client)
+        while (self._left or self._tasks) and not self._reporting.is_cancelled():
+            self._look(client)
+            for address in [each for each in self._workers if each not in self._tasks]:
+                self._give(client, address)
+            self._wait()
+            for address in [address for address, task in self._tasks.items() if task.future.done()]:
+                self._take(client, address)
+            self._reporting.progress(self._progress())
+
+    def _look(self, client: Client) -> None:
+        """Who is there? New workers are asked what they are; the pieces of those that are gone are free again."""
+        if not is_connected(client):
+            raise _ClientLost
+        if time.monotonic() - self._looked_s < _LOOK_EVERY_S:
+            return
+        is_first = not self._looked_s
+        self._looked_s = time.monotonic()
+        with _losses():
+            present = {address: str(each["name"]) for address, each in _workers_of(client).items()}
+            new = [address for address in present if address not in self._workers and address not in self._unfit]
+            if new:
+                self._admit(client, {address: present[address] for address in new}, is_first=is_first)
+        for address in [each for each in (*self._workers, *self._unfit) if each not in present]:
+            self._workers.pop(address, None)
+            self._unfit.pop(address, None)
+            if task := self._tasks.pop(address, None):
+                task.future.cancel()
+                self._blame(task.piece)
+        if self._unfit and not self._workers:
+            address, why = next(iter(self._unfit.items()))
+            name = _node(present[address])
+            raise EnvironmentProblem(reason("cluster_node_problem", node=name, detail=why.text))
+
+    def _admit(self, client: Client, names: dict[str, str], *, is_first: bool) -> None:
+        """Ask workers what they are. At the start, one that does not fit ends it: a person should know.
+
+        Raises EnvironmentProblem (cluster_node_problem).
+        """
+        options = {"needs_paths": not self._sends_files}
+        reports = client.run(self._inspect, self._request, workers=list(names), on_error="return", **options)
+        for address, report in reports.items():
+            node = _node(names[address])
+            if not isinstance(report, NodeReport):
+                continue  # it has just gone, and is asked again when it is back
+            if why := misfit(report, self._request):
+                if is_first:
+                    raise EnvironmentProblem(reason("cluster_node_problem", node=node, detail=why.text))
+                self._set_aside(address, node, why)
+                continue
+            if note := clock_note(report):
+                self._reporting.note(node, note)
+            self._workers[address] = node
+
+    def _set_aside(self, address: str, node: str, why: Reason) -> None:
+        self._unfit[address] = why
+        self._workers.pop(address, None)
+        self._reporting.note(node, why)
+
+    def _give(self, client: Client, address: str) -> None:
+        if not self._left or address in self._tasks:
+            return
+        piece = self._left.popleft()
+        files: dict[str, bytes] = {}
+        if self._sends_files:
+            piece, files = self._with_files(piece)
+        order = ChunkOrder(request=self._request, refs=self._images.refs(piece), files=files)
+        key = f"chunk-{piece.start}-{piece.stop}-{uuid.uuid4().hex}"
+        future = client.submit(self._judge, order, key=key, workers=[address], pure=False)
+        self._tally.begin(self._workers[address])
+        self._tasks[address] = _Task(future, piece)
+
+    def _with_files(self, piece: Piece) -> tuple[Piece, dict[str, bytes]]:
+        """As much of a piece as may be sent at once, with the files; the rest is put back."""
+        files: dict[str, bytes] = {}
+        total, count = 0, 0
+        for path in self._images.files(piece):
+            if str(path) not in files:
+                data = _contents(path)
+                if count and total + len(data) > _MOST_SENT_BYTES:
+                    self._left.appendleft(Piece(piece.start + count, piece.stop, piece.deaths))
+                    break
+                files[str(path)], total = data, total + len(data)
+            count += 1
+        return Piece(piece.start, piece.start + count, piece.deaths), {
+            name: data for name, data in files.items() if data
+        }
+
+    def _wait(self) -> None:
+        futures = [task.future for task in self._tasks.values()]
+        if not futures:
+            time.sleep(_WAIT_S)
+            return
+        with contextlib.suppress(TimeoutError, CancelledError):
+            distributed.wait(futures, timeout=_WAIT_S, return_when="FIRST_COMPLETED")
+
+    def _take(self, client: Client, address: str) -> None:
+        """What came of a piece; the worker has the next one before its results are written."""
+        task = self._tasks.pop(address)
+        node = self._workers.get(address, "")
+        if task.future.status != "finished":
+            self._failed(task, address)
+            return
+        self._faults.pop(address, None)
+        if address in self._workers:
+            self._give(client, address)
+        try:
+            answer = task.future.result(timeout=60)
+        except _LOST:  # the worker went with its answer, or the scheduler did
+            self._left.appendleft(task.piece)
+            return
+        if answer.problem:
+            self._left.appendleft(task.piece)
+            if address in self._workers:
+                self._set_aside(address, node, answer.problem)
+            return
+        self._keep(task.piece, answer.results)
+        self._tally.add(node, task.piece.size)
+
+    def _failed(self, task: _Task, address: str) -> None:
+        """A worker that died, a scheduler that is gone, or a fault of the program.
+
+        An error that follows an image is the image's, one that meets a node piece after piece is the node's.
+        """
+        if task.future.status in ("cancelled", "lost"):
+            self._left.appendleft(task.piece)
+            return
+        error = task.future.exception()
+        if isinstance(error, KilledWorker):
+            self._blame(task.piece)
+            return
+        why = reason("internal", detail=type(error).__name__)
+        self._faults[address] = self._faults.get(address, 0) + 1
+        if self._faults[address] >= _FAULTS_OF_NODE and address in self._workers:
+            self._set_aside(address, self._workers[address], why)
+        self._blame(task.piece, why)
+
+    def _blame(self, piece: Piece, why: Reason | None = None) -> None:
+        """A worker died with this piece, or `why` it failed: try again, halve it, or name the image."""
+        deaths = piece.deaths + 1
+        if piece.size > 1 and deaths >= _DEATHS_OF_SEVERAL:
+            self._left.extendleft(reversed(piece.halves()))
+        elif deaths >= _DEATHS_OF_ONE:
+            ref = ref_of(json.loads(self._images.refs(piece)[0]))
+            why = why or reason("archive_worker_ended", times=deaths)
+            self._keep(piece, packed([Failed(ref=ref, stage="decode", reason=why)], self._request))
+        else:
+            self._left.appendleft(Piece(piece.start, piece.stop, deaths))
+
+    def _keep(self, piece: Piece, results: bytes) -> None:
+        outcomes = unpacked(results, self._request)
+        if len(outcomes) != piece.size:
+            raise ValueError(f"{len(outcomes)} results for {piece.size} images")
+        self._folder.keep(piece, results)
+        self._reporting.save(outcomes, False)
+        self._done += piece.size
+
+    def _put_back(self) -> None:
+        """What was given out and has not come back is to be done."""
+        for task in self._tasks.values():
+            self._left.appendleft(task.piece)
+        self._tasks.clear()
+
+    def _progress(self) -> ArchiveProgress:
+        rate = self._done / max(time.monotonic() - self._began_s, 1e-3)
+        total = len(self._images)
+        done = self._resumed + self._done
+        return ArchiveProgress(
+            done=done,
+            total=total,
+            resumed=self._resumed,
+            images_per_s=rate,
+            remaining_s=(total - done) / rate if rate else None,
+            nodes=self._tally.nodes(),
+        )
+
+
+def _workers_of(client: Client) -> dict[str, Any]:
+    found: dict[str, Any] = client.scheduler_info(n_workers=-1)["workers"]
+    return found
+
+
+def _node(worker: str) -> str:
+    """The node of a worker: its name without the number."""
+    return worker.rpartition("/")[0] or worker
+
+
+@contextlib.contextmanager
+def _losses() -> Iterator[None]:
+    """What Dask raises when the other side is gone."""
+    try:
+        yield
+    except _LOST as error:
+        raise _ClientLost from error
+
+
+def _contents(path: Path) -> bytes:
+    """Of a file that is sent; empty where it cannot be read: the worker then says what is wrong with it."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""

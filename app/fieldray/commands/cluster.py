@@ -1,0 +1,214 @@
+"""`fieldray cluster`: computers that work together, and the options of commands that use them."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import platform
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from fieldray.commands.console import Console, add_command
+from fieldray.errors import UsageProblem
+from fieldray.reasons import reason
+
+if TYPE_CHECKING:
+    from fieldray.cluster.connection import ConnectionSettings
+
+_DEFAULT_PORT: Final = 8786
+_TICK_S: Final = 0.5
+
+
+def add_to(commands: argparse._SubParsersAction[Any]) -> None:
+    """Add the command and its own commands."""
+    parser = add_command(commands, "cluster", "let several computers work together")
+    actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    start = add_command(actions, "start", "be the scheduler that the other computers join")
+    start.add_argument("--host", required=True, metavar="ADDRESS", help="this computer's own address, in numbers")
+    start.add_argument("--port", type=_port, default=_DEFAULT_PORT, metavar="N", help="the port (default: 8786)")
+    _add_network_option(start)
+    _add_certificates_option(start)
+    start.set_defaults(command=run_start)
+    join = add_command(actions, "join", "work for a scheduler")
+    join.add_argument("address", metavar="HOST:PORT", help="the scheduler's address, in numbers")
+    join.add_argument("--host", required=True, metavar="ADDRESS", help="this computer's own address, in numbers")
+    join.add_argument("--workers", type=_count, default=1, metavar="N", help="processes that work (default: 1)")
+    join.add_argument("--name", default="", metavar="NAME", help="what this computer is called (default: its own name)")
+    _add_network_option(join)
+    _add_certificates_option(join)
+    join.set_defaults(command=run_join)
+    for name, text, run in (
+        ("status", "list the computers of a cluster", run_status),
+        ("stop", "end a cluster", run_stop),
+    ):
+        action = add_command(actions, name, text)
+        action.add_argument("address", metavar="HOST:PORT", help="the scheduler's address, in numbers")
+        _add_certificates_option(action)
+        action.set_defaults(command=run)
+    make = add_command(actions, "certificates", "make certificates for a cluster, to be copied to each computer")
+    make.add_argument("folder", type=Path, metavar="DIR", help="the folder to write to")
+    make.set_defaults(command=run_certificates)
+
+
+def add_connection_options(parser: argparse.ArgumentParser) -> None:
+    """Which cluster a command uses: `--workers`, `--cluster`, `--certificates`."""
+    parser.add_argument(
+        "--workers",
+        type=_count,
+        default=1,
+        metavar="N",
+        help="processes on this computer without --cluster (default: 1)",
+    )
+    parser.add_argument("--cluster", metavar="HOST:PORT", help="the scheduler's address, in numbers")
+    _add_certificates_option(parser)
+
+
+def connection_of(options: argparse.Namespace) -> ConnectionSettings:
+    """The cluster that those options name."""
+    from fieldray.cluster.connection import ConnectionSettings
+
+    return ConnectionSettings(address=options.cluster, workers=options.workers, certificates=options.certificates)
+
+
+@contextlib.contextmanager
+def cluster_modules() -> Iterator[None]:
+    """Imports inside say how to install what is missing. Raises UsageProblem (cluster_not_installed)."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise UsageProblem(reason("cluster_not_installed", name=error.name)) from error
+
+
+def run_start(options: argparse.Namespace, console: Console) -> int:
+    """Be the scheduler until Ctrl-C or `cluster stop`; the exit code. Raises UsageProblem, EnvironmentProblem."""
+    with cluster_modules():
+        from fieldray.cluster.certificates import require_certificates
+        from fieldray.cluster.connection import require_host
+        from fieldray.cluster.node import NodeSettings
+        from fieldray.cluster.nodes import NodeGroup
+
+    if options.certificates:
+        require_certificates(options.certificates)
+    require_host(options.host)
+    settings = NodeSettings(
+        role="scheduler",
+        host=options.host,
+        port=options.port,
+        networks=(options.host, *options.network),
+        certificates=_text(options.certificates),
+    )
+    with NodeGroup() as nodes:
+        address = nodes.add(settings, told=console.print_error).address()
+        console.print_line(f"The cluster is at {address}. Other computers join with: fieldray cluster join {address}")
+        _stay(nodes.wait)
+    return 0
+
+
+def run_join(options: argparse.Namespace, console: Console) -> int:
+    """Work until Ctrl-C or `cluster stop`; the exit code. Raises UsageProblem, EnvironmentProblem."""
+    with cluster_modules():
+        from fieldray.cluster.certificates import require_certificates
+        from fieldray.cluster.connection import full_address, host_of, require_host, scratch_folder, share_of_cores
+        from fieldray.cluster.node import NodeSettings
+        from fieldray.cluster.nodes import NodeGroup
+
+    if options.certificates:
+        require_certificates(options.certificates)
+    address = full_address(options.address, options.certificates)
+    require_host(options.host)
+    name = options.name or platform.node() or options.host
+    with NodeGroup() as nodes:
+        started = [
+            nodes.add(
+                NodeSettings(
+                    role="worker",
+                    host=options.host,
+                    scheduler=address,
+                    name=f"{name}/{number}",
+                    networks=(options.host, host_of(address), *options.network),
+                    certificates=_text(options.certificates),
+                    scratch=str(scratch_folder()),
+                    cores=share_of_cores(options.workers),
+                ),
+                told=console.print_error,
+            )
+            for number in range(1, options.workers + 1)
+        ]
+        for node in started:
+            node.address()
+        console.print_line(f"{name} works for {address}.")
+        _stay(nodes.wait)
+    return 0
+
+
+def run_status(options: argparse.Namespace, console: Console) -> int:
+    """List the workers; the exit code. Raises UsageProblem, EnvironmentProblem."""
+    with cluster_modules():
+        from fieldray.cluster.connection import ConnectionSettings, describe, open_client
+
+    connection = ConnectionSettings(address=options.address, certificates=options.certificates, needs_worker=False)
+    with open_client(connection) as client:
+        for line in describe(client):
+            console.print_line(line)
+    return 0
+
+
+def run_stop(options: argparse.Namespace, console: Console) -> int:
+    """End the scheduler and all workers; the exit code. Raises UsageProblem, EnvironmentProblem."""
+    with cluster_modules():
+        from fieldray.cluster.connection import ConnectionSettings, open_client
+
+    connection = ConnectionSettings(address=options.address, certificates=options.certificates, needs_worker=False)
+    with open_client(connection) as client:
+        client.shutdown()
+    console.print_line("The cluster was ended.")
+    return 0
+
+
+def run_certificates(options: argparse.Namespace, console: Console) -> int:
+    """Make the certificates; the exit code. Raises UsageProblem, StorageProblem."""
+    with cluster_modules():
+        from fieldray.cluster.certificates import make_certificates
+
+    for path in make_certificates(options.folder):
+        console.print_line(f"Written: {path}")
+    console.print_line("Copy the folder to each computer of the cluster. Whoever has it can join.")
+    return 0
+
+
+def _stay(wait: Any) -> None:
+    """Until it has ended; Ctrl-C ends it in order."""
+    with contextlib.suppress(KeyboardInterrupt):
+        while not wait(_TICK_S):
+            pass
+
+
+def _add_network_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--network",
+        action="append",
+        default=[],
+        metavar="NETWORK",
+        help="where the other computers are, in numbers (192.168.1.0/24); nothing else is reached; may be repeated",
+    )
+
+
+def _add_certificates_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--certificates", type=Path, metavar="DIR", help="encrypt with the certificates in this folder")
+
+
+def _text(path: Path | None) -> str | None:
+    return str(path.absolute()) if path else None
+
+
+def _port(text: str) -> int:
+    if text.isascii() and text.isdigit() and 1 <= int(text) <= 65535:
+        return int(text)
+    raise argparse.ArgumentTypeError("a port from 1 to 65535 is needed")
+
+
+def _count(text: str) -> int:
+    if text.isascii() and text.isdigit() and 1 <= int(text) <= 256:
+        return int(text)
+    raise argparse.ArgumentTypeError("a whole number from 1 to 256 is needed")

@@ -1,0 +1,72 @@
+"""The tests of the cluster: left out where its modules are not installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import psutil
+import pytest
+
+from program import Fieldray, command
+from tiny_packs import fingerprint, write_tiny_pack
+from waiting import wait_for
+
+HAS_CLUSTER = all(importlib.util.find_spec(name) for name in ("distributed", "pyarrow"))
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave everything here out without Dask."""
+    return None if HAS_CLUSTER else True
+
+
+@pytest.fixture(scope="session")
+def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A signed pack with the tiny network."""
+    return write_tiny_pack(tmp_path_factory.mktemp("packs"))
+
+
+@pytest.fixture
+def pack_options(pack: Path) -> list[str]:
+    """How a command is told to use that pack."""
+    return ["--pack", str(pack), "--trust", fingerprint(pack)]
+
+
+@pytest.fixture
+def fieldray(home: Path) -> Fieldray:
+    """Run `fieldray` to its end; `home` is another one than this test's."""
+
+    def run(*arguments: object, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command(*arguments),
+            env={**os.environ, "FIELDRAY_HOME": str(home), "PYTHONIOENCODING": "utf-8", **(environment or {})},
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=100,
+            check=False,
+        )
+
+    return run
+
+
+def settings_of(process: psutil.Process) -> dict[str, object]:
+    """What a process of a cluster was told at its start; empty for another one."""
+    try:
+        line = process.cmdline()
+    except psutil.Error:
+        return {}
+    return json.loads(line[-1]) if "fieldray.cluster.node_main" in line else {}
+
+
+def nodes_of(process: psutil.Process, role: str) -> list[psutil.Process]:
+    """The schedulers or workers that a process started, and that run."""
+    return [child for child in process.children(recursive=True) if settings_of(child).get("role") == role]
+
+
+def wait_for_end(processes: list[psutil.Process]) -> None:
+    """The processes of a driver that was killed end by themselves."""
+    wait_for(lambda: not any(process.is_running() for process in processes))

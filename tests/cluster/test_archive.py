@@ -1,0 +1,263 @@
+"""The driver of an archive with stand-ins for the session, in real workers: what dies, and what is made of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from cluster.conftest import nodes_of
+from fieldray.cluster.archive import Archive, ArchiveProgress, Reporting
+from fieldray.cluster.archive_chunk import ChunkAnswer, ChunkOrder, packed
+from fieldray.cluster.archive_folder import ArchiveFolder, Piece
+from fieldray.cluster.archive_request import ArchiveRequest, NodeReport, report_of_node
+from fieldray.cluster.connection import ConnectionSettings
+from fieldray.domain.finding import Failed, Outcome, Refused
+from fieldray.domain.study import ImageRef
+from fieldray.errors import EnvironmentProblem
+from fieldray.reasons import Reason, reason
+from fieldray.store.rows import ref_of
+
+HASH = "0" * 64
+
+
+def stand_ins() -> dict[str, Callable[..., Any]]:
+    """What workers run in these tests. Only functions inside a function travel to a process that has no tests."""
+
+    def judge(order: ChunkOrder) -> ChunkAnswer:
+        """Every image is blank; those called `poison` end their worker, `once` does so the first time."""
+        outcomes = []
+        for text in order.refs:
+            ref = ref_of(json.loads(text))
+            flag = ref.path.with_name(f"{ref.path.name}.died")
+            if ref.path.name == "poison" or (ref.path.name == "once" and not flag.exists()):
+                flag.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            if ref.path.name == "fault":
+                raise ArithmeticError
+            outcomes.append(Refused(ref=ref, reason=reason("blank")))
+        return ChunkAnswer(results=packed(outcomes, order.request))
+
+    def judge_on_full_disk(order: ChunkOrder) -> ChunkAnswer:
+        return ChunkAnswer(problem=reason("disk_full", path="scratch"))
+
+    def judge_badly(order: ChunkOrder) -> ChunkAnswer:
+        raise ArithmeticError
+
+    def judge_files(order: ChunkOrder) -> ChunkAnswer:
+        """Fails images whose file did not come along."""
+        refs = [ref_of(json.loads(text)) for text in order.refs]
+        came = [order.files.get(str(ref.path)) == ref.path.name.encode() for ref in refs]
+        outcomes = [
+            Refused(ref=ref, reason=reason("blank")) if has else Failed(ref=ref, stage="decode", reason=reason("empty"))
+            for ref, has in zip(refs, came, strict=True)
+        ]
+        return ChunkAnswer(results=packed(outcomes, order.request))
+
+    def inspect(request: ArchiveRequest, *, needs_paths: bool = True, **other: object) -> NodeReport:
+        """A node that fits, but for `other`, whatever packs are there."""
+        same = {"model_sha256": request.model_sha256, "settings_hash": request.settings_hash, "problem": None}
+        return dataclasses.replace(report_of_node(request, needs_paths=needs_paths), **{**same, **other})
+
+    def inspect_older(request: ArchiveRequest, *, needs_paths: bool = True) -> NodeReport:
+        return inspect(request, program_version="0.1.0")
+
+    def inspect_other_pack(request: ArchiveRequest, *, needs_paths: bool = True) -> NodeReport:
+        return inspect(request, model_sha256="1" * 64)
+
+    def inspect_other_clock(request: ArchiveRequest, *, needs_paths: bool = True) -> NodeReport:
+        return inspect(request, now_s=time.time() + 1000)
+
+    return {name: function for name, function in locals().items() if callable(function)}
+
+
+STAND_INS = stand_ins()
+
+
+@pytest.fixture
+def request_made(tmp_path: Path) -> ArchiveRequest:
+    return ArchiveRequest(
+        paths=(str(tmp_path),),
+        pack="none-1.0.0",
+        pack_name="none-1.0.0",
+        model_sha256=HASH,
+        settings_hash=HASH,
+        operating_point=None,
+        ages_confirmed=False,
+        settings=(),
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path, request_made: ArchiveRequest) -> Iterator[ArchiveFolder]:
+    with ArchiveFolder(tmp_path / "out") as folder:
+        folder.continue_with(request_made)
+        yield folder
+
+
+def write_list(folder: ArchiveFolder, tmp_path: Path, count: int, *special: str) -> None:
+    """A list of `count` images; the last ones have these names."""
+    names = [f"image-{number}" for number in range(count - len(special))] + list(special)
+    folder.write_list((ImageRef(path=tmp_path / name) for name in names), tell=lambda _count: None)
+
+
+Saved = list[Outcome]
+
+
+def run(
+    folder: ArchiveFolder,
+    request_made: ArchiveRequest,
+    *,
+    on_save: Callable[[], None] = lambda: None,
+    notes: list[tuple[str, Reason]] | None = None,
+    **options: object,
+) -> Saved:
+    """Screen what is left with two workers; what was saved."""
+    saved: Saved = []
+    progress: list[ArchiveProgress] = []
+
+    def save(outcomes: Sequence[Outcome], is_resumed: bool) -> None:
+        saved.extend(outcomes)
+        on_save()
+
+    def note(node: str, why: Reason) -> None:
+        if notes is not None:
+            notes.append((node, why))
+
+    with folder.open_list() as images:
+        reporting = Reporting(save=save, progress=progress.append, note=note)
+        choices = {"chunk_images": 4, "judge": STAND_INS["judge"], "inspect": STAND_INS["inspect"], **options}
+        archive = Archive(folder, request_made, images, reporting, **choices)  # type: ignore[arg-type]
+        assert archive.run(ConnectionSettings(workers=2))
+        counts = Counter(outcome.ref.path.name for outcome in saved)
+        assert len(counts) == len(images) and set(counts.values()) == {1}
+        assert progress[-1].done == len(images)
+    return saved
+
+
+def test_an_image_that_ends_every_worker_is_named_and_the_others_have_results(
+    tmp_path: Path, folder: ArchiveFolder, request_made: ArchiveRequest
+) -> None:
+    write_list(folder, tmp_path, 14, "poison")
+    saved = run(folder, request_made)
+    (failed,) = [outcome for outcome in saved if isinstance(outcome, Failed)]
+    assert failed.ref.path.name == "poison"
+    assert failed.reason == reason("archive_worker_ended", times=3)
+
+
+def test_a_worker_that_dies_once_costs_nothing(
+    tmp_path: Path, folder: ArchiveFolder, request_made: ArchiveRequest
+) -> None:
+    write_list(folder, tmp_path, 10, "once")
+    saved = run(folder, request_made)
+    assert {outcome.category for outcome in saved} == {"refused"}
+
+
+@pytest.mark.parametrize("role", ["scheduler", "worker"])
+def test_a_process_that_is_killed_from_outside_costs_nothing(
+    tmp_path: Path, folder: ArchiveFolder, request_made: ArchiveRequest, role: str
+) -> None:
+    write_list(folder, tmp_path, 30)
+    killed: list[int] = []
+
+    def kill_one() -> None:
+        if not killed:
+            (first, *_) = nodes_of(psutil.Process(), role)
+            killed.append(first.pid)
+            first.kill()
+
+    saved = run(folder, request_made, on_save=kill_one)
+    assert killed and {outcome.category for outcome in saved} == {"refused"}
+
+
+def test_what_was_there_is_taken_over_and_what_is_damaged_is_done_again(
+    tmp_path: Path, folder: ArchiveFolder, request_made: ArchiveRequest
+) -> None:
+    write_list(folder, tmp_path, 10)
+    with folder.open_list() as images:
+        refs = [ref_of(json.loads(text)) for text in images.refs(Piece(2, 5))]
+    folder.keep(
+        Piece(2, 5), packed([Failed(ref=ref, stage="decode", reason=reason("empty")) for ref in refs], request_made)
+    )
+    folder.keep(Piece(6, 8), b"half of a file")
+    saved = run(folder, request_made)
+    assert Counter(outcome.category for outcome in saved) == {"failed": 3, "refused": 7}
+    assert folder.done(10) == (Piece(0, 2), Piece(2, 5), Piece(5, 9), Piece(9, 10))
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ("inspect_older", "It has Fieldray 0.1.0, but here"),
+        ("inspect_other_pack", "another pack under the name none"),
+    ],
+)
+def test_a_node_that_does_not_fit_is_named_before_it_gets_any_work(
+    tmp_path: Path,
+    folder: ArchiveFolder,
+    request_made: ArchiveRequest,
+    asked: str,
+    words: str,
+) -> None:
+    write_list(folder, tmp_path, 4)
+    with pytest.raises(EnvironmentProblem, match=words) as problem:
+        run(folder, request_made, inspect=STAND_INS[asked])
+    assert problem.value.reason.text.startswith("local cannot be given any work: ")
+    assert folder.done(4) == ()
+
+
+def test_nodes_with_a_full_disk_are_named_and_their_images_have_no_result(
+    tmp_path: Path, folder: ArchiveFolder, request_made: ArchiveRequest
+) -> None:
+    write_list(folder, tmp_path, 4)
+    notes: list[tuple[str, Reason]] = []
+    with pytest.raises(EnvironmentProblem, match="local cannot be given any work: The disk"):
+        run(folder, request_made, judge=STAND_INS["judge_on_full_disk"], notes=notes)
+    assert {(node, why.code) for node, why in notes} == {("local", "disk_full")}
+    assert folder.done(4) == ()
+
+
+def test_an_error_that_follows_an_image_is_the_image_s(
+    tmp_path: Path, folder: ArchiveFolder, request_made: ArchiveRequest
+) -> None:
+    write_list(folder, tmp_path, 6, "fault")
+    saved = run(folder, request_made)
+    (failed,) = [outcome for outcome in saved if isinstance(outcome, Failed)]
+    assert (failed.ref.path.name, failed.reason) == ("fault", reason("internal", detail="ArithmeticError"))
+
+
+def test_an_error_that_follows_the_nodes_ends_the_run_before_all_images_have_failed(
+    tmp_path: Path, folder: ArchiveFolder, request_made: ArchiveRequest
+) -> None:
+    write_list(folder, tmp_path, 400)
+    with pytest.raises(EnvironmentProblem, match="local cannot be given any work: An unexpected error"):
+        run(folder, request_made, judge=STAND_INS["judge_badly"], chunk_images=100)
+    assert folder.done(400) == ()
+
+
+def test_files_are_sent_where_nodes_do_not_see_them(
+    tmp_path: Path, folder: ArchiveFolder, request_made: ArchiveRequest
+) -> None:
+    write_list(folder, tmp_path, 6)
+    for number in range(6):
+        (tmp_path / f"image-{number}").write_bytes(f"image-{number}".encode())
+    saved = run(folder, request_made, judge=STAND_INS["judge_files"], sends_files=True)
+    assert {outcome.category for outcome in saved} == {"refused"}
+
+
+def test_a_clock_that_is_far_off_is_said_and_does_no_harm(
+    tmp_path: Path, folder: ArchiveFolder, request_made: ArchiveRequest
+) -> None:
+    write_list(folder, tmp_path, 4)
+    notes: list[tuple[str, Reason]] = []
+    run(folder, request_made, inspect=STAND_INS["inspect_other_clock"], notes=notes)
+    assert {(node, why.code) for node, why in notes} == {("local", "cluster_clock")}

@@ -1,0 +1,123 @@
+"""`fieldray archive screen` as its user starts it, against `fieldray screen` on the same images."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from cluster.conftest import wait_for_end
+from fieldray.cluster.archive_folder import ArchiveFolder
+from fieldray.domain.finding import Screened
+from fieldray.imaging.synthetic import write_studies
+from fieldray.store.results import ResultQuery
+from program import Fieldray, command, write_images
+from waiting import wait_for
+
+CHUNK = 8
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """27 images and files that are none: loose ones, a DICOM study, a zip file, a damaged one."""
+    folder = tmp_path / "images"
+    paths = write_images(folder, 24)
+    write_studies(folder / "studies", count=2)
+    (folder / "damaged.png").write_bytes(paths[0].read_bytes()[:500])
+    (folder / "letter.txt").write_text("no image")
+    with zipfile.ZipFile(folder / "more.zip", "w") as archive:
+        archive.write(paths[3], "inside.png")
+    return folder
+
+
+def stored(home: Path) -> list[tuple[Any, ...]]:
+    """What the newest run says of each image, times apart."""
+    with ResultQuery(home / "results.sqlite") as query:
+        return sorted(_gist(row.outcome) for row in query.rows(query.runs()[0].run_id))
+
+
+def _gist(outcome: Any) -> tuple[Any, ...]:
+    facts = outcome.facts
+    found = (
+        [(each.label, each.score, each.decision) for each in outcome.findings]
+        if isinstance(outcome, Screened)
+        else outcome.reason.code
+    )
+    thumbnail = None if facts.thumbnail is None else facts.thumbnail.tobytes()
+    return outcome.ref.key, outcome.category, str(found), facts.content_sha256, thumbnail, str(outcome.ref.header)
+
+
+def screen_archive(fieldray: Fieldray, images: Path, out: Path, *options: object) -> subprocess.CompletedProcess[str]:
+    return fieldray("archive", "screen", images, "--out", out, "--workers", 2, "--chunk", CHUNK, *options)
+
+
+def test_the_results_are_those_of_screen_and_screen_takes_them_over(
+    tmp_path: Path, home: Path, images: Path, fieldray: Fieldray, pack_options: list[str]
+) -> None:
+    other = tmp_path / "other-home"
+    alone = fieldray("screen", images, *pack_options, environment={"FIELDRAY_HOME": str(other)})
+    assert alone.returncode == 1, alone.stderr  # one image is damaged
+    done = screen_archive(fieldray, images, tmp_path / "out", *pack_options)
+    assert done.returncode == 1, done.stderr
+    assert stored(home) == stored(other)
+    count = len(stored(home))
+    assert f"{count} images, 0 from an earlier start" in done.stdout
+    again = screen_archive(fieldray, images, tmp_path / "out", *pack_options)
+    assert again.returncode == 1 and "All images have results: run 1" in again.stdout
+    taken_over = [
+        re.findall("[0-9]+ from an earlier run", fieldray("screen", images, *pack_options, environment=where).stdout)
+        for where in ({}, {"FIELDRAY_HOME": str(other)})
+    ]
+    assert taken_over[0] and taken_over[0] == taken_over[1]
+
+
+def test_a_driver_killed_in_the_middle_is_resumed(
+    tmp_path: Path, home: Path, images: Path, fieldray: Fieldray, pack_options: list[str]
+) -> None:
+    out, other = tmp_path / "out", tmp_path / "other-home"
+    fieldray("screen", images, *pack_options, environment={"FIELDRAY_HOME": str(other)})
+    arguments = ("archive", "screen", images, "--out", out, "--chunk", 2, *pack_options)
+    with subprocess.Popen(
+        command(*arguments), env={**os.environ, "FIELDRAY_HOME": str(home)}, stdout=subprocess.DEVNULL
+    ) as driver:
+        wait_for(lambda: len(list((out / "chunks").glob("*.parquet"))) >= 2, limit_s=60)
+        children = psutil.Process(driver.pid).children(recursive=True)
+        driver.kill()
+    wait_for_end(children)
+    kept = len(list((out / "chunks").glob("*.parquet")))
+    done = fieldray(*arguments)
+    assert done.returncode == 1, done.stderr
+    assert f"{2 * kept} from an earlier start" in done.stdout
+    assert stored(home) == stored(other)
+    with ResultQuery(home / "results.sqlite") as query:
+        assert [run.state for run in query.runs()] == ["finished"]
+
+
+def test_a_second_driver_is_refused(tmp_path: Path, images: Path, fieldray: Fieldray, pack_options: list[str]) -> None:
+    with ArchiveFolder(tmp_path / "out"):
+        done = screen_archive(fieldray, images, tmp_path / "out", *pack_options)
+    assert done.returncode == 2
+    assert f"Another program (process {os.getpid()}) is working on" in done.stderr
+
+
+def test_another_request_needs_another_folder(
+    tmp_path: Path, images: Path, fieldray: Fieldray, pack_options: list[str]
+) -> None:
+    shutil.rmtree(images / "studies")
+    assert screen_archive(fieldray, images, tmp_path / "out", *pack_options).returncode == 1
+    done = screen_archive(fieldray, images / "more.zip", tmp_path / "out", *pack_options)
+    assert done.returncode == 2 and "was begun with other paths" in done.stderr
+
+
+def test_the_name_of_a_computer_is_not_looked_up(
+    tmp_path: Path, images: Path, fieldray: Fieldray, pack_options: list[str]
+) -> None:
+    done = screen_archive(fieldray, images, tmp_path / "out", *pack_options, "--cluster", "example.org:8786")
+    assert (done.returncode, "is not the address of a scheduler" in done.stderr) == (2, True), done.stderr

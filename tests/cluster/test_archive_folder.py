@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from fieldray.cluster.archive_folder import ArchiveFolder, Piece
+from fieldray.domain.study import ImageHeader, ImageRef
+from fieldray.errors import UsageProblem
+from fieldray.store.rows import ref_text
+
+
+def test_a_range_is_never_empty_and_is_halved_without_a_gap() -> None:
+    with pytest.raises(ValueError, match="empty range"):
+        Piece(3, 3)
+    assert Piece(3, 8).halves() == (Piece(3, 5, deaths=1), Piece(5, 8, deaths=1))
+
+
+def test_what_is_left_is_what_no_file_covers(tmp_path: Path) -> None:
+    with ArchiveFolder(tmp_path / "out") as folder:
+        assert list(folder.left(7, size=3)) == [Piece(0, 3), Piece(3, 6), Piece(6, 7)]
+        folder.keep(Piece(2, 4), b"")
+        folder.keep(Piece(3, 6), b"")  # overlaps what is there: not taken for results
+        folder.keep(Piece(6, 9), b"")  # past the end of the list
+        (folder.path / "chunks" / ".17-new").touch()
+        assert folder.done(7) == (Piece(2, 4),)
+        assert list(folder.left(7, size=3)) == [Piece(0, 2), Piece(4, 7)]
+        folder.forget(Piece(2, 4))
+        assert list(folder.left(2, size=9)) == [Piece(0, 2)]
+
+
+def test_the_list_gives_any_range_of_it_whatever_the_names_are(tmp_path: Path) -> None:
+    names = [f"{number}" for number in range(2500)] + [os.fsdecode(b"odd \xff name"), "Знімок"]
+    refs = [ImageRef(path=tmp_path / name, header=ImageHeader(patient_name="Ґ")) for name in names]
+    told: list[int] = []
+    with ArchiveFolder(tmp_path / "out") as folder:
+        assert not folder.is_listed
+        folder.write_list(refs, tell=told.append)
+        assert folder.is_listed and told == [1024, 2048, 2502]
+        with folder.open_list() as images:
+            assert len(images) == 2502
+            for piece in (Piece(0, 1), Piece(1000, 1100), Piece(1023, 2049), Piece(2400, 2502)):
+                part = refs[piece.start : piece.stop]
+                assert images.refs(piece) == tuple(map(ref_text, part))
+                assert images.files(piece) == tuple(ref.path for ref in part)
+
+
+def test_a_list_that_was_cut_short_is_named(tmp_path: Path) -> None:
+    with ArchiveFolder(tmp_path / "out") as folder:
+        (folder.path / "list.parquet").write_bytes(b"PAR1")
+        with pytest.raises(UsageProblem, match="is damaged"):
+            folder.open_list()
+
+
+def test_nobody_else_may_look_into_the_folder(tmp_path: Path) -> None:
+    with ArchiveFolder(tmp_path / "out") as folder:
+        assert not folder.path.stat().st_mode & 0o077

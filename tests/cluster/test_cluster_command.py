@@ -1,0 +1,64 @@
+"""`fieldray cluster` as its user starts it: two computers, here by two addresses of this one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from cluster.test_connection import free_port
+from program import Fieldray, command, write_images
+from waiting import wait_for
+
+
+@contextlib.contextmanager
+def started(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A command that goes on, and its first line."""
+    with subprocess.Popen(command(*arguments), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        children: list[psutil.Process] = []
+        try:
+            line = process.stdout.readline()
+            children = psutil.Process(process.pid).children(recursive=True)
+            yield process, line
+        finally:
+            process.terminate()
+            process.wait(30)
+            wait_for(lambda: not any(child.is_running() for child in children))
+
+
+@pytest.mark.skipif(os.name != "posix", reason="other systems have 127.0.0.1 alone")
+def test_a_cluster_is_started_joined_used_and_ended(
+    tmp_path: Path, fieldray: Fieldray, pack_options: list[str]
+) -> None:
+    certificates = tmp_path / "certificates"
+    assert fieldray("cluster", "certificates", certificates).returncode == 0
+    port, encrypted = free_port(), ("--certificates", certificates)
+    images = tmp_path / "images"
+    write_images(images, 6)
+    with started("cluster", "start", "--host", "127.0.0.2", "--port", port, *encrypted) as (scheduler, said):
+        address = f"tls://127.0.0.2:{port}"
+        assert address in said
+        join = ("cluster", "join", address, "--host", "127.0.0.3", "--workers", 2, "--name", "ward", *encrypted)
+        with started(*join) as (worker, line):
+            assert line.strip() == f"ward works for {address}."
+            shown = fieldray("cluster", "status", address, *encrypted)
+            assert "2 workers" in shown.stdout and "ward/1  tls://127.0.0.3:" in shown.stdout
+            out = ("--out", tmp_path / "out", "--cluster", address, *encrypted)
+            done = fieldray("archive", "screen", images, *pack_options, *out)
+            assert done.returncode == 0, done.stderr
+            assert "By node: ward: 6 at" in done.stdout
+            assert fieldray("cluster", "stop", address, *encrypted).returncode == 0
+            assert (worker.wait(30), scheduler.wait(30)) == (0, 0)
+
+
+def test_an_address_of_another_computer_cannot_be_had(fieldray: Fieldray) -> None:
+    done = fieldray("cluster", "start", "--host", "203.0.113.7", "--port", free_port())
+    assert done.returncode == 1 and "could not be started" in done.stderr
+    done = fieldray("cluster", "start", "--host", "ward-pc")
+    assert done.returncode == 2 and "is not an address in numbers" in done.stderr

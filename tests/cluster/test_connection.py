@@ -1,0 +1,149 @@
+"""Connections to a cluster: by certificates, to addresses in numbers, and to nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fieldray.cluster.certificates import FILES, make_certificates, require_certificates
+from fieldray.cluster.connection import ConnectionSettings, full_address, host_of, open_client
+from fieldray.cluster.node import NodeSettings
+from fieldray.cluster.nodes import NodeGroup
+from fieldray.errors import EnvironmentProblem, UsageProblem
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def test_certificates_are_this_user_s_alone_and_never_replaced(tmp_path: Path) -> None:
+    folder = tmp_path / "certificates"
+    paths = make_certificates(folder)
+    assert [path.name for path in paths] == list(FILES)
+    assert not any(path.stat().st_mode & 0o077 for path in (folder, *paths))
+    require_certificates(folder)
+    with pytest.raises(UsageProblem, match="already contains"):
+        make_certificates(folder)
+
+
+def test_certificates_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    make_certificates(one)
+    make_certificates(other)
+    (one / "node.key").write_bytes((other / "node.key").read_bytes())
+    with pytest.raises(UsageProblem, match="holds no usable certificates"):
+        require_certificates(one)
+    with pytest.raises(UsageProblem, match="holds no usable certificates"):
+        require_certificates(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("given", "full"),
+    [("10.0.0.1:8786", "tcp://10.0.0.1:8786"), ("tcp://[fe80::1]:80", "tcp://[fe80::1]:80")],
+)
+def test_addresses_are_numbers(given: str, full: str) -> None:
+    assert full_address(given, None) == full
+    assert host_of(full) == full[6:].rpartition(":")[0].strip("[]")
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["", "localhost:8786", "10.0.0.1", "10.0.0:1", "10.0.0.1:0", "10.0.0.1:65536", "tls://10.0.0.1:8786", "[::1:9"],
+)
+def test_what_is_no_address_is_refused(given: str) -> None:
+    with pytest.raises(UsageProblem, match="is not the address of a scheduler"):
+        full_address(given, None)
+
+
+def test_whoever_has_other_certificates_or_none_gets_no_connection(tmp_path: Path) -> None:
+    mine, other = tmp_path / "mine", tmp_path / "other"
+    make_certificates(mine)
+    make_certificates(other)
+    with NodeGroup() as nodes:
+        address = nodes.add(NodeSettings(role="scheduler", certificates=str(mine))).address()
+        assert address.startswith("tls://127.0.0.1:")
+        with open_client(ConnectionSettings(address=address, certificates=mine, needs_worker=False)) as client:
+            assert client.scheduler_info(n_workers=-1)["workers"] == {}
+        for folder, spelled in ((other, address), (None, address.replace("tls", "tcp"))):
+            settings = ConnectionSettings(address=spelled, certificates=folder, needs_worker=False, patience_s=2.0)
+            with pytest.raises(EnvironmentProblem, match="No scheduler answers"), open_client(settings):
+                pass
+
+
+def test_nobody_answers() -> None:
+    settings = ConnectionSettings(address=f"127.0.0.1:{free_port()}", patience_s=1.0)
+    with pytest.raises(EnvironmentProblem, match="No scheduler answers at tcp://127"), open_client(settings):
+        pass
+
+
+def test_a_cluster_without_workers_says_how_they_join() -> None:
+    with NodeGroup() as nodes:
+        address = nodes.add(NodeSettings(role="scheduler")).address()
+        settings = ConnectionSettings(address=address, patience_s=1.0)
+        with pytest.raises(EnvironmentProblem, match="has no workers"), open_client(settings):
+            pass
+
+
+def test_no_web_page_is_served_and_foreign_settings_of_dask_do_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import psutil
+
+    ran = tmp_path / "ran"
+    (tmp_path / "foreign.py").write_text(f"open({str(ran)!r}, 'w')")
+    for role in ("SCHEDULER", "WORKER", "CLIENT"):
+        monkeypatch.setenv(f"DASK_DISTRIBUTED__{role}__PRELOAD", str([str(tmp_path / "foreign.py")]))
+    monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__DASHBOARD__STATUS__TASK_STREAM_LENGTH", "17")
+    with open_client(ConnectionSettings(workers=1)) as client:
+        assert client.submit(os.getpid).result() != os.getpid()
+        for child in psutil.Process().children():
+            listening = [each for each in child.net_connections("inet") if each.status == psutil.CONN_LISTEN]
+            assert [each.laddr.ip for each in listening] == ["127.0.0.1"]
+    assert not ran.exists()
+
+
+ATTEMPTS = """
+import json, socket, sys
+from fieldray.offline import reach, stay_offline
+stay_offline(joins_cluster="cluster" in sys.argv)
+def refused(attempt):
+    try: attempt()
+    except Exception as error: return type(error).__name__
+    return "went through"
+def connect(address, family=socket.AF_INET):
+    with socket.socket(family, socket.SOCK_DGRAM) as one: one.connect(address)
+before = refused(lambda: connect(("127.0.0.1", 9)))
+told = refused(lambda: reach(["127.0.0.0/8"]))
+print(json.dumps({
+    "before": before, "told": told,
+    "here": refused(lambda: connect(("127.0.0.2", 9))),
+    "elsewhere": refused(lambda: connect(("128.0.0.1", 9))),
+    "in the other protocol": refused(lambda: connect(("::1", 9), socket.AF_INET6)),
+    "everywhere": refused(lambda: socket.create_server(("0.0.0.0", 0))),
+    "a name": refused(lambda: socket.getaddrinfo("localhost", 80)),
+    "to send": refused(lambda: socket.socket(type=socket.SOCK_DGRAM).sendto(b"", ("8.8.8.8", 53))),
+}))
+"""
+
+
+def attempts(kind: str) -> dict[str, str]:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", ATTEMPTS, kind], capture_output=True, text=True, check=True, timeout=60
+    )
+    result: dict[str, str] = json.loads(done.stdout)
+    return result
+
+
+def test_a_process_of_a_cluster_reaches_what_it_was_told_and_nothing_else() -> None:
+    assert {name for name, what in attempts("cluster").items() if what == "went through"} == {"told", "here"}
+
+
+def test_any_other_process_cannot_be_told() -> None:
+    assert set(attempts("program").values()) == {"InternetRefused"}
