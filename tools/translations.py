@@ -45,6 +45,7 @@ def template() -> Catalog:
         ("cluster_reasons.py", sentences),
         ("comparison_reasons.py", sentences),
         ("prior_reasons.py", sentences),
+        ("workflow_reasons.py", sentences),
         ("**.py", phrases),
         ("**.py", "python"),
     ):

@@ -22,7 +22,20 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn
 
-from fieldray.commands import adapt, archive, audit, bench, cluster, compare, demo, doctor, history, packs, screen
+from fieldray.commands import (
+    adapt,
+    archive,
+    audit,
+    bench,
+    cluster,
+    compare,
+    demo,
+    doctor,
+    history,
+    packs,
+    screen,
+    workflow,
+)
 from fieldray.commands.console import Console, system_console
 from fieldray.commands.typed import require_typed
 from fieldray.errors import (
@@ -159,6 +172,7 @@ def command_parser(open_window: OpenWindow | None = None) -> argparse.ArgumentPa
     adapt.add_to(commands)
     archive.add_to(commands)
     cluster.add_to(commands)
+    workflow.add_to(commands)
     return parser
 
 

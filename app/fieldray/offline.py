@@ -37,7 +37,20 @@ from typing import Final, cast
 # (urllib3 asks whether the machine knows IPv6). The window has no use for Qt's network modules.
 _ABSENT: Final = ("requests", "PySide6.QtNetwork", "PySide6.QtHttpServer", "PySide6.QtWebSockets")
 COMMANDS: Final = frozenset(
-    {"screen", "compare", "audit", "history", "packs", "demo", "doctor", "bench", "adapt", "archive", "cluster"}
+    {
+        "screen",
+        "compare",
+        "audit",
+        "history",
+        "packs",
+        "demo",
+        "doctor",
+        "bench",
+        "adapt",
+        "archive",
+        "cluster",
+        "workflow",
+    }
 )
 _CLUSTERED: Final = frozenset({"archive", "cluster", "workflow"})
 _UNIX: Final = 1  # AF_UNIX on every system; socket is not imported for it

@@ -18,6 +18,7 @@ from fieldray.history_reasons import HISTORY
 from fieldray.plain_text import visible
 from fieldray.prior_reasons import PRIORS
 from fieldray.sentence import Plural, Template
+from fieldray.workflow_reasons import WORKFLOW
 
 # fmt: off
 REFUSED: Final[Mapping[str, Template]] = {
@@ -362,6 +363,7 @@ _PARTS: Final = (
     HISTORY,
     COMPARISON,
     CLUSTER,
+    WORKFLOW,
     PRIORS,
 )
 # Parameters that are numbers which may have decimals: a person reads them with the decimal mark of the language.

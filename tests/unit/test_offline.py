@@ -54,7 +54,13 @@ def entries() -> list[str]:
 
 
 def test_the_processes_of_the_program_begin_where_they_are_known_to() -> None:
-    assert entries() == ["fieldray.__main__", "fieldray.cluster.node_main", "fieldray.processes.child_main"]
+    assert entries() == [
+        "fieldray.__main__",
+        "fieldray.cluster.node_main",
+        "fieldray.cluster.sweep.trial",
+        "fieldray.cluster.workflow.guard",
+        "fieldray.processes.child_main",
+    ]
     assert child_command("fieldray.bench.parallel_load:handle")[-2:] == [
         "fieldray.processes.child_main",
         "fieldray.bench.parallel_load:handle",
@@ -91,8 +97,9 @@ except SystemExit as end:
         ["fieldray.__main__", "demo", "--help"],
         ["fieldray.processes.child_main", "elsewhere:handle"],
         ["fieldray.__main__", "archive", "screen", "--help"],
+        ["fieldray.__main__", "workflow", "run", "--help"],
     ],
-    ids=["screen", "adapt", "demo", "child", "archive"],
+    ids=["screen", "adapt", "demo", "child", "archive", "workflow"],
 )
 def test_nothing_is_imported_before_the_guard(command: list[str]) -> None:
     first = run(WHEN_GUARDED, *command).splitlines()[0]
@@ -105,6 +112,8 @@ STARTS_PROGRAMS = {
     "fieldray.starting": "the installed window, which begins with the guard",
     "fieldray.cluster.node": "nothing: it speaks with its cluster by asyncio",
     "fieldray.cluster.nodes": "processes of a cluster, which begin with the guard",
+    "fieldray.cluster.workflow.perform": "the guard of a command",
+    "fieldray.cluster.workflow.guard": "the command that the user's recipe names",
     "fieldray.adaptation.edgetpu": "the compiler the user installed",
     "fieldray.inference.coral.usb": "ioreg, of the system",
     "fieldray.bench.machine": "sysctl, pmset and powercfg, of the system",

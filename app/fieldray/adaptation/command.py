@@ -94,8 +94,12 @@ def adapt(step: str, path: Path, *, say: Say, progress: Progress) -> None:
     The recipe of a pruning study has no steps but its own: "report" tests, times and reports what there is so far, all
     others run it to its end. Raises UsageProblem (recipe, data, a training that diverged), PackProblem, StorageProblem.
     """
+    perform(step, Document.read(path), say=say, progress=progress)
+
+
+def perform(step: str, document: Document, *, say: Say, progress: Progress) -> None:
+    """`adapt` of a recipe that was read, and perhaps changed since. Its paths count from the folder of its file."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's notes about itself hide ours
-    document = Document.read(path)
     kind = kind_of(document)
     kind.perform(document.parsed(kind.schema), document, step, say, progress)
 

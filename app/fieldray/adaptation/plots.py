@@ -43,6 +43,24 @@ def training_curves(history: Sequence[Mapping[str, Any]], *, labels: Sequence[st
         return _svg(figure)
 
 
+def trial_curves(trials: Mapping[str, Sequence[tuple[int, float]]], *, figure: str, best: str) -> str:
+    """The figure of each trial, by its name, against the epoch; the best one stands out."""
+    with rc_context(_STYLE):
+        whole, (axes,) = _figure_of(1)
+        for name, rows in trials.items():
+            is_best = name == best
+            axes.plot(
+                [epoch for epoch, _ in rows], [value for _, value in rows], "o-", markersize=2,
+                color=_BLUE if is_best else _GREY, linewidth=2 if is_best else 0.7, zorder=2 if is_best else 1,
+                label=name if is_best else None,
+            )  # fmt: skip
+        axes.set(xlabel="epoch", ylabel=f"validation {figure}")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if best in trials:
+            axes.legend(frameon=False)
+        return _svg(whole)
+
+
 def score_plots(scores: Scores, truth: Truth, *, points: Mapping[str, Mapping[str, Any]]) -> str:
     """ROC curve with the operating points, calibration, and the two classes' calibrated scores."""
     with rc_context(_STYLE):

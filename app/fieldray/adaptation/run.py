@@ -26,6 +26,8 @@ from fieldray.persistence import FileLock, HeldError
 from fieldray.reasons import reason
 
 LOCK_NAME: Final = "run.lock"
+HISTORY: Final = "history.json"
+"""In the folder of a training: the figures of its epochs, the last one's when it has ended."""
 
 
 @contextmanager
@@ -91,6 +93,19 @@ class Step:
     leaves: tuple[str, ...] = ()
 
 
+def keep_epoch(folder: Path, row: Mapping[str, Any]) -> None:
+    """Add an epoch's figures to a training's history, for those who watch it. Raises StorageProblem.
+
+    What an earlier training left of this epoch and later ones goes: whoever resumes has the epochs before.
+    """
+    try:
+        before = json.loads((folder / HISTORY).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        before = []
+    kept = [known for known in before if known["epoch"] < row["epoch"]]
+    write_atomically(folder / HISTORY, json.dumps([*kept, row], indent=1, default=str).encode())
+
+
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Run:
     """A recipe at work in its folder. `text` is the recipe as it was written."""
@@ -110,6 +125,11 @@ class Run:
     def read(self, step: str, name: str) -> Any:
         """Read a JSON result. Raises OSError or ValueError."""
         return json.loads((self.folder(step) / name).read_text(encoding="utf-8"))
+
+    def tell_epoch(self, folder: Path, row: Mapping[str, Any], *, what: str = "epochs") -> None:
+        """Tell of an epoch that a training in `folder` has ended, and keep its figures. Raises StorageProblem."""
+        keep_epoch(folder, row)
+        self.progress(what, row["epoch"], row["epochs"])
 
     @property
     def status(self) -> dict[str, Any]:

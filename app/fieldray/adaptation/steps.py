@@ -122,7 +122,7 @@ def train_as_told(
             settings=replace(settings_of(recipe), frozen=frozen_layers(recipe.network, trained)),
             folder=place,
             engine=recipe.training.engine,
-            progress=lambda row: run.progress(what, row["epoch"], row["epochs"]),
+            progress=lambda row: run.tell_epoch(place, row, what=what),
         )
         return scale.unscaled(found, _HEAD) if scale else found, history
 

@@ -167,7 +167,9 @@ class Problem:
 def parse(kind: type[T], table: Mapping[str, Any]) -> T | list[Problem]:
     """A dataclass from a table, or everything that is wrong with the table.
 
-    Nested dataclasses come from nested tables; of a union of dataclasses the one that has all of a table's keys.
+    Nested dataclasses come from nested tables; of a union of dataclasses the one that has all of a table's keys. A type
+    whose values are written in several ways reads itself: its class method `from_document` takes what TOML gave and
+    raises ValueError.
     """
     problems: list[Problem] = []
     value = _Reading(problems).value(kind, table, (), Key())
@@ -211,7 +213,16 @@ class _Reading:
                 return self._wrong(at, f"must be a table of keys, not {value}")
             items = {name: self.value(arguments[1], item, (*at, name), Key()) for name, item in value.items()}
             return _WRONG if any(item is _WRONG for item in items.values()) else items
-        return self._table(kind, value, at, key.keys) if is_dataclass(kind) else self._plain(kind, value, at)
+        return self._whole(kind, value, at, key.keys)
+
+    def _whole(self, kind: Any, value: object, at: Location, described: Mapping[str, Key]) -> Any:
+        """Of a type that is made of no other: one that reads itself, a table, or a plain value."""
+        if reads_itself := getattr(kind, "from_document", None):
+            try:
+                return reads_itself(value)
+            except ValueError as problem:
+                return self._wrong(at, str(problem))
+        return self._table(kind, value, at, described) if is_dataclass(kind) else self._plain(kind, value, at)
 
     def _tuple(self, kinds: tuple[Any, ...], value: object, at: Location) -> Any:
         if not isinstance(value, list):

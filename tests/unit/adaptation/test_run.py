@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from fieldray.adaptation.recipe import read_recipe
-from fieldray.adaptation.run import Run, Step
+from fieldray.adaptation.run import HISTORY, Run, Step, keep_epoch
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import reason
 
@@ -59,3 +60,19 @@ def test_a_result_that_cannot_be_written_leaves_a_run_that_resumes(tmp_path: Pat
     (run.folder("first") / "result.json").rmdir()
     run.execute((FIRST,), say=lambda _: None)
     assert run.status["first"]["state"] == "done"
+
+
+def test_the_history_of_a_training_grows_with_its_epochs(tmp_path: Path) -> None:
+    def known() -> list[float]:
+        return [row["loss"] for row in json.loads((tmp_path / HISTORY).read_text())]
+
+    keep_epoch(tmp_path, {"epoch": 1, "loss": 3.0})
+    keep_epoch(tmp_path, {"epoch": 2, "loss": 2.0})
+    assert known() == [3.0, 2.0]
+    keep_epoch(tmp_path, {"epoch": 2, "loss": 2.5})  # resumed from the first epoch
+    assert known() == [3.0, 2.5]
+    keep_epoch(tmp_path, {"epoch": 1, "loss": 4.0})  # another training
+    assert known() == [4.0]
+    (tmp_path / HISTORY).write_text("[")
+    keep_epoch(tmp_path, {"epoch": 1, "loss": 5.0})
+    assert known() == [5.0]

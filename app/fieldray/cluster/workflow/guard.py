@@ -1,0 +1,85 @@
+"""A command's guard: `guard ORDER`, the order as JSON. It runs the command, and ends it with everything it started.
+
+The guard's input is a pipe of the worker. When it closes, because the worker wants the command's end or is gone itself,
+the command is asked to end, and made to a little later: a command that outlived its worker would work beside its own
+repetition. How it ended goes to standard output as JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from typing import Any, Final
+
+GRACE_S: Final = 5.0
+_IS_WINDOWS: Final = sys.platform == "win32"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command of an order and tell how it ended; 0 whatever came of it."""
+    order = json.loads((sys.argv[1:] if arguments is None else arguments)[0])
+    sys.stdout.write(json.dumps(_guarded(order)))
+    sys.stdout.flush()
+    return 0
+
+
+def _guarded(order: dict[str, Any]) -> dict[str, Any]:
+    try:
+        with open(order["output"], "ab") as output:  # noqa: PTH123 - as little as possible is imported here
+            process = subprocess.Popen(
+                order["command"],
+                cwd=order["folder"],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=not _IS_WINDOWS,
+            )
+    except (OSError, ValueError) as error:
+        return {"problem": getattr(error, "strerror", None) or str(error)}
+    over = threading.Event()
+    threading.Thread(target=_end_with_input, args=(process, over), daemon=True).start()
+    code = process.wait()
+    over.set()
+    _signal(process, "SIGKILL")  # what it left running
+    return {"exit_code": code, **_usage()}
+
+
+def _end_with_input(process: subprocess.Popen[bytes], over: threading.Event) -> None:
+    while os.read(0, 4096):
+        pass
+    if not over.is_set():
+        _signal(process, "SIGTERM")
+        if not over.wait(GRACE_S):
+            _signal(process, "SIGKILL")
+
+
+def _signal(process: subprocess.Popen[bytes], name: str) -> None:
+    """To the command and everything that it started and that stayed in its group."""
+    with contextlib.suppress(OSError):
+        if sys.platform == "win32":
+            process.kill()
+        else:
+            os.killpg(process.pid, getattr(signal, name))
+
+
+def _usage() -> dict[str, float]:
+    """Of the command and what it waited for: times of CPUs together, and the largest memory of one process."""
+    if sys.platform == "win32":
+        return {}
+    import resource
+
+    found = resource.getrusage(resource.RUSAGE_CHILDREN)
+    units = 1 << 20 if sys.platform == "darwin" else 1 << 10  # bytes there, KiB elsewhere
+    return {
+        "cpu_seconds": round(found.ru_utime + found.ru_stime, 3),
+        "memory_mb": round(found.ru_maxrss / units, 1),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

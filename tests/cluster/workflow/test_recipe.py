@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fieldray.adaptation.tables import RecipeProblems
+from fieldray.cluster.workflow.graph import compiled, filled
+from fieldray.cluster.workflow.recipe import read_workflow
+from fieldray.errors import UsageProblem
+
+TEXT = """
+[cluster]
+workers = 3
+[experiments.train]
+command = "fieldray train {{rate}} --out {{folder}}"
+depends_on = ["data"]
+samples = 4
+[experiments.train.parameters]
+rate = { low = 1e-4, high = 1e-1, scale = "log" }
+[experiments.data]
+command = "make --kind {{kind}} --seed {{seed}}"
+parameters = { kind = ["a", "b"], seed = 7 }
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "workflow.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def problems(folder: Path, text: str) -> tuple[str, ...]:
+    with pytest.raises(RecipeProblems) as found:
+        read_workflow(write(folder, text))
+    return found.value.lines
+
+
+def test_a_recipe_is_compiled_in_the_order_of_its_dependencies(tmp_path: Path) -> None:
+    workflow = read_workflow(write(tmp_path, TEXT))
+    graph = compiled(workflow, here=tmp_path)
+    assert list(graph.tasks) == ["data", "train"] and graph.count == 6 and workflow.cluster.workers == 3
+    assert {task.command[2] for task in graph.tasks["data"]} == {"a", "b"}
+    assert {task.command[4] for task in graph.tasks["data"]} == {"7"}
+    folders = [task.command[-1] for task in graph.tasks["train"]]
+    assert folders == [str(tmp_path / "run" / "tasks" / f"train-000{number}") for number in (1, 2, 3, 4)]
+    assert compiled(workflow, here=tmp_path) == graph
+
+
+def test_everything_that_is_wrong_is_said_at_once_with_its_line(tmp_path: Path) -> None:
+    found = problems(
+        tmp_path,
+        """
+[experiments.first]
+command = "a {{x}}"
+[experiments.second]
+command = "b"
+parameters = { unused = 1 }
+retris = 2
+[experiments.third]
+command = "c 'open"
+""",
+    )
+    assert found == (
+        "line 3: experiments.first.command has placeholders without a parameter: x",
+        "line 7: experiments.second.retris is not known (is retries meant?); there are workers, retries, preemptible, "
+        "lost_workers, resources, command, depends_on, parameters, samples, inputs",
+        "line 9: experiments.third.command cannot be split into words: No closing quotation",
+    )
+
+
+def test_circles_unknown_parents_and_absent_inputs_are_said(tmp_path: Path) -> None:
+    found = problems(
+        tmp_path,
+        """
+[experiments.a]
+command = "x"
+depends_on = ["b"]
+[experiments.b]
+command = "x"
+depends_on = ["a", "nobody"]
+[experiments.c]
+command = "x"
+inputs = ["absent.csv"]
+""",
+    )
+    assert len(found) == 3
+    assert "goes round in a circle: a -> b -> a" in found[0] or "goes round in a circle: b -> a -> b" in found[0]
+    assert any("line 7: experiments.b.depends_on names nobody, which is no experiment" in line for line in found)
+    assert found[-1] == f"line 10: experiments.c.inputs name {tmp_path / 'absent.csv'}, which is not there"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[experiments.a]\ncommand = 'x'\nparameters = { unused = 1 }", "parameters are not used in the command"),
+        ("[experiments.a]\ncommand = 'x {{ y }}'", "braces that are no placeholder"),
+        ("[experiments.a]\ncommand = '{{y}} x'\nparameters = { y = 1 }", "must begin with the name of a program"),
+        ("[experiments.a]\ncommand = 'x {{run}}'\nparameters = { run = 1 }", "must not be called"),
+        ("[experiments.'a/b']\ncommand = 'x'", "must be named by letters"),
+        ("[experiments.a]\ncommand = 'x'\nsamples = -1", "samples must be"),
+        ("[experiments.a]\ncommand = 'x'\nresources = { GPU = 0.0 }", "resources must be above 0"),
+        ("run = 'x'", "needs experiments"),
+        ("[sweep]\nrecipe = 'a.toml'\nkeys = { 'training.seed' = 1 }", "must have a list or a range"),
+    ],
+)
+def test_a_problem_is_said(tmp_path: Path, text: str, problem: str) -> None:
+    assert any(problem in line for line in problems(tmp_path, text))
+
+
+def test_more_combinations_than_can_be_run_want_samples(tmp_path: Path) -> None:
+    lists = "\n".join(f"p{number} = {list(range(10))}" for number in range(6))
+    command = " ".join(f"{{{{p{number}}}}}" for number in range(6))
+    text = f"[experiments.a]\ncommand = 'x {command}'\n@\n[experiments.a.parameters]\n{lists}"
+    assert any("1000000 combinations" in line for line in problems(tmp_path, text.replace("@", "")))
+    assert read_workflow(write(tmp_path, text.replace("@", "samples = 3"))).experiments["a"].tasks == 3
+
+
+def test_no_value_leaves_its_word() -> None:
+    hostile = "a b'; rm -rf / #\"$(id)`id`{{run}}\n"
+    assert filled("do --name={{x}} '{{y}} z'", {"x": hostile, "y": True}) == ("do", f"--name={hostile}", "true z")
+
+
+def test_a_file_that_is_no_recipe_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UsageProblem, match="cannot be read"):
+        read_workflow(write(tmp_path, "= 1"))

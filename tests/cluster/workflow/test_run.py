@@ -1,0 +1,262 @@
+"""Workflows on a cluster of this computer's own processes, with workers and drivers that die on the way."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fieldray.cluster.workflow.report import output_end, write_report
+from fieldray.cluster.workflow.run import TaskState, cancel, is_running, read_states, run_workflow
+from fieldray.errors import UsageProblem
+from fieldray.paths import python_command
+from waiting import wait_for
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+# What the commands of these tests do: `note FILE WORDS...` adds a line, and so on.
+SCRIPT = """
+import os, signal, sys, time
+what, *words = sys.argv[1:]
+def note(path, text):
+    with open(path, "a") as stream:
+        stream.write(text + "\\n")
+def worker():
+    return int(os.popen(f"ps -o ppid= -p {os.getppid()}").read())
+if what == "note":
+    note(words[0], " ".join(map(repr, words[1:])))
+elif what == "fail":
+    print("it went wrong", file=sys.stderr)
+    note(words[0], "tried")
+    sys.exit(3)
+elif what == "kill":  # its worker, the first few times
+    note(words[0], "killed")
+    if sum(1 for _ in open(words[0])) <= int(words[1]):
+        print("about to kill", flush=True)
+        os.kill(worker(), signal.SIGKILL)
+        time.sleep(60)
+elif what == "wait":  # until a file is there
+    note(words[0], str(os.getpid()))
+    while not os.path.exists(words[1]):
+        time.sleep(0.02)
+"""
+
+
+def recipe(folder: Path, text: str, *, cluster: str = "") -> Path:
+    (folder / "act.py").write_text(SCRIPT, encoding="utf-8")
+    act = f"{shlex.quote(sys.executable)} act.py"
+    path = folder / "workflow.toml"
+    path.write_text(f"[cluster]\nworkers = 2\n{cluster}\n{text.replace('ACT', act)}", encoding="utf-8")
+    return path
+
+
+def by_name(path: Path) -> dict[str, TaskState]:
+    return {state.task.name: state for state in read_states(path)}
+
+
+def is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE  # of an orphan that nobody here waits for
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_a_graph_runs_in_order_and_a_rerun_does_nothing(tmp_path: Path) -> None:
+    path = recipe(
+        tmp_path,
+        """
+[experiments.last]
+command = "ACT note {{run}}/log.txt last {{x}} {{hostile}}"
+depends_on = ["first"]
+parameters = { x = [1, 2], hostile = "a b; touch /tmp/never $(exit)" }
+[experiments.first]
+command = "ACT note {{run}}/log.txt first {{index}}"
+samples = 3
+inputs = ["data.txt"]
+[experiments.program]
+command = "fieldray --version"
+""",
+    )
+    (tmp_path / "data.txt").write_text("1")
+    said = list[str]()
+    assert run_workflow(path, say=said.append) == {"done": 6}
+    log = (tmp_path / "run" / "log.txt").read_text().splitlines()
+    assert sorted(log[:3]) == ["'first' '1'", "'first' '2'", "'first' '3'"]
+    assert sorted(log[3:]) == [f"'last' '{x}' 'a b; touch /tmp/never $(exit)'" for x in (1, 2)]
+    state = by_name(path)["program-0001"]
+    assert output_end(state).startswith("fieldray ") and state.outcome.node.startswith("local/")
+    assert state.outcome.seconds > 0 and (state.outcome.cpu_seconds or 0) > 0 and (state.outcome.memory_mb or 0) > 1
+
+    again = list[str]()
+    assert run_workflow(path, say=again.append) == {"done": 6}
+    assert again == ["Everything was done before."]
+    (tmp_path / "data.txt").write_text("2")
+    assert run_workflow(path, say=again.append) == {"done": 6}
+    assert len((tmp_path / "run" / "log.txt").read_text().splitlines()) == 10  # first and last once more
+    page = write_report(path).read_text(encoding="utf-8")
+    assert "program-0001" in page and "<script" not in page and "6 tasks: 6 done" in page
+
+
+def test_poison_fails_with_its_output_and_stalls_nobody(tmp_path: Path) -> None:
+    path = recipe(
+        tmp_path,
+        """
+[experiments.killer]
+command = "ACT kill {{run}}/kills.txt 100"
+retries = 1
+[experiments.wrong]
+command = "ACT fail {{run}}/tries.txt"
+retries = 2
+[experiments.absent]
+command = "no-such-program-here"
+[experiments.good]
+command = "ACT note {{run}}/good.txt {{index}}"
+samples = 4
+[experiments.child]
+command = "ACT note {{run}}/child.txt"
+depends_on = ["wrong"]
+[experiments.grandchild]
+command = "ACT note {{run}}/child.txt"
+depends_on = ["child", "good"]
+""",
+    )
+    assert run_workflow(path, say=lambda _: None) == {"done": 4, "failed": 3, "blocked": 2}
+    states = by_name(path)
+    assert (tmp_path / "run" / "tries.txt").read_text().count("tried") == 3  # once, and two retries
+    assert output_end(states["wrong-0001"]) == "it went wrong" and states["wrong-0001"].outcome.exit_code == 3
+    assert (tmp_path / "run" / "kills.txt").read_text().count("killed") == 2
+    killer = states["killer-0001"]
+    assert killer.event is not None and killer.event.lost == 2 and output_end(killer) == "about to kill"
+    assert "could not be started" in states["absent-0001"].outcome.problem
+    assert states["child-0001"].outcome.problem == "Not started, because wrong-0001 failed."
+    assert states["grandchild-0001"].outcome.problem == "Not started, because wrong-0001 failed."
+    assert not (tmp_path / "run" / "child.txt").exists()
+    assert "it went wrong" in write_report(path).read_text(encoding="utf-8")
+
+
+def test_where_machines_may_go_a_lost_worker_is_no_attempt(tmp_path: Path) -> None:
+    text = """
+[experiments.a]
+command = "ACT kill {{run}}/kills.txt 3"
+[experiments.b]
+command = "ACT kill {{run}}/others.txt 100"
+lost_workers = 2
+"""
+    path = recipe(tmp_path, text, cluster="preemptible = true")
+    assert run_workflow(path, say=lambda _: None) == {"done": 1, "failed": 1}
+    states = by_name(path)
+    first, second = states["a-0001"].event, states["b-0001"].event
+    assert first is not None and first.lost == 3 and first.status == "done"
+    assert second is not None and second.lost == 2
+    assert second.outcome.problem == "The processes that worked on it ended 2 times."
+
+
+def test_a_killed_driver_leaves_nothing_running_and_is_taken_up(tmp_path: Path) -> None:
+    path = recipe(
+        tmp_path,
+        """
+[experiments.quick]
+command = "ACT note {{run}}/quick.txt done"
+[experiments.slow]
+command = "ACT wait {{run}}/pids.txt {{run}}/go"
+depends_on = ["quick"]
+""",
+    )
+    driver = subprocess.Popen(
+        python_command("fieldray.__main__", "workflow", "run", str(path)),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    pids = tmp_path / "run" / "pids.txt"
+    wait_for(lambda: pids.is_file() and pids.read_text().endswith("\n"), limit_s=60)
+    children = psutil.Process(driver.pid).children(recursive=True)
+    assert is_running(tmp_path / "run") and by_name(path)["slow-0001"].status == "running"
+    with pytest.raises(UsageProblem, match="Another run is using"):
+        run_workflow(path, say=lambda _: None)
+    driver.kill()
+    driver.wait()
+    wait_for(lambda: not any(map(is_alive, children)))
+    assert by_name(path)["slow-0001"].status == "stopped"
+
+    (tmp_path / "run" / "go").touch()
+    assert run_workflow(path, say=lambda _: None) == {"done": 2}
+    assert (tmp_path / "run" / "quick.txt").read_text().count("done") == 1
+    assert len(pids.read_text().splitlines()) == 2
+
+
+def test_a_run_is_cancelled_from_another_window(tmp_path: Path) -> None:
+    path = recipe(
+        tmp_path,
+        """
+[experiments.slow]
+command = "ACT wait {{run}}/pids.txt {{run}}/never"
+[experiments.later]
+command = "ACT note {{run}}/later.txt"
+depends_on = ["slow"]
+""",
+    )
+    with pytest.raises(UsageProblem, match="Nothing is running"):
+        cancel(path)
+    counts = list[dict[str, int]]()
+    thread = threading.Thread(target=lambda: counts.append(dict(run_workflow(path, say=lambda _: None))))
+    thread.start()
+    pids = tmp_path / "run" / "pids.txt"
+    wait_for(lambda: pids.is_file() and pids.read_text().endswith("\n"), limit_s=60)
+    cancel(path)
+    thread.join()
+    assert counts == [{"stopped": 1, "waiting": 1}]
+    assert not psutil.pid_exists(int(pids.read_text()))
+
+
+def test_what_no_node_has_is_said_before_anything_starts(tmp_path: Path) -> None:
+    path = recipe(
+        tmp_path,
+        """
+[experiments.large]
+command = "ACT note {{run}}/log.txt"
+resources = { GPU = 1.0 }
+""",
+    )
+    with pytest.raises(UsageProblem, match="what the experiment large asks for \\(GPU: 1\\)"):
+        run_workflow(path, say=lambda _: None)
+    assert not (tmp_path / "run" / "log.txt").exists()
+
+
+def test_the_command_line_runs_tells_and_ends_with_a_code(tmp_path: Path) -> None:
+    path = recipe(tmp_path, "[experiments.wrong]\ncommand = 'ACT fail {{run}}/tries.txt'")
+
+    def fieldray(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            python_command("fieldray.__main__", "workflow", *words, str(path)),
+            capture_output=True, text=True, timeout=200, check=False,
+        )  # fmt: skip
+
+    assert "There is no run of this recipe yet" in fieldray("status").stderr
+    done = fieldray("run")
+    assert done.returncode == 1 and "wrong-0001: failed" in done.stdout and "Report: " in done.stdout
+    row = json.loads(fieldray("status", "--json", "-").stdout)
+    assert row["status"] == "failed" and row["exit_code"] == 3 and row["problem"].endswith("exit code 3.")
+    assert "it went wrong" in fieldray("status", "--task", "wrong-0001").stdout
+    assert fieldray("status", "--task", "none").returncode == 2
+    assert "Nothing is running" in fieldray("cancel").stderr
+    assert "has no table [sweep]" in fieldray("sweep").stderr
+
+
+def test_ctrl_c_stops_in_order(tmp_path: Path) -> None:
+    path = recipe(tmp_path, "[experiments.slow]\ncommand = 'ACT wait {{run}}/pids.txt {{run}}/never'")
+    driver = subprocess.Popen(
+        python_command("fieldray.__main__", "workflow", "run", str(path)), stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    pids = tmp_path / "run" / "pids.txt"
+    wait_for(lambda: pids.is_file() and pids.read_text().endswith("\n"), limit_s=60)
+    driver.send_signal(signal.SIGINT)
+    assert driver.wait(60) == 130
+    assert by_name(path)["slow-0001"].status == "stopped" and not psutil.pid_exists(int(pids.read_text()))
