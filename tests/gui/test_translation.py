@@ -33,7 +33,8 @@ AUC ROC abnormal positive our clinic z
     Intel AMD Linux Ctrl N H O E x a f libedgetpu libusb ai edge litert tflite runtime edgetpu compiler edgetpu_compiler
     coral docs udev plugdev cpupower frequency set g performance FIELDRAY_HOME Apache GNU LGPL Qt Python for code qt io
     yes all history compare
-    pack splits weights none learning_rate fieldray adapt RECIPE pip install
+    pack splits weights none learning_rate fieldray adapt RECIPE FOLDER pip install
+    cluster certificates join start workflow sweep out send files tcp tls
  BY CC COVID Data Goldbaum Image Kermany Mendeley ROC Repository Winther Zhang al et default packs pack fieldray ID
 """
 SAME_IN_ALL = set(_SAME.split())

@@ -153,7 +153,8 @@ lost_workers = 2
     assert run_workflow(path, say=lambda _: None) == {"done": 1, "failed": 1}
     states = by_name(path)
     first, second = states["a-0001"].event, states["b-0001"].event
-    assert first is not None and first.lost == 3 and first.status == "done"
+    # or more: a task may be on its way to a worker that another one has just ended
+    assert first is not None and first.lost >= 3 and first.status == "done"
     assert second is not None and second.lost == 2
     assert second.outcome.problem == "The processes that worked on it ended 2 times."
 
