@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 APP    := $(VENV)/.app-installed
 STAMP  := $(VENV)/.installed
 
-.PHONY: run test check coverage tflite faults attack fuzz bench cluster-bench offline-proof installer smoke pictures docs translations clean
+.PHONY: run test check coverage tflite faults attack fuzz bench cluster-test cluster-bench offline-proof installer smoke pictures docs translations clean
 
 run: $(APP)                   ## screen openly licensed images with the pack that is for them, then show them
 	$(BIN)/fieldray demo
@@ -41,6 +41,9 @@ bench: $(STAMP)               ## from files to scores, compared with the usual s
 # CLUSTER_IMAGES is a folder of images to copy; without it, images drawn by the program.
 CLUSTER_IMAGES ?=
 CLUSTER_COUNT ?= 2000
+cluster-test: $(STAMP)        ## a small cluster of real processes, which are killed (`make test` holds the parts without processes)
+	$(BIN)/python -m pytest -m cluster tests/cluster
+
 cluster-bench: $(STAMP)       ## an archive on a local cluster against fieldray screen, and 20 random kills; build/cluster-bench
 	$(BIN)/python -m benchmarks cluster $(CLUSTER_IMAGES) --count $(CLUSTER_COUNT) --workers 1,2,4 --out build/cluster-bench -- --pack adult-normal-abnormal --ages-confirmed
 

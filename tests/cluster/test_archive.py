@@ -238,10 +238,10 @@ def test_an_error_that_follows_an_image_is_the_image_s(
 def test_an_error_that_follows_the_nodes_ends_the_run_before_all_images_have_failed(
     tmp_path: Path, folder: ArchiveFolder, request_made: ArchiveRequest
 ) -> None:
-    write_list(folder, tmp_path, 400)
+    write_list(folder, tmp_path, 3000)
     with pytest.raises(EnvironmentProblem, match="local cannot be given any work: An unexpected error"):
-        run(folder, request_made, judge=STAND_INS["judge_badly"], chunk_images=100)
-    assert folder.done(400) == ()
+        run(folder, request_made, judge=STAND_INS["judge_badly"], chunk_images=3000)
+    assert folder.done(3000) == ()
 
 
 def test_files_are_sent_where_nodes_do_not_see_them(
