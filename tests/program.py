@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,23 @@ Fieldray = Callable[..., subprocess.CompletedProcess[str]]
 def command(*arguments: object) -> list[str]:
     """The command line of `fieldray` with these arguments; its warnings are errors."""
     return [sys.executable, "-W", "error", "-m", "fieldray", *map(str, arguments)]
+
+
+def runner(home: Path) -> Fieldray:
+    """What runs `fieldray` to its end, with this home and with arguments; `environment` is added to this process's."""
+
+    def run(*arguments: object, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command(*arguments),
+            env={**os.environ, "FIELDRAY_HOME": str(home), "PYTHONIOENCODING": "utf-8", **(environment or {})},
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=100,
+            check=False,
+        )
+
+    return run
 
 
 def lines_of(text: str) -> list[dict[str, Any]]:

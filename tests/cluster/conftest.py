@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import subprocess
 from pathlib import Path
 
 import psutil
 import pytest
 
-from program import Fieldray, command
+from program import Fieldray, runner
 from tiny_packs import fingerprint, write_tiny_pack
 from waiting import wait_for
 
@@ -49,19 +47,7 @@ def pack_options(pack: Path) -> list[str]:
 @pytest.fixture
 def fieldray(home: Path) -> Fieldray:
     """Run `fieldray` to its end; `home` is another one than this test's."""
-
-    def run(*arguments: object, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            command(*arguments),
-            env={**os.environ, "FIELDRAY_HOME": str(home), "PYTHONIOENCODING": "utf-8", **(environment or {})},
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=100,
-            check=False,
-        )
-
-    return run
+    return runner(home)
 
 
 def settings_of(process: psutil.Process) -> dict[str, object]:

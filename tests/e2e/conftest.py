@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from program import Fieldray, command
+from program import Fieldray, runner
 from tiny_packs import fingerprint, write_tiny_pack
 
 
@@ -28,16 +25,4 @@ def pack_options(pack: Path) -> list[str]:
 @pytest.fixture
 def fieldray(home: Path) -> Fieldray:
     """Run `fieldray` to its end."""
-
-    def run(*arguments: object, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            command(*arguments),
-            env={**os.environ, "FIELDRAY_HOME": str(home), "PYTHONIOENCODING": "utf-8", **(environment or {})},
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=100,
-            check=False,
-        )
-
-    return run
+    return runner(home)

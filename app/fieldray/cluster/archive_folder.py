@@ -6,7 +6,7 @@
     chunks/FROM-TO.parquet           results of the images from FROM up to, not including, TO of the list
     merged.json                      the run that holds all results, once it does
 
-Every file appears whole or not at all, so whatever ended a driver, the next one goes on from the ranges that have no
+Every file appears whole or not at all, so whatever ended a driver, the next one resumes with the ranges that have no
 file. The folder names patients and is this user's alone.
 """
 

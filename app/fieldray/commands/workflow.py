@@ -17,8 +17,8 @@ _STOPPED: Final = 130
 _COMMANDS: Final = {
     "run": "run what is not done of a workflow",
     "sweep": "run what is not done of a sweep, and make the winner's pack",
-    "status": "list the tasks of a run, while it goes on or afterwards",
-    "cancel": "stop the run that goes on in another window",
+    "status": "list the tasks of a run, while it runs or afterwards",
+    "cancel": "stop the run in another window",
     "report": "write the report of a run as one page",
 }
 

@@ -1,6 +1,6 @@
 """A sweep: Optuna proposes values for keys of a recipe, trials train with them, and the best one gets a pack.
 
-Optuna's storage and the journal lie in the run's folder, so that a sweep that was killed goes on where it was: trials
+Optuna's storage and the journal lie in the run's folder, so that a sweep that was killed resumes: trials
 that were under way are taken up again with their own values, from their own checkpoints. The driver alone talks to
 Optuna. It reads the figures that a trial writes after each epoch, and asks for the end of one that is poor.
 """
@@ -212,7 +212,7 @@ class _Sweeping:
 
     def _begin(self, trial: FrozenTrial) -> None:
         name = name_of(trial.number)
-        own = optuna.Trial(self._study, trial._trial_id)  # the only way to go on with a trial of another process
+        own = optuna.Trial(self._study, trial._trial_id)  # the only way to resume a trial of another process
         self._out[name] = _Trial(own, self._folder(name), set(trial.intermediate_values))
 
     def _order(self, trial: FrozenTrial, step: str, task: str) -> Order:
@@ -238,7 +238,7 @@ class _Sweeping:
         )
 
     def _finish(self, task: str, event: Event) -> None:
-        """Tell Optuna what became of a trial. One that was asked to end is pruned; one that all were, goes on later."""
+        """Tell Optuna what became of a trial. One asked to end is pruned; one that all were, is resumed later."""
         own = self._out.pop(task)
         self._report(own)
         figures = figures_of(own.folder, self._sweep.metric)

@@ -98,7 +98,7 @@ def connection_of(cluster: Cluster) -> ConnectionSettings:
 
 
 def cancel(path: Path) -> None:
-    """Stop the run of a recipe that goes on in another process. Raises UsageProblem (workflow_not_running)."""
+    """Stop the run of a recipe in another process. Raises UsageProblem (workflow_not_running)."""
     run = read_workflow(path).run
     if not is_running(run):
         raise UsageProblem(reason("workflow_not_running", path=run))
