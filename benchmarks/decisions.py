@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,15 +23,15 @@ from numpy.typing import NDArray
 from benchmarks.image_files import KINDS, ImageKind, enlarged, read_image, write_image
 from benchmarks.reports import Mark
 from fieldray.bench.report import Points, Report, Table
-from fieldray.domain.finding import Decision, Finding, borderline_scores, is_borderline
+from fieldray.domain.finding import Decision, Failed, Outcome, Screened
 from fieldray.domain.image import Detail
-from fieldray.domain.model import InputSpec, Model
+from fieldray.domain.model import HeaderRules, InputSpec
 from fieldray.domain.study import ImageRef
 from fieldray.errors import InputProblem
-from fieldray.imaging.answers import ReadResult
 from fieldray.imaging.discover import discover
-from fieldray.inference.backend import Answer, Backend
-from fieldray.pipeline.assessment import Assessment, choose
+from fieldray.pipeline.assessment import Assessment
+from fieldray.pipeline.ports import Decoder, Engine, ReadResult
+from fieldray.pipeline.screen import screen_image
 
 _LEAST_PIXELS: Final = 1_000_000
 _MEGAPIXELS: Final = (1.0, 1.5, 2.0, 3.0)
@@ -39,30 +40,65 @@ _AT_ONCE: Final = 20
 Notify = Callable[[str], None]
 
 
-class BothWays(Protocol):
-    """Decoders that can be told how much to read."""
+class InFull:
+    """Decoders that read every image in full, whatever detail is asked for."""
 
-    def read(self, ref: ImageRef, spec: InputSpec, *, detail: Detail = "needed") -> ReadResult: ...
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+
+    def read(
+        self,
+        ref: ImageRef,
+        spec: InputSpec,
+        /,
+        *,
+        rules: HeaderRules | None = None,
+        detail: Detail = "needed",  # noqa: ARG002 (asked for by the protocol)
+        lungs: InputSpec | None = None,
+    ) -> ReadResult:
+        """As a decoder reads in full; `detail` is ignored."""
+        return self._decoder.read(ref, spec, rules=rules, detail="full", lungs=lungs)
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Program:
+    """What screens an image: the run's settings, decoders, and engines for the classifier and the lungs' network."""
+
+    assessment: Assessment
+    decoder: Decoder
+    engine: Engine
+    lung_engine: Engine | None = None
+
+    def screened(self, ref: ImageRef, *, in_full: bool) -> Outcome:
+        """What screening makes of an image, read as far as needed or in full."""
+        return screen_image(
+            ref,
+            assessment=self.assessment,
+            decoder=InFull(self.decoder) if in_full else self.decoder,
+            engine=self.engine,
+            lung_engine=self.lung_engine,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One label of one image: calibrated scores, decisions, and whether the OOD gate passes; reduced, then in full.
+    """One label of one image: calibrated scores, decisions, and whether it was screened; reduced, then in full.
 
-    `is_close` says that the reduced reading was borderline, so that the first of each pair is of a finer one.
+    An image that was refused has the score nan and the decision `not_assessed`. `is_close` says that the reduced
+    reading was borderline, so that the first of each pair is of a finer one.
     """
 
     kind: str
     label: str
     scores: tuple[float, float]
     decisions: tuple[Decision, Decision]
-    passes: tuple[bool, bool]
+    is_screened: tuple[bool, bool]
     is_close: bool = False
 
     @property
     def is_equal(self) -> bool:
         """Whether a person sees the same: the same decision, or refused both times."""
-        return self.passes == (False, False) or (self.passes[0] == self.passes[1] and len(set(self.decisions)) == 1)
+        return self.is_screened in ((True, True), (False, False)) and len(set(self.decisions)) == 1
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -73,21 +109,21 @@ class Compared:
     ----------
     pairs
         One per image and label.
-    images, changed
-        By kind of file: the images, and those for which the network's input differed at all.
+    images
+        By kind of file.
     unread
         By reason: the images that could not be read both ways.
     """
 
     pairs: list[Pair] = field(default_factory=list)
     images: Counter[str] = field(default_factory=Counter)
-    changed: Counter[str] = field(default_factory=Counter)
     unread: Counter[str] = field(default_factory=Counter)
 
     @property
     def differences(self) -> NDArray[np.float64]:
-        """Absolute differences of the calibrated scores."""
-        return np.array([abs(pair.scores[0] - pair.scores[1]) for pair in self.pairs])
+        """Absolute differences of the calibrated scores, where the image was screened both times."""
+        found = [abs(pair.scores[0] - pair.scores[1]) for pair in self.pairs if all(pair.is_screened)]
+        return np.array(found or [0.0])
 
     @property
     def equal_share(self) -> float:
@@ -102,23 +138,21 @@ class Compared:
 
 def compare(
     folder: Path,
-    model: Model,
-    decoders: BothWays,
-    backend: Backend,
+    program: Program,
     *,
     most: int,
     cores: int,
     notify: Notify,
     kinds: Sequence[str] = (),
 ) -> Compared:
-    """Read and run the images of a folder both ways.
+    """Screen the images of a folder both ways.
 
     Parameters
     ----------
     folder
         Where the images are.
-    model, decoders, backend
-        What reads and runs them.
+    program
+        What screens them.
     most
         The largest number of images.
     cores
@@ -130,58 +164,67 @@ def compare(
 
     Raises
     ------
-    BackendProblem, OSError
+    EnvironmentProblem, OSError
     """
     compared = Compared()
     refs = itertools.islice((ref for ref in discover([folder]) if ref.problem is None), most)
     with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as place, ThreadPoolExecutor(cores) as threads:
         written = [kind for kind in KINDS.values() if kind.name in kinds or not kinds]
-        read = functools.partial(_read, place=Path(place), spec=model.manifest.input, decoders=decoders, kinds=written)
+        both = functools.partial(_both, place=Path(place), program=program, kinds=written)
         for batch in _batches(refs):
             notify(f"from image {batch[0][0] + 1}")
-            for found in threads.map(read, batch):
-                _add(compared, found, model, backend)
+            for kind, outcomes in threads.map(both, batch):
+                _add(compared, kind, outcomes, program.assessment)
     return compared
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class _Found:
-    """The network's input of an image read reduced, in full, and finer if the reduced one is approximate.
+def _both(
+    item: tuple[int, ImageRef], *, place: Path, program: Program, kinds: Sequence[ImageKind]
+) -> tuple[str, tuple[Outcome, ...]]:
+    """The kind of an image and what came of it both ways, nothing if it is no image to begin with.
 
-    Empty where `unavailable_reason` says why.
+    A file that had to be written for this is removed.
     """
-
-    kind: str
-    values: list[NDArray[np.uint8]]
-    unavailable_reason: str = ""
-
-
-def _read(
-    item: tuple[int, ImageRef], *, place: Path, spec: InputSpec, decoders: BothWays, kinds: Sequence[ImageKind]
-) -> _Found:
-    """Read an image both ways; a file that had to be written for this is removed."""
     number, source = item
-    made = _large_enough(source, number, place, kinds)
+    ages = program.assessment.model.manifest.accepted.ages_years
+    made = _large_enough(source, number, place, kinds, age_years=sum(ages) // 2 if ages else None)
     if made is None:
-        return _Found("", [], unavailable_reason="source")
+        return "", ()
     kind, ref = made
-    results = [decoders.read(ref, spec), decoders.read(ref, spec, detail="full")]
-    if results[0].is_approximate:
-        results.append(decoders.read(ref, spec, detail="finer"))
+    outcomes = tuple(program.screened(ref, in_full=in_full) for in_full in (False, True))
     if ref is not source:
         ref.path.unlink()
-    codes = sorted({result.problem.code for result in results if result.problem})
-    values = [result.tensor.values[0] for result in results if result.tensor]
-    return _Found(kind, values if len(values) == len(results) else [], unavailable_reason=", ".join(codes))
+    return kind, outcomes
 
 
-def _add(compared: Compared, found: _Found, model: Model, backend: Backend) -> None:
-    if not found.values:
-        compared.unread[found.unavailable_reason] += 1
+def _add(compared: Compared, kind: str, outcomes: tuple[Outcome, ...], assessment: Assessment) -> None:
+    failed = sorted({outcome.reason.code for outcome in outcomes if isinstance(outcome, Failed)})
+    if not outcomes or failed:
+        compared.unread[", ".join(failed) or "source"] += 1
         return
-    compared.images[found.kind] += 1
-    compared.changed[found.kind] += not np.array_equal(found.values[0], found.values[1])
-    compared.pairs += evaluate_both(found.kind, found.values, model, backend)
+    compared.images[kind] += 1
+    for label in assessment.model.manifest.labels:
+        compared.pairs.append(pair_of(kind, label.code, *outcomes))
+
+
+def pair_of(kind: str, label: str, reduced: Outcome, in_full: Outcome) -> Pair:
+    """One label of an image that was screened or refused, read reduced and in full."""
+    sides = [_label_of(outcome, label) for outcome in (reduced, in_full)]
+    return Pair(
+        kind,
+        label,
+        scores=(sides[0][0], sides[1][0]),
+        decisions=(sides[0][1], sides[1][1]),
+        is_screened=(isinstance(reduced, Screened), isinstance(in_full, Screened)),
+        is_close=isinstance(reduced, Screened) and "read_twice" in reduced.facts.notes,
+    )
+
+
+def _label_of(outcome: Outcome, label: str) -> tuple[float, Decision]:
+    if not isinstance(outcome, Screened):
+        return math.nan, "not_assessed"
+    found = next(finding for finding in outcome.findings if finding.label == label)
+    return found.score, found.decision
 
 
 def _batches(refs: Iterator[ImageRef]) -> Iterator[list[tuple[int, ImageRef]]]:
@@ -190,7 +233,9 @@ def _batches(refs: Iterator[ImageRef]) -> Iterator[list[tuple[int, ImageRef]]]:
         yield batch
 
 
-def _large_enough(ref: ImageRef, number: int, place: Path, kinds: Sequence[ImageKind]) -> tuple[str, ImageRef] | None:
+def _large_enough(
+    ref: ImageRef, number: int, place: Path, kinds: Sequence[ImageKind], *, age_years: int | None
+) -> tuple[str, ImageRef] | None:
     """The image itself, or a larger one written in the kind whose turn it is; None if it cannot be read."""
     try:
         shown = read_image(ref)
@@ -200,40 +245,8 @@ def _large_enough(ref: ImageRef, number: int, place: Path, kinds: Sequence[Image
         return "as it is", ref
     kind, megapixels = kinds[number % len(kinds)], _MEGAPIXELS[number // len(kinds) % len(_MEGAPIXELS)]
     image = enlarged(shown, megapixels=megapixels, seed=number)
-    return kind.name, ImageRef(path=write_image(place / f"{number:06}", image, kind, number=number))
-
-
-def evaluate_both(kind: str, values: Sequence[NDArray[np.uint8]], model: Model, backend: Backend) -> Iterator[Pair]:
-    """A pair for each label, of inputs (height, width, channels) uint8 read reduced and in full.
-
-    A third input is of a finer reading; it replaces the first where that one is borderline.
-    """
-    assessment, gate = choose(model), model.manifest.ood_gate
-    reduced, in_full, *finer = (_evaluated(backend.run([one])[0], assessment) for one in values)
-    moved = map(assessment.findings, borderline_scores(reduced.scores))
-    is_close = bool(finer) and is_borderline(reduced.findings, *moved, gate=gate, distance=reduced.distance)
-    both = [finer[0] if is_close else reduced, in_full]
-    passes = (both[0].passes, both[1].passes)
-    for first, second in zip(*(one.findings for one in both), strict=True):
-        scores, decisions = (first.score, second.score), (first.decision, second.decision)
-        yield Pair(kind, first.label, scores, decisions, passes, is_close)
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class _Evaluated:
-    scores: Mapping[str, float]
-    findings: tuple[Finding, ...]
-    distance: float | None
-    passes: bool
-
-
-def _evaluated(answer: Answer, assessment: Assessment) -> _Evaluated:
-    """Raw scores by label, and findings by the first operating point of each."""
-    manifest, gate = assessment.model.manifest, assessment.model.manifest.ood_gate
-    scores = {label.code: float(raw) for label, raw in zip(manifest.labels, answer.scores, strict=True)}
-    distance = gate.distance(answer.features) if gate and answer.features is not None else None
-    passes = gate is None or distance is None or distance <= gate.limit
-    return _Evaluated(scores, assessment.findings(scores), distance, passes)
+    path = write_image(place / f"{number:06}", image, kind, number=number, age_years=age_years)
+    return kind.name, ImageRef(path=path)
 
 
 MOST_MEAN_DIFFERENCE: Final = 0.01
@@ -247,8 +260,8 @@ def decision_report(compared: Compared, *, pack: str, images: str) -> Report:
     notes = [
         f"Run on {images} with {pack}. Each image is read twice, at the resolution that screening needs and in full; "
         "everything else is the same. A borderline image is decided by a finer reading, as in screening. Decisions "
-        "are those at each label's first operating point. An image that the OOD gate refuses both times counts as "
-        "equal.",
+        "are those at each label's first operating point. An image that is refused both times counts as equal, and so "
+        "does no other that is refused.",
         *(f"Not compared: {count} images, {why}." for why, count in sorted(compared.unread.items()) if count),
     ]
     return Report(
@@ -279,30 +292,32 @@ def _by_kind(compared: Compared) -> Table:
     columns = (
         "kind of file",
         "images",
-        "input differs",
         "read twice",
         "mean",
         "99 % within",
         "largest",
         "equal decisions",
     )
-    rows = [_row(kind, images, compared.changed[kind], compared) for kind, images in compared.images.items()]
-    rows.append(_row("all", sum(compared.images.values()), sum(compared.changed.values()), compared))
+    rows = [_row(kind, images, compared) for kind, images in compared.images.items()]
+    rows.append(_row("all", sum(compared.images.values()), compared))
     return Table("Absolute difference of the calibrated score", columns, tuple(rows))
 
 
-def _row(kind: str, images: int, changed: int, compared: Compared) -> tuple[str, ...]:
+def _row(kind: str, images: int, compared: Compared) -> tuple[str, ...]:
     part = Compared(pairs=[pair for pair in compared.pairs if kind in (pair.kind, "all")])
     moved = part.differences
     twice = f"{sum(pair.is_close for pair in part.pairs) / len(part.pairs):.1%}"
     cells = (twice, f"{moved.mean():.5f}", f"{np.percentile(moved, 99):.4f}", f"{moved.max():.4f}")
-    return (kind, str(images), str(changed), *cells, f"{part.equal_share:.2%}")
+    return (kind, str(images), *cells, f"{part.equal_share:.2%}")
 
 
 def _decisions(compared: Compared) -> Table:
     """How often each decision became which other one."""
     counts = Counter(
-        tuple(decision if passes else "refused" for decision, passes in zip(pair.decisions, pair.passes, strict=True))
+        tuple(
+            decision if screened else "refused"
+            for decision, screened in zip(pair.decisions, pair.is_screened, strict=True)
+        )
         for pair in compared.pairs
     )
     rows = tuple((reduced, in_full, str(count)) for (reduced, in_full), count in counts.most_common())
@@ -314,11 +329,10 @@ def _data(compared: Compared, marks: tuple[Mark, ...], *, pack: str, images: str
         "pack": pack,
         "source": images,
         "images": dict(compared.images),
-        "changed": dict(compared.changed),
         "not_compared": dict(compared.unread),
         "marks": [{"name": mark.name, "measured": mark.measured, "is_met": mark.is_met} for mark in marks],
         "pairs": [
-            [pair.kind, pair.label, *pair.scores, *pair.decisions, *pair.passes, pair.is_close]
+            [pair.kind, pair.label, *pair.scores, *pair.decisions, *pair.is_screened, pair.is_close]
             for pair in compared.pairs
         ],
     }

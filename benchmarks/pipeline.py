@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import itertools
 import tempfile
@@ -14,7 +15,7 @@ from typing import Final
 from benchmarks import pipeline_report as names
 from benchmarks.archive import Archive, Wanted, make_archive
 from benchmarks.contestants import Contestant, compare_runs
-from benchmarks.decisions import compare, decision_report
+from benchmarks.decisions import Program, compare, decision_report
 from benchmarks.engines import race
 from benchmarks.image_files import KINDS
 from benchmarks.pipeline_report import PipelineRun, pipeline_report
@@ -29,8 +30,10 @@ from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.study import ImageRef
 from fieldray.errors import UsageProblem
 from fieldray.inference.cpu import cpu_kind
+from fieldray.inference.engine import Engine
 from fieldray.packs.library import PackLibrary
 from fieldray.paths import user_data
+from fieldray.pipeline.assessment import choose
 from fieldray.processes.priority import usable_cores
 from fieldray.reasons import reason
 
@@ -73,18 +76,30 @@ def decisions(options: argparse.Namespace, console: Console) -> Report:
     """Compare reading reduced with reading in full. Raises as `pipeline`, and UsageProblem (nothing_to_measure)."""
     library = PackLibrary(user_data())
     model = load_pack(library, options.pack or pack_to_measure(library, drives_with_packs()), options)
-    cores, backend = usable_cores(), cpu_kind(cores=1, budget_s=None).open()
-    try:
-        backend.start(model)
-        with stage_decoders(cores) as decoders:
-            effort = {"most": options.images, "cores": cores}
-            kinds, notify = options.kinds, console.bar
-            compared = compare(options.folder, model, decoders, backend, kinds=kinds, notify=notify, **effort)
-    finally:
-        backend.close()
+    cores = usable_cores()
+    with contextlib.ExitStack() as open_now:
+        engine = open_now.enter_context(_cpu_engine(model))
+        lung_engine = open_now.enter_context(_cpu_engine(model.lungs)) if model.lungs else None
+        program = Program(
+            assessment=choose(model),
+            decoder=open_now.enter_context(stage_decoders(cores)),
+            engine=engine,
+            lung_engine=lung_engine,
+        )
+        compared = compare(
+            options.folder, program, most=options.images, cores=cores, kinds=options.kinds, notify=console.bar
+        )
     if not compared.pairs:
         raise UsageProblem(reason("nothing_to_measure"))
     return decision_report(compared, pack=model.pack_name, images=f"images of {options.folder}")
+
+
+@contextlib.contextmanager
+def _cpu_engine(model: Model) -> Iterator[Engine]:
+    with contextlib.closing(Engine(lambda _: None, kinds=(cpu_kind(cores=1, budget_s=None),))) as engine:
+        engine.open(model)
+        engine.wait_ready()
+        yield engine
 
 
 def _archive(options: argparse.Namespace, model: Model, folder: Path, console: Console) -> Archive:

@@ -4,48 +4,42 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Sequence
+import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from PIL import Image
 
 from benchmarks.command_line import run
-from benchmarks.decisions import Compared, Pair, compare, decision_report, evaluate_both
+from benchmarks.decisions import Compared, Pair, Program, compare, decision_report, pair_of
 from benchmarks.image_files import KINDS
+from fakes import FakeEngine, FakeReaders
 from fieldray.commands.console import Console
-from fieldray.domain.finding import ReadFacts
+from fieldray.domain.finding import Decision, Finding, ReadFacts, Refused, Screened
 from fieldray.domain.image import Detail, PixelMap, Tensor
-from fieldray.domain.model import InputSpec
+from fieldray.domain.model import HeaderRules, InputSpec
 from fieldray.domain.study import ImageRef
 from fieldray.imaging.answers import ReadResult
-from fieldray.inference.backend import Answer
+from fieldray.pipeline.assessment import choose
 from fieldray.reasons import reason
 from program import write_images
 from tiny_models import tiny_model
 from tiny_packs import fingerprint, write_tiny_pack
 
 
-class Brightness:
-    """Its score is the input's mean grey, 255 as 1."""
-
-    pid, capacity, detail, is_alive = None, 1, "", True
-
-    def run(self, images: Sequence[NDArray[np.uint8]]) -> list[Answer]:
-        scores = [np.array([image.mean() / 255], np.float32) for image in images]
-        return [Answer(scores=score, class_maps=None, features=None, latency_ms=1.0) for score in scores]
-
-
-class Darker:
-    """Reads every image as even grey, in full 10 levels darker; what is called "bad" only reduced."""
+class Darker(FakeReaders):
+    """Reads every image as even grey, in full 10 levels darker; in full, what is called "bad" is cut short."""
 
     def __init__(self, grey: int) -> None:
+        super().__init__()
         self._grey = grey
         self.kinds: list[str] = []
 
-    def read(self, ref: ImageRef, spec: InputSpec, *, detail: Detail = "needed") -> ReadResult:
+    def read(
+        self, ref: ImageRef, spec: InputSpec, *, rules: HeaderRules | None = None, detail: Detail = "needed", **_: Any
+    ) -> ReadResult:
         if detail == "full" and "bad" in ref.path.name:
             return ReadResult(tensor=None, facts=ReadFacts(), problem=reason("truncated"))
         self.kinds.append(ref.path.suffix)
@@ -53,19 +47,38 @@ class Darker:
         return ReadResult(tensor=Tensor(values=values, pixel_map=PixelMap(1, 0, 1, 0)), facts=ReadFacts())
 
 
-def pair(reduced: str, in_full: str, *, passes: tuple[bool, bool] = (True, True)) -> Pair:
-    return Pair("RLE", "abnormal", (0.5, 0.52), (reduced, in_full), passes)  # type: ignore[arg-type]
+def program(grey: int) -> Program:
+    return Program(assessment=choose(tiny_model()), decoder=Darker(grey), engine=FakeEngine())
+
+
+def screened(score: float, decision: Decision, *notes: str) -> Screened:
+    point = tiny_model().manifest.point("opacity", None)
+    return Screened(
+        ref=ImageRef(path=Path("x.dcm")),
+        facts=ReadFacts(notes=notes),
+        findings=(Finding(label="opacity", score=score, point=point, decision=decision),),
+        class_maps=None,
+        pack_name="tiny-1.0.0",
+        model_sha256="m" * 64,
+        backend="cpu",
+        inference_ms=1.0,
+    )
+
+
+REFUSED = Refused(ref=ImageRef(path=Path("x.dcm")), reason=reason("unlike_training"))
+
+
+def pair(reduced: str, in_full: str, *, is_screened: tuple[bool, bool] = (True, True)) -> Pair:
+    return Pair("RLE", "abnormal", (0.5, 0.52), (reduced, in_full), is_screened)  # type: ignore[arg-type]
 
 
 def test_small_images_are_enlarged_and_written_in_turn(tmp_path: Path) -> None:
     write_images(tmp_path, 3, side=64)
-    decoders = Darker(200)
-    compared = compare(
-        tmp_path, tiny_model(), decoders, Brightness(), most=2, cores=1, notify=lambda _: None
-    )  # fmt: skip
+    run_by = program(200)
+    compared = compare(tmp_path, run_by, most=2, cores=1, notify=lambda _: None)
     first, second = list(KINDS.values())[:2]
-    assert compared.images == {first.name: 1, second.name: 1} == compared.changed
-    assert decoders.kinds == [".dcm"] * 4
+    assert compared.images == {first.name: 1, second.name: 1}
+    assert isinstance(run_by.decoder, Darker) and run_by.decoder.kinds == [".dcm"] * 4
     assert compared.differences == pytest.approx([10 / 255] * 2)
 
 
@@ -74,32 +87,24 @@ def test_large_images_stay_as_they_are_and_bad_ones_are_counted(tmp_path: Path) 
     for name in ("bad.png", "good.png"):
         Image.fromarray(image).save(tmp_path / name, compress_level=1)
     (tmp_path / "cut.png").write_bytes((tmp_path / "good.png").read_bytes()[:2000])
-    compared = compare(
-        tmp_path, tiny_model(), Darker(100), Brightness(), most=9, cores=1, notify=lambda _: None
-    )  # fmt: skip
+    compared = compare(tmp_path, program(100), most=9, cores=1, notify=lambda _: None)
     assert compared.images == {"as it is": 1}
     assert compared.unread == {"truncated": 1, "source": 1}
 
 
-def test_a_decision_of_each_label() -> None:
-    """The tiny model's point is read from its manifest: well above and well below it whatever it is."""
-    values = [np.full((64, 64, 1), grey, np.uint8) for grey in (255, 0)]
-    (found,) = evaluate_both("RLE", values, tiny_model(), Brightness())
-    assert found.decisions == ("above", "below") and not found.is_equal
+def test_a_decision_of_each_label_as_screening_makes_it() -> None:
+    found = pair_of("RLE", "opacity", screened(1.0, "above", "read_twice"), screened(0.0, "below"))
+    assert found.decisions == ("above", "below") and found.is_close and not found.is_equal
     compared = Compared(pairs=[found])
     assert compared.jumps == 1 and compared.equal_share == 0
 
 
-def test_a_close_call_counts_as_it_is_made_in_screening() -> None:
-    # below 0.4 is below, from 0.6 on above; a grey of 255 is a score of 1
-    for greys, expected in (
-        ((150, 170, 160), (True, ("above", "above"))),
-        ((150, 170), (False, ("unsure", "above"))),
-        ((130, 170, 160), (False, ("unsure", "above"))),
-    ):
-        values = [np.full((64, 64, 1), grey, np.uint8) for grey in greys]
-        (found,) = evaluate_both("JPEG", values, tiny_model(), Brightness())
-        assert (found.is_close, found.decisions) == expected
+def test_an_image_that_is_refused_has_no_score() -> None:
+    found = pair_of("RLE", "opacity", screened(1.0, "above"), REFUSED)
+    assert found.is_screened == (True, False) and not found.is_equal and math.isnan(found.scores[1])
+    both = pair_of("RLE", "opacity", REFUSED, REFUSED)
+    assert both.is_equal
+    assert Compared(pairs=[found, both]).differences.tolist() == [0.0]
 
 
 @pytest.mark.parametrize(
@@ -107,8 +112,8 @@ def test_a_close_call_counts_as_it_is_made_in_screening() -> None:
     [
         (pair("above", "above"), True),
         (pair("above", "unsure"), False),
-        (pair("above", "below", passes=(False, False)), True),
-        (pair("above", "above", passes=(True, False)), False),
+        (pair("above", "below", is_screened=(False, False)), False),
+        (pair("above", "above", is_screened=(True, False)), False),
     ],
 )
 def test_equal_is_what_a_person_sees_as_equal(made: Pair, is_equal: bool) -> None:
@@ -118,7 +123,7 @@ def test_equal_is_what_a_person_sees_as_equal(made: Pair, is_equal: bool) -> Non
 def test_the_report() -> None:
     pairs = [pair("above", "above")] * 199 + [pair("unsure", "below")]
     compared = Compared(pairs=pairs)
-    compared.images["RLE"], compared.changed["RLE"] = 200, 150
+    compared.images["RLE"] = 200
     report = decision_report(compared, pack="tiny-1.0.0", images="images")
     met = {mark["name"]: mark["is_met"] for mark in report.data["marks"]}
     # 200 images, differences of 0.02, 199 of 200 equal, no jump

@@ -116,6 +116,11 @@ class PixelMap:
     column_scale: float
     column_offset: float
 
+    @property
+    def finest(self) -> float:
+        """Pixels of the image that a tensor's pixel covers, along the side where it covers fewer."""
+        return min(self.row_scale, self.column_scale)
+
     def for_cells(self, cells: tuple[int, int], *, of: tuple[int, int]) -> PixelMap:
         """The same region of the image cut into `cells` (rows, columns) instead of into the tensor's pixels `of`."""
         down, across = of[0] / cells[0], of[1] / cells[1]

@@ -34,6 +34,7 @@ class ReadResult:
     image           what the crop is made from
     ref             with the kind and the header of the bytes that were read; None if none were read, or nobody asked
     is_approximate  whether the file in full would give a slightly different tensor
+    step            how many pixels of the file each way one that was read stands for
     """
 
     tensor: Tensor | None
@@ -41,6 +42,7 @@ class ReadResult:
     ref: ImageRef | None = None
     view: str = ""
     is_approximate: bool = False
+    step: int = 1
     problem: Reason | None = None
     problem_is_refusal: bool = False
     lungs: Tensor | None = None
@@ -135,6 +137,7 @@ def read_result(answer: Message, ref: ImageRef) -> ReadResult:
         ref=replace(ref, kind=body["kind"], header=header) if header else None,
         view=body.get("view", ""),
         is_approximate=body.get("is_approximate", False),
+        step=body.get("step", 1),
         problem=Reason(problem[0], tuple((key, value) for key, value in problem[1])) if problem else None,
         problem_is_refusal=body["problem_is_refusal"],
     )

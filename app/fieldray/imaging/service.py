@@ -138,6 +138,7 @@ def _image_facts(image: Image) -> Mapping[str, Any]:
         "rows": image.full_rows,
         "columns": image.full_columns,
         "is_approximate": image.is_approximate,
+        "step": image.step,
         "notes": list(image.notes),
         "view": image.view,
     }

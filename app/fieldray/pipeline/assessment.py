@@ -39,14 +39,14 @@ class Assessment:
             found.append(Finding(label=label.code, score=score, point=point, decision=decide(score, point)))
         return tuple(found)
 
-    def is_close(self, prediction: Prediction) -> bool:
+    def is_close(self, prediction: Prediction, *, oversampling: float) -> bool:
         """Whether the outcome could be another one if the image had been read in full and not only as far as needed.
 
-        With the lungs found, what the gate says is only noted.
+        With the lungs found, what the gate says is only noted. `oversampling` as for `borderline_scores`.
         """
         gate, features = None if self.model.lungs else self.model.manifest.ood_gate, prediction.features
         distance = gate.distance(features) if gate and features is not None else None
-        scores = (prediction.scores, *borderline_scores(prediction.scores))
+        scores = (prediction.scores, *borderline_scores(prediction.scores, oversampling=oversampling))
         return is_borderline(*map(self.findings, scores), gate=gate, distance=distance)
 
     @property

@@ -35,6 +35,8 @@ class ReadResult(Protocol):
     @property
     def is_approximate(self) -> bool: ...
     @property
+    def step(self) -> int: ...
+    @property
     def problem(self) -> Reason | None: ...
     @property
     def problem_is_refusal(self) -> bool: ...
@@ -46,7 +48,8 @@ class Decoder(Protocol):
     `ref` of the result has the header of the very bytes whose hash and pixels it gives: the file may be another one
     than discovery saw. Rules for the header are held against that one.
     With `lungs`, it prepares the input of the network that finds the lungs as well.
-    It reads in the detail asked for; `is_approximate` if the file in full would give a slightly different tensor.
+    It reads in the detail asked for, one pixel for `step` x `step` of the file's; `is_approximate` if the file in full
+    would give a slightly different tensor.
     """
 
     def read(

@@ -126,7 +126,8 @@ def _run_networks(
         image.facts = replace(image.facts, pixel_map=tensor.pixel_map)
         prediction = run(engine, tensor)
         observe(prediction)
-        if not (read.is_approximate and assessment.is_close(prediction)):
+        oversampling = tensor.pixel_map.finest / read.step
+        if not (read.is_approximate and assessment.is_close(prediction, oversampling=oversampling)):
             break
     return prediction
 

@@ -121,6 +121,12 @@ def test_a_score_far_above_a_limit_near_one_is_not_borderline(score: float, expe
     assert borderline(score, operating_point(unsure_low=0.6, threshold=0.8, unsure_high=0.96)) == expected
 
 
+@given(SHARES)
+def test_the_margin_is_narrower_where_an_image_was_read_finely(score: float) -> None:
+    near, fine = (borderline_scores({"opacity": score}, oversampling=pixels) for pixels in (2.4, 2.5))
+    assert near[0]["opacity"] <= fine[0]["opacity"] <= score <= fine[1]["opacity"] <= near[1]["opacity"]
+
+
 @given(st.floats(1e-3, 1e3), st.floats(0, 1e4), points())
 def test_what_the_gate_clearly_refuses_is_never_borderline(limit: float, times: float, point: OperatingPoint) -> None:
     gate = OodGate(mean=np.zeros(1, np.float32), projection=np.ones((1, 1), np.float32), limit=limit)

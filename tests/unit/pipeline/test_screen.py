@@ -12,7 +12,7 @@ import pytest
 
 from fakes import FakeEngine, FakeReaders, hash_of
 from fieldray.domain.finding import Failed, Outcome, ReadFacts, Refused, Screened
-from fieldray.domain.image import Detail
+from fieldray.domain.image import Detail, PixelMap
 from fieldray.domain.model import Calibration, HeaderRules, InputSpec, OodGate, Prediction
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import BackendProblem, EnvironmentProblem, ReaderProblem
@@ -104,10 +104,13 @@ def test_what_is_unlike_the_training_images_is_refused() -> None:
 class Reduced(FakeReaders):
     """Gives one grey level as needed and another one finer, or what is wrong with the file if that is None."""
 
-    def __init__(self, needed: int, finer: int | None, *, is_approximate: bool = True) -> None:
+    def __init__(
+        self, needed: int, finer: int | None, *, is_approximate: bool = True, oversampling: float = 1.0
+    ) -> None:
         super().__init__()
         self._greys = {"needed": needed, "finer": finer}
         self._is_approximate = is_approximate
+        self._pixel_map = PixelMap(2 * oversampling, 0, 2 * oversampling, 0)
         self.reads: list[Detail] = []
 
     def read(
@@ -122,8 +125,9 @@ class Reduced(FakeReaders):
         values = np.full_like(read.tensor.values, grey)
         return replace(
             read,
-            tensor=replace(read.tensor, values=values),
+            tensor=replace(read.tensor, values=values, pixel_map=self._pixel_map),
             is_approximate=self._is_approximate,
+            step=2,
         )
 
 
@@ -145,6 +149,14 @@ def test_a_close_call_is_decided_by_a_finer_picture(grey: int, is_close: bool) -
     assert outcome.findings[0].score == pytest.approx(1.0 if is_close else grey / 255)
     assert outcome.facts.notes == (("read_twice",) if is_close else ())
     assert outcome.facts.decode_ms == (3.0 if is_close else 1.5)
+
+
+@pytest.mark.parametrize(("oversampling", "is_close"), [(1.0, True), (2.4, True), (2.5, False)])
+def test_what_was_read_finely_is_read_again_only_where_it_is_closer(oversampling: float, is_close: bool) -> None:
+    decoders = Reduced(235, 255, oversampling=oversampling)  # by 0.27 in log-odds above the limit
+    unsure = {"unsure_low": 0.4, "unsure_high": 0.9}
+    look(decoders, operating_points=(replace(tiny_manifest().operating_points[0], **unsure),))
+    assert decoders.reads == (["needed", "finer"] if is_close else ["needed"])
 
 
 def test_what_is_exact_is_read_once_however_close_it_is() -> None:
