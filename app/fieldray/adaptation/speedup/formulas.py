@@ -103,6 +103,8 @@ class _Links:
         """The same where servers hold unequal `shares` (0 to 1, they sum to 1), as algorithm 3.7 places tensors.
 
         The machine whose link is busiest decides: it sends its own share to all others, and gets all other shares.
+        An estimate: a machine that has its weights early gives its gradient while others still get theirs, so that
+        with one very large share it takes up to half as long (`simulator` plays it through).
         """
         if len(shares) != self.workers:
             raise ValueError(f"{len(shares)} shares for {self.workers} machines")

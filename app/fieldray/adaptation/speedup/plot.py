@@ -16,7 +16,12 @@ from fieldray.adaptation.speedup.formulas import linear_speed_up
 from fieldray.reports.outputs import write_own
 
 _STYLE: Final = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "svg.fonttype": "none"}
-_MARK: Final = b"fieldray adapt estimate"
+# By which an earlier picture is known again; there is no date, so that the same figures give the same file.
+_MARK: Final = "fieldray adapt estimate"
+_METADATA: Final[dict[str, dict[str, str | None]]] = {
+    "svg": dict.fromkeys(("Date", "Creator", "Format", "Type")),
+    "png": {"Software": _MARK},
+}
 
 
 def write_plot(path: Path, known: Sequence[Estimate]) -> None:
@@ -26,19 +31,16 @@ def write_plot(path: Path, known: Sequence[Estimate]) -> None:
     """
     kind = path.suffix.lower().removeprefix(".")
     stream = io.BytesIO()
-    with rc_context({**_STYLE, "svg.hashsalt": _MARK.decode()}):
-        _figure(known).savefig(stream, format=kind, dpi=150, metadata=_metadata(kind))
-    write_own(path, _is_own, stream.getvalue())
-
-
-def _metadata(kind: str) -> dict[str, str | None]:
-    """By which an earlier picture is known again; no date, so that the same figures give the same file."""
-    mark = _MARK.decode()
-    return {"Date": None, "Creator": mark} if kind == "svg" else {"Software": mark}
+    with rc_context({**_STYLE, "svg.hashsalt": _MARK}):
+        _figure(known).savefig(stream, format=kind, dpi=150, metadata=_METADATA[kind])
+    data = stream.getvalue()
+    if kind == "svg":  # what comes before names a document elsewhere
+        data = f"<!-- {_MARK} -->\n".encode() + data[data.index(b"<svg") :]
+    write_own(path, _is_own, data)
 
 
 def _is_own(head: bytes) -> bool:
-    return _MARK in head
+    return _MARK.encode() in head
 
 
 def _figure(known: Sequence[Estimate]) -> Figure:

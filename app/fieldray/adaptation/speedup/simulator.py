@@ -136,9 +136,9 @@ def simulated_s(measured: Measured, *, mode: Mode, server: Server, workers: int,
     if workers < 1:
         raise ValueError("one worker or more")
     cluster = _cluster(measured, server, workers)
-    gradient_s = (
-        split_corrected_s(measured.gradient_s, workers=workers) if mode == "sync-split" else measured.gradient_s
-    )
+    gradient_s = measured.gradient_s
+    if mode == "sync-split":
+        gradient_s = split_corrected_s(gradient_s, workers=workers)
     gradients_s = [gradient_s] * workers
     if workers > 1:
         gradients_s[-1] *= measured.slowest
