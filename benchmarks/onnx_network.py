@@ -66,7 +66,7 @@ class _Writer:
             steps.append((_ACTIVATIONS[layer.activation], [], {}))
         source = list(layer.inputs)
         for number, (operator, more, attributes) in enumerate(steps, 1):
-            target = layer.name if number == len(steps) else f"{layer.name}_{number}"
+            target = layer.name if number == len(steps) else f"{layer.name}:{number}"
             self._node(operator, [*source, *more], target, attributes)
             source = [target]
 

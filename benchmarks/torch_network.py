@@ -111,7 +111,7 @@ class TorchNetwork(torch.nn.Module):  # type: ignore[misc]
                     kernel = self._weight(layer, "kernel")
                     within = [self._within(layer, first)[0]] * 2
                     packed = torch.ops.mkldnn._reorder_convolution_weight(
-                        kernel.to_mkldnn(), within, [layer.stride] * 2, [1, 1], self._groups[layer.name],
+                        kernel, within, [layer.stride] * 2, [1, 1], self._groups[layer.name],
                         list(self._padded(layer, first).shape),
                     )  # fmt: skip
                     setattr(self, _name(f"{layer.name}/kernel"), torch.nn.Parameter(packed, requires_grad=False))
