@@ -108,5 +108,7 @@ class _Writer:
         from onnx import numpy_helper
 
         name = f"{layer.name}/{part}"
-        self.constants.append(numpy_helper.from_array(np.ascontiguousarray(values, np.float32).reshape(np.shape(values)), name))
+        self.constants.append(
+            numpy_helper.from_array(np.ascontiguousarray(values, np.float32).reshape(np.shape(values)), name)
+        )
         return name

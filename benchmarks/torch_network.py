@@ -51,9 +51,7 @@ class Steps:
     padding: Literal["within", "copy", "view"] = "within"
 
 
-def folded(
-    specification: Specification, weights: Mapping[str, NDArray[np.float32]]
-) -> dict[str, NDArray[np.float32]]:
+def folded(specification: Specification, weights: Mapping[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
     """The weights with W' = W g/sqrt(v+e) and b' = (b-m) g/sqrt(v+e) + beta: kernels and biases alone."""
     found = {}
     for layer in specification.layers:
@@ -139,9 +137,7 @@ class TorchNetwork(torch.nn.Module):  # type: ignore[misc]
             return self._fused(layer, values)
         value = self._operate(layer, first, values)
         if layer.batch_norm and not self._steps.is_folded:
-            gamma, beta, mean, variance = (
-                self._weight(layer, part) for part in ("gamma", "beta", "mean", "variance")
-            )
+            gamma, beta, mean, variance = (self._weight(layer, part) for part in ("gamma", "beta", "mean", "variance"))
             value = functional.batch_norm(value, mean, variance, gamma, beta, False, 0.0, self._epsilon)
         if self._steps.padding == "view" and value.ndim == 4 and layer.activation == "relu":
             return self._written_inside(layer, value)
