@@ -55,7 +55,9 @@ def classifier_case(folder: Path) -> NetworkCase:
 
 def lung_case(folder: Path) -> NetworkCase:
     """The U-Net of a lung-field pack, with random weights. Raises PackProblem."""
-    model = read_files(folder, read_verified_manifest(folder)).model("signed")
+    model = read_files(folder, read_verified_manifest(folder)).companion("signed")
+    if model is None:
+        raise ValueError(f"{folder} is no lung-field pack")
     network = compact_unet(height=model.manifest.input.height, width=model.manifest.input.width)
     return _case(f"U-Net of {model.manifest.pack_id}", network, random_weights(network), model, int8_file=None)
 

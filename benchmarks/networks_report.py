@@ -1,4 +1,4 @@
-"""The report of `networks`: equal outputs first, then times, what each step is worth, and what a thousand images cost."""
+"""The report of `networks`: equal outputs first, then times, what each step is worth, and costs."""
 
 from __future__ import annotations
 

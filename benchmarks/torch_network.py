@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from benchmarks.padded_view import PaddedView
 from fieldray.adaptation.specification import INPUT, Layer, Specification, channel_sets
 
 Pads = tuple[int, int, int, int]
+_KINDS: Final = frozenset({"conv", "depthwise", "max_pool", "average_all", "add", "upsample", "activation", "dropout"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +84,8 @@ class TorchNetwork(torch.nn.Module):  # type: ignore[misc]
         if steps.is_folded:
             weights = folded(specification, weights)
         sets = channel_sets(specification)
+        if unknown := {layer.kind for layer in specification.layers} - _KINDS:
+            raise ValueError(f"no operators for layers of these kinds: {unknown}")
         self._layers, self._steps = specification.layers, steps
         self._epsilon = specification.epsilon
         self._outputs = tuple(specification.outputs[name] for name in outputs)
@@ -149,8 +152,6 @@ class TorchNetwork(torch.nn.Module):  # type: ignore[misc]
                 self._padded(layer, first), self._weight(layer, "kernel"), self._bias(layer), layer.stride,
                 self._within(layer, first), groups=self._groups[layer.name],
             )  # fmt: skip
-        if layer.kind == "dense":
-            return functional.linear(first, self._weight(layer, "kernel"), self._weight(layer, "bias"))
         if layer.kind == "max_pool":
             pads = _pads(layer, first)
             return functional.max_pool2d(functional.pad(first, pads, value=-math.inf), layer.kernel, layer.stride)
@@ -158,9 +159,11 @@ class TorchNetwork(torch.nn.Module):  # type: ignore[misc]
             return first.mean((2, 3))
         if layer.kind == "add":
             return first + values[layer.inputs[1]]
-        if layer.kind == "upsample":
-            return functional.interpolate(first, scale_factor=layer.stride, mode="bilinear")
-        return first.permute(0, 2, 3, 1).flatten(1) if layer.kind == "flatten" else first
+        return (
+            functional.interpolate(first, scale_factor=layer.stride, mode="bilinear")
+            if layer.kind == "upsample"
+            else first
+        )
 
     def _fused(self, layer: Layer, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """A convolution through oneDNN's fused operators, with the activation and the sum that belong to it."""
@@ -279,4 +282,4 @@ def _tensor(array: NDArray[np.float32], *, is_depthwise: bool) -> torch.Tensor:
     """Keras's layout to PyTorch's."""
     if array.ndim == 4:
         array = array.transpose((2, 3, 0, 1) if is_depthwise else (3, 2, 0, 1))
-    return torch.from_numpy(np.array(array.T if array.ndim == 2 else array, np.float32, order="C"))
+    return torch.from_numpy(np.array(array, np.float32, order="C"))
