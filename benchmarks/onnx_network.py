@@ -8,10 +8,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.adaptation.specification import INPUT, Layer, Specification, channel_sets
+from fieldray.adaptation.specification import INPUT, Layer, Specification, channel_sets, shapes
 
 _OPSET: Final = 17
 _FORMAT: Final = 9
+_WINDOWED: Final = ("conv", "depthwise", "max_pool")
 _ACTIVATIONS: Final = {"relu": "Relu", "sigmoid": "Sigmoid", "softmax": "Softmax", "tanh": "Tanh"}
 
 
@@ -50,7 +51,7 @@ class _Writer:
 
     def __init__(self, specification: Specification, weights: Mapping[str, NDArray[np.float32]]) -> None:
         self._specification, self._weights = specification, weights
-        self._sets = channel_sets(specification)
+        self._sets, self._shapes = channel_sets(specification), shapes(specification)
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
 
@@ -71,7 +72,11 @@ class _Writer:
             source = [target]
 
     def _operation(self, layer: Layer) -> tuple[str, list[str], dict[str, Any]]:
-        window = {"kernel_shape": [layer.kernel] * 2, "strides": [layer.stride] * 2, "auto_pad": "SAME_UPPER"}
+        window: dict[str, Any] = (
+            {"kernel_shape": [layer.kernel] * 2, "strides": [layer.stride] * 2, "pads": self._pads(layer)}
+            if layer.kind in _WINDOWED
+            else {}
+        )
         match layer.kind:
             case "conv" | "depthwise":
                 groups = self._specification.channels[self._sets[layer.name]] if layer.kind == "depthwise" else 1
@@ -89,6 +94,14 @@ class _Writer:
             case "activation" | "dropout":
                 return "Identity", [], {}
         raise ValueError(f"no operator for a layer of the kind {layer.kind}")
+
+    def _pads(self, layer: Layer) -> list[int]:
+        """Top, left, bottom, right of TensorFlow's "same"; never below 0, where a window is smaller than its step."""
+        totals = [
+            max((-(-side // layer.stride) - 1) * layer.stride + layer.kernel - side, 0)
+            for side in self._shapes[layer.inputs[0]][:2]
+        ]
+        return [*(total // 2 for total in totals), *(total - total // 2 for total in totals)]
 
     def _node(self, operator: str, inputs: list[str], output: str, attributes: Mapping[str, Any]) -> None:
         from onnx import helper
