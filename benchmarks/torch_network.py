@@ -54,7 +54,7 @@ class Steps:
 
 def folded(specification: Specification, weights: Mapping[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
     """The weights with W' = W g/sqrt(v+e) and b' = (b-m) g/sqrt(v+e) + beta: kernels and biases alone."""
-    found = {}
+    found: dict[str, NDArray[np.float32]] = {}
     for layer in specification.layers:
         if not layer.has_weights:
             continue

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 INPUT: Final = "image"
 _SIDE: Final = 224
@@ -143,7 +143,7 @@ class _Builder:
         self.layers: list[Layer] = []
         self.last = INPUT
 
-    def add(self, kind: Kind, name: str, *inputs: str, **more: int) -> str:
+    def add(self, kind: Kind, name: str, *inputs: str, **more: Any) -> str:
         self.layers.append(Layer(name=name, kind=kind, inputs=inputs or (self.last,), **more))
         self.last = name
         return name
