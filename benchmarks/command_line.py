@@ -253,8 +253,8 @@ def _add_networks(commands: argparse._SubParsersAction[Any]) -> Added:
     parser.add_argument("--threads", type=_counts, default=(1, 2), metavar="N,...", help="threads (default: 1,2)")
     parser.add_argument("--batches", type=_counts, default=(1, 8), metavar="N,...", help="images (default: 1,8)")
     parser.add_argument("--rounds", type=number_from(1), default=5, metavar="N", help="rounds (default: 5)")
-    parser.add_argument("--seconds", type=float, default=1.0, metavar="S", help="of a round's calls (default: 1)")
-    parser.add_argument("--price", type=_price, metavar="P", help="of an hour of this machine, for costs")
+    parser.add_argument("--seconds", type=_amount, default=1.0, metavar="S", help="of a round's calls (default: 1)")
+    parser.add_argument("--price", type=_amount, metavar="P", help="of an hour of this machine, for costs")
     parser.add_argument(
         "--stated",
         type=_stated,
@@ -393,14 +393,14 @@ def _range(text: str) -> tuple[float, float]:
     return found
 
 
-def _price(text: str) -> float:
+def _amount(text: str) -> float:
     try:
-        price = float(text)
+        amount = float(text)
     except ValueError:
-        price = -1.0
-    if not 0 <= price < 1e9:
-        raise argparse.ArgumentTypeError("give a price of 0 or more")
-    return price
+        amount = -1.0
+    if not 0 <= amount < 1e9:
+        raise argparse.ArgumentTypeError("give a number of 0 or more")
+    return amount
 
 
 def _stated(text: str) -> tuple[str, float, float]:
