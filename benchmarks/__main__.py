@@ -7,8 +7,8 @@ from typing import Final
 
 from fieldray.offline import stay_offline
 
-_TOOLCHAIN: Final = {"cluster", "matcher"}
-"""Commands whose processes connect to each other, or that train a network in this very process."""
+_TOOLCHAIN: Final = {"cluster", "matcher", "networks"}
+"""Commands whose processes connect to each other, or that make or train a network in this very process."""
 
 
 def main() -> int:

@@ -1,4 +1,7 @@
-"""Where a child process of the benchmarks begins: `benchmarks.child_main MODULE:FUNCTION`."""
+"""Where a child process of the benchmarks begins: `benchmarks.child_main MODULE:FUNCTION [toolchain]`.
+
+With `toolchain` it may import what TensorFlow insists on (see `stay_offline`).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from fieldray.offline import stay_offline
 
 def main() -> int:
     """Serve `module:function` of this package until the input closes; returns the exit code."""
-    stay_offline()
+    stay_offline(is_toolchain=sys.argv[2:] == ["toolchain"])
     from fieldray.processes.serving import serve  # only now: nothing is imported that the guard has not seen
 
     return serve(sys.argv[1], package="benchmarks")

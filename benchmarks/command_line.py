@@ -34,6 +34,13 @@ _MATCHING: Final = (
     "app/fieldray/domain/local_contrast.py",
     "models/recipes/matcher.toml",
 )
+_ENGINES: Final = (
+    "app/fieldray/adaptation/keras_engine.py",
+    "app/fieldray/adaptation/lungs/networks.py",
+    "app/fieldray/adaptation/networks.py",
+    "app/fieldray/inference",
+    "models",
+)
 _READING: Final = ("app/fieldray/imaging", "app/fieldray/domain/finding.py", "models")
 
 
@@ -60,6 +67,7 @@ def _parser(typed: str, screen_options: Sequence[str]) -> argparse.ArgumentParse
         _add_comparison,
         _add_matcher,
         _add_cluster,
+        _add_networks,
     ):
         action, paths, measure = add(commands)
         action.add_argument("--out", type=Path, metavar="DIR", help="write JSON and HTML to this folder")
@@ -240,6 +248,38 @@ def _add_cluster(commands: argparse._SubParsersAction[Any]) -> Added:
     return parser, (*_SCREENING, "app/fieldray/cluster"), measure
 
 
+def _add_networks(commands: argparse._SubParsersAction[Any]) -> Added:
+    parser = commands.add_parser("networks", help="inference engines and each step of fusion on the packs' networks")
+    parser.add_argument("--threads", type=_counts, default=(1, 2), metavar="N,...", help="threads (default: 1,2)")
+    parser.add_argument("--batches", type=_counts, default=(1, 8), metavar="N,...", help="images (default: 1,8)")
+    parser.add_argument("--rounds", type=number_from(1), default=5, metavar="N", help="rounds (default: 5)")
+    parser.add_argument("--seconds", type=_amount, default=1.0, metavar="S", help="of a round's calls (default: 1)")
+    parser.add_argument("--price", type=_amount, metavar="P", help="of an hour of this machine, for costs")
+    parser.add_argument(
+        "--stated",
+        type=_stated,
+        action="append",
+        default=[],
+        metavar="NAME=RATE@PRICE",
+        help="another machine's images per second and price per hour, shown beside as stated; may be repeated",
+    )
+
+    def measure(options: argparse.Namespace, console: Console) -> Report:
+        from benchmarks.networks import Effort
+        from benchmarks.networks_report import networks_report
+
+        return networks_report(
+            threads=options.threads,
+            batches=options.batches,
+            effort=Effort(rounds=options.rounds, seconds=options.seconds),
+            price_per_hour=options.price,
+            stated=options.stated,
+            notify=console.bar,
+        )
+
+    return parser, _ENGINES, measure
+
+
 def _add_screening(commands: argparse._SubParsersAction[Any]) -> Added:
     parser = commands.add_parser(
         "screening",
@@ -350,4 +390,27 @@ def _range(text: str) -> tuple[float, float]:
         found = (0.0, 0.0)
     if not 0.01 <= found[0] <= found[1] <= 100:
         raise argparse.ArgumentTypeError("give LOW-HIGH, for example 1-7")
+    return found
+
+
+def _amount(text: str) -> float:
+    try:
+        amount = float(text)
+    except ValueError:
+        amount = -1.0
+    if not 0 <= amount < 1e9:
+        raise argparse.ArgumentTypeError("give a number of 0 or more")
+    return amount
+
+
+def _stated(text: str) -> tuple[str, float, float]:
+    """`a GPU=900@2.5` as ("a GPU", 900.0, 2.5)."""
+    name, _, figures = text.rpartition("=")
+    rate, _, price = figures.partition("@")
+    try:
+        found = name, float(rate), float(price)
+    except ValueError:
+        found = "", 0.0, 0.0
+    if not found[0] or not 0 < found[1] < 1e9 or not 0 <= found[2] < 1e9:
+        raise argparse.ArgumentTypeError("give NAME=IMAGES_PER_SECOND@PRICE_PER_HOUR")
     return found

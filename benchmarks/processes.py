@@ -25,6 +25,11 @@ def child_command(service: str) -> list[str]:
     return python_command("benchmarks.child_main", service, folders=(CHECKOUT, _PROGRAM))
 
 
+def toolchain_command(service: str) -> list[str]:
+    """As `child_command`, for a service that uses the toolchain."""
+    return python_command("benchmarks.child_main", service, "toolchain", folders=(CHECKOUT, _PROGRAM))
+
+
 def cpu_s(pid: int) -> float | None:
     """CPU seconds of a process and its children, including those that have ended.
 

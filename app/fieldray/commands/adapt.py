@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from fieldray.commands import estimate
 from fieldray.commands.console import Console, add_command, progress_text
-from fieldray.errors import UsageProblem
-from fieldray.reasons import reason
+from fieldray.commands.toolchain import toolchain
 
 STEPS: Final = {
     "run": "perform all steps that are not done yet",
@@ -57,13 +56,14 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     )
     full.add_argument("--int8", action="store_true", help="also write an int8 version")
     full.set_defaults(command=run_full_width)
+    estimate.add_to(actions)
 
 
 def run_adapt(options: argparse.Namespace, console: Console) -> int:
     """Perform the recipe's steps up to the one asked for; the exit code. Raises UsageProblem, PackProblem."""
     # Read when numpy loads: its products here are small, and threads for them cost more than they save.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    with _toolchain(console):
+    with toolchain(console):
         from fieldray.adaptation.command import adapt
 
         adapt(options.step, options.recipe, say=console.print_line, progress=Bar(console))
@@ -72,7 +72,7 @@ def run_adapt(options: argparse.Namespace, console: Console) -> int:
 
 def run_check(options: argparse.Namespace, console: Console) -> int:
     """List what is wrong with a recipe; the exit code. Raises UsageProblem."""
-    with _toolchain(console):
+    with toolchain(console):
         from fieldray.adaptation.command import check
 
         check(options.recipe)
@@ -82,7 +82,7 @@ def run_check(options: argparse.Namespace, console: Console) -> int:
 
 def run_new(options: argparse.Namespace, console: Console) -> int:
     """Write a recipe to begin with; the exit code. Raises UsageProblem, StorageProblem."""
-    with _toolchain(console):
+    with toolchain(console):
         from fieldray.adaptation.command import new
 
         for path in new(options.kind, options.recipe or Path(f"{options.kind}.toml")):
@@ -90,25 +90,9 @@ def run_new(options: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-@contextlib.contextmanager
-def _toolchain(console: Console) -> Iterator[None]:
-    """What the toolchain raises as it is to be shown: a missing module by its name, all problems of a recipe.
-
-    Raises UsageProblem.
-    """
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise UsageProblem(reason("adapt_not_installed", name=error.name)) from error
-    except UsageProblem as problem:
-        for line in getattr(problem, "lines", ()):
-            console.print_line(line)
-        raise
-
-
 def run_full_width(options: argparse.Namespace, console: Console) -> int:
     """Write the files; the exit code. Raises UsageProblem, StorageProblem."""
-    with _toolchain(console):
+    with toolchain(console):
         from fieldray.adaptation.compare import write_full_width
 
         paths = write_full_width(options.folder, size=options.size, has_int8=options.int8)

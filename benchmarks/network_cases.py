@@ -1,0 +1,104 @@
+"""The networks that engines are compared on: those of packs that ship, in float32 and int8.
+
+The classifier's weights are read from its pack, and each batch normalisation is taken apart again by the pack's own
+golden images. The lung fields' separable convolutions cannot be read so: they get random weights and the pack's shape.
+Time does not depend on the values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray.adaptation.lungs.networks import compact_unet
+from fieldray.adaptation.networks import resnet50
+from fieldray.adaptation.quantise import OUTPUTS, quantise, to_float_file
+from fieldray.adaptation.specification import Specification, initial_weights
+from fieldray.adaptation.starting_weights import convolutions, pack_channels, pack_weights
+from fieldray.domain.model import Model
+from fieldray.packs.verified import read_files, read_verified_manifest
+
+_SEED: Final = 19
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class NetworkCase:
+    """A network, its images (n, rows, columns, channels) uint8, its files, and the pack that the program runs."""
+
+    name: str
+    specification: Specification
+    weights: Mapping[str, NDArray[np.float32]]
+    outputs: tuple[str, ...]
+    float_file: bytes
+    float_output: int
+    int8_file: bytes
+    int8_output: int
+    images: NDArray[np.uint8]
+    model: Model
+
+
+def classifier_case(folder: Path) -> NetworkCase:
+    """The ResNet50 of a pack. Raises PackProblem, UsageProblem (another network, or no golden images)."""
+    model = read_files(folder, read_verified_manifest(folder)).model("signed")
+    spec = model.manifest.input
+    whole = resnet50(height=spec.height, width=spec.width, labels=len(model.manifest.labels))
+    network = whole.with_channels(pack_channels(folder, whole))
+    weights = {**initial_weights(network, seed=_SEED), **pack_weights(folder, network)}
+    _, weights["class_maps/kernel"], weights["class_maps/bias"] = list(convolutions(model.files["litert"]))[-1]
+    return _case(f"ResNet50 of {model.manifest.pack_id}", network, weights, model, int8_file=model.files["litert"])
+
+
+def lung_case(folder: Path) -> NetworkCase:
+    """The U-Net of a lung-field pack, with random weights. Raises PackProblem."""
+    model = read_files(folder, read_verified_manifest(folder)).companion("signed")
+    if model is None:
+        raise ValueError(f"{folder} is no lung-field pack")
+    network = compact_unet(height=model.manifest.input.height, width=model.manifest.input.width)
+    return _case(f"U-Net of {model.manifest.pack_id}", network, random_weights(network), model, int8_file=None)
+
+
+def random_weights(network: Specification) -> dict[str, NDArray[np.float32]]:
+    """Weights whose batch normalisations do something, so that folding them is put to the test."""
+    generator, found = np.random.default_rng(_SEED), dict[str, NDArray[np.float32]]()
+    for key, array in initial_weights(network, seed=_SEED).items():
+        part = key.rpartition("/")[2]
+        if part in ("gamma", "variance"):
+            found[key] = (array * generator.uniform(0.7, 1.3, array.shape)).astype(np.float32)
+        else:
+            more = generator.normal(0, 0.1, array.shape) if part in ("beta", "mean") else 0.0
+            found[key] = (array + more).astype(np.float32)
+    return found
+
+
+def _case(
+    name: str, network: Specification, weights: dict[str, NDArray[np.float32]], model: Model, *, int8_file: bytes | None
+) -> NetworkCase:
+    golden = model.golden
+    if golden is None:
+        raise ValueError(f"{name}: the pack has no golden images")
+    whole = to_float_file(network, weights)
+    role = "scores" if "mask" not in network.outputs else "mask"
+    roles: dict[str, Any] = {}
+    if int8_file is None:
+        integer = quantise(network, weights, representative=golden.inputs)
+        int8_file, roles = integer.data, dict(integer.outputs)
+    else:
+        roles[role] = getattr(model.manifest.outputs, role)
+    others = tuple(known for known in OUTPUTS if known in network.outputs and known != role)
+    return NetworkCase(
+        name=f"{name}, {network.height} px",
+        specification=network,
+        weights=weights,
+        outputs=(role, *others),
+        float_file=whole.data,
+        float_output=whole.outputs[role],
+        int8_file=int8_file,
+        int8_output=roles[role],
+        images=golden.inputs,
+        model=model,
+    )

@@ -1,0 +1,275 @@
+"""The child's side of `networks`: one engine with one network, on cores of its own.
+
+open  body: engine, threads, images (of a batch), specification (JSON), outputs, first_output (role compared);
+      arrays: the weights by name, or `file` (.tflite)
+      -> body: detail
+run   body: seconds, warm_up_s; array images (n, rows, columns, channels) uint8
+      -> body: batch_ms (each call); array output (n, m) float32: the output compared, of each image
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray.adaptation.specification import Specification, specification_from_json
+from fieldray.processes.wire import Message
+
+# One batch (n, rows, columns, channels) uint8 in; the output compared, (n, m), out.
+Infer = Callable[[NDArray[np.uint8]], NDArray[Any]]
+_LEAST_CALLS: Final = 5
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Opening:
+    """What an engine opens: threads, images of a batch, and the network as a specification or as a file."""
+
+    threads: int
+    images: int
+    specification: Specification
+    outputs: tuple[str, ...]
+    weights: Mapping[str, NDArray[Any]]
+    file: bytes
+    file_output: int
+
+
+class NetworkService:
+    """One engine, opened once."""
+
+    def __init__(self) -> None:
+        self._infer: Infer | None = None
+        self._images = 1
+
+    def handle(self, message: Message) -> Message:
+        """Answer one message."""
+        body = message.body
+        if body["ask"] == "open":
+            pin(body["threads"])
+            self._images = body["images"]
+            detail, self._infer = ENGINES[body["engine"]](_opening(message))
+            return Message({"detail": detail})
+        if self._infer is None:
+            raise ValueError("not opened")
+        batches = _batches(message.arrays["images"], self._images)
+        output = np.concatenate([self._infer(batch).reshape(len(batch), -1) for batch in batches])
+        times_ms = timed_ms(self._infer, batches, seconds=body["seconds"], warm_up_s=body["warm_up_s"])
+        return Message({"batch_ms": times_ms}, {"output": output.astype(np.float32)})
+
+
+def pin(threads: int) -> None:
+    """Keep this process on its first so many cores, where the system lets it."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
+
+
+def timed_ms(infer: Infer, batches: Sequence[NDArray[np.uint8]], *, seconds: float, warm_up_s: float) -> list[float]:
+    """Milliseconds of each call in so many seconds, and of five calls at least, after warming up."""
+    source = itertools.cycle(batches)
+    began_s = time.perf_counter()
+    while time.perf_counter() - began_s < warm_up_s:
+        infer(next(source))
+    found: list[float] = []
+    began_s = time.perf_counter()
+    while len(found) < _LEAST_CALLS or time.perf_counter() - began_s < seconds:
+        batch, before_s = next(source), time.perf_counter()
+        infer(batch)
+        found.append((time.perf_counter() - before_s) * 1000)
+    return found
+
+
+def _batches(images: NDArray[np.uint8], size: int) -> list[NDArray[np.uint8]]:
+    """Whole batches; the images are taken again from the first where they do not fill the last one."""
+    count = -(-len(images) // size) * size
+    whole = np.concatenate([images] * (count // len(images) + 1))[:count]
+    return [whole[start : start + size] for start in range(0, count, size)]
+
+
+def _opening(message: Message) -> Opening:
+    body, arrays = message.body, dict(message.arrays)
+    file = arrays.pop("file", np.zeros(0, np.uint8))
+    return Opening(
+        threads=body["threads"],
+        images=body["images"],
+        specification=specification_from_json(body["specification"]),
+        outputs=tuple(body["outputs"]),
+        weights=arrays,
+        file=file.tobytes(),
+        file_output=body["file_output"],
+    )
+
+
+def _torch(steps: Mapping[str, Any], *, is_compiled: bool = False) -> Callable[[Opening], tuple[str, Infer]]:
+    def make(opening: Opening) -> tuple[str, Infer]:
+        import torch
+
+        from benchmarks.torch_network import Steps, TorchNetwork
+
+        torch.set_num_threads(opening.threads)
+        network: Any = TorchNetwork(
+            opening.specification, opening.weights, outputs=opening.outputs, steps=Steps(**steps)
+        ).eval()
+        shape = (opening.images, opening.specification.input_channels)
+        sides = (opening.specification.height, opening.specification.width)
+        if steps.get("is_packed"):
+            network.pack(torch.zeros(*shape, *sides))
+        if is_compiled:
+            from torch._inductor import config
+
+            config.freezing, config.compile_threads = True, 1
+            network = torch.compile(network)
+
+        def infer(images: NDArray[np.uint8]) -> NDArray[Any]:
+            with torch.inference_mode():
+                values = network(torch.from_numpy(_planes(images)))[0]
+            return np.asarray((values.permute(0, 2, 3, 1) if values.ndim == 4 else values).numpy())
+
+        return f"torch {torch.__version__}", infer
+
+    return make
+
+
+def _real(images: NDArray[np.uint8]) -> NDArray[np.float32]:
+    return images.astype(np.float32) / np.float32(255)
+
+
+def _planes(images: NDArray[np.uint8]) -> NDArray[np.float32]:
+    return np.ascontiguousarray(_real(images).transpose(0, 3, 1, 2))
+
+
+def _tensorflow(kind: str) -> Callable[[Opening], tuple[str, Infer]]:
+    def make(opening: Opening) -> tuple[str, Infer]:
+        os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+        import tensorflow
+
+        from fieldray.adaptation.keras_engine import build_network, set_weights
+
+        tensorflow.config.threading.set_intra_op_parallelism_threads(opening.threads)
+        tensorflow.config.threading.set_inter_op_parallelism_threads(1)
+        model = build_network(opening.specification, outputs=opening.outputs)
+        set_weights(model, opening.weights)
+
+        def call(images: Any) -> Any:
+            return model(images, training=False)
+
+        run = call if kind == "eager" else tensorflow.function(call, jit_compile=kind == "xla")
+
+        def infer(images: NDArray[np.uint8]) -> NDArray[Any]:
+            values = run(tensorflow.constant(_real(images)))
+            return np.asarray(values[0] if len(opening.outputs) > 1 else values)
+
+        return f"tensorflow {tensorflow.__version__}", infer
+
+    return make
+
+
+def _onnx(*, is_optimised: bool) -> Callable[[Opening], tuple[str, Infer]]:
+    def make(opening: Opening) -> tuple[str, Infer]:
+        import onnxruntime
+
+        from benchmarks.onnx_network import onnx_file
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads = opening.threads, 1
+        levels = onnxruntime.GraphOptimizationLevel
+        options.graph_optimization_level = levels.ORT_ENABLE_ALL if is_optimised else levels.ORT_DISABLE_ALL
+        options.log_severity_level = 3
+        file = onnx_file(opening.specification, opening.weights, outputs=opening.outputs, images=opening.images)
+        session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+        source, target = session.get_inputs()[0].name, session.get_outputs()[0].name
+
+        def infer(images: NDArray[np.uint8]) -> NDArray[Any]:
+            values = np.asarray(session.run([target], {source: _planes(images)})[0])
+            return values.transpose(0, 2, 3, 1) if values.ndim == 4 else values
+
+        return f"onnxruntime {onnxruntime.__version__}", infer
+
+    return make
+
+
+def _openvino(opening: Opening) -> tuple[str, Infer]:
+    import openvino
+
+    from benchmarks.onnx_network import onnx_file
+
+    core = openvino.Core()
+    file = onnx_file(opening.specification, opening.weights, outputs=opening.outputs, images=opening.images)
+    options = {
+        "INFERENCE_NUM_THREADS": str(opening.threads),
+        "NUM_STREAMS": "1",
+        "INFERENCE_PRECISION_HINT": "f32",  # bfloat16 would be taken where there is some, and is not equal
+    }
+    request = core.compile_model(core.read_model(file), "CPU", options).create_infer_request()
+
+    def infer(images: NDArray[np.uint8]) -> NDArray[Any]:
+        request.infer([_planes(images)], share_inputs=True)
+        values = np.array(request.get_output_tensor(0).data)
+        return values.transpose(0, 2, 3, 1) if values.ndim == 4 else values
+
+    return f"openvino {openvino.__version__.partition('-')[0]}", infer
+
+
+def _litert(opening: Opening) -> tuple[str, Infer]:
+    """A batch is run in one call where the file lets itself be enlarged, else one image after another."""
+    from fieldray.inference.runtime import load_runtime
+
+    runtime = load_runtime()
+    interpreter = runtime.interpreter(model_content=opening.file, num_threads=opening.threads)
+    source = interpreter.get_input_details()[0]
+    at_once = 1
+    if opening.images > 1:
+        with contextlib.suppress(RuntimeError, ValueError):
+            interpreter.resize_tensor_input(source["index"], (opening.images, *source["shape"][1:]))
+            interpreter.allocate_tensors()
+            at_once = opening.images
+    if at_once != opening.images:
+        interpreter = runtime.interpreter(model_content=opening.file, num_threads=opening.threads)
+    interpreter.allocate_tensors()
+    target = interpreter.get_output_details()[opening.file_output]
+    scale, zero = target["quantization"]
+
+    def one(images: NDArray[np.uint8]) -> NDArray[Any]:
+        interpreter.set_tensor(source["index"], images if source["dtype"] == np.uint8 else _real(images))
+        interpreter.invoke()
+        values = np.asarray(interpreter.get_tensor(target["index"]))
+        return (values.astype(np.float32) - zero) * np.float32(scale) if scale else values
+
+    def infer(images: NDArray[np.uint8]) -> NDArray[Any]:
+        return np.concatenate([one(images[at : at + at_once]) for at in range(0, len(images), at_once)])
+
+    note = "" if at_once == opening.images else ", one image after another"
+    return f"{runtime.name} {runtime.version}{note}", infer
+
+
+_FOLDED: Final = {"is_folded": True}
+_LAST: Final = {**_FOLDED, "is_channels_last": True}
+_PACKED: Final = {**_LAST, "is_packed": True}
+_ACTIVATED: Final = {**_PACKED, "has_activation": True}
+ENGINES: Final[Mapping[str, Callable[[Opening], tuple[str, Infer]]]] = {
+    "tensorflow-eager": _tensorflow("eager"),
+    "tensorflow-graph": _tensorflow("graph"),
+    "tensorflow-xla": _tensorflow("xla"),
+    "torch-eager": _torch({}),
+    "torch-inductor": _torch({}, is_compiled=True),
+    "onnx-plain": _onnx(is_optimised=False),
+    "onnx": _onnx(is_optimised=True),
+    "openvino": _openvino,
+    "litert": _litert,
+    "torch-folded": _torch(_FOLDED),
+    "torch-copy": _torch({**_FOLDED, "padding": "copy"}),
+    "torch-view": _torch({**_FOLDED, "padding": "view"}),
+    "torch-last": _torch(_LAST),
+    "torch-packed": _torch(_PACKED),
+    "torch-activated": _torch(_ACTIVATED),
+    "torch-summed": _torch({**_ACTIVATED, "has_sum": True}),
+}
+"""By the name that the opening message gives."""
+
+handle = NetworkService().handle

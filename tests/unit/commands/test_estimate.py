@@ -1,0 +1,119 @@
+"""`fieldray adapt estimate`: all modes, servers and outputs, and every way to ask for what cannot be."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from pathlib import Path
+
+import pytest
+
+from fieldray import cli
+from fieldray.commands.console import Console
+
+SQUEEZENET = ("--t-grad", "0.758", "--t-comm", "0.033", "--workers", "8", "--batches", "128")
+
+
+def estimate(*arguments: str) -> tuple[int, str, str]:
+    out, error = io.StringIO(), io.StringIO()
+    code = cli.run(["adapt", "estimate", *arguments], console=Console(out, error))
+    return code, out.getvalue(), error.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("mode", "server"), [*itertools.product(("async", "sync-join", "sync-split"), ("central", "distributed"))]
+)
+def test_every_mode_and_server_in_words_and_as_a_table(mode: str, server: str) -> None:
+    expected = {  # the golden table's column of SqueezeNet at N = 8
+        ("async", "central"): "5.709",
+        ("async", "distributed"): "7.434",
+        ("sync-join", "central"): "5.181",
+        ("sync-join", "distributed"): "7.434",
+        ("sync-split", "central"): "1.494",
+        ("sync-split", "distributed"): "4.970",
+    }[mode, server]
+    code, out, _ = estimate(*SQUEEZENET, "--mode", mode, "--server", server)
+    assert code == 0
+    assert f"{expected} times as fast as one machine." in out.splitlines()[0]
+    assert ("as printed" in out) == (mode == "sync-split")
+    code, out, error = estimate(*SQUEEZENET, "--mode", mode, "--server", server, "--output", "csv")
+    assert code == 0
+    rows = [line.split(";") for line in out.splitlines()]
+    assert rows[0] == ["workers", "speed_up", "worst", "best", "printed"]
+    assert [row[0] for row in rows[1:]] == [str(number) for number in range(1, 9)]
+    assert f"{float(rows[-1][1]):.3f}" == expected
+    assert "training is fastest on" in error  # what a person reads does not reach the table
+
+
+def test_a_simulation_stands_beside_the_prediction() -> None:
+    _, out, _ = estimate(*SQUEEZENET, "--server", "central", "--simulate")
+    assert "Worst case 4.715, best case 5.748." in out
+    assert "Simulated: 5.748 with transfers one after another, 4.715 all at once." in out
+    _, out, _ = estimate(*SQUEEZENET, "--server", "central", "--simulate", "--output", "csv")
+    rows = [line.split(";") for line in out.splitlines()]
+    assert rows[0][-2:] == ["simulated_exclusive", "simulated_shared"]
+    dividing = [row for row in rows[1:] if row[0] in "1248"]  # with others whole batches differ from D/N
+    assert [row[2:4] for row in dividing] == [row[:4:-1] for row in dividing]
+
+
+def test_corrections_are_named() -> None:
+    plain = ("--t-grad", "1", "--t-comm", "0.1", "--workers", "3", "--batches", "128")
+    # 128 / (128/3 * (0.4/3 + 1)) = 2.647; rounded up to 43 rounds 2.627
+    _, out, _ = estimate(*plain, "--ceil")
+    assert "2.627 times" in out and "as printed, without corrections: 2.647." in out
+    # the slowest takes twice as long: 3 / (0.4/3 + 2)
+    _, out, _ = estimate(*plain, "--slowest", "2")
+    assert "1.406 times" in out
+    _, out, _ = estimate(*SQUEEZENET, "--network", "squeezenet")
+    assert "as printed, without corrections: 7.434." in out
+
+
+@pytest.mark.adapt
+@pytest.mark.parametrize("suffix", ["svg", "png"])
+def test_a_picture_replaces_its_own_kind_and_nothing_else(tmp_path: Path, suffix: str) -> None:
+    picture = tmp_path / f"speed.{suffix}"
+    plot = (*SQUEEZENET, "--server", "central", "--mode", "sync-split", "--output", "plot", "--picture", str(picture))
+    assert estimate(*plot)[0] == 0
+    first = picture.read_bytes()
+    assert b"DTD" not in first
+    assert estimate(*plot)[0] == 0
+    assert picture.read_bytes() == first
+    picture.write_bytes(b"a holiday")
+    code, _, error = estimate(*plot)
+    assert code == 2 and "not an earlier output" in error
+    assert picture.read_bytes() == b"a holiday"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ((), "--t-grad, --t-comm, --workers, --batches must be given"),
+        (("--t-grad", "1", "--workers", "2", "--batches", "4"), "--t-comm must be given"),
+        ((*SQUEEZENET, "--t-grad", "0"), "--t-grad 0 is not a time"),
+        ((*SQUEEZENET, "--t-comm", "-1"), "--t-comm -1 is not a time"),
+        ((*SQUEEZENET, "--t-comm", "nan"), "--t-comm nan is not a time"),
+        ((*SQUEEZENET, "--t-grad", "inf"), "--t-grad inf is not a time"),
+        ((*SQUEEZENET, "--t-grad", "fast"), "--t-grad fast is not a time"),
+        ((*SQUEEZENET, "--workers", "0"), "--workers 0 is not a whole number"),
+        ((*SQUEEZENET, "--workers", "2.5"), "--workers 2.5 is not a whole number"),
+        ((*SQUEEZENET, "--batches", "-3"), "--batches -3 is not a whole number"),
+        ((*SQUEEZENET, "--batches", "9" * 30), "is not a whole number"),
+        ((*SQUEEZENET, "--workers", "129"), "There are 129 workers for 128 batches"),
+        ((*SQUEEZENET, "--workers", "10001", "--batches", "20000"), "At most 10000 can"),
+        ((*SQUEEZENET, "--slowest", "0.5"), "--slowest 0.5 is not a factor"),
+        ((*SQUEEZENET, "--slowest", "inf"), "--slowest inf is not a factor"),
+        ((*SQUEEZENET, "--output", "plot"), "--output plot needs --picture"),
+        ((*SQUEEZENET, "--output", "plot", "--picture", "a.jpg"), "--output plot needs --picture"),
+        ((*SQUEEZENET, "--simulate", "--mode", "async", "--batches", "9000000"), "takes too long"),
+        ((*SQUEEZENET, "--simulate", "--batches", "1000", "--workers", "500"), "takes too long"),
+    ],
+)
+def test_what_cannot_be_is_a_sentence(arguments: tuple[str, ...], sentence: str) -> None:
+    code, out, error = estimate(*arguments)
+    assert (code, out) == (2, "")
+    assert sentence in error
+
+
+def test_a_mode_that_does_not_exist_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert estimate(*SQUEEZENET, "--mode", "join")[0] == 2
+    assert "sync-join" in capsys.readouterr().err
