@@ -1,4 +1,4 @@
-"""`fieldray adapt`: from labelled images to a signed pack."""
+"""`fieldray adapt`: from labelled images to a signed pack. What divides a training is in `adapt_training`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from fieldray.commands.adapt_training import add_measure_cluster, add_training_options, trainer_of
 from fieldray.commands.console import Console, add_command, progress_text
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
@@ -39,6 +40,8 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         action = add_command(actions, name, text)
         action.add_argument("recipe", type=Path, metavar="RECIPE", help="the recipe (a TOML file)")
         action.set_defaults(command=run_adapt, step=name)
+        if name in ("run", "train"):
+            add_training_options(action)
     check = add_command(actions, "check", "list every problem in a recipe and its data")
     check.add_argument("recipe", type=Path, metavar="RECIPE", help="the recipe (a TOML file)")
     check.set_defaults(command=run_check)
@@ -46,6 +49,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     new.add_argument("kind", metavar="KIND", help="the kind of pack to make, for example classifier")
     new.add_argument("recipe", type=Path, nargs="?", metavar="RECIPE", help="the file to write (default: KIND.toml)")
     new.set_defaults(command=run_new)
+    add_measure_cluster(actions)
     full = add_command(actions, "full-width", "write a full-width ResNet50 with random weights, to time a pack against")
     full.add_argument("folder", type=Path, metavar="FOLDER", help="the folder to write to")
     full.add_argument(
@@ -63,16 +67,17 @@ def run_adapt(options: argparse.Namespace, console: Console) -> int:
     """Perform the recipe's steps up to the one asked for; the exit code. Raises UsageProblem, PackProblem."""
     # Read when numpy loads: its products here are small, and threads for them cost more than they save.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    with _toolchain(console):
+    trainer = trainer_of(options, console) if "mode" in options else None
+    with toolchain(console):
         from fieldray.adaptation.command import adapt
 
-        adapt(options.step, options.recipe, say=console.print_line, progress=Bar(console))
+        adapt(options.step, options.recipe, say=console.print_line, progress=Bar(console), trainer=trainer)
     return 0
 
 
 def run_check(options: argparse.Namespace, console: Console) -> int:
     """List what is wrong with a recipe; the exit code. Raises UsageProblem."""
-    with _toolchain(console):
+    with toolchain(console):
         from fieldray.adaptation.command import check
 
         check(options.recipe)
@@ -82,7 +87,7 @@ def run_check(options: argparse.Namespace, console: Console) -> int:
 
 def run_new(options: argparse.Namespace, console: Console) -> int:
     """Write a recipe to begin with; the exit code. Raises UsageProblem, StorageProblem."""
-    with _toolchain(console):
+    with toolchain(console):
         from fieldray.adaptation.command import new
 
         for path in new(options.kind, options.recipe or Path(f"{options.kind}.toml")):
@@ -91,7 +96,7 @@ def run_new(options: argparse.Namespace, console: Console) -> int:
 
 
 @contextlib.contextmanager
-def _toolchain(console: Console) -> Iterator[None]:
+def toolchain(console: Console) -> Iterator[None]:
     """What the toolchain raises as it is to be shown: a missing module by its name, all problems of a recipe.
 
     Raises UsageProblem.
@@ -108,7 +113,7 @@ def _toolchain(console: Console) -> Iterator[None]:
 
 def run_full_width(options: argparse.Namespace, console: Console) -> int:
     """Write the files; the exit code. Raises UsageProblem, StorageProblem."""
-    with _toolchain(console):
+    with toolchain(console):
         from fieldray.adaptation.compare import write_full_width
 
         paths = write_full_width(options.folder, size=options.size, has_int8=options.int8)
