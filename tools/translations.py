@@ -46,6 +46,7 @@ def template() -> Catalog:
         ("comparison_reasons.py", sentences),
         ("prior_reasons.py", sentences),
         ("workflow_reasons.py", sentences),
+        ("speedup_reasons.py", sentences),
         ("**.py", phrases),
         ("**.py", "python"),
     ):

@@ -18,6 +18,7 @@ from fieldray.history_reasons import HISTORY
 from fieldray.plain_text import visible
 from fieldray.prior_reasons import PRIORS
 from fieldray.sentence import Plural, Template
+from fieldray.speedup_reasons import SPEEDUP
 from fieldray.workflow_reasons import WORKFLOW
 
 # fmt: off
@@ -364,10 +365,11 @@ _PARTS: Final = (
     COMPARISON,
     CLUSTER,
     WORKFLOW,
+    SPEEDUP,
     PRIORS,
 )
 # Parameters that are numbers which may have decimals: a person reads them with the decimal mark of the language.
-NUMBERS: Final = frozenset({"auc", "low", "high", "index", "limit", "seconds", "freed_mb"})
+NUMBERS: Final = frozenset({"auc", "low", "high", "index", "limit", "seconds", "speed_up", "freed_mb"})
 
 TEMPLATES: Final[Mapping[str, Template]] = {code: text for part in _PARTS for code, text in part.items()}
 

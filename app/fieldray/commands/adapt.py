@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from fieldray.commands import estimate
 from fieldray.commands.adapt_training import add_measure_cluster, add_training_options, trainer_of
 from fieldray.commands.console import Console, add_command, progress_text
-from fieldray.errors import UsageProblem
-from fieldray.reasons import reason
+from fieldray.commands.toolchain import toolchain
 
 STEPS: Final = {
     "run": "perform all steps that are not done yet",
@@ -61,6 +60,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     )
     full.add_argument("--int8", action="store_true", help="also write an int8 version")
     full.set_defaults(command=run_full_width)
+    estimate.add_to(actions)
 
 
 def run_adapt(options: argparse.Namespace, console: Console) -> int:
@@ -93,22 +93,6 @@ def run_new(options: argparse.Namespace, console: Console) -> int:
         for path in new(options.kind, options.recipe or Path(f"{options.kind}.toml")):
             console.print_line(f"Written: {path}")
     return 0
-
-
-@contextlib.contextmanager
-def toolchain(console: Console) -> Iterator[None]:
-    """What the toolchain raises as it is to be shown: a missing module by its name, all problems of a recipe.
-
-    Raises UsageProblem.
-    """
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise UsageProblem(reason("adapt_not_installed", name=error.name)) from error
-    except UsageProblem as problem:
-        for line in getattr(problem, "lines", ()):
-            console.print_line(line)
-        raise
 
 
 def run_full_width(options: argparse.Namespace, console: Console) -> int:
