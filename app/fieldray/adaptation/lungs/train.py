@@ -165,6 +165,7 @@ class StageSamples:
         if count := self._recipe.evaluation.panel_images:
             draw_panel(panel, self._seen_images[:count], truth[:count], found[:count])
         row = {"dice": round(float(np.mean(values)), 4), "least_dice": round(min(values), 4)}
+        row["cells_wrong"] = round(float(((found >= 0.5) != (truth > 127)).mean()), 4)
         return row | ({"frontal": round(float((checks[:, 0] >= 0.5).mean()), 4)} if checks.shape[1] else {})
 
 

@@ -84,6 +84,19 @@ def _epoch(
     return Epoch(number=number, state=state, notes=notes, staleness=Counter(), ended=time.time())
 
 
+def epochs_alone(
+    *, plan: Plan, lesson: Lesson, layout: Layout, state: ShareState, first_epoch: int = 0
+) -> Iterator[Epoch]:
+    """The same lesson by this process alone: what the others are compared with. Raises UsageProblem."""
+    for number in range(first_epoch + 1, lesson.epochs + 1):
+        found, notes = _reduced(lesson, plan, layout, state, number, 0, lambda vector: vector)
+        if found is None:
+            raise UsageProblem(reason("training_diverged", epoch=number, step=notes))
+        state = found
+        yield Epoch(number=number, state=state, notes=notes, staleness=Counter(), ended=time.time())
+    _PUPILS.clear()
+
+
 def free_address() -> tuple[str, int]:
     """A task: where the workers can meet. Raises UsageProblem without PyTorch."""
     if importlib.util.find_spec("torch") is None:
@@ -147,7 +160,10 @@ def _reduced(
         if not math.isfinite(loss):
             return None, step + 1
         share.update(whole[:-3] / np.float32(weight), rate=lesson.rate(number - 1, step / updates))
-        notes.append({"version": step + 1, "worker": 0, "at": time.time(), "epoch": number, "loss": loss / count})
+        note = {"version": step + 1, "worker": 0, "at": time.time(), "epoch": number, "loss": loss / count}
+        if plan.notes_every and rank == 0 and batch is not None and batch % plan.notes_every == 0:
+            note |= pupil.look(number - 1, batch)
+        notes.append(note)
     return share.state, notes
 
 

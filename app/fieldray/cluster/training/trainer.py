@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -116,7 +116,7 @@ class DividedTrainer:
             return validate(own, average, validation)
 
         checkpoint = Checkpoint(folder / CHECKPOINT, every_s=0)
-        with self._open() as client:
+        with self._opened() as client:
             course = _Course(client, self._plan, checkpoint, self._say, self._look)
             average = course.train(lesson, weights, key=key, total=schedule.epochs, validated=look, progress=progress)
         (folder / ARRAYS).unlink(missing_ok=True)
@@ -134,7 +134,7 @@ class DividedTrainer:
         checkpoint = Checkpoint(folder / CHECKPOINT, every_s=0)
         kinds = range(len(stages))
         resumed = next((n for n in reversed(kinds) if checkpoint.holds(_Divided, key=digest(key, n))), 0)
-        with self._open() as client:
+        with self._opened() as client:
             course = _Course(client, self._plan, checkpoint, self._say, self._look)
             for number, stage in enumerate(stages):
                 if number >= resumed:
@@ -154,6 +154,9 @@ class DividedTrainer:
         (folder / ARRAYS).unlink(missing_ok=True)
         return average, course.history
 
+    def _opened(self) -> AbstractContextManager[Client | None]:
+        return nullcontext() if self._plan.is_local else self._open()
+
     def _key(self) -> str:
         """What of the plan decides the result; not where the cluster is."""
         return digest(replace(self._plan, address=None, certificates=None, notes_every=0))
@@ -164,7 +167,7 @@ class _Course:
 
     def __init__(
         self,
-        client: Client,
+        client: Client | None,
         plan: Plan,
         checkpoint: Checkpoint,
         say: Say,
@@ -209,6 +212,11 @@ class _Course:
         if first_epoch >= lesson.epochs:
             return iter(())
         plan = self._plan
+        if plan.is_local:
+            return all_reduce.epochs_alone(
+                plan=plan, lesson=lesson, layout=divided.layout, state=divided.state, first_epoch=first_epoch
+            )
+        assert self._client is not None
         if plan.server == "none":
             return all_reduce.epochs(
                 self._client,
