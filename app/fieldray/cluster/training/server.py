@@ -228,6 +228,6 @@ class ServedShare:
                     continue
                 push = Push(**{**asked["gradient"], "worker": worker, "gradient": message.values})
                 version, values = self._server.push(push)
-                channel.send({"version": version}, values)
+                channel.send({"version": version}, values if asked.get("wants_weights", True) else values[:0])
         finally:
             self._server.leave()

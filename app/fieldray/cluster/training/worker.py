@@ -78,20 +78,24 @@ def stop_server(token: str) -> None:
 def work(order: Order) -> Outcome:
     """A task: all gradients of a worker that are not done yet."""
     use_threads(cores_of_worker())
+    return perform(order, encryption=encryption_here())
+
+
+def perform(order: Order, *, encryption: Encryption = Encryption()) -> Outcome:
+    """The same in any process that may connect to the servers."""
     with contextlib.ExitStack() as ends:
         try:
             channels = []
             for address, _ in order.servers:
-                channels.append(
-                    connect(
-                        address,
-                        token=order.token,
-                        role=str(order.worker),
-                        largest=order.layout.size,
-                        encryption=encryption_here(),
-                    )
+                channel = connect(
+                    address,
+                    token=order.token,
+                    role=str(order.worker),
+                    largest=order.layout.size,
+                    encryption=encryption,
                 )
-                ends.callback(channels[-1].close)
+                channels.append(channel)
+                ends.callback(channel.close)
             return _Work(order, channels).finish(order.lesson.open())
         except OSError:
             return Outcome(was_lost=True)
@@ -103,13 +107,17 @@ class _Work:
         self._runs = [runs for _, runs in order.servers]
         self._values: Vector = np.empty(order.layout.size, np.float32)
         self._versions = [0] * len(channels)
+        # Each worker begins with another server: all at the first one would wait for its link.
+        first = order.worker % len(channels)
+        self._places = [*range(first, len(channels)), *range(first)]
 
     def finish(self, pupil: Pupil) -> Outcome:
         order = self._order
         batches, plan = order.lesson.batches, order.plan
         number = self._fetch()
         per_epoch = plan.numbers(batches, order.worker)
-        while number < per_epoch * (order.lesson.epochs - order.first_epoch):
+        last = per_epoch * (order.lesson.epochs - order.first_epoch)
+        while number < last:
             epoch, own = order.first_epoch + number // per_epoch, number % per_epoch
             pupil.set_weights(order.layout.weights(self._values))
             batch = plan.batch(batches, order.worker, own)
@@ -123,8 +131,8 @@ class _Work:
                     return Outcome(diverged=(epoch + 1, batch + 1))
                 gradient = order.layout.vector(taken.gradient)
                 header |= {"weight": taken.weight, "note": self._note(pupil, epoch, batch, taken.loss)}
-            self._exchange(header, gradient)
             number += 1
+            self._exchange(header, gradient, is_last=number == last)
         return Outcome()
 
     def _note(self, pupil: Pupil, epoch: int, batch: int, loss: float) -> dict[str, Any]:
@@ -152,17 +160,19 @@ class _Work:
         if "version" not in message.header:
             raise ConnectionError("the session is over")
         self._versions[place] = int(message.header["version"])
-        scatter(message.values, self._runs[place], into=self._values)
+        if len(message.values):
+            scatter(message.values, self._runs[place], into=self._values)
         return int(message.header.get("done", 0))
 
-    def _exchange(self, header: dict[str, Any], gradient: Vector) -> None:
-        """Give the gradient to every server, then wait for the weights of each."""
+    def _exchange(self, header: dict[str, Any], gradient: Vector, *, is_last: bool) -> None:
+        """Give the gradient to every server, then wait for the weights of each; after the last one for a word."""
         order = self._order
         if len(self._channels) > 1 or not order.plan.waits:
             gradient = clipped(gradient, order.layout, order.lesson.rule.clip)
-        for place, channel in enumerate(self._channels):
+        for place in self._places:
             told = {**header, "worker": order.worker, "version": self._versions[place]}
             told["note"] = header["note"] if place == 0 else {}
-            channel.send({"gradient": told}, gathered(gradient, self._runs[place]))
-        for place, channel in enumerate(self._channels):
-            self._receive(place, channel)
+            own = gathered(gradient, self._runs[place])
+            self._channels[place].send({"gradient": told, "wants_weights": not is_last}, own)
+        for place in self._places:
+            self._receive(place, self._channels[place])
