@@ -146,7 +146,7 @@ class KerasGradients:
 
         if self._take is None:
             self._take = tf.function(self._taken, reduce_retracing=True)
-        before = {name: np.array(self._variables[name]) for name in self._statistics()}
+        before = {name: np.asarray(self._variables[name]).copy() for name in self._statistics()}
         loss, found = self._take(images, targets, sample_weight)
         gradient = {name: np.asarray(array) for name, array in zip(self._trained, found, strict=True)}
         for name, array in before.items():
