@@ -35,6 +35,13 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
             yield made
 
 
+@pytest.fixture
+def own_client() -> Iterator[Client]:
+    """A cluster of this test's own: processes of it are killed."""
+    with opened(Plan(workers=2, mode="async")) as made:
+        yield made
+
+
 def _train(client: Client, plan: Plan, folder: Path, **more: Any) -> tuple[Weights, list[dict[str, Any]]]:
     epochs = more.pop("epochs", EPOCHS)
     trainer = DividedTrainer(plan, open_cluster=lambda: contextlib.nullcontext(client), **more)
@@ -125,27 +132,27 @@ def _processes(client: Client) -> list[int]:
     return [found[address] for _, address in by_name]
 
 
-def test_a_killed_worker_is_replaced_and_nothing_is_lost(client: Client, tmp_path: Path) -> None:
+def test_a_killed_worker_is_replaced_and_nothing_is_lost(own_client: Client, tmp_path: Path) -> None:
     said: list[str] = []
 
     def kill(epoch: Epoch, _row: Any) -> None:
         if epoch.number == 1:
-            psutil.Process(_processes(client)[1]).send_signal(signal.SIGKILL)
+            psutil.Process(_processes(own_client)[1]).send_signal(signal.SIGKILL)
 
-    many = 40  # epochs, so that there is work left when it is killed
+    many = 12  # epochs, so that there is work left when it is killed
     plan = Plan(workers=2, mode="sync-split")
-    found, history = _train(client, plan, tmp_path, epochs=many, look=kill, say=said.append)
+    found, history = _train(own_client, plan, tmp_path, epochs=many, look=kill, say=said.append)
     assert len(history) == many and len(said) == 1 and "Worker 2 was lost" in said[0]
     assert all(np.isfinite(array).all() for array in found.values())
 
 
-def test_a_server_that_ends_is_said_and_the_training_resumes(client: Client, tmp_path: Path) -> None:
+def test_a_server_that_ends_is_said_and_the_training_resumes(own_client: Client, tmp_path: Path) -> None:
     def kill(epoch: Epoch, _row: Any) -> None:
         if epoch.number == 1:
-            psutil.Process(_processes(client)[2]).send_signal(signal.SIGKILL)
+            psutil.Process(_processes(own_client)[2]).send_signal(signal.SIGKILL)
 
     plan = Plan(workers=2, mode="async")
     with pytest.raises(EnvironmentProblem, match="held the weights has ended"):
-        _train(client, plan, tmp_path, epochs=40, look=kill)
-    _, history = _train(client, plan, tmp_path, epochs=40)
-    assert len(history) == 40
+        _train(own_client, plan, tmp_path, epochs=12, look=kill)
+    _, history = _train(own_client, plan, tmp_path, epochs=12)
+    assert len(history) == 12
