@@ -274,7 +274,9 @@ def _add_training_channel(commands: argparse._SubParsersAction[Any]) -> Added:
 
 
 def _add_training_study(commands: argparse._SubParsersAction[Any]) -> Added:
-    parser = commands.add_parser("training-study", help="a study of divided training: what is not done, then its report")
+    parser = commands.add_parser(
+        "training-study", help="a study of divided training: what is not done, then its report"
+    )
     parser.add_argument("recipe", type=Path, metavar="RECIPE", help="the study (a TOML file)")
 
     def measure(options: argparse.Namespace, console: Console) -> Report:

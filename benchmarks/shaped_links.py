@@ -185,28 +185,27 @@ def cases(link: Link, *, most_workers: int, batches: int, notify: Notify) -> Ite
     with Machines(most_workers + 1, rate_mbit=link.rate_mbit) as machines:
         trained_s(machines, link, mode="async", server="distributed", workers=most_workers, batches=most_workers)
         transfer_s = measured_transfer_s(machines, link.elements)
-        measured = Measured(
-            gradient_s=link.gradient_s, transfer_s=transfer_s, batches=batches, is_whole=True
-        )
+        measured = Measured(gradient_s=link.gradient_s, transfer_s=transfer_s, batches=batches, is_whole=True)
         for mode in MODES:
             for server in SERVERS:
                 for workers in range(1, most_workers + 1):
                     notify(f"{link.name}: {mode} {server} {workers}")
-                    seconds = trained_s(
-                        machines, link, mode=mode, server=server, workers=workers, batches=batches
-                    )
+                    seconds = trained_s(machines, link, mode=mode, server=server, workers=workers, batches=batches)
                     span = estimated(measured, mode=mode, server=server, workers=workers).span
-                    yield transfer_s, Case(
-                        link=link.name,
-                        mode=mode,
-                        server=server,
-                        workers=workers,
-                        measured_s=seconds,
-                        mean_s=span.mean_s,
-                        # Synchronous workers all transfer at once, 4.9; asynchronous ones come apart, 4.15.
-                        bound_s=span.best_s if mode == "async" else span.worst_s,
-                        simulated_s=simulated_s(
-                            measured, mode=mode, server=server, workers=workers, links="shared"
+                    yield (
+                        transfer_s,
+                        Case(
+                            link=link.name,
+                            mode=mode,
+                            server=server,
+                            workers=workers,
+                            measured_s=seconds,
+                            mean_s=span.mean_s,
+                            # Synchronous workers all transfer at once, 4.9; asynchronous ones come apart, 4.15.
+                            bound_s=span.best_s if mode == "async" else span.worst_s,
+                            simulated_s=simulated_s(
+                                measured, mode=mode, server=server, workers=workers, links="shared"
+                            ),
                         ),
                     )
 
@@ -290,11 +289,7 @@ def _table(found: Sequence[Case], link: str) -> Table:
         (
             f"{one.mode}, {one.server}, {one.workers}",
             f"{one.measured_s:.2f}",
-            *(
-                text
-                for kind in _KINDS
-                for text in (f"{getattr(one, kind):.2f}", f"{100 * one.error(kind):+.1f} %")
-            ),
+            *(text for kind in _KINDS for text in (f"{getattr(one, kind):.2f}", f"{100 * one.error(kind):+.1f} %")),
         )
         for one in found
         if one.link == link

@@ -66,6 +66,7 @@ class _Machine:
 
     def work(
         self,
+        *,
         plan: dict[str, Any],
         elements: int,
         batches: int,

@@ -15,10 +15,10 @@ from fieldray.cluster.training.lesson import ClassifierLesson, keep_arrays
 SIDE = 16
 
 
-def network(*, batch_norm: bool = False) -> Specification:
+def network() -> Specification:
     """Two convolutions and a head of two labels: 6 tensors, 246 weights and biases."""
     layers = (
-        Layer(name="first", kind="conv", inputs=(INPUT,), channels="a", kernel=3, activation="relu", batch_norm=batch_norm),
+        Layer(name="first", kind="conv", inputs=(INPUT,), channels="a", kernel=3, activation="relu"),
         Layer(name="second", kind="conv", inputs=("first",), channels="b", kernel=3, stride=2, activation="relu"),
         Layer(name="class_maps", kind="conv", inputs=("second",), channels="labels"),
         Layer(name="logits", kind="average_all", inputs=("class_maps",)),

@@ -75,14 +75,15 @@ class Kind:
     check
         What is wrong with the files that a recipe of this kind names.
     perform
-        Performs the steps up to a named one. Raises UsageProblem, PackProblem, StorageProblem.
+        Performs the steps up to a named one: of a recipe, its document, the step's name, `say`, `progress` and, by
+        name, `trainer`. Raises UsageProblem, PackProblem, StorageProblem.
     has_credits
         Whether a file of credits and licences belongs to it.
     """
 
     schema: type[Any]
     check: Callable[[Any, Document], list[Problem]]
-    perform: Callable[[Any, Document, str, Say, Progress, Trainer | None], None]
+    perform: Callable[..., None]
     has_credits: bool = False
 
 
@@ -99,13 +100,11 @@ def adapt(step: str, path: Path, *, say: Say, progress: Progress, trainer: Train
     perform(step, Document.read(path), say=say, progress=progress, trainer=trainer)
 
 
-def perform(
-    step: str, document: Document, *, say: Say, progress: Progress, trainer: Trainer | None = None
-) -> None:
+def perform(step: str, document: Document, *, say: Say, progress: Progress, trainer: Trainer | None = None) -> None:
     """`adapt` of a recipe that was read, and perhaps changed since. Its paths count from the folder of its file."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's notes about itself hide ours
     kind = kind_of(document)
-    kind.perform(document.parsed(kind.schema), document, step, say, progress, trainer)
+    kind.perform(document.parsed(kind.schema), document, step, say, progress, trainer=trainer)
 
 
 def check(path: Path) -> None:
@@ -156,7 +155,9 @@ def _check_classifier(recipe: Recipe, document: Document) -> list[Problem]:
     return problems
 
 
-def _perform_classifier(recipe: Recipe, document: Document, step: str, say: Say, progress: Progress, trainer: Trainer | None) -> None:
+def _perform_classifier(
+    recipe: Recipe, document: Document, step: str, say: Say, progress: Progress, *, trainer: Trainer | None
+) -> None:
     whole = rooted(recipe, document.path)
     run = Run(recipe=whole, text=document.text, progress=progress, trainer=trainer)
     names = [known.name for known in STEPS]
@@ -172,7 +173,9 @@ def _check_study(recipe: StudyRecipe, document: Document) -> list[Problem]:
     return [] if file.is_file() else [Problem(("data", "file"), f"names {file}, which is not there")]
 
 
-def _perform_study(recipe: StudyRecipe, document: Document, step: str, say: Say, progress: Progress, trainer: Trainer | None) -> None:
+def _perform_study(
+    recipe: StudyRecipe, document: Document, step: str, say: Say, progress: Progress, *, trainer: Trainer | None
+) -> None:
     _require_own_process(trainer, "pruning-study")
     study = rooted_study(recipe, document.path)
     with locked(study.run):
@@ -186,7 +189,9 @@ def _check_lungs(recipe: LungRecipe, document: Document) -> list[Problem]:
     return lung_problems(rooted_lungs(recipe, document.path))
 
 
-def _perform_lungs(recipe: LungRecipe, document: Document, step: str, say: Say, progress: Progress, trainer: Trainer | None) -> None:
+def _perform_lungs(
+    recipe: LungRecipe, document: Document, step: str, say: Say, progress: Progress, *, trainer: Trainer | None
+) -> None:
     whole = rooted_lungs(recipe, document.path)
     known = _LUNG_STEPS if whole.network.kind == "compact" else _PUBLISHED_STEPS
     names = [one.name for one in known]
@@ -204,7 +209,9 @@ def _check_matcher(recipe: MatcherRecipe, document: Document) -> list[Problem]:
     return matcher_problems(rooted_matcher(recipe, document.path))
 
 
-def _perform_matcher(recipe: MatcherRecipe, document: Document, step: str, say: Say, progress: Progress, trainer: Trainer | None) -> None:
+def _perform_matcher(
+    recipe: MatcherRecipe, document: Document, step: str, say: Say, progress: Progress, *, trainer: Trainer | None
+) -> None:
     _require_own_process(trainer, "matcher")
     whole = rooted_matcher(recipe, document.path)
     names = [one.name for one in _MATCHER_STEPS]

@@ -84,7 +84,12 @@ def train_step(run: Run) -> Mapping[str, Any]:
     save_network(folder, specification, weights)
     keep_split(run, "train")
     run.write("train", "history.json", history)
-    return {"parameters": parameters(specification), "multiply_adds": multiply_adds(specification), **history[-1], **how(run)}
+    return {
+        "parameters": parameters(specification),
+        "multiply_adds": multiply_adds(specification),
+        **history[-1],
+        **how(run),
+    }
 
 
 def how(run: Run) -> Mapping[str, Any]:

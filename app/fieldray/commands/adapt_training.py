@@ -1,4 +1,4 @@
-"""The options of `fieldray adapt` that divide a training among several processes or computers, and what measures them."""
+"""The options of `fieldray adapt` that divide a training among processes or computers, and what measures them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from fieldray.commands.console import Console, add_command
+from fieldray.commands.estimate import print_estimate
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 
@@ -51,7 +52,9 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
 
 def add_cluster_options(group: argparse._ArgumentGroup) -> None:
     """Add what says where the cluster is."""
-    group.add_argument("--cluster", metavar="ADDRESS", help="the scheduler to use; without it, processes of this computer")
+    group.add_argument(
+        "--cluster", metavar="ADDRESS", help="the scheduler to use; without it, processes of this computer"
+    )
     group.add_argument("--certificates", type=Path, metavar="DIR", help="encrypt with the certificates in this folder")
 
 
@@ -93,6 +96,7 @@ def add_measure_cluster(actions: argparse._SubParsersAction[Any]) -> None:
     action = add_command(actions, "measure-cluster", "measure what decides whether several workers are worth it")
     action.add_argument("recipe", type=Path, metavar="RECIPE", help="the recipe (a TOML file), with its data step done")
     action.add_argument("--repeats", type=_count(2), default=10, metavar="N", help="measurements of each (default: 10)")
+    action.add_argument("--workers", type=_count(1), default=2, metavar="N", help="estimate up to so many (default: 2)")
     add_cluster_options(action.add_argument_group("cluster"))
     action.set_defaults(command=run_measure_cluster)
 
@@ -100,11 +104,18 @@ def add_measure_cluster(actions: argparse._SubParsersAction[Any]) -> None:
 def run_measure_cluster(options: argparse.Namespace, console: Console) -> int:
     """Measure and print; the exit code. Raises UsageProblem, EnvironmentProblem."""
     with training_modules():
-        from fieldray.cluster.training.measure import measure_cluster
-    for line in measure_cluster(
+        from fieldray.adaptation.speedup.estimate import MODES, SERVERS, Measured
+        from fieldray.cluster.training.measure import measure_costs
+    costs = measure_costs(
         options.recipe, address=options.cluster, certificates=options.certificates, repeats=options.repeats
-    ):
+    )
+    for line in costs.lines():
         console.print_line(line)
+    measured = Measured(gradient_s=costs.gradient_s, transfer_s=costs.transfer_s, batches=costs.batches)
+    workers = min(options.workers, costs.batches)
+    for mode in MODES:
+        for server in SERVERS:
+            print_estimate(console, measured, mode=mode, server=server, workers=workers)
     return 0
 
 

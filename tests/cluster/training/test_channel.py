@@ -85,9 +85,7 @@ def test_connections_are_encrypted_by_the_cluster_s_certificates(tmp_path: Path)
     own, foreign = (security(tmp_path / name) for name in ("one", "other"))
     assert own is not None and foreign is not None
     listening = own.get_listen_args("worker")["ssl_context"]
-    listener = Listener(
-        "127.0.0.1", token=TOKEN, largest=10, serve=_answer, encryption=Encryption(listening=listening)
-    )
+    listener = Listener("127.0.0.1", token=TOKEN, largest=10, serve=_answer, encryption=Encryption(listening=listening))
     mutual = Encryption(connecting=own.get_connection_args("client")["ssl_context"])
     channel = connect(listener.address, token=TOKEN, role="1", largest=10, encryption=mutual)
     channel.send({}, np.ones(3, np.float32))

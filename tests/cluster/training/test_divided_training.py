@@ -62,9 +62,7 @@ def _alone(folder: Path, *, joined: int = 1) -> ShareState:
     """The same lesson by one process, which takes the gradients of so many batches before each update."""
     told = lesson(folder)
     layout, pupil = Layout.of(weights()), told.open()
-    share = Share(
-        ShareState.new(layout.vector(weights())), layout=layout, runs=((0, layout.size),), rule=told.rule
-    )
+    share = Share(ShareState.new(layout.vector(weights())), layout=layout, runs=((0, layout.size),), rule=told.rule)
     updates = told.batches // joined
     for epoch in range(EPOCHS):
         for update in range(updates):
@@ -90,9 +88,7 @@ def test_workers_that_wait_come_to_what_one_process_comes_to(
 def test_whole_tensors_on_servers_change_nothing(client: Client, tmp_path: Path) -> None:
     plan = Plan(workers=2, mode="sync-split", server="distributed", places_evenly=False)
     found, _ = _train(client, plan, tmp_path / "divided")
-    np.testing.assert_allclose(
-        Layout.of(weights()).vector(found), _alone(tmp_path / "alone").average, atol=1e-5
-    )
+    np.testing.assert_allclose(Layout.of(weights()).vector(found), _alone(tmp_path / "alone").average, atol=1e-5)
 
 
 @pytest.mark.parametrize("server", ["central", "distributed"])
@@ -118,9 +114,7 @@ def test_a_training_resumes_after_its_last_epoch(client: Client, tmp_path: Path)
     seen: list[int] = []
     found, history = _train(client, plan, tmp_path / "divided", look=lambda epoch, _: seen.append(epoch.number))
     assert seen == [2] and len(history) == 2
-    np.testing.assert_allclose(
-        Layout.of(weights()).vector(found), _alone(tmp_path / "alone").average, atol=1e-5
-    )
+    np.testing.assert_allclose(Layout.of(weights()).vector(found), _alone(tmp_path / "alone").average, atol=1e-5)
 
 
 def _processes(client: Client) -> list[int]:

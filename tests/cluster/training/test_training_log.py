@@ -15,7 +15,12 @@ def test_what_is_logged_is_read_again() -> None:
         "1970-01-01 00:00:01,500 Verification error= 5.1%, loss= 0.2276",
     ]
     iteration, epoch, verification = parsed("\n".join(["started", *lines]))
-    assert (iteration.kind, iteration.iteration, iteration.accuracy, iteration.error) == ("iteration", 1980, 0.9389, 6.1)
+    assert (iteration.kind, iteration.iteration, iteration.accuracy, iteration.error) == (
+        "iteration",
+        1980,
+        0.9389,
+        6.1,
+    )
     assert (epoch.kind, epoch.epoch, epoch.loss, epoch.learning_rate) == ("epoch", 99, 0.1443, 0.001)
     assert (verification.kind, verification.error, verification.loss) == ("verification", 5.1, 0.2276)
 

@@ -49,7 +49,7 @@ def epochs(
     plan.require_room(batches=lesson.batches, sizes=lesson.sizes)
     lost = 0
     for number in range(first_epoch + 1, lesson.epochs + 1):
-        while (found := _epoch(client, plan, lesson, layout, state, number)) is None:
+        while (found := _epoch(client, plan, lesson, state, layout=layout, number=number)) is None:
             lost += 1
             if lost > _LIVES:
                 raise EnvironmentProblem(reason("training_worker_lost", worker=1, times=lost))
@@ -59,7 +59,7 @@ def epochs(
 
 
 def _epoch(
-    client: Client, plan: Plan, lesson: Lesson, layout: Layout, state: ShareState, number: int
+    client: Client, plan: Plan, lesson: Lesson, state: ShareState, *, layout: Layout, number: int
 ) -> Epoch | None:
     """One epoch; None where a worker was lost. Raises UsageProblem, EnvironmentProblem."""
     places = places_of(client, plan)
@@ -67,7 +67,16 @@ def _epoch(
         meeting = client.submit(free_address, workers=[places[0]], pure=False).result(timeout=_PATIENCE_S)
         tasks = [
             client.submit(
-                reduce_epoch, lesson, plan, layout, state, number, rank, meeting, workers=[place], pure=False
+                reduce_epoch,
+                lesson,
+                plan,
+                state,
+                layout=layout,
+                number=number,
+                rank=rank,
+                meeting=meeting,
+                workers=[place],
+                pure=False,
             )
             for rank, place in enumerate(places)
         ]
@@ -89,7 +98,7 @@ def epochs_alone(
 ) -> Iterator[Epoch]:
     """The same lesson by this process alone: what the others are compared with. Raises UsageProblem."""
     for number in range(first_epoch + 1, lesson.epochs + 1):
-        found, notes = _reduced(lesson, plan, layout, state, number, 0, lambda vector: vector)
+        found, notes = _reduced(lesson, plan, state, layout=layout, number=number, rank=0, summed=lambda vector: vector)
         if found is None:
             raise UsageProblem(reason("training_diverged", epoch=number, step=notes))
         state = found
@@ -109,8 +118,9 @@ def free_address() -> tuple[str, int]:
 def reduce_epoch(
     lesson: Lesson,
     plan: Plan,
-    layout: Layout,
     state: ShareState,
+    *,
+    layout: Layout,
     number: int,
     rank: int,
     meeting: tuple[str, int],
@@ -134,7 +144,7 @@ def reduce_epoch(
             distributed.all_reduce(tensor)
             return tensor.numpy()
 
-        return _reduced(lesson, plan, layout, state, number, rank, summed)
+        return _reduced(lesson, plan, state, layout=layout, number=number, rank=rank, summed=summed)
     except RuntimeError:
         return None
     finally:
@@ -143,7 +153,14 @@ def reduce_epoch(
 
 
 def _reduced(
-    lesson: Lesson, plan: Plan, layout: Layout, state: ShareState, number: int, rank: int, summed: Callable[[Any], Any]
+    lesson: Lesson,
+    plan: Plan,
+    state: ShareState,
+    *,
+    layout: Layout,
+    number: int,
+    rank: int,
+    summed: Callable[[Any], Any],
 ) -> Any:
     pupil = _pupil(lesson)
     share = Share(state, layout=layout, runs=((0, layout.size),), rule=lesson.rule)

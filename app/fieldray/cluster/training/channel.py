@@ -46,6 +46,10 @@ class Encryption:
     listening: Any = None
 
 
+PLAIN: Final = Encryption()
+"""No encryption, as where the cluster has no certificates."""
+
+
 class Channel:
     """One connection. Raises ConnectionError where the other side is gone, ValueError for what is no message."""
 
@@ -100,7 +104,7 @@ class Channel:
 
 
 def connect(
-    address: tuple[str, int], *, token: str, role: str, largest: int, encryption: Encryption = Encryption()
+    address: tuple[str, int], *, token: str, role: str, largest: int, encryption: Encryption = PLAIN
 ) -> Channel:
     """A channel to a listener, as a `role` of its session. Raises OSError.
 
@@ -132,7 +136,7 @@ class Listener:
         token: str,
         largest: int,
         serve: Callable[[Channel, str], None],
-        encryption: Encryption = Encryption(),
+        encryption: Encryption = PLAIN,
     ) -> None:
         self._token, self._largest, self._serve, self._encryption = token, largest, serve, encryption
         self._socket = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)

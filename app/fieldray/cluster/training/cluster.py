@@ -13,7 +13,5 @@ from fieldray.cluster.training.plan import Plan
 def opened(plan: Plan) -> AbstractContextManager[Client]:
     """A client of it; what was started for it ends with the block. Raises UsageProblem, EnvironmentProblem."""
     return open_client(
-        ConnectionSettings(
-            address=plan.address, workers=plan.workers + plan.servers, certificates=plan.certificates
-        )
+        ConnectionSettings(address=plan.address, workers=plan.workers + plan.servers, certificates=plan.certificates)
     )

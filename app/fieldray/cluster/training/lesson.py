@@ -183,9 +183,7 @@ class _Classifier:
         if self._order[0] != epoch:
             shares, generator = dict(schedule.shares), np.random.default_rng((schedule.seed, epoch))
             count = schedule.images_per_epoch or len(samples)
-            drawn = balanced_draw(
-                samples.sources, samples.classes(), count=count, shares=shares, generator=generator
-            )
+            drawn = balanced_draw(samples.sources, samples.classes(), count=count, shares=shares, generator=generator)
             self._order = (epoch, drawn)
         size = schedule.batch_size
         whole = self._order[1][step * size : (step + 1) * size]
@@ -294,9 +292,7 @@ class _Lungs:
 
         own, checked = part.part(with_masks, worker), part.part(with_targets, worker)
         pairs = [self._samples.pair(generator(place)) for place in range(own.start, own.stop)]
-        drawn = [
-            self._samples.check(generator(with_masks + place)) for place in range(checked.start, checked.stop)
-        ]
+        drawn = [self._samples.check(generator(with_masks + place)) for place in range(checked.start, checked.stop)]
         images = np.stack([*(image for image, _ in pairs), *(image for image, _ in drawn)])
         targets = [target for _, target in drawn]
         told = np.stack(targets) if targets else np.zeros((0, len(LUNG_CHECKS)), np.float32)

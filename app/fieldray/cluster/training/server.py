@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from fieldray.cluster.training.channel import Channel, Encryption, Listener, Vector
+from fieldray.cluster.training.channel import PLAIN, Channel, Encryption, Listener, Vector
 from fieldray.cluster.training.share import Layout, Rule, Runs, Share, ShareState
 
 DRIVER: Final = "driver"
@@ -76,7 +76,7 @@ class Push:
 
 
 class ParameterServer:
-    """The share, and who may update it when. Each worker's calls come from a thread of its own, by which it is known."""
+    """The share, and who may update it when. A worker is known by the thread it calls from."""
 
     def __init__(self, service: Service, state: ShareState) -> None:
         self._service = service
@@ -146,7 +146,7 @@ class ParameterServer:
         self._update(mean, pushes[0].rate, [push for push in pushes if push.weight])
 
     def _take(self, push: Push) -> None:
-        self._wait_until(lambda: self._may_update())
+        self._wait_until(self._may_update)
         self._staleness[self._version - push.version] += 1
         self._done[push.worker] += 1
         self._update(push.gradient, push.rate, [push])
@@ -183,7 +183,7 @@ class ServedShare:
     """A parameter server at an address, until it is closed or its driver's connection ends."""
 
     def __init__(
-        self, service: Service, state: ShareState, *, host: str, token: str, encryption: Encryption = Encryption()
+        self, service: Service, state: ShareState, *, host: str, token: str, encryption: Encryption = PLAIN
     ) -> None:
         self._server = ParameterServer(service, state)
         self._listener = Listener(

@@ -7,8 +7,8 @@ training resumes from the checkpoint of the last epoch.
 
 from __future__ import annotations
 
-import select
 import secrets
+import select
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ import numpy as np
 from distributed import Client, Future, KilledWorker
 
 from fieldray.cluster.connection import is_connected
-from fieldray.cluster.training.channel import Channel, Encryption, connect
+from fieldray.cluster.training.channel import PLAIN, Channel, Encryption, connect
 from fieldray.cluster.training.lesson import Lesson
 from fieldray.cluster.training.plan import Plan
 from fieldray.cluster.training.server import DRIVER, Service
@@ -74,7 +74,7 @@ def epochs(
     state: ShareState,
     first_epoch: int = 0,
     say: Callable[[str], None] = lambda _line: None,
-    encryption: Encryption = Encryption(),
+    encryption: Encryption = PLAIN,
 ) -> Iterator[Epoch]:
     """Train from a state on, an epoch after another. Training goes on while the caller looks at one.
 
@@ -112,9 +112,7 @@ def _processes(client: Client) -> list[str]:
 
 
 class _Session:
-    def __init__(
-        self, client: Client, plan: Plan, lesson: Lesson, layout: Layout, say: Callable[[str], None]
-    ) -> None:
+    def __init__(self, client: Client, plan: Plan, lesson: Lesson, layout: Layout, say: Callable[[str], None]) -> None:
         self._client, self._plan, self._lesson, self._layout, self._say = client, plan, lesson, layout, say
         self._token = secrets.token_hex(16)
         self._controls: list[Channel] = []

@@ -121,20 +121,16 @@ def clipped(gradient: Vector, layout: Layout, clip: float) -> Vector:
     """A whole gradient of at most that norm; the changes of statistics are none of it."""
     if not clip:
         return gradient
-    trained = [
-        part.ravel() for name, part in layout.weights(gradient).items() if not name.endswith(STATISTICS)
-    ]
+    trained = [part.ravel() for name, part in layout.weights(gradient).items() if not name.endswith(STATISTICS)]
     norm = math.sqrt(sum(float(np.dot(part, part)) for part in trained))
     if norm <= clip:
         return gradient
-    short = Layout.vector(
-        layout,
+    return layout.vector(
         {
             name: part if name.endswith(STATISTICS) else part * np.float32(clip / norm)
             for name, part in layout.weights(gradient).items()
         },
     )
-    return short
 
 
 @dataclass(frozen=True, slots=True, eq=False)

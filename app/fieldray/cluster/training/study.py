@@ -94,13 +94,15 @@ def run_study(path: Path, *, say: Say) -> tuple[TrainingStudy, list[Course]]:
         for recipe_path in study.recipes:
             recipe, data = _prepared(base / recipe_path, say)
             for training in _trainings(study, recipe_path.stem):
-                key = digest(asdict(recipe), asdict(training), asdict(study))
+                key = digest(asdict(recipe), asdict(training), study.server, study.log_every)
                 rows = _done(folder / training.name, key)
                 if rows is None:
                     if training.workers > 1 and not cluster:
                         cluster.append(ends.enter_context(opened(_largest(study))))
                     say(f"{training.name} ...")
-                    rows = _trained(study, training, recipe, data, folder / training.name, cluster, say)
+                    rows = _trained(
+                        study, training, recipe, data, folder=folder / training.name, cluster=cluster, say=say
+                    )
                     _keep(folder / training.name, key, rows)
                 say(f"{training.name}: loss {rows[-1]['loss']:.4f}, Dice {rows[-1]['dice']:.4f}")
                 courses.append(Course(training=training, rows=rows))
@@ -141,6 +143,7 @@ def _trained(
     training: Training,
     recipe: LungRecipe,
     data: LungData,
+    *,
     folder: Path,
     cluster: Sequence[Client],
     say: Say,

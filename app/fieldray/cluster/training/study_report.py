@@ -18,7 +18,9 @@ _Way = tuple[str, int]
 def study_report(study: TrainingStudy, courses: Sequence[Course]) -> Report:
     """What came of it, and whether the synchronous loss is below the asynchronous one."""
     networks = list(dict.fromkeys(course.training.network for course in courses))
-    blocks: list[Any] = [Points("Is the synchronous loss below the asynchronous one?", tuple(_verdicts(courses, study)))]
+    blocks: list[Any] = [
+        Points("Is the synchronous loss below the asynchronous one?", tuple(_verdicts(courses, study)))
+    ]
     for network in networks:
         own = [course for course in courses if course.training.network == network]
         blocks += [_finals(own), _against("samples", own), _against("time_s", own), *_charts(own)]
@@ -31,12 +33,13 @@ def study_report(study: TrainingStudy, courses: Sequence[Course]) -> Report:
 
 
 _HOW: Final = (
-    "After S. Minukhin (2020), who trained a U-Net on nerves in neck ultrasound images; these are lungs in chest X-rays, "
-    "small images and narrow networks. His figures are of another task: only the order of the modes can be compared.",
+    "After S. Minukhin (2020), who trained a U-Net on nerves in neck ultrasound images; these are lungs in chest "
+    "X-rays, small images and narrow networks. His figures are of another task: only the modes' order can be "
+    "compared.",
     "An epoch of N workers has as many iterations of each as the local one, as published, so N times the samples. The "
     "tables at equal samples and equal time compare what is alike.",
-    "Loss: the mean over the epoch's batches, of 1 - Dice and cross-entropy together. Verification loss: 1 - Dice of the "
-    "foreground at a threshold of a half, on images of other patients, with averaged weights.",
+    "Loss: the mean over the epoch's batches, of 1 - Dice and cross-entropy together. Verification loss: 1 - Dice of "
+    "the foreground at a threshold of a half, on images of other patients, with averaged weights.",
     "Values are means over the seeds, with the least and the greatest. Time is this computer's, on which all workers "
     "share two cores: it says nothing of how fast several computers are.",
 )
@@ -130,9 +133,9 @@ def _against(unit: str, courses: Sequence[Course]) -> Table:
     for way, own in _by_way(courses).items():
         reached = [[row for row in course.rows if row[unit] <= limit] for course in own]
         known = [found[-1] for found in reached if found]
-        values = (_spread([_loss(row) for row in known]), _spread([float(row["dice"]) for row in known])) if known else (
-            "-", "-"
-        )  # fmt: skip
+        values = ("-", "-")
+        if known:
+            values = (_spread([_loss(row) for row in known]), _spread([float(row["dice"]) for row in known]))
         epochs = ", ".join(str(row["epoch"]) for row in known) or "-"
         rows.append((_named(way), *values, epochs))
     what = {"samples": f"{limit} samples", "time_s": f"{limit:.1f} s"}[unit]

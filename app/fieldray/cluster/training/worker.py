@@ -13,7 +13,7 @@ from distributed import get_worker
 
 from fieldray.adaptation.lungs.train import use_threads
 from fieldray.cluster.node import cores_of_worker
-from fieldray.cluster.training.channel import Channel, Encryption, Vector, connect
+from fieldray.cluster.training.channel import PLAIN, Channel, Encryption, Vector, connect
 from fieldray.cluster.training.lesson import Lesson, Pupil
 from fieldray.cluster.training.plan import Plan
 from fieldray.cluster.training.server import ServedShare, Service
@@ -81,7 +81,7 @@ def work(order: Order) -> Outcome:
     return perform(order, encryption=encryption_here())
 
 
-def perform(order: Order, *, encryption: Encryption = Encryption()) -> Outcome:
+def perform(order: Order, *, encryption: Encryption = PLAIN) -> Outcome:
     """The same in any process that may connect to the servers."""
     with contextlib.ExitStack() as ends:
         try:
