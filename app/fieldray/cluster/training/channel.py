@@ -66,7 +66,7 @@ class Channel:
         facts = msgspec.json.encode({**header, "values": len(values)})
         self._connection.sendall(_LENGTH.pack(len(facts)) + facts)
         if len(values):
-            self._connection.sendall(memoryview(np.ascontiguousarray(values, np.float32)).cast("B"))
+            self._connection.sendall(np.ascontiguousarray(values, np.float32).data.cast("B"))
 
     def receive(self, *, largest_header: int = _LARGEST_HEADER) -> Message:
         """Wait for a message; its numbers are in an array of their own."""
@@ -81,7 +81,7 @@ class Channel:
         if not isinstance(count, int) or not 0 <= count <= self._largest:
             raise ValueError(f"{count} numbers, where {self._largest} are the most")
         values = np.empty(count, np.float32)
-        self._fill(memoryview(values).cast("B") if count else memoryview(b""))
+        self._fill(values.data.cast("B") if count else memoryview(b""))
         return Message(header, values)
 
     def close(self) -> None:

@@ -2,8 +2,8 @@
 
 The fields and their wording are those of figure 10 of S. Minukhin (2020), a log of J. Akeret's `tf_unet`: every so
 many iterations the minibatch's loss, accuracy and error, every epoch the average loss and the learning rate, and the
-error and loss on the verification images. An error is 100 (1 - accuracy), in per cent of the cells. (The published log's
-first row has 6.9 % beside an accuracy of 0.9389, which is 6.1 %.)
+error and loss on the verification images. An error is 100 (1 - accuracy), in per cent of the cells. (The published
+log's first row has 6.9 % beside an accuracy of 0.9389, which is 6.1 %.)
 """
 
 from __future__ import annotations
