@@ -8,7 +8,7 @@ folder, which every computer of the cluster has to see, as for workflows.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -23,9 +23,10 @@ from fieldray.adaptation.engine import CHECKPOINT, Checkpoint, EngineName, Engin
 from fieldray.adaptation.files import digest
 from fieldray.adaptation.lungs.dataset import LungData
 from fieldray.adaptation.lungs.engine import MaskEngine
+from fieldray.adaptation.lungs.networks import compact_unet
 from fieldray.adaptation.lungs.recipe import LungRecipe
 from fieldray.adaptation.lungs.train import StageSamples, first_weights
-from fieldray.adaptation.specification import Specification, Weights
+from fieldray.adaptation.specification import Layer, Specification, Weights
 from fieldray.adaptation.train import Samples, Schedule, validate
 from fieldray.cluster.node import security
 from fieldray.cluster.training import all_reduce
@@ -34,6 +35,7 @@ from fieldray.cluster.training.lesson import ClassifierLesson, Lesson, LungLesso
 from fieldray.cluster.training.plan import Plan
 from fieldray.cluster.training.session import Epoch, epochs
 from fieldray.cluster.training.share import Layout, ShareState
+from fieldray.reasons import reason
 
 Say = Callable[[str], None]
 Progress = Callable[[Mapping[str, Any]], None]
@@ -111,6 +113,7 @@ class DividedTrainer:
             arrays=folder / ARRAYS,
         )
         own = open_engine(specification, weights, settings=settings, name=engine)
+        self._note(specification.layers)
 
         def look(average: Weights, _epoch: int) -> dict[str, Any]:
             return validate(own, average, validation)
@@ -130,6 +133,9 @@ class DividedTrainer:
         key = digest(key, asdict(recipe.checks_augmentation), data.masks, data.image_parts, data.chests, self._key())
         keep_arrays(folder / ARRAYS, data)
         stages = recipe.training.stages
+        if recipe.network.kind == "compact":
+            side = stages[-1].side
+            self._note(compact_unet(height=side, width=side, channels=recipe.network.channels).layers)
         total, first, average = sum(stage.epochs for stage in stages), 0, Weights()
         checkpoint = Checkpoint(folder / CHECKPOINT, every_s=0)
         kinds = range(len(stages))
@@ -156,6 +162,15 @@ class DividedTrainer:
 
     def _opened(self) -> AbstractContextManager[Client | None]:
         return nullcontext() if self._plan.is_local else self._open()
+
+    def _note(self, layers: Sequence[Layer]) -> None:
+        """Say where the workers' parts do not make up what one process would come to."""
+        if self._plan.is_local:
+            return
+        if any(layer.batch_norm for layer in layers):
+            self._say(reason("training_batch_norm").text)
+        if any(layer.kind == "dropout" for layer in layers):
+            self._say(reason("training_dropout").text)
 
     def _key(self) -> str:
         """What of the plan decides the result; not where the cluster is."""
