@@ -156,7 +156,7 @@ def measured_transfer_s(machines: Machines, elements: int, *, repeats: int = 9) 
     times = machines.ask(1, "transfer", elements=elements, token=token, address=address, repeats=repeats)
     machines.ask(0, "stop")
     empty = statistics.median(one for pair in times["nothing"] for one in pair) / 2
-    return statistics.median(one for pair in times["weights"] for one in pair) - empty
+    return float(statistics.median(one for pair in times["weights"] for one in pair) - empty)
 
 
 def trained_s(machines: Machines, link: Link, *, mode: str, server: str, workers: int, batches: int) -> float:

@@ -81,7 +81,7 @@ def _by_actor(client: Client, count: int, repeats: int) -> float:
     server, worker = _places(client)
     actor = client.submit(Echo, count, actor=True, pure=False, workers=[server])
     task = client.submit(measured, actor, count, repeats, pure=False, workers=[worker])
-    return statistics.median(task.result())
+    return float(statistics.median(task.result()))
 
 
 def _by_channel(client: Client, count: int, repeats: int) -> float:
@@ -121,7 +121,8 @@ def _by_channel(client: Client, count: int, repeats: int) -> float:
 
     server, worker = _places(client)
     address = client.submit(listen, count, pure=False, workers=[server]).result()
-    return statistics.median(client.submit(measured, address, count, repeats, pure=False, workers=[worker]).result())
+    task = client.submit(measured, address, count, repeats, pure=False, workers=[worker])
+    return float(statistics.median(task.result()))
 
 
 def _places(client: Client) -> tuple[str, str]:

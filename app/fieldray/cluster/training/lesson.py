@@ -141,8 +141,14 @@ class ClassifierLesson:
     def open(self) -> Pupil:
         """The network, with weights that do not count yet, and its images."""
         arrays = kept_arrays(self.arrays)
-        texts = {name: tuple(map(str, arrays.pop(name))) for name in ("sources", "patients")}
-        return _Classifier(self, Samples(**arrays, **texts))
+        samples = Samples(
+            images=arrays["images"],
+            targets=arrays["targets"],
+            sources=tuple(map(str, arrays["sources"])),
+            patients=tuple(map(str, arrays["patients"])),
+            lungs=arrays.get("lungs"),
+        )
+        return _Classifier(self, samples)
 
 
 class _Classifier:

@@ -167,7 +167,7 @@ class ParameterServer:
             {"version": self._version, "worker": push.worker, "at": at_s, **push.note} for push in pushes if push.note
         ]
         if self._version % self._service.updates_per_epoch == 0:
-            facts = {"staleness": {str(key): count for key, count in sorted(self._staleness.items())}}
+            facts: dict[str, Any] = {"staleness": {str(key): count for key, count in sorted(self._staleness.items())}}
             facts |= {"notes": self._notes, "at": at_s}
             self._snapshots[self._version // self._service.updates_per_epoch] = (facts, self._share.state)
             self._notes, self._staleness = [], Counter()

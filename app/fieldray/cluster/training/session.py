@@ -186,7 +186,11 @@ class _Session:
         except (OSError, ValueError) as error:
             raise EnvironmentProblem(reason("training_server_lost")) from error
         return Epoch(
-            number=number, state=ShareState(*arrays, steps=steps), notes=notes, staleness=staleness, ended=ended
+            number=number,
+            state=ShareState(arrays[0], arrays[1], arrays[2], arrays[3], steps),
+            notes=notes,
+            staleness=staleness,
+            ended=ended,
         )
 
     def close(self) -> None:

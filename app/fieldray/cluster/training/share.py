@@ -151,8 +151,10 @@ class ShareState:
 
     def part(self, runs: Runs) -> ShareState:
         """The state of some runs of it."""
-        arrays = (gathered(one, runs) for one in (self.values, self.average, self.first, self.second))
-        return ShareState(*arrays, steps=self.steps)
+        values, average, first, second = (
+            gathered(one, runs) for one in (self.values, self.average, self.first, self.second)
+        )
+        return ShareState(values, average, first, second, self.steps)
 
     def joined(self) -> Vector:
         """The four vectors one after another, as they travel."""
@@ -161,7 +163,8 @@ class ShareState:
     @classmethod
     def split(cls, joined: Vector, *, steps: int) -> ShareState:
         """The inverse of `joined`."""
-        return cls(*np.split(joined, 4), steps=steps)
+        values, average, first, second = np.split(joined, 4)
+        return cls(values, average, first, second, steps)
 
 
 class Share:

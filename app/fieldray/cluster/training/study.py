@@ -112,7 +112,7 @@ def run_study(path: Path, *, say: Say) -> tuple[TrainingStudy, list[Course]]:
 def _prepared(path: Path, say: Say) -> tuple[LungRecipe, LungData]:
     document = Document.read(path)
     perform("data", document, say=say, progress=lambda *_: None)
-    recipe = rooted(cast("LungRecipe", document.parsed(LungRecipe)), path)
+    recipe = rooted(document.parsed(LungRecipe), path)
     run = Run(recipe=cast(Any, recipe), progress=lambda *_: None)
     return recipe, data_of(run)
 
