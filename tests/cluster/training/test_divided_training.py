@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import signal
 from collections.abc import Iterator
@@ -43,7 +44,7 @@ def own_client() -> Iterator[Client]:
 
 
 def _train(client: Client, plan: Plan, folder: Path, **more: Any) -> tuple[Weights, list[dict[str, Any]]]:
-    epochs = more.pop("epochs", EPOCHS)
+    epochs, engine = more.pop("epochs", EPOCHS), more.pop("engine", "tensorflow")
     trainer = DividedTrainer(plan, open_cluster=lambda: contextlib.nullcontext(client), **more)
     return trainer.classifier(
         network(),
@@ -54,7 +55,7 @@ def _train(client: Client, plan: Plan, folder: Path, **more: Any) -> tuple[Weigh
         augmentation=AUGMENTATION,
         settings=SETTINGS,
         folder=folder,
-        engine="tensorflow",
+        engine=engine,
     )
 
 
@@ -150,3 +151,10 @@ def test_a_server_that_ends_is_said_and_the_training_resumes(own_client: Client,
         _train(own_client, plan, tmp_path, epochs=12, look=kill)
     _, history = _train(own_client, plan, tmp_path, epochs=12)
     assert len(history) == 12
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs PyTorch")
+@pytest.mark.parametrize("engine", ["tensorflow", "torch"])
+def test_gradients_added_up_without_a_server_come_to_the_same(client: Client, tmp_path: Path, engine: Any) -> None:
+    found, _ = _train(client, Plan(workers=2, mode="sync-split", server="none"), tmp_path / "divided", engine=engine)
+    np.testing.assert_allclose(Layout.of(weights()).vector(found), _alone(tmp_path / "alone").average, atol=1e-5)
