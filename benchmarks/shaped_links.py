@@ -244,12 +244,13 @@ _HOW: Final = (
     "Each time was measured once; it runs from the first fetch of weights to the last gradient that was taken in.",
 )
 _WHY: Final = (
-    "Synchronous, central: all workers fetch and give at once, so each iteration takes the printed worst case (4.9), "
-    "2N tc + tg, and the mean with the best case (4.11) is too short; the more so the more of it is transfer.",
-    "Asynchronous, central: workers come apart after the first round and seldom share the link while N tc < 2 tc + tg, "
-    "so that the printed best case (4.15) holds and the mean with the worst one (4.20) is too long.",
-    "Distributed: 2 tc (N - 1) / N holds where all machines send to different ones at a time. What is left is latency, "
-    "2 (N - 1) more messages an iteration, and that transfers of several workers meet at one machine now and then.",
+    "Synchronous, central: all workers fetch and give at once, which the printed worst case (4.9) is for, but"
+    " no two are served exactly alike, so that measured times lie between the mean (4.11) and that case.",
+    "Asynchronous, central: workers come apart after the first round. While little is transferred the mean "
+    "(4.20) fits; with more, neither bound nor simulation does.",
+    "Distributed: measured times exceed 2 tc (N - 1) / N the more the shorter the gradient is. Each iteration"
+    " has 2 (N - 1) more messages, whose latency and work the formula leaves out, on a computer with two "
+    "cores that had other work.",
 )
 _KINDS: Final = {"mean_s": "printed mean", "bound_s": "case that applies", "simulated_s": "simulated, shared links"}
 

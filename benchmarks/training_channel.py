@@ -38,7 +38,8 @@ def channel_report(*, repeats: int) -> Report:
         for count in _ELEMENTS
     )
     mark = Mark(
-        name="What an actor costs more than a channel, at its best", measured=100 * min(more.values()),
+        name="What an actor costs more than a channel, of weights up to 4 MB, at least",
+        measured=100 * min(more[count] for count in _ELEMENTS if count <= 1_000_000),
         goal=100 * _MOST, is_most=True, unit="%",
     )  # fmt: skip
     told = (
