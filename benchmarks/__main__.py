@@ -7,13 +7,19 @@ from typing import Final
 
 from fieldray.offline import stay_offline
 
-_TOOLCHAIN: Final = {"cluster", "matcher", "networks"}
+_TOOLCHAIN: Final = {"cluster", "matcher", "networks", "shaped-links"}
 """Commands whose processes connect to each other, or that make or train a network in this very process."""
+
+_JOINS_CLUSTER: Final = {"training-channel", "training-study"}
+"""Commands that talk to processes of a cluster themselves."""
 
 
 def main() -> int:
     """Run one command; returns the exit code."""
-    stay_offline(is_toolchain=not _TOOLCHAIN.isdisjoint(sys.argv[1:2]))
+    stay_offline(
+        is_toolchain=not _TOOLCHAIN.isdisjoint(sys.argv[1:2]),
+        joins_cluster=not _JOINS_CLUSTER.isdisjoint(sys.argv[1:2]),
+    )
     from benchmarks.command_line import run  # only now: nothing is imported that the guard has not seen
 
     return run(sys.argv[1:])

@@ -41,6 +41,7 @@ _ENGINES: Final = (
     "app/fieldray/inference",
     "models",
 )
+_TRAINING: Final = ("app/fieldray/adaptation/speedup", "app/fieldray/cluster/training")
 _READING: Final = ("app/fieldray/imaging", "app/fieldray/domain/finding.py", "models")
 
 
@@ -68,6 +69,9 @@ def _parser(typed: str, screen_options: Sequence[str]) -> argparse.ArgumentParse
         _add_matcher,
         _add_cluster,
         _add_networks,
+        _add_shaped_links,
+        _add_training_channel,
+        _add_training_study,
     ):
         action, paths, measure = add(commands)
         action.add_argument("--out", type=Path, metavar="DIR", help="write JSON and HTML to this folder")
@@ -278,6 +282,50 @@ def _add_networks(commands: argparse._SubParsersAction[Any]) -> Added:
         )
 
     return parser, _ENGINES, measure
+
+
+def _add_shaped_links(commands: argparse._SubParsersAction[Any]) -> Added:
+    parser = commands.add_parser(
+        "shaped-links", help="divided training over links of a shaped rate, against the formulas (as root, Linux)"
+    )
+    parser.add_argument("--workers", type=number_from(1), default=8, metavar="N", help="up to so many (default: 8)")
+    parser.add_argument("--batches", type=number_from(8), default=24, metavar="D", help="of each (default: 24)")
+
+    def measure(options: argparse.Namespace, console: Console) -> Report:
+        from benchmarks.shaped_links import shaped_links_report
+
+        return shaped_links_report(most_workers=options.workers, batches=options.batches, notify=console.bar)
+
+    return parser, (*_TRAINING, "benchmarks/shaped_links.py", "benchmarks/shaped_machine.py"), measure
+
+
+def _add_training_channel(commands: argparse._SubParsersAction[Any]) -> Added:
+    parser = commands.add_parser(
+        "training-channel", help="what a round trip of weights costs: a Dask actor against a channel of raw numbers"
+    )
+    parser.add_argument("--repeats", type=number_from(3), default=20, metavar="N", help="of each (default: 20)")
+
+    def measure(options: argparse.Namespace, _console: Console) -> Report:
+        from benchmarks.training_channel import channel_report
+
+        return channel_report(repeats=options.repeats)
+
+    return parser, ("app/fieldray/cluster/training/channel.py", "benchmarks/training_channel.py"), measure
+
+
+def _add_training_study(commands: argparse._SubParsersAction[Any]) -> Added:
+    parser = commands.add_parser(
+        "training-study", help="a study of divided training: what is not done, then its report"
+    )
+    parser.add_argument("recipe", type=Path, metavar="RECIPE", help="the study (a TOML file)")
+
+    def measure(options: argparse.Namespace, console: Console) -> Report:
+        from fieldray.cluster.training.study import run_study
+        from fieldray.cluster.training.study_report import study_report
+
+        return study_report(*run_study(options.recipe, say=console.bar))
+
+    return parser, (*_TRAINING, "models/studies/divided-training"), measure
 
 
 def _add_screening(commands: argparse._SubParsersAction[Any]) -> Added:

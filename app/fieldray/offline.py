@@ -53,6 +53,7 @@ COMMANDS: Final = frozenset(
     }
 )
 _CLUSTERED: Final = frozenset({"archive", "cluster", "workflow"})
+_DIVIDED: Final = frozenset({"measure-cluster"})
 _UNIX: Final = 1  # AF_UNIX on every system; socket is not imported for it
 _INTERNET: Final = (2, 10, 23, 30)  # AF_INET everywhere; AF_INET6 on Linux, Windows, macOS
 _WITH_SOCKET: Final = frozenset({"socket.connect", "socket.bind", "socket.sendto", "socket.sendmsg"})
@@ -148,7 +149,11 @@ def stay_offline(*, is_toolchain: bool = False, shows_window: bool = False, join
 
 def joins_cluster(arguments: Sequence[str]) -> bool:
     """Whether the command line is a command that works with the processes of a cluster."""
-    return bool(arguments) and arguments[0] in _CLUSTERED
+    if not arguments or arguments[0] != "adapt":
+        return bool(arguments) and arguments[0] in _CLUSTERED
+    # A training is this process's alone unless a mode says otherwise: only then it may connect to anything.
+    own = not _DIVIDED.isdisjoint(arguments[1:2])
+    return own or any(word.partition("=")[0] == "--mode" for word in arguments[2:])
 
 
 def reach(networks: Sequence[str]) -> None:

@@ -21,7 +21,10 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     return None if HAS_CLUSTER else True
 
 
-_WITHOUT_PROCESSES = {"test_archive_folder.py", "test_recipe.py", "test_sampling.py", "test_state.py"}
+_WITHOUT_PROCESSES = {
+    *("test_archive_folder.py", "test_recipe.py", "test_sampling.py", "test_state.py"),
+    *("test_channel.py", "test_lessons.py", "test_parameter_server.py", "test_plan.py", "test_training_log.py"),
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -18,7 +18,14 @@ from typing import Any
 import pytest
 
 import fieldray
-from fieldray.offline import COMMANDS, is_screen_remote, leave_only_the_screen, names_images, opens_window
+from fieldray.offline import (
+    COMMANDS,
+    is_screen_remote,
+    joins_cluster,
+    leave_only_the_screen,
+    names_images,
+    opens_window,
+)
 from fieldray.offline_linux import filter_code
 from fieldray.paths import child_command, program_command
 from fieldray.processes.child import Child
@@ -430,3 +437,19 @@ def test_the_filter_says_no_to_the_internet_only(architecture: int, socket_call:
     assert asked(425) == absent  # io_uring_setup, which could open sockets by itself
     assert asked(socket_call, 1, machine=0x40000003) == refuse  # 32-bit calls from a 64-bit program
     assert asked(0x40000000 + socket_call, 1) == refuse  # x32
+
+
+@pytest.mark.parametrize(
+    ("arguments", "joins"),
+    [
+        (["adapt", "run", "recipe.toml"], False),
+        (["adapt", "run", "recipe.toml", "--mode", "async"], True),
+        (["adapt", "run", "recipe.toml", "--mode=sync-join"], True),
+        (["adapt", "measure-cluster", "recipe.toml"], True),
+        (["adapt", "--mode"], False),
+        (["screen", "--mode"], False),
+        (["workflow", "run", "recipe.toml"], True),
+    ],
+)
+def test_a_training_joins_a_cluster_only_where_it_is_told_to(arguments: list[str], joins: bool) -> None:
+    assert joins_cluster(arguments) is joins

@@ -36,7 +36,7 @@ from fieldray.adaptation.prune.study import run_study
 from fieldray.adaptation.prune.tasks import PRUNE
 from fieldray.adaptation.recipe import Recipe, rooted
 from fieldray.adaptation.report import REPORT
-from fieldray.adaptation.run import Progress, Run, Step, locked
+from fieldray.adaptation.run import Progress, Run, Step, Trainer, locked
 from fieldray.adaptation.steps import QUANTISE, TRAIN, specification_of
 from fieldray.adaptation.tables import Document, Problem, RecipeProblems
 from fieldray.errors import UsageProblem
@@ -75,33 +75,36 @@ class Kind:
     check
         What is wrong with the files that a recipe of this kind names.
     perform
-        Performs the steps up to a named one. Raises UsageProblem, PackProblem, StorageProblem.
+        Performs the steps up to a named one: of a recipe, its document, the step's name, `say`, `progress` and, by
+        name, `trainer`. Raises UsageProblem, PackProblem, StorageProblem.
     has_credits
         Whether a file of credits and licences belongs to it.
     """
 
     schema: type[Any]
     check: Callable[[Any, Document], list[Problem]]
-    perform: Callable[[Any, Document, str, Say, Progress], None]
+    perform: Callable[..., None]
     has_credits: bool = False
 
 
-def adapt(step: str, path: Path, *, say: Say, progress: Progress) -> None:
+def adapt(step: str, path: Path, *, say: Say, progress: Progress, trainer: Trainer | None = None) -> None:
     """Perform the steps of a recipe up to `step` ("run" for all) that are not done; `say` gets a line about each.
 
     "profile", "compare" and "cross" are steps of their own, which no other needs; the last two need the data alone.
 
+    `trainer` trains in place of this process: classifiers and lung fields. Raises UsageProblem for other recipes.
+
     The recipe of a pruning study has no steps but its own: "report" tests, times and reports what there is so far, all
     others run it to its end. Raises UsageProblem (recipe, data, a training that diverged), PackProblem, StorageProblem.
     """
-    perform(step, Document.read(path), say=say, progress=progress)
+    perform(step, Document.read(path), say=say, progress=progress, trainer=trainer)
 
 
-def perform(step: str, document: Document, *, say: Say, progress: Progress) -> None:
+def perform(step: str, document: Document, *, say: Say, progress: Progress, trainer: Trainer | None = None) -> None:
     """`adapt` of a recipe that was read, and perhaps changed since. Its paths count from the folder of its file."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's notes about itself hide ours
     kind = kind_of(document)
-    kind.perform(document.parsed(kind.schema), document, step, say, progress)
+    kind.perform(document.parsed(kind.schema), document, step, say, progress, trainer=trainer)
 
 
 def check(path: Path) -> None:
@@ -152,9 +155,11 @@ def _check_classifier(recipe: Recipe, document: Document) -> list[Problem]:
     return problems
 
 
-def _perform_classifier(recipe: Recipe, document: Document, step: str, say: Say, progress: Progress) -> None:
+def _perform_classifier(
+    recipe: Recipe, document: Document, step: str, say: Say, progress: Progress, *, trainer: Trainer | None
+) -> None:
     whole = rooted(recipe, document.path)
-    run = Run(recipe=whole, text=document.text, progress=progress)
+    run = Run(recipe=whole, text=document.text, progress=progress, trainer=trainer)
     names = [known.name for known in STEPS]
     wanted = STEPS if step == "run" else _ALONE.get(step) or STEPS[: names.index(step) + 1]
     with locked(whole.run):
@@ -168,7 +173,10 @@ def _check_study(recipe: StudyRecipe, document: Document) -> list[Problem]:
     return [] if file.is_file() else [Problem(("data", "file"), f"names {file}, which is not there")]
 
 
-def _perform_study(recipe: StudyRecipe, document: Document, step: str, say: Say, progress: Progress) -> None:
+def _perform_study(
+    recipe: StudyRecipe, document: Document, step: str, say: Say, progress: Progress, *, trainer: Trainer | None
+) -> None:
+    _require_own_process(trainer, "pruning-study")
     study = rooted_study(recipe, document.path)
     with locked(study.run):
         if step == "profile":
@@ -181,14 +189,16 @@ def _check_lungs(recipe: LungRecipe, document: Document) -> list[Problem]:
     return lung_problems(rooted_lungs(recipe, document.path))
 
 
-def _perform_lungs(recipe: LungRecipe, document: Document, step: str, say: Say, progress: Progress) -> None:
+def _perform_lungs(
+    recipe: LungRecipe, document: Document, step: str, say: Say, progress: Progress, *, trainer: Trainer | None
+) -> None:
     whole = rooted_lungs(recipe, document.path)
     known = _LUNG_STEPS if whole.network.kind == "compact" else _PUBLISHED_STEPS
     names = [one.name for one in known]
     if step != "run" and step not in names:
         raise UsageProblem(reason("step_missing", step=names[-1]))
     wanted = known if step == "run" else known[: names.index(step) + 1]
-    run = Run(recipe=cast(Any, whole), text=document.text, progress=progress)
+    run = Run(recipe=cast(Any, whole), text=document.text, progress=progress, trainer=trainer)
     with locked(whole.run):
         if problems := lung_problems(whole):
             raise RecipeProblems(document.path, document.lines(problems))
@@ -199,7 +209,10 @@ def _check_matcher(recipe: MatcherRecipe, document: Document) -> list[Problem]:
     return matcher_problems(rooted_matcher(recipe, document.path))
 
 
-def _perform_matcher(recipe: MatcherRecipe, document: Document, step: str, say: Say, progress: Progress) -> None:
+def _perform_matcher(
+    recipe: MatcherRecipe, document: Document, step: str, say: Say, progress: Progress, *, trainer: Trainer | None
+) -> None:
+    _require_own_process(trainer, "matcher")
     whole = rooted_matcher(recipe, document.path)
     names = [one.name for one in _MATCHER_STEPS]
     if step != "run" and step not in names:
@@ -210,6 +223,12 @@ def _perform_matcher(recipe: MatcherRecipe, document: Document, step: str, say: 
         if problems := matcher_problems(whole):
             raise RecipeProblems(document.path, document.lines(problems))
         _execute(run, wanted, say)
+
+
+def _require_own_process(trainer: Trainer | None, kind: str) -> None:
+    """Require that nobody else is to train what only this process can. Raises UsageProblem."""
+    if trainer:
+        raise UsageProblem(reason("training_not_divided", kind=kind))
 
 
 def _execute(run: Run, wanted: tuple[Step, ...], say: Say) -> None:

@@ -93,6 +93,13 @@ class Engine(Trainable, Protocol):
     def logits(self, images: Batch) -> Batch:
         """Logits (n, labels), with the statistics of inference."""
 
+    def gradient(self, images: Batch, targets: Batch, *, lungs: Batch | None = None) -> tuple[Weights, float]:
+        """What `step` would learn from a batch, and its mean loss; the network stays as it is.
+
+        By name, one array of the weight's shape for everything that learns: a trained weight's gradient, and what a
+        statistic of batch normalisation would lose by the step.
+        """
+
 
 def open_engine(
     specification: Specification,
@@ -112,6 +119,9 @@ def open_engine(
 
     return KerasEngine(specification, weights, settings=settings)
 
+
+STATISTICS: Final = ("/mean", "/variance")
+"""How names of what batch normalisation notes, and no gradient moves, end."""
 
 CHECKPOINT: Final = "checkpoint.npz"
 """The name of every checkpoint: a run removes those of a step that is done."""

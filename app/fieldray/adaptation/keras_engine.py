@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.adaptation.engine import Batch, EngineSettings
+from fieldray.adaptation.engine import STATISTICS, Batch, EngineSettings
 from fieldray.adaptation.specification import INPUT, Layer, Shape, Specification, Weights, shapes
 
 _NORMALISED_PARTS = ("gamma", "beta", "mean", "variance")
@@ -123,6 +123,51 @@ def _weighted(model: Any) -> list[tuple[Any, list[str]]]:
     return found
 
 
+class KerasGradients:
+    """The gradients of a compiled model on TensorFlow, by the names of the weights.
+
+    `trained` is the model that has the losses where that is not `model` itself.
+    """
+
+    def __init__(self, model: Any, *, trained: Any = None) -> None:
+        self._model = model if trained is None else trained
+        self._variables: dict[str, Any] = {
+            part: variable
+            for layer, parts in _weighted(model)
+            if layer.trainable
+            for part, variable in zip(parts, layer.weights, strict=True)
+        }
+        self._trained = [name for name in self._variables if not name.endswith(STATISTICS)]
+        self._take: Any = None
+
+    def take(self, images: Batch, targets: Any, sample_weight: Any = None) -> tuple[Weights, float]:
+        """What a step would learn, see `Engine.gradient`; the arguments are those of `train_on_batch`."""
+        import tensorflow as tf
+
+        if self._take is None:
+            self._take = tf.function(self._taken, reduce_retracing=True)
+        before = {name: np.asarray(self._variables[name]).copy() for name in self._statistics()}
+        loss, found = self._take(images, targets, sample_weight)
+        gradient = {name: np.asarray(array) for name, array in zip(self._trained, found, strict=True)}
+        for name, array in before.items():
+            gradient[name] = array - np.asarray(self._variables[name])
+            self._variables[name].assign(array)
+        return {name: gradient[name] for name in self._variables}, float(loss)
+
+    def _statistics(self) -> list[str]:
+        return [name for name in self._variables if name.endswith(STATISTICS)]
+
+    def _taken(self, images: Any, targets: Any, sample_weight: Any) -> Any:
+        import tensorflow as tf
+
+        with tf.GradientTape() as tape:
+            found = self._model(images, training=True)
+            loss = self._model.compute_loss(
+                x=images, y=targets, y_pred=found, sample_weight=sample_weight, training=True
+            )
+        return loss, tape.gradient(loss, [self._variables[name] for name in self._trained])
+
+
 _LEAST_KNOWN: Final = 1e-6
 
 
@@ -149,15 +194,18 @@ class KerasEngine:
         self._optimiser.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
         self._optimiser.build(self._model.trainable_variables)
         self._trained.compile(self._optimiser, loss=losses)
+        self._gradients = KerasGradients(self._model, trained=self._trained)
 
     def step(self, images: Batch, targets: Batch, *, learning_rate: float, lungs: Batch | None = None) -> float:
         """One AdamW step; the batch's mean loss before it; see `Engine`."""
         self._optimiser.learning_rate = learning_rate
         if self._trained is self._model:
             return float(self._model.train_on_batch(images, targets))
-        if lungs is None:
-            raise ValueError("evidence outside the lungs counts, but the lungs are not known")
-        return float(self._trained.train_on_batch(images, [targets, lungs[..., None]])[0])
+        return float(self._trained.train_on_batch(images, self._wanted(targets, lungs))[0])
+
+    def gradient(self, images: Batch, targets: Batch, *, lungs: Batch | None = None) -> tuple[Weights, float]:
+        """What a step would learn, and the mean loss; see `Engine`."""
+        return self._gradients.take(images, self._wanted(targets, lungs))
 
     def logits(self, images: Batch) -> Batch:
         """Logits (n, labels)."""
@@ -170,6 +218,13 @@ class KerasEngine:
     def set_weights(self, weights: Mapping[str, NDArray[np.float32]]) -> None:
         """Replace the weights."""
         set_weights(self._model, weights)
+
+    def _wanted(self, targets: Batch, lungs: Batch | None) -> Any:
+        if self._trained is self._model:
+            return targets
+        if lungs is None:
+            raise ValueError("evidence outside the lungs counts, but the lungs are not known")
+        return [targets, lungs[..., None]]
 
     def optimiser_state(self) -> dict[str, NDArray[Any]]:
         """The optimiser's variables in their order."""

@@ -16,11 +16,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from fieldray.adaptation.engine import remove_checkpoints
 from fieldray.adaptation.files import digest, write_atomically
 from fieldray.adaptation.recipe import Recipe
+from fieldray.adaptation.specification import Weights
 from fieldray.errors import FieldrayError, StorageProblem, UsageProblem
 from fieldray.persistence import FileLock, HeldError
 from fieldray.reasons import reason
@@ -66,6 +67,19 @@ Progress = Callable[[str, int, int], None]
 """What is being done, how many are done, of how many."""
 
 
+class Trainer(Protocol):
+    """Who trains in place of this process: as `train.train` and `lungs.train.train`, with their arguments."""
+
+    def classifier(self, *arguments: Any, **named: Any) -> tuple[Weights, list[dict[str, Any]]]:
+        """A classifier's averaged weights, and figures by epoch."""
+
+    def lung_fields(self, *arguments: Any, **named: Any) -> tuple[Weights, list[dict[str, Any]]]:
+        """The same of a lung-field network."""
+
+    def facts(self) -> Mapping[str, Any]:
+        """What the status is to have of how it was trained."""
+
+
 def _nothing(_run: Run) -> str:
     return ""
 
@@ -108,11 +122,20 @@ def keep_epoch(folder: Path, row: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Run:
-    """A recipe at work in its folder. `text` is the recipe as it was written."""
+    """A recipe at work in its folder.
+
+    Attributes
+    ----------
+    text
+        The recipe as it was written.
+    trainer
+        Who trains, where it is not this process.
+    """
 
     recipe: Recipe
     progress: Progress
     text: str = ""
+    trainer: Trainer | None = None
 
     def folder(self, step: str) -> Path:
         """The folder of a step's results."""

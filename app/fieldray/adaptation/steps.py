@@ -84,7 +84,17 @@ def train_step(run: Run) -> Mapping[str, Any]:
     save_network(folder, specification, weights)
     keep_split(run, "train")
     run.write("train", "history.json", history)
-    return {"parameters": parameters(specification), "multiply_adds": multiply_adds(specification), **history[-1]}
+    return {
+        "parameters": parameters(specification),
+        "multiply_adds": multiply_adds(specification),
+        **history[-1],
+        **how(run),
+    }
+
+
+def how(run: Run) -> Mapping[str, Any]:
+    """What the status has of who trained, where it was not this process."""
+    return run.trainer.facts() if run.trainer else {}
 
 
 def train_as_told(
@@ -112,7 +122,7 @@ def train_as_told(
 
     def on(own: Samples, place: Path) -> tuple[Weights, list[dict[str, Any]]]:
         scale = _scale_of(own, trained)
-        found, history = train(
+        found, history = (run.trainer.classifier if run.trainer else train)(
             trained,
             part.upper_weights() if part else dict(weights),
             training=scale.scaled(own) if scale else own,

@@ -11,10 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from fieldray.adaptation.engine import Batch, EngineSettings
+from fieldray.adaptation.engine import STATISTICS, Batch, EngineSettings
 from fieldray.adaptation.specification import INPUT, Layer, Specification, Weights, channel_sets
 
-_STATISTICS: Final = ("/mean", "/variance")
 _MOMENTUM: Final = 0.1
 _LEAST_KNOWN: Final = 1e-6
 _SLOTS: Final = ("step", "exp_avg", "exp_avg_sq")
@@ -49,13 +48,34 @@ class TorchEngine:
         """One AdamW step; the batch's mean loss before it; see `Engine`."""
         for group in self._optimiser.param_groups:
             group["lr"] = learning_rate
+        loss = self._backward(images, targets, lungs)
+        self._optimiser.step()
+        return loss
+
+    def gradient(self, images: Batch, targets: Batch, *, lungs: Batch | None = None) -> tuple[Weights, float]:
+        """What a step would learn, and the mean loss; see `Engine`."""
+        statistics = [key for key in self._arrays if self._is_noted(key)]
+        before = {key: self._arrays[key].clone() for key in statistics}
+        loss = self._backward(images, targets, lungs)
+        found: Weights = {}
+        for key, array in self._arrays.items():
+            if key in before:
+                found[key] = _outward(key, before[key] - array, self._groups)
+            elif array.grad is not None:
+                found[key] = _outward(key, array.grad, self._groups)
+            elif self._is_trained(key):
+                found[key] = np.zeros_like(_outward(key, array, self._groups))
+        for key, tensor in before.items():
+            self._arrays[key].copy_(tensor)
+        return found, loss
+
+    def _backward(self, images: Batch, targets: Batch, lungs: Batch | None) -> float:
         self._optimiser.zero_grad(set_to_none=True)
         values = self._forward(images, training=True)
         loss = self._loss(self._logits(values), torch.from_numpy(targets).to(self._device))
         if lungs is not None and any(self._settings.outside_weights):
             loss = loss + self._outside(values[self._specification.outputs["class_maps"]].float(), lungs)
         loss.backward()
-        self._optimiser.step()
         return float(loss.detach())
 
     def logits(self, images: Batch) -> Batch:
@@ -91,7 +111,10 @@ class TorchEngine:
         self._optimiser.load_state_dict({**whole, "state": rows})
 
     def _is_trained(self, key: str) -> bool:
-        return not key.endswith(_STATISTICS) and key.rpartition("/")[0] not in self._settings.frozen
+        return not key.endswith(STATISTICS) and key.rpartition("/")[0] not in self._settings.frozen
+
+    def _is_noted(self, key: str) -> bool:
+        return key.endswith(STATISTICS) and key.rpartition("/")[0] not in self._settings.frozen
 
     def _to_device(self, tensor: torch.Tensor) -> torch.Tensor:
         layout = torch.channels_last if tensor.ndim == 4 else torch.contiguous_format

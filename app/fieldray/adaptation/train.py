@@ -233,7 +233,7 @@ def _run_epoch(state: _State, epoch: int, samples: Samples, schedule: Schedule, 
     for step in range(steps):
         chosen = order[step * schedule.batch_size : (step + 1) * schedule.batch_size]
         images, lungs = changed(samples, chosen, augmentation, generator)
-        targets = _smoothed(samples.targets[chosen], schedule.label_smoothing)
+        targets = smoothed(samples.targets[chosen], schedule.label_smoothing)
         rate = schedule.rate(epoch + step / steps)
         loss = state.engine.step(images, targets, learning_rate=rate, lungs=lungs)
         if not math.isfinite(loss):
@@ -273,7 +273,8 @@ def scaled(images: NDArray[Any]) -> NDArray[np.float32]:
     return values / np.float32(255) if images.dtype == np.uint8 else values
 
 
-def _smoothed(targets: NDArray[np.float32], amount: float) -> NDArray[np.float32]:
+def smoothed(targets: NDArray[np.float32], amount: float) -> NDArray[np.float32]:
+    """Targets moved towards a half by that share (arXiv:1512.00567)."""
     return targets * np.float32(1 - amount) + np.float32(amount / 2)
 
 

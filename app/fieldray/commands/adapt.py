@@ -1,4 +1,4 @@
-"""`fieldray adapt`: from labelled images to a signed pack."""
+"""`fieldray adapt`: from labelled images to a signed pack. What divides a training is in `adapt_training`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fieldray.commands import estimate
+from fieldray.commands.adapt_training import add_measure_cluster, add_training_options, trainer_of
 from fieldray.commands.console import Console, add_command, progress_text
 from fieldray.commands.toolchain import toolchain
 
@@ -38,6 +39,8 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         action = add_command(actions, name, text)
         action.add_argument("recipe", type=Path, metavar="RECIPE", help="the recipe (a TOML file)")
         action.set_defaults(command=run_adapt, step=name)
+        if name in ("run", "train"):
+            add_training_options(action)
     check = add_command(actions, "check", "list every problem in a recipe and its data")
     check.add_argument("recipe", type=Path, metavar="RECIPE", help="the recipe (a TOML file)")
     check.set_defaults(command=run_check)
@@ -45,6 +48,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     new.add_argument("kind", metavar="KIND", help="the kind of pack to make, for example classifier")
     new.add_argument("recipe", type=Path, nargs="?", metavar="RECIPE", help="the file to write (default: KIND.toml)")
     new.set_defaults(command=run_new)
+    add_measure_cluster(actions)
     full = add_command(actions, "full-width", "write a full-width ResNet50 with random weights, to time a pack against")
     full.add_argument("folder", type=Path, metavar="FOLDER", help="the folder to write to")
     full.add_argument(
@@ -63,10 +67,11 @@ def run_adapt(options: argparse.Namespace, console: Console) -> int:
     """Perform the recipe's steps up to the one asked for; the exit code. Raises UsageProblem, PackProblem."""
     # Read when numpy loads: its products here are small, and threads for them cost more than they save.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    trainer = trainer_of(options, console) if "mode" in options else None
     with toolchain(console):
         from fieldray.adaptation.command import adapt
 
-        adapt(options.step, options.recipe, say=console.print_line, progress=Bar(console))
+        adapt(options.step, options.recipe, say=console.print_line, progress=Bar(console), trainer=trainer)
     return 0
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.adaptation.keras_engine import build_network, get_weights, set_weights
+from fieldray.adaptation.keras_engine import KerasGradients, build_network, get_weights, set_weights
 from fieldray.adaptation.lungs.check_samples import UNKNOWN
 from fieldray.adaptation.lungs.dataset import shrunk
 from fieldray.adaptation.lungs.networks import MARGIN, compact_unet, mask_side, published_unet
@@ -56,7 +56,9 @@ def checks_loss(targets: Any, logits: Any) -> Any:
 
 
 Batch = NDArray[np.float32]
-_CLIP: Final = 5.0
+CLIP: Final = 5.0
+"""The gradient's largest norm."""
+
 _PREDICT_BATCH: Final = 16
 
 
@@ -80,7 +82,7 @@ class MaskEngine:
             self.model = published_unet(side=side, root_channels=network.root_channels)
             self.mask_side = mask_side(side)
         self._optimiser = keras.optimizers.AdamW(
-            0.0, weight_decay=training.weight_decay, epsilon=1e-8, global_clipnorm=_CLIP
+            0.0, weight_decay=training.weight_decay, epsilon=1e-8, global_clipnorm=CLIP
         )
         self._optimiser.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
         self._optimiser.build(self.model.trainable_variables)
@@ -91,6 +93,7 @@ class MaskEngine:
             )
         else:
             self.model.compile(self._optimiser, loss=mask_loss)
+        self._gradients = KerasGradients(self.model)
 
     def prepared(self, images: NDArray[np.uint8]) -> Batch:
         """Images (n, any side) as the network sees them: (n, side, side, 1) float32 in 0..1."""
@@ -100,25 +103,39 @@ class MaskEngine:
         mirrored = np.pad(inner, ((0, 0), (MARGIN, MARGIN), (MARGIN, MARGIN)), mode="symmetric")
         return mirrored.astype(np.float32)[..., None] / 255
 
+    def truth(self, masks: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        """Masks (n, any side) as the network is to find them, (n, mask_side, mask_side)."""
+        return shrunk(masks, self.mask_side) > 127
+
     def step(
         self, images: NDArray[np.uint8], masks: NDArray[np.uint8], targets: Batch, *, learning_rate: float
     ) -> float:
         """One step; the batch's loss before it. The first images have masks, the rest have targets for the checks."""
         self.model.reset_metrics()  # Keras would tell the mean over all steps so far
         self._optimiser.learning_rate = learning_rate
+        prepared, wanted, counts = self._told(images, masks, targets)
+        if not self.has_checks:
+            return float(self.model.train_on_batch(prepared, wanted))
+        return float(self.model.train_on_batch(prepared, wanted, sample_weight=counts)[0])
+
+    def gradient(self, images: NDArray[np.uint8], masks: NDArray[np.uint8], targets: Batch) -> tuple[Weights, float]:
+        """What `step` would learn from a batch, and its loss; by name, see `engine.Engine.gradient`. Not clipped."""
+        return self._gradients.take(*self._told(images, masks, targets))
+
+    def _told(self, images: NDArray[np.uint8], masks: NDArray[np.uint8], targets: Batch) -> tuple[Batch, Any, Any]:
+        """Images, targets and sample weights as Keras takes them."""
         wanted = shrunk(masks, self.mask_side).astype(np.float32)[..., None] / 255
         if not self.has_checks:
-            return float(self.model.train_on_batch(self.prepared(images), wanted))
+            return self.prepared(images), wanted, None
         others = len(images) - len(masks)
         blank = np.zeros((others, self.mask_side, self.mask_side, 1), np.float32)
         unknown = np.full((len(masks), len(LUNG_CHECKS)), UNKNOWN, np.float32)
         has_mask = (np.arange(len(images)) < len(masks)).astype(np.float32)
-        found = self.model.train_on_batch(
+        return (
             self.prepared(images),
             [np.concatenate([wanted, blank]), np.concatenate([unknown, targets])],
-            sample_weight=[has_mask, np.ones(len(images), np.float32)],
+            [has_mask, np.ones(len(images), np.float32)],
         )
-        return float(found[0])
 
     def predict(self, images: NDArray[np.uint8]) -> tuple[Batch, Batch]:
         """Shares of lung (n, mask_side, mask_side) and scores of the checks (n, checks), both in 0..1."""

@@ -31,7 +31,7 @@ from fieldray.adaptation.lungs.recipe import LungRecipe, Stage, recipe_of
 from fieldray.adaptation.quantise import Converted, equalise, quantise, to_float_file
 from fieldray.adaptation.run import Run, Step
 from fieldray.adaptation.specification import Specification, Weights, save_weights
-from fieldray.adaptation.steps import trained_weights
+from fieldray.adaptation.steps import how, trained_weights
 from fieldray.domain.model import LUNG_CHECKS, InputSpec, OutputRoles
 from fieldray.errors import UsageProblem
 from fieldray.inference.litert import Network, NetworkSpec
@@ -49,8 +49,8 @@ _LONGEST_MEAN: Final = 0.98
 def train_step(run: Run) -> Mapping[str, Any]:
     """Train the network; weights.npz, history.json and panels/. Raises UsageProblem, StorageProblem."""
     recipe = recipe_of(run)
-    _use_threads(recipe.training.threads)
-    weights, history = train(
+    use_threads(recipe.training.threads)
+    weights, history = (run.trainer.lung_fields if run.trainer else train)(
         recipe,
         data_of(run),
         folder=run.folder("train"),
@@ -58,7 +58,7 @@ def train_step(run: Run) -> Mapping[str, Any]:
     )
     save_weights(run.folder("train") / "weights.npz", weights)
     run.write("train", "history.json", history)
-    return history[-1]
+    return {**history[-1], **how(run)}
 
 
 def train(
@@ -81,15 +81,15 @@ def train(
             continue
         engine, own_key = MaskEngine(recipe.network, stage.side, recipe.training), digest(key, number)
         if number == 0:
-            state.average = _initial(engine, recipe.training.seed)
+            state.average = first_weights(engine, recipe.training.seed)
         if kept := checkpoint.restore(engine, key=own_key):
             state = _State(dict(kept.arrays), kept.facts["history"], kept.facts["steps"])
         else:
             engine.set_weights(state.average)
-        samples = _Samples(recipe, data, engine)
+        samples = StageSamples(recipe, data, engine)
         for epoch in range(max(first, len(state.history)), first + stage.epochs):
             started = time.monotonic()
-            loss = _run_epoch(engine, samples, state, epoch, rate=_rates(stage, epoch - first))
+            loss = _run_epoch(engine, samples, state, epoch, rate=rates(stage, epoch - first))
             row = {"epoch": epoch + 1, "epochs": total, "side": stage.side, "loss": loss}
             row |= samples.validate(state.average, folder / "panels" / f"epoch-{epoch + 1:03d}.png")
             state.history.append(row | {"seconds": round(time.monotonic() - started, 1)})
@@ -109,7 +109,7 @@ class _State:
     steps: int = 0
 
 
-class _Samples:
+class StageSamples:
     """Batches of one stage, and its look at the validation images."""
 
     def __init__(self, recipe: LungRecipe, data: LungData, engine: MaskEngine) -> None:
@@ -140,6 +140,18 @@ class _Samples:
         targets = np.stack([target for _, target in drawn]) if drawn else np.zeros((0, 0), np.float32)
         return images, np.stack([mask for _, mask in pairs]), targets
 
+    def pair(self, generator: np.random.Generator) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """A changed image with its mask, drawn by a generator of its own."""
+        index = int(generator.integers(len(self._images)))
+        return augment_pair(self._images[index], self._masks[index], self._recipe.augmentation, generator=generator)
+
+    def check(self, generator: np.random.Generator) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+        """An image for the checks with its targets, drawn by a generator of its own. Raises ValueError without any."""
+        if self._checks is None:
+            raise ValueError("no images for the checks")
+        settings, share = self._recipe.checks_augmentation, self.training.ood_share
+        return self._checks.draw(settings, ood_share=share, generator=generator)
+
     def validate(self, average: Weights, panel: Path) -> dict[str, Any]:
         """Mean and least Dice of the validation images with the averaged weights; draws the panel of fixed samples."""
         if not len(self._seen_images):
@@ -153,11 +165,12 @@ class _Samples:
         if count := self._recipe.evaluation.panel_images:
             draw_panel(panel, self._seen_images[:count], truth[:count], found[:count])
         row = {"dice": round(float(np.mean(values)), 4), "least_dice": round(min(values), 4)}
+        row["cells_wrong"] = round(float(((found >= 0.5) != (truth > 127)).mean()), 4)
         return row | ({"frontal": round(float((checks[:, 0] >= 0.5).mean()), 4)} if checks.shape[1] else {})
 
 
 def _run_epoch(
-    engine: MaskEngine, samples: _Samples, state: _State, epoch: int, *, rate: Callable[[float], float]
+    engine: MaskEngine, samples: StageSamples, state: _State, epoch: int, *, rate: Callable[[float], float]
 ) -> float:
     """One epoch; its mean loss. `rate` is the learning rate by the share of the epoch that is done."""
     training, losses = samples.training, []
@@ -181,7 +194,7 @@ def _average(average: Weights, current: Weights, *, count: int) -> None:
         np.add(average[name], share * (array - average[name]), out=average[name])
 
 
-def _rates(stage: Stage, epochs_done: int) -> Callable[[float], float]:
+def rates(stage: Stage, epochs_done: int) -> Callable[[float], float]:
     """The learning rate within an epoch of a stage: over the stage a rise, then a half cosine to 0."""
 
     def rate(share: float) -> float:
@@ -193,7 +206,7 @@ def _rates(stage: Stage, epochs_done: int) -> Callable[[float], float]:
     return rate
 
 
-def _initial(engine: MaskEngine, seed: int) -> Weights:
+def first_weights(engine: MaskEngine, seed: int) -> Weights:
     """The kernels drawn by the seed once more (He 2015, arXiv:1502.01852), all else as it is."""
     generator, weights = np.random.default_rng(seed), engine.weights()
     for name, array in weights.items():
@@ -203,7 +216,7 @@ def _initial(engine: MaskEngine, seed: int) -> Weights:
     return weights
 
 
-def _use_threads(count: int) -> None:
+def use_threads(count: int) -> None:
     """As many CPU threads as the recipe says; TensorFlow takes it only before its first operation."""
     if not count:
         return

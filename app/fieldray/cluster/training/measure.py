@@ -1,0 +1,152 @@
+"""What decides whether several workers are worth it, measured on the recipe's own network and the cluster's own links.
+
+The time of a gradient is taken in this process; that of a transfer between this process and one of the cluster, through
+the channel that training uses, both ways. Both go to the estimator.
+"""
+
+from __future__ import annotations
+
+import secrets
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, cast
+
+from distributed import get_worker
+
+from fieldray.adaptation.command import kind_of, perform
+from fieldray.adaptation.dataset import dataset_of
+from fieldray.adaptation.lungs.dataset import data_of
+from fieldray.adaptation.lungs.recipe import LungRecipe
+from fieldray.adaptation.lungs.recipe import rooted as rooted_lungs
+from fieldray.adaptation.recipe import Recipe, rooted
+from fieldray.adaptation.run import Run
+from fieldray.adaptation.steps import schedule_of, settings_of, specification_of
+from fieldray.adaptation.tables import Document
+from fieldray.cluster.node import security
+from fieldray.cluster.training.channel import Encryption, Listener, connect, echo, round_trips
+from fieldray.cluster.training.cluster import opened
+from fieldray.cluster.training.lesson import ClassifierLesson, Lesson, LungLesson, keep_arrays
+from fieldray.cluster.training.plan import Plan
+from fieldray.cluster.training.share import Layout
+from fieldray.cluster.training.worker import encryption_here
+from fieldray.errors import UsageProblem
+from fieldray.reasons import reason
+
+_ARRAYS: Final = "measured_lesson.npz"
+_ECHOES: Final[dict[str, Listener]] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """Medians in seconds: a batch's gradient, a transfer of all weights there and back, and of next to nothing.
+
+    `elements` are the network's numbers (4 bytes each), `batches` those of an epoch.
+    """
+
+    gradient_s: float
+    there_s: float
+    back_s: float
+    latency_s: float
+    elements: int
+    batches: int
+
+    @property
+    def transfer_s(self) -> float:
+        """One way, the mean of both."""
+        return (self.there_s + self.back_s) / 2
+
+    def lines(self) -> Iterator[str]:
+        """What was measured, for a person."""
+        rate = 32e-6 * self.elements / max(self.transfer_s - self.latency_s, 1e-9)
+        yield f"Gradient of a batch (t_grad): {self.gradient_s:.4g} s"
+        yield (
+            f"Transfer of all weights, {4e-6 * self.elements:.2f} MB (t_comm): {self.transfer_s:.4g} s one way, "
+            f"{self.there_s:.4g} s there, {self.back_s:.4g} s back"
+        )
+        yield f"Latency {1000 * self.latency_s:.2f} ms, bandwidth {rate:.0f} Mbit/s"
+
+
+def measure_costs(path: Path, *, address: str | None, certificates: Path | None, repeats: int) -> Costs:
+    """Measure for a recipe, whose data step is done first. Raises UsageProblem, EnvironmentProblem."""
+    lesson = _lesson(path)
+    pupil = lesson.open()
+    layout = Layout.of(pupil.weights())
+    times = []
+    for step in range(repeats + 1):  # the first one makes the network's graph
+        began_s = time.perf_counter()
+        pupil.take(0, step % lesson.batches, Plan(), 0)
+        times.append(time.perf_counter() - began_s)
+    there, back, latency = _transfers(layout.size, address=address, certificates=certificates, repeats=repeats)
+    return Costs(
+        gradient_s=statistics.median(times[1:]),
+        there_s=there,
+        back_s=back,
+        latency_s=latency,
+        elements=layout.size,
+        batches=lesson.batches,
+    )
+
+
+def _transfers(
+    elements: int, *, address: str | None, certificates: Path | None, repeats: int
+) -> tuple[float, float, float]:
+    plan, token = Plan(address=address, certificates=certificates), secrets.token_hex(16)
+    contexts = security(certificates)
+    connecting = contexts.get_connection_args("client").get("ssl_context") if contexts else None
+    with opened(plan) as client:
+        task = client.submit(start_echo, elements, token, pure=False)
+        host, port = task.result()
+        place = client.who_has([task])[task.key][0]
+        channel = connect(
+            (host, port), token=token, role="", largest=elements, encryption=Encryption(connecting=connecting)
+        )
+        empty = round_trips(channel, values=0, repeats=repeats)
+        whole = round_trips(channel, values=elements, repeats=repeats)
+        channel.close()
+        client.submit(stop_echo, token, workers=[place], pure=False).result()
+    latency = statistics.median(one for pair in empty for one in pair) / 2
+    there, back = (statistics.median(pair[way] for pair in whole) - latency for way in range(2))
+    return there, back, latency
+
+
+def start_echo(elements: int, token: str) -> tuple[str, int]:
+    """A task: begin to answer `round_trips` in this process; where."""
+    host = get_worker().address.partition("://")[2].rpartition(":")[0].strip("[]")
+    _ECHOES[token] = Listener(host, token=token, largest=elements, serve=echo, encryption=encryption_here())
+    return _ECHOES[token].address
+
+
+def stop_echo(token: str) -> None:
+    """A task: end it."""
+    if listener := _ECHOES.pop(token, None):
+        listener.close()
+
+
+def _lesson(path: Path) -> Lesson:
+    """What a recipe trains; its data step is performed. Raises UsageProblem."""
+    document = Document.read(path)
+    schema = kind_of(document).schema
+    if schema not in (Recipe, LungRecipe):
+        raise UsageProblem(reason("training_not_divided", kind=str(document.tables.get("kind"))))
+    perform("data", document, say=lambda _line: None, progress=lambda *_: None)
+    parsed = document.parsed(schema)
+    if schema is LungRecipe:
+        lungs = rooted_lungs(cast("LungRecipe", parsed), document.path)
+        arrays = lungs.run / _ARRAYS
+        keep_arrays(arrays, data_of(Run(recipe=cast(Any, lungs), progress=lambda *_: None)))
+        return LungLesson(recipe=lungs, stage=len(lungs.training.stages) - 1, arrays=arrays)
+    recipe = rooted(cast("Recipe", parsed), document.path)
+    training = dataset_of(Run(recipe=recipe, progress=lambda *_: None)).samples("training")
+    keep_arrays(recipe.run / _ARRAYS, training)
+    return ClassifierLesson(
+        specification=specification_of(recipe),
+        schedule=schedule_of(recipe),
+        augmentation=recipe.augmentation,
+        settings=settings_of(recipe),
+        engine=recipe.training.engine,
+        samples=len(training),
+        arrays=recipe.run / _ARRAYS,
+    )

@@ -1,0 +1,256 @@
+"""A training by the workers of a cluster, as its driver sees it: servers and workers are started, epochs come back.
+
+Dask places and replaces, the weights travel by channels of their own (`channel`). A worker whose process died is given
+to another process, and takes up where the servers are. A server that dies ends the session: what it held is gone; the
+training resumes from the checkpoint of the last epoch.
+"""
+
+from __future__ import annotations
+
+import secrets
+import select
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from distributed import Client, Future, KilledWorker
+
+from fieldray.cluster.connection import is_connected
+from fieldray.cluster.training.channel import PLAIN, Channel, Encryption, connect
+from fieldray.cluster.training.lesson import Lesson
+from fieldray.cluster.training.plan import Plan
+from fieldray.cluster.training.server import DRIVER, Service
+from fieldray.cluster.training.share import Layout, Runs, ShareState, scatter
+from fieldray.cluster.training.worker import Order, Outcome, start_server, stop_server, work
+from fieldray.errors import EnvironmentProblem, UsageProblem
+from fieldray.reasons import reason
+
+_TICK_S: Final = 0.2
+_PATIENCE_S: Final = 60.0
+_LIVES: Final = 3
+"""So often a worker may be lost within an epoch before the training is given up."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Epoch:
+    """What an epoch came to.
+
+    Attributes
+    ----------
+    number
+        Counted from 1, over all sessions of the lesson.
+    notes
+        A row for each gradient of the first server: version, worker, at (seconds since 1970), loss, and more where a
+        worker looked closer.
+    staleness
+        How many gradients came so many updates late, over all servers.
+    ended
+        When the last server was done with it, in seconds since 1970.
+    """
+
+    number: int
+    state: ShareState
+    notes: Sequence[Mapping[str, Any]]
+    staleness: Counter[int]
+    ended: float
+
+    @property
+    def loss(self) -> float:
+        """The mean of the batches' losses."""
+        return float(np.mean([note["loss"] for note in self.notes])) if self.notes else float("nan")
+
+
+def epochs(
+    client: Client,
+    *,
+    plan: Plan,
+    lesson: Lesson,
+    layout: Layout,
+    state: ShareState,
+    first_epoch: int = 0,
+    say: Callable[[str], None] = lambda _line: None,
+    encryption: Encryption = PLAIN,
+) -> Iterator[Epoch]:
+    """Train from a state on, an epoch after another. Training goes on while the caller looks at one.
+
+    Raises UsageProblem (training_diverged, training_few_workers), EnvironmentProblem (training_server_lost,
+    training_worker_lost, cluster_lost).
+    """
+    plan.require_room(batches=lesson.batches, sizes=lesson.sizes)
+    with ExitStack() as ends:
+        session = _Session(client, plan, lesson, layout, say)
+        ends.callback(session.close)
+        session.start(state, first_epoch, encryption)
+        for number in range(first_epoch + 1, lesson.epochs + 1):
+            yield session.epoch(number)
+
+
+def places_of(client: Client, plan: Plan) -> list[str]:
+    """Where the workers, then where the servers are; a server shares a process with a worker where it must.
+
+    Raises UsageProblem (training_few_workers).
+    """
+    until_s, wanted = time.monotonic() + _PATIENCE_S, plan.workers + plan.servers
+    while len(found := _processes(client)) < wanted and time.monotonic() < until_s:
+        if plan.address and len(found) >= plan.workers:
+            break
+        time.sleep(_TICK_S)
+    if len(found) < plan.workers:
+        raise UsageProblem(reason("training_few_workers", workers=plan.workers, there=len(found)))
+    hosts = found[plan.workers : wanted]
+    return found[: plan.workers] + hosts + found[: plan.servers - len(hosts)]
+
+
+def _processes(client: Client) -> list[str]:
+    workers = client.scheduler_info(n_workers=-1)["workers"]
+    return sorted(workers, key=lambda address: (str(workers[address]["name"]), address))
+
+
+class _Session:
+    def __init__(self, client: Client, plan: Plan, lesson: Lesson, layout: Layout, say: Callable[[str], None]) -> None:
+        self._client, self._plan, self._lesson, self._layout, self._say = client, plan, lesson, layout, say
+        self._token = secrets.token_hex(16)
+        self._controls: list[Channel] = []
+        self._hosts: list[str] = []
+        self._runs: list[Runs] = []
+        self._orders: dict[int, Order] = {}
+        self._at: dict[int, str] = {}
+        self._futures: dict[int, Future[Any]] = {}
+        self._lost = Counter[int]()
+        self._first_epoch = 0
+
+    def start(self, state: ShareState, first_epoch: int, encryption: Encryption) -> None:
+        plan, layout = self._plan, self._layout
+        places, self._first_epoch = places_of(self._client, plan), first_epoch
+        placement = layout.place(plan.servers, evenly=plan.places_evenly)
+        self._runs = [layout.runs(pieces) for pieces in placement.servers]
+        self._hosts = places[plan.workers :]
+        served = []
+        for host, runs in zip(self._hosts, self._runs, strict=True):
+            service = Service(
+                layout=layout,
+                runs=runs,
+                rule=self._lesson.rule,
+                workers=plan.workers,
+                waits=plan.waits,
+                staleness=plan.staleness,
+                updates_per_epoch=plan.updates(self._lesson.batches),
+            )
+            task = self._client.submit(
+                start_server, service, state.part(runs), token=self._token, workers=[host], pure=False
+            )
+            served.append((self._result(task), runs))
+        for (host, port), runs in served:
+            largest = 4 * max(1, sum(stop - start for start, stop in runs))
+            self._controls.append(
+                connect((host, port), token=self._token, role=DRIVER, largest=largest, encryption=encryption)
+            )
+        for worker, place in enumerate(places[: plan.workers]):
+            self._orders[worker] = Order(
+                lesson=self._lesson,
+                plan=plan,
+                layout=layout,
+                worker=worker,
+                token=self._token,
+                servers=tuple(((address[0], address[1]), runs) for address, runs in served),
+                first_epoch=first_epoch,
+            )
+            self._send_out(worker, place)
+
+    def epoch(self, number: int) -> Epoch:
+        """Wait for the end of an epoch, and replace workers meanwhile."""
+        self._lost.clear()
+        whole = ShareState.new(np.empty(self._layout.size, np.float32))
+        arrays = [np.empty(self._layout.size, np.float32) for _ in range(4)]
+        notes: Sequence[Mapping[str, Any]] = ()
+        staleness, ended, steps = Counter[int](), 0.0, whole.steps
+        try:
+            for control in self._controls:
+                control.send({"epoch": number - self._first_epoch})
+            for place, control in enumerate(self._controls):
+                self._wait(control)
+                message = control.receive()
+                facts = message.header
+                if "steps" not in facts:
+                    raise ConnectionError("the server has ended")
+                for array, part in zip(arrays, np.split(message.values, 4), strict=True):
+                    scatter(part, self._runs[place], into=array)
+                notes = facts["notes"] if place == 0 else notes
+                staleness.update({int(late): count for late, count in facts["staleness"].items()})
+                ended, steps = max(ended, facts["at"]), facts["steps"]
+        except (OSError, ValueError) as error:
+            raise EnvironmentProblem(reason("training_server_lost")) from error
+        return Epoch(
+            number=number,
+            state=ShareState(arrays[0], arrays[1], arrays[2], arrays[3], steps),
+            notes=notes,
+            staleness=staleness,
+            ended=ended,
+        )
+
+    def close(self) -> None:
+        """End servers and workers; the cluster's processes stay."""
+        for control in self._controls:
+            control.close()
+        if not is_connected(self._client):
+            return
+        for host in self._hosts:
+            self._client.submit(stop_server, self._token, workers=[host], allow_other_workers=True, pure=False)
+        until_s = time.monotonic() + _PATIENCE_S
+        while any(not future.done() for future in self._futures.values()) and time.monotonic() < until_s:
+            time.sleep(_TICK_S / 10)
+
+    def _send_out(self, worker: int, place: str) -> None:
+        self._at[worker] = place
+        self._futures[worker] = self._client.submit(
+            work, self._orders[worker], workers=[place], allow_other_workers=False, pure=False
+        )
+
+    def _result(self, task: Future[Any]) -> Any:
+        try:
+            return task.result(timeout=_PATIENCE_S)
+        except KilledWorker as error:
+            raise EnvironmentProblem(reason("training_server_lost")) from error
+        except (CancelledError, TimeoutError, OSError) as error:
+            raise EnvironmentProblem(reason("training_cluster_lost")) from error
+
+    def _wait(self, control: Channel) -> None:
+        """Until a server answers. Raises OSError, EnvironmentProblem, UsageProblem."""
+        while not select.select([control], [], [], _TICK_S)[0]:
+            if not is_connected(self._client):
+                raise EnvironmentProblem(reason("training_cluster_lost"))
+            for worker, future in self._futures.items():
+                if future.done() and self._has_failed(future):
+                    self._replace(worker)
+                    break
+
+    def _has_failed(self, future: Future[Any]) -> bool:
+        """Whether a worker that has ended has to be replaced. Raises UsageProblem where its loss was no number."""
+        try:
+            outcome: Outcome = future.result(timeout=_PATIENCE_S)
+        except KilledWorker:
+            return True
+        except (CancelledError, TimeoutError) as error:
+            raise EnvironmentProblem(reason("training_cluster_lost")) from error
+        if outcome.diverged:
+            epoch, step = outcome.diverged
+            raise UsageProblem(reason("training_diverged", epoch=epoch, step=step))
+        return outcome.was_lost
+
+    def _replace(self, worker: int) -> None:
+        self._lost[worker] += 1
+        if self._lost[worker] > _LIVES:
+            raise EnvironmentProblem(reason("training_worker_lost", worker=worker + 1, times=self._lost[worker]))
+        self._say(reason("training_worker_again", worker=worker + 1).text)
+        busy = {place for other, place in self._at.items() if other != worker}
+        until_s = time.monotonic() + _PATIENCE_S
+        while not (free := [place for place in _processes(self._client) if place not in busy | set(self._hosts)]):
+            if time.monotonic() > until_s:
+                raise EnvironmentProblem(reason("training_worker_lost", worker=worker + 1, times=self._lost[worker]))
+            time.sleep(_TICK_S)
+        self._send_out(worker, free[0])

@@ -1,0 +1,185 @@
+"""A study of divided training: the same networks trained locally, synchronously and asynchronously, by several seeds.
+
+After S. Minukhin (2020), who trained a U-Net on one, two and three computers and found the synchronous loss below the
+asynchronous one (8 % and 12 % on three). An epoch of several workers has as many iterations of each as the local one,
+as published, so equal epochs are not equal samples: figures are shown against epochs, samples and time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Final, cast
+
+from distributed import Client
+
+from fieldray.adaptation.command import perform
+from fieldray.adaptation.files import digest, write_atomically
+from fieldray.adaptation.lungs.dataset import LungData, data_of
+from fieldray.adaptation.lungs.recipe import LungRecipe, rooted
+from fieldray.adaptation.lungs.train import rates
+from fieldray.adaptation.run import Run, locked
+from fieldray.adaptation.specification import save_weights
+from fieldray.adaptation.tables import Document, Key, require, require_ranges
+from fieldray.cluster.training.cluster import opened
+from fieldray.cluster.training.plan import MODES, Plan
+from fieldray.cluster.training.session import Epoch
+from fieldray.cluster.training.trainer import DividedTrainer
+from fieldray.cluster.training.training_log import as_csv, log_lines, parsed
+
+Say = Callable[[str], None]
+RESULT: Final = "result.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingStudy:
+    """The recipe of a study."""
+
+    run: Annotated[Path, Key(doc="The folder of its results.", example="runs/study")]
+    recipes: Annotated[tuple[Path, ...], Key(doc="Recipes of lung fields; each is a network of the study.")]
+    workers: Annotated[tuple[int, ...], Key(doc="Numbers of workers, beside the local training.", low=2)] = (2, 3)
+    modes: Annotated[tuple[str, ...], Key(doc="Of the divided trainings: sync-join, sync-split, async.")] = (
+        "sync-join",
+        "async",
+    )
+    server: Annotated[str, Key(doc="central or distributed.")] = "central"
+    seeds: Annotated[tuple[int, ...], Key(doc="Each training is done once with each.")] = (1, 2, 3)
+    log_every: Annotated[int, Key(doc="Batches between two lines of the log.", low=1)] = 2
+
+    def __post_init__(self) -> None:
+        require_ranges(self)
+        require(
+            (bool(self.recipes), "recipes", "must be one or more"),
+            (set(self.modes) <= set(MODES) - {"local"}, "modes", "must be sync-join, sync-split or async"),
+            (self.server in ("central", "distributed"), "server", "must be central or distributed"),
+            (bool(self.seeds), "seeds", "must be one or more"),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """One training of a study: a network, a mode, and a seed."""
+
+    network: str
+    mode: str
+    workers: int
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """How it is called; its folder, too."""
+        return f"{self.network}/{self.mode}-{self.workers}/seed-{self.seed}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """What a training came to: a row for each epoch with epoch, samples, time_s, loss, dice, and more."""
+
+    training: Training
+    rows: Sequence[Mapping[str, Any]]
+
+
+def run_study(path: Path, *, say: Say) -> tuple[TrainingStudy, list[Course]]:
+    """Do every training of a study that is not done; all of them. Raises UsageProblem, EnvironmentProblem."""
+    document = Document.read(path)
+    study = document.parsed(TrainingStudy)
+    base = path.resolve().parent
+    folder = base / study.run
+    courses = []
+    with locked(folder), contextlib.ExitStack() as ends:
+        cluster: list[Client] = []
+        for recipe_path in study.recipes:
+            recipe, data = _prepared(base / recipe_path, say)
+            for training in _trainings(study, recipe_path.stem):
+                key = digest(asdict(recipe), asdict(training), study.server, study.log_every)
+                rows = _done(folder / training.name, key)
+                if rows is None:
+                    if training.workers > 1 and not cluster:
+                        cluster.append(ends.enter_context(opened(_largest(study))))
+                    say(f"{training.name} ...")
+                    rows = _trained(
+                        study, training, recipe, data, folder=folder / training.name, cluster=cluster, say=say
+                    )
+                    _keep(folder / training.name, key, rows)
+                say(f"{training.name}: loss {rows[-1]['loss']:.4f}, Dice {rows[-1]['dice']:.4f}")
+                courses.append(Course(training=training, rows=rows))
+    return study, courses
+
+
+def _prepared(path: Path, say: Say) -> tuple[LungRecipe, LungData]:
+    document = Document.read(path)
+    perform("data", document, say=say, progress=lambda *_: None)
+    recipe = rooted(document.parsed(LungRecipe), path)
+    run = Run(recipe=cast(Any, recipe), progress=lambda *_: None)
+    return recipe, data_of(run)
+
+
+def _trainings(study: TrainingStudy, network: str) -> Iterator[Training]:
+    for seed in study.seeds:
+        yield Training(network=network, mode="local", workers=1, seed=seed)
+        for mode in study.modes:
+            for workers in study.workers:
+                yield Training(network=network, mode=mode, workers=workers, seed=seed)
+
+
+def _plan(study: TrainingStudy, training: Training) -> Plan:
+    return Plan(
+        workers=training.workers,
+        mode=cast(Any, training.mode),
+        server=cast(Any, study.server),
+        notes_every=study.log_every,
+    )
+
+
+def _largest(study: TrainingStudy) -> Plan:
+    return Plan(workers=max(study.workers), mode="async", server=cast(Any, study.server))
+
+
+def _trained(
+    study: TrainingStudy,
+    training: Training,
+    recipe: LungRecipe,
+    data: LungData,
+    *,
+    folder: Path,
+    cluster: Sequence[Client],
+    say: Say,
+) -> list[dict[str, Any]]:
+    """Train; a row for each epoch. The log is written beside it, and read again into CSV."""
+    own = recipe.training
+    joined = training.workers if training.mode in ("sync-join", "async") else 1
+    own = replace(own, seed=training.seed, steps_per_epoch=own.steps_per_epoch * joined)
+    rows, lines, began = list[dict[str, Any]](), list[str](), list[float]()
+
+    def look(epoch: Epoch, row: Mapping[str, Any]) -> None:
+        began.append(float(epoch.notes[0]["at"]))
+        done = row["epoch"] * own.steps_per_epoch
+        samples = done * (own.masks_per_step + own.checks_per_step)
+        rows.append({**row, "samples": samples, "time_s": round(float(epoch.notes[-1]["at"]) - began[0], 3)})
+        rate = rates(own.stages[-1], epoch.number - 1)(1.0)
+        lines.extend(log_lines(epoch.notes, row, first_iteration=done - own.steps_per_epoch, rate=rate))
+
+    trainer = DividedTrainer(
+        _plan(study, training), open_cluster=lambda: contextlib.nullcontext(cluster[0]), say=say, look=look
+    )
+    weights, _ = trainer.lung_fields(replace(recipe, training=own), data, folder=folder)
+    save_weights(folder / "weights.npz", weights)
+    write_atomically(folder / "training.log", "\n".join([*lines, ""]).encode())
+    write_atomically(folder / "training.csv", as_csv(parsed("\n".join(lines))).encode())
+    return rows
+
+
+def _done(folder: Path, key: str) -> list[dict[str, Any]] | None:
+    try:
+        found = json.loads((folder / RESULT).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return list(found["rows"]) if found.get("key") == key else None
+
+
+def _keep(folder: Path, key: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    write_atomically(folder / RESULT, json.dumps({"key": key, "rows": rows}, indent=1).encode())
+    (folder / "checkpoint.npz").unlink(missing_ok=True)

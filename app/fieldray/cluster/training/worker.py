@@ -1,0 +1,178 @@
+"""A worker of a divided training: it fetches weights, takes a gradient of its part, and gives it to the servers."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from distributed import get_worker
+
+from fieldray.adaptation.lungs.train import use_threads
+from fieldray.cluster.node import cores_of_worker
+from fieldray.cluster.training.channel import PLAIN, Channel, Encryption, Vector, connect
+from fieldray.cluster.training.lesson import Lesson, Pupil
+from fieldray.cluster.training.plan import Plan
+from fieldray.cluster.training.server import ServedShare, Service
+from fieldray.cluster.training.share import Layout, Runs, ShareState, clipped, gathered, scatter
+
+_SERVED: Final[dict[str, ServedShare]] = {}
+"""The servers of this process, by their session; a place for those that ended is taken by the next."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What one worker of a session is told.
+
+    Attributes
+    ----------
+    servers
+        Address and runs of each.
+    first_epoch
+        Epochs of the lesson that were trained before.
+    """
+
+    lesson: Lesson
+    plan: Plan
+    layout: Layout
+    worker: int
+    token: str
+    servers: tuple[tuple[tuple[str, int], Runs], ...]
+    first_epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a worker ended: with all its work, with a loss that is no number, or because a server was gone."""
+
+    was_lost: bool = False
+    diverged: tuple[int, int] | None = None
+
+
+def encryption_here() -> Encryption:
+    """The contexts of this process of the cluster."""
+    security = get_worker().security
+    return Encryption(
+        connecting=security.get_connection_args("worker").get("ssl_context"),
+        listening=security.get_listen_args("worker").get("ssl_context"),
+    )
+
+
+def start_server(service: Service, state: ShareState, *, token: str) -> tuple[str, int]:
+    """A task: begin to serve a share in this process; where. It ends with the driver's connection."""
+    host = get_worker().address.partition("://")[2].rpartition(":")[0].strip("[]")
+    served = ServedShare(service, state, host=host, token=token, encryption=encryption_here())
+    _SERVED[token] = served
+    return served.address
+
+
+def stop_server(token: str) -> None:
+    """A task: end the share of a session in this process."""
+    if served := _SERVED.pop(token, None):
+        served.close()
+
+
+def work(order: Order) -> Outcome:
+    """A task: all gradients of a worker that are not done yet."""
+    use_threads(cores_of_worker())
+    return perform(order, encryption=encryption_here())
+
+
+def perform(order: Order, *, encryption: Encryption = PLAIN) -> Outcome:
+    """The same in any process that may connect to the servers."""
+    with contextlib.ExitStack() as ends:
+        try:
+            channels = []
+            for address, _ in order.servers:
+                channel = connect(
+                    address,
+                    token=order.token,
+                    role=str(order.worker),
+                    largest=order.layout.size,
+                    encryption=encryption,
+                )
+                channels.append(channel)
+                ends.callback(channel.close)
+            return _Work(order, channels).finish(order.lesson.open())
+        except OSError:
+            return Outcome(was_lost=True)
+
+
+class _Work:
+    def __init__(self, order: Order, channels: Sequence[Channel]) -> None:
+        self._order, self._channels = order, channels
+        self._runs = [runs for _, runs in order.servers]
+        self._values: Vector = np.empty(order.layout.size, np.float32)
+        self._versions = [0] * len(channels)
+        # Each worker begins with another server: all at the first one would wait for its link.
+        first = order.worker % len(channels)
+        self._places = [*range(first, len(channels)), *range(first)]
+
+    def finish(self, pupil: Pupil) -> Outcome:
+        order = self._order
+        batches, plan = order.lesson.batches, order.plan
+        number = self._fetch()
+        per_epoch = plan.numbers(batches, order.worker)
+        last = per_epoch * (order.lesson.epochs - order.first_epoch)
+        while number < last:
+            epoch, own = order.first_epoch + number // per_epoch, number % per_epoch
+            pupil.set_weights(order.layout.weights(self._values))
+            batch = plan.batch(batches, order.worker, own)
+            header: dict[str, Any] = {
+                "number": number, "weight": 0.0, "rate": order.lesson.rate(epoch, own / per_epoch), "note": {},
+            }  # fmt: skip
+            gradient = np.zeros(order.layout.size, np.float32)
+            if batch is not None:
+                taken = pupil.take(epoch, batch, plan, order.worker)
+                if not math.isfinite(taken.loss):
+                    return Outcome(diverged=(epoch + 1, batch + 1))
+                gradient = order.layout.vector(taken.gradient)
+                header |= {"weight": taken.weight, "note": self._note(pupil, epoch, batch, taken.loss)}
+            number += 1
+            self._exchange(header, gradient, is_last=number == last)
+        return Outcome()
+
+    def _note(self, pupil: Pupil, epoch: int, batch: int, loss: float) -> dict[str, Any]:
+        every = self._order.plan.notes_every
+        note = {"epoch": epoch + 1, "batch": batch, "loss": loss}
+        return note | (pupil.look(epoch, batch) if every and self._order.worker == 0 and batch % every == 0 else {})
+
+    def _fetch(self) -> int:
+        """Fetch the weights; the number of the gradient to begin with."""
+        done = []
+        for place, channel in enumerate(self._channels):
+            channel.send({})
+            done.append(self._receive(place, channel))
+        if not self._order.plan.waits:
+            return min(done)
+        least = min(self._versions)
+        for place, channel in enumerate(self._channels):
+            if self._versions[place] > least:
+                channel.send({"version": least})
+                self._receive(place, channel)
+        return least
+
+    def _receive(self, place: int, channel: Channel) -> int:
+        message = channel.receive()
+        if "version" not in message.header:
+            raise ConnectionError("the session is over")
+        self._versions[place] = int(message.header["version"])
+        if len(message.values):
+            scatter(message.values, self._runs[place], into=self._values)
+        return int(message.header.get("done", 0))
+
+    def _exchange(self, header: dict[str, Any], gradient: Vector, *, is_last: bool) -> None:
+        """Give the gradient to every server, then wait for the weights of each; after the last one for a word."""
+        order = self._order
+        if len(self._channels) > 1 or not order.plan.waits:
+            gradient = clipped(gradient, order.layout, order.lesson.rule.clip)
+        for place in self._places:
+            told = {**header, "worker": order.worker, "version": self._versions[place]}
+            told["note"] = header["note"] if place == 0 else {}
+            own = gathered(gradient, self._runs[place])
+            self._channels[place].send({"gradient": told, "wants_weights": not is_last}, own)
+        for place in self._places:
+            self._receive(place, self._channels[place])

@@ -1,0 +1,160 @@
+"""Trainings by processes of a small cluster: what they come to, killed workers, a server that ends, and resuming."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from distributed import Client
+
+from fieldray.adaptation.specification import Weights
+from fieldray.cluster.training.cluster import opened
+from fieldray.cluster.training.plan import Plan
+from fieldray.cluster.training.session import Epoch
+from fieldray.cluster.training.share import Layout, Share, ShareState
+from fieldray.cluster.training.trainer import DividedTrainer
+from fieldray.errors import EnvironmentProblem
+from tiny_lessons import AUGMENTATION, SETTINGS, lesson, network, samples, schedule, weights
+
+pytestmark = pytest.mark.adapt
+EPOCHS = 2
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FIELDRAY_HOME", str(tmp_path_factory.mktemp("home")))
+        with opened(Plan(workers=2, mode="async", server="distributed")) as made:
+            yield made
+
+
+@pytest.fixture
+def own_client() -> Iterator[Client]:
+    """A cluster of this test's own: processes of it are killed."""
+    with opened(Plan(workers=2, mode="async")) as made:
+        yield made
+
+
+def _train(client: Client, plan: Plan, folder: Path, **more: Any) -> tuple[Weights, list[dict[str, Any]]]:
+    epochs, engine = more.pop("epochs", EPOCHS), more.pop("engine", "tensorflow")
+    trainer = DividedTrainer(plan, open_cluster=lambda: contextlib.nullcontext(client), **more)
+    return trainer.classifier(
+        network(),
+        weights(),
+        training=samples(),
+        validation=samples(8),
+        schedule=schedule(epochs=epochs),
+        augmentation=AUGMENTATION,
+        settings=SETTINGS,
+        folder=folder,
+        engine=engine,
+    )
+
+
+def _alone(folder: Path, *, joined: int = 1) -> ShareState:
+    """The same lesson by one process, which takes the gradients of so many batches before each update."""
+    told = lesson(folder)
+    layout, pupil = Layout.of(weights()), told.open()
+    share = Share(ShareState.new(layout.vector(weights())), layout=layout, runs=((0, layout.size),), rule=told.rule)
+    updates = told.batches // joined
+    for epoch in range(EPOCHS):
+        for update in range(updates):
+            pupil.set_weights(layout.weights(share.state.values))
+            taken = [pupil.take(epoch, update * joined + place, Plan(), 0) for place in range(joined)]
+            whole = sum(one.weight for one in taken)
+            mean = sum(layout.vector(one.gradient) * np.float32(one.weight / whole) for one in taken)
+            share.update(mean, rate=told.rate(epoch, update / updates))
+    return share.state
+
+
+@pytest.mark.parametrize("server", ["central", "distributed"])
+@pytest.mark.parametrize(("mode", "joined"), [("sync-split", 1), ("sync-join", 2)])
+def test_workers_that_wait_come_to_what_one_process_comes_to(
+    client: Client, tmp_path: Path, mode: Any, joined: int, server: Any
+) -> None:
+    found, history = _train(client, Plan(workers=2, mode=mode, server=server), tmp_path / "divided")
+    expected = _alone(tmp_path / "alone", joined=joined).average
+    np.testing.assert_allclose(Layout.of(weights()).vector(found), expected, atol=1e-5)
+    assert [row["epoch"] for row in history] == [1, 2] and "staleness_most" not in history[0]
+
+
+def test_whole_tensors_on_servers_change_nothing(client: Client, tmp_path: Path) -> None:
+    plan = Plan(workers=2, mode="sync-split", server="distributed", places_evenly=False)
+    found, _ = _train(client, plan, tmp_path / "divided")
+    np.testing.assert_allclose(Layout.of(weights()).vector(found), _alone(tmp_path / "alone").average, atol=1e-5)
+
+
+@pytest.mark.parametrize("server", ["central", "distributed"])
+def test_nobody_waits_and_staleness_stays_within_its_bound(client: Client, tmp_path: Path, server: Any) -> None:
+    seen: list[Epoch] = []
+    plan = Plan(workers=2, mode="async", server=server, staleness=1, notes_every=1)
+    _, history = _train(client, plan, tmp_path, look=lambda epoch, _: seen.append(epoch))
+    assert [len(epoch.notes) for epoch in seen] == [6, 6]
+    assert max(late for epoch in seen for late in epoch.staleness) <= 1
+    assert {note["worker"] for epoch in seen for note in epoch.notes} == {0, 1}
+    assert all("accuracy" in note for epoch in seen for note in epoch.notes if note["worker"] == 0)
+    assert all(row["staleness_most"] <= 1 for row in history)
+
+
+def test_a_training_resumes_after_its_last_epoch(client: Client, tmp_path: Path) -> None:
+    plan = Plan(workers=2, mode="sync-split")
+
+    def stop(epoch: Epoch, _row: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        _train(client, plan, tmp_path / "divided", look=stop)
+    seen: list[int] = []
+    found, history = _train(client, plan, tmp_path / "divided", look=lambda epoch, _: seen.append(epoch.number))
+    assert seen == [2] and len(history) == 2
+    np.testing.assert_allclose(Layout.of(weights()).vector(found), _alone(tmp_path / "alone").average, atol=1e-5)
+
+
+def _processes(client: Client) -> list[int]:
+    """Of the workers, in the order in which a plan takes them."""
+    by_name = sorted(
+        (str(one["name"]), address) for address, one in client.scheduler_info(n_workers=-1)["workers"].items()
+    )
+    found: dict[str, int] = client.run(os.getpid)
+    return [found[address] for _, address in by_name]
+
+
+def test_a_killed_worker_is_replaced_and_nothing_is_lost(own_client: Client, tmp_path: Path) -> None:
+    said: list[str] = []
+
+    def kill(epoch: Epoch, _row: Any) -> None:
+        if epoch.number == 1:
+            psutil.Process(_processes(own_client)[1]).send_signal(signal.SIGKILL)
+
+    many = 12  # epochs, so that there is work left when it is killed
+    plan = Plan(workers=2, mode="sync-split")
+    found, history = _train(own_client, plan, tmp_path, epochs=many, look=kill, say=said.append)
+    assert len(history) == many and len(said) == 1 and "Worker 2 was lost" in said[0]
+    assert all(np.isfinite(array).all() for array in found.values())
+
+
+def test_a_server_that_ends_is_said_and_the_training_resumes(own_client: Client, tmp_path: Path) -> None:
+    def kill(epoch: Epoch, _row: Any) -> None:
+        if epoch.number == 1:
+            psutil.Process(_processes(own_client)[2]).send_signal(signal.SIGKILL)
+
+    plan = Plan(workers=2, mode="async")
+    with pytest.raises(EnvironmentProblem, match="held the weights has ended"):
+        _train(own_client, plan, tmp_path, epochs=12, look=kill)
+    _, history = _train(own_client, plan, tmp_path, epochs=12)
+    assert len(history) == 12
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs PyTorch")
+@pytest.mark.parametrize("engine", ["tensorflow", "torch"])
+def test_gradients_added_up_without_a_server_come_to_the_same(client: Client, tmp_path: Path, engine: Any) -> None:
+    found, _ = _train(client, Plan(workers=2, mode="sync-split", server="none"), tmp_path / "divided", engine=engine)
+    np.testing.assert_allclose(Layout.of(weights()).vector(found), _alone(tmp_path / "alone").average, atol=1e-5)

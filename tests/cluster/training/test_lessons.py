@@ -1,0 +1,90 @@
+"""A batch may be cut anywhere: the parts' gradients, put together, are that of the whole, and so is the update."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fieldray.adaptation.engine import open_engine
+from fieldray.adaptation.networks import resnet50
+from fieldray.adaptation.specification import initial_weights
+from fieldray.cluster.training.lesson import Pupil
+from fieldray.cluster.training.plan import Plan
+from fieldray.cluster.training.share import Layout, Rule, Share, ShareState
+from tiny_lessons import SETTINGS, lesson, network, weights
+
+pytestmark = pytest.mark.adapt
+ALONE = Plan()
+LAYOUT = Layout.of(weights())
+
+
+def _mean(parts: list[Any]) -> np.ndarray:
+    whole = sum(part.weight for part in parts)
+    return sum(LAYOUT.vector(part.gradient) * np.float32(part.weight / whole) for part in parts)  # type: ignore[return-value]
+
+
+@pytest.fixture(scope="module")
+def pupil(tmp_path_factory: pytest.TempPathFactory) -> Pupil:
+    made = lesson(tmp_path_factory.mktemp("lesson")).open()
+    made.set_weights(weights())
+    return made
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_the_parts_of_a_batch_give_its_gradient_however_unequal(pupil: Pupil, workers: int) -> None:
+    plan = Plan(workers=workers, mode="sync-split")
+    whole = pupil.take(0, 1, ALONE, 0)
+    parts = [pupil.take(0, 1, plan, worker) for worker in range(workers)]
+    np.testing.assert_allclose(_mean(parts), LAYOUT.vector(whole.gradient), atol=1e-6)
+    assert sum(part.weight for part in parts) == whole.weight
+
+
+def test_a_gradient_leaves_the_network_as_it_was(pupil: Pupil) -> None:
+    pupil.take(0, 0, ALONE, 0)
+    for name, array in weights().items():
+        np.testing.assert_array_equal(pupil.weights()[name], array)
+
+
+def test_a_share_of_all_weights_updates_as_the_engine_does() -> None:
+    """With batch normalisation: trained weights to 1e-5, statistics too."""
+    own = resnet50(height=32, width=32, labels=2, blocks=(1, 1)).scaled(0.125)
+    start = initial_weights(own, seed=1)
+    stepping = open_engine(own, start, settings=SETTINGS, name="tensorflow")
+    taking = open_engine(own, start, settings=SETTINGS, name="tensorflow")
+    layout = Layout.of(stepping.weights())
+    share = Share(
+        ShareState.new(layout.vector(stepping.weights())),
+        layout=layout,
+        runs=((0, layout.size),),
+        rule=Rule(weight_decay=SETTINGS.weight_decay),
+    )
+    generator = np.random.default_rng(2)
+    for _ in range(3):
+        images = generator.random((8, 32, 32, 1), np.float32)
+        targets = np.tile(np.array([[0, 1], [1, 0]], np.float32), (4, 1))
+        taking.set_weights(layout.weights(share.state.values))
+        gradient, loss = taking.gradient(images, targets)
+        share.update(layout.vector(gradient), rate=1e-3)
+        assert stepping.step(images, targets, learning_rate=1e-3) == pytest.approx(loss, rel=1e-5)
+        np.testing.assert_allclose(share.state.values, layout.vector(stepping.weights()), atol=1e-5)
+
+
+def test_frozen_layers_stay() -> None:
+    layout = Layout.of(weights())
+    rule = Rule(weight_decay=0.1, frozen=frozenset({"first"}))
+    share = Share(ShareState.new(layout.vector(weights())), layout=layout, runs=((0, layout.size),), rule=rule)
+    share.update(np.ones(layout.size, np.float32), rate=0.1)
+    moved = {name for name, array in layout.weights(share.state.values).items() if (array != weights()[name]).any()}
+    assert moved == {name for name in weights() if not name.startswith("first/")}
+
+
+def test_a_lesson_is_the_same_wherever_it_is_opened(tmp_path: Path, pupil: Pupil) -> None:
+    other = lesson(tmp_path).open()
+    other.set_weights(weights())
+    for step in (3, 1):
+        first, second = (one.take(1, step, ALONE, 0) for one in (pupil, other))
+        assert first.loss == pytest.approx(second.loss, rel=1e-6) and first.weight == second.weight
+    assert network().name == "tiny"

@@ -1,0 +1,190 @@
+"""A parameter server by itself: who waits for whom, how late gradients are, and what a replaced worker finds."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fieldray.cluster.training.server import ParameterServer, Push, ServerEnded, Service
+from fieldray.cluster.training.share import Layout, Rule, Share, ShareState, clipped
+from waiting import wait_for
+
+LAYOUT = Layout(("one/kernel", "two/bias", "two/mean"), ((2, 3), (4,), (2,)))
+RULE = Rule(weight_decay=0.1, average_least=0.25)
+
+
+def _server(*, workers: int = 2, waits: bool = True, staleness: int | None = None, updates: int = 4) -> ParameterServer:
+    service = Service(
+        layout=LAYOUT,
+        runs=((0, LAYOUT.size),),
+        rule=RULE,
+        workers=workers,
+        waits=waits,
+        staleness=staleness,
+        updates_per_epoch=updates,
+    )
+    return ParameterServer(service, ShareState.new(np.ones(LAYOUT.size, np.float32)))
+
+
+def _push(worker: int, version: int, *, number: int = -1, value: float = 1.0, weight: float = 1.0) -> Push:
+    return Push(
+        worker=worker,
+        version=version,
+        number=version if number < 0 else number,
+        weight=weight,
+        rate=0.01,
+        gradient=np.full(LAYOUT.size, value, np.float32),
+        note={"loss": value},
+    )
+
+
+class _Worker:
+    """A worker with a thread of its own, as a connection has one."""
+
+    def __init__(self, server: ParameterServer, number: int) -> None:
+        self._server, self._number = server, number
+        self._thread = ThreadPoolExecutor(1)
+
+    def pull(self) -> Any:
+        return self._do(lambda: self._server.pull(self._number)).result(5)
+
+    def push(self, version: int, **more: Any) -> Future[Any]:
+        return self._do(lambda: self._server.push(_push(self._number, version, **more)))
+
+    def end(self) -> None:
+        self._do(self._server.leave).result(5)
+        self._thread.shutdown()
+
+    def _do(self, what: Callable[[], Any]) -> Future[Any]:
+        return self._thread.submit(what)
+
+
+def test_an_update_waits_for_all_and_is_made_by_their_weighted_mean() -> None:
+    server, workers = _server(), []
+    workers = [_Worker(server, number) for number in range(2)]
+    first = workers[0].push(0, value=1.0, weight=3.0)
+    assert not first.done()
+    second = workers[1].push(0, value=5.0, weight=1.0)
+    expected = Share(
+        ShareState.new(np.ones(LAYOUT.size, np.float32)), layout=LAYOUT, runs=((0, LAYOUT.size),), rule=RULE
+    )
+    expected.update(np.full(LAYOUT.size, 2.0, np.float32), rate=0.01)  # (3 * 1 + 1 * 5) / 4
+    for version, values in (first.result(5), second.result(5)):
+        assert version == 1
+        np.testing.assert_allclose(values, expected.state.values, rtol=1e-6)
+    for worker in workers:
+        worker.end()
+
+
+def test_a_worker_that_was_replaced_takes_up_where_the_update_waits() -> None:
+    server, other, lost = _server(), *(_Worker(_server(), number) for number in range(2))
+    other, lost = _Worker(server, 0), _Worker(server, 1)
+    early = other.push(0)
+    lost.end()
+    replaced = _Worker(server, 1)
+    assert replaced.pull()[:2] == (0, 0)
+    assert replaced.push(0).result(5)[0] == early.result(5)[0] == 1
+    # Told again of what was taken in (its answer was lost), it gets the weights and nothing is counted twice.
+    assert replaced.push(0).result(5)[0] == 1
+    assert server.pull(1, version=0)[0] == 0  # where another server is behind
+    for worker in (other, replaced):
+        worker.end()
+
+
+def test_staleness_is_counted() -> None:
+    server = _server(waits=False)
+    slow, fast = _Worker(server, 0), _Worker(server, 1)
+    slow.pull(), fast.pull()
+    for number in range(3):
+        assert fast.push(number, number=number).result(5)[0] == number + 1
+    assert slow.push(0).result(5)[0] == 4
+    facts, state = server.snapshot(1)
+    assert facts["staleness"] == {"0": 3, "3": 1} and state.steps == 4
+    assert [note["worker"] for note in facts["notes"]] == [1, 1, 1, 0]
+    for worker in (slow, fast):
+        worker.end()
+
+
+def test_a_bound_holds_the_fast_worker_back_until_the_slow_one_has_come() -> None:
+    server = _server(waits=False, staleness=2)
+    slow, fast = _Worker(server, 0), _Worker(server, 1)
+    slow.pull(), fast.pull()
+    for number in range(2):
+        fast.push(number, number=number).result(5)
+    held = fast.push(2, number=2)
+    assert not held.done()
+    assert slow.push(0).result(5)[0] == 3
+    assert held.result(5)[0] == 4
+    assert server.snapshot(1)[0]["staleness"] == {"0": 2, "1": 1, "2": 1}
+    for worker in (slow, fast):
+        worker.end()
+
+
+def test_a_worker_that_is_gone_holds_nobody_back() -> None:
+    server = _server(waits=False, staleness=1)
+    gone, fast = _Worker(server, 0), _Worker(server, 1)
+    gone.pull(), fast.pull()
+    fast.push(0).result(5)
+    held = fast.push(1)
+    gone.end()
+    assert held.result(5)[0] == 2
+    fast.end()
+
+
+@given(data=st.data(), workers=st.integers(1, 5), more=st.integers(0, 3))
+def test_no_bound_of_workers_less_one_or_more_is_ever_exceeded_and_nobody_waits_for_ever(
+    data: st.DataObject, workers: int, more: int
+) -> None:
+    """The rule of `_may_update` played through without threads: whoever draws next goes as soon as it may."""
+    bound, version, fetched = workers - 1 + more, 0, [0] * workers
+    waiting: set[int] = set()
+    for _ in range(40):
+        waiting.add(data.draw(st.sampled_from(range(workers))))
+        able = [one for one in sorted(waiting) if _may(one, version, fetched, bound)]
+        for one in able[:1]:
+            assert version - fetched[one] <= bound
+            version += 1
+            fetched[one] = version
+            waiting.discard(one)
+        assert able or len(waiting) < workers  # with all of them there, one may always go
+
+
+def _may(worker: int, version: int, fetched: list[int], bound: int) -> bool:
+    others = sorted(fetched[:worker] + fetched[worker + 1 :])
+    return all(version + 1 + place - one <= bound for place, one in enumerate(others))
+
+
+def test_the_end_of_a_session_ends_every_wait() -> None:
+    server = _server()
+    worker = _Worker(server, 0)
+    waiting = worker.push(0)
+    wait_for(lambda: threading.active_count() > 1)
+    server.end()
+    with pytest.raises(ServerEnded):
+        waiting.result(5)
+    worker.end()
+
+
+def test_a_layout_is_cut_and_joined_without_loss() -> None:
+    vector = np.arange(LAYOUT.size, dtype=np.float32)
+    np.testing.assert_array_equal(LAYOUT.vector(LAYOUT.weights(vector)), vector)
+    for evenly in (True, False):
+        placement = LAYOUT.place(3, evenly=evenly)
+        places = sorted(
+            place for pieces in placement.servers for start, stop in LAYOUT.runs(pieces) for place in range(start, stop)
+        )
+        assert places == list(range(LAYOUT.size))
+
+
+def test_a_clip_shortens_gradients_and_leaves_statistics() -> None:
+    gradient = np.full(LAYOUT.size, 3.0, np.float32)  # of 10 trained elements: a norm of sqrt(90)
+    short = clipped(gradient, LAYOUT, 1.5)
+    assert np.linalg.norm(short[:10]) == pytest.approx(1.5) and short[10:].tolist() == [3, 3]
+    assert clipped(gradient, LAYOUT, 10.0) is gradient

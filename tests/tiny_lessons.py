@@ -1,0 +1,77 @@
+"""Small trainings on drawn images, without batch normalisation or dropout, so that a batch may be cut anywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from fieldray.adaptation.augmentation import Augmentation
+from fieldray.adaptation.engine import EngineSettings
+from fieldray.adaptation.specification import INPUT, Layer, Specification, Weights, initial_weights
+from fieldray.adaptation.train import Samples, Schedule
+from fieldray.cluster.training.lesson import ClassifierLesson, keep_arrays
+
+SIDE = 16
+
+
+def network() -> Specification:
+    """Two convolutions and a head of two labels: 6 tensors, 246 weights and biases."""
+    layers = (
+        Layer(name="first", kind="conv", inputs=(INPUT,), channels="a", kernel=3, activation="relu"),
+        Layer(name="second", kind="conv", inputs=("first",), channels="b", kernel=3, stride=2, activation="relu"),
+        Layer(name="class_maps", kind="conv", inputs=("second",), channels="labels"),
+        Layer(name="logits", kind="average_all", inputs=("class_maps",)),
+        Layer(name="scores", kind="activation", inputs=("logits",), activation="sigmoid"),
+    )  # fmt: skip
+    return Specification(
+        name="tiny",
+        height=SIDE,
+        width=SIDE,
+        input_channels=1,
+        layers=layers,
+        channels={"a": 4, "b": 5, "labels": 2},
+        outputs={"logits": "logits", "scores": "scores", "class_maps": "class_maps"},
+    )
+
+
+def weights() -> Weights:
+    """What every training here begins with."""
+    return initial_weights(network(), seed=3)
+
+
+def samples(count: int = 48) -> Samples:
+    """Images whose upper or lower half is bright; every seventh has one target that is not known."""
+    generator = np.random.default_rng(1)
+    images = generator.integers(0, 90, (count, SIDE, SIDE, 1), dtype=np.uint8)
+    targets = np.zeros((count, 2), np.float32)
+    for number in range(count):
+        images[number, : SIDE // 2] += np.uint8(120 * (number % 2))
+        images[number, SIDE // 2 :] += np.uint8(120 * (number // 2 % 2))
+        targets[number] = number % 2, number // 2 % 2
+    targets[::7, 1] = np.nan
+    names = tuple(f"p{number}" for number in range(count))
+    return Samples(images=images, targets=targets, sources=("drawn",) * count, patients=names)
+
+
+def schedule(*, epochs: int = 2, batch_size: int = 8) -> Schedule:
+    """Six batches an epoch."""
+    return Schedule(epochs=epochs, batch_size=batch_size, learning_rate=3e-3, warm_up_epochs=0.5)
+
+
+AUGMENTATION = Augmentation(flip=True, shift=0.1)
+SETTINGS = EngineSettings(threads=1)
+
+
+def lesson(folder: Path, *, epochs: int = 2, batch_size: int = 8) -> ClassifierLesson:
+    """The same as a worker is told of it; its arrays are in the folder."""
+    keep_arrays(folder / "lesson.npz", samples())
+    return ClassifierLesson(
+        specification=network(),
+        schedule=schedule(epochs=epochs, batch_size=batch_size),
+        augmentation=AUGMENTATION,
+        settings=SETTINGS,
+        engine="tensorflow",
+        samples=len(samples()),
+        arrays=folder / "lesson.npz",
+    )
