@@ -124,7 +124,7 @@ def write_copies(folder: Path, sources: Sequence[Path], count: int) -> Path:
     """
     folder.mkdir(parents=True, exist_ok=True)
     contents = [(source.name, source.read_bytes()) for source in sources]
-    there = set(os.listdir(folder))
+    there = {path.name for path in folder.iterdir()}
     for number in range(count):
         name, data = contents[number % len(contents)]
         mark = number.to_bytes(8, "little")

@@ -215,26 +215,51 @@ def _add_cluster(commands: argparse._SubParsersAction[Any]) -> Added:
         epilog="Options after -- are options of both commands, for example --pack.",
     )
     parser.add_argument("folder", nargs="?", type=Path, help="images to copy (otherwise: drawn by the program)")
-    parser.add_argument("--count", type=number_from(1), default=2000, metavar="N", help="images (default: 2000)")
+    parser.add_argument("--count", type=number_from(100), default=2000, metavar="N", help="images (default: 2000)")
     parser.add_argument(
         "--workers", type=_counts, default=(1, 2), metavar="N,...", help="numbers of workers (default: 1,2)"
     )
-    parser.add_argument("--rounds", type=number_from(1), default=3, metavar="N", help="runs of each (default: 3)")
-    parser.add_argument("--kills", type=number_from(0), default=20, metavar="N", help="random kills (default: 20)")
-    parser.add_argument("--seed", type=number_from(0), default=1, metavar="N", help="of the kills (default: 1)")
+    numbers = (
+        ("rounds", 1, 1, "runs of each"),
+        ("kills", 0, 20, "random kills during an archive"),
+        ("trials", 0, 64, "short trainings of a sweep"),
+        ("trial-kills", 0, 5, "workers killed during the sweep"),
+        ("seed", 0, 1, "of the kills"),
+    )
+    for name, least, default, text in numbers:
+        parser.add_argument(
+            f"--{name}",
+            type=number_from(least),
+            default=default,
+            metavar="N",
+            help=f"{text} (default: {default})",
+        )
+    parser.add_argument("--no-network", action="store_true", help="leave out the part with network namespaces")
+    parser.add_argument(
+        "--work", type=Path, metavar="DIR", help="keep images and figures here: another start resumes (default: none)"
+    )
 
     def measure(options: argparse.Namespace, console: Console) -> Report:
-        from benchmarks.cluster import cluster_report
+        from benchmarks.cluster import Effort, cluster_report
+        from benchmarks.reports import write
 
+        effort = Effort(
+            count=options.count,
+            workers=tuple(options.workers),
+            rounds=options.rounds,
+            kills=options.kills,
+            trials=options.trials,
+            trial_kills=options.trial_kills,
+            has_network=not options.no_network,
+            seed=options.seed,
+        )
         return cluster_report(
             options.folder,
             options.screen_options,
-            count=options.count,
-            workers=options.workers,
-            rounds=options.rounds,
-            kills=options.kills,
-            seed=options.seed,
-            notify=console.bar,
+            effort=effort,
+            work=options.work,
+            notify=console.print_error,
+            partial=lambda report: options.out and write(report, options.out),
         )
 
     return parser, (*_SCREENING, "app/fieldray/cluster"), measure
