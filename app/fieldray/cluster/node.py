@@ -28,6 +28,7 @@ from distributed import Scheduler, Security, Worker
 
 from fieldray.cluster.certificates import AUTHORITY, CERTIFICATE, KEY
 from fieldray.offline import reach
+from fieldray.paths import VERSION
 
 if TYPE_CHECKING:
     from distributed.core import Server
@@ -242,3 +243,8 @@ def cores_of_worker() -> int:
 def versions() -> str:
     """The versions of Dask that have to be the same everywhere."""
     return f"dask {dask.__version__}, distributed {distributed.__version__}"
+
+
+def all_versions() -> str:
+    """Those, and the program's own."""
+    return f"Fieldray {VERSION}, {versions()}"

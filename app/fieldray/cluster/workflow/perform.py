@@ -19,10 +19,11 @@ from typing import Any, Final
 from distributed import Status, get_worker
 
 from fieldray.adaptation.files import write_atomically
+from fieldray.cluster.node import all_versions
 from fieldray.cluster.workflow.recipe import PROGRAM
-from fieldray.cluster.workflow.state import Outcome
+from fieldray.cluster.workflow.state import JOURNAL, Outcome
 from fieldray.errors import FieldrayError
-from fieldray.paths import VERSION, program_command, python_command
+from fieldray.paths import program_command, python_command
 from fieldray.persistence import FileLock, HeldError
 from fieldray.reasons import reason
 
@@ -82,8 +83,8 @@ class Node:
 
 
 def look(folder: Path) -> Node:
-    """What a worker has to say of itself; `folder` is the run's."""
-    return Node(version=VERSION, sees_folder=folder.is_dir(), clock=time.time())
+    """What a worker has to say of itself; `folder` is the run's, with its journal: a lost share is an empty folder."""
+    return Node(version=all_versions(), sees_folder=(folder / JOURNAL).is_file(), clock=time.time())
 
 
 def perform(order: Order) -> Outcome:
