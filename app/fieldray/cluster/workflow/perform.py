@@ -1,7 +1,8 @@
 """What a worker does with a task: its command under a guard, once, with all that is known of it in the task's folder.
 
-A task that was done is not done again: a worker that is told to perform it answers with what is written there. Two that
-are told at once (the driver was killed and began again) wait for each other.
+A task that was done is not done again: a worker that is told to perform it answers with what is written there. So is a
+performance whose answer was lost with its worker, however it ended: Dask has it repeated by itself. Two that are told
+at once (the driver was killed and began again) wait for each other.
 """
 
 from __future__ import annotations
@@ -97,9 +98,8 @@ def perform(order: Order) -> Outcome:
                 return known
             write_atomically(order.mark, json.dumps({"node": node, "began": began}).encode())
             outcome = _run(order, node, began)
-            if outcome.is_done:
-                content = {"key": order.key, "outcome": asdict(outcome)}
-                write_atomically(order.folder / OUTCOME, json.dumps(content).encode())
+            content = {"key": order.key, "number": order.number, "outcome": asdict(outcome)}
+            write_atomically(order.folder / OUTCOME, json.dumps(content).encode())
             return outcome
     except HeldError:
         return Outcome(node=node, began=began, problem=reason("workflow_stopped").text, was_stopped=True)
@@ -127,7 +127,9 @@ def _alone(order: Order) -> Iterator[None]:
 def _known(order: Order) -> Outcome | None:
     try:
         content = json.loads((order.folder / OUTCOME).read_text(encoding="utf-8"))
-        return Outcome(**content["outcome"]) if content["key"] == order.key else None
+        outcome = Outcome(**content["outcome"])
+        is_it = content["key"] == order.key and (outcome.is_done or content["number"] == order.number)
+        return outcome if is_it else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
