@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -236,7 +236,7 @@ def _lose(
     return time.perf_counter()
 
 
-def _rows(database: Path) -> Iterator[int]:
+def _rows(database: Path) -> Generator[int, None, None]:
     """How many results there are, whenever it is asked."""
     while not database.exists():
         yield 0

@@ -253,13 +253,18 @@ def _add_cluster(commands: argparse._SubParsersAction[Any]) -> Added:
             has_network=not options.no_network,
             seed=options.seed,
         )
+
+        def keep(report: Report) -> None:
+            if options.out:
+                write(report, options.out)
+
         return cluster_report(
             options.folder,
             options.screen_options,
             effort=effort,
             work=options.work,
             notify=console.print_error,
-            partial=lambda report: options.out and write(report, options.out),
+            partial=keep,
         )
 
     return parser, (*_SCREENING, "app/fieldray/cluster"), measure

@@ -185,7 +185,7 @@ def _scheduler(settings: NodeSettings, **options: Any) -> Scheduler:
     options |= {"host": settings.host, "port": settings.port}
     if not settings.dashboard:
         return _SilentScheduler(**options, dashboard=False)
-    pages = {"distributed.scheduler.http.routes": list(_PAGES)}
+    pages: dict[str, Any] = {"distributed.scheduler.http.routes": list(_PAGES)}
     if settings.certificates:
         folder = Path(settings.certificates)
         pages |= {
