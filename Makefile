@@ -42,13 +42,13 @@ cluster-test: $(STAMP)        ## the longer tests of the cluster, beside those t
 	$(BIN)/python -m pytest -m cluster tests
 
 # CLUSTER_IMAGES is a folder of images to copy; without it, images drawn by the program. What is done is kept in
-# build/cluster-bench: the same command again resumes. As root there is a part with three network namespaces.
+# build/cluster-bench: the same command again resumes, on the same commit. As root there is a part with three network namespaces.
 CLUSTER_IMAGES ?=
 CLUSTER_COUNT ?= 5000
 CLUSTER_ROUNDS ?= 1
-CLUSTER_MORE ?=
+CLUSTER_PAGE ?= cluster
 cluster-bench: $(STAMP)       ## an archive on a local cluster against fieldray screen, kills at random, a network; a dated page
-	$(BIN)/python -m benchmarks cluster $(CLUSTER_IMAGES) --count $(CLUSTER_COUNT) --rounds $(CLUSTER_ROUNDS) --workers 1,2,4 --work build/cluster-bench/work --out build/cluster-bench $(CLUSTER_MORE) -- --pack adult-normal-abnormal --ages-confirmed
+	$(BIN)/python -m benchmarks cluster $(CLUSTER_IMAGES) --count $(CLUSTER_COUNT) --rounds $(CLUSTER_ROUNDS) --workers 1,2,4 --work build/cluster-bench/work --out build/cluster-bench --page $(CLUSTER_PAGE) -- --pack adult-normal-abnormal --ages-confirmed
 
 cluster-example: $(STAMP)     ## docs/cluster-example.md, done: a sweep, its best pack, an archive with a worker killed
 	$(BIN)/python tools/cluster_example.py build/cluster-example

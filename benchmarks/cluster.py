@@ -26,7 +26,8 @@ from fieldray.bench.report import Block, Chart, Points, Report, Series, Table
 Notify = Callable[[str], None]
 
 _MOST_OVERHEAD: Final = 1.10
-_MOST_FOR_KILLS: Final = 3000  # of the images: enough for the kills, and for the cut and the loss in the network
+_MOST_FOR_KILLS: Final = 6000  # of the images: a calm machine has screened fewer when the last process is killed
+_MOST_FOR_NETWORK: Final = 2000
 _NOTES: Final = (
     "Total is from the start of a command to its end; the rate leaves out the first tenth of the images; start is what "
     "remains of the total without the images at that rate.",
@@ -184,7 +185,7 @@ class _Bench:
     def _part(self, name: str, measure: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
         known = self._parts.get(name)
         if known is None:
-            self._notify(name)
+            self._notify(f"part {name}")
             known = dict(measure())
             self._parts.put(name, known)
         return known
@@ -197,7 +198,9 @@ class _Bench:
     def _measured_run(self, name: str, number: int, workers: int) -> Mapping[str, Any]:
         self._notify(name)
         images, place = self._images(self._effort.count), self._root / f"run-{number}-{workers}"
-        figures = measure_run(images, place, self._options, workers=workers, count=self._effort.count)
+        figures = measure_run(
+            images, place, self._options, workers=workers, count=self._effort.count, notify=self._notify
+        )
         said = stored(place / "home")
         expected = stored(self._root / "run-0-0" / "home") if (number, workers) != (0, 0) else said
         return dataclasses.asdict(dataclasses.replace(figures, differing=differences(expected, said)))
@@ -211,7 +214,7 @@ class _Bench:
         images = self._images(count)
         place = self._root / ("run-0-0" if count == self._effort.count else f"screen-{count}")
         if not (place / "home" / "results.sqlite").exists():
-            measure_run(images, place, self._options, workers=0, count=count)
+            measure_run(images, place, self._options, workers=0, count=count, notify=self._notify)
         return images, stored(place / "home")
 
     def _kills(self) -> Mapping[str, Any]:
@@ -221,7 +224,7 @@ class _Bench:
         return dataclasses.asdict(kill_archive(images, place, self._options, expected, **kills, notify=self._notify))
 
     def _network(self) -> Mapping[str, Any]:
-        count = min(self._effort.count, _MOST_FOR_KILLS)
+        count = min(self._effort.count, _MOST_FOR_NETWORK)
         images, expected = self._expected(count)
         try:
             found = network_run(

@@ -9,7 +9,7 @@ import shutil
 import statistics
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -31,6 +31,7 @@ _PREAMBLE: Final = 128  # of a DICOM file: its bytes mean nothing (PS3.10 7.1)
 _DRAWN: Final = 24
 _DRAWN_SIDE: Final = 768
 _CURVE: Final = 40
+_TELL_S: Final = 60.0
 
 Said = dict[str, tuple[str, str, str]]
 
@@ -184,18 +185,23 @@ def require_end(process: subprocess.Popen[bytes]) -> None:
         raise ScreeningFailed(f"ended with {process.returncode}: {said.decode(errors='replace').strip()}")
 
 
-def measure_run(images: Path, place: Path, options: Sequence[str], *, workers: int, count: int) -> RunFigures:
-    """Run once from nothing. Raises ScreeningFailed."""
+def measure_run(
+    images: Path, place: Path, options: Sequence[str], *, workers: int, count: int, notify: Callable[[str], None]
+) -> RunFigures:
+    """Run once from nothing; how far it is is told every minute. Raises ScreeningFailed."""
     shutil.rmtree(place, ignore_errors=True)  # of a benchmark that was ended
     watch = _Watch(place / "home" / "results.sqlite")
     with (
         contextlib.closing(watch),
         started(command_of(images, place, options, workers=workers), place / "home") as process,
     ):
-        driver = psutil.Process(process.pid)
+        driver, told_s = psutil.Process(process.pid), time.perf_counter()
         while process.poll() is None:
             watch.look(driver)
             time.sleep(_LOOK_S)
+            if watch.seen and time.perf_counter() - told_s > _TELL_S:
+                told_s = time.perf_counter()
+                notify(f"{watch.seen[-1][1]} of {count} images, {watch.seen[-1][2]:.0f} MB")
         total_s = time.perf_counter() - watch.began_s
         require_end(process)
     if workers and not (place / "out" / "merged.json").exists():

@@ -214,30 +214,7 @@ def _add_cluster(commands: argparse._SubParsersAction[Any]) -> Added:
         help="archive screen against screen on the same images, and under random kills",
         epilog="Options after -- are options of both commands, for example --pack.",
     )
-    parser.add_argument("folder", nargs="?", type=Path, help="images to copy (otherwise: drawn by the program)")
-    parser.add_argument("--count", type=number_from(100), default=2000, metavar="N", help="images (default: 2000)")
-    parser.add_argument(
-        "--workers", type=_counts, default=(1, 2), metavar="N,...", help="numbers of workers (default: 1,2)"
-    )
-    numbers = (
-        ("rounds", 1, 1, "runs of each"),
-        ("kills", 0, 20, "random kills during an archive"),
-        ("trials", 0, 64, "short trainings of a sweep"),
-        ("trial-kills", 0, 5, "workers killed during the sweep"),
-        ("seed", 0, 1, "of the kills"),
-    )
-    for name, least, default, text in numbers:
-        parser.add_argument(
-            f"--{name}",
-            type=number_from(least),
-            default=default,
-            metavar="N",
-            help=f"{text} (default: {default})",
-        )
-    parser.add_argument("--no-network", action="store_true", help="leave out the part with network namespaces")
-    parser.add_argument(
-        "--work", type=Path, metavar="DIR", help="keep images and figures here: another start resumes (default: none)"
-    )
+    _add_cluster_options(parser)
 
     def measure(options: argparse.Namespace, console: Console) -> Report:
         from benchmarks.cluster import Effort, cluster_report
@@ -268,6 +245,33 @@ def _add_cluster(commands: argparse._SubParsersAction[Any]) -> Added:
         )
 
     return parser, (*_SCREENING, "app/fieldray/cluster"), measure
+
+
+def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", nargs="?", type=Path, help="images to copy (otherwise: drawn by the program)")
+    parser.add_argument("--count", type=number_from(100), default=2000, metavar="N", help="images (default: 2000)")
+    parser.add_argument(
+        "--workers", type=_counts, default=(1, 2), metavar="N,...", help="numbers of workers (default: 1,2)"
+    )
+    numbers = (
+        ("rounds", 1, 1, "runs of each"),
+        ("kills", 0, 20, "random kills during an archive"),
+        ("trials", 0, 64, "short trainings of a sweep"),
+        ("trial-kills", 0, 5, "workers killed during the sweep"),
+        ("seed", 0, 1, "of the kills"),
+    )
+    for name, least, default, text in numbers:
+        parser.add_argument(
+            f"--{name}",
+            type=number_from(least),
+            default=default,
+            metavar="N",
+            help=f"{text} (default: {default})",
+        )
+    parser.add_argument("--no-network", action="store_true", help="leave out the part with network namespaces")
+    parser.add_argument(
+        "--work", type=Path, metavar="DIR", help="keep images and figures here: another start resumes (default: none)"
+    )
 
 
 def _add_screening(commands: argparse._SubParsersAction[Any]) -> Added:
