@@ -177,7 +177,8 @@ class Archive:
                     self._work(client)
             except (_ClientLost, EnvironmentProblem) as problem:
                 attempts = 1 if self._done > done else attempts + 1
-                is_first = not self._done and not isinstance(problem, _ClientLost)
+                # An address that never answered is wrong; the driver's own scheduler may have been killed.
+                is_first = bool(connection.address) and not self._done and not isinstance(problem, _ClientLost)
                 if is_first or self._is_final(problem) or attempts >= _CONNECTIONS:
                     raise self._told(problem) from problem
             finally:
