@@ -20,6 +20,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PAGE: Final = ROOT / "docs" / "cluster-example.md"
+_SHOWN: Final = 6
 _BLOCK: Final = re.compile(r"^```([a-z]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _FINGERPRINT: Final = re.compile(r"\b[0-9a-f]{4}(?:[ :-]?[0-9a-f]{4}){7,}\b", re.IGNORECASE)
 
@@ -73,7 +74,7 @@ def _run(words: list[str], folder: Path, *, home: str, kills_worker: bool = Fals
             _kill_worker(process, folder / "archive-run" / "chunks")
         assert process.stdout
         said = process.stdout.read()
-    _say(said)
+    _say("".join(said.splitlines(keepends=True)[-_SHOWN:]))  # of a list of all images the end
     if process.returncode:
         raise SystemExit(process.returncode)
     return said
