@@ -28,7 +28,7 @@ Notify = Callable[[str], None]
 _CALM_S: Final = (1.0, 8.0)
 _TRIAL_CALM_S: Final = (10.0, 30.0)
 _KILLED: Final = -9
-_PATIENTS: Final = "40"
+_PATIENTS: Final = "60"
 
 _RECIPE: Final = """
 labels = [{ code = "opacity", positive = ["opacity"] }]
