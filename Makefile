@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 APP    := $(VENV)/.app-installed
 STAMP  := $(VENV)/.installed
 
-.PHONY: run test check coverage tflite faults attack fuzz bench cluster-test cluster-bench offline-proof installer smoke pictures docs translations clean
+.PHONY: run test check coverage tflite faults attack fuzz bench cluster-test cluster-bench cluster-example offline-proof installer smoke pictures docs translations clean
 
 run: $(APP)                   ## screen openly licensed images with the pack that is for them, then show them
 	$(BIN)/fieldray demo
@@ -38,14 +38,20 @@ attack: $(STAMP)              ## all that was once tried against the program, a 
 bench: $(STAMP)               ## from files to scores, compared with the usual scripts; JSON and a page in build/bench
 	$(BIN)/python -m benchmarks pipeline --out build/bench
 
-# CLUSTER_IMAGES is a folder of images to copy; without it, images drawn by the program.
-CLUSTER_IMAGES ?=
-CLUSTER_COUNT ?= 2000
-cluster-test: $(STAMP)        ## a small cluster of real processes, which are killed (`make test` holds the parts without processes)
-	$(BIN)/python -m pytest -m cluster tests/cluster
+cluster-test: $(STAMP)        ## the longer tests of the cluster, beside those that `make test` holds
+	$(BIN)/python -m pytest -m cluster tests
 
-cluster-bench: $(STAMP)       ## an archive on a local cluster against fieldray screen, and 20 random kills; build/cluster-bench
-	$(BIN)/python -m benchmarks cluster $(CLUSTER_IMAGES) --count $(CLUSTER_COUNT) --workers 1,2,4 --out build/cluster-bench -- --pack adult-normal-abnormal --ages-confirmed
+# CLUSTER_IMAGES is a folder of images to copy; without it, images drawn by the program. What is done is kept in
+# build/cluster-bench: the same command again resumes, on the same commit. As root there is a part with three network namespaces.
+CLUSTER_IMAGES ?=
+CLUSTER_COUNT ?= 5000
+CLUSTER_ROUNDS ?= 1
+CLUSTER_PAGE ?= cluster
+cluster-bench: $(STAMP)       ## an archive on a local cluster against fieldray screen, kills at random, a network; a dated page
+	$(BIN)/python -m benchmarks cluster $(CLUSTER_IMAGES) --count $(CLUSTER_COUNT) --rounds $(CLUSTER_ROUNDS) --workers 1,2,4 --work build/cluster-bench/work --out build/cluster-bench --page $(CLUSTER_PAGE) -- --pack adult-normal-abnormal --ages-confirmed
+
+cluster-example: $(STAMP)     ## docs/cluster-example.md, done: a sweep, its best pack, an archive with a worker killed
+	$(BIN)/python tools/cluster_example.py build/cluster-example
 
 installer:                    ## the installers this machine can build, into build/dist
 	$(PYTHON) installer/build.py

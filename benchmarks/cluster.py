@@ -1,272 +1,307 @@
-"""`fieldray archive screen` against `fieldray screen` on the same images: time, decisions, memory, and random kills."""
+"""`fieldray archive screen` against `fieldray screen` on the same images: time, decisions, memory, kills, a network.
+
+Each run is a part. What is done is kept in a folder, with the commit that it measured, so that a benchmark of hours
+that was ended resumes.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
-import os
-import random
 import statistics
-import subprocess
 import tempfile
-import time
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import psutil
-
+from benchmarks.cluster_kills import ArchiveKills, SweepKills, kill_archive, kill_sweep
+from benchmarks.cluster_network import NetworkRun, NotPermitted, network_run
+from benchmarks.cluster_runs import RunFigures, Said, differences, draw_sources, measure_run, stored, write_copies
+from benchmarks.reports import Mark, commit_of
 from benchmarks.screening import ScreeningFailed
-from fieldray.bench.report import Points, Report, Table
-from fieldray.domain.finding import Outcome, Screened
-from fieldray.imaging.synthetic import write_studies
-from fieldray.paths import python_command
-from fieldray.store.results import ResultQuery
-
-_COUNTED: Final = (0, 1)
-_LOOK_S: Final = 0.25
-_LONGEST_CALM_S: Final = 8.0
-_PREAMBLE: Final = 128  # of a DICOM file: its bytes mean nothing (PS3.10 7.1)
+from fieldray.bench.report import Block, Chart, Points, Report, Series, Table
 
 Notify = Callable[[str], None]
-Said = dict[str, tuple[str, str, str]]
+
+_MOST_OVERHEAD: Final = 1.10
+_MOST_FOR_KILLS: Final = 6000  # of the images: a calm machine has screened fewer when the last process is killed
+_MOST_FOR_NETWORK: Final = 2000
+_NOTES: Final = (
+    "Total is from the start of a command to its end; the rate leaves out the first tenth of the images; start is what "
+    "remains of the total without the images at that rate.",
+    "Overhead is the time for an image against that of `fieldray screen` in the same round; the median of the rounds.",
+    "Memory is the driver's: of images from the 10th to the 40th part in a hundred, and from the 70th on.",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ArchiveTime:
-    """One run: `workers` is 0 for `fieldray screen`; memory of the driver at a third and at the end, in megabytes."""
+class Effort:
+    """How much is measured.
 
-    workers: int
-    images: int
-    total_s: float
-    early_mb: float
-    late_mb: float
+    Attributes
+    ----------
+    count
+        Images of each run.
+    workers
+        One archive for each number.
+    rounds
+        So often each, in turns with `fieldray screen`.
+    kills, trials, trial_kills
+        Of the archive, and of a sweep; 0 leaves the part out.
+    has_network
+        Whether the part with three computers is wanted.
+    """
+
+    count: int
+    workers: tuple[int, ...]
+    rounds: int
+    kills: int
+    trials: int
+    trial_kills: int
+    has_network: bool
+    seed: int
+
+
+class Parts:
+    """The figures of the parts that are done, as JSON in a folder; those of another commit or request do not count."""
+
+    def __init__(self, folder: Path, request: Mapping[str, Any]) -> None:
+        self._folder, self._request = folder, json.loads(json.dumps(request))
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def get(self, name: str) -> dict[str, Any] | None:
+        """The figures of a part that is done."""
+        try:
+            found = json.loads((self._folder / f"{name}.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return dict(found["figures"]) if found["request"] == self._request else None
+
+    def put(self, name: str, figures: Mapping[str, Any]) -> None:
+        """Keep the figures of a part."""
+        path = self._folder / f"{name}.json"
+        beside = path.with_suffix(".new")
+        beside.write_text(json.dumps({"request": self._request, "figures": dict(figures)}), encoding="utf-8")
+        beside.replace(path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KillRun:
-    """An archive with processes killed at random: what was killed, and what came of the images."""
+class Found:
+    """What is known so far."""
 
-    killed: dict[str, int]
-    starts: int
-    total_s: float
-    lost: int
-    doubled: int
-    differing: int
-
-
-def write_copies(folder: Path, sources: Sequence[Path], count: int) -> Path:
-    """`count` files that show what the sources show, each with bytes of its own. Raises OSError."""
-    folder.mkdir(parents=True)
-    contents = [(source.name, source.read_bytes()) for source in sources]
-    for number in range(count):
-        name, data = contents[number % len(contents)]
-        mark = number.to_bytes(8, "little")
-        is_dicom = data[_PREAMBLE : _PREAMBLE + 4] == b"DICM"
-        changed = mark + data[len(mark) :] if is_dicom else data + mark
-        (folder / f"{number:06}-{name}").write_bytes(changed)
-    return folder
+    runs: tuple[tuple[int, RunFigures], ...] = ()
+    kills: ArchiveKills | None = None
+    network: NetworkRun | str | None = None
+    sweep: SweepKills | None = None
 
 
 def cluster_report(
     source: Path | None,
     options: Sequence[str],
     *,
-    count: int,
-    workers: Sequence[int],
-    rounds: int,
-    kills: int,
-    seed: int,
+    effort: Effort,
+    work: Path | None,
     notify: Notify,
+    partial: Callable[[Report], None] = lambda _report: None,
 ) -> Report:
-    """Measure both ways side by side, round by round, then an archive under `kills` random kills.
+    """Measure part by part.
 
     Parameters
     ----------
     source
-        Whose files are copied, `count` in all, each with changed bytes; synthetic studies without it.
+        Whose files are copied, each copy with changed bytes; images drawn by the program without it.
     options
         More options of both commands (`--pack ...`).
+    work
+        The folder that keeps images and parts; another start with the same folder resumes. A temporary one without it.
+    partial
+        Receives the report after every part.
 
     Raises
     ------
     ScreeningFailed, OSError
     """
-    with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as folder:
-        root = Path(folder)
+    with _folder(work) as root:
         if source is None:
-            write_studies(source := root / "studies")
+            source = root / "drawn" if (root / "drawn").exists() else draw_sources(root / "drawn")
         files = sorted(path for path in source.rglob("*") if path.is_file())
         if not files:
             raise ScreeningFailed(f"{source} holds no files")
-        images = write_copies(root / "images", files, count)
-        times: list[ArchiveTime] = []
-        expected: Said = {}
-        differing: dict[int, int] = {}
-        for number in range(rounds):
-            for each in (0, *workers):
-                notify(f"round {number + 1} of {rounds}: {f'{each} workers' if each else 'screen'}")
-                place = root / f"{number}-{each}"
-                times.append(_timed(images, place, options, workers=each, count=count))
-                said = stored(place / "home")
-                expected = expected or said
-                differing[each] = max(differing.get(each, 0), differences(expected, said))
-        killed = _killed(images, root / "kills", options, expected, kills=kills, seed=seed, notify=notify)
-    return _report(times, differing, killed, count=count)
+        request = {"commit": commit_of(), "source": str(source), "options": list(options), "count": effort.count}
+        bench = _Bench(root, files, options, effort=effort, parts=Parts(root / "parts", request), notify=notify)
+        for found in bench.measured():
+            report = report_of(found, count=effort.count)
+            partial(report)
+        return report
 
 
-def stored(home: Path) -> Said:
-    """What the newest run of a home says of each image: category, scores, and the hash of the file."""
-    with ResultQuery(home / "results.sqlite") as query:
-        return {row.outcome.ref.key: _said(row.outcome) for row in query.rows(query.runs()[0].run_id)}
+@contextlib.contextmanager
+def _folder(work: Path | None) -> Iterator[Path]:
+    if work:
+        work.mkdir(parents=True, exist_ok=True)
+        yield work.absolute()
+        return
+    with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as folder:
+        yield Path(folder)
 
 
-def differences(one: Said, other: Said) -> int:
-    """How many images are not in both with the same outcome."""
-    return sum(one.get(key) != other.get(key) for key in one.keys() | other.keys())
+class _Bench:
+    """The parts in their order."""
 
+    def __init__(
+        self,
+        root: Path,
+        files: Sequence[Path],
+        options: Sequence[str],
+        *,
+        effort: Effort,
+        parts: Parts,
+        notify: Notify,
+    ) -> None:
+        self._root, self._files, self._options = root, files, options
+        self._effort, self._parts, self._notify = effort, parts, notify
 
-def _said(outcome: Outcome) -> tuple[str, str, str]:
-    found = (
-        json.dumps([(each.label, each.score, each.decision) for each in outcome.findings])
-        if isinstance(outcome, Screened)
-        else outcome.reason.code
-    )
-    return outcome.category, found, outcome.facts.content_sha256
+    def measured(self) -> Iterator[Found]:
+        """What is known after each part."""
+        effort, found = self._effort, Found()
+        for number in range(effort.rounds):
+            for workers in (0, *effort.workers):
+                run = self._run(number, workers)
+                found = dataclasses.replace(found, runs=(*found.runs, (number, run)))
+                yield found
+        if effort.kills:
+            found = dataclasses.replace(found, kills=ArchiveKills(**self._part("kills", self._kills)))
+            yield found
+        if effort.has_network:
+            figures = self._part("network", self._network)
+            found = dataclasses.replace(found, network=figures.get("refused") or NetworkRun(**figures))
+            yield found
+        if effort.trials:
+            found = dataclasses.replace(found, sweep=SweepKills(**self._part("sweep", self._sweep)))
+            yield found
 
+    def _part(self, name: str, measure: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+        known = self._parts.get(name)
+        if known is None:
+            self._notify(f"part {name}")
+            known = dict(measure())
+            self._parts.put(name, known)
+        return known
 
-def _command(images: Path, place: Path, options: Sequence[str], *, workers: int) -> list[str]:
-    if not workers:
-        return python_command("fieldray.__main__", "screen", str(images), "--device", "cpu", *options)
-    own = ("--out", str(place / "out"), "--workers", str(workers), "--device", "cpu")
-    return python_command("fieldray.__main__", "archive", "screen", str(images), *own, *options)
+    def _run(self, number: int, workers: int) -> RunFigures:
+        name = f"round {number + 1} of {self._effort.rounds}: {f'{workers} workers' if workers else 'screen'}"
+        figures = self._part(f"run-{number}-{workers}", lambda: self._measured_run(name, number, workers))
+        return RunFigures(**{**figures, "curve": tuple(map(tuple, figures["curve"]))})
 
+    def _measured_run(self, name: str, number: int, workers: int) -> Mapping[str, Any]:
+        self._notify(name)
+        images, place = self._images(self._effort.count), self._root / f"run-{number}-{workers}"
+        figures = measure_run(
+            images, place, self._options, workers=workers, count=self._effort.count, notify=self._notify
+        )
+        said = stored(place / "home")
+        expected = stored(self._root / "run-0-0" / "home") if (number, workers) != (0, 0) else said
+        return dataclasses.asdict(dataclasses.replace(figures, differing=differences(expected, said)))
 
-def _started(command: Sequence[str], home: Path) -> subprocess.Popen[bytes]:
-    environment = {**os.environ, "FIELDRAY_HOME": str(home)}
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment)
+    def _images(self, count: int) -> Path:
+        """So many copies: a folder of its own for each number, since all in it are screened."""
+        return write_copies(self._root / f"images-{count}", self._files, count)
 
+    def _expected(self, count: int) -> tuple[Path, Said]:
+        """The images of a part, and what `fieldray screen` says of them."""
+        images = self._images(count)
+        place = self._root / ("run-0-0" if count == self._effort.count else f"screen-{count}")
+        if not (place / "home" / "results.sqlite").exists():
+            measure_run(images, place, self._options, workers=0, count=count, notify=self._notify)
+        return images, stored(place / "home")
 
-def _ended(process: subprocess.Popen[bytes]) -> None:
-    """Raises ScreeningFailed where it did not end with results."""
-    assert process.stderr
-    said = process.stderr.read()
-    if process.wait() not in _COUNTED:
-        raise ScreeningFailed(f"ended with {process.returncode}: {said.decode(errors='replace').strip()}")
+    def _kills(self) -> Mapping[str, Any]:
+        images, expected = self._expected(min(self._effort.count, _MOST_FOR_KILLS))
+        kills = {"kills": self._effort.kills, "seed": self._effort.seed}
+        place = self._root / "kills"
+        return dataclasses.asdict(kill_archive(images, place, self._options, expected, **kills, notify=self._notify))
 
+    def _network(self) -> Mapping[str, Any]:
+        count = min(self._effort.count, _MOST_FOR_NETWORK)
+        images, expected = self._expected(count)
+        try:
+            found = network_run(
+                images, self._root / "network", self._options, expected, count=count, notify=self._notify
+            )
+        except NotPermitted as why:
+            return {"refused": f"Left out: {why}."}
+        return dataclasses.asdict(found)
 
-def _timed(images: Path, place: Path, options: Sequence[str], *, workers: int, count: int) -> ArchiveTime:
-    began_s = time.perf_counter()
-    memory: list[float] = []
-    with _started(_command(images, place, options, workers=workers), place / "home") as process:
-        driver = psutil.Process(process.pid)
-        while process.poll() is None:
-            with contextlib.suppress(psutil.Error):
-                memory.append(driver.memory_info().rss / 2**20)
-            time.sleep(_LOOK_S)
-        total_s = time.perf_counter() - began_s
-        _ended(process)
-    if workers and not (place / "out" / "merged.json").exists():
-        raise ScreeningFailed("the archive is not complete")
-    third = len(memory) // 3 + 1
-    early_mb, late_mb = max(memory[:third], default=0.0), max(memory[-third:], default=0.0)
-    return ArchiveTime(workers=workers, images=count, total_s=total_s, early_mb=early_mb, late_mb=late_mb)
-
-
-# ---- kills
-
-
-def _killed(
-    images: Path, place: Path, options: Sequence[str], expected: Said, *, kills: int, seed: int, notify: Notify
-) -> KillRun | None:
-    """An archive with two workers, one of whose processes is killed again and again until `kills` were."""
-    if not kills:
-        return None
-    chance, killed, starts = random.Random(seed), Counter[str](), 0
-    command = _command(images, place, ("--chunk", "32", *options), workers=2)
-    began_s = time.perf_counter()
-    while True:
-        starts += 1
-        with _started(command, place / "home") as process:
-            while process.poll() is None and sum(killed.values()) < kills:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(chance.uniform(1.0, _LONGEST_CALM_S))
-                    break
-                role = chance.choice(("driver", "scheduler", "worker"))
-                notify(f"kill {sum(killed.values()) + 1} of {kills}: {role}")
-                with contextlib.suppress(psutil.Error, IndexError):  # it may have none yet, or have just ended
-                    chance.choice(_victims(process.pid, role)).kill()
-                    killed[role] += 1
-            assert process.stderr
-            said = process.stderr.read().decode(errors="replace").strip()
-        if process.returncode in _COUNTED and (place / "out" / "merged.json").exists():
-            break
-        if process.returncode != -9:
-            raise ScreeningFailed(f"ended with {process.returncode}: {said}")
-    said_of = stored(place / "home")
-    with ResultQuery(place / "home" / "results.sqlite") as query:
-        rows = sum(1 for _ in query.rows(query.runs()[0].run_id))
-    return KillRun(
-        killed=dict(killed),
-        starts=starts,
-        total_s=time.perf_counter() - began_s,
-        lost=len(expected.keys() - said_of.keys()),
-        doubled=rows - len(said_of),
-        differing=differences(expected, said_of),
-    )
-
-
-def _victims(pid: int, role: str) -> list[psutil.Process]:
-    """The driver, or the scheduler or the workers that it started and that run."""
-    driver = psutil.Process(pid)
-    return [driver] if role == "driver" else [child for child in driver.children() if _role(child) == role]
-
-
-def _role(process: psutil.Process) -> str:
-    """What a process of a cluster was told to be; empty for another one."""
-    line = process.cmdline()
-    return str(json.loads(line[-1])["role"]) if "fieldray.cluster.node_main" in line else ""
+    def _sweep(self) -> Mapping[str, Any]:
+        effort = {"trials": self._effort.trials, "kills": self._effort.trial_kills, "seed": self._effort.seed}
+        return dataclasses.asdict(kill_sweep(self._root / "sweep", **effort, notify=self._notify))
 
 
 # ---- the report
 
 
-def _report(times: Sequence[ArchiveTime], differing: dict[int, int], killed: KillRun | None, *, count: int) -> Report:
-    alone_s = statistics.median(one.total_s for one in times if not one.workers)
-    rows = []
-    for workers in dict.fromkeys(one.workers for one in times):
-        runs = [one for one in times if one.workers == workers]
-        total_s = statistics.median(one.total_s for one in runs)
-        rows.append(
-            (
-                f"archive screen, {workers} workers" if workers else "screen",
-                f"{total_s:.1f}",
-                f"{count / total_s:.1f}",
-                f"{total_s / alone_s:.3f}",
-                str(differing[workers]),
-                f"{statistics.median(one.early_mb for one in runs):.0f}",
-                f"{statistics.median(one.late_mb for one in runs):.0f}",
-            )
-        )
-    columns = ("command", "seconds", "images / s", "time against screen", "other decisions", "MB early", "MB late")
-    blocks: list[Any] = [Table(f"{count} images", columns, tuple(rows))]
-    if killed:
-        names = ", ".join(f"{number} {role}" for role, number in sorted(killed.killed.items()))
-        blocks.append(
-            Points(
-                "Kills at random",
-                (
-                    f"Killed: {names}. The driver was started {killed.starts} times.",
-                    f"Lost {killed.lost}, doubled {killed.doubled}, other decisions {killed.differing}.",
-                ),
-            )
-        )
-    note = "Seconds are medians over the rounds, start and end of the program included. Memory is the driver's."
+def report_of(found: Found, *, count: int) -> Report:
+    """What is known so far, as a report."""
+    blocks: list[Block] = [_table(found.runs, count)]
+    if mark := _mark(found.runs):
+        blocks.append(Points("What it must reach", (mark.sentence,)))
+    blocks += [_curve(run) for number, run in found.runs if not number and run.workers]
+    if found.kills:
+        blocks.append(Points("Kills at random", found.kills.sentences))
+    if found.network:
+        said = (found.network,) if isinstance(found.network, str) else found.network.sentences
+        blocks.append(Points("Three computers", said))
+    if found.sweep:
+        blocks.append(Points("A sweep whose workers are killed", found.sweep.sentences))
     return Report(
         kind="cluster",
         title="Fieldray: an archive screened by a cluster on one computer",
-        blocks=(*blocks, Points("How it was measured", (note,))),
-        data={"runs": [asdict(one) for one in times], "kills": asdict(killed) if killed else None},
+        blocks=(*blocks, Points("How it was measured", _NOTES)),
+        data=dataclasses.asdict(found),
+    )
+
+
+def _overheads(runs: Sequence[tuple[int, RunFigures]], workers: int) -> list[float]:
+    """Time for an image against `fieldray screen` in the same round."""
+    alone = {number: run.images_per_s for number, run in runs if not run.workers}
+    return [alone[number] / run.images_per_s for number, run in runs if run.workers == workers and number in alone]
+
+
+def _mark(runs: Sequence[tuple[int, RunFigures]]) -> Mark | None:
+    known = [statistics.median(_overheads(runs, workers)) for workers in {run.workers for _, run in runs} - {0}]
+    name = "time for an image against `fieldray screen`, the best number of workers"
+    return Mark(name=name, measured=min(known), goal=_MOST_OVERHEAD, is_most=True) if known else None
+
+
+def _table(found: Sequence[tuple[int, RunFigures]], count: int) -> Table:
+    rows = []
+    for workers in dict.fromkeys(run.workers for _, run in found):
+        runs = [run for _, run in found if run.workers == workers]
+        rates = [run.images_per_s for run in runs]
+        rows.append(
+            (
+                f"archive screen, {workers} workers" if workers else "screen",
+                f"{statistics.median(run.total_s for run in runs):.1f}",
+                f"{statistics.median(run.start_s for run in runs):.1f}",
+                f"{statistics.median(rates):.1f} ({min(rates):.1f} to {max(rates):.1f})",
+                f"{statistics.median(_overheads(found, workers)):.3f}",
+                str(max(run.differing for run in runs)),
+                f"{statistics.median(run.memory_mb(0.1, 0.4) for run in runs):.0f}",
+                f"{statistics.median(run.memory_mb(0.7, 1.0) for run in runs):.0f}",
+            )
+        )
+    columns = ("command", "total s", "start s", "images / s", "overhead", "other decisions", "MB early", "MB late")
+    return Table(f"{count} images", columns, tuple(rows))
+
+
+def _curve(run: RunFigures) -> Chart:
+    return Chart(
+        title=f"Memory of the driver with {run.workers} workers",
+        kind="lines",
+        x_title="images that have results",
+        y_title="MB",
+        categories=tuple(str(done) if not number % 8 else "" for number, (done, _) in enumerate(run.curve)),
+        series=(Series("driver", tuple(memory for _, memory in run.curve)),),
     )

@@ -8,13 +8,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.image_files import KINDS
+from benchmarks.argument_types import amount, checkout, counts, file_kinds, format_names, low_and_high, stated_machine
 from fieldray import cli
 from fieldray.bench.report import Report, lines
 from fieldray.commands.bench import number_from
 from fieldray.commands.console import Console
 from fieldray.commands.pack_options import add_pack_options
-from fieldray.reports.exporter import available_exporters
 
 Measure = Callable[[argparse.Namespace, Console], Report]
 # The code that figures depend on, as dated pages name it.
@@ -169,7 +168,7 @@ def _add_exports(commands: argparse._SubParsersAction[Any]) -> Added:
     )
     add_pack_options(parser)
     parser.add_argument("--results", type=number_from(1), default=1000, metavar="N", help="of the run (default: 1000)")
-    parser.add_argument("--formats", type=_names, default=(), metavar="NAME,...", help="formats (default: all)")
+    parser.add_argument("--formats", type=format_names, default=(), metavar="NAME,...", help="formats (default: all)")
 
     def measure(options: argparse.Namespace, console: Console) -> Report:
         from benchmarks.exports import exports_report
@@ -226,27 +225,34 @@ def _add_cluster(commands: argparse._SubParsersAction[Any]) -> Added:
         help="archive screen against screen on the same images, and under random kills",
         epilog="Options after -- are options of both commands, for example --pack.",
     )
-    parser.add_argument("folder", nargs="?", type=Path, help="images to copy (otherwise: drawn by the program)")
-    parser.add_argument("--count", type=number_from(1), default=2000, metavar="N", help="images (default: 2000)")
-    parser.add_argument(
-        "--workers", type=_counts, default=(1, 2), metavar="N,...", help="numbers of workers (default: 1,2)"
-    )
-    parser.add_argument("--rounds", type=number_from(1), default=3, metavar="N", help="runs of each (default: 3)")
-    parser.add_argument("--kills", type=number_from(0), default=20, metavar="N", help="random kills (default: 20)")
-    parser.add_argument("--seed", type=number_from(0), default=1, metavar="N", help="of the kills (default: 1)")
+    _add_cluster_options(parser)
 
     def measure(options: argparse.Namespace, console: Console) -> Report:
-        from benchmarks.cluster import cluster_report
+        from benchmarks.cluster import Effort, cluster_report
+        from benchmarks.reports import write
+
+        effort = Effort(
+            count=options.count,
+            workers=tuple(options.workers),
+            rounds=options.rounds,
+            kills=options.kills,
+            trials=options.trials,
+            trial_kills=options.trial_kills,
+            has_network=not options.no_network,
+            seed=options.seed,
+        )
+
+        def keep(report: Report) -> None:
+            if options.out:
+                write(report, options.out)
 
         return cluster_report(
             options.folder,
             options.screen_options,
-            count=options.count,
-            workers=options.workers,
-            rounds=options.rounds,
-            kills=options.kills,
-            seed=options.seed,
-            notify=console.bar,
+            effort=effort,
+            work=options.work,
+            notify=console.print_error,
+            partial=keep,
         )
 
     return parser, (*_SCREENING, "app/fieldray/cluster"), measure
@@ -254,14 +260,14 @@ def _add_cluster(commands: argparse._SubParsersAction[Any]) -> Added:
 
 def _add_networks(commands: argparse._SubParsersAction[Any]) -> Added:
     parser = commands.add_parser("networks", help="inference engines and each step of fusion on the packs' networks")
-    parser.add_argument("--threads", type=_counts, default=(1, 2), metavar="N,...", help="threads (default: 1,2)")
-    parser.add_argument("--batches", type=_counts, default=(1, 8), metavar="N,...", help="images (default: 1,8)")
+    parser.add_argument("--threads", type=counts, default=(1, 2), metavar="N,...", help="threads (default: 1,2)")
+    parser.add_argument("--batches", type=counts, default=(1, 8), metavar="N,...", help="images (default: 1,8)")
     parser.add_argument("--rounds", type=number_from(1), default=5, metavar="N", help="rounds (default: 5)")
-    parser.add_argument("--seconds", type=_amount, default=1.0, metavar="S", help="of a round's calls (default: 1)")
-    parser.add_argument("--price", type=_amount, metavar="P", help="of an hour of this machine, for costs")
+    parser.add_argument("--seconds", type=amount, default=1.0, metavar="S", help="of a round's calls (default: 1)")
+    parser.add_argument("--price", type=amount, metavar="P", help="of an hour of this machine, for costs")
     parser.add_argument(
         "--stated",
-        type=_stated,
+        type=stated_machine,
         action="append",
         default=[],
         metavar="NAME=RATE@PRICE",
@@ -328,6 +334,33 @@ def _add_training_study(commands: argparse._SubParsersAction[Any]) -> Added:
     return parser, (*_TRAINING, "models/studies/divided-training"), measure
 
 
+def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", nargs="?", type=Path, help="images to copy (otherwise: drawn by the program)")
+    parser.add_argument("--count", type=number_from(100), default=2000, metavar="N", help="images (default: 2000)")
+    parser.add_argument(
+        "--workers", type=counts, default=(1, 2), metavar="N,...", help="numbers of workers (default: 1,2)"
+    )
+    numbers = (
+        ("rounds", 1, 1, "runs of each"),
+        ("kills", 0, 20, "random kills during an archive"),
+        ("trials", 0, 64, "short trainings of a sweep"),
+        ("trial-kills", 0, 5, "workers killed during the sweep"),
+        ("seed", 0, 1, "of the kills"),
+    )
+    for name, least, default, text in numbers:
+        parser.add_argument(
+            f"--{name}",
+            type=number_from(least),
+            default=default,
+            metavar="N",
+            help=f"{text} (default: {default})",
+        )
+    parser.add_argument("--no-network", action="store_true", help="leave out the part with network namespaces")
+    parser.add_argument(
+        "--work", type=Path, metavar="DIR", help="keep images and figures here: another start resumes (default: none)"
+    )
+
+
 def _add_screening(commands: argparse._SubParsersAction[Any]) -> Added:
     parser = commands.add_parser(
         "screening",
@@ -337,7 +370,7 @@ def _add_screening(commands: argparse._SubParsersAction[Any]) -> Added:
     parser.add_argument("folder", nargs="?", type=Path, help="images to screen (otherwise: drawn by the program)")
     parser.add_argument(
         "--counts",
-        type=_counts,
+        type=counts,
         default=(200, 2000),
         metavar="N,...",
         help="numbers of images, one run each (default: 200,2000)",
@@ -359,8 +392,8 @@ def _add_compare(commands: argparse._SubParsersAction[Any]) -> Added:
         help="compare the programs of two checkouts: speed and decisions",
         epilog="Options after -- are options of `fieldray screen`, for both programs.",
     )
-    parser.add_argument("old", type=_checkout, help="root of the checkout to compare with")
-    parser.add_argument("new", type=_checkout, help="root of the checkout to measure")
+    parser.add_argument("old", type=checkout, help="root of the checkout to compare with")
+    parser.add_argument("new", type=checkout, help="root of the checkout to measure")
     parser.add_argument(
         "--source", type=Path, metavar="DIR", help="images to enlarge (otherwise: drawn by the program)"
     )
@@ -393,72 +426,16 @@ def _add_archive(parser: argparse.ArgumentParser, *, files: int, others: int) ->
     parser.add_argument("--files", type=number_from(1), default=files, metavar="N", help=usual)
     parser.add_argument("--others", type=number_from(0), default=others, metavar="N", help=further)
     parser.add_argument(
-        "--megapixels", type=_range, default=(1.0, 7.0), metavar="LOW-HIGH", help="size of the images (default: 1-7)"
+        "--megapixels",
+        type=low_and_high,
+        default=(1.0, 7.0),
+        metavar="LOW-HIGH",
+        help="size of the images (default: 1-7)",
     )
     _add_kinds(parser)
 
 
 def _add_kinds(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--kinds", type=_kinds, default=(), metavar="KIND,...", help="kinds of files (default: all)")
-
-
-def _checkout(text: str) -> Path:
-    path = Path(text).resolve()
-    if not (path / "app" / "fieldray" / "__main__.py").is_file():
-        raise argparse.ArgumentTypeError(f"{text} is not the root of a checkout")
-    return path
-
-
-def _names(text: str) -> tuple[str, ...]:
-    known = tuple(exporter.name for exporter in available_exporters())
-    asked = tuple(text.split(","))
-    if not set(asked) <= set(known):
-        raise argparse.ArgumentTypeError(f"choose from {', '.join(known)}")
-    return asked
-
-
-def _counts(text: str) -> tuple[int, ...]:
-    return tuple(map(number_from(1), text.split(",")))
-
-
-def _kinds(text: str) -> tuple[str, ...]:
-    by_name = {name.lower(): name for name in KINDS}
-    asked = tuple(name.strip().lower() for name in text.split(","))
-    if not set(asked) <= set(by_name):
-        raise argparse.ArgumentTypeError(f"choose from {', '.join(KINDS)}")
-    return tuple(by_name[name] for name in asked)
-
-
-def _range(text: str) -> tuple[float, float]:
-    """`1-7` as (1.0, 7.0)."""
-    low, _, high = text.partition("-")
-    try:
-        found = float(low), float(high or low)
-    except ValueError:
-        found = (0.0, 0.0)
-    if not 0.01 <= found[0] <= found[1] <= 100:
-        raise argparse.ArgumentTypeError("give LOW-HIGH, for example 1-7")
-    return found
-
-
-def _amount(text: str) -> float:
-    try:
-        amount = float(text)
-    except ValueError:
-        amount = -1.0
-    if not 0 <= amount < 1e9:
-        raise argparse.ArgumentTypeError("give a number of 0 or more")
-    return amount
-
-
-def _stated(text: str) -> tuple[str, float, float]:
-    """`a GPU=900@2.5` as ("a GPU", 900.0, 2.5)."""
-    name, _, figures = text.rpartition("=")
-    rate, _, price = figures.partition("@")
-    try:
-        found = name, float(rate), float(price)
-    except ValueError:
-        found = "", 0.0, 0.0
-    if not found[0] or not 0 < found[1] < 1e9 or not 0 <= found[2] < 1e9:
-        raise argparse.ArgumentTypeError("give NAME=IMAGES_PER_SECOND@PRICE_PER_HOUR")
-    return found
+    parser.add_argument(
+        "--kinds", type=file_kinds, default=(), metavar="KIND,...", help="kinds of files (default: all)"
+    )

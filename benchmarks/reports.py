@@ -162,6 +162,15 @@ def write_page(report: Report, page: Page) -> tuple[Path, ...]:
     return (page.path, *written)
 
 
+def commit_of(root: Path = CHECKOUT) -> str:
+    """The commit that is checked out, with a + where files differ from it; empty without Git."""
+    try:
+        changed = _git(root, "status", "--porcelain", "--untracked-files=no")
+        return _git(root, "rev-parse", "--short=12", "HEAD") + ("+" if changed else "")
+    except PageRefused:
+        return ""
+
+
 def machine_line() -> str:
     """The machine in one line, as front matter names it."""
     machine = machine_facts()

@@ -1,4 +1,5 @@
-"""Draw a folder of two classes, to try the making of a pack on: python tools/draw_classes.py images [--patients 60].
+"""Draw a folder of two classes, to try the making of a pack on: python tools/draw_classes.py images [--patients 60]
+[--first 0].
 
 The drawings look like chest X-rays and are of nobody; those in `opacity` have opacities in a lung. Each patient has
 two images. What a pack learns from them says nothing about real images.
@@ -23,8 +24,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Draw a folder of two classes.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--patients", type=int, default=60)
+    parser.add_argument("--first", type=int, default=0, help="the first patient's number; another one draws others")
     options = parser.parse_args()
-    for patient in range(options.patients):
+    for patient in range(options.first, options.first + options.patients):
         name = "opacity" if patient % 2 else "normal"
         (options.folder / name).mkdir(parents=True, exist_ok=True)
         for number in range(2):

@@ -7,13 +7,14 @@ from typing import Final
 
 from fieldray.adaptation.command import KINDS
 from fieldray.adaptation.describe import reference
+from fieldray.cluster.workflow.recipe import Workflow
 
 REFERENCE: Final = Path(__file__).resolve().parent.parent / "docs" / "recipe-reference.md"
 
 
 def text() -> str:
     """The reference of all kinds of recipes."""
-    return reference({name: kind.schema for name, kind in KINDS.items()})
+    return reference({**{name: kind.schema for name, kind in KINDS.items()}, "workflow": Workflow})
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ CLUSTER: Final[Mapping[str, Template]] = {
     "cluster_not_installed": "Working with a cluster needs additional modules ({name} is missing). Install them with: pip install 'fieldray[cluster]'",
     "cluster_address": "{address} is not the address of a scheduler. Write it in numbers, for example {protocol}://192.168.1.10:8786. With certificates it begins with tls, without with tcp.",
     "cluster_no_answer": "No scheduler answers at {address}. Check that it runs there (fieldray cluster start), that the address is right, and that both sides use the same certificates.",
+    "cluster_other_scheduler": "The scheduler at {address} has {there}, but here it is {here}. Install the same version on every computer, and start the cluster again.",
     "cluster_no_worker": "The scheduler at {address} has no workers. Let computers join with: fieldray cluster join {address}",
     "cluster_node_not_started": "A process of the cluster ({role}) could not be started. If you named its address and port, check that they are this computer's own and free.",
     "cluster_node_again": "{node} has ended unexpectedly and is started again.",

@@ -19,7 +19,7 @@ WORKFLOW: Final[Mapping[str, Template]] = {
     "workflow_node_failed": "{node} could not work on it: {detail}.",
     "workflow_input_missing": "{path} is not there.",
     "workflow_no_resource": "No node of the cluster has what the experiment {experiment} asks for ({resource}: {amount}).",
-    "workflow_node_version": "{node} has Fieldray {theirs}, and this computer has {ours}. Install the same version on both.",
+    "workflow_node_version": "{node} has {theirs}, and this computer has {ours}. Install the same versions on both.",
     "workflow_node_folder": "{node} cannot see {path}. Put the recipe's folder on a share that every node has at the same place.",
     "workflow_node_clock": "The clock of {node} differs from this computer's by {seconds} s. The times in the report are those of each node.",
     "workflow_connection_lost": "The connection to the cluster was lost. Run the same command again: what is done is not repeated.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.cluster import differences, write_copies
+from benchmarks.cluster_runs import differences, write_copies
 from fieldray.imaging.discover import discover
 from fieldray.imaging.synthetic import write_studies
 from program import write_images

@@ -21,20 +21,6 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     return None if HAS_CLUSTER else True
 
 
-_WITHOUT_PROCESSES = {
-    *("test_archive_folder.py", "test_recipe.py", "test_sampling.py", "test_state.py"),
-    *("test_channel.py", "test_lessons.py", "test_parameter_server.py", "test_plan.py", "test_training_log.py"),
-}
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what starts schedulers and workers, and kills them."""
-    here = Path(__file__).parent
-    for item in items:
-        if item.path.is_relative_to(here) and item.path.name not in _WITHOUT_PROCESSES:
-            item.add_marker(pytest.mark.cluster)
-
-
 @pytest.fixture(scope="session")
 def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A signed pack with the tiny network."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -21,6 +22,8 @@ from fieldray.cluster.archive_chunk import ChunkAnswer, ChunkOrder, packed
 from fieldray.cluster.archive_folder import ArchiveFolder, Piece
 from fieldray.cluster.archive_request import ArchiveRequest, NodeReport, report_of_node
 from fieldray.cluster.connection import ConnectionSettings
+from fieldray.cluster.node import NodeSettings
+from fieldray.cluster.nodes import NodeGroup, NodeProcess
 from fieldray.domain.finding import Failed, Outcome, Refused
 from fieldray.domain.study import ImageRef
 from fieldray.errors import EnvironmentProblem
@@ -28,6 +31,7 @@ from fieldray.reasons import Reason, reason
 from fieldray.store.rows import ref_of
 
 HASH = "0" * 64
+TWO_WORKERS = ConnectionSettings(workers=2)
 
 
 def stand_ins() -> dict[str, Callable[..., Any]]:
@@ -119,9 +123,10 @@ def run(
     *,
     on_save: Callable[[], None] = lambda: None,
     notes: list[tuple[str, Reason]] | None = None,
+    connection: ConnectionSettings = TWO_WORKERS,
     **options: object,
 ) -> Saved:
-    """Screen what is left with two workers; what was saved."""
+    """Screen what is left, with two workers if nothing else is said; what was saved."""
     saved: Saved = []
     progress: list[ArchiveProgress] = []
 
@@ -137,7 +142,7 @@ def run(
         reporting = Reporting(save=save, progress=progress.append, note=note)
         choices = {"chunk_images": 4, "judge": STAND_INS["judge"], "inspect": STAND_INS["inspect"], **options}
         archive = Archive(folder, request_made, images, reporting, **choices)  # type: ignore[arg-type]
-        archive.run(ConnectionSettings(workers=2))
+        archive.run(connection)
         counts = Counter(outcome.ref.path.name for outcome in saved)
         assert len(counts) == len(images) and set(counts.values()) == {1}
         assert progress[-1].done == len(images)
@@ -261,3 +266,44 @@ def test_a_clock_that_is_far_off_is_said_and_does_no_harm(
     notes: list[tuple[str, Reason]] = []
     run(folder, request_made, inspect=STAND_INS["inspect_other_clock"], notes=notes)
     assert {(node, why.code) for node, why in notes} == {("local", "cluster_clock")}
+
+
+@contextlib.contextmanager
+def cluster_of_nodes(tmp_path: Path) -> Iterator[tuple[NodeGroup, NodeProcess, ConnectionSettings]]:
+    """A cluster that is not the driver's own, its scheduler, and how it is reached."""
+    with NodeGroup() as nodes:
+        scheduler = nodes.add(NodeSettings(role="scheduler"))
+        address = scheduler.address()
+        nodes.add(NodeSettings(role="worker", scheduler=address, name="ward/1", scratch=str(tmp_path / "scratch")))
+        yield nodes, scheduler, ConnectionSettings(address=address, patience_s=2.0)
+
+
+def test_a_scheduler_that_is_started_again_is_found_again(
+    tmp_path: Path, folder: ArchiveFolder, request_made: ArchiveRequest
+) -> None:
+    write_list(folder, tmp_path, 30)
+    killed: list[int] = []
+    with cluster_of_nodes(tmp_path) as (_, scheduler, connection):
+
+        def kill_scheduler() -> None:
+            if not killed and scheduler.pid:
+                killed.append(scheduler.pid)
+                psutil.Process(scheduler.pid).kill()
+
+        patient = dataclasses.replace(connection, patience_s=60.0, worker_patience_s=60.0)
+        saved = run(folder, request_made, on_save=kill_scheduler, connection=patient)
+    assert killed and {outcome.category for outcome in saved} == {"refused"}
+
+
+def test_a_scheduler_that_is_gone_for_good_ends_the_run_and_keeps_the_results(
+    tmp_path: Path, folder: ArchiveFolder, request_made: ArchiveRequest
+) -> None:
+    write_list(folder, tmp_path, 30)
+    with (
+        cluster_of_nodes(tmp_path) as (nodes, _, connection),
+        pytest.raises(EnvironmentProblem, match="No scheduler answers"),
+    ):
+        run(folder, request_made, on_save=lambda: nodes.__exit__(None, None, None), connection=connection)
+    kept = sum(piece.size for piece in folder.done(30))
+    assert 0 < kept < 30
+    assert len(run(folder, request_made)) == 30

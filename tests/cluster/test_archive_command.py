@@ -107,6 +107,40 @@ def test_a_second_driver_is_refused(tmp_path: Path, images: Path, fieldray: Fiel
     assert f"Another program (process {os.getpid()}) is working on" in done.stderr
 
 
+def test_images_that_are_sent_get_the_same_results(
+    tmp_path: Path, home: Path, images: Path, fieldray: Fieldray, pack_options: list[str]
+) -> None:
+    other = tmp_path / "other-home"
+    fieldray("screen", images, *pack_options, environment={"FIELDRAY_HOME": str(other)})
+    done = screen_archive(fieldray, images, tmp_path / "out", *pack_options, "--send-files")
+    assert done.returncode == 1, done.stderr  # one image is damaged
+    assert stored(home) == stored(other)
+
+
+def test_a_share_that_vanishes_ends_the_run_and_fails_no_image(
+    tmp_path: Path, home: Path, images: Path, fieldray: Fieldray, pack_options: list[str]
+) -> None:
+    away, out = tmp_path / "away", tmp_path / "out"
+    shutil.rmtree(images / "studies")
+    arguments = ("archive", "screen", images, "--out", out, "--chunk", 1, *pack_options)
+    with subprocess.Popen(
+        command(*arguments),
+        env={**os.environ, "FIELDRAY_HOME": str(home)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as driver:
+        wait_for(lambda: list((out / "chunks").glob("*.parquet")), limit_s=60)
+        images.rename(away)
+        assert driver.stderr
+        said = driver.stderr.read()
+    assert driver.returncode == 1 and f"It does not see {images}" in said, said
+    away.rename(images)
+    done = fieldray(*arguments)
+    assert done.returncode == 1, done.stderr  # one image is damaged
+    assert [row[1] for row in stored(home)].count("failed") == 1
+
+
 def test_another_request_needs_another_folder(
     tmp_path: Path, images: Path, fieldray: Fieldray, pack_options: list[str]
 ) -> None:

@@ -86,7 +86,7 @@ def test_nobody_answers() -> None:
 def test_a_cluster_without_workers_says_how_they_join() -> None:
     with NodeGroup() as nodes:
         address = nodes.add(NodeSettings(role="scheduler")).address()
-        settings = ConnectionSettings(address=address, patience_s=1.0)
+        settings = ConnectionSettings(address=address, worker_patience_s=0.2)
         with pytest.raises(EnvironmentProblem, match="has no workers"), open_client(settings):
             pass
 

@@ -31,7 +31,8 @@ def reference(kinds: Mapping[str, type[Any]]) -> str:
         "<!-- Written by tools/recipe_reference.py from the recipe's types; edits here are lost. -->",
         "",
         "A recipe is a TOML file. `fieldray adapt new KIND` writes one to begin with, `fieldray adapt check RECIPE` "
-        "lists everything that is wrong with one. Relative paths count from the recipe's folder. A text by language is "
+        "lists everything that is wrong with one; for workflows it is `fieldray workflow new`. Relative paths count "
+        "from the recipe's folder. A text by language is "
         'a table of BCP 47 language tags, for example `{ en = "Pneumonia", uk = "Пневмонія" }`; English is needed. '
         "Credits and licences are in a file beside the recipe, `NAME.credits.md` for `NAME.toml`.",
     ]
@@ -56,7 +57,7 @@ def _table_lines(table: type[Any], path: str, described: Mapping[str, Key]) -> I
         inner = _inner(key)
         if inner is None:
             continue
-        whole, is_list = f"{path}.{name}" if path else name, _is_list(key.kind)
+        whole, is_list = _whole(path, name, key), _is_list(key.kind)
         mark = "" if key.is_needed else "#"
         yield ""
         yield from _comment(key.key.doc)
@@ -101,27 +102,35 @@ def _reference_tables(table: type[Any], path: str, described: Mapping[str, Key])
     for name, key in known.items():
         inner = _inner(key)
         if inner is not None:
-            whole = f"{path}.{name}" if path else name
+            whole = _whole(path, name, key)
             yield from ("", f"### `{f'[[{whole}]]' if _is_list(key.kind) else f'[{whole}]'}`", "", _summary(inner))
             yield from _reference_tables(inner, whole, key.key.keys)
 
 
+def _whole(path: str, name: str, known: KnownKey) -> str:
+    """The full name of a key that is a table; one of many tables with names of their own is called NAME."""
+    own = f"{name}.NAME" if typing.get_origin(plain_type(known.kind)) is Mapping else name
+    return f"{path}.{own}" if path else own
+
+
 def _inner(known: KnownKey) -> type[Any] | None:
-    """The dataclass of a key that is a table, or a list of tables; None for any other, and for a choice of tables."""
+    """The dataclass of a key that is a table, or many tables; None for any other, and for a choice of tables."""
     tables = _tables(known)
     return tables[0] if len(tables) == 1 else None
 
 
 def _tables(known: KnownKey) -> list[type[Any]]:
-    """The dataclasses that a key's table, or a table of its list, may be."""
-    return [typing.cast("type[Any]", kind) for kind in _members(known.kind) if is_dataclass(kind)]
+    """The dataclasses that a key's table, or a table of its list, may be; one that is read its own way is none."""
+    found = [typing.cast("type[Any]", kind) for kind in _members(known.kind) if is_dataclass(kind)]
+    return [kind for kind in found if not hasattr(kind, "from_document")]
 
 
 def _members(kind: Any) -> list[Any]:
     kind = plain_type(kind)
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
         return [member for argument in typing.get_args(kind) for member in _members(argument)]
-    return _members(typing.get_args(kind)[0]) if typing.get_origin(kind) is tuple else [kind]
+    number = {tuple: 0, Mapping: 1}.get(typing.get_origin(kind))
+    return [kind] if number is None else _members(typing.get_args(kind)[number])
 
 
 def _laws(table: type[Any]) -> Iterator[type[Any]]:
@@ -150,6 +159,8 @@ def _type_name(kind: Any) -> str:
         return f"list of {_type_name(arguments[0])}"
     if origin is Mapping:
         return f"table of {_type_name(arguments[1])}"
+    if hasattr(kind, "from_document"):
+        return "value, list or range"
     return "table" if is_dataclass(kind) else _NAMES.get(kind, str(kind))
 
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import distributed
 from distributed import Client, Future, KilledWorker
@@ -48,6 +48,7 @@ _DEATHS_OF_ONE: Final = 3
 _FAULTS_OF_NODE: Final = 6  # in a row: of a piece with one image that is at fault every other half succeeds
 _LOOK_EVERY_S: Final = 0.5
 _WAIT_S: Final = 0.2
+_PATIENCE_S: Final = (5.0, 10.0, 20.0, 40.0, 80.0)  # for an answer that is on its way
 _LOST: Final = (OSError, TimeoutError, CancelledError, KilledWorker)
 _CONNECTIONS: Final = 5  # tries in a row that bring no result
 
@@ -176,7 +177,8 @@ class Archive:
                     self._work(client)
             except (_ClientLost, EnvironmentProblem) as problem:
                 attempts = 1 if self._done > done else attempts + 1
-                is_first = not self._done and not isinstance(problem, _ClientLost)
+                # An address that never answered is wrong; the driver's own scheduler may have been killed.
+                is_first = bool(connection.address) and not self._done and not isinstance(problem, _ClientLost)
                 if is_first or self._is_final(problem) or attempts >= _CONNECTIONS:
                     raise self._told(problem) from problem
             finally:
@@ -308,18 +310,18 @@ class Archive:
             distributed.wait(futures, timeout=_WAIT_S, return_when="FIRST_COMPLETED")
 
     def _take(self, client: Client, address: str) -> None:
-        """What came of a piece; the worker has the next one before its results are written."""
+        """What came of a piece; the worker has the next one before its results are written.
+
+        But not before they are here: a worker that ends over the next piece would take them with it.
+        """
         task = self._tasks.pop(address)
         node = self._workers.get(address, "")
         if task.future.status != "finished":
             self._failed(task, address)
             return
         self._faults.pop(address, None)
-        if address in self._workers:
-            self._give(client, address)
-        try:
-            answer = task.future.result(timeout=60)
-        except _LOST:  # the worker went with its answer, or the scheduler did
+        answer = self._answer(client, task, address)
+        if answer is None:
             self._left.appendleft(task.piece)
             return
         if answer.problem:
@@ -327,8 +329,24 @@ class Archive:
             if address in self._workers:
                 self._set_aside(address, node, answer.problem)
             return
+        if address in self._workers:
+            self._give(client, address)
         self._keep(task.piece, answer.results)
         self._tally.add(node, task.piece.size)
+
+    def _answer(self, client: Client, task: _Task, address: str) -> ChunkAnswer | None:
+        """The answer of a piece that is done; None where the worker went with it, or the scheduler did."""
+        for patience_s in _PATIENCE_S:
+            try:
+                return cast("ChunkAnswer", task.future.result(timeout=patience_s))
+            except TimeoutError:  # a slow line, or nobody at its other end
+                with contextlib.suppress(*_LOST):
+                    if is_connected(client) and address in _workers_of(client):
+                        continue
+                return None
+            except _LOST:
+                return None
+        return None
 
     def _failed(self, task: _Task, address: str) -> None:
         """A worker that died, a scheduler that is gone, or a fault of the program.

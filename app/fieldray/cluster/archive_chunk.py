@@ -1,18 +1,15 @@
 """One chunk of an archive, screened in a worker by an ordinary session, and its results as Parquet.
 
-The session stays open from chunk to chunk, with the network loaded and the decoders running; every chunk gets a store
-of its own in the worker's folder, so nothing is taken over from elsewhere, and it is removed with the chunk.
+The session (`archive_session`) stays open from chunk to chunk, with the network loaded and the decoders running.
 """
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import io
 import json
 import sqlite3
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -21,19 +18,15 @@ import distributed
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fieldray.cluster.archive_request import ArchiveRequest, load_model, lost_path
+from fieldray.cluster.archive_request import ArchiveRequest, lost_path
+from fieldray.cluster.archive_session import PieceSession
 from fieldray.cluster.node import cores_of_worker
 from fieldray.domain.finding import Failed, Outcome
 from fieldray.domain.study import ImageRef
 from fieldray.errors import EnvironmentProblem, FieldrayError
-from fieldray.imaging.pool import DecoderPool
-from fieldray.pipeline.decoders import number_of_decoders
-from fieldray.pipeline.session import Session, system_engine
+from fieldray.persistence import storage_problem
 from fieldray.processes.priority import usable_cores
 from fieldray.reasons import Reason, reason
-from fieldray.settings import Settings
-from fieldray.store.history import HistoryQuery
-from fieldray.store.results import ResultQuery
 from fieldray.store.rows import outcome_columns, outcome_of, ref_of
 
 _TEXTS: Final = (
@@ -114,94 +107,28 @@ def _outcome(row: dict[str, Any], request: ArchiveRequest) -> Outcome:
 # ---- the session of this worker
 
 
-class _KeptDecoders(DecoderPool):
-    """Decoders that outlive a run: each run closes those it was given."""
-
-    def close(self) -> None:
-        """Nothing: the session's end closes them."""
-
-    def end(self) -> None:
-        """Close them."""
-        super().close()
-
-
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class _Held:
-    settings: Settings
-    decoders: _KeptDecoders
-    session: Session
-
-    def close(self) -> None:
-        self.session.close()
-        self.decoders.end()
-
-
-_held: dict[ArchiveRequest, _Held] = {}
+_held: dict[ArchiveRequest, PieceSession] = {}
 
 
 def _outcomes(order: ChunkOrder) -> list[Outcome]:
     """Raises FieldrayError where the node cannot screen."""
-    folder = Path(distributed.get_worker().local_directory)
-    with tempfile.TemporaryDirectory(prefix="chunk-", dir=folder, ignore_cleanup_errors=True) as own:
-        refs = [ref_of(json.loads(text)) for text in order.refs]
-        with _copied(refs, order.files, Path(own)) as (local, given):
-            outcomes = [_given_back(outcome, given) for outcome in _screened(order.request, local, Path(own))]
-    if (
-        any(isinstance(outcome, Failed) for outcome in outcomes)
-        and not order.files
-        and (path := lost_path(order.request))
-    ):
+    refs = [ref_of(json.loads(text)) for text in order.refs]
+    if order.files:
+        folder = Path(distributed.get_worker().local_directory)
+        with tempfile.TemporaryDirectory(prefix="chunk-", dir=folder, ignore_cleanup_errors=True) as own:
+            local, given = _copied(refs, order.files, Path(own))
+            return [_given_back(outcome, given) for outcome in _session(order.request).screen(local)]
+    outcomes = _session(order.request).screen(refs)
+    if any(isinstance(outcome, Failed) for outcome in outcomes) and (path := lost_path(order.request)):
         raise EnvironmentProblem(reason("cluster_no_path", path=path))
     return outcomes
 
 
-def _screened(request: ArchiveRequest, refs: Sequence[ImageRef], folder: Path) -> list[Outcome]:
-    held = _session(request)
-    database = folder / "results.sqlite"
-    batch = held.session.start(
-        [Path(path) for path in request.paths],
-        operating_point=request.operating_point,
-        ages_confirmed=request.ages_confirmed,
-        found=refs,
-        database=database,
-    )
-    batch.join()
-    if batch.reason:
-        raise EnvironmentProblem(batch.reason)
-    with ResultQuery(database) as results, HistoryQuery(database) as history:
-        return [_with_preview(result.outcome, history) for result in results.rows(batch.run_id)]
-
-
-def _with_preview(outcome: Outcome, history: HistoryQuery) -> Outcome:
-    facts = outcome.facts
-    preview = history.preview(facts.content_sha256, frame=outcome.ref.frame) if facts.content_sha256 else None
-    return replace(outcome, facts=replace(facts, preview=preview)) if preview else outcome
-
-
-def _session(request: ArchiveRequest) -> _Held:
+def _session(request: ArchiveRequest) -> PieceSession:
     """The open session for this request; that of another one is closed first."""
     if request not in _held:
         _end_sessions()
-        cores = cores_of_worker() or usable_cores()
-        settings = request.settings_of_node(decoders=0)
-        settings.set("decoders", min(cores, number_of_decoders(settings)))
-        decoders = _KeptDecoders(
-            settings.integer("decoders"),
-            timeout_s=settings.integer("decode_timeout_s"),
-            memory_limit_mb=settings.integer("decode_memory_mb"),
-        )
-        with contextlib.ExitStack() as unless_open:
-            unless_open.callback(decoders.end)
-            session = Session(
-                settings,
-                lambda _event: None,
-                engines=functools.partial(system_engine, cores=cores),
-                decoders=lambda _settings, _size: decoders,
-            )
-            unless_open.callback(session.close)
-            session.use_pack(load_model(request))
-            unless_open.pop_all()
-        _held[request] = _Held(settings=settings, decoders=decoders, session=session)
+        _held[request] = PieceSession.open(request, cores=cores_of_worker() or usable_cores())
     return _held[request]
 
 
@@ -213,16 +140,21 @@ def _end_sessions() -> None:
 # ---- files that were sent
 
 
-@contextlib.contextmanager
 def _copied(
     refs: Sequence[ImageRef], files: Mapping[str, bytes], folder: Path
-) -> Iterator[tuple[list[ImageRef], dict[Path, Path]]]:
-    """The references with the places of the files that were sent, and whose place each of them takes."""
+) -> tuple[list[ImageRef], dict[Path, Path]]:
+    """The references with the places of the files that were sent, and whose place each of them takes.
+
+    Raises StorageProblem.
+    """
     places: dict[Path, Path] = {}
     for number, (name, data) in enumerate(files.items()):
-        places[Path(name)] = folder / f"{number}"
-        (folder / f"{number}").write_bytes(data)
-    yield (
+        places[Path(name)] = place = folder / f"{number}"
+        try:
+            place.write_bytes(data)
+        except OSError as error:
+            raise storage_problem(error, place) from error
+    return (
         [replace(ref, path=places.get(ref.path, ref.path)) for ref in refs],
         {local: path for path, local in places.items()},
     )

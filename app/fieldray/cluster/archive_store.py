@@ -43,11 +43,10 @@ class ArchiveRun:
 
     def save(self, outcomes: Sequence[Outcome], is_resumed: bool) -> None:
         """Keep outcomes; an image that is there already keeps its row. Raises StorageProblem."""
-        for outcome in outcomes:
-            self._store.save(
-                self.run_id, outcome, spec=self._spec, is_resumed=is_resumed, keeps_preview=self._keeps_previews
-            )
-            self.counts[outcome.category] += 1
+        self._store.save_all(
+            self.run_id, outcomes, spec=self._spec, is_resumed=is_resumed, keeps_preview=self._keeps_previews
+        )
+        self.counts.update(outcome.category for outcome in outcomes)
 
     def finish(self) -> None:
         """All images have an outcome. Raises StorageProblem (results_lost)."""

@@ -19,6 +19,7 @@ import re
 import time
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -26,7 +27,7 @@ from typing import Any, Final
 from distributed import Client
 
 from fieldray.cluster.certificates import require_certificates
-from fieldray.cluster.node import NodeSettings, require_own_settings, security
+from fieldray.cluster.node import NodeSettings, all_versions, require_own_settings, security
 from fieldray.cluster.nodes import NodeGroup
 from fieldray.errors import EnvironmentProblem, UsageProblem
 from fieldray.paths import user_data
@@ -50,20 +51,21 @@ class ConnectionSettings:
         How many of them, 1 or more; also how many to wait for at most where there is an address.
     certificates
         The folder of this computer's certificates, None for connections that are not encrypted.
-    patience_s
-        How long to wait for a scheduler and its first worker.
+    patience_s, worker_patience_s
+        How long to wait for a scheduler, and then for its first worker.
     needs_worker
-        Whether a cluster without any worker is a problem.
+        Whether work is to be given out: a cluster without any worker, or of another version, is a problem then.
     """
 
     address: str | None = None
     workers: int = 1
     certificates: Path | None = None
     patience_s: float = 30.0
+    worker_patience_s: float = 30.0
     needs_worker: bool = True
 
     def __post_init__(self) -> None:
-        if self.workers < 1 or self.patience_s <= 0:
+        if self.workers < 1 or self.patience_s <= 0 or self.worker_patience_s <= 0:
             raise ValueError(f"at least one worker and some time are needed: {self}")
 
 
@@ -72,7 +74,7 @@ def open_client(settings: ConnectionSettings) -> Iterator[Client]:
     """A client of that cluster with at least one worker; what was started for it ends with the block.
 
     Raises UsageProblem (cluster_address, cluster_certificates), EnvironmentProblem (cluster_no_answer,
-    cluster_no_worker, cluster_node_not_started).
+    cluster_other_scheduler, cluster_no_worker, cluster_node_not_started).
     """
     if settings.certificates:
         require_certificates(settings.certificates)
@@ -185,12 +187,29 @@ def _connected(address: str, settings: ConnectionSettings) -> Iterator[Client]:
         raise EnvironmentProblem(reason("cluster_no_answer", address=address)) from error
     try:
         if settings.needs_worker:
-            _wait_for_worker(client, address, settings.patience_s)
+            require_same_version(address, _versions_of_scheduler(client, address))
+            _wait_for_worker(client, address, settings.worker_patience_s)
         yield client
     finally:
         with warnings.catch_warnings(), contextlib.suppress(OSError, TimeoutError):
             warnings.simplefilter("ignore")  # of futures that nobody waits for any more
             client.close(timeout=5)
+
+
+def _versions_of_scheduler(client: Client, address: str) -> str:
+    """What the scheduler is. Raises EnvironmentProblem (cluster_no_answer)."""
+    try:
+        return str(client.run_on_scheduler(all_versions))
+    except (OSError, TimeoutError, CancelledError) as error:
+        raise EnvironmentProblem(reason("cluster_no_answer", address=address)) from error
+    except Exception as error:  # so different that it does not even know the question
+        return type(error).__name__
+
+
+def require_same_version(address: str, there: str) -> None:
+    """Require that a scheduler is of this program's version. Raises EnvironmentProblem (cluster_other_scheduler)."""
+    if there != all_versions():
+        raise EnvironmentProblem(reason("cluster_other_scheduler", address=address, there=there, here=all_versions()))
 
 
 def _wait_for_worker(client: Client, address: str, patience_s: float) -> None:

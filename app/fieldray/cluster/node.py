@@ -2,8 +2,8 @@
 
 Dask reads settings from files and variables that name code to load and addresses to ask, serves web pages, keeps what
 does not fit into memory on the disk, and writes the arguments of what failed into its log. All of that is off here:
-the settings are this program's own (`require_own_settings`), no page is served, nothing is spilled, and no name of an
-image gets into a log.
+the settings are this program's own (`require_own_settings`), nothing is spilled, no name of an image gets into a log,
+and no page is served unless a person asks for the scheduler's.
 
 A task that was running when its worker died ends with `distributed.KilledWorker` at once and is not tried again by the
 scheduler: whoever submitted it counts its attempts (`allowed-failures` is 0). A worker runs one task at a time.
@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from distributed import Scheduler, Security, Worker
 
 from fieldray.cluster.certificates import AUTHORITY, CERTIFICATE, KEY
 from fieldray.offline import reach
+from fieldray.paths import VERSION
 
 if TYPE_CHECKING:
     from distributed.core import Server
@@ -45,6 +47,8 @@ _SETTINGS: Final = {
     "distributed.comm.timeouts.connect": "10s",
     "distributed.comm.timeouts.tcp": "60s",
 }
+# Those of Dask's pages that show and change nothing.
+_PAGES: Final = [f"distributed.http.{name}" for name in ("scheduler.info", "scheduler.json", "health", "statics")]
 
 
 class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +76,8 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
         What a worker has to give, by name, for tasks that ask for it.
     cores
         How many of this computer's cores a worker may use, 0 for all.
+    dashboard
+        The port for a scheduler's web pages, at its own address alone; 0 for none.
     """
 
     role: str
@@ -84,6 +90,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     scratch: str = ""
     resources: dict[str, float] = {}
     cores: int = 0
+    dashboard: int = 0
 
 
 def require_own_settings(*networks: str) -> None:
@@ -122,6 +129,15 @@ class _SilentScheduler(_Silent, Scheduler):  # type: ignore[misc]
     pass
 
 
+class _ShownScheduler(Scheduler):  # type: ignore[misc]
+    """With web pages at the port that a person named, or not at all: Dask would take another one."""
+
+    def start_http_server(self, routes: Any, address: Any, default_port: int = 0, ssl_options: Any = None) -> None:
+        host, _, port = address.rpartition(":")
+        socket.create_server((host.strip("[]"), int(port))).close()  # raises OSError where it is not free
+        super().start_http_server(routes, address, default_port, ssl_options)
+
+
 class _SilentWorker(_Silent, Worker):  # type: ignore[misc]
     """Notes whether it was told to end or has lost its scheduler, and how many cores are its share."""
 
@@ -129,8 +145,9 @@ class _SilentWorker(_Silent, Worker):  # type: ignore[misc]
     cores = 0
 
     async def close(self, *arguments: Any, **options: Any) -> Any:
+        """As Dask does it, but without waiting for a task, which ends with this process and is nobody's any more."""
         self.reason_of_end = self.reason_of_end or str(options.get("reason", ""))
-        return await super().close(*arguments, **options)
+        return await super().close(*arguments, **{**options, "executor_wait": False})
 
 
 async def serve(settings: NodeSettings, *, say: Callable[[str], None], stop: asyncio.Event) -> int:
@@ -145,9 +162,7 @@ async def serve(settings: NodeSettings, *, say: Callable[[str], None], stop: asy
     protocol = "tls" if encryption else "tcp"
     server: Server
     if settings.role == "scheduler":
-        server = _SilentScheduler(
-            host=settings.host, port=settings.port, protocol=protocol, security=encryption, dashboard=False
-        )
+        server = _scheduler(settings, protocol=protocol, security=encryption)
     else:
         server = _SilentWorker(
             settings.scheduler,
@@ -164,6 +179,22 @@ async def serve(settings: NodeSettings, *, say: Callable[[str], None], stop: asy
         )
         server.cores = settings.cores
     return await _serve(server, say=say, stop=stop)
+
+
+def _scheduler(settings: NodeSettings, **options: Any) -> Scheduler:
+    options |= {"host": settings.host, "port": settings.port}
+    if not settings.dashboard:
+        return _SilentScheduler(**options, dashboard=False)
+    pages: dict[str, Any] = {"distributed.scheduler.http.routes": list(_PAGES)}
+    if settings.certificates:
+        folder = Path(settings.certificates)
+        pages |= {
+            "distributed.scheduler.dashboard.tls.cert": str(folder / CERTIFICATE),
+            "distributed.scheduler.dashboard.tls.key": str(folder / KEY),
+        }
+    dask.config.set(pages)
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    return _ShownScheduler(**options, dashboard=True, dashboard_address=f"{host}:{settings.dashboard}")
 
 
 async def _serve(server: Server, *, say: Callable[[str], None], stop: asyncio.Event) -> int:
@@ -212,3 +243,8 @@ def cores_of_worker() -> int:
 def versions() -> str:
     """The versions of Dask that have to be the same everywhere."""
     return f"dask {dask.__version__}, distributed {distributed.__version__}"
+
+
+def all_versions() -> str:
+    """Those, and the program's own."""
+    return f"Fieldray {VERSION}, {versions()}"

@@ -77,8 +77,9 @@ class NodeProcess:
         try:
             while not self._is_closed:
                 began_s = time.monotonic()
-                if self._run_once() == 0 or not self._address:
-                    return  # told to end, or it never could begin
+                code = self._run_once()
+                if code == 0 or (not self._address and code > 0):
+                    return  # told to end, or it cannot begin; one that was killed before it began begins again
                 if time.monotonic() - began_s > _LONGEST_DELAY_S:
                     delay_s = _FIRST_DELAY_S
                 with self._changed:

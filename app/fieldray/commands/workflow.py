@@ -15,6 +15,7 @@ from fieldray.reasons import reason
 
 _STOPPED: Final = 130
 _COMMANDS: Final = {
+    "new": "write a commented recipe to begin with",
     "run": "run what is not done of a workflow",
     "sweep": "run what is not done of a sweep, and make the winner's pack",
     "status": "list the tasks of a run, while it runs or afterwards",
@@ -113,6 +114,16 @@ def _code(counts: Any) -> int:
     return 1 if set(counts) - {"done"} else 0
 
 
+def run_new(options: argparse.Namespace, console: Console) -> int:
+    """Write a recipe to begin with; the exit code. Raises UsageProblem, StorageProblem."""
+    with _cluster_installed(console):
+        from fieldray.cluster.workflow.recipe import new_workflow
+
+        new_workflow(options.recipe)
+    console.print_line(f"Written: {options.recipe}")
+    return 0
+
+
 @contextlib.contextmanager
 def _cluster_installed(console: Console) -> Iterator[None]:
     """What the cluster raises as it is to be shown: a missing module by its name, all problems of a recipe."""
@@ -127,6 +138,7 @@ def _cluster_installed(console: Console) -> Iterator[None]:
 
 
 _RUN: Final = {
+    "new": run_new,
     "run": run_run,
     "sweep": run_sweep,
     "status": run_status,

@@ -271,6 +271,25 @@ class ResultStore(ResultQuery):
 
         keeps_preview  whether preview and thumbnail of the image are stored with it
         """
+        has_preview = keeps_preview and outcome.facts.content_sha256 and outcome.facts.preview
+        with self._transaction() if has_preview else contextlib.nullcontext():  # one commit costs less than two
+            return self._save(run_id, outcome, spec=spec, is_resumed=is_resumed, keeps_preview=keeps_preview)
+
+    def save_all(
+        self,
+        run_id: int,
+        outcomes: Sequence[Outcome],
+        *,
+        spec: RunSpec,
+        is_resumed: bool = False,
+        keeps_preview: bool = True,
+    ) -> None:
+        """Commit these outcomes, all or none, each as `save` would: hundreds of commits cost as much as the rows."""
+        with self._transaction():
+            for outcome in outcomes:
+                self._save(run_id, outcome, spec=spec, is_resumed=is_resumed, keeps_preview=keeps_preview)
+
+    def _save(self, run_id: int, outcome: Outcome, *, spec: RunSpec, is_resumed: bool, keeps_preview: bool) -> int:
         columns = {
             "run_id": run_id,
             **outcome_columns(outcome),
@@ -283,11 +302,10 @@ class ResultStore(ResultQuery):
             **({} if keeps_preview else {"thumbnail": None}),
         }
         preview = outcome.facts.preview if keeps_preview and outcome.facts.content_sha256 else b""
-        with self._transaction() if preview else contextlib.nullcontext():  # one commit costs less than two
-            if preview:
-                about = outcome.facts.content_sha256, outcome.ref.frame, preview
-                self._all("INSERT OR IGNORE INTO previews (content_sha256, frame, jpeg) VALUES (?, ?, ?)", *about)
-            return self._save_row(run_id, columns)
+        if preview:
+            about = outcome.facts.content_sha256, outcome.ref.frame, preview
+            self._all("INSERT OR IGNORE INTO previews (content_sha256, frame, jpeg) VALUES (?, ?, ?)", *about)
+        return self._save_row(run_id, columns)
 
     def _save_row(self, run_id: int, columns: Mapping[str, Any]) -> int:
         changes = ", ".join(f"{name} = excluded.{name}" for name in columns if name not in ("run_id", "image_key"))

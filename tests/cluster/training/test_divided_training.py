@@ -24,7 +24,7 @@ from fieldray.cluster.training.trainer import DividedTrainer
 from fieldray.errors import EnvironmentProblem
 from tiny_lessons import AUGMENTATION, SETTINGS, lesson, network, samples, schedule, weights
 
-pytestmark = pytest.mark.adapt
+pytestmark = [pytest.mark.adapt, pytest.mark.cluster]
 EPOCHS = 2
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from fieldray.adaptation.tables import RecipeProblems
 from fieldray.cluster.workflow.graph import compiled, filled
-from fieldray.cluster.workflow.recipe import read_workflow
+from fieldray.cluster.workflow.recipe import new_workflow, read_workflow
 from fieldray.errors import UsageProblem
 
 TEXT = """
@@ -124,3 +124,14 @@ def test_no_value_leaves_its_word() -> None:
 def test_a_file_that_is_no_recipe_is_said(tmp_path: Path) -> None:
     with pytest.raises(UsageProblem, match="cannot be read"):
         read_workflow(write(tmp_path, "= 1"))
+
+
+def test_a_new_recipe_has_every_key_and_can_be_run_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    new_workflow(path)
+    text = path.read_text(encoding="utf-8")
+    assert all(f"\n#{key} =" in text for key in ("depends_on", "retries", "preemptible", "metric", "address"))
+    graph = compiled(read_workflow(path), here=tmp_path)
+    assert [task.command for task in graph.tasks["first"]] == [("fieldray", "--version"), ("fieldray", "--help")]
+    with pytest.raises(UsageProblem, match="exists"):
+        new_workflow(path)

@@ -125,6 +125,7 @@ def test_a_recipe_is_changed_in_memory_alone(tmp_path: Path) -> None:
     assert found.text.startswith(document.text.rstrip()) and "# training.learning_rate = 0.125\n" in found.text
 
 
+@pytest.mark.cluster
 def test_the_smallest_real_sweep_ends_in_a_pack(tmp_path: Path) -> None:
     path = write(tmp_path, SWEEP.replace("trials = 3", "trials = 2").replace("workers = 1", "workers = 2"))
     draw(tmp_path, "clean", images=24, first=0)

@@ -18,11 +18,11 @@ from typing import Any, Final
 from distributed import Client, Future, KilledWorker, wait
 
 from fieldray.cluster.connection import is_connected
+from fieldray.cluster.node import all_versions
 from fieldray.cluster.workflow.perform import STOP, Node, Order, look, perform
 from fieldray.cluster.workflow.recipe import Effort
 from fieldray.cluster.workflow.state import Event, Journal, Outcome, Status
 from fieldray.errors import EnvironmentProblem, UsageProblem
-from fieldray.paths import VERSION
 from fieldray.reasons import reason
 
 _CLOCKS_S: Final = 60.0
@@ -194,20 +194,28 @@ def _slots(offered: Mapping[str, float], wanted: Mapping[str, float]) -> int:
     return int(min(offered.get(name, 0.0) // amount for name, amount in wanted.items()))
 
 
-def require_nodes(client: Client, *, run: Path, efforts: Mapping[str, Effort], say: Callable[[str], None]) -> None:
+def require_nodes(
+    client: Client,
+    *,
+    run: Path,
+    efforts: Mapping[str, Effort],
+    say: Callable[[str], None],
+    ask: Callable[[Path], Node] = look,
+) -> None:
     """Look at every worker before any work: its version, whether it sees the run's folder, what it has, its clock.
 
     say   gets a line for a clock that is wrong
+    ask   is what workers are asked
     Raises UsageProblem with the node's name (workflow_node_version, workflow_node_folder, workflow_no_resource).
     """
     workers = client.scheduler_info(n_workers=-1)["workers"]
     began = time.time()
-    nodes: Mapping[str, Node] = client.run(look, run)
+    nodes: Mapping[str, Node] = client.run(ask, run)
     late = time.time() - began
     for address, node in nodes.items():
         name = workers.get(address, {}).get("name", address)
-        if node.version != VERSION:
-            raise UsageProblem(reason("workflow_node_version", node=name, theirs=node.version, ours=VERSION))
+        if node.version != all_versions():
+            raise UsageProblem(reason("workflow_node_version", node=name, theirs=node.version, ours=all_versions()))
         if not node.sees_folder:
             raise UsageProblem(reason("workflow_node_folder", node=name, path=run))
         apart_s = max(began - node.clock, node.clock - began - late, 0.0)

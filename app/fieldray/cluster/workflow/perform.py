@@ -1,7 +1,8 @@
 """What a worker does with a task: its command under a guard, once, with all that is known of it in the task's folder.
 
-A task that was done is not done again: a worker that is told to perform it answers with what is written there. Two that
-are told at once (the driver was killed and began again) wait for each other.
+A task that was done is not done again: a worker that is told to perform it answers with what is written there. So is a
+performance whose answer was lost with its worker, however it ended: Dask has it repeated by itself. Two that are told
+at once (the driver was killed and began again) wait for each other.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from typing import Any, Final
 from distributed import Status, get_worker
 
 from fieldray.adaptation.files import write_atomically
+from fieldray.cluster.node import all_versions
 from fieldray.cluster.workflow.recipe import PROGRAM
-from fieldray.cluster.workflow.state import Outcome
+from fieldray.cluster.workflow.state import JOURNAL, Outcome
 from fieldray.errors import FieldrayError
-from fieldray.paths import VERSION, program_command, python_command
+from fieldray.paths import program_command, python_command
 from fieldray.persistence import FileLock, HeldError
 from fieldray.reasons import reason
 
@@ -82,8 +84,8 @@ class Node:
 
 
 def look(folder: Path) -> Node:
-    """What a worker has to say of itself; `folder` is the run's."""
-    return Node(version=VERSION, sees_folder=folder.is_dir(), clock=time.time())
+    """What a worker has to say of itself; `folder` is the run's, with its journal: a lost share is an empty folder."""
+    return Node(version=all_versions(), sees_folder=(folder / JOURNAL).is_file(), clock=time.time())
 
 
 def perform(order: Order) -> Outcome:
@@ -96,9 +98,8 @@ def perform(order: Order) -> Outcome:
                 return known
             write_atomically(order.mark, json.dumps({"node": node, "began": began}).encode())
             outcome = _run(order, node, began)
-            if outcome.is_done:
-                content = {"key": order.key, "outcome": asdict(outcome)}
-                write_atomically(order.folder / OUTCOME, json.dumps(content).encode())
+            content = {"key": order.key, "number": order.number, "outcome": asdict(outcome)}
+            write_atomically(order.folder / OUTCOME, json.dumps(content).encode())
             return outcome
     except HeldError:
         return Outcome(node=node, began=began, problem=reason("workflow_stopped").text, was_stopped=True)
@@ -126,7 +127,9 @@ def _alone(order: Order) -> Iterator[None]:
 def _known(order: Order) -> Outcome | None:
     try:
         content = json.loads((order.folder / OUTCOME).read_text(encoding="utf-8"))
-        return Outcome(**content["outcome"]) if content["key"] == order.key else None
+        outcome = Outcome(**content["outcome"])
+        is_it = content["key"] == order.key and (outcome.is_done or content["number"] == order.number)
+        return outcome if is_it else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

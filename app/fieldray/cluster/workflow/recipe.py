@@ -17,8 +17,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
+from fieldray.adaptation.describe import template
+from fieldray.adaptation.files import write_atomically
 from fieldray.adaptation.tables import Document, Key, Problem, RecipeProblems, require, require_ranges
 from fieldray.cluster.workflow.sampling import Parameter, combinations
+from fieldray.errors import UsageProblem
+from fieldray.reasons import reason
 
 PLACEHOLDER: Final = re.compile(r"\{\{(\w+)\}\}")
 BUILT_IN: Final = ("index", "run", "folder", "here")
@@ -28,6 +32,12 @@ PROGRAM: Final = "fieldray"
 """A command that begins with this word is run by the program of the node itself."""
 
 MOST_TASKS: Final = 100_000
+_FIRST: Final = """
+# An experiment to begin with: two tasks, one for each word.
+[experiments.first]
+command = "fieldray {{word}}"
+parameters = { word = ["--version", "--help"] }
+"""
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
 
 
@@ -135,8 +145,8 @@ class Pruning:
 class Sweep(Effort):
     """A search for the best values of a recipe of `fieldray adapt`."""
 
-    recipe: Annotated[Path, Key(doc="The recipe.")]
-    trials: Annotated[int, Key(doc="Trainings.", low=1, high=MOST_TASKS)] = 16
+    recipe: Annotated[Path, Key(doc="The recipe of `fieldray adapt` whose keys are tried.")]
+    trials: Annotated[int, Key(doc="How many trainings there are.", low=1, high=MOST_TASKS)] = 16
     metric: Annotated[
         str, Key(doc="The validation figure: a key of the rows of history.json. Of a list the mean counts.")
     ] = "auc"
@@ -172,9 +182,11 @@ class Workflow:
     """Experiments, or a sweep, and the cluster that they are run on."""
 
     run: Annotated[Path, Key(doc="Folder for everything that a run leaves; every node must see it.")] = Path("run")
-    seed: Annotated[int, Key(doc="Of the samples.")] = 0
+    seed: Annotated[int, Key(doc="The same seed draws the same samples.")] = 0
     cluster: Annotated[Cluster, Key(doc="Where the tasks are run.")] = Cluster()
-    experiments: Annotated[Mapping[str, Experiment], Key(doc="By their names.")] = field(default_factory=dict)
+    experiments: Annotated[Mapping[str, Experiment], Key(doc="Experiments by their names.")] = field(
+        default_factory=dict
+    )
     sweep: Annotated[Sweep | None, Key(doc="A search for the best values of a recipe.")] = None
 
     def __post_init__(self) -> None:
@@ -201,6 +213,13 @@ def read_workflow(path: Path) -> Workflow:
     if problems := list(_problems(whole, base)):
         raise RecipeProblems(path, document.lines(problems))
     return whole
+
+
+def new_workflow(path: Path) -> None:
+    """Write a recipe with every key as a comment, and one experiment that runs. Raises UsageProblem, StorageProblem."""
+    if path.exists():
+        raise UsageProblem(reason("recipe_exists", path=path))
+    write_atomically(path, (template(Workflow) + _FIRST).encode())
 
 
 def _problems(workflow: Workflow, base: Path) -> Iterator[Problem]:

@@ -1,0 +1,77 @@
+"""What a person types after an option of `python -m benchmarks`, as the value that is meant."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from benchmarks.image_files import KINDS
+from fieldray.commands.bench import number_from
+from fieldray.reports.exporter import available_exporters
+
+
+def checkout(text: str) -> Path:
+    """The root of a checkout. Raises ArgumentTypeError."""
+    path = Path(text).resolve()
+    if not (path / "app" / "fieldray" / "__main__.py").is_file():
+        raise argparse.ArgumentTypeError(f"{text} is not the root of a checkout")
+    return path
+
+
+def format_names(text: str) -> tuple[str, ...]:
+    """`csv,json` as names of exporters. Raises ArgumentTypeError."""
+    known = tuple(exporter.name for exporter in available_exporters())
+    asked = tuple(text.split(","))
+    if not set(asked) <= set(known):
+        raise argparse.ArgumentTypeError(f"choose from {', '.join(known)}")
+    return asked
+
+
+def counts(text: str) -> tuple[int, ...]:
+    """`1,2,4` as numbers of 1 or more. Raises ArgumentTypeError."""
+    return tuple(map(number_from(1), text.split(",")))
+
+
+def file_kinds(text: str) -> tuple[str, ...]:
+    """`JPEG,RLE` as kinds of files, however they are written. Raises ArgumentTypeError."""
+    by_name = {name.lower(): name for name in KINDS}
+    asked = tuple(name.strip().lower() for name in text.split(","))
+    if not set(asked) <= set(by_name):
+        raise argparse.ArgumentTypeError(f"choose from {', '.join(KINDS)}")
+    return tuple(by_name[name] for name in asked)
+
+
+def low_and_high(text: str) -> tuple[float, float]:
+    """`1-7` as (1.0, 7.0)."""
+    low, _, high = text.partition("-")
+    try:
+        found = float(low), float(high or low)
+    except ValueError:
+        found = (0.0, 0.0)
+    if not 0.01 <= found[0] <= found[1] <= 100:
+        raise argparse.ArgumentTypeError("give LOW-HIGH, for example 1-7")
+    return found
+
+
+def amount(text: str) -> float:
+    """A number of 0 or more. Raises ArgumentTypeError."""
+    try:
+        amount = float(text)
+    except ValueError:
+        amount = -1.0
+    if not 0 <= amount < 1e9:
+        raise argparse.ArgumentTypeError("give a number of 0 or more")
+    return amount
+
+
+def stated_machine(text: str) -> tuple[str, float, float]:
+    """`a GPU=900@2.5` as ("a GPU", 900.0, 2.5)."""
+    name, _, figures = text.rpartition("=")
+    rate, _, price = figures.partition("@")
+    try:
+        found = name, float(rate), float(price)
+    except ValueError:
+        found = "", 0.0, 0.0
+    if not found[0] or not 0 < found[1] < 1e9 or not 0 <= found[2] < 1e9:
+        raise argparse.ArgumentTypeError("give NAME=IMAGES_PER_SECOND@PRICE_PER_HOUR")
+    return found

@@ -1,0 +1,214 @@
+"""An archive, and a sweep of short trainings, whose processes are killed at random until they are done all the same."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from benchmarks.cluster_runs import COUNTED, Said, command_of, differences, rows_of, started, stored
+from benchmarks.processes import CHECKOUT
+from benchmarks.screening import ScreeningFailed
+from fieldray.paths import python_command
+
+Notify = Callable[[str], None]
+
+_CALM_S: Final = (1.0, 8.0)
+_TRIAL_CALM_S: Final = (10.0, 30.0)
+_KILLED: Final = -9
+_PATIENTS: Final = "60"
+
+_RECIPE: Final = """
+labels = [{ code = "opacity", positive = ["opacity"] }]
+[pack]
+id = "short"
+names = { en = "Short" }
+[input]
+height = 32
+width = 32
+[network]
+blocks = [1]
+width = 0.125
+[[data]]
+path = "images"
+patient = '^(p[0-9]+)'
+[training]
+epochs = 1
+batch_size = 16
+images_per_epoch = 64
+threads = 1
+"""
+_SWEEP: Final = """
+run = "sweep"
+seed = 1
+[cluster]
+workers = 2
+preemptible = true
+[sweep]
+recipe = "short.toml"
+trials = {trials}
+[sweep.keys]
+"training.learning_rate" = {{ low = 1e-4, high = 1e-2, scale = "log" }}
+"training.batch_size" = [8, 16]
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveKills:
+    """What was killed of an archive, how often the driver was started, and what came of the images."""
+
+    killed: dict[str, int]
+    starts: int
+    total_s: float
+    lost: int
+    doubled: int
+    differing: int
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """What there is to say."""
+        names = ", ".join(f"{number} {role}" for role, number in sorted(self.killed.items()))
+        return (
+            f"Killed: {names}. The driver was started {self.starts} times; {self.total_s:.0f} s in all.",
+            f"Lost {self.lost}, doubled {self.doubled}, other decisions {self.differing}.",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepKills:
+    """A sweep whose workers were killed: how its trials ended, and what a second start of it did."""
+
+    trials: int
+    killed: int
+    states: dict[str, int]
+    has_pack: bool
+    total_s: float
+    again_s: float
+    again: str
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """What there is to say."""
+        states = ", ".join(f"{number} {state}" for state, number in sorted(self.states.items()))
+        return (
+            f"{self.trials} trials, {self.killed} workers killed: {states}; {self.total_s:.0f} s.",
+            f"The winner has {'its' if self.has_pack else 'NO'} pack.",
+            f"The same sweep started again: {self.again!r} after {self.again_s:.1f} s.",
+        )
+
+
+def kill_archive(
+    images: Path, place: Path, options: Sequence[str], expected: Said, *, kills: int, seed: int, notify: Notify
+) -> ArchiveKills:
+    """An archive with two workers, one of whose processes is killed again and again until `kills` were.
+
+    Raises ScreeningFailed where it ends otherwise.
+    """
+    shutil.rmtree(place, ignore_errors=True)
+    chance, killed, starts = random.Random(seed), Counter[str](), 0
+    command = command_of(images, place, ("--chunk", "32", *options), workers=2)
+    began_s = time.perf_counter()
+    while True:
+        starts += 1
+        with started(command, place / "home") as process:
+            while process.poll() is None and sum(killed.values()) < kills:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(chance.uniform(*_CALM_S))
+                    break
+                role = chance.choice(("driver", "scheduler", "worker"))
+                notify(f"kill {sum(killed.values()) + 1} of {kills}: {role}")
+                killed[role] += _killed_one(process.pid, role, chance)
+            assert process.stderr
+            said = process.stderr.read().decode(errors="replace").strip()
+        if process.returncode in COUNTED and (place / "out" / "merged.json").exists():
+            break
+        if process.returncode != _KILLED:
+            raise ScreeningFailed(f"ended with {process.returncode}: {said}")
+    if sum(killed.values()) < kills:
+        raise ScreeningFailed(f"the archive was complete after {sum(killed.values())} kills: take more images")
+    said_of = stored(place / "home")
+    return ArchiveKills(
+        killed=dict(killed),
+        starts=starts,
+        total_s=time.perf_counter() - began_s,
+        lost=len(expected.keys() - said_of.keys()),
+        doubled=rows_of(place / "home") - len(said_of),
+        differing=differences(expected, said_of),
+    )
+
+
+def kill_sweep(place: Path, *, trials: int, kills: int, seed: int, notify: Notify) -> SweepKills:
+    """A sweep of real, short trainings with two workers, of which `kills` are killed; then the same sweep again.
+
+    Raises ScreeningFailed where the program ends otherwise than well.
+    """
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    drawing = [sys.executable, str(CHECKOUT / "tools" / "draw_classes.py"), "images", "--patients", _PATIENTS]
+    subprocess.run(drawing, cwd=place, check=True)
+    (place / "short.toml").write_text(_RECIPE, encoding="utf-8")
+    (place / "sweep.toml").write_text(_SWEEP.format(trials=trials), encoding="utf-8")
+    chance, killed, began_s = random.Random(seed), 0, time.perf_counter()
+    with _sweep(place) as process:
+        while process.poll() is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(chance.uniform(*_TRIAL_CALM_S))
+                break
+            if killed < kills:
+                killed += _killed_one(process.pid, "worker", chance)
+                notify(f"sweep: {killed} of {kills} workers killed")
+    total_s = time.perf_counter() - began_s
+    if process.returncode:
+        raise ScreeningFailed(f"the sweep ended with {process.returncode}: {(place / 'said.txt').read_text()}")
+    board = json.loads((place / "sweep" / "leaderboard.json").read_text(encoding="utf-8"))
+    before = (place / "sweep" / "journal.jsonl").read_bytes()
+    began_s = time.perf_counter()
+    with _sweep(place) as process:
+        process.wait()
+    again_s, again = time.perf_counter() - began_s, (place / "said.txt").read_text(encoding="utf-8").splitlines()
+    if before != (place / "sweep" / "journal.jsonl").read_bytes():
+        raise ScreeningFailed("the sweep that was done did something when it was started again")
+    return SweepKills(
+        trials=trials,
+        killed=killed,
+        states=dict(Counter(row["state"] for row in board)),
+        has_pack=any((place / "sweep" / row["pack"] / "manifest.json").exists() for row in board if row.get("pack")),
+        total_s=total_s,
+        again_s=again_s,
+        again=again[0] if again else "",
+    )
+
+
+def _sweep(place: Path) -> subprocess.Popen[bytes]:
+    command = python_command("fieldray.__main__", "workflow", "sweep", "sweep.toml")
+    with (place / "said.txt").open("wb") as said:
+        environment = {**os.environ, "FIELDRAY_HOME": str(place / "home")}
+        return subprocess.Popen(command, cwd=place, stdout=said, stderr=subprocess.STDOUT, env=environment)
+
+
+def _killed_one(pid: int, role: str, chance: random.Random) -> int:
+    """Kill the driver, or a scheduler or worker that it started; how many were: there may be none now."""
+    with contextlib.suppress(psutil.Error, IndexError):
+        driver = psutil.Process(pid)
+        found = [driver] if role == "driver" else [child for child in driver.children() if role_of(child) == role]
+        chance.choice(found).kill()
+        return 1
+    return 0
+
+
+def role_of(process: psutil.Process) -> str:
+    """What a process of a cluster was told to be; empty for another one. Raises psutil.Error."""
+    line = process.cmdline()
+    return str(json.loads(line[-1])["role"]) if "fieldray.cluster.node_main" in line else ""

@@ -1,0 +1,215 @@
+"""Runs of `fieldray screen` and `fieldray archive screen` as a person starts them, and what they said of each image."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import psutil
+from PIL import Image
+
+from benchmarks.screening import ScreeningFailed
+from fieldray.domain.finding import Outcome, Screened
+from fieldray.imaging.synthetic import chest_phantom
+from fieldray.paths import python_command
+from fieldray.store.results import ResultQuery
+
+COUNTED: Final = (0, 1)  # exit codes: every image has an outcome, or some failed
+_LOOK_S: Final = 0.25
+_WARM: Final = 0.1
+_PREAMBLE: Final = 128  # of a DICOM file: its bytes mean nothing (PS3.10 7.1)
+_DRAWN: Final = 24
+_DRAWN_SIDE: Final = 768
+_CURVE: Final = 40
+_TELL_S: Final = 60.0
+
+Said = dict[str, tuple[str, str, str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFigures:
+    """One run, as it is kept from one start of the benchmark to the next.
+
+    Attributes
+    ----------
+    workers
+        0 for `fieldray screen`.
+    total_s
+        From the start of the program to its end.
+    images_per_s
+        Of the images after the first tenth: without start and end of the program.
+    curve
+        (Images that have results, memory of the driver in megabytes), from the start to the end.
+    differing
+        Images with another outcome than the first run of `fieldray screen` gave.
+    """
+
+    workers: int
+    images: int
+    total_s: float
+    images_per_s: float
+    curve: tuple[tuple[int, float], ...]
+    differing: int = 0
+
+    @property
+    def start_s(self) -> float:
+        """What is left of the time when the images are taken off at the steady rate."""
+        return self.total_s - self.images / self.images_per_s
+
+    def memory_mb(self, first: float, last: float) -> float:
+        """The median of the driver's memory between two shares of the images."""
+        found = [memory for done, memory in self.curve if first <= done / self.images <= last]
+        return statistics.median(found) if found else 0.0
+
+
+@dataclass(eq=False, slots=True)
+class _Watch:
+    """How many results there are and how large the driver is, as time goes by."""
+
+    database: Path
+    began_s: float = field(default_factory=time.perf_counter)
+    seen: list[tuple[float, int, float]] = field(default_factory=list)
+    _query: ResultQuery | None = None
+
+    def look(self, driver: psutil.Process) -> None:
+        if self._query is None and self.database.exists():
+            self._query = ResultQuery(self.database)
+        done = self._query.last_row_id() if self._query else 0
+        with contextlib.suppress(psutil.Error):
+            memory_mb = driver.memory_info().rss / 2**20
+            self.seen.append((time.perf_counter() - self.began_s, done, memory_mb))
+
+    def close(self) -> None:
+        if self._query:
+            self._query.close()
+
+    def images_per_s(self, count: int) -> float:
+        """Between the first look at which a tenth was done and the first at which all was."""
+        known = [(at_s, done) for at_s, done, _ in self.seen if done >= _WARM * count]
+        if not known:
+            raise ScreeningFailed("too few images to tell a rate")
+        first_s, first = known[0]
+        last_s, last = next((row for row in known if row[1] == known[-1][1]), known[-1])
+        if last <= first:
+            raise ScreeningFailed(f"the results of {count} images came all at once: take more images")
+        return (last - first) / (last_s - first_s)
+
+    def curve(self) -> tuple[tuple[int, float], ...]:
+        step = max(1, len(self.seen) // _CURVE)
+        return tuple((done, round(memory_mb, 1)) for _, done, memory_mb in [*self.seen[::step], *self.seen[-1:]])
+
+
+def draw_sources(folder: Path) -> Path:
+    """A few drawn images as JPEG files. Raises OSError."""
+    folder.mkdir(parents=True)
+    for number in range(_DRAWN):
+        pixels = chest_phantom(_DRAWN_SIDE, _DRAWN_SIDE, number + 1, abnormal=number % 3 == 0)
+        Image.fromarray((pixels >> 4).astype(np.uint8)).save(folder / f"study-{number:02}.jpg", quality=90)
+    return folder
+
+
+def write_copies(folder: Path, sources: Sequence[Path], count: int) -> Path:
+    """`count` files that show what the sources show, each with bytes of its own; what is there already is left.
+
+    Raises OSError.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    contents = [(source.name, source.read_bytes()) for source in sources]
+    there = {path.name for path in folder.iterdir()}
+    for number in range(count):
+        name, data = contents[number % len(contents)]
+        mark = number.to_bytes(8, "little")
+        is_dicom = data[_PREAMBLE : _PREAMBLE + 4] == b"DICM"
+        changed = mark + data[len(mark) :] if is_dicom else data + mark
+        path = folder / f"{number:06}-{name}"
+        if path.name not in there or path.stat().st_size != len(changed):
+            path.write_bytes(changed)
+    return folder
+
+
+def stored(home: Path) -> Said:
+    """What the newest run of a home says of each image: category, scores, and the hash of the file."""
+    with ResultQuery(home / "results.sqlite") as query:
+        return {row.outcome.ref.key: _said(row.outcome) for row in query.rows(query.runs()[0].run_id)}
+
+
+def rows_of(home: Path) -> int:
+    """How many rows the newest run of a home has."""
+    with ResultQuery(home / "results.sqlite") as query:
+        return sum(1 for _ in query.rows(query.runs()[0].run_id))
+
+
+def differences(one: Said, other: Said) -> int:
+    """How many images are not in both with the same outcome."""
+    return sum(one.get(key) != other.get(key) for key in one.keys() | other.keys())
+
+
+def _said(outcome: Outcome) -> tuple[str, str, str]:
+    found = (
+        json.dumps([(each.label, each.score, each.decision) for each in outcome.findings])
+        if isinstance(outcome, Screened)
+        else outcome.reason.code
+    )
+    return outcome.category, found, outcome.facts.content_sha256
+
+
+def command_of(images: Path, place: Path, options: Sequence[str], *, workers: int) -> list[str]:
+    """The command line over a folder of images; results go to `place`."""
+    if not workers:
+        return python_command("fieldray.__main__", "screen", str(images), "--device", "cpu", *options)
+    own = ("--out", str(place / "out"), "--workers", str(workers), "--device", "cpu")
+    return python_command("fieldray.__main__", "archive", "screen", str(images), *own, *options)
+
+
+def started(command: Sequence[str], home: Path) -> subprocess.Popen[bytes]:
+    """The command with a home of its own; what it says on standard error is read later."""
+    environment = {**os.environ, "FIELDRAY_HOME": str(home)}
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment)
+
+
+def require_end(process: subprocess.Popen[bytes]) -> None:
+    """Wait for its end. Raises ScreeningFailed where it did not end with results."""
+    assert process.stderr
+    said = process.stderr.read()
+    if process.wait() not in COUNTED:
+        raise ScreeningFailed(f"ended with {process.returncode}: {said.decode(errors='replace').strip()}")
+
+
+def measure_run(
+    images: Path, place: Path, options: Sequence[str], *, workers: int, count: int, notify: Callable[[str], None]
+) -> RunFigures:
+    """Run once from nothing; how far it is is told every minute. Raises ScreeningFailed."""
+    shutil.rmtree(place, ignore_errors=True)  # of a benchmark that was ended
+    watch = _Watch(place / "home" / "results.sqlite")
+    with (
+        contextlib.closing(watch),
+        started(command_of(images, place, options, workers=workers), place / "home") as process,
+    ):
+        driver, told_s = psutil.Process(process.pid), time.perf_counter()
+        while process.poll() is None:
+            watch.look(driver)
+            time.sleep(_LOOK_S)
+            if watch.seen and time.perf_counter() - told_s > _TELL_S:
+                told_s = time.perf_counter()
+                notify(f"{watch.seen[-1][1]} of {count} images, {watch.seen[-1][2]:.0f} MB")
+        total_s = time.perf_counter() - watch.began_s
+        require_end(process)
+    if workers and not (place / "out" / "merged.json").exists():
+        raise ScreeningFailed("the archive is not complete")
+    return RunFigures(
+        workers=workers,
+        images=count,
+        total_s=total_s,
+        images_per_s=watch.images_per_s(count),
+        curve=watch.curve(),
+    )

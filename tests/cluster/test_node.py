@@ -1,0 +1,90 @@
+"""Processes of a cluster: their end, their web pages, and their versions."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+
+from cluster.test_connection import free_port
+from fieldray.cluster.connection import ConnectionSettings, open_client, require_same_version
+from fieldray.cluster.node import NodeSettings, all_versions
+from fieldray.cluster.nodes import NodeGroup
+from fieldray.errors import EnvironmentProblem
+from fieldray.paths import python_command
+from waiting import wait_for
+
+needs_addresses = pytest.mark.skipif(os.name != "posix", reason="other systems have 127.0.0.1 alone")
+
+
+@contextlib.contextmanager
+def node(settings: NodeSettings) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A process of a cluster that nobody starts again, and its address."""
+    words = python_command("fieldray.cluster.node_main", msgspec.json.encode(settings).decode())
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin and process.stdout
+        try:
+            yield process, process.stdout.readline().strip()
+        finally:
+            with contextlib.suppress(OSError):
+                process.stdin.close()
+            process.kill()
+
+
+def test_a_worker_with_a_task_ends_by_itself_when_it_is_told_to(tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+
+    def endless(path: Path) -> None:
+        path.touch()
+        time.sleep(1000)
+
+    with NodeGroup() as nodes:
+        scheduler = nodes.add(NodeSettings(role="scheduler")).address()
+        with (
+            node(NodeSettings(role="worker", scheduler=scheduler, scratch=str(tmp_path))) as (worker, _),
+            open_client(ConnectionSettings(address=scheduler)) as client,
+        ):
+            future = client.submit(endless, begun)
+            wait_for(begun.exists)
+            assert worker.stdin
+            worker.stdin.close()
+            assert worker.wait(25) == 0  # Dask alone would wait half a minute for the task
+            future.cancel()
+
+
+@needs_addresses
+def test_web_pages_are_shown_at_the_named_address_where_they_are_asked_for() -> None:
+    port = free_port()
+    settings = NodeSettings(role="scheduler", host="127.0.0.2", networks=("127.0.0.2",), dashboard=port)
+    with node(settings) as (process, address):
+        assert address.startswith("tcp://127.0.0.2:")
+        with urllib.request.urlopen(f"http://127.0.0.2:{port}/info/main/workers.html", timeout=30) as page:
+            assert b"<html" in page.read().lower()
+        with pytest.raises(OSError, match="refused"):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=30)
+        listening = [each for each in psutil.Process(process.pid).net_connections("inet") if each.status == "LISTEN"]
+        assert {each.laddr.ip for each in listening} == {"127.0.0.2"}
+
+
+def test_a_port_for_web_pages_that_is_taken_is_not_replaced_by_another() -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as taken, NodeGroup() as nodes:
+        port = int(taken.getsockname()[1])
+        scheduler = nodes.add(NodeSettings(role="scheduler", dashboard=port))
+        with pytest.raises(EnvironmentProblem, match="could not be started"):
+            scheduler.address()
+
+
+def test_a_scheduler_of_another_version_is_named() -> None:
+    require_same_version("tcp://10.0.0.1:8786", all_versions())
+    with pytest.raises(EnvironmentProblem, match=r"at tcp://10.0.0.1:8786 has Fieldray 0.0.1, but here it is Fieldray"):
+        require_same_version("tcp://10.0.0.1:8786", "Fieldray 0.0.1")
