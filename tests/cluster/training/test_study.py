@@ -1,0 +1,103 @@
+"""A study of divided training on drawn lungs, and what `fieldray adapt measure-cluster` tells of a recipe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from drawn_data import draw_lungs, project
+from fieldray.bench.report import lines as lines_of
+from fieldray.cluster.training.measure import measure_costs
+from fieldray.cluster.training.study import run_study
+from fieldray.cluster.training.study_report import study_report
+from fieldray.errors import UsageProblem
+
+pytestmark = [pytest.mark.adapt, pytest.mark.cluster]
+
+RECIPE = """
+kind = "lung-fields"
+run = "../../runs/small"
+[pack]
+id = "small"
+[input]
+height = 32
+width = 32
+[network]
+channels = [4, 4, 8, 8, 8]
+[[masks]]
+name = "montgomery"
+path = "../../../shared/data/lungs.csv"
+where = { use = ["train"] }
+[split]
+validation_share = 0.2
+test_share = 0.2
+[training]
+steps_per_epoch = 2
+masks_per_step = 2
+checks_per_step = 0
+threads = 1
+[[training.stages]]
+side = 32
+epochs = 2
+learning_rate = 5e-3
+"""
+STUDY = """
+run = "../../runs/study"
+recipes = ["small.toml"]
+workers = [2]
+modes = ["sync-join", "async"]
+seeds = [1]
+log_every = 1
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    draw_lungs(tmp_path, learnt=10, evaluated=0, side=48)
+    path = project(tmp_path, "lung-fields-quick").with_name("small.toml")
+    path.write_text(RECIPE, encoding="utf-8")
+    return path
+
+
+def test_a_study_trains_each_way_once_and_tells_of_it(recipe: Path) -> None:
+    told = recipe.with_name("study.toml")
+    told.write_text(STUDY, encoding="utf-8")
+    study, courses = run_study(told, say=lambda _: None)
+    assert [course.training.name for course in courses] == [
+        "small/local-1/seed-1",
+        "small/sync-join-2/seed-1",
+        "small/async-2/seed-1",
+    ]
+    local, joined, apart = (course.rows for course in courses)
+    # two steps of two masks an epoch; of two workers twice as many, waiting or not
+    assert [row["samples"] for row in local] == [4, 8]
+    assert [row["samples"] for row in joined] == [row["samples"] for row in apart] == [8, 16]
+    assert all({"loss", "dice", "time_s", "epoch"} <= set(row) for course in courses for row in course.rows)
+    folder = told.parents[2] / "runs" / "study" / "small" / "async-2" / "seed-1"
+    assert {path.name for path in folder.iterdir()} >= {"result.json", "training.log", "training.csv", "weights.npz"}
+    lines = (folder / "training.csv").read_text().splitlines()
+    assert len(lines) > 2 and lines[0].startswith("time,kind,")
+
+    said: list[str] = []
+    _, again = run_study(told, say=said.append)
+    assert not [line for line in said if line.endswith("...") and "small/" in line]  # nothing was trained again
+    assert [course.rows for course in again] == [course.rows for course in courses]
+    text = "\n".join(lines_of(study_report(study, courses)))
+    assert "small, 2 workers, training loss: sync-join" in text and "of 1 seeds" in text
+    for way in ("local", "sync-join, 2 workers", "async, 2 workers"):
+        assert way in text
+    assert f"{joined[-1]['loss']:.4f}" in text and f"{apart[-1]['dice']:.4f}" in text
+
+
+def test_what_a_network_and_a_link_cost(recipe: Path) -> None:
+    costs = measure_costs(recipe, address=None, certificates=None, repeats=3)
+    assert costs.gradient_s > 0 and costs.latency_s > 0 and costs.there_s + costs.back_s > 0
+    assert costs.batches == 2 and costs.elements > 1000
+    assert [line.split()[0] for line in costs.lines()] == ["Gradient", "Transfer", "Latency"]
+
+
+def test_a_recipe_that_is_not_divided_is_named(recipe: Path) -> None:
+    matcher = project(recipe.parents[3] / "other", "matcher-quick")
+    with pytest.raises(UsageProblem, match="matcher"):
+        measure_costs(matcher, address=None, certificates=None, repeats=3)
