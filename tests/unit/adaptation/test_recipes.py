@@ -198,7 +198,7 @@ def test_another_kind_of_recipe_is_one_entry_of_a_table(tmp_path: Path) -> None:
     KINDS["census"] = Kind(
         schema=Census,
         check=lambda recipe, document: [],
-        perform=lambda recipe, document, step, say, progress: say(f"{step} of {recipe.folder}"),
+        perform=lambda recipe, document, step, say, progress, trainer: say(f"{step} of {recipe.folder}"),
     )
     try:
         new("census", tmp_path / "census.toml")
