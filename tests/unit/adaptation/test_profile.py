@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from fieldray.adaptation.engine import EngineSettings
-from fieldray.adaptation.networks import mobilenet
+from fieldray.adaptation.networks import resnet50
 from fieldray.adaptation.profile import IterationTimes, ProfileRow, profile, propose_batch_size, time_iterations
 from fieldray.adaptation.specification import initial_weights
 
@@ -39,7 +39,7 @@ def test_the_smallest_batch_near_the_fastest_is_proposed() -> None:
 
 @pytest.mark.adapt
 def test_a_network_is_profiled_at_each_size() -> None:
-    network = mobilenet(height=32, width=32, labels=2, activation="softmax").scaled(0.125)
+    network = resnet50(height=32, width=32, labels=2, activation="softmax", blocks=(1,)).scaled(0.125)
     rows = profile(
         network,
         initial_weights(network, seed=0),
