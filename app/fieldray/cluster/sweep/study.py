@@ -29,6 +29,7 @@ from fieldray.cluster.workflow.crew import Crew
 from fieldray.cluster.workflow.graph import TASKS
 from fieldray.cluster.workflow.perform import STOP, Order
 from fieldray.cluster.workflow.recipe import Sweep, Workflow, read_workflow
+from fieldray.cluster.workflow.roster import NodesUnfit
 from fieldray.cluster.workflow.run import opened_run, with_crew
 from fieldray.cluster.workflow.sampling import Parameter, Value
 from fieldray.cluster.workflow.state import Event, Journal
@@ -175,7 +176,7 @@ class _Sweeping:
                 self._make_pack(crew)
             if self._stop.exists():
                 crew.stop(self._stop)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, NodesUnfit):
             crew.stop(self._stop)
             raise
 
@@ -234,6 +235,7 @@ class _Sweeping:
             module="" if self._trial else _MODULE,
             folder=self._folder(task),
             here=self._sweep.recipe.parent,
+            run=self._workflow.run,
             stop=self._stop,
         )
 
