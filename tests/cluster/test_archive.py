@@ -272,9 +272,9 @@ def test_a_clock_that_is_far_off_is_said_and_does_no_harm(
 def cluster_of_nodes(tmp_path: Path) -> Iterator[tuple[NodeGroup, NodeProcess, ConnectionSettings]]:
     """A cluster that is not the driver's own, its scheduler, and how it is reached."""
     with NodeGroup() as nodes:
-        scheduler = nodes.add(NodeSettings(role="scheduler"))
+        scheduler = nodes.add(NodeSettings(role="scheduler", unencrypted=True))
         address = scheduler.address()
-        nodes.add(NodeSettings(role="worker", scheduler=address, name="ward/1", scratch=str(tmp_path / "scratch")))
+        nodes.add(NodeSettings(role="worker", unencrypted=True, scheduler=address, name="ward/1", scratch=str(tmp_path / "scratch")))
         yield nodes, scheduler, ConnectionSettings(address=address, patience_s=2.0)
 
 

@@ -237,13 +237,13 @@ def test_a_worker_that_was_ending_stops_no_task(client: Client, run: Path) -> No
 def test_a_bad_node_costs_no_task_an_attempt_and_is_set_aside_by_name(tmp_path: Path) -> None:
     said, scratch = list[str](), str(tmp_path / "scratch")
     with NodeGroup() as nodes, begun(tmp_path) as journal:
-        address = nodes.add(NodeSettings(role="scheduler")).address()
-        bad = nodes.add(NodeSettings(role="worker", scheduler=address, name="bad/1", scratch=scratch))
+        address = nodes.add(NodeSettings(role="scheduler", unencrypted=True)).address()
+        bad = nodes.add(NodeSettings(role="worker", unencrypted=True, scheduler=address, name="bad/1", scratch=scratch))
         bad.address()
         with open_client(ConnectionSettings(address=address)) as client:
             work = PERFORMERS["fail_on_bad_node"]
             crew = Crew(client, journal, run=tmp_path, preemptible=False, say=said.append, work=work)
-            nodes.add(NodeSettings(role="worker", scheduler=address, name="good/1", scratch=scratch)).address()
+            nodes.add(NodeSettings(role="worker", unencrypted=True, scheduler=address, name="good/1", scratch=scratch)).address()
             first = dataclasses.replace(order_in(tmp_path), task="a-0000", folder=tmp_path / "a-0000")
             crew.start(first, ONCE)
             for number in range(1, 3):
