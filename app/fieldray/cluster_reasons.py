@@ -24,6 +24,7 @@ CLUSTER: Final[Mapping[str, Template]] = {
     "cluster_other_pack": "It has another pack under the name {pack}. Install the same pack on every computer.",
     "cluster_other_settings": "It uses other operating points for {pack} than this computer. Make the site's points the same on every computer.",
     "cluster_no_path": "It does not see {path}, or finds it empty. Connect the share there, or send the images with --send-files.",
+    "cluster_node_deaths": Plural("Its processes ended {times} time in a row while they screened. Look whether it has enough memory and room on its disk, then start the same command again.", "Its processes ended {times} times in a row while they screened. Look whether it has enough memory and room on its disk, then start the same command again.", by="times"),
     "cluster_clock": Plural("Its clock differs by {difference} second from this computer's.", "Its clock differs by {difference} seconds from this computer's.", by="difference"),
     "archive_in_use": "Another program (process {process}) is working on {folder}. Wait until it is done, or name another folder with --out.",
     "archive_other_work": "{folder} was begun with other paths, another pack ({pack}), other settings or another version of the program. Name another folder with --out.",

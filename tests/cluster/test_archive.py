@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import distributed
 import psutil
 import pytest
 
@@ -57,10 +58,16 @@ def stand_ins() -> dict[str, Callable[..., Any]]:
     def judge_badly(order: ChunkOrder) -> ChunkAnswer:
         raise ArithmeticError
 
+    def judge_but_on_bad_node(order: ChunkOrder) -> ChunkAnswer:
+        """As `judge`, but processes of the node `bad` end over whatever they get."""
+        if str(distributed.get_worker().name).startswith("bad/"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return judge(order)
+
     def judge_files(order: ChunkOrder) -> ChunkAnswer:
         """Fails images whose file did not come along."""
         refs = [ref_of(json.loads(text)) for text in order.refs]
-        came = [order.files.get(str(ref.path)) == ref.path.name.encode() for ref in refs]
+        came = [(order.files or {}).get(str(ref.path)) == ref.path.name.encode() for ref in refs]
         outcomes = [
             Refused(ref=ref, reason=reason("blank")) if has else Failed(ref=ref, stage="decode", reason=reason("empty"))
             for ref, has in zip(refs, came, strict=True)
@@ -307,3 +314,20 @@ def test_a_scheduler_that_is_gone_for_good_ends_the_run_and_keeps_the_results(
     kept = sum(piece.size for piece in folder.done(30))
     assert 0 < kept < 30
     assert len(run(folder, request_made)) == 30
+
+
+def test_a_node_whose_processes_end_is_set_aside_and_accuses_no_image(
+    tmp_path: Path, folder: ArchiveFolder, request_made: ArchiveRequest
+) -> None:
+    write_list(folder, tmp_path, 40)
+    notes: list[tuple[str, Reason]] = []
+    with cluster_of_nodes(tmp_path) as (nodes, scheduler, connection):
+        settings = NodeSettings(
+            role="worker", unencrypted=True, scheduler=scheduler.address(), name="bad/1", scratch=str(tmp_path)
+        )
+        nodes.add(settings).address()
+        saved = run(
+            folder, request_made, judge=STAND_INS["judge_but_on_bad_node"], connection=connection, chunk_images=1,
+            notes=notes,
+        )  # fmt: skip
+    assert {outcome.category for outcome in saved} == {"refused"}

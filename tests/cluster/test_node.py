@@ -63,14 +63,15 @@ def test_a_worker_with_a_task_ends_by_itself_when_it_is_told_to(tmp_path: Path) 
 @needs_addresses
 def test_web_pages_are_shown_at_the_named_address_where_they_are_asked_for() -> None:
     port = free_port()
-    settings = NodeSettings(role="scheduler", unencrypted=True, host="127.0.0.2", networks=("127.0.0.2",), dashboard=port)
+    place = {"host": "127.0.0.2", "networks": ("127.0.0.2",), "dashboard": port}
+    settings = NodeSettings(role="scheduler", unencrypted=True, **place)
     with node(settings) as (process, address):
         assert address.startswith("tcp://127.0.0.2:")
         with urllib.request.urlopen(f"http://127.0.0.2:{port}/info/main/workers.html", timeout=30) as page:
             assert b"<html" in page.read().lower()
-        for page in ("info/main/exceptions.html", "info/task/any.html", "info/logs/any.html", "info/call-stack/any.html"):
+        for page in ("main/exceptions.html", "task/any.html", "logs/any.html", "call-stack/any.html"):
             with pytest.raises(OSError, match="404"):  # an error's text may name a patient's file
-                urllib.request.urlopen(f"http://127.0.0.2:{port}/{page}", timeout=30)
+                urllib.request.urlopen(f"http://127.0.0.2:{port}/info/{page}", timeout=30)
         with pytest.raises(OSError, match="refused"):
             urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=30)
         listening = [each for each in psutil.Process(process.pid).net_connections("inet") if each.status == "LISTEN"]

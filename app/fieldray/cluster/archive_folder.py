@@ -38,11 +38,15 @@ _NAME: Final = re.compile(r"([0-9]{9})-([0-9]{9})\.parquet")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Piece:
-    """A range of the list, `stop` not included, and how often a worker died while it had it."""
+    """A range of the list, `stop` not included, and how often a worker died while it had it.
+
+    nodes   where that was, and how many images each of these nodes had screened when it was first so
+    """
 
     start: int
     stop: int
     deaths: int = 0
+    nodes: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.start < self.stop:
@@ -56,7 +60,7 @@ class Piece:
     def halves(self) -> tuple[Piece, Piece]:
         """Two ranges in its place, each with a death on its account: one of them is the culprit."""
         middle = (self.start + self.stop) // 2
-        return Piece(self.start, middle, deaths=1), Piece(middle, self.stop, deaths=1)
+        return Piece(self.start, middle, 1, self.nodes), Piece(middle, self.stop, 1, self.nodes)
 
 
 class ArchiveFolder:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from distributed import Client, get_worker
 
@@ -238,12 +239,12 @@ def test_a_bad_node_costs_no_task_an_attempt_and_is_set_aside_by_name(tmp_path: 
     said, scratch = list[str](), str(tmp_path / "scratch")
     with NodeGroup() as nodes, begun(tmp_path) as journal:
         address = nodes.add(NodeSettings(role="scheduler", unencrypted=True)).address()
-        bad = nodes.add(NodeSettings(role="worker", unencrypted=True, scheduler=address, name="bad/1", scratch=scratch))
-        bad.address()
+        bad = NodeSettings(role="worker", unencrypted=True, scheduler=address, name="bad/1", scratch=scratch)
+        nodes.add(bad).address()
         with open_client(ConnectionSettings(address=address)) as client:
             work = PERFORMERS["fail_on_bad_node"]
             crew = Crew(client, journal, run=tmp_path, preemptible=False, say=said.append, work=work)
-            nodes.add(NodeSettings(role="worker", unencrypted=True, scheduler=address, name="good/1", scratch=scratch)).address()
+            nodes.add(msgspec.structs.replace(bad, name="good/1")).address()
             first = dataclasses.replace(order_in(tmp_path), task="a-0000", folder=tmp_path / "a-0000")
             crew.start(first, ONCE)
             for number in range(1, 3):
