@@ -32,7 +32,7 @@ WORKFLOW: Final[Mapping[str, Template]] = {
     "workflow_no_task": "There is no task {task} in this workflow.",
     "workflow_is_sweep": "{path} has a table [sweep]. Use: fieldray workflow sweep {path}",
     "workflow_no_sweep": "{path} has no table [sweep].",
-    "sweep_differs": "The sweep in {path} was begun with other settings. Use another folder, or delete that one.",
+    "sweep_differs": "The sweep in {path} was begun with other settings, other data or another version of the program. Use another folder, or delete that one.",
     "sweep_diverged": "The trial has no {metric} in its history.",
     "sweep_none": "No trial of the sweep came to its end, so there is no winner. Look why (fieldray workflow status RECIPE), then raise trials in the recipe and run the sweep again.",
 }

@@ -49,7 +49,10 @@ def test_a_worker_with_a_task_ends_by_itself_when_it_is_told_to(tmp_path: Path) 
     with NodeGroup() as nodes:
         scheduler = nodes.add(NodeSettings(role="scheduler", unencrypted=True)).address()
         with (
-            node(NodeSettings(role="worker", unencrypted=True, scheduler=scheduler, scratch=str(tmp_path))) as (worker, _),
+            node(NodeSettings(role="worker", unencrypted=True, scheduler=scheduler, scratch=str(tmp_path))) as (
+                worker,
+                _,
+            ),
             open_client(ConnectionSettings(address=scheduler)) as client,
         ):
             future = client.submit(endless, begun)

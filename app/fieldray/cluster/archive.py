@@ -18,15 +18,14 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final, cast
 
 import distributed
 from distributed import Client, Future, KilledWorker
 
 from fieldray.cluster.archive_chunk import ChunkAnswer, ChunkOrder, packed, screen_chunk, unpacked
-from fieldray.cluster.archive_folder import ArchiveFolder, ImageList, Piece
 from fieldray.cluster.archive_files import contents_of
+from fieldray.cluster.archive_folder import ArchiveFolder, ImageList, Piece
 from fieldray.cluster.archive_request import (
     ArchiveRequest,
     NodeReport,

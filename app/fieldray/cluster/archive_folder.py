@@ -13,6 +13,7 @@ file. The folder names patients and is this user's alone.
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import json
 import os
 import re
@@ -128,6 +129,11 @@ class ArchiveFolder:
     def is_listed(self) -> bool:
         """Whether all images are on the list."""
         return self._list.exists()
+
+    @property
+    def listed_on(self) -> datetime.date:
+        """The day on which the list was written, by this computer's clock."""
+        return datetime.datetime.fromtimestamp(self._list.stat().st_mtime).astimezone().date()
 
     def write_list(self, refs: Iterable[ImageRef], *, tell: Callable[[int], None]) -> None:
         """Write the list, all of it or nothing; `tell` receives the number so far. Raises StorageProblem."""

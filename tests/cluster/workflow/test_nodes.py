@@ -153,7 +153,7 @@ places = {name: Path(told.pop(name)) for name in ("folder", "here", "run", "stop
 perform(Order(**told, **places, command=(sys.executable, "-c", told_command)))
 """.replace(
     "told_command",
-    "'import os, signal; open(\"begun\", \"w\").close(); '"
+    '\'import os, signal; open("begun", "w").close(); \''
     "'os.kill(int(os.popen(f\"ps -o ppid= -p {os.getppid()}\").read()), signal.SIGKILL)'",
 )
 
