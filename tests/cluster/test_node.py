@@ -66,8 +66,9 @@ def test_a_worker_with_a_task_ends_by_itself_when_it_is_told_to(tmp_path: Path) 
 @needs_addresses
 def test_web_pages_are_shown_at_the_named_address_where_they_are_asked_for() -> None:
     port = free_port()
-    place = {"host": "127.0.0.2", "networks": ("127.0.0.2",), "dashboard": port}
-    settings = NodeSettings(role="scheduler", unencrypted=True, **place)
+    settings = NodeSettings(
+        role="scheduler", unencrypted=True, host="127.0.0.2", networks=("127.0.0.2",), dashboard=port
+    )
     with node(settings) as (process, address):
         assert address.startswith("tcp://127.0.0.2:")
         with urllib.request.urlopen(f"http://127.0.0.2:{port}/info/main/workers.html", timeout=30) as page:

@@ -4,8 +4,8 @@ Attempts are counted here, and lost workers apart from them: where machines may 
 of the task. One under which worker after worker is lost is believed to be the reason, and fails. A node that cannot
 work at all says nothing of the task either: the task waits for another one, and the node is given nothing any more.
 
-Keys of Dask tasks belong to the scheduler, not to the client: they are made of random numbers, and an answer is believed
-only if it is that of this very order.
+Keys of Dask tasks belong to the scheduler, not to the client: they are made of random numbers, and an answer is
+believed only if it is that of this very order.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A workflow compiled to a graph of tasks: what each runs, and whose end it waits for.
 
 Edges run between experiments: every task of a child waits for all tasks of its parents. What makes a task what it is,
-is its key: the program's version, command, values, inputs, and the keys of the tasks before it. A task with the key of one that is done is
-done.
+is its key: the program's version, command, values, inputs, and the keys of the tasks before it. A task with the key of
+one that is done is done.
 """
 
 from __future__ import annotations
