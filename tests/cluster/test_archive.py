@@ -60,9 +60,14 @@ def stand_ins() -> dict[str, Callable[..., Any]]:
         raise ArithmeticError
 
     def judge_but_on_bad_node(order: ChunkOrder) -> ChunkAnswer:
-        """As `judge`, but processes of the node `bad` end over whatever they get."""
+        """As `judge`, but the node `bad` fails over whatever it gets, and the others wait until that is known."""
+        faults = ref_of(json.loads(order.refs[0])).path.with_name("faults")
         if str(distributed.get_worker().name).startswith("bad/"):
-            os.kill(os.getpid(), signal.SIGKILL)
+            with faults.open("a") as stream:
+                stream.write("x")
+            raise ArithmeticError
+        while not faults.exists() or faults.stat().st_size < 6:
+            time.sleep(0.01)
         return judge(order)
 
     def judge_files(order: ChunkOrder) -> ChunkAnswer:
@@ -348,7 +353,7 @@ def test_a_scheduler_that_is_gone_for_good_ends_the_run_and_keeps_the_results(
     assert len(run(folder, request_made)) == 30
 
 
-def test_a_node_whose_processes_end_is_set_aside_and_accuses_no_image(
+def test_a_node_that_fails_over_every_image_is_set_aside_and_accuses_none(
     tmp_path: Path, folder: ArchiveFolder, request_made: ArchiveRequest
 ) -> None:
     write_list(folder, tmp_path, 40)
@@ -363,3 +368,4 @@ def test_a_node_whose_processes_end_is_set_aside_and_accuses_no_image(
             notes=notes,
         )  # fmt: skip
     assert {outcome.category for outcome in saved} == {"refused"}
+    assert [(node, why.code) for node, why in notes] == [("bad", "internal")]

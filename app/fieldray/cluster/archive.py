@@ -2,9 +2,10 @@
 
 Dask carries the messages and knows which workers live; which piece goes to whom is decided here, so that a dead worker
 accuses exactly the piece that it had. A piece whose worker died twice is halved, until one image is left that has ended
-three workers: that image is *failed*, by name, unless it is its computer that fails (`archive_suspects`). Only the driver writes: the results of a piece into the output folder,
-whole or not at all, then into the store of this computer, where an image that is there already keeps its row. So it
-does not matter when a worker, the scheduler or the driver ends: nothing is lost and nothing is there twice.
+three workers: that image is *failed*, by name, unless it is its computer that fails (`archive_suspects`). Only the
+driver writes: the results of a piece into the output folder, whole or not at all, then into the store of this computer,
+where an image that is there already keeps its row. So it does not matter when a worker, the scheduler or the driver
+ends: nothing is lost and nothing is there twice.
 """
 
 from __future__ import annotations
@@ -296,7 +297,7 @@ class Archive:
         self._tasks[address] = _Task(future, piece, self._workers[address])
 
     def _next_piece(self, node: str) -> Piece:
-        """The first one that has not failed on this node, or else the first: another node can tell whose fault it is."""
+        """The first one that has not failed on this node, or else the first: another can tell whose fault it is."""
         others = (piece for piece in self._left if node not in dict(piece.nodes))
         piece = next(others, self._left[0])
         self._left.remove(piece)

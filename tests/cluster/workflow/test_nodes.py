@@ -19,7 +19,7 @@ from distributed import Client, get_worker
 
 from fieldray.cluster.connection import ConnectionSettings, open_client
 from fieldray.cluster.node import NodeSettings
-from fieldray.cluster.nodes import NodeGroup
+from fieldray.cluster.nodes import NodeGroup, NodeProcess
 from fieldray.cluster.workflow.crew import Crew
 from fieldray.cluster.workflow.perform import Answer, Node, Order, driver_of, look, perform
 from fieldray.cluster.workflow.recipe import Experiment
@@ -253,6 +253,27 @@ def test_a_bad_node_costs_no_task_an_attempt_and_is_set_aside_by_name(tmp_path: 
     assert [event.status for event in events] == ["done"] * 3
     assert {event.outcome.node for event in events} == {"good/1"}
     assert [line for line in said if "bad is given no more work" in line] == said
+
+
+def test_a_task_whose_only_worker_is_gone_before_it_began_goes_to_the_next_one(tmp_path: Path) -> None:
+    scratch = str(tmp_path / "scratch")
+    with NodeGroup() as nodes, begun(tmp_path) as journal:
+        address = nodes.add(NodeSettings(role="scheduler", unencrypted=True)).address()
+        plain = NodeSettings(role="worker", unencrypted=True, scheduler=address, name="plain/1", scratch=scratch)
+        able = msgspec.structs.replace(plain, name="able/1", resources={"GPU": 1.0})
+        nodes.add(plain).address()
+        first = NodeProcess(able)
+        first.address()
+        try:
+            with open_client(ConnectionSettings(address=address)) as client:
+                crew = Crew(client, journal, run=tmp_path, preemptible=False, say=print)
+                first.close()
+                crew.start(order_in(tmp_path), dataclasses.replace(ONCE, resources={"GPU": 1.0}))
+                nodes.add(msgspec.structs.replace(able, name="able/2")).address()
+                (event,) = ended(crew)
+        finally:
+            first.close()
+    assert event.status == "done" and event.outcome.node == "able/2"
 
 
 def test_the_run_ends_with_the_node_s_problem_where_no_other_is_left(client: Client, run: Path) -> None:

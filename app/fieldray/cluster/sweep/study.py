@@ -356,7 +356,7 @@ def _settings(workflow: Workflow, sweep: Sweep, document: Document) -> str:
 
 
 def _data_of(document: Document, run: Path) -> list[Path]:
-    """The files and folders that a recipe reads; a folder that the sweep itself writes into changes with every trial."""
+    """The files and folders that a recipe reads, but those that the sweep writes into: they change with each trial."""
     base, found = document.path.resolve().parent, list[Path]()
 
     def add(table: object) -> None:

@@ -157,7 +157,12 @@ class Crew:
 
     def _send(self, work: _Work) -> None:
         """Give it to the workers that fit, where there are any: an empty list would mean all of them to Dask."""
-        work.workers = frozenset(self._roster.workers)
+        wanted = work.effort.resources
+        work.workers = frozenset(
+            address
+            for address, worker in self._roster.workers.items()
+            if not wanted or _slots(worker["resources"], wanted) > 0
+        )
         if work.workers:
             work.future = self._client.submit(
                 self._perform,
@@ -191,6 +196,8 @@ class Crew:
             self._roster.set_aside(answer.outcome.node, answer.outcome.problem)
             self._again(work)
             return None
+        if answer and answer.is_of_node:
+            outcome = replace(answer.outcome, was_stopped=True)
         if outcome and outcome.was_stopped and not self._is_stopped(work.order):
             outcome = None  # its worker was ending: nobody asked for the task's end
         if outcome is None or not (outcome.is_done or outcome.was_stopped):
