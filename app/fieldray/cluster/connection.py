@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import re
+import ssl
 import tempfile
 import time
 import warnings
@@ -110,6 +111,12 @@ def host_of(address: str) -> str:
 def is_connected(client: Client) -> bool:
     """Whether the client has its scheduler; false from its loss on."""
     return bool(client.status == "running")
+
+
+def connecting_context(client: Client) -> ssl.SSLContext | None:
+    """With what this process connects to others of the client's cluster; None where they are not encrypted."""
+    context: ssl.SSLContext | None = client.security.get_connection_args("client").get("ssl_context")
+    return context
 
 
 def scratch_folder() -> Path:
