@@ -30,6 +30,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping, MutableMapping, Sequence
+from itertools import pairwise
 from types import ModuleType
 from typing import Final, cast
 
@@ -52,8 +53,21 @@ COMMANDS: Final = frozenset(
         "workflow",
     }
 )
-_CLUSTERED: Final = frozenset({"archive", "cluster", "workflow"})
-_DIVIDED: Final = frozenset({"measure-cluster"})
+# Commands of commands that open a cluster's connections; no other may.
+_CLUSTERED: Final = frozenset(
+    {
+        ("archive", "screen"),
+        ("cluster", "start"),
+        ("cluster", "join"),
+        ("cluster", "status"),
+        ("cluster", "stop"),
+        ("workflow", "run"),
+        ("workflow", "sweep"),
+        ("adapt", "measure-cluster"),
+    }
+)
+# A training is this process's alone unless a mode says otherwise.
+_DIVIDED: Final = frozenset({("adapt", "run"), ("adapt", "train")})
 _UNIX: Final = 1  # AF_UNIX on every system; socket is not imported for it
 _INTERNET: Final = (2, 10, 23, 30)  # AF_INET everywhere; AF_INET6 on Linux, Windows, macOS
 _WITH_SOCKET: Final = frozenset({"socket.connect", "socket.bind", "socket.sendto", "socket.sendmsg"})
@@ -149,11 +163,15 @@ def stay_offline(*, is_toolchain: bool = False, shows_window: bool = False, join
 
 def joins_cluster(arguments: Sequence[str]) -> bool:
     """Whether the command line is a command that works with the processes of a cluster."""
-    if not arguments or arguments[0] != "adapt":
-        return bool(arguments) and arguments[0] in _CLUSTERED
-    # A training is this process's alone unless a mode says otherwise: only then it may connect to anything.
-    own = not _DIVIDED.isdisjoint(arguments[1:2])
-    return own or any(word.partition("=")[0] == "--mode" for word in arguments[2:])
+    action = tuple(arguments[:2])
+    return action in _CLUSTERED or (action in _DIVIDED and _names_other_mode(arguments[2:]))
+
+
+def _names_other_mode(arguments: Sequence[str]) -> bool:
+    """Whether a training may be divided."""
+    modes = [word.partition("=")[2] for word in arguments if word.startswith("--mode=")]
+    modes += [mode for word, mode in pairwise(arguments) if word == "--mode"]
+    return any(mode != "local" for mode in modes)
 
 
 def reach(networks: Sequence[str]) -> None:

@@ -9,7 +9,10 @@ from fieldray.sentence import Plural, Template
 
 # fmt: off
 WORKFLOW: Final[Mapping[str, Template]] = {
-    "workflow_blocked": "Not started, because {parent} failed.",
+    "workflow_blocked": "Not started, because {parent} did not end well. Look at it (fieldray workflow status RECIPE --task {parent}), mend it, and run the workflow again.",
+    "workflow_other_answer": "The answer of another task came back in its place. Run the workflow again; if that repeats itself, start the cluster again.",
+    "workflow_node_aside": "{node} is given no more work in this run: {detail}. Its tasks go to other nodes.",
+    "workflow_no_node": "No node is left that can work on the tasks. {node}: {detail}. Mend that, and run the same command again: what is done is not repeated.",
     "workflow_exit": "The command ended with the exit code {exit_code}.",
     "workflow_signal": "The command was ended by the signal {number}.",
     "workflow_not_started": "The command could not be started on {node}: {detail}.",
@@ -25,11 +28,11 @@ WORKFLOW: Final[Mapping[str, Template]] = {
     "workflow_connection_lost": "The connection to the cluster was lost. Run the same command again: what is done is not repeated.",
     "workflow_not_running": "Nothing is running in {path}.",
     "workflow_no_run": "There is no run of this recipe yet ({path}).",
-    "workflow_journal": "The journal {path} is damaged in line {line}. Delete the run's folder and start again.",
+    "workflow_journal": "The journal {path} is damaged in line {line}. Delete that line and run the same command again: what was done stays done.",
     "workflow_no_task": "There is no task {task} in this workflow.",
     "workflow_is_sweep": "{path} has a table [sweep]. Use: fieldray workflow sweep {path}",
     "workflow_no_sweep": "{path} has no table [sweep].",
-    "sweep_differs": "The sweep in {path} was begun with other settings. Use another folder, or delete that one.",
+    "sweep_differs": "The sweep in {path} was begun with other settings, other data or another version of the program. Use another folder, or delete that one.",
     "sweep_diverged": "The trial has no {metric} in its history.",
-    "sweep_none": "No trial of the sweep came to its end, so there is no winner.",
+    "sweep_none": "No trial of the sweep came to its end, so there is no winner. Look why (fieldray workflow status RECIPE), then raise trials in the recipe and run the sweep again.",
 }

@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import distributed
 import psutil
 import pytest
 
 from cluster.conftest import nodes_of
 from fieldray.cluster.archive import Archive, ArchiveProgress, Reporting
 from fieldray.cluster.archive_chunk import ChunkAnswer, ChunkOrder, packed
+from fieldray.cluster.archive_files import SentFiles, contents_of
 from fieldray.cluster.archive_folder import ArchiveFolder, Piece
 from fieldray.cluster.archive_request import ArchiveRequest, NodeReport, report_of_node
 from fieldray.cluster.connection import ConnectionSettings
@@ -57,10 +59,23 @@ def stand_ins() -> dict[str, Callable[..., Any]]:
     def judge_badly(order: ChunkOrder) -> ChunkAnswer:
         raise ArithmeticError
 
+    def judge_but_on_bad_node(order: ChunkOrder) -> ChunkAnswer:
+        """As `judge`, but the node `bad` fails over whatever it gets, and the others wait until that is known."""
+        faults = ref_of(json.loads(order.refs[0])).path.with_name("faults")
+        if str(distributed.get_worker().name).startswith("bad/"):
+            with faults.open("a") as stream:
+                stream.write("x")
+            raise ArithmeticError
+        while not faults.exists() or faults.stat().st_size < 6:
+            time.sleep(0.01)
+        return judge(order)
+
     def judge_files(order: ChunkOrder) -> ChunkAnswer:
-        """Fails images whose file did not come along."""
+        """Fails images whose file did not come along; a worker would look for them itself without any."""
+        if order.files is None:
+            raise ArithmeticError
         refs = [ref_of(json.loads(text)) for text in order.refs]
-        came = [order.files.get(str(ref.path)) == ref.path.name.encode() for ref in refs]
+        came = [(order.files or {}).get(str(ref.path)) == ref.path.name.encode() for ref in refs]
         outcomes = [
             Refused(ref=ref, reason=reason("blank")) if has else Failed(ref=ref, stage="decode", reason=reason("empty"))
             for ref, has in zip(refs, came, strict=True)
@@ -259,6 +274,31 @@ def test_files_are_sent_where_nodes_do_not_see_them(
     assert {outcome.category for outcome in saved} == {"refused"}
 
 
+def test_files_that_cannot_be_read_or_are_empty_are_never_looked_for_by_a_worker(
+    tmp_path: Path, folder: ArchiveFolder, request_made: ArchiveRequest
+) -> None:
+    write_list(folder, tmp_path, 6)
+    (tmp_path / "image-5").write_bytes(b"image-5")
+    saved = run(folder, request_made, judge=STAND_INS["judge_files"], sends_files=True, chunk_images=2)
+    assert Counter(outcome.category for outcome in saved) == {"failed": 5, "refused": 1}
+
+
+def test_a_worker_has_the_files_that_came_and_a_reason_for_each_other(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    names = ("sent", "empty", "unread", "unnamed")
+    refs = [ImageRef(path=tmp_path / name) for name in names]
+    (tmp_path / "empty").touch()
+    (tmp_path / "unnamed").write_bytes(b"another file of this name")
+    files = {str(tmp_path / name): contents_of(tmp_path / name) for name in names[1:3]}
+    sent = SentFiles({str(tmp_path / "sent"): b"1", **files}, own)
+    local = sent.local(refs)
+    assert [ref.path.read_bytes() for ref in local] == [b"1", b""] and {ref.path.parent for ref in local} == {own}
+    outcomes = sent.outcomes(refs, [Refused(ref=ref, reason=reason("blank")) for ref in local])
+    assert [outcome.ref for outcome in outcomes] == refs
+    assert [outcome.reason.code for outcome in outcomes if isinstance(outcome, Failed)] == ["missing", "missing"]
+
+
 def test_a_clock_that_is_far_off_is_said_and_does_no_harm(
     tmp_path: Path, folder: ArchiveFolder, request_made: ArchiveRequest
 ) -> None:
@@ -272,9 +312,13 @@ def test_a_clock_that_is_far_off_is_said_and_does_no_harm(
 def cluster_of_nodes(tmp_path: Path) -> Iterator[tuple[NodeGroup, NodeProcess, ConnectionSettings]]:
     """A cluster that is not the driver's own, its scheduler, and how it is reached."""
     with NodeGroup() as nodes:
-        scheduler = nodes.add(NodeSettings(role="scheduler"))
+        scheduler = nodes.add(NodeSettings(role="scheduler", unencrypted=True))
         address = scheduler.address()
-        nodes.add(NodeSettings(role="worker", scheduler=address, name="ward/1", scratch=str(tmp_path / "scratch")))
+        nodes.add(
+            NodeSettings(
+                role="worker", unencrypted=True, scheduler=address, name="ward/1", scratch=str(tmp_path / "scratch")
+            )
+        )
         yield nodes, scheduler, ConnectionSettings(address=address, patience_s=2.0)
 
 
@@ -307,3 +351,21 @@ def test_a_scheduler_that_is_gone_for_good_ends_the_run_and_keeps_the_results(
     kept = sum(piece.size for piece in folder.done(30))
     assert 0 < kept < 30
     assert len(run(folder, request_made)) == 30
+
+
+def test_a_node_that_fails_over_every_image_is_set_aside_and_accuses_none(
+    tmp_path: Path, folder: ArchiveFolder, request_made: ArchiveRequest
+) -> None:
+    write_list(folder, tmp_path, 40)
+    notes: list[tuple[str, Reason]] = []
+    with cluster_of_nodes(tmp_path) as (nodes, scheduler, connection):
+        settings = NodeSettings(
+            role="worker", unencrypted=True, scheduler=scheduler.address(), name="bad/1", scratch=str(tmp_path)
+        )
+        nodes.add(settings).address()
+        saved = run(
+            folder, request_made, judge=STAND_INS["judge_but_on_bad_node"], connection=connection, chunk_images=1,
+            notes=notes,
+        )  # fmt: skip
+    assert {outcome.category for outcome in saved} == {"refused"}
+    assert [(node, why.code) for node, why in notes] == [("bad", "internal")]

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fieldray.cluster.archive_folder import ArchiveFolder, Piece
+from fieldray.cluster.archive_request import ArchiveRequest
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import UsageProblem
 from fieldray.store.rows import ref_text
@@ -56,3 +58,19 @@ def test_a_list_that_was_cut_short_is_named(tmp_path: Path) -> None:
 def test_nobody_else_may_look_into_the_folder(tmp_path: Path) -> None:
     with ArchiveFolder(tmp_path / "out") as folder:
         assert not folder.path.stat().st_mode & 0o077
+
+
+def test_other_settings_or_another_version_are_other_work(tmp_path: Path) -> None:
+    request = ArchiveRequest(
+        paths=("/scans",), pack="none-1.0.0", pack_name="none-1.0.0", model_sha256="0" * 64, settings_hash="0" * 64,
+        operating_point=None, ages_confirmed=False, settings=(("device", "cpu"), ("keep_previews", True)),
+    )  # fmt: skip
+    with ArchiveFolder(tmp_path / "out") as folder:
+        folder.continue_with(request)
+        folder.continue_with(request)
+        for other in (
+            replace(request, settings=(("device", "cpu"), ("keep_previews", False))),
+            replace(request, program_version="0.0.1"),
+        ):
+            with pytest.raises(UsageProblem, match="begun with other paths"):
+                folder.continue_with(other)

@@ -16,6 +16,7 @@ from fieldray.cluster.connection import ConnectionSettings, full_address, host_o
 from fieldray.cluster.node import NodeSettings
 from fieldray.cluster.nodes import NodeGroup
 from fieldray.errors import EnvironmentProblem, UsageProblem
+from fieldray.paths import user_data
 
 
 def free_port() -> int:
@@ -42,6 +43,43 @@ def test_certificates_that_do_not_belong_together_are_refused(tmp_path: Path) ->
         require_certificates(one)
     with pytest.raises(UsageProblem, match="holds no usable certificates"):
         require_certificates(tmp_path)
+
+
+def test_certificates_that_have_ended_say_when(tmp_path: Path) -> None:
+    make_certificates(tmp_path / "old", days=-1)
+    with pytest.raises(UsageProblem, match=r"were valid until 20\d\d-\d\d-\d\d\. Make new ones"):
+        require_certificates(tmp_path / "old")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="other systems have no such modes")
+def test_a_key_that_others_can_read_is_no_key(tmp_path: Path) -> None:
+    folder = tmp_path / "certificates"
+    make_certificates(folder)
+    (folder / "node.key").chmod(0o640)
+    with pytest.raises(UsageProblem, match="Other users of this computer can read"):
+        require_certificates(folder)
+
+
+def test_no_process_listens_to_whoever_comes_unless_a_person_said_so() -> None:
+    with pytest.raises(ValueError, match="certificates are needed"):
+        NodeSettings(role="scheduler")
+
+
+def test_the_processes_of_this_computer_listen_to_their_own_driver_alone(tmp_path: Path) -> None:
+    make_certificates(tmp_path / "other")
+    with open_client(ConnectionSettings(workers=1)) as client:
+        address = client.scheduler.address
+        assert address.startswith("tls://127.0.0.1:")
+        assert all(worker.startswith("tls://127.0.0.1:") for worker in client.scheduler_info(n_workers=-1)["workers"])
+        (folder,) = (user_data() / "cluster").glob("certificates-*")
+        assert not folder.stat().st_mode & 0o077
+        for certificates, spelled in ((None, address.replace("tls", "tcp")), (tmp_path / "other", address)):
+            stranger = ConnectionSettings(
+                address=spelled, certificates=certificates, needs_worker=False, patience_s=1.0
+            )
+            with pytest.raises(EnvironmentProblem, match="No scheduler answers"), open_client(stranger):
+                pass
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize(
@@ -85,7 +123,7 @@ def test_nobody_answers() -> None:
 
 def test_a_cluster_without_workers_says_how_they_join() -> None:
     with NodeGroup() as nodes:
-        address = nodes.add(NodeSettings(role="scheduler")).address()
+        address = nodes.add(NodeSettings(role="scheduler", unencrypted=True)).address()
         settings = ConnectionSettings(address=address, worker_patience_s=0.2)
         with pytest.raises(EnvironmentProblem, match="has no workers"), open_client(settings):
             pass

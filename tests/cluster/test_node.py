@@ -47,9 +47,12 @@ def test_a_worker_with_a_task_ends_by_itself_when_it_is_told_to(tmp_path: Path) 
         time.sleep(1000)
 
     with NodeGroup() as nodes:
-        scheduler = nodes.add(NodeSettings(role="scheduler")).address()
+        scheduler = nodes.add(NodeSettings(role="scheduler", unencrypted=True)).address()
         with (
-            node(NodeSettings(role="worker", scheduler=scheduler, scratch=str(tmp_path))) as (worker, _),
+            node(NodeSettings(role="worker", unencrypted=True, scheduler=scheduler, scratch=str(tmp_path))) as (
+                worker,
+                _,
+            ),
             open_client(ConnectionSettings(address=scheduler)) as client,
         ):
             future = client.submit(endless, begun)
@@ -63,11 +66,16 @@ def test_a_worker_with_a_task_ends_by_itself_when_it_is_told_to(tmp_path: Path) 
 @needs_addresses
 def test_web_pages_are_shown_at_the_named_address_where_they_are_asked_for() -> None:
     port = free_port()
-    settings = NodeSettings(role="scheduler", host="127.0.0.2", networks=("127.0.0.2",), dashboard=port)
+    settings = NodeSettings(
+        role="scheduler", unencrypted=True, host="127.0.0.2", networks=("127.0.0.2",), dashboard=port
+    )
     with node(settings) as (process, address):
         assert address.startswith("tcp://127.0.0.2:")
         with urllib.request.urlopen(f"http://127.0.0.2:{port}/info/main/workers.html", timeout=30) as page:
             assert b"<html" in page.read().lower()
+        for page in ("main/exceptions.html", "task/any.html", "logs/any.html", "call-stack/any.html"):
+            with pytest.raises(OSError, match="404"):  # an error's text may name a patient's file
+                urllib.request.urlopen(f"http://127.0.0.2:{port}/info/{page}", timeout=30)
         with pytest.raises(OSError, match="refused"):
             urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=30)
         listening = [each for each in psutil.Process(process.pid).net_connections("inet") if each.status == "LISTEN"]
@@ -79,7 +87,7 @@ def test_a_port_for_web_pages_that_is_taken_is_not_replaced_by_another() -> None
 
     with socket.create_server(("127.0.0.1", 0)) as taken, NodeGroup() as nodes:
         port = int(taken.getsockname()[1])
-        scheduler = nodes.add(NodeSettings(role="scheduler", dashboard=port))
+        scheduler = nodes.add(NodeSettings(role="scheduler", unencrypted=True, dashboard=port))
         with pytest.raises(EnvironmentProblem, match="could not be started"):
             scheduler.address()
 

@@ -448,8 +448,23 @@ def test_the_filter_says_no_to_the_internet_only(architecture: int, socket_call:
         (["adapt", "measure-cluster", "recipe.toml"], True),
         (["adapt", "--mode"], False),
         (["screen", "--mode"], False),
+        (["adapt", "run", "recipe.toml", "--mode", "local"], False),
+        (["adapt", "train", "recipe.toml", "--mode=local"], False),
+        (["adapt", "train", "recipe.toml", "--mode"], False),
+        (["adapt", "estimate", "--mode", "async"], False),
+        (["adapt"], False),
+        ([], False),
+        (["archive", "screen", "scans"], True),
+        (["cluster"], False),
+        (["cluster", "certificates", "folder"], False),
+        (["cluster", "join", "10.0.0.1:8786"], True),
         (["workflow", "run", "recipe.toml"], True),
+        (["workflow", "sweep", "recipe.toml"], True),
+        (["workflow", "new", "recipe.toml"], False),
+        (["workflow", "status", "recipe.toml"], False),
+        (["workflow", "report", "recipe.toml"], False),
+        (["workflow", "cancel", "recipe.toml"], False),
     ],
 )
-def test_a_training_joins_a_cluster_only_where_it_is_told_to(arguments: list[str], joins: bool) -> None:
+def test_a_command_joins_a_cluster_only_where_it_is_told_to(arguments: list[str], joins: bool) -> None:
     assert joins_cluster(arguments) is joins

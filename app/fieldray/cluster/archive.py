@@ -2,9 +2,10 @@
 
 Dask carries the messages and knows which workers live; which piece goes to whom is decided here, so that a dead worker
 accuses exactly the piece that it had. A piece whose worker died twice is halved, until one image is left that has ended
-three workers: that image is *failed*, by name. Only the driver writes: the results of a piece into the output folder,
-whole or not at all, then into the store of this computer, where an image that is there already keeps its row. So it
-does not matter when a worker, the scheduler or the driver ends: nothing is lost and nothing is there twice.
+three workers: that image is *failed*, by name, unless it is its computer that fails (`archive_suspects`). Only the
+driver writes: the results of a piece into the output folder, whole or not at all, then into the store of this computer,
+where an image that is there already keeps its row. So it does not matter when a worker, the scheduler or the driver
+ends: nothing is lost and nothing is there twice.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final, cast
 
 import distributed
 from distributed import Client, Future, KilledWorker
 
 from fieldray.cluster.archive_chunk import ChunkAnswer, ChunkOrder, packed, screen_chunk, unpacked
+from fieldray.cluster.archive_files import contents_of
 from fieldray.cluster.archive_folder import ArchiveFolder, ImageList, Piece
 from fieldray.cluster.archive_request import (
     ArchiveRequest,
@@ -33,6 +34,7 @@ from fieldray.cluster.archive_request import (
     misfit,
     report_of_node,
 )
+from fieldray.cluster.archive_suspects import Suspects
 from fieldray.cluster.connection import ConnectionSettings, is_connected, open_client
 from fieldray.domain.finding import Failed, Outcome
 from fieldray.errors import EnvironmentProblem
@@ -44,8 +46,6 @@ log = logging.getLogger(__name__)
 CHUNK_IMAGES: Final = 256
 _MOST_SENT_BYTES: Final = 2**27
 _DEATHS_OF_SEVERAL: Final = 2
-_DEATHS_OF_ONE: Final = 3
-_FAULTS_OF_NODE: Final = 6  # in a row: of a piece with one image that is at fault every other half succeeds
 _LOOK_EVERY_S: Final = 0.5
 _WAIT_S: Final = 0.2
 _PATIENCE_S: Final = (5.0, 10.0, 20.0, 40.0, 80.0)  # for an answer that is on its way
@@ -100,6 +100,7 @@ class Reporting:
 class _Task:
     future: Future
     piece: Piece
+    node: str
 
 
 @dataclass(eq=False, slots=True)
@@ -157,7 +158,8 @@ class Archive:
         self._tasks: dict[str, _Task] = {}  # by the worker's address
         self._workers: dict[str, str] = {}  # the nodes of workers that may be given work, by their addresses
         self._unfit: dict[str, Reason] = {}
-        self._faults: dict[str, int] = {}  # in a row, by address
+        self._nodes_aside: dict[str, Reason] = {}
+        self._suspects = Suspects()
         self._tally = _Tally()
         self._resumed = self._done = 0
         self._began_s = self._looked_s = 0.0
@@ -241,7 +243,7 @@ class Archive:
             self._unfit.pop(address, None)
             if task := self._tasks.pop(address, None):
                 task.future.cancel()
-                self._blame(task.piece)
+                self._blame(task.piece, task.node)
         if self._unfit and not self._workers:
             address, why = next(iter(self._unfit.items()))
             name = _node(present[address])
@@ -258,14 +260,23 @@ class Archive:
             node = _node(names[address])
             if not isinstance(report, NodeReport):
                 continue  # it has just gone, and is asked again when it is back
-            if why := misfit(report, self._request):
-                if is_first:
+            if why := self._nodes_aside.get(node) or misfit(report, self._request):
+                if is_first and node not in self._nodes_aside:
                     raise EnvironmentProblem(reason("cluster_node_problem", node=node, detail=why.text))
                 self._set_aside(address, node, why)
                 continue
             if note := clock_note(report):
                 self._reporting.note(node, note)
             self._workers[address] = node
+            self._suspects.works(node, workers=list(self._workers.values()).count(node))
+
+    def _set_node_aside(self, node: str, why: Reason) -> None:
+        """Give a node nothing any more, whatever of it joins again."""
+        self._nodes_aside[node] = why
+        for address in [address for address, name in self._workers.items() if name == node]:
+            self._unfit[address] = why
+            del self._workers[address]
+        self._reporting.note(node, why)
 
     def _set_aside(self, address: str, node: str, why: Reason) -> None:
         self._unfit[address] = why
@@ -275,31 +286,37 @@ class Archive:
     def _give(self, client: Client, address: str) -> None:
         if not self._left or address in self._tasks:
             return
-        piece = self._left.popleft()
-        files: dict[str, bytes] = {}
+        piece = self._next_piece(self._workers[address])
+        files: dict[str, bytes | Reason] | None = None
         if self._sends_files:
             piece, files = self._with_files(piece)
         order = ChunkOrder(request=self._request, refs=self._images.refs(piece), files=files)
         key = f"chunk-{piece.start}-{piece.stop}-{uuid.uuid4().hex}"
         future = client.submit(self._judge, order, key=key, workers=[address], pure=False)
         self._tally.begin(self._workers[address])
-        self._tasks[address] = _Task(future, piece)
+        self._tasks[address] = _Task(future, piece, self._workers[address])
 
-    def _with_files(self, piece: Piece) -> tuple[Piece, dict[str, bytes]]:
+    def _next_piece(self, node: str) -> Piece:
+        """The first one that has not failed on this node, or else the first: another can tell whose fault it is."""
+        others = (piece for piece in self._left if node not in dict(piece.nodes))
+        piece = next(others, self._left[0])
+        self._left.remove(piece)
+        return piece
+
+    def _with_files(self, piece: Piece) -> tuple[Piece, dict[str, bytes | Reason]]:
         """As much of a piece as may be sent at once, with the files; the rest is put back."""
-        files: dict[str, bytes] = {}
+        files: dict[str, bytes | Reason] = {}
         total, count = 0, 0
         for path in self._images.files(piece):
             if str(path) not in files:
-                data = _contents(path)
-                if count and total + len(data) > _MOST_SENT_BYTES:
-                    self._left.appendleft(Piece(piece.start + count, piece.stop, piece.deaths))
+                data = contents_of(path)
+                size = len(data) if isinstance(data, bytes) else 0
+                if count and total + size > _MOST_SENT_BYTES:
+                    self._left.appendleft(Piece(piece.start + count, piece.stop, piece.deaths, piece.nodes))
                     break
-                files[str(path)], total = data, total + len(data)
+                files[str(path)], total = data, total + size
             count += 1
-        return Piece(piece.start, piece.start + count, piece.deaths), {
-            name: data for name, data in files.items() if data
-        }
+        return Piece(piece.start, piece.start + count, piece.deaths, piece.nodes), files
 
     def _wait(self) -> None:
         futures = [task.future for task in self._tasks.values()]
@@ -315,11 +332,9 @@ class Archive:
         But not before they are here: a worker that ends over the next piece would take them with it.
         """
         task = self._tasks.pop(address)
-        node = self._workers.get(address, "")
         if task.future.status != "finished":
-            self._failed(task, address)
+            self._failed(task)
             return
-        self._faults.pop(address, None)
         answer = self._answer(client, task, address)
         if answer is None:
             self._left.appendleft(task.piece)
@@ -327,12 +342,13 @@ class Archive:
         if answer.problem:
             self._left.appendleft(task.piece)
             if address in self._workers:
-                self._set_aside(address, node, answer.problem)
+                self._set_aside(address, task.node, answer.problem)
             return
         if address in self._workers:
             self._give(client, address)
         self._keep(task.piece, answer.results)
-        self._tally.add(node, task.piece.size)
+        self._suspects.has_done(task.node, task.piece.size)
+        self._tally.add(task.node, task.piece.size)
 
     def _answer(self, client: Client, task: _Task, address: str) -> ChunkAnswer | None:
         """The answer of a piece that is done; None where the worker went with it, or the scheduler did."""
@@ -348,7 +364,7 @@ class Archive:
                 return None
         return None
 
-    def _failed(self, task: _Task, address: str) -> None:
+    def _failed(self, task: _Task) -> None:
         """A worker that died, a scheduler that is gone, or a fault of the program.
 
         An error that follows an image is the image's, one that meets a node piece after piece is the node's.
@@ -357,26 +373,30 @@ class Archive:
             self._left.appendleft(task.piece)
             return
         error = task.future.exception()
-        if isinstance(error, KilledWorker):
-            self._blame(task.piece)
-            return
-        why = reason("internal", detail=type(error).__name__)
-        self._faults[address] = self._faults.get(address, 0) + 1
-        if self._faults[address] >= _FAULTS_OF_NODE and address in self._workers:
-            self._set_aside(address, self._workers[address], why)
-        self._blame(task.piece, why)
+        is_death = isinstance(error, KilledWorker)
+        why = None if is_death else reason("internal", detail=type(error).__name__)
+        self._blame(task.piece, task.node, why)
 
-    def _blame(self, piece: Piece, why: Reason | None = None) -> None:
-        """A worker died with this piece, or `why` it failed: try again, halve it, or name the image."""
-        deaths = piece.deaths + 1
-        if piece.size > 1 and deaths >= _DEATHS_OF_SEVERAL:
-            self._left.extendleft(reversed(piece.halves()))
-        elif deaths >= _DEATHS_OF_ONE:
+    def _blame(self, piece: Piece, node: str, why: Reason | None = None) -> None:
+        """A worker died with this piece, or `why` it failed: try again, halve it, or name the image or the node."""
+        piece = self._suspects.failed(piece, node)
+        is_last = not self._left and not self._tasks
+        nodes = set(self._workers.values()) | {node}
+        if piece.size > 1 and piece.deaths >= _DEATHS_OF_SEVERAL:
+            self._suspect(*piece.halves())
+        elif piece.size == 1 and self._suspects.is_image_to_blame(piece, nodes, is_last=is_last):
             ref = ref_of(json.loads(self._images.refs(piece)[0]))
-            why = why or reason("archive_worker_ended", times=deaths)
-            self._keep(piece, packed([Failed(ref=ref, stage="decode", reason=why)], self._request))
+            told = why or reason("archive_worker_ended", times=piece.deaths)
+            self._keep(piece, packed([Failed(ref=ref, stage="decode", reason=told)], self._request))
         else:
-            self._left.appendleft(Piece(piece.start, piece.stop, deaths))
+            self._suspect(piece)
+        if node and node not in self._nodes_aside and self._suspects.is_node_to_blame(node):
+            self._set_node_aside(node, why or reason("cluster_node_deaths", times=self._suspects.times(node)))
+
+    def _suspect(self, *pieces: Piece) -> None:
+        """Try these again, each behind another piece: between two of them a node can show that it works."""
+        for number, piece in enumerate(pieces):
+            self._left.insert(2 * number + 1, piece)
 
     def _keep(self, piece: Piece, results: bytes) -> None:
         outcomes = unpacked(results, self._request)
@@ -423,11 +443,3 @@ def _losses() -> Iterator[None]:
         yield
     except _LOST as error:
         raise _ClientLost from error
-
-
-def _contents(path: Path) -> bytes:
-    """Of a file that is sent; empty where it cannot be read: the worker then says what is wrong with it."""
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""

@@ -10,7 +10,7 @@ import json
 import sqlite3
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,13 +18,12 @@ import distributed
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fieldray.cluster.archive_files import SentFiles
 from fieldray.cluster.archive_request import ArchiveRequest, lost_path
 from fieldray.cluster.archive_session import PieceSession
 from fieldray.cluster.node import cores_of_worker
 from fieldray.domain.finding import Failed, Outcome
-from fieldray.domain.study import ImageRef
 from fieldray.errors import EnvironmentProblem, FieldrayError
-from fieldray.persistence import storage_problem
 from fieldray.processes.priority import usable_cores
 from fieldray.reasons import Reason, reason
 from fieldray.store.rows import outcome_columns, outcome_of, ref_of
@@ -53,12 +52,13 @@ class ChunkOrder:
     refs
         The images, each as the JSON of `store.rows.ref_text`.
     files
-        The contents of image files by path, where nodes do not see the files themselves.
+        Where images are sent: the contents of their files by path, or why the driver could not read one. A file that is
+        not among them is not looked for. None where nodes see the files themselves.
     """
 
     request: ArchiveRequest
     refs: tuple[str, ...]
-    files: Mapping[str, bytes] = field(default_factory=dict)
+    files: Mapping[str, bytes | Reason] | None = None
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -113,11 +113,12 @@ _held: dict[ArchiveRequest, PieceSession] = {}
 def _outcomes(order: ChunkOrder) -> list[Outcome]:
     """Raises FieldrayError where the node cannot screen."""
     refs = [ref_of(json.loads(text)) for text in order.refs]
-    if order.files:
+    if order.files is not None:
         folder = Path(distributed.get_worker().local_directory)
         with tempfile.TemporaryDirectory(prefix="chunk-", dir=folder, ignore_cleanup_errors=True) as own:
-            local, given = _copied(refs, order.files, Path(own))
-            return [_given_back(outcome, given) for outcome in _session(order.request).screen(local)]
+            sent = SentFiles(order.files, Path(own))
+            local = sent.local(refs)
+            return sent.outcomes(refs, _session(order.request).screen(local) if local else [])
     outcomes = _session(order.request).screen(refs)
     if any(isinstance(outcome, Failed) for outcome in outcomes) and (path := lost_path(order.request)):
         raise EnvironmentProblem(reason("cluster_no_path", path=path))
@@ -135,30 +136,3 @@ def _session(request: ArchiveRequest) -> PieceSession:
 def _end_sessions() -> None:
     while _held:
         _held.popitem()[1].close()
-
-
-# ---- files that were sent
-
-
-def _copied(
-    refs: Sequence[ImageRef], files: Mapping[str, bytes], folder: Path
-) -> tuple[list[ImageRef], dict[Path, Path]]:
-    """The references with the places of the files that were sent, and whose place each of them takes.
-
-    Raises StorageProblem.
-    """
-    places: dict[Path, Path] = {}
-    for number, (name, data) in enumerate(files.items()):
-        places[Path(name)] = place = folder / f"{number}"
-        try:
-            place.write_bytes(data)
-        except OSError as error:
-            raise storage_problem(error, place) from error
-    return (
-        [replace(ref, path=places.get(ref.path, ref.path)) for ref in refs],
-        {local: path for path, local in places.items()},
-    )
-
-
-def _given_back(outcome: Outcome, given: Mapping[Path, Path]) -> Outcome:
-    return replace(outcome, ref=replace(outcome.ref, path=given.get(outcome.ref.path, outcome.ref.path)))

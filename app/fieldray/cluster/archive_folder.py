@@ -13,6 +13,7 @@ file. The folder names patients and is this user's alone.
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import json
 import os
 import re
@@ -38,11 +39,15 @@ _NAME: Final = re.compile(r"([0-9]{9})-([0-9]{9})\.parquet")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Piece:
-    """A range of the list, `stop` not included, and how often a worker died while it had it."""
+    """A range of the list, `stop` not included, and how often a worker died while it had it.
+
+    nodes   where that was, and how many images each of these nodes had screened when it was first so
+    """
 
     start: int
     stop: int
     deaths: int = 0
+    nodes: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.start < self.stop:
@@ -56,7 +61,7 @@ class Piece:
     def halves(self) -> tuple[Piece, Piece]:
         """Two ranges in its place, each with a death on its account: one of them is the culprit."""
         middle = (self.start + self.stop) // 2
-        return Piece(self.start, middle, deaths=1), Piece(middle, self.stop, deaths=1)
+        return Piece(self.start, middle, 1, self.nodes), Piece(middle, self.stop, 1, self.nodes)
 
 
 class ArchiveFolder:
@@ -124,6 +129,11 @@ class ArchiveFolder:
     def is_listed(self) -> bool:
         """Whether all images are on the list."""
         return self._list.exists()
+
+    @property
+    def listed_on(self) -> datetime.date:
+        """The day on which the list was written, by this computer's clock."""
+        return datetime.datetime.fromtimestamp(self._list.stat().st_mtime).astimezone().date()
 
     def write_list(self, refs: Iterable[ImageRef], *, tell: Callable[[int], None]) -> None:
         """Write the list, all of it or nothing; `tell` receives the number so far. Raises StorageProblem."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from fieldray.cluster.node import versions
+from fieldray.cluster.result_key import result_key
 from fieldray.domain.model import Model
 from fieldray.errors import FieldrayError, UsageProblem
 from fieldray.packs.drives import list_drives
@@ -55,9 +56,12 @@ class ArchiveRequest:
     program_version: str = VERSION
 
     @property
-    def work(self) -> tuple[object, ...]:
+    def work(self) -> str:
         """What may not change from one start to the next on the same output folder."""
-        return sorted(self.paths), self.pack_name, self.model_sha256, self.settings_hash, self.program_version
+        return result_key(
+            sorted(self.paths), self.pack_name, self.model_sha256, self.settings_hash, self.settings,
+            version=self.program_version,
+        )  # fmt: skip
 
     def settings_of_node(self, *, decoders: int) -> Settings:
         """The settings to screen with on a node; `decoders` files are read at the same time."""

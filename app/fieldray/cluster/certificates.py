@@ -7,7 +7,9 @@ is made, used once and kept nowhere, so nobody can make another member later; a 
 from __future__ import annotations
 
 import datetime
+import os
 import ssl
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +25,7 @@ CERTIFICATE: Final = "node.pem"
 KEY: Final = "node.key"
 FILES: Final = (AUTHORITY, CERTIFICATE, KEY)
 DAYS: Final = 825
+_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 _BEFORE: Final = datetime.timedelta(days=1)  # clocks differ
 
 
@@ -45,13 +48,24 @@ def make_certificates(folder: Path, *, days: int = DAYS) -> tuple[Path, ...]:
 
 
 def require_certificates(folder: Path) -> None:
-    """Require that a folder holds certificates that can be used. Raises UsageProblem (cluster_certificates)."""
+    """Require that a folder holds certificates that can be used, now, and by this user alone.
+
+    Raises UsageProblem (cluster_certificates, cluster_certificates_expired, cluster_key_open).
+    """
+    from cryptography import x509
+
     try:
         context = ssl.create_default_context(cafile=str(folder / AUTHORITY))
         context.load_cert_chain(folder / CERTIFICATE, folder / KEY)
-    except (OSError, ssl.SSLError) as error:
+        until = x509.load_pem_x509_certificate((folder / CERTIFICATE).read_bytes()).not_valid_after_utc
+        mode = (folder / KEY).stat().st_mode
+    except (OSError, ssl.SSLError, ValueError) as error:
         detail = getattr(error, "strerror", None) or type(error).__name__
         raise UsageProblem(reason("cluster_certificates", folder=folder, detail=detail)) from error
+    if until < datetime.datetime.now(datetime.UTC):
+        raise UsageProblem(reason("cluster_certificates_expired", folder=folder, date=until.date().isoformat()))
+    if os.name == "posix" and mode & _OTHERS:
+        raise UsageProblem(reason("cluster_key_open", path=folder / KEY))
 
 
 def _key_usage(*, signs_certificates: bool) -> KeyUsage:

@@ -5,6 +5,9 @@ client. They are this program's own processes, not Dask's `LocalCluster`: its na
 `multiprocessing`, which would run the caller's main module in them again before the offline guard, and would restart a
 worker for using much memory. Here a thread starts a dead one again, at the same place (`nodes`).
 
+Dask runs whatever connects to it tells it to run, and every user of this computer reaches 127.0.0.1. So the processes
+started here have certificates, made for them alone in a folder of this user's, and removed with them.
+
 A task whose worker died ends with `distributed.KilledWorker` at the first death: the caller counts attempts. Where the
 scheduler died, its futures are cancelled or never done: check `is_connected`, leave the block, and open another client.
 What is submitted has to be importable in the scheduler and the workers: functions of `fieldray`. Only a function that
@@ -16,22 +19,24 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import re
+import ssl
+import tempfile
 import time
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from distributed import Client
 
-from fieldray.cluster.certificates import require_certificates
+from fieldray.cluster.certificates import make_certificates, require_certificates
 from fieldray.cluster.node import NodeSettings, all_versions, require_own_settings, security
 from fieldray.cluster.nodes import NodeGroup
 from fieldray.errors import EnvironmentProblem, UsageProblem
 from fieldray.paths import user_data
-from fieldray.persistence import make_private
+from fieldray.persistence import make_private, storage_problem
 from fieldray.processes.priority import usable_cores
 from fieldray.reasons import reason
 
@@ -50,7 +55,8 @@ class ConnectionSettings:
     workers
         How many of them, 1 or more; also how many to wait for at most where there is an address.
     certificates
-        The folder of this computer's certificates, None for connections that are not encrypted.
+        The folder of this computer's certificates. None at an address for connections that are not encrypted; for
+        processes on this computer for certificates that are made and thrown away.
     patience_s, worker_patience_s
         How long to wait for a scheduler, and then for its first worker.
     needs_worker
@@ -78,12 +84,14 @@ def open_client(settings: ConnectionSettings) -> Iterator[Client]:
     """
     if settings.certificates:
         require_certificates(settings.certificates)
-    with NodeGroup() as nodes:
-        address = (
-            full_address(settings.address, settings.certificates) if settings.address else _started(nodes, settings)
-        )
-        with _connected(address, settings) as client:
-            yield client
+    with contextlib.ExitStack() as ends:
+        if settings.address:
+            address = full_address(settings.address, settings.certificates)
+        else:
+            certificates = settings.certificates or ends.enter_context(_certificates_of_this_run())
+            settings = replace(settings, certificates=certificates)
+            address = _started(ends.enter_context(NodeGroup()), certificates, workers=settings.workers)
+        yield ends.enter_context(_connected(address, settings))
 
 
 def full_address(address: str, certificates: Path | None) -> str:
@@ -103,6 +111,12 @@ def host_of(address: str) -> str:
 def is_connected(client: Client) -> bool:
     """Whether the client has its scheduler; false from its loss on."""
     return bool(client.status == "running")
+
+
+def connecting_context(client: Client) -> ssl.SSLContext | None:
+    """With what this process connects to others of the client's cluster; None where they are not encrypted."""
+    context: ssl.SSLContext | None = client.security.get_connection_args("client").get("ssl_context")
+    return context
 
 
 def scratch_folder() -> Path:
@@ -142,12 +156,24 @@ def _is_host(text: str) -> bool:
     return True
 
 
-def _started(nodes: NodeGroup, settings: ConnectionSettings) -> str:
-    certificates = str(settings.certificates) if settings.certificates else None
+@contextlib.contextmanager
+def _certificates_of_this_run() -> Iterator[Path]:
+    """Certificates that nobody else can read, and that are gone after the block. Raises StorageProblem."""
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="certificates-", dir=scratch_folder(), ignore_cleanup_errors=True)
+    except OSError as error:
+        raise storage_problem(error, user_data()) from error
+    with folder as path:
+        make_certificates(Path(path))
+        yield Path(path)
+
+
+def _started(nodes: NodeGroup, folder: Path, *, workers: int) -> str:
+    certificates = str(folder.absolute())
     scheduler = nodes.add(NodeSettings(role="scheduler", certificates=certificates))
     address, scratch = scheduler.address(), str(scratch_folder())
-    cores = share_of_cores(settings.workers)
-    for number in range(1, settings.workers + 1):
+    cores = share_of_cores(workers)
+    for number in range(1, workers + 1):
         nodes.add(
             NodeSettings(
                 role="worker",

@@ -47,8 +47,8 @@ _SETTINGS: Final = {
     "distributed.comm.timeouts.connect": "10s",
     "distributed.comm.timeouts.tcp": "60s",
 }
-# Those of Dask's pages that show and change nothing.
-_PAGES: Final = [f"distributed.http.{name}" for name in ("scheduler.info", "scheduler.json", "health", "statics")]
+# Those of Dask's pages that show and change nothing, and no text of a task or of its errors: they name files.
+_PAGES: Final = ["fieldray.cluster.pages", *(f"distributed.http.{name}" for name in ("health", "statics"))]
 
 
 class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +69,9 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     networks
         The addresses and networks in numbers that it may reach beside this computer.
     certificates
-        The folder of its certificates, None for connections that are not encrypted.
+        The folder of its certificates; None only where connections are `unencrypted`.
+    unencrypted
+        Whether a person wants connections without certificates: whoever reaches this process then runs what they like.
     scratch
         The folder for what a worker keeps while it works.
     resources
@@ -87,10 +89,15 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     networks: tuple[str, ...] = ()
     certificates: str | None = None
+    unencrypted: bool = False
     scratch: str = ""
     resources: dict[str, float] = {}
     cores: int = 0
     dashboard: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.certificates and not self.unencrypted:
+            raise ValueError("certificates are needed")
 
 
 def require_own_settings(*networks: str) -> None:

@@ -78,7 +78,7 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
         list_images(folder, paths, settings, tell=lambda count: console.bar(f"Listing images: {count}"))
         run_id = folder.merged_run()
         if run_id is not None and is_merged(database, run_id):
-            console.print_line(f"All images have results: run {run_id} of the history.")
+            console.print_line(_all_done(folder, run_id))
             return 1 if failed_in(database, run_id) else 0
         return _Screening(options, console, folder, request, settings=settings).run(spec, database)
 
@@ -152,6 +152,13 @@ class _Screening:
             print_line(f"By node: {_nodes(last)}")
         print_line(f"In the history as run {run_id}.")
         print_line(NOTICE)
+
+
+def _all_done(folder: ArchiveFolder, run_id: int) -> str:
+    """What is known of a folder that is done: of the images that were listed, not of those that came since."""
+    with folder.open_list() as images:
+        listed = f"All {len(images)} images that were listed on {folder.listed_on.isoformat()} have results"
+    return f"{listed}: run {run_id} of the history. Images added since then need another folder (--out)."
 
 
 def _nodes(progress: ArchiveProgress) -> str:

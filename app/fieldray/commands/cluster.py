@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ipaddress
 import platform
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,7 +36,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         help="show Dask's web pages at this port of --host: whoever reaches it can read them (default: none)",
     )
     _add_network_option(start)
-    _add_certificates_option(start)
+    _add_encryption_options(start)
     start.set_defaults(command=run_start)
     join = add_command(actions, "join", "work for a scheduler")
     join.add_argument("address", metavar="HOST:PORT", help="the scheduler's address, in numbers")
@@ -43,7 +44,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     join.add_argument("--workers", type=_count, default=1, metavar="N", help="processes that work (default: 1)")
     join.add_argument("--name", default="", metavar="NAME", help="what this computer is called (default: its own name)")
     _add_network_option(join)
-    _add_certificates_option(join)
+    _add_encryption_options(join)
     join.set_defaults(command=run_join)
     for name, text, run in (
         ("status", "list the computers of a cluster", run_status),
@@ -95,6 +96,7 @@ def run_start(options: argparse.Namespace, console: Console) -> int:
         from fieldray.cluster.node import NodeSettings
         from fieldray.cluster.nodes import NodeGroup
 
+    _require_encryption(options)
     if options.certificates:
         require_certificates(options.certificates)
     require_host(options.host)
@@ -104,6 +106,7 @@ def run_start(options: argparse.Namespace, console: Console) -> int:
         port=options.port,
         networks=(options.host, *options.network),
         certificates=_text(options.certificates),
+        unencrypted=options.unencrypted,
         dashboard=options.dashboard,
     )
     with NodeGroup() as nodes:
@@ -124,6 +127,7 @@ def run_join(options: argparse.Namespace, console: Console) -> int:
         from fieldray.cluster.node import NodeSettings
         from fieldray.cluster.nodes import NodeGroup
 
+    _require_encryption(options)
     if options.certificates:
         require_certificates(options.certificates)
     address = full_address(options.address, options.certificates)
@@ -139,6 +143,7 @@ def run_join(options: argparse.Namespace, console: Console) -> int:
                     name=f"{name}/{number}",
                     networks=(options.host, host_of(address), *options.network),
                     certificates=_text(options.certificates),
+                    unencrypted=options.unencrypted,
                     scratch=str(scratch_folder()),
                     cores=share_of_cores(options.workers),
                 ),
@@ -199,6 +204,7 @@ def _add_network_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--network",
         action="append",
+        type=_network,
         default=[],
         metavar="NETWORK",
         help="where the other computers are, in numbers (192.168.1.0/24); nothing else is reached; may be repeated",
@@ -209,8 +215,33 @@ def _add_certificates_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--certificates", type=Path, metavar="DIR", help="encrypt with the certificates in this folder")
 
 
+def _add_encryption_options(parser: argparse.ArgumentParser) -> None:
+    _add_certificates_option(parser)
+    parser.add_argument(
+        "--unencrypted",
+        action="store_true",
+        help="work without certificates: whoever reaches this computer's port can run programs as you",
+    )
+
+
+def _require_encryption(options: argparse.Namespace) -> None:
+    """Require certificates or the wish to have none. Raises UsageProblem (cluster_unencrypted)."""
+    if bool(options.certificates) == options.unencrypted:
+        raise UsageProblem(reason("cluster_unencrypted"))
+
+
 def _text(path: Path | None) -> str | None:
     return str(path.absolute()) if path else None
+
+
+def _network(text: str) -> str:
+    try:
+        return str(ipaddress.ip_network(text))
+    except ValueError as error:
+        with contextlib.suppress(ValueError):
+            meant = ipaddress.ip_network(text, strict=False)
+            raise argparse.ArgumentTypeError(f"{text} is an address within a network; is {meant} meant?") from error
+        raise argparse.ArgumentTypeError(f"{text} is no network in numbers, such as 192.168.1.0/24") from error
 
 
 def _port(text: str) -> int:

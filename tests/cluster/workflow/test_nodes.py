@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
-from distributed import Client
+from distributed import Client, get_worker
 
 from fieldray.cluster.connection import ConnectionSettings, open_client
-from fieldray.cluster.workflow.crew import require_nodes
-from fieldray.cluster.workflow.perform import Node, Order, look, perform
-from fieldray.cluster.workflow.state import Journal
+from fieldray.cluster.node import NodeSettings
+from fieldray.cluster.nodes import NodeGroup, NodeProcess
+from fieldray.cluster.workflow.crew import Crew
+from fieldray.cluster.workflow.perform import Answer, Node, Order, driver_of, look, perform
+from fieldray.cluster.workflow.recipe import Experiment
+from fieldray.cluster.workflow.roster import NodesUnfit, Roster
+from fieldray.cluster.workflow.state import Event, Journal, Outcome
 from fieldray.errors import UsageProblem
+from waiting import wait_for
 
 
 @pytest.fixture(scope="module")
@@ -29,8 +41,17 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Path]:
     """The folder of a run that was begun."""
-    with Journal(tmp_path):
+    with begun(tmp_path):
         yield tmp_path
+
+
+@contextlib.contextmanager
+def begun(folder: Path) -> Iterator[Journal]:
+    """A run in this folder as its driver keeps it; `order_in` makes its orders."""
+    folder.mkdir(exist_ok=True)
+    with Journal(folder) as journal:
+        driver_of(folder / "stop").touch()
+        yield journal
 
 
 def stand_ins() -> dict[str, Callable[[Path], Node]]:
@@ -51,19 +72,19 @@ STAND_INS = stand_ins()
 
 def test_a_node_of_another_version_is_named_before_any_work(client: Client, run: Path) -> None:
     with pytest.raises(UsageProblem, match=r"local/1 has Fieldray 0\.0\.1, and this computer has Fieldray"):
-        require_nodes(client, run=run, efforts={}, say=lambda _: None, ask=STAND_INS["other_version"])
+        Roster(client, run=run, say=lambda _: None, ask=STAND_INS["other_version"])
 
 
 def test_a_node_that_does_not_see_the_run_is_named_before_any_work(client: Client, run: Path, tmp_path: Path) -> None:
-    require_nodes(client, run=run, efforts={}, say=lambda _: None)
+    Roster(client, run=run, say=lambda _: None)
     (tmp_path / "lost-share").mkdir()  # a share that is not mounted leaves an empty folder
     with pytest.raises(UsageProblem, match="local/1 cannot see"):
-        require_nodes(client, run=tmp_path / "lost-share", efforts={}, say=lambda _: None)
+        Roster(client, run=tmp_path / "lost-share", say=lambda _: None)
 
 
 def test_a_clock_that_is_far_off_is_said(client: Client, run: Path) -> None:
     said = list[str]()
-    require_nodes(client, run=run, efforts={}, say=said.append, ask=STAND_INS["other_clock"])
+    Roster(client, run=run, say=said.append, ask=STAND_INS["other_clock"])
     assert len(said) == 1 and said[0].startswith("The clock of local/1 differs from this computer's by 1000 s.")
 
 
@@ -75,6 +96,7 @@ def order_in(folder: Path, number: int = 1, *, ends: str = "0") -> Order:
         command=(sys.executable, "-c", f"print('begun'); raise SystemExit({ends})"),
         folder=folder / "a-0001",
         here=folder,
+        run=folder,
         stop=folder / "stop",
     )
 
@@ -86,16 +108,180 @@ def test_a_full_disk_on_a_node_is_the_task_s_end_and_names_the_node(tmp_path: Pa
     if subprocess.run(command, capture_output=True, check=False).returncode:
         pytest.skip("no file system can be mounted here")
     try:
-        outcome = perform(order_in(small))
-        assert not outcome.is_done and outcome.node and outcome.exit_code is None
+        with begun(small):
+            answer = perform(order_in(small))
+        outcome = answer.outcome
+        assert answer.is_of_node and not outcome.is_done and outcome.node and outcome.exit_code is None
         assert outcome.problem.startswith(f"{outcome.node} could not work on it: ")
     finally:
         subprocess.run(["umount", str(small)], check=True)
 
 
-def test_how_a_performance_ended_is_known_when_its_answer_was_lost(tmp_path: Path) -> None:
+def test_how_a_performance_ended_is_known_when_its_answer_was_lost(run: Path) -> None:
     for _ in range(2):  # the second time it is only told again
-        assert perform(order_in(tmp_path, ends="3")).exit_code == 3
-    assert (tmp_path / "a-0001" / "output-1.txt").read_text().count("begun") == 1
-    assert perform(order_in(tmp_path, 2, ends="3")).exit_code == 3  # another performance is none that was done
-    assert (tmp_path / "a-0001" / "output-2.txt").exists()
+        assert perform(order_in(run, ends="3")).outcome.exit_code == 3
+    assert (run / "a-0001" / "output-1.txt").read_text().count("begun") == 1
+    assert perform(order_in(run, 2, ends="3")).outcome.exit_code == 3  # another performance is none that was done
+    assert (run / "a-0001" / "output-2.txt").exists()
+
+
+@pytest.mark.parametrize("lost", ["journal.jsonl", "stop.driver"])
+def test_a_worker_that_does_not_see_the_run_says_so_and_makes_no_folder(run: Path, lost: str) -> None:
+    (run / lost).unlink()
+    answer = perform(order_in(run))
+    assert answer.is_of_node and "cannot see" in answer.outcome.problem
+    away = run / "not-mounted" / "run"
+    answer = perform(order_in(away))
+    assert answer.is_of_node and "cannot see" in answer.outcome.problem
+    assert not away.parent.exists() and not (run / "a-0001").exists()
+
+
+def test_a_run_s_folder_that_goes_during_a_task_is_not_made_again(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with begun(folder):
+        order = order_in(folder, ends=f"__import__('shutil').rmtree({str(folder)!r})")
+        answer = perform(order)
+    assert answer.is_of_node and not folder.exists()
+
+
+KILLED = """
+import json, sys
+from pathlib import Path
+from fieldray.cluster.workflow.perform import Order, perform
+told = json.loads(sys.argv[1])
+places = {name: Path(told.pop(name)) for name in ("folder", "here", "run", "stop")}
+perform(Order(**told, **places, command=(sys.executable, "-c", told_command)))
+""".replace(
+    "told_command",
+    '\'import os, signal; open("begun", "w").close(); \''
+    "'os.kill(int(os.popen(f\"ps -o ppid= -p {os.getppid()}\").read()), signal.SIGKILL)'",
+)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a command ends its worker by a signal")
+def test_an_outcome_counts_no_more_once_other_settings_were_begun(run: Path) -> None:
+    assert perform(order_in(run)).outcome.is_done
+    told = {"task": "a-0001", "key": "other", "number": 2, "folder": str(run / "a-0001"), "here": str(run)}
+    told |= {"run": str(run), "stop": str(run / "stop")}
+    done = subprocess.run([sys.executable, "-c", KILLED, json.dumps(told)], check=False)
+    assert done.returncode == -signal.SIGKILL and (run / "begun").exists()
+    assert perform(order_in(run, 3)).outcome.is_done
+    assert (run / "a-0001" / "output-3.txt").read_text().count("begun") == 1  # its files were another's
+
+
+def performers() -> dict[str, Callable[[Order], Answer]]:
+    """What workers run in place of `perform`."""
+
+    def name_the_folder(order: Order) -> Answer:
+        time.sleep(0.3)  # both orders are with the scheduler before the first one is done
+        return Answer(order=order, outcome=Outcome(exit_code=0, problem=str(order.folder)))
+
+    def answer_another(order: Order) -> Answer:
+        return Answer(order=dataclasses.replace(order, folder=order.folder / "b"), outcome=Outcome(exit_code=0))
+
+    def fail_on_bad_node(order: Order) -> Answer:
+        name = str(get_worker().name)
+        is_bad = name.startswith("bad/")
+        if not is_bad:
+            order.folder.mkdir(exist_ok=True)
+        problem = "The disk is full." if is_bad else ""
+        return Answer(order=order, outcome=Outcome(exit_code=0, node=name, problem=problem), is_of_node=is_bad)
+
+    def end(order: Order) -> Answer:
+        """As a worker that is ending does, the first time."""
+        outcome = Outcome(node="local/1", was_stopped=True) if order.number == 1 else Outcome(exit_code=0)
+        return Answer(order=order, outcome=outcome)
+
+    return {name: function for name, function in locals().items() if callable(function)}
+
+
+PERFORMERS = performers()
+ONCE = Experiment(command="none", retries=0)
+
+
+def ended(crew: Crew, count: int = 1) -> list[Event]:
+    """The events of so many orders."""
+    found = list[Event]()
+    wait_for(lambda: found.extend(event for _, event in crew.ended(0.2)) or len(found) >= count)
+    return found
+
+
+def test_two_drivers_on_one_cluster_get_their_own_answers(client: Client, tmp_path: Path) -> None:
+    mine, other = tmp_path / "mine", tmp_path / "other"
+    with begun(mine) as one, begun(other) as two:
+        crews = [
+            Crew(client, journal, run=folder, preemptible=False, say=print, work=PERFORMERS["name_the_folder"])
+            for journal, folder in ((one, mine), (two, other))
+        ]
+        for crew, folder in zip(crews, (mine, other), strict=True):
+            crew.start(order_in(folder), ONCE)
+        problems = [ended(crew)[0].outcome.problem for crew in crews]
+    assert problems == [str(mine / "a-0001"), str(other / "a-0001")]
+
+
+def test_an_answer_that_is_not_its_own_order_s_is_refused(client: Client, run: Path) -> None:
+    with Journal(run) as journal:
+        crew = Crew(client, journal, run=run, preemptible=False, say=print, work=PERFORMERS["answer_another"])
+        crew.start(order_in(run), ONCE)
+        (event,) = ended(crew)
+    assert event.status == "failed" and event.outcome.problem.startswith("The answer of another task came back")
+
+
+def test_a_worker_that_was_ending_stops_no_task(client: Client, run: Path) -> None:
+    with Journal(run) as journal:
+        crew = Crew(client, journal, run=run, preemptible=True, say=print, work=PERFORMERS["end"])
+        crew.start(order_in(run), ONCE)
+        (event,) = ended(crew)
+    assert event.status == "done" and event.number == 2
+
+
+def test_a_bad_node_costs_no_task_an_attempt_and_is_set_aside_by_name(tmp_path: Path) -> None:
+    said, scratch = list[str](), str(tmp_path / "scratch")
+    with NodeGroup() as nodes, begun(tmp_path) as journal:
+        address = nodes.add(NodeSettings(role="scheduler", unencrypted=True)).address()
+        bad = NodeSettings(role="worker", unencrypted=True, scheduler=address, name="bad/1", scratch=scratch)
+        nodes.add(bad).address()
+        with open_client(ConnectionSettings(address=address)) as client:
+            work = PERFORMERS["fail_on_bad_node"]
+            crew = Crew(client, journal, run=tmp_path, preemptible=False, say=said.append, work=work)
+            nodes.add(msgspec.structs.replace(bad, name="good/1")).address()
+            first = dataclasses.replace(order_in(tmp_path), task="a-0000", folder=tmp_path / "a-0000")
+            crew.start(first, ONCE)
+            for number in range(1, 3):
+                crew.start(dataclasses.replace(order_in(tmp_path), task=f"a-{number:04d}"), ONCE)
+            events = ended(crew, 3)
+    assert [event.status for event in events] == ["done"] * 3
+    assert {event.outcome.node for event in events} == {"good/1"}
+    assert [line for line in said if "bad is given no more work" in line] == said
+
+
+def test_a_task_whose_only_worker_is_gone_before_it_began_goes_to_the_next_one(tmp_path: Path) -> None:
+    scratch = str(tmp_path / "scratch")
+    with NodeGroup() as nodes, begun(tmp_path) as journal:
+        address = nodes.add(NodeSettings(role="scheduler", unencrypted=True)).address()
+        plain = NodeSettings(role="worker", unencrypted=True, scheduler=address, name="plain/1", scratch=scratch)
+        able = msgspec.structs.replace(plain, name="able/1", resources={"GPU": 1.0})
+        nodes.add(plain).address()
+        first = NodeProcess(able)
+        first.address()
+        try:
+            with open_client(ConnectionSettings(address=address)) as client:
+                crew = Crew(client, journal, run=tmp_path, preemptible=False, say=print)
+                first.close()
+                crew.start(order_in(tmp_path), dataclasses.replace(ONCE, resources={"GPU": 1.0}))
+                nodes.add(msgspec.structs.replace(able, name="able/2")).address()
+                (event,) = ended(crew)
+        finally:
+            first.close()
+    assert event.status == "done" and event.outcome.node == "able/2"
+
+
+def test_the_run_ends_with_the_node_s_problem_where_no_other_is_left(client: Client, run: Path) -> None:
+    with Journal(run) as journal:
+        crew = Crew(client, journal, run=run, preemptible=False, say=print)
+        (run / "stop.driver").unlink()
+        crew.start(order_in(run), ONCE)
+        with pytest.raises(NodesUnfit, match=r"local: local/1 cannot see .*run the same command again"):
+            ended(crew)
+        crew.stop(run / "stop")
+        assert journal.latest["a-0001"].status == "stopped"

@@ -84,7 +84,10 @@ def test_a_sweep_with_a_lost_worker_ends_complete_and_a_second_one_does_nothing(
 
     said = list[str]()
     assert run_sweep(path, say=said.append, trial=trial) == "done" and said == ["Everything was done before."]
+    (lock := tmp_path / "run" / "study.jsonl.lock").touch()  # of the driver that works there now
+    study = (tmp_path / "run" / "study.jsonl").read_bytes()
     page = write_report(path).read_text(encoding="utf-8")
+    assert lock.exists() and (tmp_path / "run" / "study.jsonl").read_bytes() == study
     assert "<svg" in page and "<script" not in page and "3 trials of 3" in page
     board = json.loads((tmp_path / "run" / "leaderboard.json").read_text())
     assert [row["state"] for row in board] == ["done", "ended early", "ended early"] and board[0]["auc"] == 0.9
@@ -96,6 +99,10 @@ def test_a_sweep_with_a_lost_worker_ends_complete_and_a_second_one_does_nothing(
     more = write(tmp_path, SWEEP.replace("trials = 3", "trials = 4"))
     assert run_sweep(more, say=said.append, trial=trial) == "done"
     assert (tmp_path / "run" / "log.txt").read_text().splitlines()[5:] == ["trial-0004 train"]
+    (tmp_path / "clean.csv").touch()
+    with pytest.raises(UsageProblem, match="other data"):
+        run_sweep(more, say=said.append, trial=trial)
+    (tmp_path / "clean.csv").unlink()
     other = write(tmp_path, SWEEP.replace("[8, 16]", "[8]"))
     with pytest.raises(UsageProblem, match="begun with other settings"):
         run_sweep(other, say=said.append, trial=trial)

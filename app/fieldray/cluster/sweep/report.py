@@ -13,7 +13,7 @@ from optuna.trial import TrialState
 from fieldray.adaptation.files import write_atomically
 from fieldray.adaptation.page import Code, Figure, Report, Section, Table, facts, page, told_value
 from fieldray.adaptation.plots import trial_curves
-from fieldray.cluster.sweep.study import PACKS, best_of, figures_of, name_of, open_study, values_of
+from fieldray.cluster.sweep.study import PACKS, best_of, figures_of, name_of, read_study, values_of
 from fieldray.cluster.workflow.graph import TASKS
 from fieldray.cluster.workflow.recipe import Sweep, Workflow, read_workflow
 from fieldray.cluster.workflow.report import REPORT, lead_of, tasks_table
@@ -40,7 +40,7 @@ def write_report(path: Path) -> Path:
     if not workflow.sweep:
         raise UsageProblem(reason("workflow_no_sweep", path=path))
     states = read_states(path)
-    rows = leaderboard(workflow, workflow.sweep, open_study(workflow.run, workflow.sweep))
+    rows = leaderboard(workflow, workflow.sweep, read_study(workflow.run))
     write_atomically(workflow.run / LEADERBOARD, json.dumps(rows, indent=1, ensure_ascii=False).encode())
     recipe = (workflow.run / RECIPE_TEXT).read_text(encoding="utf-8")
     report = Report(

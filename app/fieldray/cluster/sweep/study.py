@@ -21,14 +21,16 @@ from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial, TrialState
 
 from fieldray.adaptation.command import kind_of
-from fieldray.adaptation.files import digest, write_atomically
+from fieldray.adaptation.files import write_atomically
 from fieldray.adaptation.run import HISTORY
 from fieldray.adaptation.tables import Document, Problem, RecipeProblems, parse
+from fieldray.cluster.result_key import result_key, state_of
 from fieldray.cluster.sweep.trial import changed
 from fieldray.cluster.workflow.crew import Crew
 from fieldray.cluster.workflow.graph import TASKS
 from fieldray.cluster.workflow.perform import STOP, Order
 from fieldray.cluster.workflow.recipe import Sweep, Workflow, read_workflow
+from fieldray.cluster.workflow.roster import NodesUnfit
 from fieldray.cluster.workflow.run import opened_run, with_crew
 from fieldray.cluster.workflow.sampling import Parameter, Value
 from fieldray.cluster.workflow.state import Event, Journal
@@ -40,10 +42,12 @@ End = Literal["done", "failed", "stopped"]
 Figures = list[tuple[int, float]]
 
 STUDY: Final = "study.jsonl"
+_STUDY_NAME: Final = "sweep"
 PACKS: Final = "packs"
 WINNER: Final = "winner"
 _MODULE: Final = "fieldray.cluster.sweep.trial"
 _SETTINGS: Final = "settings"
+_DATA: Final = frozenset({"path", "images", "masks", "file", "lungs", "weights"})  # what recipes read, by key
 _WAIT_S: Final = 0.5
 _OVER: Final = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 
@@ -63,7 +67,7 @@ def run_sweep(path: Path, *, say: Say, trial: tuple[str, ...] = ()) -> End:
     _require_sweepable(document, workflow.sweep)
     with opened_run(workflow, path) as (journal, stop):
         settings = _settings(workflow, workflow.sweep, document)
-        study = open_study(workflow.run, workflow.sweep, seed=workflow.seed)
+        study = _opened_study(workflow.run, workflow.sweep, seed=workflow.seed)
         if _SETTINGS not in study.user_attrs:
             study.set_user_attr(_SETTINGS, settings)
         elif study.user_attrs[_SETTINGS] != settings:
@@ -78,14 +82,32 @@ def run_sweep(path: Path, *, say: Say, trial: tuple[str, ...] = ()) -> End:
         return sweeping.end
 
 
-def open_study(run: Path, sweep: Sweep, *, seed: int = 0) -> optuna.Study:
-    """The study of a sweep in its run folder, begun if absent; for whoever holds the folder's lock."""
+def read_study(run: Path) -> optuna.Study:
+    """The study of a sweep in its run folder as it is now; nothing there is changed, and a sweep may be under way.
+
+    Raises UsageProblem (workflow_no_run).
+    """
+    if not (run / STUDY).is_file():
+        raise UsageProblem(reason("workflow_no_run", path=run))
+    try:
+        return optuna.load_study(study_name=_STUDY_NAME, storage=_storage(run))
+    except KeyError as error:  # it was just made
+        raise UsageProblem(reason("workflow_no_run", path=run)) from error
+
+
+def _storage(run: Path) -> JournalStorage:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    path = run / STUDY
+    path = str(run / STUDY)
+    return JournalStorage(JournalFileBackend(path, lock_obj=JournalFileOpenLock(path)))
+
+
+def _opened_study(run: Path, sweep: Sweep, *, seed: int) -> optuna.Study:
+    """The study of a sweep to be continued, begun if absent; for whoever holds the folder's lock, and nobody else."""
     for left in run.glob(f"{STUDY}.lock*"):  # of a driver that was killed: the folder has a lock of its own
         left.unlink(missing_ok=True)
-    storage = JournalStorage(JournalFileBackend(str(path), lock_obj=JournalFileOpenLock(str(path))))
-    study = optuna.create_study(study_name="sweep", storage=storage, direction=sweep.direction, load_if_exists=True)
+    study = optuna.create_study(
+        study_name=_STUDY_NAME, storage=_storage(run), direction=sweep.direction, load_if_exists=True
+    )
     # Another seed each time it is taken up: the same one would propose the first values again.
     study.sampler = optuna.samplers.TPESampler(seed=seed + len(study.trials), n_startup_trials=min(10, sweep.trials))
     if sweep.pruning:
@@ -175,7 +197,7 @@ class _Sweeping:
                 self._make_pack(crew)
             if self._stop.exists():
                 crew.stop(self._stop)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, NodesUnfit):
             crew.stop(self._stop)
             raise
 
@@ -234,6 +256,7 @@ class _Sweeping:
             module="" if self._trial else _MODULE,
             folder=self._folder(task),
             here=self._sweep.recipe.parent,
+            run=self._workflow.run,
             stop=self._stop,
         )
 
@@ -294,7 +317,7 @@ class _Sweeping:
         return self._workflow.run / TASKS / task
 
     def _key(self, trial: FrozenTrial, step: str) -> str:
-        return digest(self._settings, trial.number, values_of(self._sweep, trial), step)
+        return result_key(self._settings, trial.number, values_of(self._sweep, trial), step)
 
 
 def best_of(study: optuna.Study) -> FrozenTrial | None:
@@ -321,8 +344,31 @@ def _distributions(keys: Mapping[str, Parameter]) -> dict[str, BaseDistribution]
 
 
 def _settings(workflow: Workflow, sweep: Sweep, document: Document) -> str:
-    """The digest of what all trials have in common: another recipe or other keys are another sweep."""
-    return digest(dict(sweep.keys), sweep.metric, sweep.direction, workflow.seed, document.text)
+    """The key of what all trials have in common: another recipe, other keys or other data are another sweep.
+
+    Raises UsageProblem (workflow_input_missing).
+    """
+    try:
+        data = [state_of(path) for path in _data_of(document, workflow.run)]
+    except OSError as error:
+        raise UsageProblem(reason("workflow_input_missing", path=error.filename or document.path)) from error
+    return result_key(dict(sweep.keys), sweep.metric, sweep.direction, workflow.seed, document.text, data)
+
+
+def _data_of(document: Document, run: Path) -> list[Path]:
+    """The files and folders that a recipe reads, but those that the sweep writes into: they change with each trial."""
+    base, found = document.path.resolve().parent, list[Path]()
+
+    def add(table: object) -> None:
+        for key, value in table.items() if isinstance(table, Mapping) else ():
+            for each in value if isinstance(value, list) else [value]:
+                add(each)
+            if key in _DATA and isinstance(value, str) and (path := base / Path(value).expanduser()).exists():
+                found.append(path)
+
+    add(document.tables)
+    own = run.resolve()
+    return [path for path in found if not own.is_relative_to(path.resolve())]
 
 
 def _require_sweepable(document: Document, sweep: Sweep) -> None:

@@ -25,7 +25,7 @@ from fieldray.adaptation.recipe import Recipe, rooted
 from fieldray.adaptation.run import Run
 from fieldray.adaptation.steps import schedule_of, settings_of, specification_of
 from fieldray.adaptation.tables import Document
-from fieldray.cluster.node import security
+from fieldray.cluster.connection import connecting_context
 from fieldray.cluster.training.channel import Encryption, Listener, connect, echo, round_trips
 from fieldray.cluster.training.cluster import opened
 from fieldray.cluster.training.lesson import ClassifierLesson, Lesson, LungLesson, keep_arrays
@@ -94,9 +94,8 @@ def _transfers(
     elements: int, *, address: str | None, certificates: Path | None, repeats: int
 ) -> tuple[float, float, float]:
     plan, token = Plan(address=address, certificates=certificates), secrets.token_hex(16)
-    contexts = security(certificates)
-    connecting = contexts.get_connection_args("client").get("ssl_context") if contexts else None
     with opened(plan) as client:
+        connecting = connecting_context(client)
         task = client.submit(start_echo, elements, token, pure=False)
         host, port = task.result()
         place = client.who_has([task])[task.key][0]

@@ -28,7 +28,7 @@ from fieldray.adaptation.lungs.recipe import LungRecipe
 from fieldray.adaptation.lungs.train import StageSamples, first_weights
 from fieldray.adaptation.specification import Layer, Specification, Weights
 from fieldray.adaptation.train import Samples, Schedule, validate
-from fieldray.cluster.node import security
+from fieldray.cluster.connection import connecting_context
 from fieldray.cluster.training import all_reduce
 from fieldray.cluster.training.channel import Encryption
 from fieldray.cluster.training.lesson import ClassifierLesson, Lesson, LungLesson, keep_arrays
@@ -242,8 +242,6 @@ class _Course:
                 first_epoch=first_epoch,
                 say=self._say,
             )
-        contexts = security(plan.certificates)
-        connecting = contexts.get_connection_args("client").get("ssl_context") if contexts else None
         return epochs(
             self._client,
             plan=plan,
@@ -252,5 +250,5 @@ class _Course:
             state=divided.state,
             first_epoch=first_epoch,
             say=self._say,
-            encryption=Encryption(connecting=connecting),
+            encryption=Encryption(connecting=connecting_context(self._client)),
         )

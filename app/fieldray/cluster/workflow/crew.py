@@ -1,7 +1,11 @@
 """The workers of a cluster at a run's tasks: orders go out as Dask tasks, and each comes back with its last outcome.
 
 Attempts are counted here, and lost workers apart from them: where machines may be taken away, a lost worker is no fault
-of the task. One under which worker after worker is lost is believed to be the reason, and fails.
+of the task. One under which worker after worker is lost is believed to be the reason, and fails. A node that cannot
+work at all says nothing of the task either: the task waits for another one, and the node is given nothing any more.
+
+Keys of Dask tasks belong to the scheduler, not to the client: they are made of random numbers, and an answer is
+believed only if it is that of this very order.
 """
 
 from __future__ import annotations
@@ -9,7 +13,8 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,42 +23,54 @@ from typing import Any, Final
 from distributed import Client, Future, KilledWorker, wait
 
 from fieldray.cluster.connection import is_connected
-from fieldray.cluster.node import all_versions
-from fieldray.cluster.workflow.perform import STOP, Node, Order, look, perform
+from fieldray.cluster.workflow.perform import STOP, Answer, Order, perform
 from fieldray.cluster.workflow.recipe import Effort
+from fieldray.cluster.workflow.roster import ConnectionLost, Roster
 from fieldray.cluster.workflow.state import Event, Journal, Outcome, Status
-from fieldray.errors import EnvironmentProblem, UsageProblem
 from fieldray.reasons import reason
 
-_CLOCKS_S: Final = 60.0
 _STOPPING_S: Final = 15.0
 _TICK_S: Final = 0.2
 
 
-class ConnectionLost(EnvironmentProblem):
-    """The cluster's scheduler is gone; what was under way there is not known."""
-
-    def __init__(self) -> None:
-        super().__init__(reason("workflow_connection_lost"))
-
-
 @dataclass(slots=True, kw_only=True)
 class _Work:
-    """An order that is out, and what it has been through."""
+    """An order that is out, and what it has been through.
+
+    future    None while no worker is there that could be given it
+    workers   the addresses of those that may perform it
+    """
 
     order: Order
     effort: Effort
-    future: Future[Any]
+    future: Future[Any] | None = None
+    workers: frozenset[str] = frozenset()
     attempts: int = 0
     lost: int = 0
 
 
 class Crew:
-    """The workers of one client, at work for one driver, which holds the run folder's lock."""
+    """The workers of one client, at work for one driver, which holds the run folder's lock.
 
-    def __init__(self, client: Client, journal: Journal, *, preemptible: bool) -> None:
-        self._client, self._journal, self._preemptible = client, journal, preemptible
+    work   is what workers run for an order
+
+    Raises UsageProblem (see `Roster`), ConnectionLost.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        journal: Journal,
+        *,
+        run: Path,
+        preemptible: bool,
+        say: Callable[[str], None],
+        work: Callable[[Order], Answer] = perform,
+    ) -> None:
+        self._client, self._journal, self._preemptible, self._perform = client, journal, preemptible, work
+        self._roster = Roster(client, run=run, say=say)
         self._out: dict[str, _Work] = {}
+        self._is_stopping = False
 
     @property
     def busy(self) -> tuple[str, ...]:
@@ -62,7 +79,7 @@ class Crew:
 
     def room(self, resources: Mapping[str, float]) -> int:
         """How many more orders with such a wish could begin now; one at least while nothing else is out."""
-        workers = list(self._client.scheduler_info(n_workers=-1)["workers"].values())
+        workers = list(self._roster.workers.values())
         wanted = dict(resources)
         alike = sum(1 for work in self._out.values() if dict(work.effort.resources) == wanted)
         if wanted:
@@ -73,17 +90,19 @@ class Crew:
     def start(self, order: Order, effort: Effort) -> None:
         """Send an order to the cluster. Raises StorageProblem."""
         (order.folder / STOP).unlink(missing_ok=True)
-        self._out[order.task] = _Work(order=order, effort=effort, future=self._submit(order, effort))
+        self._out[order.task] = work = _Work(order=order, effort=effort)
+        self._submit(work)
 
     def ended(self, wait_s: float) -> list[tuple[Order, Event]]:
         """The orders that came to their end meanwhile; waits for the first one so long.
 
-        Those that are tried again are sent out again. Raises ConnectionLost, StorageProblem.
+        Those that are tried again are sent out again. Raises ConnectionLost, NodesUnfit, StorageProblem.
         """
         found, until_s = list[tuple[Order, Event]](), time.monotonic() + wait_s
         while self._out and not found:
+            self._place()
             self._wait(until_s - time.monotonic())
-            for work in [work for work in self._out.values() if work.future.done()]:
+            for work in [work for work in self._out.values() if work.future and work.future.done()]:
                 if event := self._judged(work):
                     del self._out[work.order.task]
                     self._journal.add(event)
@@ -94,10 +113,14 @@ class Crew:
 
     def _wait(self, wait_s: float) -> None:
         """Until one order is back, or that time is over. Raises ConnectionLost."""
+        futures = [work.future for work in self._out.values() if work.future]
+        if not futures:
+            time.sleep(min(max(wait_s, 0.0), _TICK_S))
+            return
         try:
             with self._client.as_current():
                 wait(
-                    [work.future for work in self._out.values()],
+                    futures,
                     timeout=max(wait_s, 0.0),
                     return_when="FIRST_COMPLETED",
                 )
@@ -109,13 +132,13 @@ class Crew:
 
     def stop(self, stop: Path) -> list[tuple[Order, Event]]:
         """End everything that is out by the file that its orders name; what came of it."""
-        stop.parent.mkdir(parents=True, exist_ok=True)
+        self._is_stopping = True
         stop.touch()
         found = list[tuple[Order, Event]]()
         with contextlib.suppress(ConnectionLost):
-            waiting = [work.future for work in self._out.values() if not work.order.mark.exists()]
+            waiting = [work.future for work in self._out.values() if work.future and not work.order.mark.exists()]
             until_s = time.monotonic() + _STOPPING_S
-            while self._out and time.monotonic() < until_s:
+            while any(work.future for work in self._out.values()) and time.monotonic() < until_s:
                 found += self.ended(_TICK_S)
             self._client.cancel(waiting)
         for work in self._out.values():
@@ -126,20 +149,57 @@ class Crew:
         self._out.clear()
         return found
 
-    def _submit(self, order: Order, effort: Effort) -> Future[Any]:
-        event = Event(task=order.task, key=order.key, status="running", number=order.number)
-        self._journal.add(event)
-        return self._client.submit(
-            perform,
-            order,
-            key=f"{order.task}-{order.number}",
-            pure=False,
-            resources=dict(effort.resources) or None,
+    def _submit(self, work: _Work) -> None:
+        order = work.order
+        self._journal.add(Event(task=order.task, key=order.key, status="running", number=order.number))
+        work.future = None
+        self._send(work)
+
+    def _send(self, work: _Work) -> None:
+        """Give it to the workers that fit, where there are any: an empty list would mean all of them to Dask."""
+        wanted = work.effort.resources
+        work.workers = frozenset(
+            address
+            for address, worker in self._roster.workers.items()
+            if not wanted or _slots(worker["resources"], wanted) > 0
         )
+        if work.workers:
+            work.future = self._client.submit(
+                self._perform,
+                work.order,
+                key=f"{work.order.task}-{work.order.number}-{uuid.uuid4().hex}",
+                pure=False,
+                resources=dict(work.effort.resources) or None,
+                workers=list(work.workers),
+            )
+
+    def _place(self) -> None:
+        """See which workers there are, and send again what none of them would begin: those it was for are gone."""
+        if self._is_stopping:
+            return
+        self._roster.look()
+        for work in self._out.values():
+            is_stranded = not work.workers & set(self._roster.workers) and not work.order.mark.exists()
+            if work.future is None:
+                self._send(work)
+            elif is_stranded and not work.future.done():
+                work.future.cancel()
+                work.future = None
+                self._send(work)
 
     def _judged(self, work: _Work) -> Event | None:
-        """What the end of a future means: the task's end, or None after it was sent out again."""
-        outcome = self._outcome(work)
+        """What the end of a future means: the task's end, or None after it was sent out again. Raises NodesUnfit."""
+        answer = self._answer(work)
+        outcome = answer.outcome if answer else None
+        if answer and answer.is_of_node and not work.order.stop.exists():
+            self._out[work.order.task].future = None  # it waits for another node, whatever becomes of this one
+            self._roster.set_aside(answer.outcome.node, answer.outcome.problem)
+            self._again(work)
+            return None
+        if answer and answer.is_of_node:
+            outcome = replace(answer.outcome, was_stopped=True)
+        if outcome and outcome.was_stopped and not self._is_stopped(work.order):
+            outcome = None  # its worker was ending: nobody asked for the task's end
         if outcome is None or not (outcome.is_done or outcome.was_stopped):
             if self._tries_again(work, outcome):
                 return None
@@ -160,23 +220,35 @@ class Crew:
             work.attempts += 1
         if work.attempts > effort.retries or work.lost >= effort.lost_workers or order.stop.exists():
             return False
-        work.order = replace(order, number=order.number + 1)
-        work.future = self._submit(work.order, effort)
+        self._again(work)
         return True
 
-    def _outcome(self, work: _Work) -> Outcome | None:
+    def _again(self, work: _Work) -> None:
+        work.order = replace(work.order, number=work.order.number + 1)
+        self._submit(work)
+
+    @staticmethod
+    def _is_stopped(order: Order) -> bool:
+        """Whether this driver asked for the end of the run, or of this task."""
+        return order.stop.exists() or (order.folder / STOP).exists()
+
+    def _answer(self, work: _Work) -> Answer | None:
         """None where the worker was lost. Raises ConnectionLost."""
+        assert work.future is not None
         try:
-            result = work.future.result()
+            answer = work.future.result()
         except KilledWorker:
             return None
         except (CancelledError, TimeoutError, OSError) as error:
             raise ConnectionLost from error
         except Exception as error:  # what reached the worker could not be performed at all
             detail = f"{type(error).__name__}: {error}"
-            return Outcome(problem=reason("workflow_node_failed", node="?", detail=detail).text)
-        assert isinstance(result, Outcome)
-        return result
+            return Answer(
+                order=work.order, outcome=Outcome(problem=reason("workflow_node_failed", node="?", detail=detail).text)
+            )
+        if not isinstance(answer, Answer) or answer.order != work.order:
+            return Answer(order=work.order, outcome=Outcome(problem=reason("workflow_other_answer").text))
+        return answer
 
     def _lost(self, work: _Work) -> Outcome:
         """The outcome of a task under which workers were lost, with the last one's name."""
@@ -192,42 +264,3 @@ class Crew:
 
 def _slots(offered: Mapping[str, float], wanted: Mapping[str, float]) -> int:
     return int(min(offered.get(name, 0.0) // amount for name, amount in wanted.items()))
-
-
-def require_nodes(
-    client: Client,
-    *,
-    run: Path,
-    efforts: Mapping[str, Effort],
-    say: Callable[[str], None],
-    ask: Callable[[Path], Node] = look,
-) -> None:
-    """Look at every worker before any work: its version, whether it sees the run's folder, what it has, its clock.
-
-    say   gets a line for a clock that is wrong
-    ask   is what workers are asked
-    Raises UsageProblem with the node's name (workflow_node_version, workflow_node_folder, workflow_no_resource).
-    """
-    workers = client.scheduler_info(n_workers=-1)["workers"]
-    began = time.time()
-    nodes: Mapping[str, Node] = client.run(ask, run)
-    late = time.time() - began
-    for address, node in nodes.items():
-        name = workers.get(address, {}).get("name", address)
-        if node.version != all_versions():
-            raise UsageProblem(reason("workflow_node_version", node=name, theirs=node.version, ours=all_versions()))
-        if not node.sees_folder:
-            raise UsageProblem(reason("workflow_node_folder", node=name, path=run))
-        apart_s = max(began - node.clock, node.clock - began - late, 0.0)
-        if apart_s > _CLOCKS_S:
-            say(reason("workflow_node_clock", node=name, seconds=round(apart_s)).text)
-    _require_resources(list(workers.values()), efforts)
-
-
-def _require_resources(workers: Sequence[Mapping[str, Any]], efforts: Mapping[str, Effort]) -> None:
-    for name, effort in efforts.items():
-        for resource, amount in effort.resources.items():
-            if not any(worker["resources"].get(resource, 0.0) >= amount for worker in workers):
-                raise UsageProblem(
-                    reason("workflow_no_resource", experiment=name, resource=resource, amount=f"{amount:g}")
-                )

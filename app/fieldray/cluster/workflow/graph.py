@@ -1,8 +1,8 @@
 """A workflow compiled to a graph of tasks: what each runs, and whose end it waits for.
 
 Edges run between experiments: every task of a child waits for all tasks of its parents. What makes a task what it is,
-is its key: command, values, inputs, and the keys of the tasks before it. A task with the key of one that is done is
-done.
+is its key: the program's version, command, values, inputs, and the keys of the tasks before it. A task with the key of
+one that is done is done.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from fieldray.adaptation.files import digest
+from fieldray.cluster.result_key import result_key, state_of
 from fieldray.cluster.workflow.recipe import PLACEHOLDER, Experiment, Workflow
 from fieldray.cluster.workflow.sampling import Value, samples
 
 TASKS: Final = "tasks"
 """The folder, within the run's, that has a folder for each task."""
-
-_BLOCK: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +52,7 @@ class Task:
 
         Its inputs are read now. Raises FileNotFoundError for one that is not there, OSError.
         """
-        return digest(self.command, dict(self.values), [state_of(path) for path in self.inputs], before)
+        return result_key(self.command, dict(self.values), [state_of(path) for path in self.inputs], before)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,27 +90,6 @@ def filled(command: str, values: Mapping[str, Value]) -> tuple[str, ...]:
 def told(value: Value) -> str:
     """A value as a word of a command."""
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def state_of(path: Path) -> tuple[str, ...]:
-    """What a file or folder is like: the content of a file; names, sizes and times of change of a folder's files.
-
-    Raises FileNotFoundError, OSError.
-    """
-    import hashlib
-
-    if path.is_dir():
-        found = sorted(file for file in path.rglob("*") if file.is_file())
-        facts = ((file, file.stat()) for file in found)
-        return (
-            "folder",
-            *(f"{file.relative_to(path).as_posix()} {one.st_size} {one.st_mtime_ns}" for file, one in facts),
-        )
-    content = hashlib.sha256()
-    with path.open("rb") as stream:
-        while block := stream.read(_BLOCK):
-            content.update(block)
-    return ("file", content.hexdigest())
 
 
 def _tasks(name: str, experiment: Experiment, workflow: Workflow, here: Path) -> tuple[Task, ...]:

@@ -3,11 +3,15 @@
 A task that was done is not done again: a worker that is told to perform it answers with what is written there. So is a
 performance whose answer was lost with its worker, however it ended: Dask has it repeated by itself. Two that are told
 at once (the driver was killed and began again) wait for each other.
+
+A worker believes that it sees the run's folder only if the journal and its driver's own file are there, and makes
+nothing above the task's folder: on a share that is not mounted it would write where nobody looks.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import platform
 import subprocess
@@ -26,7 +30,7 @@ from fieldray.cluster.workflow.state import JOURNAL, Outcome
 from fieldray.errors import FieldrayError
 from fieldray.paths import program_command, python_command
 from fieldray.persistence import FileLock, HeldError
-from fieldray.reasons import reason
+from fieldray.reasons import Reason, reason
 
 OUTCOME: Final = "outcome.json"
 STOP: Final = "stop"
@@ -50,8 +54,10 @@ class Order:
         A module of this program that gets the words instead.
     here
         Where the command is run.
+    run
+        The run's folder, with its journal.
     stop
-        A file: when it appears, the command is ended.
+        A file: when it appears, the command is ended. Its name is the driver's own.
     """
 
     task: str
@@ -60,6 +66,7 @@ class Order:
     command: tuple[str, ...]
     folder: Path
     here: Path
+    run: Path
     stop: Path
     module: str = ""
 
@@ -72,6 +79,23 @@ class Order:
     def mark(self) -> Path:
         """The file that says that a worker has begun, and which."""
         return self.folder / f"begun-{self.number}.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a worker sends back: how a performance ended, and which one it was.
+
+    Attributes
+    ----------
+    order
+        The order that was performed.
+    is_of_node
+        Whether the node could not work at all; that says nothing of the task.
+    """
+
+    order: Order
+    outcome: Outcome
+    is_of_node: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,24 +112,48 @@ def look(folder: Path) -> Node:
     return Node(version=all_versions(), sees_folder=(folder / JOURNAL).is_file(), clock=time.time())
 
 
-def perform(order: Order) -> Outcome:
+def driver_of(stop: Path) -> Path:
+    """The file that a driver keeps beside its `stop`, which is not there yet: by it a worker knows the run's folder."""
+    return stop.with_name(f"{stop.name}.driver")
+
+
+def perform(order: Order) -> Answer:
     """Run the order's command on this worker, unless it is done; how it ended. Never raises for what a disk does."""
     node, began = _node(), time.time()
     try:
-        order.folder.mkdir(parents=True, exist_ok=True)
-        with _alone(order):
-            if known := _known(order):
-                return known
-            write_atomically(order.mark, json.dumps({"node": node, "began": began}).encode())
-            outcome = _run(order, node, began)
-            content = {"key": order.key, "number": order.number, "outcome": asdict(outcome)}
-            write_atomically(order.folder / OUTCOME, json.dumps(content).encode())
-            return outcome
+        if not _sees_run(order):
+            return _unable(order, node, began, reason("workflow_node_folder", node=node, path=order.run))
+        order.folder.mkdir(exist_ok=True)
+        return Answer(order=order, outcome=_performed(order, node, began))
     except HeldError:
-        return Outcome(node=node, began=began, problem=reason("workflow_stopped").text, was_stopped=True)
+        outcome = Outcome(node=node, began=began, problem=reason("workflow_stopped").text, was_stopped=True)
+        return Answer(order=order, outcome=outcome)
     except (OSError, FieldrayError) as error:
-        detail = error.strerror or error if isinstance(error, OSError) else error
-        return Outcome(node=node, began=began, problem=reason("workflow_node_failed", node=node, detail=detail).text)
+        detail = error.strerror or type(error).__name__ if isinstance(error, OSError) else error
+        return _unable(order, node, began, reason("workflow_node_failed", node=node, detail=detail))
+
+
+def _sees_run(order: Order) -> bool:
+    return (order.run / JOURNAL).is_file() and driver_of(order.stop).is_file()
+
+
+def _unable(order: Order, node: str, began: float, why: Reason) -> Answer:
+    return Answer(order=order, outcome=Outcome(node=node, began=began, problem=why.text), is_of_node=True)
+
+
+def _performed(order: Order, node: str, began: float) -> Outcome:
+    """Raises HeldError where nobody wants it any more, OSError, StorageProblem."""
+    with _alone(order):
+        if known := _known(order):
+            return known
+        (order.folder / OUTCOME).unlink(missing_ok=True)  # of other settings: their files are replaced from here on
+        write_atomically(order.mark, json.dumps({"node": node, "began": began}).encode())
+        outcome = _run(order, node, began)
+        content = {"key": order.key, "number": order.number, "outcome": asdict(outcome)}
+        if not _sees_run(order):  # writing would make the folder again
+            raise FileNotFoundError(errno.ENOENT, "the run's folder is no longer there")
+        write_atomically(order.folder / OUTCOME, json.dumps(content).encode())
+        return outcome
 
 
 @contextlib.contextmanager

@@ -19,12 +19,14 @@ from typing import Final
 from fieldray.adaptation.files import digest, write_atomically
 from fieldray.adaptation.run import locked
 from fieldray.cluster.connection import ConnectionSettings, open_client
-from fieldray.cluster.workflow.crew import ConnectionLost, Crew, require_nodes
+from fieldray.cluster.workflow.crew import Crew
 from fieldray.cluster.workflow.graph import TASKS, Graph, Task, compiled
-from fieldray.cluster.workflow.perform import Order
+from fieldray.cluster.workflow.perform import Order, driver_of
 from fieldray.cluster.workflow.recipe import Cluster, Workflow, read_workflow
+from fieldray.cluster.workflow.roster import ConnectionLost, NodesUnfit, require_resources
 from fieldray.cluster.workflow.state import Event, Journal, Outcome, Status, read_events
 from fieldray.errors import UsageProblem
+from fieldray.persistence import storage_problem
 from fieldray.reasons import reason
 
 Say = Callable[[str], None]
@@ -65,12 +67,26 @@ def opened_run(workflow: Workflow, path: Path) -> Iterator[tuple[Journal, Path]]
     """
     with locked(workflow.run), Journal(workflow.run) as journal:
         stop = workflow.run / _STOPS / secrets.token_hex(8)
+        _make_folders(workflow.run / _STOPS, workflow.run / TASKS)
+        for left in (workflow.run / _STOPS).glob("*.driver"):  # of drivers that were killed: their orders count no more
+            left.unlink(missing_ok=True)
+        write_atomically(driver_of(stop), b"")
         write_atomically(workflow.run / RECIPE_TEXT, path.read_bytes())
         write_atomically(workflow.run / DRIVER, json.dumps({"stop": stop.name, "process": os.getpid()}).encode())
         try:
             yield journal, stop
         finally:
             (workflow.run / DRIVER).unlink(missing_ok=True)
+            driver_of(stop).unlink(missing_ok=True)
+
+
+def _make_folders(*folders: Path) -> None:
+    """Raises StorageProblem."""
+    for folder in folders:
+        try:
+            folder.mkdir(exist_ok=True)
+        except OSError as error:
+            raise storage_problem(error, folder) from error
 
 
 def with_crew(workflow: Workflow, journal: Journal, drive: Callable[[Crew], None], *, say: Say) -> None:
@@ -82,9 +98,10 @@ def with_crew(workflow: Workflow, journal: Journal, drive: Callable[[Crew], None
     efforts = {**workflow.experiments, **({"sweep": workflow.sweep} if workflow.sweep else {})}
     for connection in range(1, _CONNECTIONS + 1):
         with open_client(connection_of(cluster)) as client:
-            require_nodes(client, run=workflow.run, efforts=efforts, say=say)
             try:
-                drive(Crew(client, journal, preemptible=cluster.preemptible))
+                crew = Crew(client, journal, run=workflow.run, preemptible=cluster.preemptible, say=say)
+                require_resources(client, efforts)
+                drive(crew)
                 return
             except ConnectionLost as lost:
                 if connection == _CONNECTIONS:
@@ -232,7 +249,7 @@ class _Progress:
                 if not self._stop.exists():  # children of what was stopped are not begun
                     self.take_stock()
             ended = crew.stop(self._stop) if self._stop.exists() else []
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, NodesUnfit):
             crew.stop(self._stop)
             raise
         for order, event in ended:
@@ -284,13 +301,14 @@ class _Progress:
             command=task.command,
             folder=task.folder,
             here=self._here,
+            run=self._workflow.run,
             stop=self._stop,
         )
 
     def _end(self, task: str, event: Event) -> None:
         stage = next(stage for stage in self._stages.values() if task in stage.left)
         stage.left.discard(task)
-        if event.status == "failed":
+        if event.status != "done":
             stage.failed = stage.failed or task
         outcome = event.outcome
         on = f" on {outcome.node} in {outcome.seconds:.1f} s" if outcome.node else ""

@@ -1,0 +1,58 @@
+"""The files of images on their way to a worker that does not see them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from fieldray.domain.finding import Failed, Outcome
+from fieldray.domain.study import ImageRef
+from fieldray.persistence import storage_problem
+from fieldray.reasons import Reason, reason
+
+
+def contents_of(path: Path) -> bytes | Reason:
+    """What a file contains, or why it cannot be read: a worker never looks for a file that was to be sent."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return reason("missing")
+    except OSError as error:
+        return reason("unreadable", detail=error.strerror or type(error).__name__)
+
+
+class SentFiles:
+    """Files that came with an order, written to a folder of this worker.
+
+    Raises StorageProblem.
+    """
+
+    def __init__(self, files: Mapping[str, bytes | Reason], folder: Path) -> None:
+        self._files = files
+        self._places: dict[Path, Path] = {}
+        for number, (name, data) in enumerate(files.items()):
+            if isinstance(data, bytes):
+                self._places[Path(name)] = place = folder / f"{number}"
+                try:
+                    place.write_bytes(data)
+                except OSError as error:
+                    raise storage_problem(error, place) from error
+
+    def local(self, refs: Sequence[ImageRef]) -> list[ImageRef]:
+        """The images whose file came along, at the place where it is here."""
+        return [replace(ref, path=self._places[ref.path]) for ref in refs if ref.path in self._places]
+
+    def outcomes(self, refs: Sequence[ImageRef], found: Sequence[Outcome]) -> list[Outcome]:
+        """An outcome for each image under its own name; `found` are those of the `local` ones, in their order."""
+        rest = iter(found)
+        return [
+            replace(next(rest), ref=ref)
+            if ref.path in self._places
+            else Failed(ref=ref, stage="decode", reason=self._why_not(ref))
+            for ref in refs
+        ]
+
+    def _why_not(self, ref: ImageRef) -> Reason:
+        why = self._files.get(str(ref.path))
+        return why if isinstance(why, Reason) else reason("missing")
