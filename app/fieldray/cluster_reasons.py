@@ -44,6 +44,11 @@ CLUSTER: Final[Mapping[str, Template]] = {
     "training_cluster_lost": "The connection to the cluster was lost. The training is kept up to its last epoch: start the same command again to resume.",
     "training_worker_lost": Plural("Worker {worker} was lost {times} time in one epoch. The training is kept up to its last epoch: start the same command again to resume.", "Worker {worker} was lost {times} times in one epoch. The training is kept up to its last epoch: start the same command again to resume.", by="times"),
     "training_worker_again": "Worker {worker} was lost. Another process takes its place.",
+    "training_server_unreached": "The processes that hold the weights cannot be reached ({hosts}): {detail}. Check that every computer of the cluster may connect to every other one.",
+    "training_node_folder": "{node} cannot read the training's images in {path}. Put the run's folder on a share that every node has at the same place.",
+    "training_node_other": "{node} finds other images in {path} than this computer. Put the run's folder on a share that every node has at the same place, and start the same command again.",
+    "training_none_elsewhere": "Without a server, PyTorch sends the weights past the cluster's encryption and its certificates. That is for processes of this computer only: leave --cluster and --certificates out, or choose --server central or distributed.",
+    "training_diverged_weights": "Training diverged in epoch {epoch}: a weight is not a number. Lower learning_rate in the recipe and run it again. It resumes from the last good epoch.",
     "training_batch_norm": "Note: the network has batch normalisation. Each worker normalises by its own part of a batch, so the result differs a little from training by one process.",
     "training_dropout": "Note: the network has dropout. Each worker draws what it drops by itself, so the result differs a little from training by one process.",
 }

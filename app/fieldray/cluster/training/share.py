@@ -149,6 +149,11 @@ class ShareState:
         zeros = np.zeros_like(values)
         return cls(values, values if average is None else average, zeros, zeros)
 
+    @property
+    def is_finite(self) -> bool:
+        """Whether all of it are numbers: one that is not would be with the training for good."""
+        return all(bool(np.isfinite(one).all()) for one in (self.values, self.average, self.first, self.second))
+
     def part(self, runs: Runs) -> ShareState:
         """The state of some runs of it."""
         values, average, first, second = (
