@@ -106,19 +106,22 @@ def places_of(client: Client, plan: Plan) -> list[str]:
     return found[: plan.workers] + hosts + found[: plan.servers - len(hosts)]
 
 
-def node_of(client: Client, place: str) -> str:
-    """The name of the node that a process is on; its address where it has left."""
-    worker = client.scheduler_info(n_workers=-1)["workers"].get(place)
-    return str(worker["name"]).rpartition("/")[0] if worker else host_of(place)
+def members(client: Client) -> Mapping[str, Any]:
+    """The processes of the cluster by their addresses, as they are now. Raises EnvironmentProblem."""
+    try:
+        return dict(client.scheduler_info(n_workers=-1)["workers"])
+    except (OSError, TimeoutError, CancelledError) as error:
+        raise EnvironmentProblem(reason("training_cluster_lost")) from error
 
 
-def has_left(client: Client, place: str) -> bool:
-    """Whether a process is no member of the cluster any more: what was given to it would wait for ever."""
-    return place not in client.scheduler_info(n_workers=-1)["workers"]
+def require_connected(client: Client) -> None:
+    """Require the client's scheduler. Raises EnvironmentProblem (training_cluster_lost)."""
+    if not is_connected(client):
+        raise EnvironmentProblem(reason("training_cluster_lost"))
 
 
 def _processes(client: Client) -> list[str]:
-    workers = client.scheduler_info(n_workers=-1)["workers"]
+    workers = members(client)
     return sorted(workers, key=lambda address: (str(workers[address]["name"]), address))
 
 
@@ -222,11 +225,17 @@ class _Session:
     def close(self) -> None:
         """End servers and workers; the cluster's processes stay."""
         self._ends.close()
-        if not is_connected(self._client):
+        try:
+            require_connected(self._client)
+            there = members(self._client)
+        except EnvironmentProblem:
             return
-        there = [host for host in self._hosts if not has_left(self._client, host)]
-        ended = [self._client.submit(stop_server, self._token, workers=[host], pure=False) for host in there]
-        own = [future for worker, future in self._futures.items() if not has_left(self._client, self._at[worker])]
+        ended = [
+            self._client.submit(stop_server, self._token, workers=[host], pure=False)
+            for host in self._hosts
+            if host in there
+        ]
+        own = [future for worker, future in self._futures.items() if self._at[worker] in there]
         until_s = time.monotonic() + _PATIENCE_S
         while any(not one.done() for one in (*own, *ended)) and time.monotonic() < until_s:
             if not is_connected(self._client):
@@ -250,13 +259,13 @@ class _Session:
 
     def _look(self) -> None:
         """While an epoch is awaited: replace workers. Raises EnvironmentProblem, UsageProblem."""
-        if not is_connected(self._client):
-            raise EnvironmentProblem(reason("training_cluster_lost"))
-        if any(has_left(self._client, host) for host in self._hosts):
+        require_connected(self._client)
+        there = members(self._client)
+        if not there.keys() >= set(self._hosts):
             raise EnvironmentProblem(reason("training_server_lost"))
         for worker, future in self._futures.items():
-            is_lost = self._has_failed(worker, future) if future.done() else has_left(self._client, self._at[worker])
-            if is_lost:
+            # What was given to a process that has left would wait for ever.
+            if self._has_failed(worker, future) if future.done() else self._at[worker] not in there:
                 self._replace(worker)
                 break
 
@@ -275,7 +284,8 @@ class _Session:
             epoch, step = outcome.diverged
             raise UsageProblem(reason("training_diverged", epoch=epoch, step=step))
         if outcome.unread:
-            node = node_of(self._client, self._at[worker])
+            place = self._at[worker]
+            node = str(members(self._client).get(place, {"name": place})["name"])
             raise UsageProblem(reason(outcome.unread, node=node, path=self._lesson.arrays.parent))
         return outcome.was_lost
 

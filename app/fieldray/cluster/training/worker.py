@@ -85,10 +85,14 @@ def start_server(service: Service, state: ShareState, *, token: str) -> tuple[st
         host=host,
         token=token,
         encryption=encryption_here(),
-        ended=lambda: _SERVED.pop(token, None),
+        ended=lambda: _forget(token),
     )
     _SERVED[token] = served
     return served.address
+
+
+def _forget(token: str) -> None:
+    _SERVED.pop(token, None)
 
 
 def stop_server(token: str) -> None:
