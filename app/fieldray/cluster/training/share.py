@@ -191,6 +191,11 @@ class Share:
         """One step of AdamW with a gradient of these elements; a statistic loses what its gradient says."""
         if self._is_whole:
             gradient = clipped(gradient, self._layout, self._rule.clip)
+        # What is no number any more is found in the state (`is_finite`).
+        with np.errstate(invalid="ignore", over="ignore"):
+            self.state = self._updated(gradient, rate)
+
+    def _updated(self, gradient: Vector, rate: float) -> ShareState:
         old, steps = self.state, self.state.steps + 1
         taught = np.where(self._trained, gradient, np.float32(0))
         first = old.first + (taught - old.first) * np.float32(1 - _BETAS[0])
@@ -202,4 +207,4 @@ class Share:
         if steps % every == 0:
             share = max(self._rule.average_least, _YOUNG / (steps // every + _YOUNG))
             average = average + np.float32(share) * (values - average)
-        self.state = ShareState(values, average, first, second, steps)
+        return ShareState(values, average, first, second, steps)
