@@ -47,6 +47,7 @@ CLUSTER: Final[Mapping[str, Template]] = {
     "training_epoch_again": "A worker was lost in epoch {epoch}, and with it the others' sums. The epoch begins again.",
     "training_workers_lost": Plural("Workers were lost {times} time. The training is kept up to its last epoch: start the same command again to resume.", "Workers were lost {times} times. The training is kept up to its last epoch: start the same command again to resume.", by="times"),
     "training_measured_lost": "The process at {host}, with which transfers are measured, does not answer or has ended. Check that it can be reached, and start the same command again.",
+    "training_host_busy": "A process at {host} was to hold the weights, but it is busy with other work or has left the cluster. Wait for that work to end, or let more computers join, and start the same command again.",
     "training_server_unreached": "The processes that hold the weights cannot be reached ({hosts}): {detail}. Check that every computer of the cluster may connect to every other one.",
     "training_node_folder": "{node} cannot read the training's images in {path}. Put the run's folder on a share that every node has at the same place.",
     "training_node_other": "{node} finds other images in {path} than this computer. Put the run's folder on a share that every node has at the same place, and start the same command again.",

@@ -121,8 +121,13 @@ def require_connected(client: Client) -> None:
 
 
 def _processes(client: Client) -> list[str]:
+    """All of them; first those that do nothing: what is given to another waits until that is done."""
     workers = members(client)
-    return sorted(workers, key=lambda address: (str(workers[address]["name"]), address))
+    try:
+        busy = {address for address, tasks in client.processing().items() if tasks}
+    except (OSError, TimeoutError, CancelledError) as error:
+        raise EnvironmentProblem(reason("training_cluster_lost")) from error
+    return sorted(workers, key=lambda address: (address in busy, str(workers[address]["name"]), address))
 
 
 class _Session:
@@ -188,7 +193,7 @@ class _Session:
         task = self._client.submit(
             start_server, service, state.part(runs), token=self._token, workers=[host], pure=False
         )
-        return host_of(host), int(self._result(task)[1])
+        return host_of(host), int(self._result(task, host)[1])
 
     def epoch(self, number: int) -> Epoch:
         """Wait for the end of an epoch, and replace workers meanwhile."""
@@ -249,12 +254,16 @@ class _Session:
             work, self._orders[worker], workers=[place], allow_other_workers=False, pure=False
         )
 
-    def _result(self, task: Future[Any]) -> Any:
+    def _result(self, task: Future[Any], host: str) -> Any:
         try:
             return task.result(timeout=_PATIENCE_S)
         except KilledWorker as error:
             raise EnvironmentProblem(reason("training_server_lost")) from error
-        except (CancelledError, TimeoutError, OSError) as error:
+        except TimeoutError as error:
+            self._client.cancel([task])
+            require_connected(self._client)
+            raise EnvironmentProblem(reason("training_host_busy", host=host_of(host))) from error
+        except (CancelledError, OSError) as error:
             raise EnvironmentProblem(reason("training_cluster_lost")) from error
 
     def _look(self) -> None:
