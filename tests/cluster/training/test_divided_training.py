@@ -151,6 +151,7 @@ def test_a_worker_killed_in_the_first_epoch_is_replaced_where_connections_are_en
     plan = Plan(workers=2, mode="sync-split", certificates=tmp_path / "own")
     said, killed = list[str](), threading.Event()
     with opened(plan) as client:
+        wait_for(lambda: len(_processes(client)) == plan.workers + plan.servers)
         victim = psutil.Process(_processes(client)[1])
 
         def kill() -> None:

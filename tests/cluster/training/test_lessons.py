@@ -17,6 +17,7 @@ from fieldray.cluster.training.lesson import ClassifierLesson, OtherArrays, Pupi
 from fieldray.cluster.training.plan import Plan
 from fieldray.cluster.training.share import Layout, Rule, Share, ShareState
 from fieldray.cluster.training.worker import Order, Outcome, perform
+from fieldray.errors import StorageProblem
 from tiny_lessons import SETTINGS, lesson, network, samples, weights
 
 pytestmark = pytest.mark.adapt
@@ -91,6 +92,13 @@ def test_images_of_patients_are_left_nowhere(tmp_path: Path) -> None:
         assert (tmp_path / "lesson.npz").exists()
         raise KeyboardInterrupt
     assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_cannot_be_written_is_a_sentence_and_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "lesson.npz").mkdir()
+    with pytest.raises(StorageProblem):
+        keep_arrays(tmp_path / "lesson.npz", samples(8))
+    assert [path.name for path in tmp_path.iterdir()] == ["lesson.npz"]
 
 
 def _order(told: ClassifierLesson, port: int) -> Order:

@@ -117,16 +117,20 @@ def test_a_study_that_was_ended_has_all_epochs_and_their_times(recipe: Path, in_
 def test_images_that_were_corrected_are_learnt_anew(recipe: Path) -> None:
     told = recipe.with_name("study.toml")
     told.write_text(ALONE, encoding="utf-8")
-    _, (before,) = run_study(told, say=lambda _: None)
-    mask = recipe.parents[3] / "shared" / "data" / "lungs" / "mask0.png"
-    with Image.open(mask) as image:
-        corrected = ImageOps.flip(image.convert("L"))
-    corrected.save(mask)
-    shutil.rmtree(recipe.parents[2] / "runs" / "small")
-    said: list[str] = []
-    _, (after,) = run_study(told, say=said.append)
-    assert "small/local-1/seed-1 ..." in said
-    assert before.rows[-1]["loss"] != after.rows[-1]["loss"]
+    run_study(told, say=lambda _: None)
+
+    def trained_again() -> bool:
+        shutil.rmtree(recipe.parents[2] / "runs" / "small")
+        said: list[str] = []
+        run_study(told, say=said.append)
+        return "small/local-1/seed-1 ..." in said
+
+    assert not trained_again()
+    for mask in (recipe.parents[3] / "shared" / "data" / "lungs").glob("mask*.png"):
+        with Image.open(mask) as image:
+            corrected = ImageOps.flip(image.convert("L"))
+        corrected.save(mask)
+    assert trained_again()
 
 
 def test_what_a_network_and_a_link_cost(recipe: Path) -> None:

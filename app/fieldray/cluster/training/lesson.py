@@ -29,6 +29,7 @@ from fieldray.adaptation.train import Samples, Schedule, balanced_draw, changed,
 from fieldray.cluster.training.plan import Plan
 from fieldray.cluster.training.share import Rule
 from fieldray.domain.model import LUNG_CHECKS
+from fieldray.persistence import storage_problem
 
 _AVERAGE_LEAST_OF_LUNGS: Final = 0.02
 _AVERAGED_EVERY_OF_LUNGS: Final = 4
@@ -96,22 +97,26 @@ class OtherArrays(OSError):
 def keep_arrays(path: Path, holder: Any) -> str:
     """Write the arrays and texts of a dataclass to a file that `kept_arrays` reads; the file's SHA-256.
 
-    The file is there whole or not at all: a worker that reads the one before meanwhile has that to its end. Raises
-    OSError.
+    The file is there whole or not at all: a worker that reads the one before meanwhile has that to its end. One
+    process writes there, the one that holds the run; what it could not complete the next one replaces. Raises
+    StorageProblem (disk_full, not_writable).
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     found = {one.name: getattr(holder, one.name) for one in fields(holder)}
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
+    unfinished = path.with_name(f"{path.name}.part")
     try:
-        with unfinished.open("w+b") as file:
-            np.savez(file, **{name: np.asarray(value) for name, value in found.items() if value is not None})
-            file.flush()
-            os.fsync(file.fileno())
-            file.seek(0)
-            told = hashlib.file_digest(file, "sha256").hexdigest()
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with unfinished.open("w+b") as file:
+                np.savez(file, **{name: np.asarray(value) for name, value in found.items() if value is not None})
+                file.flush()
+                os.fsync(file.fileno())
+                file.seek(0)
+                told = hashlib.file_digest(file, "sha256").hexdigest()
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+    except OSError as error:
+        raise storage_problem(error, path) from error
     return told
 
 

@@ -34,7 +34,7 @@ _Kind = TypeVar("_Kind")
 DRIVER: Final = "driver"
 _DEATH: Final = "ended"
 _TICK_S: Final = 0.2
-_DRIVERLESS_S: Final = 120.0
+_DRIVERLESS_S: Final = 600.0
 """So long a server waits for its driver."""
 
 
@@ -271,7 +271,7 @@ class ParameterServer:
 class ServedShare:
     """A parameter server at an address, until it is closed, its driver's connection ends, or no driver comes.
 
-    `ended` is called once when it has closed.
+    `ended` is called when it has closed.
     """
 
     def __init__(
