@@ -27,7 +27,7 @@ from fieldray.cluster.training.plan import Plan
 from fieldray.cluster.training.session import Epoch, members, places_of, require_connected
 from fieldray.cluster.training.share import Layout, Share, ShareState
 from fieldray.errors import EnvironmentProblem, UsageProblem
-from fieldray.reasons import reason
+from fieldray.reasons import Reason, reason
 
 _PATIENCE_S: Final = 60
 _TICK_S: Final = 0.2
@@ -90,7 +90,7 @@ def _epoch(
         return None
     state, notes = results[0]
     if state is None:
-        raise UsageProblem(reason("training_diverged", epoch=number, step=notes))
+        raise UsageProblem(_diverged(number, notes))
     return Epoch(number=number, state=state, notes=notes, staleness=Counter(), ended=time.time())
 
 
@@ -122,7 +122,7 @@ def epochs_alone(
     for number in range(first_epoch + 1, lesson.epochs + 1):
         found, notes = _reduced(lesson, plan, state, layout=layout, number=number, rank=0, summed=lambda vector: vector)
         if found is None:
-            raise UsageProblem(reason("training_diverged", epoch=number, step=notes))
+            raise UsageProblem(_diverged(number, notes))
         state = found
         yield Epoch(number=number, state=state, notes=notes, staleness=Counter(), ended=time.time())
     _PUPILS.clear()
@@ -184,6 +184,7 @@ def _reduced(
     rank: int,
     summed: Callable[[Any], Any],
 ) -> Any:
+    """State and notes after an epoch; None and the step whose loss was no number, 0 where a weight was none."""
     pupil = _pupil(lesson)
     share = Share(state, layout=layout, runs=((0, layout.size),), rule=lesson.rule)
     notes, updates = [], plan.updates(lesson.batches)
@@ -205,8 +206,14 @@ def _reduced(
             note |= pupil.look(number - 1, batch)
         notes.append(note)
     if not share.state.is_finite:
-        return None, updates
+        return None, 0
     return share.state, notes
+
+
+def _diverged(epoch: int, step: int) -> Reason:
+    if step:
+        return reason("training_diverged", epoch=epoch, step=step)
+    return reason("training_diverged_weights", epoch=epoch)
 
 
 def _pupil(lesson: Lesson) -> Pupil:
