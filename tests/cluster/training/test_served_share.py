@@ -7,7 +7,8 @@ import json
 import socket
 import struct
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -37,17 +38,29 @@ def _served(
     )
     state = ShareState.new(np.zeros(4, np.float32))
     served = ServedShare(service, state, host="127.0.0.1", token=TOKEN, **more)
-    yield served
-    served.close()
+    try:
+        yield served
+    finally:
+        served.close()
 
 
 def _worker(served: ServedShare, number: int) -> Channel:
     return connect(served.address, token=TOKEN, role=str(number), largest=16)
 
 
+def _answer(channel: Channel) -> Mapping[str, Any]:
+    """What a server says; an answer that never comes is a failure, and not the end of its connection."""
+    until_s = time.monotonic() + 20
+
+    def require_time() -> None:
+        assert time.monotonic() < until_s
+
+    return channel.receive(meanwhile=require_time).header
+
+
 def _pull(channel: Channel) -> tuple[int, int]:
     channel.send({})
-    header = channel.receive().header
+    header = _answer(channel)
     return header["version"], header["done"]
 
 
@@ -58,7 +71,7 @@ def _push(channel: Channel, *, worker: int, number: int, version: int, count: in
 
 def _is_ended(channel: Channel) -> bool:
     try:
-        return "version" not in channel.receive().header
+        return "version" not in _answer(channel)
     except OSError:
         return True
 
@@ -68,14 +81,14 @@ def test_a_worker_killed_while_its_gradient_waits_stops_nobody_at_the_least_boun
         lost, other = _worker(served, 0), _worker(served, 1)
         assert _pull(lost) == _pull(other) == (0, 0)
         _push(lost, worker=0, number=0, version=0)
-        lost.receive()
+        _answer(lost)
         _push(lost, worker=0, number=1, version=1)  # held back by the other's
         lost.close()
         replaced = _worker(served, 0)
         assert _pull(replaced) == (1, 1)
         _push(replaced, worker=0, number=1, version=1)
         _push(other, worker=1, number=0, version=0)
-        assert {replaced.receive().header["version"], other.receive().header["version"]} == {2, 3}
+        assert {_answer(replaced)["version"], _answer(other)["version"]} == {2, 3}
         for channel in (replaced, other):
             channel.close()
 
@@ -128,7 +141,7 @@ def test_what_is_no_gradient_of_this_worker_ends_its_connection_and_changes_noth
         right = _worker(served, 0)
         assert _pull(right) == (0, 0)
         _push(right, worker=0, number=0, version=0)
-        assert right.receive().header["version"] == 1
+        assert _answer(right)["version"] == 1
         for channel in (wrong, right):
             channel.close()
 
