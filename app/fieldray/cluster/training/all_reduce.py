@@ -99,16 +99,18 @@ def _results(client: Client, tasks: Mapping[str, Future[Any]]) -> list[Any] | No
 
     With one of them the sum of the others is lost too: they are not waited for.
     """
+    done: dict[str, Any] = {}
     try:
         while True:
             require_connected(client)
-            done = [task.result(timeout=_PATIENCE_S) for task in tasks.values() if task.done()]
-            if any(result is None for result in done):
+            ended = [place for place, task in tasks.items() if place not in done and task.done()]
+            done |= {place: tasks[place].result(timeout=_PATIENCE_S) for place in ended}
+            if any(result is None for result in done.values()):
                 return None
             if len(done) == len(tasks):
-                return done
+                return [done[place] for place in tasks]
             there = members(client)
-            if any(place not in there for place, task in tasks.items() if not task.done()):
+            if any(place not in there for place in tasks.keys() - done.keys()):
                 return None
             time.sleep(_TICK_S)
     finally:

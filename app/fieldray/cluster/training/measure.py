@@ -28,12 +28,11 @@ from fieldray.adaptation.run import Run, locked
 from fieldray.adaptation.steps import schedule_of, settings_of, specification_of
 from fieldray.adaptation.tables import Document
 from fieldray.cluster.connection import host_of
-from fieldray.cluster.node import security
-from fieldray.cluster.training.channel import Encryption, Listener, echo, open_channels, round_trips
+from fieldray.cluster.training.channel import Listener, echo, open_channels, round_trips
 from fieldray.cluster.training.cluster import opened
 from fieldray.cluster.training.lesson import ClassifierLesson, Lesson, LungLesson, arrays_kept
 from fieldray.cluster.training.plan import Plan
-from fieldray.cluster.training.session import members, places_of, require_connected
+from fieldray.cluster.training.session import encryption_of, members, places_of, require_connected
 from fieldray.cluster.training.share import Layout
 from fieldray.cluster.training.worker import encryption_here
 from fieldray.errors import EnvironmentProblem, UsageProblem
@@ -100,8 +99,6 @@ def _transfers(
 ) -> tuple[float, float, float]:
     """Medians there, back, and of a short message. Raises EnvironmentProblem where the other side is lost."""
     plan, token = Plan(address=address, certificates=certificates), secrets.token_hex(16)
-    contexts = security(certificates)
-    connecting = contexts.get_connection_args("client").get("ssl_context") if contexts else None
     with opened(plan) as client:
         place = places_of(client, plan)[0]
 
@@ -113,7 +110,7 @@ def _transfers(
         try:
             task = client.submit(start_echo, elements, token, workers=[place], pure=False)
             target = (host_of(place), int(task.result(timeout=_PATIENCE_S)[1]))
-            encryption = Encryption(connecting=connecting)
+            encryption = encryption_of(client)
             with open_channels([target], token=token, role="", largest=[elements], encryption=encryption) as (channel,):
                 empty = round_trips(channel, values=0, repeats=repeats, meanwhile=require_both)
                 whole = round_trips(channel, values=elements, repeats=repeats, meanwhile=require_both)

@@ -106,6 +106,11 @@ def places_of(client: Client, plan: Plan) -> list[str]:
     return found[: plan.workers] + hosts + found[: plan.servers - len(hosts)]
 
 
+def encryption_of(client: Client) -> Encryption:
+    """With which the driver connects to the cluster's other processes: as its client to the scheduler."""
+    return Encryption(connecting=client.security.get_connection_args("client").get("ssl_context"))
+
+
 def members(client: Client) -> Mapping[str, Any]:
     """The processes of the cluster by their addresses, as they are now. Raises EnvironmentProblem."""
     try:

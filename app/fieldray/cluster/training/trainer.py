@@ -28,12 +28,10 @@ from fieldray.adaptation.lungs.recipe import LungRecipe
 from fieldray.adaptation.lungs.train import StageSamples, first_weights
 from fieldray.adaptation.specification import Layer, Specification, Weights
 from fieldray.adaptation.train import Samples, Schedule, validate
-from fieldray.cluster.node import security
 from fieldray.cluster.training import all_reduce
-from fieldray.cluster.training.channel import Encryption
 from fieldray.cluster.training.lesson import ClassifierLesson, Lesson, LungLesson, arrays_kept
 from fieldray.cluster.training.plan import Plan
-from fieldray.cluster.training.session import Epoch, epochs
+from fieldray.cluster.training.session import Epoch, encryption_of, epochs
 from fieldray.cluster.training.share import Layout, ShareState
 from fieldray.reasons import reason
 
@@ -254,8 +252,6 @@ class _Course:
                 first_epoch=first_epoch,
                 say=self._say,
             )
-        contexts = security(plan.certificates)
-        connecting = contexts.get_connection_args("client").get("ssl_context") if contexts else None
         return epochs(
             self._client,
             plan=plan,
@@ -264,5 +260,5 @@ class _Course:
             state=divided.state,
             first_epoch=first_epoch,
             say=self._say,
-            encryption=Encryption(connecting=connecting),
+            encryption=encryption_of(self._client),
         )
