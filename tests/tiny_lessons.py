@@ -65,7 +65,7 @@ SETTINGS = EngineSettings(threads=1)
 
 def lesson(folder: Path, *, epochs: int = 2, batch_size: int = 8) -> ClassifierLesson:
     """The same as a worker is told of it; its arrays are in the folder."""
-    keep_arrays(folder / "lesson.npz", samples())
+    sha256 = keep_arrays(folder / "lesson.npz", samples())
     return ClassifierLesson(
         specification=network(),
         schedule=schedule(epochs=epochs, batch_size=batch_size),
@@ -74,4 +74,5 @@ def lesson(folder: Path, *, epochs: int = 2, batch_size: int = 8) -> ClassifierL
         engine="tensorflow",
         samples=len(samples()),
         arrays=folder / "lesson.npz",
+        arrays_sha256=sha256,
     )

@@ -15,7 +15,8 @@ desktop's bus and its session, are left only if they are inside this computer. P
 meanwhile, too, and so is native code in the child processes, which begin with a filter of their own.
 
 A process of a cluster (`cluster/`, never part of the installed program) may open connections, but only to the networks
-that a person named (`reach`); its Python is held to them, while everything that it starts to read and run images is
+that a person named (`reach`), and for one divided training to the processes of that cluster which hold its weights
+(`reaching`); its Python is held to them, while everything that it starts to read and run images is
 offline as ever.
 
 What this does not hold: another program of the same user that is not offline can pass an open connection over a
@@ -26,10 +27,11 @@ by a malicious file could look for such a helper. Whoever has to rule that out s
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from itertools import pairwise
 from types import ModuleType
 from typing import Final, cast
@@ -180,13 +182,29 @@ def reach(networks: Sequence[str]) -> None:
     Raises InternetRefused in a process that began without `joins_cluster`, ValueError for anything but numbers.
     """
     global _reachable
+    _reachable = tuple(dict.fromkeys((*_reachable, *_ranges(networks))))
+
+
+@contextlib.contextmanager
+def reaching(hosts: Sequence[str]) -> Iterator[None]:
+    """`reach` these addresses within the block alone. Raises InternetRefused, ValueError, as that does."""
+    global _reachable
+    own = set(_ranges(hosts)) - set(_reachable)
+    _reachable = (*_reachable, *own)
+    try:
+        yield
+    finally:
+        _reachable = tuple(each for each in _reachable if each not in own)
+
+
+def _ranges(networks: Sequence[str]) -> list[tuple[int, int, int]]:
+    """First and last address of each. Raises InternetRefused, ValueError."""
     if _is_installed and not _joins_cluster:
         raise InternetRefused("this process of Fieldray connects to nothing")
     import ipaddress
 
     found = [ipaddress.ip_network(network) for network in networks]
-    ranges = [(each.version, int(each.network_address), int(each.broadcast_address)) for each in found]
-    _reachable = tuple(dict.fromkeys((*_reachable, *ranges)))
+    return [(each.version, int(each.network_address), int(each.broadcast_address)) for each in found]
 
 
 def _is_reachable(host: object) -> bool:

@@ -35,8 +35,8 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
         "--server",
         choices=_SERVERS,
         default="central",
-        help="where the weights are: with every worker (needs PyTorch), in one process, or shared among as many as "
-        "workers (default: central)",
+        help="where the weights are: with every worker (needs PyTorch; processes of this computer only), in one "
+        "process, or shared among as many as workers (default: central)",
     )
     group.add_argument(
         "--placement",

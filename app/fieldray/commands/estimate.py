@@ -20,6 +20,9 @@ _SERVERS: Final = ("central", "distributed")
 _NETWORKS: Final = ("vgg-16e", "googlenet", "googlenet-auxiliary", "squeezenet", "resnet-34")
 _SUFFIXES: Final = (".svg", ".png")
 _MOST_WORKERS: Final = 10_000
+_MOST_WORKERS_PLACED: Final = 1000
+"""Whole tensors are placed anew for each number of workers."""
+_LONGEST_S: Final = 1e9
 _NEEDED: Final = {"t_grad": "--t-grad", "t_comm": "--t-comm", "workers": "--workers", "batches": "--batches"}
 
 
@@ -161,7 +164,7 @@ def _measured(options: argparse.Namespace) -> Measured:
     if missing:
         raise UsageProblem(reason("estimate_missing", options=", ".join(missing)))
     slowest = 1.0 if options.slowest is None else _number(options.slowest)
-    if not 1 <= slowest < math.inf:
+    if not 1 <= slowest <= _LONGEST_S:
         raise UsageProblem(reason("estimate_slowest", given=options.slowest))
     return Measured(
         gradient_s=_seconds("--t-grad", options.t_grad),
@@ -177,8 +180,9 @@ def _check(options: argparse.Namespace, measured: Measured, workers: int) -> Non
     """Raises UsageProblem for what does not go together."""
     if workers > measured.batches:
         raise UsageProblem(reason("estimate_workers", workers=workers, batches=measured.batches))
-    if workers > _MOST_WORKERS:
-        raise UsageProblem(reason("estimate_most_workers", workers=workers, limit=_MOST_WORKERS))
+    limit = _MOST_WORKERS_PLACED if measured.tensors else _MOST_WORKERS
+    if workers > limit:
+        raise UsageProblem(reason("estimate_most_workers", workers=workers, limit=limit))
     if options.output == "plot" and (options.picture is None or options.picture.suffix.lower() not in _SUFFIXES):
         raise UsageProblem(reason("estimate_plot"))
     if options.simulate:
@@ -202,7 +206,7 @@ def _number(text: str) -> float:
 
 def _seconds(option: str, text: str) -> float:
     seconds = _number(text)
-    if not (math.isfinite(seconds) and seconds > 0):
+    if not 0 < seconds <= _LONGEST_S:
         raise UsageProblem(reason("estimate_time", option=option, given=text))
     return seconds
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -95,6 +98,86 @@ def test_connections_are_encrypted_by_the_cluster_s_certificates(tmp_path: Path)
         stranger = Encryption(connecting=foreign.get_connection_args("client")["ssl_context"])
         connect(listener.address, token=TOKEN, role="1", largest=10, encryption=stranger)
     listener.close()
+
+
+@pytest.mark.parametrize("is_encrypted", [False, True])
+def test_a_wait_looks_around_until_a_message_comes_encrypted_or_not(tmp_path: Path, is_encrypted: bool) -> None:
+    """Of an encrypted connection the descriptor is readable at once: that is no message."""
+    connecting = listening = None
+    if is_encrypted:
+        make_certificates(tmp_path)
+        own = security(tmp_path)
+        assert own is not None
+        connecting = own.get_connection_args("client")["ssl_context"]
+        listening = own.get_listen_args("worker")["ssl_context"]
+    encryption = Encryption(connecting=connecting, listening=listening)
+    asked, may_answer = threading.Event(), threading.Event()
+
+    def late(channel: Channel, _role: str) -> None:
+        channel.receive()
+        asked.set()
+        assert not channel.has_ended()
+        assert may_answer.wait(10)
+        channel.send({"late": True}, np.ones(1000, np.float32))
+        channel.receive()  # until the other side ends
+
+    listener = Listener("127.0.0.1", token=TOKEN, largest=1000, serve=late, encryption=encryption)
+    channel = connect(listener.address, token=TOKEN, role="1", largest=1000, encryption=encryption)
+    channel.send({})
+    assert asked.wait(10)
+    with pytest.raises(EnvironmentError, match="looked"):
+        channel.receive(meanwhile=_look)
+    message = channel.receive(meanwhile=may_answer.set)
+    assert message.header == {"late": True} and len(message.values) == 1000
+    channel.close()
+    listener.close()
+
+
+def _look() -> None:
+    raise OSError("looked")
+
+
+def test_a_computer_that_is_silent_is_noticed_by_the_system() -> None:
+    ours, theirs = _pair()
+    channel = Channel(ours, largest=1)
+    assert ours.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 60_000
+    channel.close()
+    theirs.close()
+
+
+GUARDED = """
+import sys
+from fieldray.offline import InternetRefused, stay_offline
+stay_offline(joins_cluster=True)
+from fieldray.cluster.training.channel import Listener, connect, echo, open_channels, round_trips
+from fieldray.offline import reach, reaching
+hosts = ("127.0.0.2", "127.0.0.3")
+with reaching(hosts):  # those of the servers' own processes
+    listeners = [Listener(host, token="t", largest=9, serve=echo) for host in hosts]
+reach(["127.0.0.1"])  # the scheduler's
+addresses = [one.address for one in listeners]
+def refused(address):
+    try:
+        connect(address, token="t", role="", largest=9).close()
+    except InternetRefused:
+        return True
+    return False
+said = [refused(one) for one in addresses]
+with open_channels(addresses, token="t", role="", largest=[9, 9]) as channels:
+    said += [len(round_trips(one, values=9, repeats=1)) for one in channels]
+said += [refused(one) for one in addresses]
+for one in listeners:
+    one.close()
+print(said)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have only one address of the loopback")
+def test_a_session_reaches_its_servers_on_any_node_and_only_while_it_lasts() -> None:
+    done = subprocess.run([sys.executable, "-c", GUARDED], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == str([True, True, 1, 1, True, True])
 
 
 def _pair() -> tuple[socket.socket, socket.socket]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.util
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,13 +18,15 @@ import pytest
 from distributed import Client
 
 from fieldray.adaptation.specification import Weights
+from fieldray.cluster.certificates import make_certificates
 from fieldray.cluster.training.cluster import opened
 from fieldray.cluster.training.plan import Plan
-from fieldray.cluster.training.session import Epoch
+from fieldray.cluster.training.session import Epoch, epochs
 from fieldray.cluster.training.share import Layout, Share, ShareState
 from fieldray.cluster.training.trainer import DividedTrainer
-from fieldray.errors import EnvironmentProblem
+from fieldray.errors import EnvironmentProblem, UsageProblem
 from tiny_lessons import AUGMENTATION, SETTINGS, lesson, network, samples, schedule, weights
+from waiting import wait_for
 
 pytestmark = [pytest.mark.adapt, pytest.mark.cluster]
 EPOCHS = 2
@@ -139,6 +143,51 @@ def test_a_killed_worker_is_replaced_and_nothing_is_lost(own_client: Client, tmp
     found, history = _train(own_client, plan, tmp_path, epochs=many, look=kill, say=said.append)
     assert len(history) == many and len(said) == 1 and "Worker 2 was lost" in said[0]
     assert all(np.isfinite(array).all() for array in found.values())
+
+
+def test_a_worker_killed_in_the_first_epoch_is_replaced_where_connections_are_encrypted(tmp_path: Path) -> None:
+    """A descriptor that is readable is no message there: whoever took it for one waited for ever."""
+    make_certificates(tmp_path / "own")
+    plan = Plan(workers=2, mode="sync-split", certificates=tmp_path / "own")
+    said, killed = list[str](), threading.Event()
+    with opened(plan) as client:
+        wait_for(lambda: len(_processes(client)) == plan.workers + plan.servers)
+        victim = psutil.Process(_processes(client)[1])
+
+        def kill() -> None:
+            wait_for(lambda: any(one.laddr.ip == "127.0.0.1" and one.raddr for one in _weights_of(victim, client)))
+            victim.send_signal(signal.SIGKILL)
+            killed.set()
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        _, history = _train(client, plan, tmp_path / "run", epochs=3, say=said.append)
+        killer.join()
+    assert killed.is_set() and len(history) == 3
+    assert said and all("Worker 2 was lost" in line for line in said)
+    assert not (tmp_path / "run" / "lesson.npz").exists()
+
+
+def _weights_of(process: psutil.Process, client: Client) -> list[Any]:
+    """The connections of a process that are none of Dask's."""
+    known = {int(client.scheduler.address.rpartition(":")[2])}
+    known |= {int(address.rpartition(":")[2]) for address in client.scheduler_info(n_workers=-1)["workers"]}
+    found = [one for one in process.net_connections("tcp") if one.status == psutil.CONN_ESTABLISHED]
+    return [one for one in found if not known & {one.laddr.port, one.raddr.port}]
+
+
+def test_a_node_that_does_not_see_the_images_is_named(client: Client, tmp_path: Path) -> None:
+    told = dataclasses.replace(lesson(tmp_path), arrays=tmp_path / "elsewhere" / "lesson.npz")
+    layout = Layout.of(weights())
+    made = epochs(
+        client,
+        plan=Plan(workers=2, mode="sync-split"),
+        lesson=told,
+        layout=layout,
+        state=ShareState.new(layout.vector(weights())),
+    )
+    with pytest.raises(UsageProblem, match=r"local/[12] cannot read"):
+        list(made)
 
 
 def test_a_server_that_ends_is_said_and_the_training_resumes(own_client: Client, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,12 @@ import pytest
 from fieldray.adaptation.engine import open_engine
 from fieldray.adaptation.networks import resnet50
 from fieldray.adaptation.specification import initial_weights
-from fieldray.cluster.training.lesson import Pupil
+from fieldray.cluster.training.lesson import ClassifierLesson, OtherArrays, Pupil, arrays_kept, keep_arrays
 from fieldray.cluster.training.plan import Plan
 from fieldray.cluster.training.share import Layout, Rule, Share, ShareState
-from tiny_lessons import SETTINGS, lesson, network, weights
+from fieldray.cluster.training.worker import Order, Outcome, perform
+from fieldray.errors import StorageProblem
+from tiny_lessons import SETTINGS, lesson, network, samples, weights
 
 pytestmark = pytest.mark.adapt
 ALONE = Plan()
@@ -70,6 +74,64 @@ def test_a_share_of_all_weights_updates_as_the_engine_does() -> None:
         share.update(layout.vector(gradient), rate=1e-3)
         assert stepping.step(images, targets, learning_rate=1e-3) == pytest.approx(loss, rel=1e-5)
         np.testing.assert_allclose(share.state.values, layout.vector(stepping.weights()), atol=1e-5)
+
+
+def test_a_lesson_is_known_by_its_content_and_not_by_where_it_is(tmp_path: Path) -> None:
+    told = lesson(tmp_path)
+    assert lesson(tmp_path) == told
+    corrected = dataclasses.replace(samples(), targets=1 - samples().targets)
+    sha256 = keep_arrays(told.arrays, corrected)
+    assert repr(dataclasses.replace(told, arrays_sha256=sha256)) != repr(told)  # what `all_reduce` keeps pupils by
+    with pytest.raises(OtherArrays):
+        told.open()
+    assert [path.name for path in tmp_path.iterdir()] == [told.arrays.name]
+
+
+def test_images_of_patients_are_left_nowhere(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), arrays_kept(tmp_path / "lesson.npz", samples()):
+        assert (tmp_path / "lesson.npz").exists()
+        raise KeyboardInterrupt
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_cannot_be_written_is_a_sentence_and_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "lesson.npz").mkdir()
+    with pytest.raises(StorageProblem):
+        keep_arrays(tmp_path / "lesson.npz", samples(8))
+    assert [path.name for path in tmp_path.iterdir()] == ["lesson.npz"]
+
+
+def _order(told: ClassifierLesson, port: int) -> Order:
+    return Order(
+        lesson=told,
+        plan=Plan(mode="sync-join"),
+        layout=LAYOUT,
+        worker=0,
+        token="a" * 32,
+        servers=((("127.0.0.1", port), ((0, LAYOUT.size),)),),
+    )
+
+
+def test_a_worker_says_what_it_cannot_read_and_is_not_lost(tmp_path: Path) -> None:
+    """Another process in its place would not see it either."""
+    told = lesson(tmp_path)
+    keep_arrays(told.arrays, samples(8))
+    assert perform(_order(told, 1)) == Outcome(unread="training_node_other")
+    told.arrays.unlink()
+    assert perform(_order(told, 1)) == Outcome(unread="training_node_folder")
+
+
+def test_a_worker_without_its_server_is_lost(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    assert perform(_order(lesson(tmp_path), port)) == Outcome(was_lost=True)
+
+
+def test_where_no_target_is_known_nothing_is_noted(tmp_path: Path) -> None:
+    unknown = dataclasses.replace(samples(), targets=np.full_like(samples().targets, np.nan))
+    told = lesson(tmp_path)
+    pupil = dataclasses.replace(told, arrays_sha256=keep_arrays(told.arrays, unknown)).open()
+    assert pupil.look(0, 0) == {}
 
 
 def test_frozen_layers_stay() -> None:

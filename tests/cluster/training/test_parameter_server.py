@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldray.cluster.training.server import ParameterServer, Push, ServerEnded, Service
+from fieldray.cluster.training.server import ParameterServer, Push, Seat, SeatLost, ServerEnded, Service
 from fieldray.cluster.training.share import Layout, Rule, Share, ShareState, clipped
 from waiting import wait_for
 
@@ -46,20 +47,22 @@ def _push(worker: int, version: int, *, number: int = -1, value: float = 1.0, we
 
 
 class _Worker:
-    """A worker with a thread of its own, as a connection has one."""
+    """A worker with a thread and a seat of its own, as a connection has them."""
 
     def __init__(self, server: ParameterServer, number: int) -> None:
-        self._server, self._number = server, number
-        self._thread = ThreadPoolExecutor(1)
+        self._server, self._number, self._thread = server, number, ThreadPoolExecutor(1)
+        self.has_ended = threading.Event()
+        self._seat = Seat(worker=number, has_ended=self.has_ended.is_set)
+        server.sit(self._seat)
 
-    def pull(self) -> Any:
-        return self._do(lambda: self._server.pull(self._number)).result(5)
+    def pull(self, **more: Any) -> Any:
+        return self._do(lambda: self._server.pull(self._seat, **more)).result(5)
 
     def push(self, version: int, **more: Any) -> Future[Any]:
-        return self._do(lambda: self._server.push(_push(self._number, version, **more)))
+        return self._do(lambda: self._server.push(self._seat, _push(self._number, version, **more)))
 
     def end(self) -> None:
-        self._do(self._server.leave).result(5)
+        self._do(lambda: self._server.leave(self._seat)).result(5)
         self._thread.shutdown()
 
     def _do(self, what: Callable[[], Any]) -> Future[Any]:
@@ -84,7 +87,7 @@ def test_an_update_waits_for_all_and_is_made_by_their_weighted_mean() -> None:
 
 
 def test_a_worker_that_was_replaced_takes_up_where_the_update_waits() -> None:
-    server, other, lost = _server(), *(_Worker(_server(), number) for number in range(2))
+    server = _server()
     other, lost = _Worker(server, 0), _Worker(server, 1)
     early = other.push(0)
     lost.end()
@@ -93,7 +96,7 @@ def test_a_worker_that_was_replaced_takes_up_where_the_update_waits() -> None:
     assert replaced.push(0).result(5)[0] == early.result(5)[0] == 1
     # Told again of what was taken in (its answer was lost), it gets the weights and nothing is counted twice.
     assert replaced.push(0).result(5)[0] == 1
-    assert server.pull(1, version=0)[0] == 0  # where another server is behind
+    assert replaced.pull(version=0)[0] == 0  # where another server is behind
     for worker in (other, replaced):
         worker.end()
 
@@ -159,6 +162,77 @@ def test_no_bound_of_workers_less_one_or_more_is_ever_exceeded_and_nobody_waits_
 def _may(worker: int, version: int, fetched: list[int], bound: int) -> bool:
     others = sorted(fetched[:worker] + fetched[worker + 1 :])
     return all(version + 1 + place - one <= bound for place, one in enumerate(others))
+
+
+def test_a_replaced_worker_s_gradient_is_counted_once_and_the_next_is_not_dropped() -> None:
+    """The killed process's gradient still waits when its replacement repeats it."""
+    server = _server(workers=3, waits=False, staleness=2)
+    lost, slow, other = (_Worker(server, number) for number in range(3))
+    for worker in (lost, slow, other):
+        worker.pull()
+    lost.push(0).result(5)
+    held = lost.push(1, number=1)  # the two others' come first
+    replaced = _Worker(server, 0)
+    assert replaced.pull()[:2] == (1, 1)
+    repeated = replaced.push(1, number=1)
+    with pytest.raises(SeatLost):
+        held.result(5)
+    for worker in (slow, other):
+        assert worker.push(0, number=0).result(5)
+    assert repeated.result(5)[0] == 4
+    assert replaced.pull()[:2] == (4, 2)
+    for worker in (lost, replaced, slow, other):
+        worker.end()
+
+
+def test_a_worker_that_dies_while_its_gradient_waits_holds_nobody_back_nor_its_replacement() -> None:
+    server = _server(waits=False, staleness=1)
+    lost, other = _Worker(server, 0), _Worker(server, 1)
+    lost.pull(), other.pull()
+    lost.push(0).result(5)
+    held = lost.push(1)
+    lost.has_ended.set()  # its process was killed: nobody closes anything here
+    with pytest.raises(SeatLost):
+        held.result(5)
+    lost.end()
+    replaced = _Worker(server, 0)
+    assert replaced.pull()[:2] == (1, 1)
+    repeated = replaced.push(1, number=1)
+    assert other.push(0).result(5)[0] in (2, 3)
+    assert repeated.result(5)[0] in (2, 3)
+    for worker in (replaced, other):
+        worker.end()
+
+
+def test_an_epoch_is_not_awaited_for_a_driver_that_is_gone() -> None:
+    with pytest.raises(SeatLost):
+        _server().snapshot(1, has_ended=lambda: True)
+
+
+@pytest.mark.parametrize("worker", [-1, 2])
+def test_nobody_sits_where_there_is_no_worker(worker: int) -> None:
+    with pytest.raises(ValueError):
+        _server().sit(Seat(worker=worker))
+
+
+@pytest.mark.parametrize("count", [1, LAYOUT.size - 1, LAYOUT.size + 1])
+def test_a_gradient_is_as_long_as_the_share_or_none(count: int) -> None:
+    """One number would be every weight's; a wrong length would be counted and then fail."""
+    server, seat = _server(workers=1), Seat(worker=0)
+    server.sit(seat)
+    push = _push(0, 0)
+    with pytest.raises(ValueError):
+        server.push(seat, dataclasses.replace(push, gradient=np.ones(count, np.float32)))
+    assert server.pull(seat)[:2] == (0, 0)
+    assert server.push(seat, push)[0] == 1
+
+
+@pytest.mark.parametrize(("value", "is_finite"), [(1.0, True), (float("nan"), False), (float("inf"), False)])
+def test_a_snapshot_says_whether_its_weights_are_numbers(value: float, is_finite: bool) -> None:
+    server, seat = _server(workers=1, waits=False, updates=1), Seat(worker=0)
+    server.sit(seat)
+    server.push(seat, _push(0, 0, value=value))
+    assert server.snapshot(1)[0]["is_finite"] is is_finite
 
 
 def test_the_end_of_a_session_ends_every_wait() -> None:

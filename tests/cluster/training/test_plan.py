@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,6 +43,8 @@ def test_workers_that_wait_all_have_the_same_number_of_turns() -> None:
     [
         ({"workers": 2}, "need a way to work together"),
         ({"workers": 2, "mode": "async", "server": "none"}, "needs a server"),
+        ({"workers": 2, "mode": "sync-join", "server": "none", "address": "10.0.0.5:8786"}, "of this computer only"),
+        ({"workers": 2, "mode": "sync-join", "server": "none", "certificates": Path("own")}, "of this computer only"),
         ({"workers": 2, "mode": "sync-join", "staleness": 3}, "Leave --staleness out"),
         ({"workers": 4, "mode": "async", "staleness": 2}, "up to 3 updates late"),
     ],

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
+from PIL import Image, ImageOps
 
 from drawn_data import draw_lungs, project
 from fieldray.bench.report import lines as lines_of
 from fieldray.cluster.training.measure import measure_costs
 from fieldray.cluster.training.study import run_study
 from fieldray.cluster.training.study_report import study_report
-from fieldray.errors import UsageProblem
+from fieldray.cluster.training.training_log import parsed
+from fieldray.errors import StorageProblem, UsageProblem
 
 pytestmark = [pytest.mark.adapt, pytest.mark.cluster]
 
@@ -54,7 +57,7 @@ log_every = 1
 
 @pytest.fixture
 def recipe(tmp_path: Path) -> Path:
-    draw_lungs(tmp_path, learnt=10, evaluated=0, side=48)
+    draw_lungs(tmp_path, learnt=10, evaluated=0, side=64)
     path = project(tmp_path, "lung-fields-quick").with_name("small.toml")
     path.write_text(RECIPE, encoding="utf-8")
     return path
@@ -90,11 +93,52 @@ def test_a_study_trains_each_way_once_and_tells_of_it(recipe: Path) -> None:
     assert f"{joined[-1]['loss']:.4f}" in text and f"{apart[-1]['dice']:.4f}" in text
 
 
+ALONE = STUDY.replace('modes = ["sync-join", "async"]', "modes = []")
+
+
+@pytest.mark.parametrize(("in_the_way", "kept"), [("training-lines.json", 1), ("weights.npz", 2)])
+def test_a_study_that_was_ended_has_all_epochs_and_their_times(recipe: Path, in_the_way: str, kept: int) -> None:
+    """After its first epoch, or between its last checkpoint and its result."""
+    told = recipe.with_name("study.toml")
+    told.write_text(ALONE, encoding="utf-8")
+    folder = told.parents[2] / "runs" / "study" / "small" / "local-1" / "seed-1"
+    (folder / in_the_way).mkdir(parents=True)
+    with pytest.raises(StorageProblem):
+        run_study(told, say=lambda _: None)
+    (folder / in_the_way).rmdir()
+    _, (course,) = run_study(told, say=lambda _: None)
+    assert [row["epoch"] for row in course.rows] == [1, 2] and [row["samples"] for row in course.rows] == [4, 8]
+    first, second = (row["time_s"] for row in course.rows)
+    assert 0 < first < second
+    logged = parsed((folder / "training.log").read_text())
+    assert [row.epoch for row in logged if row.kind == "epoch"] == list(range(2 - kept, 2))
+
+
+def test_images_that_were_corrected_are_learnt_anew(recipe: Path) -> None:
+    told = recipe.with_name("study.toml")
+    told.write_text(ALONE, encoding="utf-8")
+    run_study(told, say=lambda _: None)
+
+    def trained_again() -> bool:
+        shutil.rmtree(recipe.parents[2] / "runs" / "small")
+        said: list[str] = []
+        run_study(told, say=said.append)
+        return "small/local-1/seed-1 ..." in said
+
+    assert not trained_again()
+    for mask in (recipe.parents[3] / "shared" / "data" / "lungs").glob("mask*.png"):
+        with Image.open(mask) as image:
+            corrected = ImageOps.flip(image.convert("L"))
+        corrected.save(mask)
+    assert trained_again()
+
+
 def test_what_a_network_and_a_link_cost(recipe: Path) -> None:
     costs = measure_costs(recipe, address=None, certificates=None, repeats=3)
     assert costs.gradient_s > 0 and costs.latency_s > 0 and costs.there_s + costs.back_s > 0
     assert costs.batches == 2 and costs.elements > 1000
     assert [line.split()[0] for line in costs.lines()] == ["Gradient", "Transfer", "Latency"]
+    assert not list(recipe.parents[2].rglob("*lesson.npz"))  # images of patients
 
 
 def test_a_recipe_that_is_not_divided_is_named(recipe: Path) -> None:

@@ -117,3 +117,24 @@ def test_what_cannot_be_is_a_sentence(arguments: tuple[str, ...], sentence: str)
 def test_a_mode_that_does_not_exist_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert estimate(*SQUEEZENET, "--mode", "join")[0] == 2
     assert "sync-join" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "given", "said"),
+    [
+        ("--t-grad", "1e300", "--t-grad 1e300 is not a time"),
+        ("--t-comm", "1e10", "--t-comm 1e10 is not a time"),
+        ("--slowest", "1e300", "--slowest 1e300 is not a factor"),
+    ],
+)
+def test_no_figure_comes_of_times_that_are_none(option: str, given: str, said: str) -> None:
+    told = {"--t-grad": "1", "--t-comm": "1", "--workers": "2", "--batches": "100000000000000000", option: given}
+    code, out, error = estimate(*itertools.chain(*told.items()))
+    assert code == 2 and said in error and not out
+
+
+def test_whole_tensors_are_not_placed_for_minutes() -> None:
+    told = ("--t-grad", "1", "--t-comm", "1", "--workers", "1001", "--batches", "9999")
+    code, _, error = estimate(*told, "--network", "resnet-34")
+    assert code == 2 and "At most 1000 can" in error
+    assert estimate(*told)[0] == 0

@@ -13,26 +13,27 @@ import math
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError
 from typing import Any, Final
 
 import numpy as np
-from distributed import Client, KilledWorker, get_worker
+from distributed import Client, Future, KilledWorker, get_worker
 
 from fieldray.adaptation.lungs.train import use_threads
 from fieldray.cluster.node import cores_of_worker
 from fieldray.cluster.training.lesson import Lesson, Pupil
 from fieldray.cluster.training.plan import Plan
-from fieldray.cluster.training.session import Epoch, places_of
+from fieldray.cluster.training.session import Epoch, members, places_of, require_connected
 from fieldray.cluster.training.share import Layout, Share, ShareState
 from fieldray.errors import EnvironmentProblem, UsageProblem
-from fieldray.reasons import reason
+from fieldray.reasons import Reason, reason
 
 _PATIENCE_S: Final = 60
+_TICK_S: Final = 0.2
 _LIVES: Final = 3
 _PUPILS: Final[dict[str, Pupil]] = {}
-"""Of this process, by the path of what they learn from: a network is made once, not for every epoch."""
+"""Of this process, by the lesson with the SHA-256 of its arrays: a network is made once, not for every epoch."""
 
 
 def epochs(
@@ -52,8 +53,8 @@ def epochs(
         while (found := _epoch(client, plan, lesson, state, layout=layout, number=number)) is None:
             lost += 1
             if lost > _LIVES:
-                raise EnvironmentProblem(reason("training_worker_lost", worker=1, times=lost))
-            say(reason("training_worker_again", worker=1).text)
+                raise EnvironmentProblem(reason("training_workers_lost", times=lost))
+            say(reason("training_epoch_again", epoch=number).text)
         state = found.state
         yield found
 
@@ -80,17 +81,40 @@ def _epoch(
             )
             for rank, place in enumerate(places)
         ]
-        results = [task.result() for task in tasks]
+        results = _results(client, dict(zip(places, tasks, strict=True)))
     except KilledWorker:
         return None
     except (CancelledError, TimeoutError) as error:
         raise EnvironmentProblem(reason("training_cluster_lost")) from error
-    if any(result is None for result in results):
+    if results is None:
         return None
     state, notes = results[0]
     if state is None:
-        raise UsageProblem(reason("training_diverged", epoch=number, step=notes))
+        raise UsageProblem(_diverged(number, notes))
     return Epoch(number=number, state=state, notes=notes, staleness=Counter(), ended=time.time())
+
+
+def _results(client: Client, tasks: Mapping[str, Future[Any]]) -> list[Any] | None:
+    """What the tasks of an epoch came to, by their places; None where one was lost. Raises EnvironmentProblem.
+
+    With one of them the sum of the others is lost too: they are not waited for.
+    """
+    done: dict[str, Any] = {}
+    try:
+        while True:
+            require_connected(client)
+            ended = [place for place, task in tasks.items() if place not in done and task.done()]
+            done |= {place: tasks[place].result(timeout=_PATIENCE_S) for place in ended}
+            if any(result is None for result in done.values()):
+                return None
+            if len(done) == len(tasks):
+                return [done[place] for place in tasks]
+            there = members(client)
+            if any(place not in there for place in tasks.keys() - done.keys()):
+                return None
+            time.sleep(_TICK_S)
+    finally:
+        client.cancel(list(tasks.values()))
 
 
 def epochs_alone(
@@ -100,7 +124,7 @@ def epochs_alone(
     for number in range(first_epoch + 1, lesson.epochs + 1):
         found, notes = _reduced(lesson, plan, state, layout=layout, number=number, rank=0, summed=lambda vector: vector)
         if found is None:
-            raise UsageProblem(reason("training_diverged", epoch=number, step=notes))
+            raise UsageProblem(_diverged(number, notes))
         state = found
         yield Epoch(number=number, state=state, notes=notes, staleness=Counter(), ended=time.time())
     _PUPILS.clear()
@@ -162,6 +186,7 @@ def _reduced(
     rank: int,
     summed: Callable[[Any], Any],
 ) -> Any:
+    """State and notes after an epoch; None and the step whose loss was no number, 0 where a weight was none."""
     pupil = _pupil(lesson)
     share = Share(state, layout=layout, runs=((0, layout.size),), rule=lesson.rule)
     notes, updates = [], plan.updates(lesson.batches)
@@ -176,12 +201,21 @@ def _reduced(
         weight, loss, count = (float(value) for value in whole[-3:])
         if not math.isfinite(loss):
             return None, step + 1
-        share.update(whole[:-3] / np.float32(weight), rate=lesson.rate(number - 1, step / updates))
+        mean = whole[:-3] / np.float32(weight or 1.0)  # where nothing is known of a batch, nothing is learnt of it
+        share.update(mean, rate=lesson.rate(number - 1, step / updates))
         note = {"version": step + 1, "worker": 0, "at": time.time(), "epoch": number, "loss": loss / count}
         if plan.notes_every and rank == 0 and batch is not None and batch % plan.notes_every == 0:
             note |= pupil.look(number - 1, batch)
         notes.append(note)
+    if not share.state.is_finite:
+        return None, 0
     return share.state, notes
+
+
+def _diverged(epoch: int, step: int) -> Reason:
+    if step:
+        return reason("training_diverged", epoch=epoch, step=step)
+    return reason("training_diverged_weights", epoch=epoch)
 
 
 def _pupil(lesson: Lesson) -> Pupil:

@@ -3,7 +3,13 @@
 A message is a header (JSON, after its length) and the numbers that it announces. They are sent from the array they are
 in and received into the array that is used: nothing is pickled, nothing is copied on the way. Connections are made
 between the cluster's own processes, encrypted where the cluster is (see `certificates`), and begin with the session's
-token, which only those know who got it through Dask.
+token, which only those know who got it through Dask. Before the token nothing is believed: no numbers are taken, the
+time is limited, and so is how many may try at once.
+
+Nobody waits for a computer that has lost its power or its link: the system asks an idle connection for a sign of life,
+and ends one whose data nobody confirms. Whoever waits longer than a tick may do something meanwhile (`receive`), or ask
+whether the other side is still there (`has_ended`). Both read from the connection: that its descriptor is readable says
+nothing of a message where it is encrypted.
 """
 
 from __future__ import annotations
@@ -11,10 +17,11 @@ from __future__ import annotations
 import contextlib
 import hmac
 import socket
+import ssl
 import struct
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -22,12 +29,27 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from fieldray.offline import reaching
+
 Vector = NDArray[np.float32]
 _LENGTH: Final = struct.Struct("!I")
 _LARGEST_HEADER: Final = 2**22
 _NOTHING: Final = np.zeros(0, np.float32)
 _HELLO_S: Final = 20.0
 _LARGEST_HELLO: Final = 1024
+_MOST_STRANGERS: Final = 64
+"""So many connections may be open whose token is not known yet."""
+_TICK_S: Final = 0.2
+_SILENT_S: Final = 60
+"""After so long without a sign of life of the other side its connection is over."""
+# Not every system has each of them.
+_SIGNS_OF_LIFE: Final = {
+    "TCP_KEEPIDLE": 20,
+    "TCP_KEEPALIVE": 20,  # macOS calls it so
+    "TCP_KEEPINTVL": 10,
+    "TCP_KEEPCNT": 4,
+    "TCP_USER_TIMEOUT": 1000 * _SILENT_S,
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,11 +77,11 @@ class Channel:
 
     def __init__(self, connection: socket.socket, *, largest: int) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _SIGNS_OF_LIFE.items():
+            if hasattr(socket, name):
+                connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         self._connection, self._largest = connection, largest
-
-    def fileno(self) -> int:
-        """The descriptor, to wait for the beginning of a message."""
-        return self._connection.fileno()
 
     def send(self, header: Mapping[str, Any], values: Vector = _NOTHING) -> None:
         """Send a message; `values` in one piece, float32."""
@@ -68,21 +90,43 @@ class Channel:
         if len(values):
             self._connection.sendall(np.ascontiguousarray(values, np.float32).data.cast("B"))
 
-    def receive(self, *, largest_header: int = _LARGEST_HEADER) -> Message:
-        """Wait for a message; its numbers are in an array of their own."""
-        (length,) = _LENGTH.unpack(self._exactly(_LENGTH.size))
-        if length > largest_header:
-            raise ValueError(f"a header of {length} bytes")
+    def receive(self, *, meanwhile: Callable[[], None] | None = None) -> Message:
+        """Wait for a message; its numbers are in an array of their own.
+
+        meanwhile   is called every so often while there is none, and ends the wait by raising
+        """
+        self._connection.settimeout(None if meanwhile is None else _TICK_S)
         try:
-            header = msgspec.json.decode(bytes(self._exactly(length)), type=dict[str, Any])
-        except msgspec.DecodeError as error:
-            raise ValueError("no header") from error
-        count = header.pop("values", 0)
-        if not isinstance(count, int) or not 0 <= count <= self._largest:
-            raise ValueError(f"{count} numbers, where {self._largest} are the most")
-        values = np.empty(count, np.float32)
-        self._fill(values.data.cast("B") if count else memoryview(b""))
-        return Message(header, values)
+            return self._message(_LARGEST_HEADER, self._largest, meanwhile or _nothing)
+        finally:
+            self._connection.settimeout(None)
+
+    def receive_hello(self) -> Mapping[str, Any]:
+        """The first message, of somebody not known yet: short, without numbers, and all of it in good time."""
+        until_s = time.monotonic() + _HELLO_S
+
+        def require_time() -> None:
+            if time.monotonic() > until_s:
+                raise ConnectionError("the other side does not say who it is")
+
+        self._connection.settimeout(_TICK_S)
+        header = self._message(_LARGEST_HELLO, 0, require_time, is_always=True).header
+        self._connection.settimeout(None)
+        return header
+
+    def has_ended(self) -> bool:
+        """Whether the other side is gone, or speaks although it is this side's turn; does not wait."""
+        try:
+            self._connection.settimeout(0)
+            try:
+                self._connection.recv(1)
+            finally:
+                self._connection.settimeout(None)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return False
+        except OSError:
+            return True
+        return True
 
     def close(self) -> None:
         """End the connection; who waits for a message on it gets a ConnectionError."""
@@ -90,17 +134,47 @@ class Channel:
             self._connection.shutdown(socket.SHUT_RDWR)
         self._connection.close()
 
-    def _exactly(self, count: int) -> bytearray:
-        data = bytearray(count)
-        self._fill(memoryview(data))
-        return data
+    def _message(
+        self, largest_header: int, largest: int, meanwhile: Callable[[], None], *, is_always: bool = False
+    ) -> Message:
+        def exactly(count: int) -> bytes:
+            data = bytearray(count)
+            self._fill(memoryview(data), meanwhile, is_always=is_always)
+            return bytes(data)
 
-    def _fill(self, room: memoryview) -> None:
+        (length,) = _LENGTH.unpack(exactly(_LENGTH.size))
+        if length > largest_header:
+            raise ValueError(f"a header of {length} bytes")
+        try:
+            header = msgspec.json.decode(exactly(length), type=dict[str, Any])
+        except msgspec.DecodeError as error:
+            raise ValueError("no header") from error
+        count = header.pop("values", 0)
+        if not isinstance(count, int) or not 0 <= count <= largest:
+            raise ValueError(f"{count} numbers, where {largest} are the most")
+        values = np.empty(count, np.float32)
+        self._fill(values.data.cast("B") if count else memoryview(b""), meanwhile)
+        return Message(header, values)
+
+    def _fill(self, room: memoryview, meanwhile: Callable[[], None], *, is_always: bool = False) -> None:
+        """Fill it; `is_always`: call `meanwhile` also where something comes, so that drops take no longer."""
         while len(room):
-            got = self._connection.recv_into(room)
+            try:
+                got = self._connection.recv_into(room)
+            except TimeoutError as error:
+                if error.errno is not None:  # not this side's tick: nobody confirmed what was sent
+                    raise
+                meanwhile()
+                continue
             if not got:
                 raise ConnectionError("the other side has ended")
             room = room[got:]
+            if is_always:
+                meanwhile()
+
+
+def _nothing() -> None:
+    """While a message is awaited."""
 
 
 def connect(
@@ -113,7 +187,7 @@ def connect(
     largest
         The most numbers that one message may have.
     """
-    connection = socket.create_connection(address, timeout=_HELLO_S)
+    connection: socket.socket = socket.create_connection(address, timeout=_HELLO_S)
     try:
         if encryption.connecting is not None:
             connection = encryption.connecting.wrap_socket(connection)
@@ -124,6 +198,29 @@ def connect(
         connection.close()
         raise
     return channel
+
+
+@contextlib.contextmanager
+def open_channels(
+    addresses: Sequence[tuple[str, int]],
+    *,
+    token: str,
+    role: str,
+    largest: Sequence[int],
+    encryption: Encryption = PLAIN,
+) -> Iterator[list[Channel]]:
+    """Channels to the servers of a session, ended with the block. Raises OSError.
+
+    Where the servers are is for the cluster to say, not for a person: to these addresses alone, and within the block
+    alone, this process may connect beside the networks that it was told of.
+    """
+    with contextlib.ExitStack() as ends:
+        ends.enter_context(reaching([host for host, _ in addresses]))
+        channels = []
+        for address, most in zip(addresses, largest, strict=True):
+            channels.append(connect(address, token=token, role=role, largest=most, encryption=encryption))
+            ends.callback(channels[-1].close)
+        yield channels
 
 
 class Listener:
@@ -142,6 +239,7 @@ class Listener:
         self._socket = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
         self.address: tuple[str, int] = self._socket.getsockname()[:2]
         self._guard, self._open, self._threads = threading.Lock(), set[Channel](), list[threading.Thread]()
+        self._strangers = threading.BoundedSemaphore(_MOST_STRANGERS)
         self._is_closed = False
         self._thread = threading.Thread(target=self._accept, name="parameters", daemon=True)
         self._thread.start()
@@ -166,6 +264,9 @@ class Listener:
                 connection, _ = self._socket.accept()
             except OSError:
                 return
+            if not self._strangers.acquire(blocking=False):
+                connection.close()
+                continue
             thread = threading.Thread(target=self._greet, args=(connection,), name="parameters", daemon=True)
             with self._guard:
                 if self._is_closed:
@@ -177,28 +278,33 @@ class Listener:
 
     def _greet(self, connection: socket.socket) -> None:
         """Serve a connection that knows the token; any other is closed. An end of the other side is no problem here."""
-        channel = None
-        with contextlib.suppress(OSError, ValueError), connection:
+        with contextlib.suppress(OSError, ValueError), contextlib.ExitStack() as ends:
+            known = ends.enter_context(contextlib.ExitStack())
+            known.callback(self._strangers.release)
+            ends.enter_context(connection)
             connection.settimeout(_HELLO_S)
             if self._encryption.listening is not None:
                 connection = self._encryption.listening.wrap_socket(connection, server_side=True)
             channel = Channel(connection, largest=self._largest)
+            ends.callback(channel.close)
             with self._guard:
                 if self._is_closed:
                     return
                 self._open.add(channel)
-            try:
-                hello = channel.receive(largest_header=_LARGEST_HELLO).header
-                connection.settimeout(None)
-                if hmac.compare_digest(str(hello.get("token", "")), self._token):
-                    self._serve(channel, str(hello.get("role", "")))
-            finally:
-                with self._guard:
-                    self._open.discard(channel)
-                channel.close()
+            ends.callback(self._forget, channel)
+            hello = channel.receive_hello()
+            if hmac.compare_digest(str(hello.get("token", "")).encode(), self._token.encode()):
+                known.close()
+                self._serve(channel, str(hello.get("role", "")))
+
+    def _forget(self, channel: Channel) -> None:
+        with self._guard:
+            self._open.discard(channel)
 
 
-def round_trips(channel: Channel, *, values: int, repeats: int) -> list[tuple[float, float]]:
+def round_trips(
+    channel: Channel, *, values: int, repeats: int, meanwhile: Callable[[], None] | None = None
+) -> list[tuple[float, float]]:
     """Seconds to and back of transfers of so many numbers, by this computer's clock alone.
 
     The other side is `echo`. To it: until its short answer; back: from a short question to the last number. Each has
@@ -208,10 +314,10 @@ def round_trips(channel: Channel, *, values: int, repeats: int) -> list[tuple[fl
     for _ in range(repeats):
         began_s = time.perf_counter()
         channel.send({"wants": 0}, sent)
-        channel.receive()
+        channel.receive(meanwhile=meanwhile)
         middle_s = time.perf_counter()
         channel.send({"wants": values})
-        channel.receive()
+        channel.receive(meanwhile=meanwhile)
         times.append((middle_s - began_s, time.perf_counter() - middle_s))
     return times
 

@@ -7,7 +7,10 @@ images, changed alike, as one process that takes all of it; and a worker that re
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -26,6 +29,7 @@ from fieldray.adaptation.train import Samples, Schedule, balanced_draw, changed,
 from fieldray.cluster.training.plan import Plan
 from fieldray.cluster.training.share import Rule
 from fieldray.domain.model import LUNG_CHECKS
+from fieldray.persistence import storage_problem
 
 _AVERAGE_LEAST_OF_LUNGS: Final = 0.02
 _AVERAGED_EVERY_OF_LUNGS: Final = 4
@@ -78,21 +82,61 @@ class Lesson(Protocol):
     def rate(self, epoch: int, share: float) -> float:
         """The learning rate when a share of an epoch is done."""
 
+    @property
+    def arrays(self) -> Path:
+        """The file of the images, which every worker reads; its content is part of the lesson by its SHA-256."""
+
     def open(self) -> Pupil:
-        """The network with its images, in this process."""
+        """The network with its images, in this process. Raises OSError, OtherArrays."""
 
 
-def keep_arrays(path: Path, holder: Any) -> None:
-    """Write the arrays and texts of a dataclass to a file that `kept_arrays` reads."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+class OtherArrays(OSError):
+    """A file of arrays is not the one that the driver wrote."""
+
+
+def keep_arrays(path: Path, holder: Any) -> str:
+    """Write the arrays and texts of a dataclass to a file that `kept_arrays` reads; the file's SHA-256.
+
+    The file is there whole or not at all: a worker that reads the one before meanwhile has that to its end. One
+    process writes there, the one that holds the run; what it could not complete the next one replaces. Raises
+    StorageProblem (disk_full, not_writable).
+    """
     found = {one.name: getattr(holder, one.name) for one in fields(holder)}
-    np.savez(path, **{name: np.asarray(value) for name, value in found.items() if value is not None})
+    unfinished = path.with_name(f"{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with unfinished.open("w+b") as file:
+                np.savez(file, **{name: np.asarray(value) for name, value in found.items() if value is not None})
+                file.flush()
+                os.fsync(file.fileno())
+                file.seek(0)
+                told = hashlib.file_digest(file, "sha256").hexdigest()
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+    except OSError as error:
+        raise storage_problem(error, path) from error
+    return told
 
 
-def kept_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """What `keep_arrays` wrote, by the names of the fields."""
-    with np.load(path, allow_pickle=False) as arrays:
-        return {name: arrays[name] for name in arrays.files}
+@contextlib.contextmanager
+def arrays_kept(path: Path, holder: Any) -> Iterator[str]:
+    """`keep_arrays` as long as the block lasts: they are of patients, and nobody else's."""
+    try:
+        yield keep_arrays(path, holder)
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def kept_arrays(path: Path, told: str) -> dict[str, NDArray[Any]]:
+    """What `keep_arrays` wrote, by the names of the fields. Raises OSError, OtherArrays (another SHA-256)."""
+    with path.open("rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != told:
+            raise OtherArrays(str(path))
+        file.seek(0)
+        with np.load(file, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +150,7 @@ class ClassifierLesson:
     engine: EngineName
     samples: int
     arrays: Path
+    arrays_sha256: str
 
     @property
     def _drawn(self) -> int:
@@ -140,7 +185,7 @@ class ClassifierLesson:
 
     def open(self) -> Pupil:
         """The network, with weights that do not count yet, and its images."""
-        arrays = kept_arrays(self.arrays)
+        arrays = kept_arrays(self.arrays, self.arrays_sha256)
         samples = Samples(
             images=arrays["images"],
             targets=arrays["targets"],
@@ -180,7 +225,7 @@ class _Classifier:
         images, targets, _ = self._batch(epoch, step, Plan(), 0)
         right = (self._engine.logits(images) >= 0) == (targets >= 0.5)
         known = ~np.isnan(targets)
-        return {"accuracy": float(right[known].mean()) if known.any() else float("nan")}
+        return {"accuracy": float(right[known].mean())} if known.any() else {}
 
     def _batch(
         self, epoch: int, step: int, part: Plan, worker: int
@@ -224,6 +269,7 @@ class LungLesson:
     recipe: LungRecipe
     stage: int
     arrays: Path
+    arrays_sha256: str
     first_epoch: int = field(default=0)
 
     @property
@@ -258,7 +304,7 @@ class LungLesson:
 
     def open(self) -> Pupil:
         """The network and its images."""
-        return _Lungs(self, LungData(**kept_arrays(self.arrays)))
+        return _Lungs(self, LungData(**kept_arrays(self.arrays, self.arrays_sha256)))
 
 
 class _Lungs:

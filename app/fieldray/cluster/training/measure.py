@@ -6,15 +6,17 @@ the channel that training uses, both ways. Both go to the estimator.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import statistics
 import time
 from collections.abc import Iterator
+from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
-from distributed import get_worker
+from distributed import KilledWorker, get_worker
 
 from fieldray.adaptation.command import kind_of, perform
 from fieldray.adaptation.dataset import dataset_of
@@ -22,20 +24,22 @@ from fieldray.adaptation.lungs.dataset import data_of
 from fieldray.adaptation.lungs.recipe import LungRecipe
 from fieldray.adaptation.lungs.recipe import rooted as rooted_lungs
 from fieldray.adaptation.recipe import Recipe, rooted
-from fieldray.adaptation.run import Run
+from fieldray.adaptation.run import Run, locked
 from fieldray.adaptation.steps import schedule_of, settings_of, specification_of
 from fieldray.adaptation.tables import Document
-from fieldray.cluster.connection import connecting_context
-from fieldray.cluster.training.channel import Encryption, Listener, connect, echo, round_trips
+from fieldray.cluster.connection import host_of
+from fieldray.cluster.training.channel import Listener, echo, open_channels, round_trips
 from fieldray.cluster.training.cluster import opened
-from fieldray.cluster.training.lesson import ClassifierLesson, Lesson, LungLesson, keep_arrays
+from fieldray.cluster.training.lesson import ClassifierLesson, Lesson, LungLesson, arrays_kept
 from fieldray.cluster.training.plan import Plan
+from fieldray.cluster.training.session import encryption_of, members, places_of, require_connected
 from fieldray.cluster.training.share import Layout
 from fieldray.cluster.training.worker import encryption_here
-from fieldray.errors import UsageProblem
+from fieldray.errors import EnvironmentProblem, UsageProblem
 from fieldray.reasons import reason
 
 _ARRAYS: Final = "measured_lesson.npz"
+_PATIENCE_S: Final = 60.0
 _ECHOES: Final[dict[str, Listener]] = {}
 
 
@@ -71,8 +75,8 @@ class Costs:
 
 def measure_costs(path: Path, *, address: str | None, certificates: Path | None, repeats: int) -> Costs:
     """Measure for a recipe, whose data step is done first. Raises UsageProblem, EnvironmentProblem."""
-    lesson = _lesson(path)
-    pupil = lesson.open()
+    with _lesson(path) as lesson:
+        pupil = lesson.open()
     layout = Layout.of(pupil.weights())
     times = []
     for step in range(repeats + 1):  # the first one makes the network's graph
@@ -93,19 +97,26 @@ def measure_costs(path: Path, *, address: str | None, certificates: Path | None,
 def _transfers(
     elements: int, *, address: str | None, certificates: Path | None, repeats: int
 ) -> tuple[float, float, float]:
+    """Medians there, back, and of a short message. Raises EnvironmentProblem where the other side is lost."""
     plan, token = Plan(address=address, certificates=certificates), secrets.token_hex(16)
     with opened(plan) as client:
-        connecting = connecting_context(client)
-        task = client.submit(start_echo, elements, token, pure=False)
-        host, port = task.result()
-        place = client.who_has([task])[task.key][0]
-        channel = connect(
-            (host, port), token=token, role="", largest=elements, encryption=Encryption(connecting=connecting)
-        )
-        empty = round_trips(channel, values=0, repeats=repeats)
-        whole = round_trips(channel, values=elements, repeats=repeats)
-        channel.close()
-        client.submit(stop_echo, token, workers=[place], pure=False).result()
+        place = places_of(client, plan)[0]
+
+        def require_both() -> None:
+            require_connected(client)
+            if place not in members(client):
+                raise EnvironmentProblem(reason("training_measured_lost", host=host_of(place)))
+
+        try:
+            task = client.submit(start_echo, elements, token, workers=[place], pure=False)
+            target = (host_of(place), int(task.result(timeout=_PATIENCE_S)[1]))
+            encryption = encryption_of(client)
+            with open_channels([target], token=token, role="", largest=[elements], encryption=encryption) as (channel,):
+                empty = round_trips(channel, values=0, repeats=repeats, meanwhile=require_both)
+                whole = round_trips(channel, values=elements, repeats=repeats, meanwhile=require_both)
+            client.submit(stop_echo, token, workers=[place], pure=False).result(timeout=_PATIENCE_S)
+        except (KilledWorker, CancelledError, TimeoutError, OSError) as error:
+            raise EnvironmentProblem(reason("training_measured_lost", host=host_of(place))) from error
     latency = statistics.median(one for pair in empty for one in pair) / 2
     there, back = (statistics.median(pair[way] for pair in whole) - latency for way in range(2))
     return there, back, latency
@@ -124,8 +135,9 @@ def stop_echo(token: str) -> None:
         listener.close()
 
 
-def _lesson(path: Path) -> Lesson:
-    """What a recipe trains; its data step is performed. Raises UsageProblem."""
+@contextlib.contextmanager
+def _lesson(path: Path) -> Iterator[Lesson]:
+    """What a recipe trains, while its run folder is held; its data step is performed. Raises UsageProblem."""
     document = Document.read(path)
     schema = kind_of(document).schema
     if schema not in (Recipe, LungRecipe):
@@ -134,18 +146,23 @@ def _lesson(path: Path) -> Lesson:
     parsed = document.parsed(schema)
     if schema is LungRecipe:
         lungs = rooted_lungs(cast("LungRecipe", parsed), document.path)
-        arrays = lungs.run / _ARRAYS
-        keep_arrays(arrays, data_of(Run(recipe=cast(Any, lungs), progress=lambda *_: None)))
-        return LungLesson(recipe=lungs, stage=len(lungs.training.stages) - 1, arrays=arrays)
+        data, arrays = data_of(Run(recipe=cast(Any, lungs), progress=lambda *_: None)), lungs.run / _ARRAYS
+        with locked(lungs.run), arrays_kept(arrays, data) as sha256:
+            yield LungLesson(recipe=lungs, stage=len(lungs.training.stages) - 1, arrays=arrays, arrays_sha256=sha256)
+        return
     recipe = rooted(cast("Recipe", parsed), document.path)
-    training = dataset_of(Run(recipe=recipe, progress=lambda *_: None)).samples("training")
-    keep_arrays(recipe.run / _ARRAYS, training)
-    return ClassifierLesson(
-        specification=specification_of(recipe),
-        schedule=schedule_of(recipe),
-        augmentation=recipe.augmentation,
-        settings=settings_of(recipe),
-        engine=recipe.training.engine,
-        samples=len(training),
-        arrays=recipe.run / _ARRAYS,
+    arrays, training = (
+        recipe.run / _ARRAYS,
+        dataset_of(Run(recipe=recipe, progress=lambda *_: None)).samples("training"),
     )
+    with locked(recipe.run), arrays_kept(arrays, training) as sha256:
+        yield ClassifierLesson(
+            specification=specification_of(recipe),
+            schedule=schedule_of(recipe),
+            augmentation=recipe.augmentation,
+            settings=settings_of(recipe),
+            engine=recipe.training.engine,
+            samples=len(training),
+            arrays=arrays,
+            arrays_sha256=sha256,
+        )

@@ -28,7 +28,8 @@ class Plan:
         sync-join: each a batch of its own, one update of all of them; sync-split: each a part of one batch; async: each
         by itself; local: one process, as without a plan.
     server
-        none: all-reduce between the workers (PyTorch), for the synchronous modes; central: one parameter server;
+        none: all-reduce between the workers (PyTorch), for the synchronous modes and processes of this computer, as
+        it is not encrypted; central: one parameter server;
         distributed: as many as workers, each with a share of the weights.
     places_evenly
         Whether the shares of distributed servers are equal, or whole tensors as printed.
@@ -54,6 +55,8 @@ class Plan:
             raise UsageProblem(reason("training_needs_mode", workers=self.workers))
         if self.mode == "async" and self.server == "none":
             raise UsageProblem(reason("training_needs_server"))
+        if self.server == "none" and (self.address or self.certificates):
+            raise UsageProblem(reason("training_none_elsewhere"))
         if self.staleness is not None:
             if self.mode != "async":
                 raise UsageProblem(reason("training_staleness_sync"))

@@ -8,7 +8,6 @@ training resumes from the checkpoint of the last epoch.
 from __future__ import annotations
 
 import secrets
-import select
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,8 +19,8 @@ from typing import Any, Final
 import numpy as np
 from distributed import Client, Future, KilledWorker
 
-from fieldray.cluster.connection import is_connected
-from fieldray.cluster.training.channel import PLAIN, Channel, Encryption, connect
+from fieldray.cluster.connection import host_of, is_connected
+from fieldray.cluster.training.channel import PLAIN, Channel, Encryption, open_channels
 from fieldray.cluster.training.lesson import Lesson
 from fieldray.cluster.training.plan import Plan
 from fieldray.cluster.training.server import DRIVER, Service
@@ -78,8 +77,9 @@ def epochs(
 ) -> Iterator[Epoch]:
     """Train from a state on, an epoch after another. Training goes on while the caller looks at one.
 
-    Raises UsageProblem (training_diverged, training_few_workers), EnvironmentProblem (training_server_lost,
-    training_worker_lost, cluster_lost).
+    Raises UsageProblem (training_diverged, training_diverged_weights, training_few_workers, training_node_folder,
+    training_node_other), EnvironmentProblem (training_server_lost, training_server_unreached, training_worker_lost,
+    training_cluster_lost).
     """
     plan.require_room(batches=lesson.batches, sizes=lesson.sizes)
     with ExitStack() as ends:
@@ -106,9 +106,33 @@ def places_of(client: Client, plan: Plan) -> list[str]:
     return found[: plan.workers] + hosts + found[: plan.servers - len(hosts)]
 
 
+def encryption_of(client: Client) -> Encryption:
+    """With which the driver connects to the cluster's other processes: as its client to the scheduler."""
+    return Encryption(connecting=connecting_context(client))
+
+
+def members(client: Client) -> Mapping[str, Any]:
+    """The processes of the cluster by their addresses, as they are now. Raises EnvironmentProblem."""
+    try:
+        return dict(client.scheduler_info(n_workers=-1)["workers"])
+    except (OSError, TimeoutError, CancelledError) as error:
+        raise EnvironmentProblem(reason("training_cluster_lost")) from error
+
+
+def require_connected(client: Client) -> None:
+    """Require the client's scheduler. Raises EnvironmentProblem (training_cluster_lost)."""
+    if not is_connected(client):
+        raise EnvironmentProblem(reason("training_cluster_lost"))
+
+
 def _processes(client: Client) -> list[str]:
-    workers = client.scheduler_info(n_workers=-1)["workers"]
-    return sorted(workers, key=lambda address: (str(workers[address]["name"]), address))
+    """All of them; first those that do nothing: what is given to another waits until that is done."""
+    workers = members(client)
+    try:
+        busy = {address for address, tasks in client.processing().items() if tasks}
+    except (OSError, TimeoutError, CancelledError) as error:
+        raise EnvironmentProblem(reason("training_cluster_lost")) from error
+    return sorted(workers, key=lambda address: (address in busy, str(workers[address]["name"]), address))
 
 
 class _Session:
@@ -123,44 +147,58 @@ class _Session:
         self._futures: dict[int, Future[Any]] = {}
         self._lost = Counter[int]()
         self._first_epoch = 0
+        self._ends = ExitStack()
 
     def start(self, state: ShareState, first_epoch: int, encryption: Encryption) -> None:
-        plan, layout = self._plan, self._layout
+        plan = self._plan
         places, self._first_epoch = places_of(self._client, plan), first_epoch
-        placement = layout.place(plan.servers, evenly=plan.places_evenly)
-        self._runs = [layout.runs(pieces) for pieces in placement.servers]
+        placement = self._layout.place(plan.servers, evenly=plan.places_evenly)
+        self._runs = [self._layout.runs(pieces) for pieces in placement.servers]
         self._hosts = places[plan.workers :]
-        served = []
-        for host, runs in zip(self._hosts, self._runs, strict=True):
-            service = Service(
-                layout=layout,
-                runs=runs,
-                rule=self._lesson.rule,
-                workers=plan.workers,
-                waits=plan.waits,
-                staleness=plan.staleness,
-                updates_per_epoch=plan.updates(self._lesson.batches),
+        addresses = [self._served(host, runs, state) for host, runs in zip(self._hosts, self._runs, strict=True)]
+        try:
+            self._controls = self._ends.enter_context(
+                open_channels(
+                    addresses,
+                    token=self._token,
+                    role=DRIVER,
+                    largest=[4 * max(1, sum(stop - start for start, stop in runs)) for runs in self._runs],
+                    encryption=encryption,
+                )
             )
-            task = self._client.submit(
-                start_server, service, state.part(runs), token=self._token, workers=[host], pure=False
-            )
-            served.append((self._result(task), runs))
-        for (host, port), runs in served:
-            largest = 4 * max(1, sum(stop - start for start, stop in runs))
-            self._controls.append(
-                connect((host, port), token=self._token, role=DRIVER, largest=largest, encryption=encryption)
-            )
+        except OSError as error:
+            detail = error.strerror or str(error)
+            raise EnvironmentProblem(
+                reason("training_server_unreached", hosts=", ".join(host for host, _ in addresses), detail=detail)
+            ) from error
         for worker, place in enumerate(places[: plan.workers]):
             self._orders[worker] = Order(
                 lesson=self._lesson,
                 plan=plan,
-                layout=layout,
+                layout=self._layout,
                 worker=worker,
                 token=self._token,
-                servers=tuple(((address[0], address[1]), runs) for address, runs in served),
+                servers=tuple(zip(addresses, self._runs, strict=True)),
                 first_epoch=first_epoch,
             )
             self._send_out(worker, place)
+
+    def _served(self, host: str, runs: Runs, state: ShareState) -> tuple[str, int]:
+        """Begin to serve a share in a process; where. The host is the process's own, whatever it says of itself."""
+        plan = self._plan
+        service = Service(
+            layout=self._layout,
+            runs=runs,
+            rule=self._lesson.rule,
+            workers=plan.workers,
+            waits=plan.waits,
+            staleness=plan.staleness,
+            updates_per_epoch=plan.updates(self._lesson.batches),
+        )
+        task = self._client.submit(
+            start_server, service, state.part(runs), token=self._token, workers=[host], pure=False
+        )
+        return host_of(host), int(self._result(task, host)[1])
 
     def epoch(self, number: int) -> Epoch:
         """Wait for the end of an epoch, and replace workers meanwhile."""
@@ -173,11 +211,12 @@ class _Session:
             for control in self._controls:
                 control.send({"epoch": number - self._first_epoch})
             for place, control in enumerate(self._controls):
-                self._wait(control)
-                message = control.receive()
+                message = control.receive(meanwhile=self._look)
                 facts = message.header
                 if "steps" not in facts:
                     raise ConnectionError("the server has ended")
+                if not facts["is_finite"]:
+                    raise UsageProblem(reason("training_diverged_weights", epoch=number))
                 for array, part in zip(arrays, np.split(message.values, 4), strict=True):
                     scatter(part, self._runs[place], into=array)
                 notes = facts["notes"] if place == 0 else notes
@@ -195,15 +234,24 @@ class _Session:
 
     def close(self) -> None:
         """End servers and workers; the cluster's processes stay."""
-        for control in self._controls:
-            control.close()
-        if not is_connected(self._client):
+        self._ends.close()
+        try:
+            require_connected(self._client)
+            there = members(self._client)
+        except EnvironmentProblem:
             return
-        for host in self._hosts:
-            self._client.submit(stop_server, self._token, workers=[host], allow_other_workers=True, pure=False)
+        ended = [
+            self._client.submit(stop_server, self._token, workers=[host], pure=False)
+            for host in self._hosts
+            if host in there
+        ]
+        own = [future for worker, future in self._futures.items() if self._at[worker] in there]
         until_s = time.monotonic() + _PATIENCE_S
-        while any(not future.done() for future in self._futures.values()) and time.monotonic() < until_s:
+        while any(not one.done() for one in (*own, *ended)) and time.monotonic() < until_s:
+            if not is_connected(self._client):
+                return
             time.sleep(_TICK_S / 10)
+        self._client.cancel([*self._futures.values(), *ended])  # of processes that left: nobody will do them
 
     def _send_out(self, worker: int, place: str) -> None:
         self._at[worker] = place
@@ -211,26 +259,35 @@ class _Session:
             work, self._orders[worker], workers=[place], allow_other_workers=False, pure=False
         )
 
-    def _result(self, task: Future[Any]) -> Any:
+    def _result(self, task: Future[Any], host: str) -> Any:
         try:
             return task.result(timeout=_PATIENCE_S)
         except KilledWorker as error:
             raise EnvironmentProblem(reason("training_server_lost")) from error
-        except (CancelledError, TimeoutError, OSError) as error:
+        except TimeoutError as error:
+            self._client.cancel([task])
+            require_connected(self._client)
+            raise EnvironmentProblem(reason("training_host_busy", host=host_of(host))) from error
+        except (CancelledError, OSError) as error:
             raise EnvironmentProblem(reason("training_cluster_lost")) from error
 
-    def _wait(self, control: Channel) -> None:
-        """Until a server answers. Raises OSError, EnvironmentProblem, UsageProblem."""
-        while not select.select([control], [], [], _TICK_S)[0]:
-            if not is_connected(self._client):
-                raise EnvironmentProblem(reason("training_cluster_lost"))
-            for worker, future in self._futures.items():
-                if future.done() and self._has_failed(future):
-                    self._replace(worker)
-                    break
+    def _look(self) -> None:
+        """While an epoch is awaited: replace workers. Raises EnvironmentProblem, UsageProblem."""
+        require_connected(self._client)
+        there = members(self._client)
+        if not there.keys() >= set(self._hosts):
+            raise EnvironmentProblem(reason("training_server_lost"))
+        for worker, future in self._futures.items():
+            # What was given to a process that has left would wait for ever.
+            if self._has_failed(worker, future) if future.done() else self._at[worker] not in there:
+                self._replace(worker)
+                break
 
-    def _has_failed(self, future: Future[Any]) -> bool:
-        """Whether a worker that has ended has to be replaced. Raises UsageProblem where its loss was no number."""
+    def _has_failed(self, worker: int, future: Future[Any]) -> bool:
+        """Whether a worker that has ended has to be replaced.
+
+        Raises UsageProblem where its loss was no number, or it cannot read what it is to learn from.
+        """
         try:
             outcome: Outcome = future.result(timeout=_PATIENCE_S)
         except KilledWorker:
@@ -240,6 +297,10 @@ class _Session:
         if outcome.diverged:
             epoch, step = outcome.diverged
             raise UsageProblem(reason("training_diverged", epoch=epoch, step=step))
+        if outcome.unread:
+            place = self._at[worker]
+            node = str(members(self._client).get(place, {"name": place})["name"])
+            raise UsageProblem(reason(outcome.unread, node=node, path=self._lesson.arrays.parent))
         return outcome.was_lost
 
     def _replace(self, worker: int) -> None:

@@ -149,6 +149,11 @@ class ShareState:
         zeros = np.zeros_like(values)
         return cls(values, values if average is None else average, zeros, zeros)
 
+    @property
+    def is_finite(self) -> bool:
+        """Whether all of it are numbers: one that is not would be with the training for good."""
+        return all(bool(np.isfinite(one).all()) for one in (self.values, self.average, self.first, self.second))
+
     def part(self, runs: Runs) -> ShareState:
         """The state of some runs of it."""
         values, average, first, second = (
@@ -186,6 +191,11 @@ class Share:
         """One step of AdamW with a gradient of these elements; a statistic loses what its gradient says."""
         if self._is_whole:
             gradient = clipped(gradient, self._layout, self._rule.clip)
+        # What is no number any more is found in the state (`is_finite`).
+        with np.errstate(invalid="ignore", over="ignore"):
+            self.state = self._updated(gradient, rate)
+
+    def _updated(self, gradient: Vector, rate: float) -> ShareState:
         old, steps = self.state, self.state.steps + 1
         taught = np.where(self._trained, gradient, np.float32(0))
         first = old.first + (taught - old.first) * np.float32(1 - _BETAS[0])
@@ -197,4 +207,4 @@ class Share:
         if steps % every == 0:
             share = max(self._rule.average_least, _YOUNG / (steps // every + _YOUNG))
             average = average + np.float32(share) * (values - average)
-        self.state = ShareState(values, average, first, second, steps)
+        return ShareState(values, average, first, second, steps)

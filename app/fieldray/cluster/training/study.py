@@ -17,6 +17,7 @@ from typing import Annotated, Any, Final, cast
 from distributed import Client
 
 from fieldray.adaptation.command import perform
+from fieldray.adaptation.engine import CHECKPOINT
 from fieldray.adaptation.files import digest, write_atomically
 from fieldray.adaptation.lungs.dataset import LungData, data_of
 from fieldray.adaptation.lungs.recipe import LungRecipe, rooted
@@ -29,9 +30,11 @@ from fieldray.cluster.training.plan import MODES, Plan
 from fieldray.cluster.training.session import Epoch
 from fieldray.cluster.training.trainer import DividedTrainer
 from fieldray.cluster.training.training_log import as_csv, log_lines, parsed
+from fieldray.paths import VERSION
 
 Say = Callable[[str], None]
 RESULT: Final = "result.json"
+LINES: Final = "training-lines.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,19 +97,33 @@ def run_study(path: Path, *, say: Say) -> tuple[TrainingStudy, list[Course]]:
         for recipe_path in study.recipes:
             recipe, data = _prepared(base / recipe_path, say)
             for training in _trainings(study, recipe_path.stem):
-                key = digest(asdict(recipe), asdict(training), study.server, study.log_every)
+                key = _key(study, training, recipe, data)
                 rows = _done(folder / training.name, key)
                 if rows is None:
                     if training.workers > 1 and not cluster:
                         cluster.append(ends.enter_context(opened(_largest(study))))
                     say(f"{training.name} ...")
                     rows = _trained(
-                        study, training, recipe, data, folder=folder / training.name, cluster=cluster, say=say
+                        study, training, recipe, data, folder=folder / training.name, key=key, cluster=cluster, say=say
                     )
                     _keep(folder / training.name, key, rows)
                 say(f"{training.name}: loss {rows[-1]['loss']:.4f}, Dice {rows[-1]['dice']:.4f}")
                 courses.append(Course(training=training, rows=rows))
     return study, courses
+
+
+def _key(study: TrainingStudy, training: Training, recipe: LungRecipe, data: LungData) -> str:
+    """What decides a result: the settings, the images themselves, and the program."""
+    return digest(
+        VERSION,
+        asdict(recipe),
+        asdict(training),
+        _plan(study, training),
+        data.images,
+        data.masks,
+        data.image_parts,
+        data.chests,
+    )
 
 
 def _prepared(path: Path, say: Say) -> tuple[LungRecipe, LungData]:
@@ -145,41 +162,64 @@ def _trained(
     data: LungData,
     *,
     folder: Path,
+    key: str,
     cluster: Sequence[Client],
     say: Say,
 ) -> list[dict[str, Any]]:
-    """Train; a row for each epoch. The log is written beside it, and read again into CSV."""
+    """Train, or resume; a row for each epoch. The log is written beside it, and read again into CSV."""
     own = recipe.training
     joined = training.workers if training.mode in ("sync-join", "async") else 1
     own = replace(own, seed=training.seed, steps_per_epoch=own.steps_per_epoch * joined)
-    rows, lines, began = list[dict[str, Any]](), list[str](), list[float]()
+    log = _Log(folder / LINES, key)
 
     def look(epoch: Epoch, row: Mapping[str, Any]) -> None:
-        began.append(float(epoch.notes[0]["at"]))
-        done = row["epoch"] * own.steps_per_epoch
-        samples = done * (own.masks_per_step + own.checks_per_step)
-        rows.append({**row, "samples": samples, "time_s": round(float(epoch.notes[-1]["at"]) - began[0], 3)})
-        rate = rates(own.stages[-1], epoch.number - 1)(1.0)
-        lines.extend(log_lines(epoch.notes, row, first_iteration=done - own.steps_per_epoch, rate=rate))
+        rate, first = rates(own.stages[-1], epoch.number - 1)(1.0), (row["epoch"] - 1) * own.steps_per_epoch
+        log.keep(row["epoch"], list(log_lines(epoch.notes, row, first_iteration=first, rate=rate)))
 
     trainer = DividedTrainer(
         _plan(study, training), open_cluster=lambda: contextlib.nullcontext(cluster[0]), say=say, look=look
     )
-    weights, _ = trainer.lung_fields(replace(recipe, training=own), data, folder=folder)
+    weights, history = trainer.lung_fields(replace(recipe, training=own), data, folder=folder)
     save_weights(folder / "weights.npz", weights)
-    write_atomically(folder / "training.log", "\n".join([*lines, ""]).encode())
-    write_atomically(folder / "training.csv", as_csv(parsed("\n".join(lines))).encode())
-    return rows
+    write_atomically(folder / "training.log", "\n".join([*log.lines, ""]).encode())
+    write_atomically(folder / "training.csv", as_csv(parsed("\n".join(log.lines))).encode())
+    samples = own.steps_per_epoch * (own.masks_per_step + own.checks_per_step)
+    return [{**row, "samples": row["epoch"] * samples} for row in history]
+
+
+class _Log:
+    """The lines of a training's log by epoch, in a file: those of a training that was ended are there as it resumes."""
+
+    def __init__(self, path: Path, key: str) -> None:
+        self._path, self._key = path, key
+        found = _read(path)
+        self._epochs: dict[str, list[str]] = found["epochs"] if found.get("key") == key else {}
+
+    @property
+    def lines(self) -> list[str]:
+        """All of them, in order."""
+        return [line for epoch in sorted(self._epochs, key=int) for line in self._epochs[epoch]]
+
+    def keep(self, epoch: int, lines: list[str]) -> None:
+        """Keep those of an epoch, in place of what an earlier attempt at it came to."""
+        self._epochs[str(epoch)] = lines
+        write_atomically(self._path, json.dumps({"key": self._key, "epochs": self._epochs}).encode())
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _done(folder: Path, key: str) -> list[dict[str, Any]] | None:
-    try:
-        found = json.loads((folder / RESULT).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return list(found["rows"]) if found.get("key") == key else None
+    found = _read(folder / RESULT)
+    return list(found["rows"]) or None if found.get("key") == key else None
 
 
 def _keep(folder: Path, key: str, rows: Sequence[Mapping[str, Any]]) -> None:
     write_atomically(folder / RESULT, json.dumps({"key": key, "rows": rows}, indent=1).encode())
-    (folder / "checkpoint.npz").unlink(missing_ok=True)
+    for name in (CHECKPOINT, LINES):
+        (folder / name).unlink(missing_ok=True)

@@ -28,12 +28,10 @@ from fieldray.adaptation.lungs.recipe import LungRecipe
 from fieldray.adaptation.lungs.train import StageSamples, first_weights
 from fieldray.adaptation.specification import Layer, Specification, Weights
 from fieldray.adaptation.train import Samples, Schedule, validate
-from fieldray.cluster.connection import connecting_context
 from fieldray.cluster.training import all_reduce
-from fieldray.cluster.training.channel import Encryption
-from fieldray.cluster.training.lesson import ClassifierLesson, Lesson, LungLesson, keep_arrays
+from fieldray.cluster.training.lesson import ClassifierLesson, Lesson, LungLesson, arrays_kept
 from fieldray.cluster.training.plan import Plan
-from fieldray.cluster.training.session import Epoch, epochs
+from fieldray.cluster.training.session import Epoch, encryption_of, epochs
 from fieldray.cluster.training.share import Layout, ShareState
 from fieldray.reasons import reason
 
@@ -102,16 +100,6 @@ class DividedTrainer:
     ) -> tuple[Weights, list[dict[str, Any]]]:
         """Train a classifier, or resume it; the averaged weights, and figures by epoch. See `train.train`."""
         key = digest(specification, weights, training, validation, schedule, augmentation, settings, self._key())
-        keep_arrays(folder / ARRAYS, training)
-        lesson = ClassifierLesson(
-            specification=specification,
-            schedule=schedule,
-            augmentation=augmentation,
-            settings=settings,
-            engine=engine,
-            samples=len(training),
-            arrays=folder / ARRAYS,
-        )
         own = open_engine(specification, weights, settings=settings, name=engine)
         self._note(specification.layers)
 
@@ -119,10 +107,19 @@ class DividedTrainer:
             return validate(own, average, validation)
 
         checkpoint = Checkpoint(folder / CHECKPOINT, every_s=0)
-        with self._opened() as client:
+        with arrays_kept(folder / ARRAYS, training) as sha256, self._opened() as client:
+            lesson = ClassifierLesson(
+                specification=specification,
+                schedule=schedule,
+                augmentation=augmentation,
+                settings=settings,
+                engine=engine,
+                samples=len(training),
+                arrays=folder / ARRAYS,
+                arrays_sha256=sha256,
+            )
             course = _Course(client, self._plan, checkpoint, self._say, self._look)
             average = course.train(lesson, weights, key=key, total=schedule.epochs, validated=look, progress=progress)
-        (folder / ARRAYS).unlink(missing_ok=True)
         return average, course.history
 
     def lung_fields(
@@ -131,7 +128,6 @@ class DividedTrainer:
         """Train a lung-field network, or resume it; the averaged weights, and figures by epoch. See `lungs.train`."""
         key = digest(asdict(recipe.network), asdict(recipe.training), asdict(recipe.augmentation), data.images)
         key = digest(key, asdict(recipe.checks_augmentation), data.masks, data.image_parts, data.chests, self._key())
-        keep_arrays(folder / ARRAYS, data)
         stages = recipe.training.stages
         if recipe.network.kind == "compact":
             side = stages[-1].side
@@ -140,14 +136,17 @@ class DividedTrainer:
         checkpoint = Checkpoint(folder / CHECKPOINT, every_s=0)
         kinds = range(len(stages))
         resumed = next((n for n in reversed(kinds) if checkpoint.holds(_Divided, key=digest(key, n))), 0)
-        with self._opened() as client:
+        with arrays_kept(folder / ARRAYS, data) as sha256, self._opened() as client:
             course = _Course(client, self._plan, checkpoint, self._say, self._look)
             for number, stage in enumerate(stages):
                 if number >= resumed:
                     own = MaskEngine(recipe.network, stage.side, recipe.training)
                     average = average or first_weights(own, recipe.training.seed)
                     look = StageSamples(recipe, data, own)
-                    lesson = LungLesson(recipe=recipe, stage=number, arrays=folder / ARRAYS, first_epoch=first)
+                    arrays = folder / ARRAYS
+                    lesson = LungLesson(
+                        recipe=recipe, stage=number, arrays=arrays, arrays_sha256=sha256, first_epoch=first
+                    )
 
                     def validated(found: Weights, epoch: int, samples: StageSamples = look) -> dict[str, Any]:
                         return samples.validate(found, folder / "panels" / f"epoch-{epoch:03d}.png")
@@ -157,7 +156,6 @@ class DividedTrainer:
                         lesson, average, key=own_key, total=total, first=first, validated=validated, progress=progress
                     )
                 first += stage.epochs
-        (folder / ARRAYS).unlink(missing_ok=True)
         return average, course.history
 
     def _opened(self) -> AbstractContextManager[Client | None]:
@@ -177,6 +175,13 @@ class DividedTrainer:
         return digest(replace(self._plan, address=None, certificates=None, notes_every=0))
 
 
+def _since_first(epoch: Epoch, began_s: float | None) -> float:
+    """Seconds of an epoch; of the first one from its first gradient, as the start of processes is no training."""
+    if began_s is None:
+        began_s = float(epoch.notes[0]["at"]) if epoch.notes else epoch.ended
+    return epoch.ended - began_s
+
+
 class _Course:
     """The epochs of one training, with checkpoints."""
 
@@ -190,6 +195,7 @@ class _Course:
     ) -> None:
         self._client, self._plan, self._checkpoint, self._say, self._told = client, plan, checkpoint, say, told
         self.history: list[dict[str, Any]] = []
+        self._trained_s = 0.0
 
     def train(
         self,
@@ -207,7 +213,9 @@ class _Course:
         divided = _Divided(layout, ShareState.new(layout.vector(weights)))
         if kept := self._checkpoint.restore(divided, key=key):
             self.history = list(kept.facts["history"])
+            self._trained_s = float(self.history[-1].get("time_s", 0.0)) if self.history else 0.0
         began = time.time()
+        began_s: float | None = None
         for epoch in self._epochs(lesson, divided, first_epoch=max(0, len(self.history) - first)):
             divided.state = epoch.state
             row: dict[str, Any] = {"epoch": first + epoch.number, "epochs": total, "loss": epoch.loss}
@@ -215,6 +223,8 @@ class _Course:
             late = sorted(epoch.staleness.elements())
             row |= {"staleness_mean": round(float(np.mean(late)), 2), "staleness_most": late[-1]} if late else {}
             row["seconds"] = round(epoch.ended - began, 2)
+            row["time_s"] = round(self._trained_s + _since_first(epoch, began_s), 3)
+            self._trained_s, began_s = row["time_s"], epoch.ended
             began = epoch.ended
             self.history.append(row)
             facts = {"history": self.history}
@@ -250,5 +260,5 @@ class _Course:
             state=divided.state,
             first_epoch=first_epoch,
             say=self._say,
-            encryption=Encryption(connecting=connecting_context(self._client)),
+            encryption=encryption_of(self._client),
         )

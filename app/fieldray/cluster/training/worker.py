@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,14 +13,18 @@ from distributed import get_worker
 
 from fieldray.adaptation.lungs.train import use_threads
 from fieldray.cluster.node import cores_of_worker
-from fieldray.cluster.training.channel import PLAIN, Channel, Encryption, Vector, connect
-from fieldray.cluster.training.lesson import Lesson, Pupil
+from fieldray.cluster.training.channel import PLAIN, Channel, Encryption, Vector, open_channels
+from fieldray.cluster.training.lesson import Lesson, OtherArrays, Pupil
 from fieldray.cluster.training.plan import Plan
 from fieldray.cluster.training.server import ServedShare, Service
 from fieldray.cluster.training.share import Layout, Runs, ShareState, clipped, gathered, scatter
 
 _SERVED: Final[dict[str, ServedShare]] = {}
-"""The servers of this process, by their session; a place for those that ended is taken by the next."""
+"""The servers of this process, by their session, until they end."""
+
+
+class _ServerLost(Exception):
+    """A server does not answer, or ends the session."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +50,21 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a worker ended: with all its work, with a loss that is no number, or because a server was gone."""
+    """How a worker ended: with all its work, or for one of the reasons below.
+
+    Attributes
+    ----------
+    was_lost
+        A server was gone, or another process has taken this one's place.
+    diverged
+        Epoch and step, from 1, of a loss that is no number.
+    unread
+        The code of the reason why the arrays of the lesson could not be read here; empty where they could.
+    """
 
     was_lost: bool = False
     diverged: tuple[int, int] | None = None
+    unread: str = ""
 
 
 def encryption_here() -> Encryption:
@@ -64,14 +79,25 @@ def encryption_here() -> Encryption:
 def start_server(service: Service, state: ShareState, *, token: str) -> tuple[str, int]:
     """A task: begin to serve a share in this process; where. It ends with the driver's connection."""
     host = get_worker().address.partition("://")[2].rpartition(":")[0].strip("[]")
-    served = ServedShare(service, state, host=host, token=token, encryption=encryption_here())
+    served = ServedShare(
+        service,
+        state,
+        host=host,
+        token=token,
+        encryption=encryption_here(),
+        ended=lambda: _forget(token),
+    )
     _SERVED[token] = served
     return served.address
 
 
+def _forget(token: str) -> None:
+    _SERVED.pop(token, None)
+
+
 def stop_server(token: str) -> None:
     """A task: end the share of a session in this process."""
-    if served := _SERVED.pop(token, None):
+    if served := _SERVED.get(token):
         served.close()
 
 
@@ -82,23 +108,37 @@ def work(order: Order) -> Outcome:
 
 
 def perform(order: Order, *, encryption: Encryption = PLAIN) -> Outcome:
-    """The same in any process that may connect to the servers."""
-    with contextlib.ExitStack() as ends:
-        try:
-            channels = []
-            for address, _ in order.servers:
-                channel = connect(
-                    address,
-                    token=order.token,
-                    role=str(order.worker),
-                    largest=order.layout.size,
-                    encryption=encryption,
+    """The same in any process of the cluster."""
+    try:
+        pupil = order.lesson.open()
+    except OtherArrays:
+        return Outcome(unread="training_node_other")
+    except OSError:
+        return Outcome(unread="training_node_folder")
+    try:
+        with contextlib.ExitStack() as ends:
+            with _noticing_loss():
+                channels = ends.enter_context(
+                    open_channels(
+                        [address for address, _ in order.servers],
+                        token=order.token,
+                        role=str(order.worker),
+                        largest=[order.layout.size] * len(order.servers),
+                        encryption=encryption,
+                    )
                 )
-                channels.append(channel)
-                ends.callback(channel.close)
-            return _Work(order, channels).finish(order.lesson.open())
-        except OSError:
-            return Outcome(was_lost=True)
+            return _Work(order, channels).finish(pupil)
+    except _ServerLost:
+        return Outcome(was_lost=True)
+
+
+@contextlib.contextmanager
+def _noticing_loss() -> Iterator[None]:
+    """Around the work of channels alone: other files and devices have problems of their own. Raises _ServerLost."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise _ServerLost from error
 
 
 class _Work:
@@ -114,7 +154,8 @@ class _Work:
     def finish(self, pupil: Pupil) -> Outcome:
         order = self._order
         batches, plan = order.lesson.batches, order.plan
-        number = self._fetch()
+        with _noticing_loss():
+            number = self._fetch()
         per_epoch = plan.numbers(batches, order.worker)
         last = per_epoch * (order.lesson.epochs - order.first_epoch)
         while number < last:
@@ -132,7 +173,8 @@ class _Work:
                 gradient = order.layout.vector(taken.gradient)
                 header |= {"weight": taken.weight, "note": self._note(pupil, epoch, batch, taken.loss)}
             number += 1
-            self._exchange(header, gradient, is_last=number == last)
+            with _noticing_loss():
+                self._exchange(header, gradient, is_last=number == last)
         return Outcome()
 
     def _note(self, pupil: Pupil, epoch: int, batch: int, loss: float) -> dict[str, Any]:

@@ -1,0 +1,195 @@
+"""A parameter server at an address: whose connection counts, who notices its end, and what is not believed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fieldray.cluster.training.channel import Channel, connect
+from fieldray.cluster.training.server import DRIVER, ServedShare, Service
+from fieldray.cluster.training.share import Layout, Rule, ShareState
+from waiting import wait_for
+
+TOKEN = "a" * 32
+LAYOUT = Layout(("a/kernel",), ((4,),))
+
+
+@contextlib.contextmanager
+def _served(
+    *, workers: int = 2, waits: bool = True, staleness: int | None = None, **more: Any
+) -> Iterator[ServedShare]:
+    service = Service(
+        layout=LAYOUT,
+        runs=((0, 4),),
+        rule=Rule(weight_decay=0.0),
+        workers=workers,
+        waits=waits,
+        staleness=staleness,
+        updates_per_epoch=100,
+    )
+    state = ShareState.new(np.zeros(4, np.float32))
+    served = ServedShare(service, state, host="127.0.0.1", token=TOKEN, **more)
+    try:
+        yield served
+    finally:
+        served.close()
+
+
+def _worker(served: ServedShare, number: int) -> Channel:
+    return connect(served.address, token=TOKEN, role=str(number), largest=16)
+
+
+def _answer(channel: Channel) -> Mapping[str, Any]:
+    """What a server says; an answer that never comes is a failure, and not the end of its connection."""
+    until_s = time.monotonic() + 20
+
+    def require_time() -> None:
+        assert time.monotonic() < until_s
+
+    return channel.receive(meanwhile=require_time).header
+
+
+def _pull(channel: Channel) -> tuple[int, int]:
+    channel.send({})
+    header = _answer(channel)
+    return header["version"], header["done"]
+
+
+def _push(channel: Channel, *, worker: int, number: int, version: int, count: int = 4) -> None:
+    told = {"worker": worker, "number": number, "version": version, "weight": 1.0, "rate": 0.1, "note": {}}
+    channel.send({"gradient": told}, np.ones(count, np.float32))
+
+
+def _is_ended(channel: Channel) -> bool:
+    try:
+        return "version" not in _answer(channel)
+    except OSError:
+        return True
+
+
+def test_a_worker_killed_while_its_gradient_waits_stops_nobody_at_the_least_bound() -> None:
+    with _served(waits=False, staleness=1) as served:
+        lost, other = _worker(served, 0), _worker(served, 1)
+        assert _pull(lost) == _pull(other) == (0, 0)
+        _push(lost, worker=0, number=0, version=0)
+        _answer(lost)
+        _push(lost, worker=0, number=1, version=1)  # held back by the other's
+        lost.close()
+        replaced = _worker(served, 0)
+        assert _pull(replaced) == (1, 1)
+        _push(replaced, worker=0, number=1, version=1)
+        _push(other, worker=1, number=0, version=0)
+        assert {_answer(replaced)["version"], _answer(other)["version"]} == {2, 3}
+        for channel in (replaced, other):
+            channel.close()
+
+
+def test_the_newest_connection_of_a_worker_ends_the_older_one() -> None:
+    with _served() as served:
+        older = _worker(served, 0)
+        _pull(older)
+        newer = _worker(served, 0)
+        _pull(newer)
+        assert _is_ended(older)
+        assert _pull(newer) == (0, 0)
+        newer.close()
+        older.close()
+
+
+def test_with_its_driver_s_connection_a_session_ends_also_in_the_middle_of_an_epoch() -> None:
+    with _served() as served:
+        driver = connect(served.address, token=TOKEN, role=DRIVER, largest=16)
+        driver.send({"epoch": 1})
+        worker = _worker(served, 0)
+        _pull(worker)
+        _push(worker, worker=0, number=0, version=0)  # waits for worker 1, who never comes
+        driver.close()
+        assert _is_ended(worker)
+        worker.close()
+
+
+def test_a_server_whose_driver_never_comes_ends() -> None:
+    ended = threading.Event()
+    with _served(patience_s=0.05, ended=ended.set):
+        assert ended.wait(10)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"worker": 0, "count": 1},
+        {"worker": 0, "count": 5},
+        {"worker": 1, "count": 4},
+        {"worker": -1, "count": 4},
+    ],
+)
+def test_what_is_no_gradient_of_this_worker_ends_its_connection_and_changes_nothing(told: dict[str, int]) -> None:
+    with _served(workers=1) as served:
+        wrong = _worker(served, 0)
+        _pull(wrong)
+        _push(wrong, number=0, version=0, **told)
+        assert _is_ended(wrong)
+        right = _worker(served, 0)
+        assert _pull(right) == (0, 0)
+        _push(right, worker=0, number=0, version=0)
+        assert _answer(right)["version"] == 1
+        for channel in (wrong, right):
+            channel.close()
+
+
+@pytest.mark.parametrize("role", ["2", "-1", "nobody"])
+def test_there_is_no_other_role(role: str) -> None:
+    with _served() as served:
+        channel = connect(served.address, token=TOKEN, role=role, largest=16)
+        assert _is_ended(channel)
+        channel.close()
+
+
+@pytest.mark.parametrize("header", [{"values": 4}, {"token": TOKEN, "values": 4}, {"token": "\u00e9"}])
+def test_a_hello_has_no_numbers_and_nothing_is_taken_before_the_token(header: dict[str, Any]) -> None:
+    told = json.dumps(header).encode()
+    with _served() as served, socket.create_connection(served.address, timeout=10) as stranger:
+        stranger.sendall(struct.pack("!I", len(told)) + told)  # the numbers are never sent, and never awaited
+        with contextlib.suppress(ConnectionError):
+            assert stranger.recv(1) == b""
+
+
+def test_so_many_may_be_strangers_at_once_and_no_more() -> None:
+    with _served() as served, contextlib.ExitStack() as ends:
+        strangers = [ends.enter_context(socket.create_connection(served.address, timeout=10)) for _ in range(80)]
+
+        for one in strangers:
+            one.setblocking(False)
+
+        def ended(one: socket.socket) -> bool:
+            try:
+                return one.recv(1) == b""
+            except BlockingIOError:
+                return False
+            except ConnectionError:
+                return True
+
+        wait_for(lambda: sum(map(ended, strangers)) == 80 - 64)
+        for one in strangers:
+            one.close()
+        wait_for(lambda: _takes(served))
+
+
+def _takes(served: ServedShare) -> bool:
+    """Whether a worker is served; the strangers' places are free some time after they are gone."""
+    channel = _worker(served, 0)
+    try:
+        return _pull(channel) == (0, 0)
+    except OSError:
+        return False
+    finally:
+        channel.close()
