@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 from distributed import Client, Future, KilledWorker
 
-from fieldray.cluster.connection import host_of, is_connected
+from fieldray.cluster.connection import connecting_context, host_of, is_connected
 from fieldray.cluster.training.channel import PLAIN, Channel, Encryption, open_channels
 from fieldray.cluster.training.lesson import Lesson
 from fieldray.cluster.training.plan import Plan
