@@ -21,7 +21,7 @@ from fieldray.adaptation.specification import Weights
 from fieldray.cluster.certificates import make_certificates
 from fieldray.cluster.training.cluster import opened
 from fieldray.cluster.training.plan import Plan
-from fieldray.cluster.training.session import Epoch, epochs
+from fieldray.cluster.training.session import Epoch, encryption_of, epochs
 from fieldray.cluster.training.share import Layout, Share, ShareState
 from fieldray.cluster.training.trainer import DividedTrainer
 from fieldray.errors import EnvironmentProblem, UsageProblem
@@ -185,6 +185,7 @@ def test_a_node_that_does_not_see_the_images_is_named(client: Client, tmp_path: 
         lesson=told,
         layout=layout,
         state=ShareState.new(layout.vector(weights())),
+        encryption=encryption_of(client),
     )
     with pytest.raises(UsageProblem, match=r"local/[12] cannot read"):
         list(made)
