@@ -95,8 +95,8 @@ def test_connections_are_encrypted_by_the_cluster_s_certificates(tmp_path: Path)
     assert channel.receive().values.tolist() == [2, 2, 2]
     channel.close()
     with pytest.raises(ssl.SSLError):
-        stranger = Encryption(connecting=foreign.get_connection_args("client")["ssl_context"])
-        connect(listener.address, token=TOKEN, role="1", largest=10, encryption=stranger)
+        foreign_certificate = Encryption(connecting=foreign.get_connection_args("client")["ssl_context"])
+        connect(listener.address, token=TOKEN, role="1", largest=10, encryption=foreign_certificate)
     listener.close()
 
 

@@ -157,17 +157,17 @@ def test_there_is_no_other_role(role: str) -> None:
 @pytest.mark.parametrize("header", [{"values": 4}, {"token": TOKEN, "values": 4}, {"token": "\u00e9"}])
 def test_a_hello_has_no_numbers_and_nothing_is_taken_before_the_token(header: dict[str, Any]) -> None:
     told = json.dumps(header).encode()
-    with _served() as served, socket.create_connection(served.address, timeout=10) as stranger:
-        stranger.sendall(struct.pack("!I", len(told)) + told)  # the numbers are never sent, and never awaited
+    with _served() as served, socket.create_connection(served.address, timeout=10) as unknown:
+        unknown.sendall(struct.pack("!I", len(told)) + told)  # the numbers are never sent, and never awaited
         with contextlib.suppress(ConnectionError):
-            assert stranger.recv(1) == b""
+            assert unknown.recv(1) == b""
 
 
-def test_so_many_may_be_strangers_at_once_and_no_more() -> None:
+def test_so_many_may_be_ungreeted_at_once_and_no_more() -> None:
     with _served() as served, contextlib.ExitStack() as ends:
-        strangers = [ends.enter_context(socket.create_connection(served.address, timeout=10)) for _ in range(80)]
+        ungreeted = [ends.enter_context(socket.create_connection(served.address, timeout=10)) for _ in range(80)]
 
-        for one in strangers:
+        for one in ungreeted:
             one.setblocking(False)
 
         def ended(one: socket.socket) -> bool:
@@ -178,14 +178,14 @@ def test_so_many_may_be_strangers_at_once_and_no_more() -> None:
             except ConnectionError:
                 return True
 
-        wait_for(lambda: sum(map(ended, strangers)) == 80 - 64)
-        for one in strangers:
+        wait_for(lambda: sum(map(ended, ungreeted)) == 80 - 64)
+        for one in ungreeted:
             one.close()
         wait_for(lambda: _takes(served))
 
 
 def _takes(served: ServedShare) -> bool:
-    """Whether a worker is served; the strangers' places are free some time after they are gone."""
+    """Whether a worker is served; the places of the ungreeted are free some time after they are gone."""
     channel = _worker(served, 0)
     try:
         return _pull(channel) == (0, 0)

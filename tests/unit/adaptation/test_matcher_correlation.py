@@ -124,7 +124,7 @@ def test_the_second_peak_lies_beyond_the_distance() -> None:
         assert (float(first[0]), float(second[0])) == (pytest.approx(0.9), pytest.approx(wanted))
 
 
-def test_the_loss_is_the_difference_of_the_peaks_and_what_strangers_have() -> None:
+def test_the_loss_is_the_difference_of_the_peaks_and_what_a_dissimilar_pair_has() -> None:
     import tensorflow as tf
 
     from fieldray.adaptation.matcher.correlation import matching_loss
@@ -132,5 +132,5 @@ def test_the_loss_is_the_difference_of_the_peaks_and_what_strangers_have() -> No
     own, other = np.zeros((2, 8, 8), np.float32), np.zeros((1, 8, 8), np.float32)
     own[:, 1, 1], own[0, 7, 7], other[0, 3, 3] = 0.9, 0.5, 0.6
     loss, gap, stray = matching_loss(tf.constant(own), tf.constant(other), distance=3, dissimilar_weight=0.5)
-    # P1 - P2 is 0.4 and 0.9, their mean 0.65; |P1| of the stranger is 0.6, half of it 0.3.
+    # P1 - P2 is 0.4 and 0.9, their mean 0.65; |P1| of the dissimilar pair is 0.6, half of it 0.3.
     assert (float(gap), float(stray), float(loss)) == pytest.approx((0.65, 0.6, 0.3 - 0.65))

@@ -192,7 +192,7 @@ def test_every_description_is_asked_for_the_same_templates() -> None:
     assert found["black"].is_false.all() and np.isinf(found["black"].ratio).all()
 
 
-def test_two_images_agree_on_a_shift_and_strangers_on_nothing() -> None:
+def test_two_images_agree_on_a_shift_and_dissimilar_ones_on_nothing() -> None:
     image = _chest(7, 256)
     judges = [raw, lambda images: band_pass(images, fine_px=1, coarse_px=4)]
     agreed, share = consensus(np.roll(image, (-4, 6), axis=(0, 1)), image, judges)

@@ -37,7 +37,7 @@ _LARGEST_HEADER: Final = 2**22
 _NOTHING: Final = np.zeros(0, np.float32)
 _HELLO_S: Final = 20.0
 _LARGEST_HELLO: Final = 1024
-_MOST_STRANGERS: Final = 64
+_MOST_UNGREETED: Final = 64
 """So many connections may be open whose token is not known yet."""
 _TICK_S: Final = 0.2
 _SILENT_S: Final = 60
@@ -239,7 +239,7 @@ class Listener:
         self._socket = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
         self.address: tuple[str, int] = self._socket.getsockname()[:2]
         self._guard, self._open, self._threads = threading.Lock(), set[Channel](), list[threading.Thread]()
-        self._strangers = threading.BoundedSemaphore(_MOST_STRANGERS)
+        self._ungreeted = threading.BoundedSemaphore(_MOST_UNGREETED)
         self._is_closed = False
         self._thread = threading.Thread(target=self._accept, name="parameters", daemon=True)
         self._thread.start()
@@ -264,7 +264,7 @@ class Listener:
                 connection, _ = self._socket.accept()
             except OSError:
                 return
-            if not self._strangers.acquire(blocking=False):
+            if not self._ungreeted.acquire(blocking=False):
                 connection.close()
                 continue
             thread = threading.Thread(target=self._greet, args=(connection,), name="parameters", daemon=True)
@@ -280,7 +280,7 @@ class Listener:
         """Serve a connection that knows the token; any other is closed. An end of the other side is no problem here."""
         with contextlib.suppress(OSError, ValueError), contextlib.ExitStack() as ends:
             known = ends.enter_context(contextlib.ExitStack())
-            known.callback(self._strangers.release)
+            known.callback(self._ungreeted.release)
             ends.enter_context(connection)
             connection.settimeout(_HELLO_S)
             if self._encryption.listening is not None:
