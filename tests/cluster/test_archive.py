@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import signal
 import time
@@ -18,19 +17,20 @@ import psutil
 import pytest
 
 from cluster.conftest import nodes_of
-from fieldray.cluster.archive import Archive, ArchiveProgress, Reporting
+from fieldray.cluster.archive import Archive, Reporting
 from fieldray.cluster.archive_chunk import ChunkAnswer, ChunkOrder, packed
 from fieldray.cluster.archive_files import SentFiles, contents_of
 from fieldray.cluster.archive_folder import ArchiveFolder, Piece
+from fieldray.cluster.archive_progress import ArchiveProgress
 from fieldray.cluster.archive_request import ArchiveRequest, NodeReport, report_of_node
-from fieldray.cluster.connection import ConnectionSettings
+from fieldray.cluster.connection import ConnectionSettings, open_client
 from fieldray.cluster.node import NodeSettings
 from fieldray.cluster.nodes import NodeGroup, NodeProcess
 from fieldray.domain.finding import Failed, Outcome, Refused
 from fieldray.domain.study import ImageRef
 from fieldray.errors import EnvironmentProblem
 from fieldray.reasons import Reason, reason
-from fieldray.store.rows import ref_of
+from fieldray.store.refs import ref_of
 
 HASH = "0" * 64
 TWO_WORKERS = ConnectionSettings(workers=2)
@@ -43,7 +43,7 @@ def stand_ins() -> dict[str, Callable[..., Any]]:
         """Every image is blank; those called `poison` end their worker, `once` does so the first time."""
         outcomes = []
         for text in order.refs:
-            ref = ref_of(json.loads(text))
+            ref = ref_of(text)
             flag = ref.path.with_name(f"{ref.path.name}.died")
             if ref.path.name == "poison" or (ref.path.name == "once" and not flag.exists()):
                 flag.touch()
@@ -61,7 +61,7 @@ def stand_ins() -> dict[str, Callable[..., Any]]:
 
     def judge_but_on_bad_node(order: ChunkOrder) -> ChunkAnswer:
         """As `judge`, but the node `bad` fails over whatever it gets, and the others wait until that is known."""
-        faults = ref_of(json.loads(order.refs[0])).path.with_name("faults")
+        faults = ref_of(order.refs[0]).path.with_name("faults")
         if str(distributed.get_worker().name).startswith("bad/"):
             with faults.open("a") as stream:
                 stream.write("x")
@@ -74,7 +74,7 @@ def stand_ins() -> dict[str, Callable[..., Any]]:
         """Fails images whose file did not come along; a worker would look for them itself without any."""
         if order.files is None:
             raise ArithmeticError
-        refs = [ref_of(json.loads(text)) for text in order.refs]
+        refs = [ref_of(text) for text in order.refs]
         came = [(order.files or {}).get(str(ref.path)) == ref.path.name.encode() for ref in refs]
         outcomes = [
             Refused(ref=ref, reason=reason("blank")) if has else Failed(ref=ref, stage="decode", reason=reason("empty"))
@@ -204,7 +204,7 @@ def test_what_was_there_is_taken_over_and_what_is_damaged_is_done_again(
 ) -> None:
     write_list(folder, tmp_path, 10)
     with folder.open_list() as images:
-        refs = [ref_of(json.loads(text)) for text in images.refs(Piece(2, 5))]
+        refs = [ref_of(text) for text in images.refs(Piece(2, 5))]
     folder.keep(
         Piece(2, 5), packed([Failed(ref=ref, stage="decode", reason=reason("empty")) for ref in refs], request_made)
     )
@@ -362,7 +362,9 @@ def test_a_node_that_fails_over_every_image_is_set_aside_and_accuses_none(
         settings = NodeSettings(
             role="worker", unencrypted=True, scheduler=scheduler.address(), name="bad/1", scratch=str(tmp_path)
         )
-        nodes.add(settings).address()
+        nodes.add(settings)
+        with open_client(connection) as client:  # one that is alone and does not fit would end the start
+            client.wait_for_workers(2)
         saved = run(
             folder, request_made, judge=STAND_INS["judge_but_on_bad_node"], connection=connection, chunk_images=1,
             notes=notes,

@@ -147,6 +147,14 @@ def test_no_web_page_is_served_and_foreign_settings_of_dask_do_nothing(
     assert not ran.exists()
 
 
+def test_what_was_sent_is_not_kept() -> None:
+    with open_client(ConnectionSettings(workers=1)) as client:
+        for number in range(5):
+            assert client.submit(len, "of a patient" * number).result() == 12 * number
+        assert len(client.scheduler_comm.recent_message_log) <= 1
+        assert len(client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.transition_log))) <= 1
+
+
 ATTEMPTS = """
 import json, socket, sys
 from fieldray.offline import reach, stay_offline

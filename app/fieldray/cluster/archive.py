@@ -11,14 +11,13 @@ ends: nothing is lost and nothing is there twice.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import distributed
@@ -27,6 +26,7 @@ from distributed import Client, Future, KilledWorker
 from fieldray.cluster.archive_chunk import ChunkAnswer, ChunkOrder, packed, screen_chunk, unpacked
 from fieldray.cluster.archive_files import contents_of
 from fieldray.cluster.archive_folder import ArchiveFolder, ImageList, Piece
+from fieldray.cluster.archive_progress import ArchiveProgress, Tally
 from fieldray.cluster.archive_request import (
     ArchiveRequest,
     NodeReport,
@@ -39,7 +39,7 @@ from fieldray.cluster.connection import ConnectionSettings, is_connected, open_c
 from fieldray.domain.finding import Failed, Outcome
 from fieldray.errors import EnvironmentProblem
 from fieldray.reasons import Reason, reason
-from fieldray.store.rows import ref_of
+from fieldray.store.refs import ref_of
 
 log = logging.getLogger(__name__)
 
@@ -54,27 +54,6 @@ _CONNECTIONS: Final = 5  # tries in a row that bring no result
 
 Judge = Callable[[ChunkOrder], ChunkAnswer]
 Inspect = Callable[..., NodeReport]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeProgress:
-    """How many images a node has screened, and how many it screens in a second."""
-
-    name: str
-    done: int
-    images_per_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArchiveProgress:
-    """How far an archive is; `resumed` images had results before this start."""
-
-    done: int
-    total: int
-    resumed: int
-    images_per_s: float
-    remaining_s: float | None
-    nodes: tuple[NodeProgress, ...] = ()
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -101,27 +80,6 @@ class _Task:
     future: Future
     piece: Piece
     node: str
-
-
-@dataclass(eq=False, slots=True)
-class _Tally:
-    """What each node has done since it was first given work."""
-
-    done: dict[str, int] = field(default_factory=dict)
-    began_s: dict[str, float] = field(default_factory=dict)
-
-    def begin(self, node: str) -> None:
-        self.began_s.setdefault(node, time.monotonic())
-
-    def add(self, node: str, count: int) -> None:
-        self.done[node] = self.done.get(node, 0) + count
-
-    def nodes(self) -> tuple[NodeProgress, ...]:
-        now_s = time.monotonic()
-        return tuple(
-            NodeProgress(name=name, done=done, images_per_s=done / max(now_s - self.began_s[name], 1e-3))
-            for name, done in sorted(self.done.items())
-        )
 
 
 class _ClientLost(Exception):
@@ -160,9 +118,8 @@ class Archive:
         self._unfit: dict[str, Reason] = {}
         self._nodes_aside: dict[str, Reason] = {}
         self._suspects = Suspects()
-        self._tally = _Tally()
-        self._resumed = self._done = 0
-        self._began_s = self._looked_s = 0.0
+        self._tally = Tally()
+        self._looked_s = 0.0
 
     def run(self, connection: ConnectionSettings) -> None:
         """Screen what has no results yet. An interruption (Ctrl-C) leaves what is done in the folder.
@@ -170,17 +127,17 @@ class Archive:
         Raises EnvironmentProblem where there is no cluster or no node that fits, StorageProblem.
         """
         self._take_over()
-        self._began_s = time.monotonic()
+        self._tally.begin()
         attempts = 0
         while self._left:
-            done = self._done
+            done = self._tally.done
             try:
                 with open_client(connection) as client, client.as_current():
                     self._work(client)
             except (_ClientLost, EnvironmentProblem) as problem:
-                attempts = 1 if self._done > done else attempts + 1
+                attempts = 1 if self._tally.done > done else attempts + 1
                 # An address that never answered is wrong; the driver's own scheduler may have been killed.
-                is_first = bool(connection.address) and not self._done and not isinstance(problem, _ClientLost)
+                is_first = bool(connection.address) and not self._tally.done and not isinstance(problem, _ClientLost)
                 if is_first or self._is_final(problem) or attempts >= _CONNECTIONS:
                     raise self._told(problem) from problem
             finally:
@@ -206,7 +163,7 @@ class Archive:
                 self._folder.forget(piece)
                 continue
             self._reporting.save(outcomes, True)
-            self._resumed += piece.size
+            self._tally.resumed += piece.size
         self._left.extend(self._folder.left(len(self._images), size=self._chunk_images))
 
     # ---- with a client
@@ -223,7 +180,7 @@ class Archive:
             self._wait()
             for address in [address for address, task in self._tasks.items() if task.future.done()]:
                 self._take(client, address)
-            self._reporting.progress(self._progress())
+            self._reporting.progress(self._tally.progress(len(self._images)))
 
     def _look(self, client: Client) -> None:
         """Who is there? New workers are asked what they are; the pieces of those that are gone are free again."""
@@ -293,7 +250,7 @@ class Archive:
         order = ChunkOrder(request=self._request, refs=self._images.refs(piece), files=files)
         key = f"chunk-{piece.start}-{piece.stop}-{uuid.uuid4().hex}"
         future = client.submit(self._judge, order, key=key, workers=[address], pure=False)
-        self._tally.begin(self._workers[address])
+        self._tally.begin_node(self._workers[address])
         self._tasks[address] = _Task(future, piece, self._workers[address])
 
     def _next_piece(self, node: str) -> Piece:
@@ -385,7 +342,7 @@ class Archive:
         if piece.size > 1 and piece.deaths >= _DEATHS_OF_SEVERAL:
             self._suspect(*piece.halves())
         elif piece.size == 1 and self._suspects.is_image_to_blame(piece, nodes, is_last=is_last):
-            ref = ref_of(json.loads(self._images.refs(piece)[0]))
+            ref = ref_of(self._images.refs(piece)[0])
             told = why or reason("archive_worker_ended", times=piece.deaths)
             self._keep(piece, packed([Failed(ref=ref, stage="decode", reason=told)], self._request))
         else:
@@ -404,26 +361,13 @@ class Archive:
             raise ValueError(f"{len(outcomes)} results for {piece.size} images")
         self._folder.keep(piece, results)
         self._reporting.save(outcomes, False)
-        self._done += piece.size
+        self._tally.done += piece.size
 
     def _put_back(self) -> None:
         """What was given out and has not come back is to be done."""
         for task in self._tasks.values():
             self._left.appendleft(task.piece)
         self._tasks.clear()
-
-    def _progress(self) -> ArchiveProgress:
-        rate = self._done / max(time.monotonic() - self._began_s, 1e-3)
-        total = len(self._images)
-        done = self._resumed + self._done
-        return ArchiveProgress(
-            done=done,
-            total=total,
-            resumed=self._resumed,
-            images_per_s=rate,
-            remaining_s=(total - done) / rate if rate else None,
-            nodes=self._tally.nodes(),
-        )
 
 
 def _workers_of(client: Client) -> dict[str, Any]:

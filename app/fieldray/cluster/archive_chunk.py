@@ -6,8 +6,6 @@ The session (`archive_session`) stays open from chunk to chunk, with the network
 from __future__ import annotations
 
 import io
-import json
-import sqlite3
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,22 +21,26 @@ from fieldray.cluster.archive_request import ArchiveRequest, lost_path
 from fieldray.cluster.archive_session import PieceSession
 from fieldray.cluster.node import cores_of_worker
 from fieldray.domain.finding import Failed, Outcome
+from fieldray.domain.model import OperatingPoint
 from fieldray.errors import EnvironmentProblem, FieldrayError
 from fieldray.processes.priority import usable_cores
+from fieldray.processes.wire import NONSENSE
 from fieldray.reasons import Reason, reason
-from fieldray.store.rows import outcome_columns, outcome_of, ref_of
+from fieldray.store.pictures import picture_row, thumbnail_of
+from fieldray.store.refs import ref_of
+from fieldray.store.rows import outcome_columns, outcome_of
 
 _TEXTS: Final = (
-    "status", "category", "stage", "reason", "ref", "content_sha256", "result_hash", "backend", "findings", "notes",
-    "lungs", "details", "pack_name", "model_sha256", "settings_hash",
+    "status", "category", "stage", "reason", "backend", "header", "findings", "notes", "details", "lungs",
+    "model_sha256", "settings_hash",
 )  # fmt: skip
-_BYTES: Final = ("image_key", "thumbnail", "class_maps", "lung_shares", "preview")
+_BYTES: Final = ("image_key", "content_sha256", "result_hash", "class_maps", "lung_shares", "thumbnail", "preview")
 _SCHEMA: Final = pa.schema(
     [
         *((name, pa.string()) for name in _TEXTS),
         *((name, pa.binary()) for name in _BYTES),
-        *((name, pa.int64()) for name in ("rank", "frame")),
-        *((name, pa.float64()) for name in ("score", "decode_ms", "inference_ms")),
+        *((name, pa.int64()) for name in ("rank", "frame", "thumbnail_columns")),
+        *((name, pa.float64()) for name in ("score", "decode_ms", "inference_ms", "grey")),
     ]
 )
 
@@ -50,7 +52,7 @@ class ChunkOrder:
     Attributes
     ----------
     refs
-        The images, each as the JSON of `store.rows.ref_text`.
+        The images, each as the JSON of `store.refs.ref_text`.
     files
         Where images are sent: the contents of their files by path, or why the driver could not read one. A file that is
         not among them is not looked for. None where nodes see the files themselves.
@@ -79,9 +81,9 @@ def screen_chunk(order: ChunkOrder) -> ChunkAnswer:
 
 
 def packed(outcomes: Sequence[Outcome], request: ArchiveRequest) -> bytes:
-    """Outcomes as a Parquet file; a row has the columns of the store, and the preview."""
-    own = {name: getattr(request, name) for name in ("pack_name", "model_sha256", "settings_hash")}
-    rows = [{**outcome_columns(each), **own, "preview": each.facts.preview or None} for each in outcomes]
+    """Outcomes as a Parquet file; a row has the columns of the store, and the pictures."""
+    own = {"model_sha256": request.model_sha256, "settings_hash": request.settings_hash}
+    rows = [{**outcome_columns(each), **own, **_pictures(each)} for each in outcomes]
     stream = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(rows, schema=_SCHEMA), stream, compression="zstd")
     return stream.getvalue()
@@ -92,16 +94,35 @@ def unpacked(data: bytes, request: ArchiveRequest) -> tuple[Outcome, ...]:
     try:
         rows = pq.read_table(io.BytesIO(data), schema=_SCHEMA).to_pylist()
         return tuple(_outcome(row, request) for row in rows)
-    except (pa.ArrowException, KeyError, TypeError, sqlite3.Error) as error:
+    except (
+        pa.ArrowException,
+        OSError,
+        RecursionError,
+        *NONSENSE,
+    ) as error:  # Arrow says of damage that it is the disk's
         raise ValueError(f"no results of a chunk: {type(error).__name__}") from error
+
+
+def _pictures(outcome: Outcome) -> dict[str, Any]:
+    row = picture_row(outcome.facts, outcome.ref.frame)
+    return dict(zip(("thumbnail", "thumbnail_columns", "preview"), row[2:] if row else (None, 0, None), strict=True))
 
 
 def _outcome(row: dict[str, Any], request: ArchiveRequest) -> Outcome:
     if (row["model_sha256"], row["settings_hash"]) != (request.model_sha256, request.settings_hash):
         raise ValueError("results of another model or of other settings")
-    preview = row.pop("preview") or b""
-    outcome = outcome_of(row)
-    return replace(outcome, facts=replace(outcome.facts, preview=preview))
+    thumbnail = thumbnail_of(row["thumbnail"], row["thumbnail_columns"])
+    outcome = outcome_of(row, _Judged(request.pack_name, request.model_sha256), thumbnail=thumbnail)
+    return replace(outcome, facts=replace(outcome.facts, preview=row["preview"] or b""))
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """What all results of a chunk have in common; an operating point is told with each."""
+
+    pack_name: str
+    model_sha256: str
+    operating_points: tuple[OperatingPoint, ...] = ()
 
 
 # ---- the session of this worker
@@ -112,7 +133,7 @@ _held: dict[ArchiveRequest, PieceSession] = {}
 
 def _outcomes(order: ChunkOrder) -> list[Outcome]:
     """Raises FieldrayError where the node cannot screen."""
-    refs = [ref_of(json.loads(text)) for text in order.refs]
+    refs = [ref_of(text) for text in order.refs]
     if order.files is not None:
         folder = Path(distributed.get_worker().local_directory)
         with tempfile.TemporaryDirectory(prefix="chunk-", dir=folder, ignore_cleanup_errors=True) as own:

@@ -30,7 +30,8 @@ from fieldray.domain.study import ImageRef
 from fieldray.errors import UsageProblem
 from fieldray.persistence import FileLock, HeldError, make_private, storage_problem, write_atomically, written_beside
 from fieldray.reasons import reason
-from fieldray.store.rows import ref_text
+from fieldray.store.refs import ref_text
+from fieldray.typed_json import decoded
 
 _ROW_GROUP: Final = 1024
 _LIST_SCHEMA: Final = pa.schema([("path", pa.binary()), ("ref", pa.string())])
@@ -62,6 +63,13 @@ class Piece:
         """Two ranges in its place, each with a death on its account: one of them is the culprit."""
         middle = (self.start + self.stop) // 2
         return Piece(self.start, middle, 1, self.nodes), Piece(middle, self.stop, 1, self.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Merged:
+    """The run of the store that holds all results."""
+
+    run: int
 
 
 class ArchiveFolder:
@@ -106,17 +114,15 @@ class ArchiveFolder:
 
     def _request(self, place: Path) -> ArchiveRequest:
         try:
-            document = json.loads(place.read_bytes())
-            settings = tuple((str(name), value) for name, value in document.pop("settings"))
-            return ArchiveRequest(**{**document, "paths": tuple(document["paths"])}, settings=settings)
-        except (OSError, ValueError, TypeError, KeyError) as error:
+            return decoded(place.read_bytes(), ArchiveRequest)
+        except (OSError, ValueError) as error:
             raise UsageProblem(reason("archive_damaged", path=place)) from error
 
     def merged_run(self) -> int | None:
         """The run of the store that was given all results; None while there is none."""
         try:
-            return int(json.loads((self.path / "merged.json").read_bytes())["run"])
-        except (OSError, ValueError, TypeError, KeyError):
+            return decoded((self.path / "merged.json").read_bytes(), _Merged).run
+        except (OSError, ValueError):
             return None
 
     def note_merged(self, run_id: int) -> None:
@@ -220,7 +226,7 @@ class ImageList:
         return self._starts[-1]
 
     def refs(self, piece: Piece) -> tuple[str, ...]:
-        """The images of a range as JSON (`store.rows.ref_of`). Raises UsageProblem (archive_damaged)."""
+        """The images of a range as JSON (`store.refs.ref_of`). Raises UsageProblem (archive_damaged)."""
         return tuple(self._column(piece, "ref"))
 
     def files(self, piece: Piece) -> tuple[Path, ...]:

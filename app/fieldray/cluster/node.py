@@ -35,7 +35,10 @@ if TYPE_CHECKING:
 
 SCHEDULER_ENDED: Final = 3
 _LOOPBACK: Final = ("127.0.0.0/8", "::1/128")
+# Dask keeps the last thousand messages for its developers: with what was screened in them, that would be 200 MB.
+_KEPT_MESSAGES: Final = 1
 _SETTINGS: Final = {
+    "distributed.admin.low-level-log-length": _KEPT_MESSAGES,
     "distributed.scheduler.allowed-failures": 0,
     "distributed.scheduler.worker-saturation": 1.0,
     "distributed.scheduler.work-stealing": False,

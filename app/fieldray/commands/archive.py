@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 from fieldray.backends import DeviceChoices
 from fieldray.commands.cluster import add_connection_options, cluster_modules, connection_of
 from fieldray.commands.console import Console, add_command, progress_text
+from fieldray.commands.own_store import own_store
 from fieldray.commands.pack_options import add_pack_options, load_pack
 
 if TYPE_CHECKING:
-    from fieldray.cluster.archive import ArchiveProgress
     from fieldray.cluster.archive_folder import ArchiveFolder
+    from fieldray.cluster.archive_progress import ArchiveProgress
     from fieldray.cluster.archive_request import ArchiveRequest
     from fieldray.domain.run import RunSpec
     from fieldray.settings import Settings
@@ -60,7 +61,6 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
         from fieldray.paths import user_data
         from fieldray.pipeline.assembly import existing, spec_of
         from fieldray.pipeline.assessment import choose
-        from fieldray.pipeline.session import DATABASE_NAME
         from fieldray.settings import load
 
     settings, _ = load()
@@ -72,7 +72,7 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
     assessment = choose(model, operating_point=options.operating_point, ages_confirmed=options.ages_confirmed)
     name = str(Path(options.pack).absolute()) if options.pack and Path(options.pack).is_dir() else model.pack_name
     request = make_request(paths, name, assessment, operating_point=options.operating_point, settings=settings)
-    spec, database = spec_of(paths, assessment), user_data() / DATABASE_NAME
+    spec, database = spec_of(paths, assessment), own_store(console)
     with ArchiveFolder(options.out) as folder:
         folder.continue_with(request)
         list_images(folder, paths, settings, tell=lambda count: console.bar(f"Listing images: {count}"))

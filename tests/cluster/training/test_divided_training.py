@@ -7,7 +7,9 @@ import dataclasses
 import importlib.util
 import os
 import signal
+import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from distributed import Client
 
 from fieldray.adaptation.specification import Weights
 from fieldray.cluster.certificates import make_certificates
+from fieldray.cluster.training import measure, session
 from fieldray.cluster.training.cluster import opened
 from fieldray.cluster.training.plan import Plan
 from fieldray.cluster.training.session import Epoch, encryption_of, epochs
@@ -201,6 +204,48 @@ def test_a_server_that_ends_is_said_and_the_training_resumes(own_client: Client,
         _train(own_client, plan, tmp_path, epochs=12, look=kill)
     _, history = _train(own_client, plan, tmp_path, epochs=12)
     assert len(history) == 12
+
+
+def _untrained(client: Client, folder: Path) -> Iterator[Epoch]:
+    layout, plan = Layout.of(weights()), Plan(workers=1, mode="async")
+    state, encryption = ShareState.new(layout.vector(weights())), encryption_of(client)
+    return epochs(client, plan=plan, lesson=lesson(folder), layout=layout, state=state, encryption=encryption)
+
+
+def test_a_host_that_is_busy_with_other_work_is_named(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "_PATIENCE_S", 0.3)
+    others = [client.submit(time.sleep, 1.5, workers=[place], pure=False) for place in session.members(client)]
+    wait_for(lambda: all(client.processing().values()))
+    with pytest.raises(EnvironmentProblem, match=r"process at 127\.0\.0\.1 was to hold the weights, but it is busy"):
+        list(_untrained(client, tmp_path))
+    client.gather(others)
+
+
+def test_servers_that_nobody_can_connect_to_are_named(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    monkeypatch.setattr(session, "start_server", lambda *_, **__: ("127.0.0.1", port))
+    with pytest.raises(EnvironmentProblem, match=r"hold the weights cannot be reached \(127\.0\.0\.1\)"):
+        list(_untrained(client, tmp_path))
+
+
+def test_a_process_that_is_lost_while_transfers_are_measured_is_named(
+    own_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = measure.round_trips
+
+    def kill_first(*arguments: Any, **more: Any) -> list[tuple[float, float]]:
+        psutil.Process(_processes(own_client)[0]).send_signal(signal.SIGKILL)
+        return measured(*arguments, **more)
+
+    monkeypatch.setattr(measure, "opened", lambda _plan: contextlib.nullcontext(own_client))
+    monkeypatch.setattr(measure, "round_trips", kill_first)
+    with pytest.raises(EnvironmentProblem, match=r"process at 127\.0\.0\.1, with which transfers are measured"):
+        measure._transfers(1000, address=None, certificates=None, repeats=3)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs PyTorch")
