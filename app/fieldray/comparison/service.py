@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, fields
-from typing import TYPE_CHECKING, Any, Final, cast
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -20,9 +20,10 @@ from fieldray.domain.comparison import (
     Match,
     PairComparison,
 )
-from fieldray.domain.image import Box, PixelMap
+from fieldray.domain.image import PixelMap
 from fieldray.processes.wire import Message
 from fieldray.reasons import Reason
+from fieldray.typed_json import converted
 
 if TYPE_CHECKING:
     from fieldray.processes.wire import Array
@@ -86,34 +87,46 @@ def _answer(comparison: PairComparison) -> Message:
     return Message(body, arrays)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Problem:
+    """An `Incomparable` as it travels."""
+
+    code: str
+    parameters: tuple[tuple[str, str], ...]
+    image: ImageOfPair
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answer:
+    """The body of an answer; its arrays are those of the alignment and of what differs."""
+
+    problem: _Problem | None
+    alignment: dict[str, float] | None
+    regions: tuple[ChangeRegion, ...] | None
+    reliability: float | None
+
+
 def answer_of(answer: Message, prior: FramedImage, current: FramedImage) -> PairComparison:
-    """What the child found of these images."""
-    problem, alignment, figure = answer.body["problem"], _alignment(answer), answer.body["reliability"]
-    if problem:
-        why = Reason(problem["code"], tuple((key, value) for key, value in problem["parameters"]))
-        blamed = Incomparable(reason=why, image=cast("ImageOfPair", problem["image"]))
-        return PairComparison(prior=prior, current=current, problem=blamed, tried=alignment, reliability=figure)
-    if alignment is None:
+    """What the child found of these images. Raises `wire.NONSENSE` for an answer that makes no sense."""
+    body = converted(answer.body, _Answer)
+    alignment = _alignment(body.alignment, answer) if body.alignment is not None else None
+    if body.problem:
+        why = Incomparable(reason=Reason(body.problem.code, body.problem.parameters), image=body.problem.image)
+        return PairComparison(prior=prior, current=current, problem=why, tried=alignment, reliability=body.reliability)
+    if alignment is None or body.regions is None:
         raise ValueError("a comparison without an alignment")
     aligned = Aligned(
         alignment=alignment,
         warped_prior=answer.arrays["warped_prior"],
         change=answer.arrays["change"],
-        regions=tuple(_region(region) for region in answer.body["regions"]),
+        regions=body.regions,
     )
-    return PairComparison(prior=prior, current=current, aligned=aligned, reliability=figure)
+    return PairComparison(prior=prior, current=current, aligned=aligned, reliability=body.reliability)
 
 
-def _alignment(answer: Message) -> Alignment | None:
-    figures = answer.body["alignment"]
-    if figures is None:
-        return None
+def _alignment(figures: Mapping[str, float], answer: Message) -> Alignment:
     matches = tuple(
         Match(**{**dict(zip(_MATCH, row, strict=True)), "is_kept": bool(row[-1])})
         for row in answer.arrays["matches"].tolist()
     )
     return Alignment(displacement=answer.arrays["displacement"], matches=matches, **figures)
-
-
-def _region(values: Mapping[str, Any]) -> ChangeRegion:
-    return ChangeRegion(**{**values, "box": Box(**values["box"])})

@@ -6,7 +6,7 @@ cancelled as soon as another image is opened. What a person compared is kept in 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -17,7 +17,8 @@ from fieldray.desktop.background import Background
 from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.prior_painting import LaidOver, laid_over
-from fieldray.desktop.services import PriorsPort
+from fieldray.desktop.services import PriorsPort, WorkListPort
+from fieldray.desktop.view_state import Point
 from fieldray.desktop.work_row import WorkRow
 from fieldray.desktop.worklist_model import WorkListModel
 from fieldray.domain.comparison import ImageOfPair, PairComparison
@@ -32,6 +33,7 @@ from fieldray.domain.prior import (
     pair_of,
     priors_of,
 )
+from fieldray.domain.run import StoredResult
 from fieldray.errors import FieldrayError
 from fieldray.reasons import Reason, reason
 
@@ -60,6 +62,8 @@ class Comparing(QObject):
         self._background, self._board, self._rows = background, board, rows
         self._image, self._beside = image, beside
         self._services: PriorsPort | None = None
+        self._work_list: WorkListPort | None = None
+        self._listed: tuple[WorkRow, ...] = ()
         self._stored, self._chosen_files = StoredPriors(), tuple[Outcome, ...]()
         self._shown_row: WorkRow | None = None
         self._records: dict[tuple[str, int, str, int, str], PairRecord] = {}
@@ -76,21 +80,22 @@ class Comparing(QObject):
         for opened in (image, beside):
             opened.loaded.connect(self._begin)
 
-    def attach(self, services: PriorsPort) -> None:
+    def attach(self, services: PriorsPort, work_list: WorkListPort) -> None:
         """The services are open."""
-        self._services = services
+        self._services, self._work_list = services, work_list
         self._image_changed()
 
     # ---- what a person does
 
     def start(self) -> None:
         """Compare with the newest prior image, this one and all that are opened from now on."""
-        if self._image.row is None:
+        row = self._image.row
+        if row is None:
             return
         self.is_on = True
         self._board.withdraw("prior")
-        self._find()
-        self._choose_first()
+        self._search(row)
+        self.changed.emit()
 
     def stop(self) -> None:
         """Compare no more: the open image alone."""
@@ -120,16 +125,21 @@ class Comparing(QObject):
 
     def choose_file(self, path: Path) -> None:
         """Compare with the image in a file; one of another patient is asked about first."""
-        services, row = self._services, self._image.row
-        if services is None or row is None:
+        services, work_list, row, run_id = self._services, self._work_list, self._image.row, self._rows.run_id
+        if services is None or work_list is None or row is None:
             return
         self._board.withdraw("prior")
         outcome = row.outcome
+
+        def work() -> tuple[Outcome, StoredResult | None]:
+            found = services.read(path, outcome)
+            return found, work_list.find(run_id, found.ref) if run_id else None
+
         self._background.run(
-            lambda: services.read(path, outcome),
+            work,
             channel=_FILE,
             newest_only=True,
-            done=lambda found: self._has_read_file(row, found),
+            done=lambda found: self._has_read_file(row, *found),
             failed=lambda error: self._board.post_error("prior", error),
         )
 
@@ -163,6 +173,11 @@ class Comparing(QObject):
         return (*doubts_about(self.prior, row.outcome), *([note] if note else ()))
 
     @property
+    def is_looking(self) -> bool:
+        """Whether a prior image may come into sight soon."""
+        return self.is_on and self.is_searching and self.prior is None
+
+    @property
     def gone(self) -> int:
         """Prior images that are known, but whose files are no longer there."""
         return self._stored.gone
@@ -177,6 +192,19 @@ class Comparing(QObject):
             return reason("prior_no_number")
         return reason("prior_gone", count=self.gone) if self.gone else reason("prior_none")
 
+    def place(self, *, to_prior: bool) -> Callable[[Point], Point] | None:
+        """Where in one image lies what is at a point (x, y) of the other; None where that is not known."""
+        pair = self.comparison
+        if pair is None or not pair.is_comparable:
+            return None
+        lead = pair.prior_place if to_prior else pair.current_place
+
+        def there(point: Point) -> Point:
+            row, column = lead(point[1], point[0])
+            return column, row
+
+        return there
+
     def records(self) -> tuple[PairRecord, ...]:
         """All pairs that were compared in this window, for its reports."""
         return tuple(self._records.values())
@@ -184,7 +212,7 @@ class Comparing(QObject):
     def forget(self) -> None:
         """Results were deleted: nothing is kept of what they were compared with."""
         self._records.clear()
-        self._stored, self._chosen_files = StoredPriors(), ()
+        self._listed, self._stored, self._chosen_files = (), StoredPriors(), ()
 
     def end(self) -> None:
         """End the processes; from any thread, and it waits for them."""
@@ -194,34 +222,57 @@ class Comparing(QObject):
     # ---- finding
 
     def _image_changed(self) -> None:
-        row, services = self._image.row, self._services
+        row = self._image.row
         self._drop()
-        self._stored, self._chosen_files, self.is_searching = StoredPriors(), (), False
+        self._listed, self._stored, self._chosen_files, self.is_searching = (), StoredPriors(), (), False
         self._background.forget(_SEARCH)
         self._background.forget(_FILE)
         self._board.withdraw("prior")
         self._find()
-        if row is not None and services is not None:
-            self.is_searching = True
-            outcome = row.outcome
-            self._background.run(
-                lambda: services.stored(outcome),
-                channel=_SEARCH,
-                newest_only=True,
-                done=lambda stored: self._has_found(row, stored),
-                failed=lambda error: self._not_found(row, error),
-            )
+        if row is not None:
+            self._search(row)
         if self.is_on:
             self._choose_first()
         self.changed.emit()
 
+    def _search(self, row: WorkRow) -> None:
+        """Look for images of the patient: first in the run, then in earlier ones, which takes longer."""
+        work_list, run_id, patient_id = self._work_list, self._rows.run_id, row.header.patient_id
+        if work_list is None:
+            return
+        self.is_searching = True
+        self._background.run(
+            lambda: work_list.of_patient(run_id, patient_id) if run_id else (),
+            channel=_SEARCH,
+            newest_only=True,
+            done=lambda found: self._has_listed(row, found),
+            failed=lambda error: self._not_found(row, error),
+        )
+
+    def _has_listed(self, row: WorkRow, found: Sequence[StoredResult]) -> None:
+        services, outcome = self._services, row.outcome
+        if row is not self._image.row or services is None:
+            return
+        self._listed = tuple(map(self._rows.row_of, found))
+        self._take_found()
+        self._background.run(
+            lambda: services.stored(outcome),
+            channel=_SEARCH,
+            newest_only=True,
+            done=lambda stored: self._has_found(row, stored),
+            failed=lambda error: self._not_found(row, error),
+        )
+
     def _has_found(self, row: WorkRow, stored: StoredPriors) -> None:
         if row is self._image.row:
             self._stored, self.is_searching = stored, False
-            self._find()
-            if self.is_on and self.prior is None:
-                self._choose_first()
-            self.changed.emit()
+            self._take_found()
+
+    def _take_found(self) -> None:
+        self._find()
+        if self.is_on and self.prior is None:
+            self._choose_first()
+        self.changed.emit()
 
     def _not_found(self, row: WorkRow, error: Exception) -> None:
         if row is self._image.row:
@@ -235,7 +286,7 @@ class Comparing(QObject):
         if row is None:
             self.priors = ()
             return
-        here = (("run", other.outcome) for other in self._rows.rows_of_patient(row.header.patient_id))
+        here = (("run", other.outcome) for other in self._listed)
         before = (("history", result.outcome) for result in self._stored.results)
         found = priors_of(row.outcome, (*here, *before))  # type: ignore[arg-type]
         chosen = tuple(as_prior(outcome, row.outcome, "file") for outcome in self._chosen_files)
@@ -249,10 +300,12 @@ class Comparing(QObject):
             self._beside.show(None)
         self.changed.emit()
 
-    def _has_read_file(self, row: WorkRow, found: Outcome) -> None:
+    def _has_read_file(self, row: WorkRow, found: Outcome, listed: StoredResult | None) -> None:
         if row is not self._image.row:
             return
-        known = self._rows.row_of_image(found.ref)
+        known = self._rows.row_of(listed) if listed else None
+        if known is not None:
+            self._listed = (*self._listed, known)
         prior = as_prior(known.outcome if known else found, row.outcome, "file")
         doubts = doubts_about(prior, row.outcome)
         if prior.kinship == "other":
@@ -269,8 +322,8 @@ class Comparing(QObject):
 
     def _row_of(self, prior: Prior) -> WorkRow:
         """The row of a prior: that of the list, or one made for it, with the pack of the open image if it is that."""
-        listed = self._rows.row_of_image(prior.outcome.ref)
-        if listed is not None and listed.outcome is prior.outcome:
+        listed = next((row for row in self._listed if row.outcome is prior.outcome), None)
+        if listed is not None:
             return listed
         row = self._image.row
         stored = next((found for found in self._stored.results if found.outcome is prior.outcome), None)

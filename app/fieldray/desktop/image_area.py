@@ -156,6 +156,7 @@ class ImageArea(QWidget):
         self._kept.changed.connect(self._show_kept)
         self._kept.loaded.connect(self._kept_follows)
         self.prior_view.changed.connect(self._show_kept)
+        self.prior_view.changed.connect(self._kept_follows)
 
     def _open_follows(self) -> None:
         self._follow(self.beside, self.viewer)
@@ -181,11 +182,18 @@ class ImageArea(QWidget):
         if not self.is_linked or shown is None or other is None or not self.has_kept:
             return
         window = like_window(leader.state.window, shown, other)
-        state = follower.state.following(leader.state, window, image=follower.image_size, other_image=leader.image_size)
+        state = follower.state.following(
+            leader.state,
+            window,
+            image=follower.image_size,
+            other_image=leader.image_size,
+            place=self._comparing.place(to_prior=follower is self.beside),
+        )
         follower.follow(state)
 
     def _show_kept(self) -> None:
-        is_kept = self.has_kept
+        comes_soon = self._comparing.is_looking and self._parts[1].isVisibleTo(self)
+        is_kept = self.has_kept or comes_soon
         is_seen = is_kept and self.prior_view.mode == "beside"
         if not is_seen and self.beside.hasFocus():
             self.viewer.setFocus()
