@@ -84,6 +84,11 @@ def test_the_end_of_the_stream_is_none(data: bytes) -> None:
         {"body": {}, "arrays": [["a", "uint8", [-1]]]},
         {"body": {}, "arrays": [["a", "uint8", [1.5]]]},
         {"body": {}, "arrays": [["a", "uint8", 5]]},
+        {"body": {}, "arrays": [["a", "uint8", ""]]},
+        {"body": {}, "arrays": [["a", "uint8", {}]]},
+        {"body": {}, "arrays": [["a", "uint8", [True]]]},
+        {"body": {}, "arrays": [["a", "uint8", [0, 2**40]]]},
+        {"body": {}, "arrays": [["a", "uint8", [1] * 9]]},
         {"body": {}, "arrays": [[["a"], "uint8", [0]]]},
         # announced, but not there: ten bytes, and more than is allocated for any message
         {"body": {}, "arrays": [["a", "uint8", [10]]]},
@@ -94,6 +99,29 @@ def test_the_end_of_the_stream_is_none(data: bytes) -> None:
 def test_a_malformed_header_is_a_value_error(header: object) -> None:
     with pytest.raises(ValueError):
         read_message(_raw(header))
+
+
+class Counted(io.BytesIO):
+    """Remembers the largest piece that was asked for."""
+
+    largest = 0
+
+    def read(self, size: int | None = -1) -> bytes:
+        self.largest = max(self.largest, size or 0)
+        return super().read(size)
+
+
+def test_what_is_announced_takes_no_room_before_it_comes() -> None:
+    """A read takes room for all that it asks for, also where next to nothing comes."""
+    stream = Counted(_raw({"body": {}, "arrays": [["a", "uint8", [2**31]]]}).getvalue() + bytes(10))
+    with pytest.raises(ValueError):
+        read_message(stream)
+    assert stream.largest <= 64 * 2**20
+
+
+def test_an_array_of_several_pieces_is_read_whole() -> None:
+    array = np.arange(9 * 2**20 + 1, dtype=np.int64)  # a little more than one piece of 64 MB
+    np.testing.assert_array_equal(_through(Message({}, {"a": array})).arrays["a"], array)
 
 
 def test_a_long_or_deep_header_is_a_value_error() -> None:

@@ -35,10 +35,9 @@ _PIXEL_DATA: Final = 0x7FE00010
 _PIXEL_TAGS: Final = frozenset({0x7FE00008, 0x7FE00009, _PIXEL_DATA})
 _SYNTAX: Final = 0x00020010
 _MEDIA_CLASS: Final = 0x00020002
+INDEX_CLASS: Final = "1.2.840.10008.1.3.10"
 _LONG_REPRESENTATIONS: Final = frozenset(b"OB OD OF OL OV OW SQ SV UC UN UR UT UV".split())
 _MAX_READS: Final = 400_000
-# A sequence of stated length, such as that of an index file, is read once more when it is asked for.
-_MAX_SEQUENCE_READS: Final = 800_000
 # Each item becomes an object of a kilobyte; an index file may have icons, an item within each of its records.
 _MAX_ITEMS: Final = 2 * MAX_INDEX_RECORDS
 _ITEM: Final = (b"\xfe\xff\x00\xe0", b"\xff\xfe\xe0\x00")
@@ -48,6 +47,7 @@ _CHARACTER_SETS: Final = (b"\x08\x00\x05\x00", b"\x00\x08\x00\x05")
 # In bytes. Of words and decimal numbers, which become an object each; of everything else, such as a lookup table.
 _LONGEST_TEXT: Final = 2**13
 _LONGEST_VALUE: Final = 2**18
+_NO_NUMBER: Final = 2**31
 _BINARY: Final = frozenset(
     ["AT", "FD", "FL", "OB", "OD", "OF", "OL", "OV", "OW", "SL", "SS", "SV", "UL", "UN", "US", "UV"]
 )
@@ -98,6 +98,10 @@ def _lenient_and_silent() -> Iterator[None]:
 LENIENT_PYDICOM: Final = SharedContext(_lenient_and_silent)
 
 
+class HeaderTooLong(ValueError):
+    """There is more in it than is read of any file."""
+
+
 @dataclass(frozen=True, slots=True)
 class PixelElement:
     """Where the pixel data is in the stream: its value begins at `offset`; `length` as the file states it."""
@@ -135,18 +139,40 @@ def read_header(stream: BinaryIO, keywords: Sequence[str], *, inflated_limit: in
     inflated_limit  how many bytes of a deflated data set are inflated
     Raises ValueError for what is not DICOM, and whatever pydicom raises for elements that contradict each other.
     """
-    bounded = _BoundedStream(stream)
+    begun = begin(stream, inflated_limit)
+    media_class = begun.meta.get(_MEDIA_CLASS, "")
+    tags: list[Any] = [tag_for_keyword(keyword) for keyword in keywords]
+    stop = _at_once if media_class == INDEX_CLASS else _is_at_pixels  # the records of an index are `dicom_index`'s
+    dataset = read_dataset(begun.stream, begun.is_implicit, begun.is_little, stop_when=stop, specific_tags=tags)
+    pixels = element_at(begun, _PIXEL_TAGS)
+    return DicomHeader(dataset, begun.syntax, media_class, begun.stream.raw, pixels, begun.stream.is_cut)
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A file of which the meta information was read: its data set begins where the stream is, a _BoundedStream."""
+
+    stream: Any  # as pydicom's types have it, it would have to be a file
+    meta: Mapping[int, str]
+    syntax: UID
+
+    @property
+    def is_implicit(self) -> bool:
+        return bool(self.syntax == ImplicitLittle)
+
+    @property
+    def is_little(self) -> bool:
+        return bool(self.syntax != ExplicitVRBigEndian)
+
+
+def begin(stream: BinaryIO, inflated_limit: int, *, reads: int = _MAX_READS) -> Begun:
+    """Read the file meta information; `reads` and bytes inflated are what the data set may take at most."""
+    bounded = _BoundedStream(stream, reads=reads)
     meta = _read_meta(bounded)
     syntax = UID(meta.get(_SYNTAX, ""))
     if syntax == DeflatedExplicitVRLittleEndian:
-        bounded = _BoundedStream(io.BytesIO(_inflate(stream, inflated_limit)))
-    syntax = syntax or _guess_syntax(bounded)
-    implicit, little = syntax == ImplicitLittle, syntax != ExplicitVRBigEndian
-    tags: list[Any] = [tag_for_keyword(keyword) for keyword in keywords]
-    readable: Any = bounded
-    dataset = read_dataset(readable, implicit, little, stop_when=_is_at_pixels, specific_tags=tags)
-    pixels = _pixel_element(bounded, is_implicit=implicit, order="<" if little else ">")
-    return DicomHeader(dataset, syntax, meta.get(_MEDIA_CLASS, ""), bounded.raw, pixels, bounded.is_cut)
+        bounded = _BoundedStream(io.BytesIO(_inflate(stream, inflated_limit)), reads=reads)
+    return Begun(bounded, meta, syntax or _guess_syntax(bounded))
 
 
 def inflated(header: DicomHeader) -> bytes:
@@ -157,6 +183,10 @@ def inflated(header: DicomHeader) -> bytes:
 
 def _is_at_pixels(tag: int, _representation: str | None, _length: int) -> bool:
     return tag in _PIXEL_TAGS
+
+
+def _at_once(_tag: int, _representation: str | None, _length: int) -> bool:
+    return True
 
 
 class _BoundedStream:
@@ -173,6 +203,9 @@ class _BoundedStream:
         raw.seek(0)
         self.tell = raw.tell
 
+    def is_at_end(self) -> bool:
+        return self.raw.tell() >= self._end
+
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         position = self.raw.seek(offset, whence)
         self.is_cut = self.is_cut or position > self._end
@@ -187,7 +220,7 @@ class _BoundedStream:
         self._reads_left -= 1
         self._bytes_left -= wanted
         if self._reads_left < 0 or self._bytes_left < 0:
-            raise ValueError("the header is longer than a header may be")
+            raise HeaderTooLong("the header is longer than a header may be")
         if wanted > _LONGEST_TEXT and self._element.startswith(_CHARACTER_SETS):
             raise ValueError("more character sets than there are")  # pydicom converts these as soon as it reads them
         data = self.raw.read(wanted)
@@ -200,7 +233,7 @@ class _BoundedStream:
         self._element = element
         self._items_left -= element.startswith(_ITEM)
         if self._items_left < 0:
-            raise ValueError("more items than a header may hold")
+            raise HeaderTooLong("more items than a header may hold")
 
 
 def _read_meta(stream: _BoundedStream) -> Mapping[int, str]:
@@ -251,17 +284,18 @@ def _guess_syntax(stream: _BoundedStream) -> UID:
     return ExplicitVRBigEndian if head[0] == 0 and head[1] > 0 else ExplicitVRLittleEndian
 
 
-def _pixel_element(stream: _BoundedStream, *, is_implicit: bool, order: str) -> PixelElement | None:
-    """The pixel data element at which the parser stopped."""
+def element_at(begun: Begun, tags: frozenset[int]) -> PixelElement | None:
+    """The element at which the parser stopped, None where it is none of these."""
+    stream, order = begun.stream, "<" if begun.is_little else ">"
     prefix = stream.read(8)
     if len(prefix) < 8:
         return None
     group, element = struct.unpack(order + "HH", prefix[:4])
     tag = group << 16 | element
-    if tag not in _PIXEL_TAGS:
+    if tag not in tags:
         return None
     representation = prefix[4:6]
-    if is_implicit and representation not in (b"OB", b"OW"):
+    if begun.is_implicit and representation not in (b"OB", b"OW", b"SQ"):
         representation = b"OW"
         (length,) = struct.unpack(order + "I", prefix[4:])
     else:
@@ -286,9 +320,9 @@ def texts(dataset: Dataset, keyword: str) -> list[str]:
 
 
 def whole_number(dataset: Dataset, keyword: str, default: int = 0) -> int:
-    """The value as a whole number, `default` if there is none."""
+    """The value as a whole number, `default` if there is none, or one of more bits than DICOM has for it."""
     value = number(dataset, keyword)
-    return default if value is None else int(value)
+    return default if value is None or abs(value) >= _NO_NUMBER else int(value)
 
 
 def number(dataset: Dataset, keyword: str) -> float | None:
@@ -345,7 +379,7 @@ def _is_too_long(raw: RawDataElement) -> bool:
 
 def _sequence(raw: RawDataElement, dataset: Dataset) -> Any:
     """The items of a sequence of stated length, which pydicom would read again without limits."""
-    readable: Any = _BoundedStream(io.BytesIO(raw.value or b""), reads=_MAX_SEQUENCE_READS)
+    readable: Any = _BoundedStream(io.BytesIO(raw.value or b""))
     length = len(raw.value or b"")
     try:
         return read_sequence(readable, raw.is_implicit_VR, raw.is_little_endian, length, dataset.original_character_set)

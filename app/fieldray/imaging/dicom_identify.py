@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, BinaryIO, Final
 
-from pydicom.dataset import Dataset
 from pydicom.uid import DeflatedExplicitVRLittleEndian
 
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import FieldrayError, Unreadable, Unusable
 from fieldray.imaging.dicom_header import (
+    INDEX_CLASS,
     LENIENT_PYDICOM,
     DicomHeader,
-    has_value,
-    items,
     read_header,
     text,
-    texts,
     whole_number,
 )
-from fieldray.imaging.limits import MAX_FRAMES, MAX_INDEX_RECORDS, MAX_INFLATED_HEADER_BYTES
+from fieldray.imaging.dicom_index import index_found
+from fieldray.imaging.identify import IndexFound
+from fieldray.imaging.limits import MAX_FRAMES, MAX_INFLATED_HEADER_BYTES
 from fieldray.reasons import reason
 
-_INDEX_CLASS: Final = "1.2.840.10008.1.3.10"
 _TEXTS: Final = {
     "modality": "Modality",
     "body_part_examined": "BodyPartExamined",
@@ -47,22 +44,20 @@ _TEXTS: Final = {
     "manufacturer": "Manufacturer",
 }
 _NUMBERS: Final = {"rows": "Rows", "columns": "Columns", "bits_stored": "BitsStored"}
-_KEYWORDS: Final = (*_TEXTS.values(), *_NUMBERS.values(), "PatientAge", "NumberOfFrames", "DirectoryRecordSequence")
+_KEYWORDS: Final = (*_TEXTS.values(), *_NUMBERS.values(), "PatientAge", "NumberOfFrames")
 _USUAL_HEADER_BYTES: Final = 2**18
 _DAYS: Final = {"D": 1.0, "W": 7.0, "M": 30.4375, "Y": 365.25}
 
 
-def identify_dicom(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | tuple[tuple[str, ...], ...]:
-    """One reference per frame, or the files that a DICOMDIR refers to.
+def identify_dicom(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound:
+    """One reference per frame, or what a DICOMDIR lists.
 
     Raises OSError; Unreadable for a damaged header, Unusable if there is no image or there are too many frames.
     """
     with LENIENT_PYDICOM:
         try:
             header = _header(stream)
-            if header.media_class == _INDEX_CLASS:
-                return tuple(_references(header.dataset))
-            return _frames(header, ref)
+            return index_found(stream) if header.media_class == INDEX_CLASS else _frames(header, ref)
         except FieldrayError:
             raise
         except OSError as error:
@@ -82,17 +77,6 @@ def _header(stream: BinaryIO) -> DicomHeader:
         if header.pixels or header.transfer_syntax != DeflatedExplicitVRLittleEndian:
             break
     return header
-
-
-def _references(dataset: Dataset) -> Iterator[tuple[str, ...]]:
-    records = items(dataset, "DirectoryRecordSequence")
-    if not records and has_value(dataset, "DirectoryRecordSequence"):
-        raise Unreadable(reason("damaged", detail="its header cannot be read"))
-    if len(records) > MAX_INDEX_RECORDS:
-        raise Unreadable(reason("too_many_records", count=len(records), limit=MAX_INDEX_RECORDS))
-    for record in records:
-        if has_value(record, "ReferencedFileID"):
-            yield tuple(texts(record, "ReferencedFileID"))  # none if it cannot be read: that is no name either
 
 
 def _frames(header: DicomHeader, ref: ImageRef) -> list[ImageRef]:

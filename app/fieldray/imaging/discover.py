@@ -15,23 +15,25 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, Final, Self
+from typing import BinaryIO, Final
 
 from fieldray.domain.study import ImageRef
 from fieldray.errors import InputProblem, Unreadable, Unusable, UsageProblem
+from fieldray.imaging.folders import Folder, mark
 from fieldray.imaging.identify import IndexFound, ZipFound, identify
+from fieldray.imaging.index_files import MissingFiles, NamesInAnyCase, file_named
 from fieldray.imaging.source import Opener, file_problem, open_file
 from fieldray.reasons import Reason, reason
 
 # What a read raises when the device is gone. Unlike EIO, none of these can mean a single bad sector.
 _DEVICE_GONE: Final = frozenset({errno.ENODEV, errno.ENXIO, errno.ENOTCONN, errno.ESHUTDOWN, errno.ESTALE})
 _OWN_REPORT_BYTES: Final = 2**15
-_MOST_COMPONENTS: Final = 32  # of a name in a DICOMDIR; the standard allows 8 (PS3.10 8.5)
 _MOST_LOOKS: Final = 10  # a device may never stop writing into a folder
 
 Members = Callable[[ImageRef], Iterator[ImageRef]]
+IsKnown = Callable[[Path, BinaryIO], bool]
 
 
 def discover(
@@ -40,6 +42,7 @@ def discover(
     opener: Opener = open_file,
     members: Members | None = None,
     is_own_report: Callable[[bytes], bool] = lambda _head: False,
+    is_known: IsKnown = lambda _path, _stream: False,
     tell: Callable[[Reason], None] = lambda _why: None,
 ) -> Iterator[ImageRef]:
     """References to every image under `paths`, found while they are asked for.
@@ -49,6 +52,7 @@ def discover(
     members        lists a zip file; raises Unreadable, Unusable for the whole of it. By default it is read in this
                    process
     is_own_report  whether this program wrote a file that is no image to be screened, by the file's first bytes
+    is_known       whether an open file holds an image that the caller has already: no reference is given for it
     tell           receives, at the end, what concerns no single image (own_reports, no_image_in)
 
     Raises UsageProblem `nothing_to_screen` at once for a path that does not exist; never for what is in a file.
@@ -57,14 +61,17 @@ def discover(
         if not os.path.lexists(path):
             raise UsageProblem(reason("nothing_to_screen", path=path))
     tops = [(path, _is_folder(path)) for path in paths]
-    return _Search(opener, members or _members_here(opener), is_own_report).run(tops, tell)
+    return _Search(opener, members or members_here(opener), is_own_report, is_known).run(tops, tell)
 
 
-def _members_here(opener: Opener) -> Members:
+def members_here(opener: Opener = open_file) -> Members:
+    """Lists zip files in this process."""
+
     def members(ref: ImageRef) -> Iterator[ImageRef]:
-        from fieldray.imaging import zip_members
+        from fieldray.imaging.answers import references
+        from fieldray.imaging.zip_members import answer
 
-        return zip_members.members(ref, opener=opener)
+        return references(ref, lambda question, read: read(answer(question, opener=opener)))
 
     return members
 
@@ -80,10 +87,13 @@ class _FolderLost(Exception):
 class _Search:
     """One search; remembers the real path of every file already given, and what every folder held."""
 
-    def __init__(self, opener: Opener, members: Members, is_own_report: Callable[[bytes], bool]) -> None:
+    def __init__(
+        self, opener: Opener, members: Members, is_own_report: Callable[[bytes], bool], is_known: IsKnown
+    ) -> None:
         self._opener = opener
         self._members = members
         self._is_own_report = is_own_report
+        self._is_known = is_known
         self._seen: set[str] = set()
         self._way: list[Folder] = []  # from the given path down to what is visited
         self._links: list[Path] = []
@@ -131,7 +141,7 @@ class _Search:
             return []
         top, known = self._listed[path]
         self._listed[path] = (top, known | folder.names)
-        return [entry for entry in folder.entries() if _mark(entry[0].name, is_folder=entry[1]) not in known]
+        return [entry for entry in folder.entries() if mark(entry[0].name, is_folder=entry[1]) not in known]
 
     def _under(self, top: Path, *, is_folder: bool) -> Iterator[ImageRef]:
         """Depth first and sorted. Links to folders are not followed.
@@ -189,10 +199,11 @@ class _Search:
 
     def _file(self, path: Path, *, is_link: bool = False) -> Iterator[ImageRef]:
         try:
-            if not is_link and os.path.islink(path):  # noqa: PTH114 - never raises
+            mode = path.stat().st_mode if is_link else path.lstat().st_mode
+            if stat.S_ISLNK(mode):
                 self._links.append(path)
                 return
-            mode, real = path.stat().st_mode, os.path.realpath(path)
+            real = os.path.realpath(path) if is_link else self._real(path)
             if real in self._seen:
                 self._fruitful.add(self._top)
             elif stat.S_ISDIR(mode):
@@ -204,6 +215,13 @@ class _Search:
             self._check_way(error)
             yield _failed(ImageRef(path=path), file_problem(error))
 
+    def _real(self, path: Path) -> str:
+        """The path without links of what is none itself; the system is asked once for all of a folder."""
+        parent, name = os.path.split(path)
+        if self._way and parent == str(self._way[-1].path):
+            return os.path.join(self._way[-1].real, name)  # noqa: PTH118 - a path object takes ten times as long
+        return os.path.realpath(path)
+
     def _linked(self, link: Path, real: str) -> Iterator[ImageRef]:
         """A link to a folder; one that is searched anyway under its own name needs no word."""
         self._seen.add(real)
@@ -214,6 +232,9 @@ class _Search:
         ref = ImageRef(path=path)
         try:
             with self._opener(path) as stream:
+                if self._is_known(path, stream):
+                    self._fruitful.add(self._top)
+                    return
                 found = self._identified(stream, ref)
                 if isinstance(found, IndexFound | ZipFound):
                     self._containers[path] = _state(stream)
@@ -221,7 +242,7 @@ class _Search:
                 self._own_reports += 1
                 return
             if isinstance(found, IndexFound):
-                yield from self._index(path, found.references)
+                yield from self._index(path, found)
             else:
                 yield from self._members(ref) if isinstance(found, ZipFound) else found
         except InputProblem as error:
@@ -243,26 +264,39 @@ class _Search:
         stream.seek(0)
         return self._is_own_report(stream.read(_OWN_REPORT_BYTES))
 
-    def _index(self, index: Path, references: Iterable[tuple[str, ...]]) -> Iterator[ImageRef]:
+    def _index(self, index: Path, found: IndexFound) -> Iterator[ImageRef]:
         """The files that a DICOMDIR refers to; only those inside its own folder are opened."""
-        top, names = os.path.realpath(index.parent), NamesInAnyCase()
+        top, own, names = os.path.realpath(index.parent), os.path.realpath(index), NamesInAnyCase()
         if not self._way:  # the index was given, not its folder
             self._way = [Folder(index.parent)]
-        for components in references:
-            path = _inside(index.parent, components, names)
-            if path is None or not os.path.realpath(path).startswith(top + os.sep):
-                ref = ImageRef(path=index, member="\\".join(components))
-                yield _failed(ref, Unreadable(reason("outside_folder")))
+        missing, is_empty = MissingFiles(), True
+        for components in found.references:
+            path = file_named(index.parent, components, names)
+            real = path and os.path.realpath(path)
+            if real == own:
+                continue
+            is_empty = False
+            if path is None or not str(real).startswith(top + os.sep):
+                yield from self._outside(index, "\\".join(components))
             elif _exists(path):
+                yield from map(_missing, missing.told())
                 yield from self._file(path)
-            else:
-                yield from self._missing(path)
+            elif str(path) not in self._seen:
+                self._check_way(FileNotFoundError())
+                self._seen.add(str(path))
+                missing.add(path)
+        if count := missing.all_of_them:
+            yield _failed(ImageRef(path=index), Unreadable(reason("index_alone", count=count)))
+            return
+        yield from map(_missing, missing.told())
+        if problem := found.problem or (reason("index_empty") if is_empty else None):
+            yield _failed(ImageRef(path=index), Unreadable(problem))
 
-    def _missing(self, path: Path) -> Iterator[ImageRef]:
-        if str(path) not in self._seen:
-            self._check_way(FileNotFoundError())
-            self._seen.add(str(path))
-            yield _failed(ImageRef(path=path), Unreadable(reason("missing_listed")))
+    def _outside(self, index: Path, name: str) -> Iterator[ImageRef]:
+        ref = ImageRef(path=index, member=name)
+        if ref.key not in self._seen:
+            self._seen.add(ref.key)
+            yield _failed(ref, Unreadable(reason("outside_folder")))
 
 
 _State = tuple[int, ...]
@@ -284,23 +318,6 @@ def _state_of(status: os.stat_result) -> _State:
     return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
-def _mark(name: str, *, is_folder: bool) -> str:
-    """A name, and whether it is a folder's."""
-    return name + "/" if is_folder else name
-
-
-def _inside(folder: Path, components: Sequence[str], names: NamesInAnyCase) -> Path | None:
-    """The file that a DICOMDIR names, in upper or lower case; None for anything but plain names (PS3.10 8.2)."""
-    path = folder
-    if len(components) > _MOST_COMPONENTS:
-        return None
-    for name in components:
-        if name in ("", ".", "..") or set(name) & set('/\\:\0<>|"'):
-            return None
-        path = names.find(path, name)
-    return path if components else None
-
-
 def _exists(path: Path) -> bool:
     """Like `Path.exists`, but without an error for a name that is too long or a folder that may not be entered."""
     return os.path.exists(path)  # noqa: PTH110
@@ -309,6 +326,10 @@ def _exists(path: Path) -> bool:
 def _is_folder(path: Path) -> bool:
     """See `_exists`."""
     return os.path.isdir(path)  # noqa: PTH112
+
+
+def _missing(path: Path) -> ImageRef:
+    return _failed(ImageRef(path=path), Unreadable(reason("missing_listed")))
 
 
 def _failed(ref: ImageRef, error: InputProblem) -> ImageRef:
@@ -320,77 +341,3 @@ def _failed(ref: ImageRef, error: InputProblem) -> ImageRef:
         problem=error.reason,
         problem_is_refusal=isinstance(error, Unusable),
     )
-
-
-# ---- folders while they are searched
-
-
-_SYSTEM_NAMES: Final = frozenset(
-    {"thumbs.db", "desktop.ini", "__macosx", "$recycle.bin", "system volume information", "lost+found"}
-)
-
-
-def is_system_name(name: str) -> bool:
-    """Whether a file or folder of this name belongs to the system."""
-    return name.startswith(".") or name.lower() in _SYSTEM_NAMES
-
-
-class Folder:
-    """A folder and its entries still to be visited: names, and whether each is a folder."""
-
-    def __init__(self, path: Path, entries: Sequence[tuple[str, bool]] = ()) -> None:
-        """Raises OSError."""
-        self.path = path
-        self.names = frozenset(_mark(name, is_folder=is_folder) for name, is_folder in entries)
-        self._left = sorted(entries, reverse=True)
-        self._device = os.stat(path).st_dev  # noqa: PTH116 - as in `is_lost`
-
-    @classmethod
-    def listed(cls, path: Path) -> Self:
-        """With all its entries but the system's. A link does not count as a folder. Raises OSError."""
-        with os.scandir(path) as entries:
-            found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
-        return cls(path, [entry for entry in found if not is_system_name(entry[0])])
-
-    def next_entry(self) -> tuple[Path, bool] | None:
-        """The next in order of the names, None when there is none left."""
-        if not self._left:
-            return None
-        name, is_folder = self._left.pop()
-        return self.path / name, is_folder
-
-    def entries(self) -> Iterator[tuple[Path, bool]]:
-        """All that are left."""
-        return iter(self.next_entry, None)
-
-    def is_lost(self) -> bool:
-        """Whether it can no longer be listed, or is on another drive: unplugging leaves an empty mount point."""
-        try:
-            with os.scandir(self.path) as entries:
-                next(entries, None)
-            return os.stat(self.path).st_dev != self._device  # noqa: PTH116 - no path is normalised here
-        except OSError:
-            return True
-
-
-class NamesInAnyCase:
-    """Finds files whatever the case of their names; lists each folder once."""
-
-    def __init__(self) -> None:
-        self._listed: dict[Path, dict[str, str]] = {}
-
-    def find(self, folder: Path, name: str) -> Path:
-        """The entry of that name, in another case if need be; the name as given if there is none."""
-        exact = folder / name
-        if os.path.lexists(exact):
-            return exact
-        return folder / self._names(folder).get(name.casefold(), name)
-
-    def _names(self, folder: Path) -> dict[str, str]:
-        if folder not in self._listed:
-            try:
-                names = os.listdir(folder)  # noqa: PTH208 - names alone, not paths
-            except OSError:  # no folder, or none that may be read; not kept, since a DICOMDIR can name any number
-                return {}
-            self._listed[folder] = {name.casefold(): name for name in reversed(names)}
-        return self._listed[folder]

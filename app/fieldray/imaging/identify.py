@@ -11,7 +11,7 @@ from typing import BinaryIO, Final, Literal
 
 from fieldray.domain.study import FileKind, ImageHeader, ImageRef
 from fieldray.errors import FieldrayError, ReaderProblem, Unreadable, Unusable, shortage
-from fieldray.reasons import reason
+from fieldray.reasons import Reason, reason
 
 Content = Literal["dicom", "png", "jpeg", "zip", "executable", "unknown"]
 
@@ -86,21 +86,27 @@ def jpeg_size(data: bytes) -> tuple[int, int] | None:
 
 log = logging.getLogger(__name__)
 
-DicomIdentifier = Callable[[BinaryIO, ImageRef], list[ImageRef] | tuple[tuple[str, ...], ...]]
 # Where a JPEG states its size: after its metadata, which may hold a thumbnail and a colour profile.
 _JPEG_HEAD_BYTES = 2**18
 
 
 @dataclass(frozen=True, slots=True)
 class IndexFound:
-    """A DICOMDIR: the files that it refers to, as the components of their names."""
+    """A DICOMDIR: the files that it refers to, as the components of their names.
+
+    problem   why these may not be all, or None
+    """
 
     references: tuple[tuple[str, ...], ...]
+    problem: Reason | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ZipFound:
     """A zip file."""
+
+
+DicomIdentifier = Callable[[BinaryIO, ImageRef], list[ImageRef] | IndexFound]
 
 
 def identify(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound | ZipFound:
@@ -141,8 +147,7 @@ def _identified(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound 
         return [_raster(ref, "jpeg", jpeg_size(stream.read(_JPEG_HEAD_BYTES)))]
     if content == "unknown":
         raise Unusable(reason("not_an_image"))
-    found = _dicom_identifier()(stream, ref)
-    return found if isinstance(found, list) else IndexFound(found)
+    return _dicom_identifier()(stream, ref)
 
 
 def _dicom_identifier() -> DicomIdentifier:

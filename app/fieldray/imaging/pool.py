@@ -7,11 +7,11 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
-from fieldray.errors import FieldrayError, ReaderProblem, Unreadable, Unusable
+from fieldray.errors import FieldrayError, InputProblem, ReaderProblem, Unreadable, Unusable
 from fieldray.paths import child_command
-from fieldray.processes.child import Child, ChildLost, ChildTimeout
+from fieldray.processes.child import Child, ChildDied, ChildLost, ChildTimeout
 from fieldray.reasons import Reason, reason
 
 # Everything else is imported where it is used: the children start first, and import what they need meanwhile.
@@ -23,13 +23,17 @@ if TYPE_CHECKING:
     from fieldray.domain.model import HeaderRules, InputSpec
     from fieldray.domain.study import ImageRef
     from fieldray.imaging.answers import ReadResult
+    from fieldray.imaging.stamp import Stamps
     from fieldray.processes.wire import Message
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _SERVICE: Final = "fieldray.imaging.service:handle"
 _HEAD_START_S: Final = 0.5
 _TRIES: Final = 2
+_KILLED: Final = -9  # SIGKILL: nobody here waits for a process that was sent it, so it was the system, short of memory
 
 
 class PoolClosed(Exception):
@@ -63,6 +67,7 @@ class DecoderPool:
         self._held_back = self._children[1:]
         self._condition = threading.Condition()
         self._is_closed = False
+        self._stamps: Stamps | None = None
         with contextlib.suppress(OSError):  # the first call tries again and reports why
             self._children[0].start()
 
@@ -70,6 +75,10 @@ class DecoderPool:
     def pids(self) -> tuple[int, ...]:
         """The process ids of the running children."""
         return tuple(child.pid for child in self._children if child.is_running and child.pid is not None)
+
+    def stamp_with(self, stamps: Stamps) -> None:
+        """Stamp the files that are read from now on."""
+        self._stamps = stamps
 
     def read(
         self,
@@ -89,10 +98,12 @@ class DecoderPool:
         """
         from fieldray.imaging.answers import no_tensor, read_request, read_result
 
+        key = self._stamps.key if self._stamps else b""
+        request = read_request(ref, spec, rules=rules, detail=detail, lungs=lungs, stamp_key=key)
         try:
-            return read_result(self._ask(read_request(ref, spec, rules=rules, detail=detail, lungs=lungs)), ref)
+            return self._ask(request, lambda answer: read_result(answer, ref))
         except (Unreadable, Unusable) as error:
-            return no_tensor(error, content_sha256=self._hash_if_readable(ref))
+            return no_tensor(error, content_sha256=self._hash_if_readable(ref, error))
 
     def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image:
         """The image at full resolution. With a hash, the file must still have that content.
@@ -101,41 +112,44 @@ class DecoderPool:
         """
         from fieldray.imaging.answers import image_of, image_request
 
-        return image_of(self._ask(image_request(ref, content_sha256=content_sha256)))
+        return self._ask(image_request(ref, content_sha256=content_sha256), image_of)
 
     def read_shown(self, ref: ImageRef, *, side: int, content_sha256: str = "") -> ShownImage:
         """The image as shown by default, its longer side `side` pixels or less. Raises as `read_image`."""
         from fieldray.imaging.answers import shown_of, shown_request
 
-        return shown_of(self._ask(shown_request(ref, content_sha256=content_sha256, side=side)))
+        return self._ask(shown_request(ref, content_sha256=content_sha256, side=side), shown_of)
 
     def read_preview(self, preview: bytes) -> NDArray[np.uint8]:
         """The grey levels (h, w) of a stored preview. Raises Unreadable, ReaderProblem, PoolClosed."""
         from fieldray.imaging.answers import preview_of, preview_request
 
-        return preview_of(self._ask(preview_request(preview)))
+        return self._ask(preview_request(preview), preview_of)
 
     def members(self, ref: ImageRef) -> Iterator[ImageRef]:
         """References to what is in a zip file, while a child is still searching it.
 
         Raises Unreadable, Unusable for the whole zip, PoolClosed.
         """
-        from fieldray.imaging.zip_members import references
+        from fieldray.imaging.answers import references
 
         return references(ref, self._ask)
 
-    def content_hash(self, ref: ImageRef) -> str:
-        """SHA-256 (hex) of the file's bytes, computed in this process unless the file is in a zip.
+    def content_hash(self, ref: ImageRef) -> tuple[str, bytes]:
+        """SHA-256 (hex) of the file's bytes, computed in this process unless the file is in a zip, and its stamp.
 
-        Raises Unreadable, PoolClosed.
+        The stamp is empty where nobody asked for any, and where it could not vouch for the file. Raises Unreadable,
+        PoolClosed.
         """
-        if ref.member is None:
-            from fieldray.imaging.source import content_hash
+        if ref.member is not None:
+            from fieldray.imaging.answers import hash_of, hash_request
 
-            return content_hash(ref)
-        from fieldray.imaging.answers import hash_of, hash_request
+            return self._ask(hash_request(ref), hash_of), b""
+        if self._stamps:
+            return self._stamps.hashed(ref)
+        from fieldray.imaging.source import content_hash
 
-        return hash_of(self._ask(hash_request(ref)))
+        return content_hash(ref), b""
 
     def close(self) -> None:
         """Kill the children; waiting and running calls raise PoolClosed."""
@@ -153,22 +167,27 @@ class DecoderPool:
     ) -> None:
         self.close()
 
-    def _hash_if_readable(self, ref: ImageRef) -> str:
+    def _hash_if_readable(self, ref: ImageRef, error: InputProblem) -> str:
+        """After a time-out by a child, with its time limit: the drive may be one that does not answer."""
+        from fieldray.imaging.answers import hash_of, hash_request
+
         with contextlib.suppress(FieldrayError):
-            return self.content_hash(ref)
+            if error.reason.code == "decoder_timeout":
+                return self._ask(hash_request(ref), hash_of, tries=1)
+            return self.content_hash(ref)[0]
         return ""
 
-    def _ask(self, question: Message) -> Message:
-        """One answer. If a child dies or hangs, it is replaced and asked once more.
+    def _ask(self, question: Message, read: Callable[[Message], T], *, tries: int = _TRIES) -> T:
+        """What `read` makes of one answer. A child that dies, hangs or talks nonsense is replaced and asked once more.
 
         What happens to a child before it is asked anything is not the fault of the file and is counted separately.
         """
         losses: list[ChildLost] = []
         failed_starts: list[OSError | ChildLost] = []
-        while len(losses) < _TRIES and len(failed_starts) < _TRIES:
+        while len(losses) < tries and len(failed_starts) < _TRIES:
             try:
                 with self._free_child() as child:
-                    return child.call(question, timeout_s=self._timeout_s)
+                    return child.ask(question, read, timeout_s=self._timeout_s)
             except (OSError, ChildLost) as error:
                 if self._is_closed:
                     raise PoolClosed from error
@@ -181,6 +200,8 @@ class DecoderPool:
             raise ReaderProblem(_not_started(failed_starts[-1]))
         if isinstance(losses[-1], ChildTimeout):
             raise Unreadable(reason("decoder_timeout", seconds=f"{self._timeout_s:g}"))
+        if isinstance(losses[-1], ChildDied) and losses[-1].exit_code == _KILLED:
+            raise Unreadable(reason("reader_killed"))
         raise Unreadable(reason("decoder_crashed"))
 
     @contextlib.contextmanager

@@ -21,7 +21,8 @@ from fieldray.imaging.preprocess import shrunk, thumbnail, to_tensor, with_windo
 from fieldray.imaging.preview_file import packed, unpacked
 from fieldray.imaging.quality import check_header, check_pixels
 from fieldray.imaging.reduction import TargetSize, target_size_for
-from fieldray.imaging.source import content_hash, read_bytes
+from fieldray.imaging.source import content_hash, read_bytes, read_with_state
+from fieldray.imaging.stamp import Stamps
 from fieldray.processes.priority import step_back
 from fieldray.processes.wire import Message
 from fieldray.reasons import Reason, reason
@@ -42,7 +43,7 @@ def handle(message: Message) -> Message:
     A read is at the resolution that the spec needs, or as "detail" says (see `domain.image.Detail`), and "lungs", the
     input of the network that finds the lungs, where there is one. With "rules" the
     header is read from the same bytes as the pixels and checked against them. "frames" is the number that discovery
-    found.
+    found. With a "stamp_key" the answer has the "stamp" of the file.
 
     A file that cannot be used still gets an answer to "read", with its hash and size. For "image", Unreadable or
     Unusable is raised.
@@ -62,7 +63,9 @@ def handle(message: Message) -> Message:
         return _shown_message(_image(ref, body["content_sha256"], side=body["side"]), side=body["side"])
     rules = _rules(body["rules"]) if body.get("rules") else None
     lungs = InputSpec(**body["lungs"]) if body.get("lungs") else None
-    answer = _read(ref, InputSpec(**body["spec"]), rules=rules, detail=body.get("detail", "needed"), lungs=lungs)
+    stamps = Stamps(bytes.fromhex(body["stamp_key"])) if body.get("stamp_key") else None
+    spec, detail = InputSpec(**body["spec"]), body.get("detail", "needed")
+    answer = _read(ref, spec, rules=rules, detail=detail, lungs=lungs, stamps=stamps)
     step_back()  # a run must not slow down the computer; its first result and images to be shown may
     return answer
 
@@ -84,7 +87,13 @@ def _rules(values: Mapping[str, Any]) -> HeaderRules:
 
 
 def _read(
-    ref: ImageRef, spec: InputSpec, *, rules: HeaderRules | None, detail: Detail, lungs: InputSpec | None
+    ref: ImageRef,
+    spec: InputSpec,
+    *,
+    rules: HeaderRules | None,
+    detail: Detail,
+    lungs: InputSpec | None,
+    stamps: Stamps | None,
 ) -> Message:
     started = time.perf_counter()
     answer: dict[str, Any] = {}
@@ -92,8 +101,10 @@ def _read(
     problem: Reason | None = None
     is_refusal = True
     try:
-        data = read_bytes(ref)
+        data, state = read_with_state(ref)
         answer["content_sha256"] = hashlib.sha256(data).hexdigest()
+        if stamps and ref.header.number_of_frames == 1:
+            answer["stamp"] = stamps.of_data(ref.path, data, state).hex()
         if rules is not None:
             answer |= _identity(ref.header, "unknown")  # nothing else is known if the bytes are no image any more
             again = identify_again(data, ref)

@@ -10,7 +10,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, NamedTuple
 
 from fieldray.domain.study import ImageRef
 from fieldray.errors import Unreadable
@@ -42,21 +42,50 @@ def _open_at_once(name: str, flags: int) -> int:
     return number
 
 
-def read_bytes(ref: ImageRef, *, opener: Opener = open_file) -> bytes:
-    """The whole file or zip member in memory.
+class FileState(NamedTuple):
+    """What another content changes as a rule: the size, and the times of the last changes (nanoseconds since 1970).
 
-    Raises Unreadable with the reason: missing, no_permission, unreadable, empty, too_large, encrypted, damaged.
+    touched_ns  of the last change of the content or of what the system notes of the file, which no program can choose;
+                on Windows, when the file was made
+    """
+
+    size: int
+    changed_ns: int
+    touched_ns: int
+
+
+def state_of(stream: BinaryIO) -> FileState | None:
+    """The state of an open file; None for what is none of the system. Raises OSError."""
+    try:
+        status = os.fstat(stream.fileno())
+    except io.UnsupportedOperation:
+        return None
+    return FileState(status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def read_bytes(ref: ImageRef, *, opener: Opener = open_file) -> bytes:
+    """The whole file or zip member in memory. Raises as `read_with_state`."""
+    return read_with_state(ref, opener=opener)[0]
+
+
+def read_with_state(ref: ImageRef, *, opener: Opener = open_file) -> tuple[bytes, FileState | None]:
+    """The whole file or zip member in memory, and the state it was in; None if it changed, and for a member.
+
+    Raises Unreadable with the reason: missing, no_permission, drive_error, unreadable, empty, too_large, encrypted,
+    damaged.
     """
     try:
         with opener(ref.path) as stream:
             if ref.member is not None:
                 from fieldray.imaging.archive import open_archive
 
-                return open_archive(stream).read(ref.member)
+                return open_archive(stream).read(ref.member), None
+            state = state_of(stream)
             size = stream.seek(0, io.SEEK_END)
             check_file_size(size)
             stream.seek(0)
-            return stream.read(size)
+            data = stream.read(size)
+            return data, state if state and state == state_of(stream) and len(data) == state.size else None
     except OSError as error:
         raise file_problem(error) from error
 
@@ -66,13 +95,18 @@ def content_hash(ref: ImageRef, *, opener: Opener = open_file) -> str:
 
     So it does for a file that is larger than any that is read: nobody could cancel the hours that it may take.
     """
-    digest = hashlib.sha256()
     try:
         with opener(ref.path) as stream:
-            for part in _parts(stream, ref.member):
-                digest.update(part)
+            return hash_of(stream, ref.member)
     except OSError as error:
         raise file_problem(error) from error
+
+
+def hash_of(stream: BinaryIO, member: str | None = None) -> str:
+    """The same of an open file. Raises OSError, Unreadable."""
+    digest = hashlib.sha256()
+    for part in _parts(stream, member):
+        digest.update(part)
     return digest.hexdigest()
 
 
@@ -100,4 +134,6 @@ def file_problem(error: OSError) -> Unreadable:
         return Unreadable(reason("missing"))
     if isinstance(error, PermissionError):
         return Unreadable(reason("no_permission"))
+    if error.errno == errno.EIO:
+        return Unreadable(reason("drive_error"))
     return Unreadable(reason("unreadable", detail=error.strerror or type(error).__name__))

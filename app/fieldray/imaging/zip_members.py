@@ -1,26 +1,23 @@
-"""The images in a zip file, found in this process or, a part at a time, in a child process.
-
-Both sides of that conversation are here: `answer` is the child's, `references` is the parent's.
-"""
+"""The images in a zip file, a part at a time: the child's side; the program's is `answers.references`."""
 
 from __future__ import annotations
 
 import functools
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
-from fieldray.domain.study import ImageHeader, ImageRef
+from fieldray.domain.study import ImageRef
 from fieldray.errors import InputProblem, Unusable
 from fieldray.imaging.archive import Archive, Directory, open_archive
 from fieldray.imaging.identify import IndexFound, ZipFound, identify_bytes, out_of_memory
 from fieldray.imaging.limits import MAX_INFLATED_HEADER_BYTES
 from fieldray.imaging.source import Opener, file_problem, open_file
 from fieldray.processes.wire import Message
-from fieldray.reasons import Reason, reason
+from fieldray.reasons import reason
 
 _FIRST_LOOK_BYTES: Final = 2**18
 # Office documents and programs are zip files too; their parts are not worth a line each.
@@ -29,48 +26,6 @@ _DOCUMENTS: Final = frozenset({"[Content_Types].xml", "META-INF/MANIFEST.MF", "m
 # message, however long the names and headers are.
 _ANSWER_S: Final = 0.05
 _ANSWER_MEMBERS: Final = 32
-
-
-def members(ref: ImageRef, *, opener: Opener = open_file) -> Iterator[ImageRef]:
-    """References to everything in the zip file `ref.path`, found in this process; see `references`."""
-    return references(ref, lambda message: answer(message, opener=opener))
-
-
-# ---- the parent's side
-
-
-def references(ref: ImageRef, ask: Callable[[Message], Message]) -> Iterator[ImageRef]:
-    """A reference for every member that is a file, sorted by name, while the search goes on.
-
-    Raises what `ask` raises, and so Unreadable or Unusable for the zip as a whole.
-    """
-    after: str | None = None
-    while True:
-        body = ask(Message({"ask": "members", "path": str(ref.path), "after": after})).body
-        for entry in body["members"]:
-            yield from _references(ref, entry)
-        if body["doubles"]:
-            yield replace(ref, problem=reason("double_members", count=body["doubles"], name=body["double"]))
-        after = body["after"]
-        if after is None:
-            return
-
-
-def _references(ref: ImageRef, entry: dict[str, Any]) -> Iterator[ImageRef]:
-    problem = entry["problem"]
-    for frame in range(entry["frames"]):
-        yield replace(
-            ref,
-            member=entry["member"],
-            frame=frame,
-            kind=entry["kind"],
-            header=ImageHeader(**entry["header"]),
-            problem=Reason(problem[0], tuple((key, value) for key, value in problem[1])) if problem else None,
-            problem_is_refusal=entry["problem_is_refusal"],
-        )
-
-
-# ---- the child's side
 
 
 def answer(message: Message, *, opener: Opener = open_file) -> Message:

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Protocol
+from typing import Annotated, Any, Final, Protocol
 
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
 from fieldray.domain.model import InputSpec, OutputRoles
@@ -25,6 +26,9 @@ from fieldray.inference.backend import Answer
 from fieldray.inference.litert import NetworkSpec
 from fieldray.inference.runtime import Runtime
 from fieldray.processes.wire import Message
+from fieldray.typed_json import converted
+
+_MOST_NETWORKS: Final = 1024
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -102,6 +106,27 @@ class OpenRequest:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenAnswer:
+    """What the child opened: `networks` side by side with `threads` each; `device` is empty for the CPU."""
+
+    runtime: str
+    version: str
+    networks: Annotated[int, Meta(ge=1, le=_MOST_NETWORKS)]
+    threads: int
+    device: str
+
+    @property
+    def text(self) -> str:
+        """For the log and the status line."""
+        return f"{self.runtime} {self.version}, {self.device or f'{self.networks} x {self.threads}'}"
+
+    @classmethod
+    def of(cls, message: Message) -> OpenAnswer:
+        """As it was sent. Raises ValueError for a message that makes no sense."""
+        return converted(message.body, cls)
+
+
 def warm_message(runtimes: tuple[str, ...]) -> Message:
     """Ask for no more than the runtime to be imported."""
     return Message({"operation": "warm", "runtimes": list(runtimes)})
@@ -123,7 +148,7 @@ def answer_message(answers: Sequence[Answer]) -> Message:
 
 
 def answers_of(message: Message, *, count: int) -> list[Answer]:
-    """The answers to `count` images. Raises ValueError, KeyError or TypeError for a message that makes no sense."""
+    """The answers to `count` images. Raises `wire.NONSENSE` for a message that makes no sense."""
     scores, latencies_ms = message.arrays["scores"], message.body["latencies_ms"]
     maps, features, mask, planes = (message.arrays.get(name) for name in ("class_maps", "features", "mask", "planes"))
     if not count == len(scores) == len(latencies_ms):

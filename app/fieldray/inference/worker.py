@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,14 +15,16 @@ from fieldray.domain.model import Model
 from fieldray.errors import BackendProblem, FieldrayError
 from fieldray.inference.backend import Answer, file_for
 from fieldray.inference.litert import NetworkSpec
-from fieldray.inference.messages import DelegateSpec, OpenRequest, answers_of, run_message, warm_message
+from fieldray.inference.messages import DelegateSpec, OpenAnswer, OpenRequest, answers_of, run_message, warm_message
 from fieldray.inference.runtime import MEMORY_LIMIT_MB, RUNTIMES, model_process
 from fieldray.processes.child import Child, ChildDied, ChildTimeout
 from fieldray.processes.priority import Priority, give_priority, usable_cores
-from fieldray.processes.wire import Message
+from fieldray.processes.wire import NONSENSE, Message
 from fieldray.reasons import Reason, reason
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 BUDGET_S: Final = 0.25
 _WARM_TIMEOUT_S: Final = 30.0
@@ -133,20 +135,15 @@ class WorkerBackend:
         except OSError as error:
             raise BackendProblem(reason("start_failed", detail=error.strerror or str(error))) from error
         give_priority(self.pid, self._priority)
-        opened = self._call(request.message(), timeout_s=self._start_timeout_s).body
-        self._capacity = int(opened["networks"])
+        answer = self._call(request.message(), timeout_s=self._start_timeout_s)
+        opened = self._understood(OpenAnswer.of, answer)
+        self._capacity, self._detail = opened.networks, opened.text
         self._is_open = True
-        on_what = opened["device"] or f"{opened['networks']} x {opened['threads']}"
-        self._detail = f"{opened['runtime']} {opened['version']}, {on_what}"
 
     def run(self, images: Sequence[NDArray[np.uint8]]) -> list[Answer]:
         """Run 1 to `capacity` images (height, width, channels) uint8. Raises BackendProblem."""
         answer = self._call(run_message(images), timeout_s=self._run_timeout_s)
-        try:
-            return answers_of(answer, count=len(images))
-        except (ValueError, KeyError, TypeError) as error:
-            log.exception("the model's process gave an answer that no network can give")
-            raise BackendProblem(reason("wrong_answer")) from error
+        return self._understood(lambda message: answers_of(message, count=len(images)), answer)
 
     def close(self) -> None:
         """Let the child end cleanly."""
@@ -155,6 +152,13 @@ class WorkerBackend:
     def abort(self) -> None:
         """Kill the child."""
         self._child.kill()
+
+    def _understood(self, read: Callable[[Message], T], answer: Message) -> T:
+        try:
+            return read(answer)
+        except NONSENSE as error:
+            log.exception("the model's process gave an answer that no network can give")
+            raise BackendProblem(reason("wrong_answer")) from error
 
     def _call(self, message: Message, *, timeout_s: float) -> Message:
         try:

@@ -35,6 +35,7 @@ from fieldray.packs.verified import (
     read_verified_manifest,
 )
 from fieldray.packs.write import write_folder
+from fieldray.persistence import clear_abandoned
 from fieldray.reasons import Reason, reason
 
 log = logging.getLogger(__name__)
@@ -202,6 +203,7 @@ class PackLibrary:
         pack, _ = self._admitted(folder, allow_older=allow_older)
         sealed = pack.sealed
         own = {MANIFEST_NAME: sealed.manifest_bytes, SIGNATURE_NAME: sealed.signature}
+        clear_abandoned(self._installed_root)
         return write_folder(self._installed_root / sealed.pack_name, contents={**pack.contents, **own})
 
     # ---- trusting

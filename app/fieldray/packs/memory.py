@@ -17,11 +17,22 @@ from typing import Annotated, Final
 import msgspec
 
 from fieldray.errors import StorageProblem
-from fieldray.persistence import require_plain, write_atomically
+from fieldray.persistence import (
+    FileLock,
+    HeldError,
+    make_folder,
+    require_plain,
+    storage_problem,
+    write_atomically,
+)
+from fieldray.reasons import reason
+from fieldray.typed_json import decoded
 
 log = logging.getLogger(__name__)
 
 FILE_NAME: Final = "folders.json"
+_LOCK_NAME: Final = "folders.lock"
+_WAIT_S: Final = 10.0
 _MOST: Final = 10_000
 _LIMIT_BYTES: Final = 4 * 2**20
 
@@ -46,6 +57,7 @@ class PackMemory:
 
     def __init__(self, home: Path) -> None:
         self._path = home / FILE_NAME
+        self._lock_path = home / _LOCK_NAME
 
     def find(self, paths: Sequence[Path]) -> RememberedPack | None:
         """What all of these paths were chosen to be screened with, by themselves or the nearest folder above.
@@ -62,19 +74,33 @@ class PackMemory:
         """Keep the choice for these paths and all below them. Raises StorageProblem."""
         chosen = RememberedPack(pack, operating_point, ages_confirmed)
         digests = [next(_digests(path)) for path in paths]
-        known = {digest: entry for digest, entry in self._read().items() if digest not in digests}
-        latest = [*known.items(), *((digest, chosen) for digest in digests)][-_MOST:]
-        require_plain(self._path)
-        write_atomically(self._path, msgspec.json.encode(dict(latest)))
+        try:
+            make_folder(self._path.parent)
+            with FileLock(self._lock_path, holder=f"process {os.getpid()}", wait_s=_WAIT_S):
+                known = {digest: entry for digest, entry in self._known().items() if digest not in digests}
+                latest = [*known.items(), *((digest, chosen) for digest in digests)][-_MOST:]
+                write_atomically(self._path, msgspec.json.encode(dict(latest)))
+        except HeldError as held:
+            raise StorageProblem(reason("file_in_use", path=self._path, holder=held.holder)) from held
+        except OSError as error:
+            raise storage_problem(error, self._path) from error
 
     def _read(self) -> Mapping[str, RememberedPack]:
         try:
-            require_plain(self._path)
+            return self._known()
+        except (OSError, StorageProblem) as error:
+            log.warning("%s is not used: %r", FILE_NAME, error)
+            return {}
+
+    def _known(self) -> Mapping[str, RememberedPack]:
+        """Nothing in a damaged file. Raises OSError for one that cannot be read, StorageProblem."""
+        require_plain(self._path)
+        try:
             with self._path.open("rb") as file:
-                return msgspec.json.decode(file.read(_LIMIT_BYTES), type=dict[_Digest, RememberedPack])
+                return decoded(file.read(_LIMIT_BYTES), dict[_Digest, RememberedPack])
         except FileNotFoundError:
             return {}
-        except (OSError, StorageProblem, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except ValueError as error:
             log.warning("%s is not used: %r", FILE_NAME, error)
             return {}
 

@@ -20,6 +20,7 @@ from fieldray.domain.model import LOCAL_PREFIX, Estimate, Model, OperatingPoint
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.persistence import FileLock, HeldError, storage_problem, write_atomically
 from fieldray.reasons import Reason, reason
+from fieldray.typed_json import decoded
 
 log = logging.getLogger(__name__)
 
@@ -85,14 +86,14 @@ class SitePoints:
         try:
             with self.path.open("rb") as file:
                 data = file.read(_LARGEST_BYTES + 1)
-            points = msgspec.json.decode(data, type=tuple[SitePoint, ...])
+            points = decoded(data, tuple[SitePoint, ...])
             for point in points:
                 _ = point.operating_point  # ValueError for a band that is not one
         except FileNotFoundError:
             return ()
         except OSError as error:
             raise storage_problem(error, self.path) from error
-        except (msgspec.DecodeError, ValueError) as error:
+        except ValueError as error:
             raise StorageProblem(reason("site_points_unreadable", path=self.path, detail=error)) from error
         return points
 
@@ -141,7 +142,7 @@ class SitePoints:
         try:
             lock = FileLock(self._lock_path, holder=f"process {os.getpid()}", wait_s=_WAIT_S)
         except HeldError as held:
-            raise StorageProblem(reason("trust_in_use", path=self.path, holder=held.holder)) from held
+            raise StorageProblem(reason("file_in_use", path=self.path, holder=held.holder)) from held
         except OSError as error:
             raise storage_problem(error, self._lock_path) from error
         with lock:

@@ -10,8 +10,8 @@ not lose each other's entries.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -25,7 +25,7 @@ from fieldray.packs.document import read_document, write_document
 from fieldray.packs.manifest_types import ID
 from fieldray.packs.naming import version_key
 from fieldray.packs.signing import read_fingerprint
-from fieldray.persistence import FileLock, HeldError
+from fieldray.persistence import FileLock, HeldError, storage_problem, write_atomically
 from fieldray.reasons import reason
 
 _FILE_NAME: Final = "pack_trust.json"
@@ -56,8 +56,8 @@ class TrustStore:
 
     wait_s    how long a change waits for another program's at most
 
-    Every method raises StorageProblem("trust_damaged") for a damaged file; those that write raise "not_writable" and
-    "trust_in_use" too.
+    Every method raises StorageProblem("trust_damaged") for a damaged file; those that write raise "not_writable",
+    "disk_full" and "trust_in_use" too.
     """
 
     def __init__(self, home: Path, *, wait_s: float = _LOCK_WAIT_S) -> None:
@@ -109,7 +109,7 @@ class TrustStore:
         except HeldError as held:
             raise StorageProblem(reason("trust_in_use", path=self._path, holder=held.holder)) from held
         except OSError as error:
-            raise self._not_writable(error) from error
+            raise storage_problem(error, self._path) from error
         with lock:
             yield
 
@@ -120,6 +120,8 @@ class TrustStore:
         except FileNotFoundError:
             return _Records()
         except OSError as error:
+            if error.errno == errno.EIO:  # no reason to delete what may be read another time
+                raise storage_problem(error, self._path) from error
             raise self._damaged(error.strerror or type(error).__name__) from error
         except (PackProblem, UsageProblem, ValueError) as error:
             raise self._damaged(str(error)) from error
@@ -127,39 +129,13 @@ class TrustStore:
     def _damaged(self, detail: str) -> StorageProblem:
         return StorageProblem(reason("trust_damaged", path=self._path, detail=detail))
 
-    def _not_writable(self, error: OSError) -> StorageProblem:
-        return StorageProblem(reason("not_writable", path=self._path, detail=error.strerror or type(error).__name__))
-
     def _write(self, records: _Records) -> None:
         content = {"format": _FORMAT, "keys": records.keys, "seen": records.seen}
-        try:
-            handle, beside = tempfile.mkstemp(prefix=_FILE_NAME, suffix=".new", dir=self._path.parent)
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(write_document(content))
-                    file.flush()
-                    os.fsync(file.fileno())  # a file cut short by a power failure would lock every pack out
-                Path(beside).replace(self._path)
-                _keep_name(self._path)
-            finally:
-                Path(beside).unlink(missing_ok=True)
-        except OSError as error:
-            raise self._not_writable(error) from error
+        write_atomically(self._path, write_document(content))  # a file cut short would lock every pack out
 
 
 def _is_higher(version: str, *, than: str | None) -> bool:
     return than is None or version_key(version) > version_key(than)
-
-
-def _keep_name(path: Path) -> None:
-    """Have a renamed file's new name on the disk, too; Windows does that by itself."""
-    if os.name == "posix":
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            with contextlib.suppress(OSError):  # not every file system can
-                os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 class _TrustFile(msgspec.Struct, forbid_unknown_fields=True):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -19,7 +18,7 @@ from fieldray.packs.manifest_types import GOLDEN_ROLES, OOD_GATE_ROLES, PackFile
 from fieldray.packs.naming import MANIFEST_NAME, SIGNATURE_NAME, is_version, version_key
 from fieldray.packs.reading import pack_array
 from fieldray.packs.verified import read_files, read_verified_manifest
-from fieldray.persistence import storage_problem, write_new
+from fieldray.persistence import make_folder, put_in_place, storage_problem, unfinished, write_new
 from fieldray.reasons import reason
 
 _FILE_NAMES: Final[Mapping[str, str]] = {
@@ -91,14 +90,15 @@ def write_folder(folder: Path, *, contents: Mapping[str, bytes]) -> Path:
     Raises PackProblem when the files are not a valid pack, StorageProblem.
     """
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        beside = Path(tempfile.mkdtemp(prefix=".new-", dir=folder.parent))
+        make_folder(folder.parent)
+        beside = unfinished(folder)
+        beside.mkdir(mode=0o700)
         try:
             for name, data in contents.items():
                 write_new(beside / name, data)  # a drive is pulled out as soon as the program says "done"
             read_files(beside, read_verified_manifest(beside))
             beside.chmod(0o755)
-            _replace(beside, folder)
+            put_in_place(beside, folder)
         finally:
             shutil.rmtree(beside, ignore_errors=True)
     except OSError as error:
@@ -112,14 +112,3 @@ def _refuse_older(folder: Path, description: PackManifest) -> None:
         version = neighbour.name.removeprefix(description.id + "-")
         if is_version(version) and version_key(version) > version_key(description.version):
             raise PackProblem(reason("pack_older", version=description.version, seen=version))
-
-
-def _replace(beside: Path, folder: Path) -> None:
-    """Put `beside` at `folder`; a folder there is set aside first, since a folder cannot be renamed onto one."""
-    if not folder.exists():
-        beside.rename(folder)
-        return
-    aside = Path(tempfile.mkdtemp(prefix=".old-", dir=folder.parent))
-    folder.rename(aside / folder.name)
-    beside.rename(folder)
-    shutil.rmtree(aside, ignore_errors=True)

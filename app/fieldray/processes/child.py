@@ -18,13 +18,13 @@ import time
 from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import BinaryIO, Final, cast
+from typing import BinaryIO, Final, TypeVar, cast
 
 from fieldray import errors
 from fieldray.errors import FieldrayError
 from fieldray.paths import child_command
 from fieldray.processes.serving import MEMORY_VARIABLE, PARENT_VARIABLE, READY
-from fieldray.processes.wire import Message, read_message, write_message
+from fieldray.processes.wire import NONSENSE, Message, read_message, write_message
 from fieldray.reasons import Reason
 
 _TICK_S: Final = 0.05
@@ -82,6 +82,8 @@ class Deadline:
 
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _ONE_THREAD: Final = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 # glibc hands every block above 128 KB back to the system, and each image pays for fresh pages: up to a quarter of
@@ -178,12 +180,23 @@ class Child:
             if self._timed_out:
                 raise ChildTimeout(f"no answer in {timeout_s:g} s", was_ready=self._is_ready)
             raise ChildDied(process.returncode, "\n".join(self._last_stderr), was_ready=self._is_ready)
+        self._understood(_raise_remote, answer)
+        return answer
+
+    def ask(self, message: Message, read: Callable[[Message], T], *, timeout_s: float) -> T:
+        """What `read` makes of the answer. Raises as `call`.
+
+        A child whose answer makes no sense to `read` is killed and counts as one that died: what a file has done to it
+        reaches nothing else.
+        """
+        return self._understood(read, self.call(message, timeout_s=timeout_s))
+
+    def _understood(self, read: Callable[[Message], T], answer: Message) -> T:
         try:
-            _raise_remote(answer)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            return read(answer)
+        except NONSENSE as error:
             self.kill()
             raise ChildDied(None, "an answer that makes no sense") from error
-        return answer
 
     def _exchange(self, process: subprocess.Popen[bytes], message: Message) -> Message | None:
         """The answer, None if the child ended; before the first one it says that it is ready to be asked."""

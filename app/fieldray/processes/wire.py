@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 _DTYPES: Final = {"uint8": 1, "int8": 1, "uint16": 2, "int32": 4, "int64": 8, "float32": 4, "float64": 8}
 _HEADER_LIMIT: Final = 16 * 2**20
 _ARRAY_LIMIT: Final = 2**31
+_MOST_SIDES: Final = 8
 _IN_ONE_BYTES: Final = 2**20
+_PIECE_BYTES: Final = 64 * 2**20
+# What taking apart a message raises that makes no sense, whatever a hostile file has made of it.
+NONSENSE: Final = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -91,9 +95,11 @@ class _Array:
     shape: list[int]
 
     def __post_init__(self) -> None:
-        sides_are_sizes = all(isinstance(side, int) and side >= 0 for side in self.shape)
-        if self.dtype not in _DTYPES or not isinstance(self.name, str) or not sides_are_sizes:
-            raise ValueError(f"array of {self.dtype} {self.shape}")
+        is_shape = isinstance(self.shape, list) and len(self.shape) <= _MOST_SIDES
+        if self.dtype not in _DTYPES or not isinstance(self.name, str) or not is_shape:
+            raise ValueError("an array without a name, type or shape")
+        if not all(type(side) is int and 0 <= side <= _ARRAY_LIMIT for side in self.shape):
+            raise ValueError("an array with sides that are no sizes")
 
     @property
     def size_bytes(self) -> int:
@@ -107,7 +113,18 @@ def _read_array(stream: BinaryIO, array: _Array) -> Array:
     return np.frombuffer(data or b"", dtype=array.dtype).reshape(array.shape)
 
 
-def _read_exactly(stream: BinaryIO, size: int) -> bytes | None:
-    """`size` bytes, or None if the stream ended before; one read call for a buffered stream."""
-    data = stream.read(size)
-    return data if data is not None and len(data) == size else None
+def _read_exactly(stream: BinaryIO, size: int) -> bytes | bytearray | None:
+    """`size` bytes, or None if the stream ended before; one read call for a buffered stream and all but large arrays.
+
+    A read takes room for all that it asks for. In pieces, an array that is announced and does not come takes none.
+    """
+    if size <= _PIECE_BYTES:
+        data = stream.read(size)
+        return data if data is not None and len(data) == size else None
+    whole = bytearray()
+    while len(whole) < size:
+        part = stream.read(min(_PIECE_BYTES, size - len(whole)))
+        if not part:
+            return None
+        whole += part
+    return whole

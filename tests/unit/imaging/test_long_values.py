@@ -10,7 +10,8 @@ import pytest
 
 from fieldray.domain.study import ImageRef
 from fieldray.errors import Unreadable
-from fieldray.imaging.discover import NamesInAnyCase, discover
+from fieldray.imaging.discover import discover
+from fieldray.imaging.index_files import NamesInAnyCase
 from fieldray.imaging.limits import MAX_FILE_BYTES
 from fieldray.imaging.source import content_hash
 from long_headers import HOSTILE, PIXELS, dicom_file, element, index_file, record

@@ -16,7 +16,8 @@ import pytest
 from PIL import Image
 
 from fieldray.domain.study import ImageRef
-from fieldray.imaging.discover import NamesInAnyCase, discover
+from fieldray.imaging.discover import discover
+from fieldray.imaging.index_files import NamesInAnyCase
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.reasons import OF_FOLDERS, Reason
 from file_opens import FileOpens
@@ -101,7 +102,7 @@ def test_a_path_that_vanishes_before_it_is_searched_is_one_line(drive: Path) -> 
     assert _rows(found, drive) == {("study-1", "folder_not_read"): 1, ("study-2/1.dcm", "missing"): 1}
 
 
-@pytest.mark.parametrize(("number", "codes"), [(errno.ENODEV, ["folder_lost"] * 4), (errno.EIO, ["unreadable"] * 31)])
+@pytest.mark.parametrize(("number", "codes"), [(errno.ENODEV, ["folder_lost"] * 4), (errno.EIO, ["drive_error"] * 31)])
 def test_a_device_that_is_gone_is_not_a_bad_sector(number: int, codes: list[str], drive: Path) -> None:
     def opener(path: Path) -> BinaryIO:
         raise OSError(number, os.strerror(number))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 import threading
+import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -57,7 +58,7 @@ def test_what_comes_back_is_what_the_same_code_gives_here(pool: DecoderPool, tmp
     np.testing.assert_array_equal(read.tensor.values, expected.values)
     assert read.tensor.pixel_map == read.facts.pixel_map == expected.pixel_map
     np.testing.assert_array_equal(read.facts.thumbnail, shrunk(here, 64))
-    assert read.facts.content_sha256 == hashlib.sha256(path.read_bytes()).hexdigest() == pool.content_hash(ref)
+    assert read.facts.content_sha256 == hashlib.sha256(path.read_bytes()).hexdigest() == pool.content_hash(ref)[0]
     assert (read.facts.rows, read.facts.columns, read.view, read.problem) == (160, 128, "AP", None)
     assert read.facts.decode_ms > 0
 
@@ -165,7 +166,7 @@ def test_a_member_of_a_zip_is_read(pool: DecoderPool, tmp_path: Path) -> None:
     ref = ImageRef(path=tmp_path / "z.zip", member="../a/image.dcm")
     read = pool.read(ref, SPEC)
     assert read.tensor is not None
-    assert read.facts.content_sha256 == hashlib.sha256(image).hexdigest() == pool.content_hash(ref)
+    assert read.facts.content_sha256 == hashlib.sha256(image).hexdigest() == pool.content_hash(ref)[0]
     gone = pool.read(ImageRef(path=tmp_path / "z.zip", member="other"), SPEC)
     assert gone.problem is not None
     assert gone.problem.code == "missing"
@@ -193,11 +194,35 @@ def test_a_reader_that_crashes_once_costs_nothing(strange_pool: DecoderPool, tmp
     assert strange_pool.pids != first
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_a_reader_that_the_system_ends_is_not_the_files_fault(strange_pool: DecoderPool, tmp_path: Path) -> None:
+    read = strange_pool.read(_image(tmp_path, "killed.dcm"), SPEC)
+    assert read.problem is not None
+    assert (read.problem.code, read.problem_is_refusal) == ("reader_killed", False)
+
+
+def test_a_reader_that_talks_nonsense_costs_one_file(strange_pool: DecoderPool, tmp_path: Path) -> None:
+    """Its answer names a text for every value: it reaches neither the result nor the list of a zip file."""
+    bad = _image(tmp_path, "nonsense.dcm")
+    read = strange_pool.read(bad, SPEC)
+    assert read.problem is not None
+    assert (read.problem.code, read.ref) == ("decoder_crashed", None)
+    packed = tmp_path / "nonsense.zip"
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.write(bad.path, "a.dcm")
+    (found,) = discover([packed], members=strange_pool.members)
+    assert found.problem is not None
+    assert found.problem.code == "decoder_crashed"
+    assert strange_pool.read(_image(tmp_path, "good.dcm"), SPEC).problem is None
+
+
 def test_a_reader_that_hangs_is_killed(strange_pool: DecoderPool, tmp_path: Path) -> None:
-    read = strange_pool.read(_image(tmp_path, "hang.dcm"), SPEC)
+    bad = _image(tmp_path, "hang.dcm")
+    read = strange_pool.read(bad, SPEC)
     assert read.problem is not None
     assert read.problem.code == "decoder_timeout"
     assert "2.5 s" in read.problem.text
+    assert read.facts.content_sha256 == hashlib.sha256(bad.path.read_bytes()).hexdigest()
 
 
 def test_a_reader_that_takes_all_memory_is_a_reason(strange_pool: DecoderPool, tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def _raising(error: OSError) -> Callable[[Path], BinaryIO]:
     [
         (FileNotFoundError(2, "No such file"), "missing"),
         (PermissionError(13, "Permission denied"), "no_permission"),
-        (OSError(5, "Input/output error"), "unreadable"),
+        (OSError(5, "Input/output error"), "drive_error"),
     ],
 )
 def test_what_cannot_be_opened(read: Callable[..., object], error: OSError, code: str) -> None:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
@@ -35,7 +35,9 @@ from fieldray.cluster.workflow.run import opened_run, with_crew
 from fieldray.cluster.workflow.sampling import Parameter, Value
 from fieldray.cluster.workflow.state import Event, Journal
 from fieldray.errors import UsageProblem
+from fieldray.processes.wire import NONSENSE
 from fieldray.reasons import reason
+from fieldray.typed_json import decoded
 
 Say = Callable[[str], None]
 End = Literal["done", "failed", "stopped"]
@@ -122,9 +124,9 @@ def _opened_study(run: Path, sweep: Sweep, *, seed: int) -> optuna.Study:
 def figures_of(folder: Path, metric: str) -> Figures:
     """(Epoch, figure) of a trial's training so far; `folder` is the trial's own."""
     try:
-        rows = json.loads((folder / "run" / "train" / HISTORY).read_text(encoding="utf-8"))
+        rows = decoded((folder / "run" / "train" / HISTORY).read_bytes(), list[dict[str, Any]])
         found = [(int(row["epoch"]), _figure(row.get(metric))) for row in rows]
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, *NONSENSE):
         return []
     return [(epoch, value) for epoch, value in found if value is not None]
 

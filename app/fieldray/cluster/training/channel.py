@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.offline import reaching
+from fieldray.typed_json import decoded
 
 Vector = NDArray[np.float32]
 _LENGTH: Final = struct.Struct("!I")
@@ -146,12 +147,12 @@ class Channel:
         if length > largest_header:
             raise ValueError(f"a header of {length} bytes")
         try:
-            header = msgspec.json.decode(exactly(length), type=dict[str, Any])
-        except msgspec.DecodeError as error:
+            header = decoded(exactly(length), dict[str, Any])
+        except ValueError as error:
             raise ValueError("no header") from error
         count = header.pop("values", 0)
-        if not isinstance(count, int) or not 0 <= count <= largest:
-            raise ValueError(f"{count} numbers, where {largest} are the most")
+        if type(count) is not int or not 0 <= count <= largest:
+            raise ValueError(f"no number of values of which {largest} are the most")
         values = np.empty(count, np.float32)
         self._fill(values.data.cast("B") if count else memoryview(b""), meanwhile)
         return Message(header, values)

@@ -31,6 +31,7 @@ from fieldray.cluster.training.session import Epoch
 from fieldray.cluster.training.trainer import DividedTrainer
 from fieldray.cluster.training.training_log import as_csv, log_lines, parsed
 from fieldray.paths import VERSION
+from fieldray.typed_json import decoded
 
 Say = Callable[[str], None]
 RESULT: Final = "result.json"
@@ -208,10 +209,9 @@ class _Log:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        return decoded(path.read_bytes(), dict[str, Any])
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _done(folder: Path, key: str) -> list[dict[str, Any]] | None:

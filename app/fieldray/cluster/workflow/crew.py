@@ -11,7 +11,6 @@ believed only if it is that of this very order.
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -23,11 +22,12 @@ from typing import Any, Final
 from distributed import Client, Future, KilledWorker, wait
 
 from fieldray.cluster.connection import is_connected
-from fieldray.cluster.workflow.perform import STOP, Answer, Order, perform
+from fieldray.cluster.workflow.perform import STOP, Answer, Begun, Order, perform
 from fieldray.cluster.workflow.recipe import Effort
 from fieldray.cluster.workflow.roster import ConnectionLost, Roster
 from fieldray.cluster.workflow.state import Event, Journal, Outcome, Status
 from fieldray.reasons import reason
+from fieldray.typed_json import decoded
 
 _STOPPING_S: Final = 15.0
 _TICK_S: Final = 0.2
@@ -252,12 +252,12 @@ class Crew:
 
     def _lost(self, work: _Work) -> Outcome:
         """The outcome of a task under which workers were lost, with the last one's name."""
-        begun: dict[str, Any] = {}
+        begun = Begun()
         with contextlib.suppress(OSError, ValueError):
-            begun = json.loads(work.order.mark.read_text(encoding="utf-8"))
+            begun = decoded(work.order.mark.read_bytes(), Begun)
         return Outcome(
-            node=str(begun.get("node", "")),
-            began=float(begun.get("began", 0.0)),
+            node=begun.node,
+            began=begun.began,
             problem=reason("workflow_worker_lost", count=work.lost).text,
         )
 

@@ -31,6 +31,7 @@ from fieldray.errors import FieldrayError
 from fieldray.paths import program_command, python_command
 from fieldray.persistence import FileLock, HeldError
 from fieldray.reasons import Reason, reason
+from fieldray.typed_json import decoded
 
 OUTCOME: Final = "outcome.json"
 STOP: Final = "stop"
@@ -79,6 +80,14 @@ class Order:
     def mark(self) -> Path:
         """The file that says that a worker has begun, and which."""
         return self.folder / f"begun-{self.number}.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """What the mark of an order says: who began, and when, in seconds since 1970 by that node's clock."""
+
+    node: str = ""
+    began: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +156,7 @@ def _performed(order: Order, node: str, began: float) -> Outcome:
         if known := _known(order):
             return known
         (order.folder / OUTCOME).unlink(missing_ok=True)  # of other settings: their files are replaced from here on
-        write_atomically(order.mark, json.dumps({"node": node, "began": began}).encode())
+        write_atomically(order.mark, json.dumps(asdict(Begun(node, began))).encode())
         outcome = _run(order, node, began)
         content = {"key": order.key, "number": order.number, "outcome": asdict(outcome)}
         if not _sees_run(order):  # writing would make the folder again
@@ -172,14 +181,22 @@ def _alone(order: Order) -> Iterator[None]:
         lock.release()
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """How a performance ended, as it is written down, and which one that was."""
+
+    key: str
+    number: int
+    outcome: Outcome
+
+
 def _known(order: Order) -> Outcome | None:
     try:
-        content = json.loads((order.folder / OUTCOME).read_text(encoding="utf-8"))
-        outcome = Outcome(**content["outcome"])
-        is_it = content["key"] == order.key and (outcome.is_done or content["number"] == order.number)
-        return outcome if is_it else None
-    except (OSError, ValueError, KeyError, TypeError):
+        known = decoded((order.folder / OUTCOME).read_bytes(), _Known)
+    except (OSError, ValueError):
         return None
+    is_it = known.key == order.key and (known.outcome.is_done or known.number == order.number)
+    return known.outcome if is_it else None
 
 
 def _run(order: Order, node: str, began: float) -> Outcome:

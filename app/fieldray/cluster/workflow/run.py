@@ -28,6 +28,7 @@ from fieldray.cluster.workflow.state import Event, Journal, Outcome, Status, rea
 from fieldray.errors import UsageProblem
 from fieldray.persistence import storage_problem
 from fieldray.reasons import reason
+from fieldray.typed_json import decoded
 
 Say = Callable[[str], None]
 Counts = dict[Status, int]
@@ -37,6 +38,14 @@ RECIPE_TEXT: Final = "recipe.toml"
 _STOPS: Final = "stops"
 _WAIT_S: Final = 0.5
 _CONNECTIONS: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Driver:
+    """The driver of a run, as its file says: the file that stops it, and its process."""
+
+    stop: str
+    process: int
 
 
 def run_workflow(path: Path, *, say: Say) -> Counts:
@@ -120,8 +129,8 @@ def cancel(path: Path) -> None:
     if not is_running(run):
         raise UsageProblem(reason("workflow_not_running", path=run))
     try:
-        token = json.loads((run / DRIVER).read_text(encoding="utf-8"))["stop"]
-    except (OSError, ValueError, KeyError) as error:
+        token = decoded((run / DRIVER).read_bytes(), _Driver).stop
+    except (OSError, ValueError) as error:
         raise UsageProblem(reason("workflow_not_running", path=run)) from error
     write_atomically(run / _STOPS / Path(token).name, b"")
 

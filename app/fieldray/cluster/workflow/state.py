@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Final, Literal, Self
+from typing import BinaryIO, Final, Literal, Self
 
 from fieldray.errors import UsageProblem
 from fieldray.persistence import storage_problem
 from fieldray.reasons import reason
+from fieldray.typed_json import decoded
 
 JOURNAL: Final = "journal.jsonl"
 Status = Literal["waiting", "running", "done", "failed", "blocked", "stopped", "pruned"]
@@ -135,13 +136,9 @@ def read_events(folder: Path) -> Iterator[Event]:
         raise storage_problem(error, path) from error
     for number, line in enumerate(lines[:-1], start=1):  # what follows the last line's end was cut short
         try:
-            yield _event(json.loads(line))
-        except (ValueError, TypeError, KeyError) as error:
+            yield decoded(line, Event)
+        except ValueError as error:
             raise UsageProblem(reason("workflow_journal", path=path, line=number)) from error
-
-
-def _event(row: Mapping[str, Any]) -> Event:
-    return Event(**{**row, "outcome": Outcome(**row["outcome"])})
 
 
 def _cut_unfinished(path: Path) -> None:

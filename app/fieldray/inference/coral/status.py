@@ -21,6 +21,7 @@ from fieldray.inference.runtime import MEMORY_LIMIT_MB
 from fieldray.processes.child import Child, ChildDied, ChildTimeout
 from fieldray.processes.wire import Message
 from fieldray.reasons import Reason, reason
+from fieldray.typed_json import converted
 
 _SERVICE: Final = "fieldray.inference.coral.library:handle"
 _TIMEOUT_S: Final = 5.0
@@ -81,7 +82,7 @@ def ask_library(libraries: Sequence[str] = (), *, timeout_s: float = _TIMEOUT_S)
     child = Child(_SERVICE, memory_limit_mb=MEMORY_LIMIT_MB)
     try:
         child.start()
-        body = child.call(Message({"libraries": list(libraries)}), timeout_s=timeout_s).body
+        return child.ask(Message({"libraries": list(libraries)}), _library_answer, timeout_s=timeout_s)
     except ChildTimeout as error:
         raise BackendProblem(reason("coral_library_slow", seconds=f"{timeout_s:g}")) from error
     except ChildDied as error:
@@ -94,8 +95,11 @@ def ask_library(libraries: Sequence[str] = (), *, timeout_s: float = _TIMEOUT_S)
         raise BackendProblem(error.reason) from error
     finally:
         child.close()
-    devices = tuple(Device(str(kind), str(path)) for kind, path in body["devices"])
-    return LibraryAnswer(library=str(body["library"]), runtime_version=body["runtime_version"], devices=devices)
+
+
+def _library_answer(answer: Message) -> LibraryAnswer:
+    devices = tuple(Device(str(kind), str(path)) for kind, path in answer.body["devices"])
+    return converted({**answer.body, "devices": devices}, LibraryAnswer)
 
 
 def look(*, ask: AskLibrary = ask_library, find: FindDevices = find_usb_devices) -> CoralStatus:

@@ -1,0 +1,66 @@
+"""Folders while they are searched."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final, Self
+
+_SYSTEM_NAMES: Final = frozenset(
+    {"thumbs.db", "desktop.ini", "__macosx", "$recycle.bin", "system volume information", "lost+found"}
+)
+
+
+def is_system_name(name: str) -> bool:
+    """Whether a file or folder of this name belongs to the system."""
+    return name.startswith(".") or name.lower() in _SYSTEM_NAMES
+
+
+def mark(name: str, *, is_folder: bool) -> str:
+    """A name, and whether it is a folder's."""
+    return name + "/" if is_folder else name
+
+
+class Folder:
+    """A folder and its entries still to be visited: names, and whether each is a folder."""
+
+    def __init__(self, path: Path, entries: Sequence[tuple[str, bool]] = ()) -> None:
+        """Raises OSError."""
+        self.path = path
+        self.names = frozenset(mark(name, is_folder=is_folder) for name, is_folder in entries)
+        self._left = sorted(entries, reverse=True)
+        self._device = os.stat(path).st_dev  # noqa: PTH116 - as in `is_lost`
+
+    @functools.cached_property
+    def real(self) -> str:
+        """Its path without links."""
+        return os.path.realpath(self.path)
+
+    @classmethod
+    def listed(cls, path: Path) -> Self:
+        """With all its entries but the system's. A link does not count as a folder. Raises OSError."""
+        with os.scandir(path) as entries:
+            found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+        return cls(path, [entry for entry in found if not is_system_name(entry[0])])
+
+    def next_entry(self) -> tuple[Path, bool] | None:
+        """The next in order of the names, None when there is none left."""
+        if not self._left:
+            return None
+        name, is_folder = self._left.pop()
+        return self.path / name, is_folder
+
+    def entries(self) -> Iterator[tuple[Path, bool]]:
+        """All that are left."""
+        return iter(self.next_entry, None)
+
+    def is_lost(self) -> bool:
+        """Whether it can no longer be listed, or is on another drive: unplugging leaves an empty mount point."""
+        try:
+            with os.scandir(self.path) as entries:
+                next(entries, None)
+            return os.stat(self.path).st_dev != self._device  # noqa: PTH116 - no path is normalised here
+        except OSError:
+            return True

@@ -1,0 +1,220 @@
+"""What was found by reading structures broken in meaning, as small as it could be made, and what must come of it."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from fuzz.structures.dicom_elements import Element, Encoding, Item, binary
+from fuzz.structures.messages import framed
+from fuzz.structures.target import ACCEPTED
+from long_headers import dicom_file, element, index_file, record
+
+_INDEX_CLASS: Final = b"1.2.840.10008.1.3.10"
+_EXPLICIT_PIXELS: Final = struct.pack("<HH4sI", 0x7FE0, 0x0010, b"OW", 2) + b"\0\0"
+_DEEP: Final = b"[" * 3_000
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """An input of a target, and the only outcomes that it may have."""
+
+    target: str
+    data: Callable[[], bytes]
+    outcomes: tuple[str, ...]
+
+
+def _explicit(tag: int, representation: bytes, value: bytes) -> bytes:
+    """A data element with its value representation."""
+    return struct.pack("<HH2sH", tag >> 16, tag & 0xFFFF, representation, len(value)) + value
+
+
+def _jpeg_ls(*, is_signed: bool) -> bytes:
+    """An image of 12 bits whose codestream has a byte of zeros after its headers, and no end."""
+    size = ((0x00280010, 40), (0x00280011, 32), (0x00280100, 16), (0x00280101, 12), (0x00280102, 11))
+    numbers = ((0x00280002, 1), *size, (0x00280103, int(is_signed)))
+    stream = b"\xff\xd8\xff\xf7\0\x0b\x0c\0\x28\0\x20\1\1\x11\0\xff\xda\0\x08\1\1\0\0\0\0\0"
+    elements = [Element(tag, b"US", binary(b"US", number)) for tag, number in numbers]
+    elements.insert(1, Element(0x00280004, b"CS", b"MONOCHROME2"))
+    elements.append(Element(0x7FE00010, b"OB", [Item(b""), Item(stream)], is_undefined=True))
+    meta = Encoding().written([Element(0x00020010, b"UI", b"1.2.840.10008.1.2.4.80")])
+    return bytes(128) + b"DICM" + meta + Encoding().written(elements)
+
+
+def _announced(*arrays: Any, body: Any = None) -> bytes:
+    """A message whose header announces arrays that do not come."""
+    header = json.dumps({"body": {} if body is None else body, "arrays": list(arrays)})
+    return framed(header.encode("ascii"), [])
+
+
+def _answer(kind: str, body: Mapping[str, Any], *arrays: tuple[str, str, list[int], bytes]) -> bytes:
+    """An answer of a child with these arrays: name, type, shape, bytes."""
+    listing = [list(array[:3]) for array in arrays]
+    header = json.dumps({"body": body, "arrays": listing}).encode("ascii")
+    return kind.encode("ascii") + b"\n" + framed(header, []) + b"".join(array[3] for array in arrays)
+
+
+def _read(**changes: Any) -> dict[str, Any]:
+    body = {"decode_ms": 1.0, "problem": ["truncated", []], "problem_is_refusal": False, "content_sha256": "0" * 64}
+    return {**body, **changes}
+
+
+def _members(**changes: Any) -> dict[str, Any]:
+    entry = {"member": "a", "frames": 1, "kind": "dicom", "header": {}, "problem": None, "problem_is_refusal": False}
+    return {"members": [{**entry, **changes}], "after": None, "doubles": 0, "double": ""}
+
+
+def _result(**changes: Any) -> dict[str, Any]:
+    """The columns of a refused image, whole but for the changes."""
+    header: dict[str, Any] = {}
+    ref = {"path": "/a.dcm", "member": None, "frame": 0, "kind": "dicom", "header": header}
+    ref |= {"problem": None, "problem_is_refusal": False}
+    details = {"rows": 1, "columns": 1, "notes": [], "thumbnail_shape": None, "pixel_map": None}
+    return {
+        **{"image_key": {"bytes": "61"}, "status": "refused", "category": "refused", "rank": 4, "score": None},
+        **{
+            "stage": None,
+            "reason": '["blank", []]',
+            "content_sha256": "",
+            "result_hash": "",
+            "frame": 0,
+            "decode_ms": 1.0,
+        },
+        **{
+            "backend": None,
+            "inference_ms": None,
+            "findings": "[]",
+            "thumbnail": None,
+            "class_maps": None,
+            "notes": "[]",
+        },
+        **{
+            "lungs": None,
+            "lung_shares": None,
+            "pack_name": "",
+            "model_sha256": "",
+            "id": 1,
+            "run_id": 1,
+            "choice": None,
+        },
+        "ref": json.dumps({**ref, **changes.pop("ref", {})}),
+        "details": json.dumps({**details, **changes.pop("details", {})}),
+        **changes,
+    }
+
+
+def _row(**changes: Any) -> bytes:
+    return b"result\n" + json.dumps(_result(**changes)).encode("ascii")
+
+
+def _finding(**changes: Any) -> str:
+    return json.dumps([{"label": "a", "score": 0.5, "point": None, "decision": "above", **changes}])
+
+
+def _chunk(**changes: Any) -> bytes:
+    """One result as a worker sends it."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from fieldray.cluster.archive_chunk import _SCHEMA
+
+    own = {"model_sha256": "0123456789abcdef" * 4, "settings_hash": "0123456789abcdef" * 4, "image_key": b"a"}
+    stream = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist([{**_result(**changes), **own, "preview": None}], schema=_SCHEMA), stream)
+    return stream.getvalue()
+
+
+_NAMED: Final = record(element(0x00041500, b"IMAGES\\ONE"))
+
+CASES: Final[Mapping[str, Case]] = {
+    # numbers of a header that no DICOM file can hold: they became numbers of hundreds of digits
+    "rows of three hundred digits": Case(
+        "dicom-header",
+        lambda: _explicit(0x00080060, b"CS", b"DX") + _explicit(0x00280010, b"DS", b"1e300 ") + _EXPLICIT_PIXELS,
+        (ACCEPTED,),
+    ),
+    # a counter of 31 bits that had to be filled before the end was noticed
+    "a codestream of JPEG-LS without an end": Case("dicom-pixels", lambda: _jpeg_ls(is_signed=False), ("damaged",)),
+    "the same of signed values, which pydicom decodes": Case(
+        "dicom-pixels", lambda: _jpeg_ls(is_signed=True), ("damaged",)
+    ),
+    # DICOMDIRs that stood for nothing, or for one file twice
+    "an index without records": Case("dicomdir", lambda: index_file(b""), ("index_empty",)),
+    "an index without a sequence": Case("dicomdir", lambda: dicom_file(media_class=_INDEX_CLASS), ("index_empty",)),
+    "an index that lists nothing but itself": Case(
+        "dicomdir", lambda: index_file(record(element(0x00041500, b"DICOMDIR"))), ("index_empty",)
+    ),
+    "an index that breaks off in a record": Case("dicomdir", lambda: index_file(_NAMED * 2)[:-3], ("index_cut",)),
+    "an index that breaks off without stated lengths": Case(
+        "dicomdir",
+        lambda: dicom_file(struct.pack("<HHI", 4, 0x1220, 0xFFFFFFFF) + _NAMED, media_class=_INDEX_CLASS),
+        ("index_cut",),
+    ),
+    "an index that climbs out twice by one name": Case(
+        "dicomdir", lambda: index_file(record(element(0x00041500, b"..\\X")) * 2), ("outside_folder",)
+    ),
+    # messages that announce what is no array, no size, or not there
+    "a shape that is an object": Case("wire", lambda: _announced(["a", "uint8", {}]), ("ValueError",)),
+    "a side that is true": Case("wire", lambda: _announced(["a", "uint8", [True]]), ("ValueError",)),
+    "sides that take minutes to multiply": Case(
+        "wire", lambda: _announced(["a", "uint8", [10**4_000] * 600]), ("ValueError",)
+    ),
+    # answers of which a value of another type reached the store, or the list never ended
+    "a hash that is an object": Case("answers", lambda: _answer("read", _read(content_sha256={})), ("ValueError",)),
+    "a time that is a text": Case("answers", lambda: _answer("read", _read(decode_ms="1")), ("ValueError",)),
+    "rows below none": Case("answers", lambda: _answer("read", _read(rows=-1)), ("ValueError",)),
+    "notes that are numbers": Case("answers", lambda: _answer("read", _read(notes=[1])), ("ValueError",)),
+    "a thumbnail that is no picture": Case(
+        "answers", lambda: _answer("read", _read(), ("thumbnail", "int64", [1], bytes(8))), ("ValueError",)
+    ),
+    "members without end": Case("answers", lambda: _answer("members", _members(frames=10**18)), ("ValueError",)),
+    "a member without a name": Case("answers", lambda: _answer("members", _members(member=None)), ("ValueError",)),
+    "a member of a name that no system has": Case(
+        "answers", lambda: _answer("members", _members(member="\ud800")), ("ValueError",)
+    ),
+    "a size that is a text": Case(
+        "answers",
+        lambda: _answer("shown", {"rows": "1", "columns": 1}, ("pixels", "uint8", [1, 1], b"\0")),
+        ("ValueError",),
+    ),
+    # messages of a divided training that ended a thread
+    "true numbers": Case("channel", lambda: struct.pack("!I", 15) + b'{"values":true}', ("ValueError",)),
+    "a greeting of lists in lists": Case(
+        "channel", lambda: struct.pack("!I", 1_016) + b'{"token":' + b"[" * 1_007, ("ValueError",)
+    ),
+    # files of the program's own folders that ended a command or a start
+    "remembered folders with lists in lists": Case(
+        "kept-files",
+        lambda: (
+            b'folders.json\n{"' + b"0123456789abcdef" * 4 + b'": {"pack": "p", "x": ' + _DEEP + b"]" * 3_000 + b"}}"
+        ),
+        (ACCEPTED,),
+    ),
+    "an archive that is a number": Case("kept-files", lambda: b"archive.json\n1", ("archive_damaged",)),
+    "an archive of lists in lists": Case("kept-files", lambda: b"archive.json\n" + _DEEP, ("archive_damaged",)),
+    "a merged run without bounds": Case("kept-files", lambda: b'merged.json\n{"run": Infinity}', (ACCEPTED,)),
+    "a journal of lists in lists": Case(
+        "kept-files", lambda: b"journal.jsonl\n" + _DEEP + b"\n", ("workflow_journal",)
+    ),
+    # rows of a database that became results with values of another type
+    "a member that is a number": Case("rows", lambda: _row(ref={"member": 1}), ("ValueError",)),
+    "a path that no system has": Case("rows", lambda: _row(ref={"path": "/\ud800"}), ("ValueError",)),
+    "a path of two": Case("rows", lambda: _row(ref={"path": "/a\0/b"}), ("ValueError",)),
+    "columns that are a text": Case("rows", lambda: _row(details={"columns": "1"}), ("ValueError",)),
+    "a score that is a text": Case(
+        "rows", lambda: _row(status="screened", findings=_finding(score="1")), ("ValueError",)
+    ),
+    "a decision that nobody makes": Case(
+        "rows", lambda: _row(status="screened", findings=_finding(decision="x")), ("ValueError",)
+    ),
+    "details of lists in lists": Case("rows", lambda: _row(findings=_DEEP.decode("ascii")), ("ValueError",)),
+    # results of a worker that ended the driver
+    "results that are damaged": Case(
+        "chunks", lambda: _chunk().replace(b"\x15\x04\x19", b"\xff\xff\xff"), ("ValueError",)
+    ),
+    "a result of a member that is a number": Case("chunks", lambda: _chunk(ref={"member": 1}), ("ValueError",)),
+}

@@ -1,0 +1,402 @@
+"""What the program wrote itself and reads again, perhaps after somebody else: settings, records, rows, results."""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from fieldray.audit.cases import table_labels
+from fieldray.domain.image import PixelMap
+from fieldray.domain.lungs import LungFields
+from fieldray.packs.memory import FILE_NAME as FOLDERS
+from fieldray.packs.memory import PackMemory
+from fieldray.packs.site_points import NAME as POINTS
+from fieldray.packs.site_points import SitePoints
+from fieldray.packs.trust import TrustStore
+from fieldray.reports.outputs import is_own_report
+from fieldray.settings import TABLE, load
+from fieldray.store.rows import (
+    brief_of,
+    earlier_verdict_of,
+    gist_of,
+    outcome_columns,
+    outcome_of,
+    run_of,
+    spec_text,
+    verdict_of,
+)
+from fuzz.structures.dicom_files import PLACES
+from fuzz.structures.target import ACCEPTED, Read, Target, Unforeseen, holds, outcome, refusals
+from fuzz.structures.values import FLOATS, INTEGERS, TEXTS, broken, json_bytes
+from outcomes import failed, image_ref, refused, run_spec, screened
+
+_HASH: Final = "0123456789abcdef" * 4
+_FINGERPRINT: Final = "-".join(["0123"] * 16)
+
+
+# ---- files of the user's folder
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A small file of the program, whole, and what reads it from a folder."""
+
+    name: str
+    content: Any
+    read: Callable[[Path], object]
+    is_lines: bool = False
+
+
+def _settings(folder: Path) -> None:
+    """What was read can be written, and read again."""
+    settings, _ = load(folder / "settings.json")
+    settings.save(folder / "settings.json")
+    again, _ = load(folder / "settings.json")
+    holds(
+        [again[row.key] for row in TABLE] == [settings[row.key] for row in TABLE], "settings that change by themselves"
+    )
+
+
+def _requests(folder: Path) -> object:
+    from fieldray.cluster.archive_folder import ArchiveFolder
+
+    with ArchiveFolder(folder) as archive:
+        return archive._request(folder / "archive.json"), archive.merged_run()
+
+
+def _journal(folder: Path) -> list[object]:
+    from fieldray.cluster.workflow.state import read_events
+
+    return list(read_events(folder))
+
+
+@functools.cache
+def _files() -> Mapping[str, _File]:
+    point = {
+        **{"name": "ours", "label": "opacity", "model_sha256": _HASH, "pack": "p-1.0.0", "threshold": 0.5},
+        **{"unsure_low": 0.4, "unsure_high": 0.6, "sensitivity": [0.9, 0.8, 0.95], "specificity": [0.7, 0.6, 0.8]},
+        **{"images": 100, "patients": 80, "chosen_by": "A", "chosen_on": "2024-01-31"},
+    }
+    remembered = {_HASH: {"pack": "p", "operating_point": "x", "ages_confirmed": True}}
+    trust = {"format": 1, "keys": {_FINGERPRINT: "2024-01-31"}, "seen": {_FINGERPRINT: {"test-chest": "1.2.3"}}}
+    request = asdict(_request())
+    event = {
+        "task": "a",
+        "key": "k",
+        "status": "done",
+        "number": 1,
+        "lost": 0,
+        "outcome": {"exit_code": 0, "node": "n"},
+    }
+    files = (
+        _File("settings.json", {row.key: row.default for row in TABLE} | {"newer": [1]}, _settings),
+        _File(FOLDERS, remembered, lambda folder: PackMemory(folder).find([folder])),
+        _File("pack_trust.json", trust, lambda folder: TrustStore(folder).trusted()),
+        _File(POINTS, [point, point], lambda folder: SitePoints(folder).all()),
+        _File("archive.json", request, _requests),
+        _File("merged.json", {"run": 3}, _merged),
+        _File("journal.jsonl", event, _journal, is_lines=True),
+    )
+    return {file.name: file for file in files}
+
+
+def _merged(folder: Path) -> object:
+    from fieldray.cluster.archive_folder import ArchiveFolder
+
+    with ArchiveFolder(folder) as archive:
+        return archive.merged_run()
+
+
+def _request() -> Any:
+    from fieldray.cluster.archive_request import ArchiveRequest
+
+    return ArchiveRequest(
+        paths=("/scans",), pack="p-1.0.0", pack_name="p-1.0.0", model_sha256=_HASH, settings_hash=_HASH,
+        operating_point=None, ages_confirmed=False, settings=(("device", "cpu"), ("keep_previews", True)),
+    )  # fmt: skip
+
+
+def make_file(chance: random.Random) -> bytes:
+    """The name of a file, and on the next lines what is in it."""
+    file = chance.choice(tuple(_files().values()))
+    document = broken(file.content, chance, places=chance.choice(PLACES))
+    text = json_bytes(document, chance, places=chance.choice((0,) * 6 + (1, 2)))
+    return file.name.encode("ascii") + b"\n" + text + b"\n" * file.is_lines
+
+
+def file_reader(folder: Path) -> Read:
+    """What a start of the program, or a command, does with its own files."""
+
+    def read(data: bytes) -> str:
+        name, _, content = data.partition(b"\n")
+        file = _files().get(name.decode("latin-1"), _files()[FOLDERS])
+        (folder / file.name).write_bytes(content)
+        with refusals() as why:
+            file.read(folder)
+        return outcome(why)
+
+    return read
+
+
+# ---- rows of a database
+
+
+def _lungs() -> LungFields:
+    return LungFields(
+        is_frontal_chest=True, found=True, left_share=0.2, right_share=0.2, cut_off=("top",), rotation_degrees=0,
+        is_inverted=False, is_mirrored=False, shares=np.ones((8, 8), np.uint8), threshold=128,
+        pixel_map=PixelMap(1.0, 0.0, 1.0, 0.0),
+    )  # fmt: skip
+
+
+@functools.cache
+def _rows() -> tuple[tuple[str, Mapping[str, Any]], ...]:
+    """A row of each kind with what it is read by: a result, a run, a verdict."""
+    own = {"pack_name": "tiny-1.0.0", "model_sha256": _HASH, "id": 1, "run_id": 1, "choice": None, "note": None}
+    results = (screened(), replace(screened(), lungs=_lungs()), refused(), failed(image_ref("b", member="x", frame=2)))
+    run = {
+        "id": 1,
+        "spec": spec_text(run_spec()),
+        "state": "finished",
+        "reason": None,
+        "started_s": 1.0,
+        "ended_s": None,
+    }
+    verdict = {
+        "choice": "agree",
+        "note": "x",
+        "image_key": b"a",
+        "content_sha256": "c",
+        "category": "normal",
+        "score": 0.1,
+    }
+    verdict |= {"given_s": 1.0}
+    why = json.dumps(["disk_full", [["path", "/x"]]])
+    return (
+        *(("result", {**outcome_columns(each), **own}) for each in results),
+        ("run", run),
+        ("run", {**run, "reason": why, "ended_s": 2.0}),
+        ("verdict", verdict),
+    )
+
+
+_COLUMNS: Final = ("details", "ref", "findings", "notes", "lungs", "spec", "reason")
+
+
+def make_row(chance: random.Random) -> bytes:
+    """A kind of row, and on the next line its columns as JSON; what is no text stands there in hexadecimal."""
+    kind, whole = chance.choice(_rows())
+    row = dict(whole)
+    for _ in range(chance.choice(PLACES)):
+        name = chance.choice(list(row))
+        if name in _COLUMNS and isinstance(row[name], str) and chance.random() < 0.85:
+            row[name] = _broken_column(row[name], chance)
+        elif isinstance(row[name], bytes) and chance.random() < 0.7:
+            row[name] = row[name][: chance.randrange(len(row[name]) + 1)] + chance.choice((b"", b"\0", b"\xff" * 9))
+        else:
+            row[name] = _value(chance)
+    kept = {name: {"bytes": value.hex()} if isinstance(value, bytes) else value for name, value in row.items()}
+    return kind.encode("ascii") + b"\n" + json.dumps(kept).encode("ascii")
+
+
+def _broken_column(text: str, chance: random.Random) -> str:
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):  # it is broken already
+        return text
+    document = broken(document, chance, places=chance.choice((1, 1, 2)))
+    return json_bytes(document, chance, places=chance.choice((0,) * 9 + (1,))).decode("utf-8", "replace")
+
+
+def _value(chance: random.Random) -> Any:
+    """What SQLite may keep in any column."""
+    number = chance.choice([number for number in INTEGERS if abs(number) < 2**63])
+    return chance.choice((None, number, chance.choice(FLOATS), chance.choice(TEXTS), b"", b"\xff\xfe\0"))
+
+
+def row_reader(_folder: Path) -> Read:
+    """What the store does with a row: `damage_noticed` turns these errors, and no others, into a damaged file."""
+    readers: dict[str, tuple[Callable[[Any], object], ...]] = {
+        "result": (outcome_of, _shown, gist_of),
+        "run": (run_of,),
+        "verdict": (verdict_of, earlier_verdict_of),
+    }
+
+    def read(data: bytes) -> str:
+        kind, _, text = data.partition(b"\n")
+        columns = json.loads(text)
+        row = {
+            name: bytes.fromhex(value["bytes"]) if isinstance(value, dict) else value for name, value in columns.items()
+        }
+        refused: list[str] = []
+        for reader in readers.get(kind.decode("latin-1"), ()):
+            with refusals(ValueError, TypeError, LookupError, AttributeError) as why:
+                reader(row)
+            refused += why
+        return outcome(refused)
+
+    return read
+
+
+def _shown(row: Any) -> object:
+    """What the history shows of it, and what the store would keep of it again."""
+    brief = brief_of(row)
+    kept = outcome_of(row)
+    try:
+        outcome_columns(kept)
+    except Exception as error:
+        raise Unforeseen(f"a result that cannot be kept again: {error!r}") from error
+    return brief
+
+
+# ---- results of a worker
+
+
+def make_chunk(chance: random.Random) -> bytes:
+    """A Parquet file of a few results; its values are broken, and now and then its bytes."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from fieldray.cluster.archive_chunk import _SCHEMA
+
+    own = {"pack_name": "tiny-1.0.0", "model_sha256": _HASH, "settings_hash": _HASH, "preview": None}
+    outcomes = chance.choices(
+        (screened(), replace(screened(), lungs=_lungs()), refused(), failed()), k=chance.randrange(4)
+    )
+    rows = [{**outcome_columns(each), **own} for each in outcomes]
+    for _ in range(chance.choice(PLACES)):
+        if rows:
+            _break_row(chance.choice(rows), chance, _SCHEMA)
+    stream = io.BytesIO()
+    pq.write_table(
+        pa.Table.from_pylist(rows, schema=_SCHEMA), stream, compression=chance.choice(("zstd", "none", "gzip"))
+    )
+    data = bytearray(stream.getvalue())
+    for _ in range(chance.choice((0, 0, 0, 1, 3))):
+        at = chance.randrange(len(data)) if chance.random() < 0.5 else len(data) - 1 - chance.randrange(len(data) // 2)
+        data[at : at + chance.choice((1, 1, 1, 4))] = chance.choice((b"\0", b"\xff", b"\x7f", b"", bytes(4)))
+    return bytes(data)
+
+
+def _break_row(row: dict[str, Any], chance: random.Random, schema: Any) -> None:
+    """Another value of the column's own type, which is all that the schema lets pass."""
+    name = chance.choice(schema.names)
+    kind = str(schema.field(name).type)
+    if kind == "string":
+        known = row.get(name)
+        is_document = name in _COLUMNS and isinstance(known, str)
+        row[name] = _broken_column(known, chance) if is_document else chance.choice(TEXTS)
+        row[name] = row[name].encode("utf-8", "replace").decode()
+    elif kind == "binary":
+        row[name] = chance.choice((None, b"", b"\xff" * 64, b"\0", b"a\0b\0c"))
+    elif kind == "int64":
+        row[name] = chance.choice([number for number in INTEGERS if abs(number) < 2**63])
+    else:
+        row[name] = chance.choice((None, *FLOATS))
+
+
+def chunk_reader(_folder: Path) -> Read:
+    """What the driver of an archive does with what a worker sends."""
+    from fieldray.cluster.archive_chunk import unpacked
+
+    request = replace(_request(), settings_hash=_HASH)
+
+    def read(data: bytes) -> str:
+        with refusals(ValueError) as why:
+            for one in unpacked(data, request):
+                outcome_columns(one)
+        return outcome(why)
+
+    return read
+
+
+# ---- tables and files that may be reports
+
+
+_CELLS: Final = ("image", "label", "patient", "a.dcm", "b.dcm", "1.2.a.dcm", "normal", "abnormal", "0", "1", "P1", "")
+_HEADS: Final = (
+    b'{"status": "screened", "path": "a", "image": "a"', b'{\n "report": "class map",\n "model_sha256": "',
+    b"%PDF-1.7\n", b"<!DOCTYPE html>\n<style>\nbody { font: 15px/1.5", b"<svg xmlns",
+    b"\x89PNG\r\n\x1a\n\0\0\0\rIHDRtEXtSoftware\0fieldray", b"\x93NUMPY\1\0v\0{'descr': '<f4'",
+    b"\xef\xbb\xbfrun,image,path", b"run_id;run_started;image", bytes(128) + b"DICM", b"[" * 20_000, b'"' * 9_000,
+    b"a," * 9_000, b"\xff\xfe" * 40, b'{"a":' * 2_000, b"{\n" * 900, b"",
+)  # fmt: skip
+
+
+def make_table(chance: random.Random) -> bytes:
+    """A table of labels, or the begin of a file that may be a report of the program."""
+    if chance.random() < 0.4:
+        head = bytearray(chance.choice(_HEADS))
+        for _ in range(chance.choice((0, 1, 2))):
+            at = chance.randrange(len(head) + 1)
+            head[at : at + chance.choice((0, 1))] = chance.choice(
+                (b"\n", b"\r", b"\0", b'"', b",", b"\xff", b"9" * 5_000)
+            )
+        return b"\0" + bytes(head)
+    separator = chance.choice(",;\t|")
+    lines = [separator.join(("image", "label", "patient"))] if chance.random() < 0.9 else []
+    lines += [
+        separator.join(chance.choices(_CELLS, k=chance.choice((3, 3, 3, 1, 5)))) for _ in range(chance.randrange(12))
+    ]
+    text = chance.choice(("\n", "\r\n", "\r")).join(lines)
+    for _ in range(chance.choice(PLACES)):
+        at = chance.randrange(len(text) + 1)
+        text = text[:at] + chance.choice((*TEXTS, '"', '""', "\r", "\x85", separator, "x" * 140_000)) + text[at:]
+    return b"\1" + text.encode(chance.choice(("utf-8", "utf-8", "utf-16", "utf-8-sig", "cp1251")), "replace")
+
+
+def table_reader(folder: Path) -> Read:
+    """What an audit does with the labels it is given, and discovery with the first bytes of a file."""
+    table = folder / "labels.csv"
+    refs = [image_ref(name) for name in ("a.dcm", "b.dcm")]
+
+    def read(data: bytes) -> str:
+        if data[:1] == b"\0":
+            return "own report" if is_own_report(data[1:]) else ACCEPTED
+        table.write_bytes(data[1:])
+        with refusals() as why:
+            table_labels(table, refs)
+        return outcome(why)
+
+    return read
+
+
+TARGETS: Final = (
+    Target(
+        name="kept-files",
+        reads="settings, remembered folders, trusted keys, a site's points, records of archives and workflows",
+        make=make_file,
+        reader=file_reader,
+        share=4,
+    ),
+    Target(
+        name="rows",
+        reads="rows of a database that somebody else wrote: results, runs, verdicts",
+        make=make_row,
+        reader=row_reader,
+        share=10,
+    ),
+    Target(
+        name="chunks",
+        reads="results that a worker of an archive sends, as Parquet",
+        make=make_chunk,
+        reader=chunk_reader,
+        share=1,
+        most_mb=400.0,
+    ),
+    Target(
+        name="tables",
+        reads="tables of labels, and the first bytes of files that may be reports of the program",
+        make=make_table,
+        reader=table_reader,
+        share=5,
+    ),
+)

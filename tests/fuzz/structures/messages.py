@@ -1,0 +1,353 @@
+"""Messages between processes: frames of the wire, answers of children and messages of a divided training."""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import random
+import struct
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from fieldray.comparison.service import answer_of
+from fieldray.domain.comparison import FRAME_SIDE, FramedImage
+from fieldray.domain.finding import Refused
+from fieldray.domain.image import PixelMap
+from fieldray.domain.model import InputSpec
+from fieldray.domain.study import ImageRef
+from fieldray.imaging import answers
+from fieldray.imaging.service import handle
+from fieldray.imaging.synthetic import chest_phantom
+from fieldray.inference.backend import Answer
+from fieldray.inference.messages import answer_message, answers_of
+from fieldray.processes.wire import NONSENSE, Message, read_message, write_message
+from fieldray.reasons import reason
+from fieldray.store.rows import image_key, outcome_columns, outcome_of
+from fuzz.structures.dicom_files import PLACES
+from fuzz.structures.target import Read, Target, Unforeseen, holds, outcome, refusals
+from fuzz.structures.values import INTEGERS, broken, json_bytes, strange
+from phantoms import scaled, write_dicom
+
+_REF: Final = ImageRef(path=Path("a.dcm"))
+_SPEC: Final = InputSpec(height=16, width=16)
+_MOST_BYTES: Final = 2**20
+_DTYPES: Final = ("uint8", "int8", "uint16", "int32", "int64", "float32", "float64")
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Shaped:
+    """An array as a message announces it, and its bytes: the two need not agree."""
+
+    name: Any
+    dtype: Any
+    shape: Any
+    data: bytes
+
+
+def framed(header: bytes, arrays: list[_Shaped], *, length: int | None = None) -> bytes:
+    """A message: the length of the header as stated or as it is, the header, the bytes of the arrays."""
+    stated = len(header) if length is None else length
+    return struct.pack("<I", stated % 2**32) + header + b"".join(array.data for array in arrays)
+
+
+# ---- the wire
+
+
+def make_frame(chance: random.Random) -> bytes:
+    """A message of a few values and arrays."""
+    body = chance.choice(({"a": [1, None, "x"], "b": {"c": 0.5}}, {"ready": True}, {}))
+    arrays = [_array(chance, f"array{number}") for number in range(chance.choice((0, 1, 1, 2, 3)))]
+    return _framed(body, arrays, chance)
+
+
+def _array(chance: random.Random, name: str) -> _Shaped:
+    shape = [chance.choice((0, 1, 2, 3, 16)) for _ in range(chance.choice((0, 1, 1, 2, 3)))]
+    array = np.zeros(shape, chance.choice(_DTYPES))
+    return _Shaped(name, array.dtype.name, shape, array.tobytes())
+
+
+def _framed(body: Any, arrays: list[_Shaped], chance: random.Random) -> bytes:
+    """The message with its header, values and bytes broken at a few places."""
+    document: Any = {"body": body, "arrays": [[array.name, array.dtype, array.shape] for array in arrays]}
+    text_places, stated = 0, None
+    for _ in range(chance.choice(PLACES)):
+        way = chance.randrange(8)
+        if way <= 1 and isinstance(document, dict):
+            document = broken(document, chance, places=1)
+        elif way <= 4 and isinstance(document, dict) and document.get("arrays"):
+            document = {**document, "arrays": _listing(document["arrays"], chance)}
+        elif way == 5:
+            text_places = 1
+        elif way == 6 and arrays:
+            index = chance.randrange(len(arrays))
+            arrays[index] = replace(arrays[index], data=arrays[index].data[:-1] * chance.choice((0, 1, 2)))
+        else:
+            stated = chance.choice((0, 1, 2, 0xFF, 2**24, 2**24 + 1, 2**31, 2**32 - 1))
+    return framed(json_bytes(document, chance, places=text_places), arrays, length=stated)
+
+
+def _listing(listing: Any, chance: random.Random) -> Any:
+    """The list of arrays with one that announces something else."""
+    if not isinstance(listing, list) or not listing:
+        return strange(chance)
+    entry = chance.choice(listing)
+    entry = list(entry) if isinstance(entry, list) else strange(chance)
+    way = chance.randrange(5)
+    if isinstance(entry, list) and len(entry) == 3:
+        if way == 0:
+            entry[2] = [chance.choice(INTEGERS) for _ in range(chance.choice((1, 2, 3, 33, 70)))]
+        elif way == 1:
+            entry[2] = [chance.choice((0, 0, 1, 2**62, 10**30)) for _ in range(chance.choice((1, 2, 65)))]
+        elif way == 2:
+            entry[2] = strange(chance)
+        elif way == 3:
+            entry[1] = chance.choice((*_DTYPES, "object", "O", "", None, "float16", "complex64", "S1000000000"))
+        else:
+            entry[0] = strange(chance)
+    others = listing[:3] * chance.choice((1, 1, 1, 2, 200))
+    others[chance.randrange(len(others))] = entry
+    return others
+
+
+def frame_reader(_folder: Path) -> Read:
+    """What every process does with what another one writes to it."""
+
+    def read(data: bytes) -> str:
+        with refusals(ValueError) as why:
+            stream = io.BufferedReader(io.BytesIO(data))  # type: ignore[arg-type]
+            message = read_message(stream)
+            if message is None:
+                return "ended"
+            size = sum(array.nbytes for array in message.arrays.values())
+            holds(size <= len(data), "arrays of more than was sent")
+            again = io.BytesIO()
+            write_message(again, message)
+        return outcome(why)
+
+    return read
+
+
+# ---- answers of children
+
+
+def _spacing() -> dict[str, Any]:
+    return {"row_scale": 1.0, "row_offset": 0.0, "column_scale": 1.0, "column_offset": 0.0}
+
+
+@functools.cache
+def _answers() -> tuple[tuple[str, Message], ...]:
+    """What children really answer, by the kind of question."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        image = chest_phantom(160, 128, 7, abnormal=False)
+        path = write_dicom(folder / "a.dcm", image)
+        write_dicom(folder / "ct.dcm", image, changes={"Modality": "CT"})
+        (folder / "text").write_bytes(b"no image")
+        found: list[tuple[str, Message]] = []
+        cropped = replace(_SPEC, crop="lungs", crop_margin=0.1)
+        for name, spec, lungs in (
+            ("a.dcm", _SPEC, None),
+            ("a.dcm", cropped, _SPEC),
+            ("ct.dcm", _SPEC, None),
+            ("text", _SPEC, None),
+        ):
+            ref = ImageRef(path=folder / name)
+            question = answers.read_request(ref, spec, rules=None, detail="needed", lungs=lungs)
+            found.append(("read", handle(Message({**question.body, "rules": _rules()}))))
+        ref = ImageRef(path=path)
+        found.append(("image", handle(answers.image_request(ref, content_sha256=""))))
+        shown = handle(answers.shown_request(ref, content_sha256="", side=64))
+        found.append(("shown", shown))
+        found.append(("hash", handle(answers.hash_request(ref))))
+        found.append(("members", _members()))
+    found.append(("preview", Message({}, {"pixels": scaled(image, 8)[:64, :64]})))
+    found.append(("networks", _scores()))
+    found += [("comparison", each) for each in _comparisons()]
+    return tuple(found)
+
+
+def _rules() -> dict[str, Any]:
+    return {"modalities": ["DX"], "body_parts": [], "views": [], "ages_years": None}
+
+
+def _members() -> Message:
+    header = json.loads(msgspec.json.encode(_REF.header))
+    entry = {
+        "member": "a",
+        "frames": 2,
+        "kind": "dicom",
+        "header": header,
+        "problem": None,
+        "problem_is_refusal": False,
+    }
+    refused = {**entry, "member": "b", "frames": 1, "problem": ["empty", []], "problem_is_refusal": False}
+    return Message({"members": [entry, refused], "after": None, "doubles": 1, "double": "x"})
+
+
+def _scores() -> Message:
+    maps = {"class_maps": np.ones((1, 4, 4), np.float32), "features": np.ones(8, np.float32)}
+    return answer_message([Answer(scores=np.array([0.5], np.float32), latency_ms=1.5, **maps)] * 2)
+
+
+def _comparisons() -> tuple[Message, Message]:
+    """One with a picture of what differs, in the layout of `comparison.service`, and one that shows nothing."""
+    figures = {"similarity_before": 0.5, "similarity_after": 0.7, "least_jacobian": 0.9}
+    region = {"box": {"top": 1.0, "left": 2.0, "rows": 3.0, "columns": 4.0}, "area_px": 12, "strength": 4.5}
+    body = {"problem": None, "alignment": figures, "regions": [region], "reliability": 1.2}
+    frame = np.zeros((FRAME_SIDE, FRAME_SIDE), np.uint8)
+    arrays = {"displacement": np.zeros((FRAME_SIDE, FRAME_SIDE, 2), np.float32), "matches": np.ones((2, 7))}
+    problem = {"code": "compare_other_patients", "parameters": [], "image": "both"}
+    shown = Message(body, {**arrays, "warped_prior": frame, "change": frame.astype(np.float32)})
+    return shown, Message({**body, "problem": problem, "regions": None}, arrays)
+
+
+def make_answer(chance: random.Random) -> bytes:
+    """A kind of question, and on the next line an answer to it."""
+    kind, message = chance.choice(_answers())
+    arrays = [
+        _Shaped(name, array.dtype.name, list(array.shape), b"" if array.nbytes > 2**16 else array.tobytes())
+        for name, array in message.arrays.items()
+    ]
+    return kind.encode("ascii") + b"\n" + _framed(message.body, arrays, chance)
+
+
+def _answer_without_bytes(data: bytes) -> io.BytesIO:
+    """The message, with zeros in place of the bytes of large arrays, which are left out of the inputs."""
+    (length,) = struct.unpack("<I", data[:4])
+    try:
+        listing = json.loads(data[4 : 4 + length])["arrays"]
+        large = sum(
+            np.dtype(dtype).itemsize * int(np.prod(shape)) for _, dtype, shape in listing if np.prod(shape) > 2**14
+        )
+    except Exception:  # whatever is broken is for the reader to find
+        large = 0
+    return io.BytesIO(data + bytes(large if 0 < large < 8 * 2**20 else 0))
+
+
+def answer_reader(_folder: Path) -> Read:
+    """What the program does with answers of children that a hostile file may have shaped."""
+    blank = np.zeros((FRAME_SIDE, FRAME_SIDE), np.uint8)
+    frame = FramedImage(pixels=blank, lungs=blank > 0, pixel_map=PixelMap(1.0, 0.0, 1.0, 0.0))
+    readers: dict[str, Callable[[Message], object]] = {
+        "read": _read_and_kept,
+        "image": lambda answer: answers.image_of(answer).extent,
+        "shown": lambda answer: answers.shown_of(answer).pixels.shape,
+        "hash": answers.hash_of,
+        "members": _listed,
+        "preview": lambda answer: answers.preview_of(answer).shape,
+        "networks": lambda answer: answers_of(answer, count=2),
+        "comparison": lambda answer: answer_of(answer, frame, frame),
+    }
+
+    def read(data: bytes) -> str:
+        kind, _, answer = data.partition(b"\n")
+        with refusals(*NONSENSE) as why:
+            message = read_message(_answer_without_bytes(answer))
+            if message is None:
+                return "ended"
+            readers.get(kind.decode("latin-1"), _read_and_kept)(message)
+        return outcome(why)
+
+    return read
+
+
+def _listed(answer: Message) -> None:
+    """What is listed can be stored."""
+    for ref in answers.references(_REF, lambda _question, read: read(_last(answer))):
+        image_key(ref)
+
+
+def _last(answer: Message) -> Message:
+    """As the last part of a list: this one would be asked for again and again."""
+    return Message({**answer.body, "after": None}, answer.arrays)
+
+
+def _read_and_kept(answer: Message) -> None:
+    """What was read can be stored, and read from the store again."""
+    result = answers.read_result(answer, _REF)
+    kept = Refused(ref=result.ref or _REF, reason=result.problem or reason("blank"), facts=result.facts)
+    columns = {**outcome_columns(kept), "pack_name": "", "model_sha256": ""}
+    try:
+        outcome_of(columns)
+    except Exception as error:
+        raise Unforeseen(f"a result that cannot be read again: {error!r}") from error
+
+
+# ---- a divided training
+
+
+class _Sent:
+    """A connection on which certain bytes have come, and then its end."""
+
+    def __init__(self, data: bytes) -> None:
+        self._stream = io.BytesIO(data)
+
+    def setsockopt(self, *_: object) -> None:
+        """Nothing is set."""
+
+    def settimeout(self, _seconds: float | None) -> None:
+        """Nothing is waited for."""
+
+    def recv_into(self, room: memoryview) -> int:
+        """What is left."""
+        return self._stream.readinto(room)
+
+
+def make_channel_message(chance: random.Random) -> bytes:
+    """A header and its numbers: a greeting, or a message of those who are known."""
+    header: Any = chance.choice(({"token": "x" * 20, "role": "worker"}, {"wants": 3, "step": 1}, {}))
+    numbers = chance.choice((0, 0, 4, 100))
+    header = {**header, "values": chance.choice((numbers,) * 6 + (*INTEGERS, "4", None, 1.5, True))}
+    header = broken(header, chance, places=chance.choice(PLACES))
+    text = json_bytes(header, chance, places=chance.choice((0, 0, 0, 1)))
+    stated = len(text) if chance.random() < 0.9 else chance.choice((0, 1, 1_024, 1_025, 2**22, 2**22 + 1, 2**32 - 1))
+    return struct.pack("!I", stated) + text + bytes(4 * numbers)
+
+
+def channel_reader(_folder: Path) -> Read:
+    """What a server and a worker do with a greeting and with a message."""
+    from fieldray.cluster.training.channel import Channel
+
+    def read(data: bytes) -> str:
+        with refusals(ValueError, ConnectionError) as why:
+            Channel(_Sent(data), largest=1_000).receive()  # type: ignore[arg-type]
+        with refusals(ValueError, ConnectionError):
+            Channel(_Sent(data), largest=1_000).receive_hello()  # type: ignore[arg-type]
+        return outcome(why)
+
+    return read
+
+
+TARGETS: Final = (
+    Target(
+        name="wire",
+        reads="messages between processes: frames and arrays that announce what is not there",
+        make=make_frame,
+        reader=frame_reader,
+        share=12,
+        most_mb=100.0,
+    ),
+    Target(
+        name="answers",
+        reads="answers of decoders, networks and the comparison, as the program takes them",
+        make=make_answer,
+        reader=answer_reader,
+        share=6,
+        most_mb=100.0,
+    ),
+    Target(
+        name="channel",
+        reads="messages of a divided training, before and after the token",
+        make=make_channel_message,
+        reader=channel_reader,
+        share=6,
+        most_mb=100.0,
+    ),
+)

@@ -1,0 +1,194 @@
+"""Inputs read one after another in this process, with what came of them; `child.py` is where that process begins."""
+
+from __future__ import annotations
+
+import logging
+import resource
+import signal
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final, Self
+
+from fuzz.structures.target import Read, Target, Unforeseen, chance_of
+
+LONGEST_S: Final = 2.0
+_CODE: Final = "/app/fieldray/"
+
+
+class TookTooLong(BaseException):
+    """An input took more of the processor's time than any may."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What must not come of an input: the `kind` tells one fault from another, `data` is as small as it was made."""
+
+    target: str
+    number: int
+    kind: str
+    detail: str = ""
+    data: bytes = b""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What came of some inputs. `longest_s` and `growth_mb` are the largest of one input, with its number."""
+
+    inputs: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+    longest_s: tuple[float, int] = (0.0, -1)
+    peak_mb: float = 0.0
+
+    def add(self, other: Self) -> None:
+        """Take those of others to these."""
+        self.inputs += other.inputs
+        self.outcomes += other.outcomes
+        self.seconds += other.seconds
+        self.longest_s = max(self.longest_s, other.longest_s)
+        self.peak_mb = max(self.peak_mb, other.peak_mb)
+
+
+class _Errors(logging.Handler):
+    """What the program logs with an exception is an error that it caught and nobody thought of."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.seen: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info and record.exc_info[1]:
+            self.seen.append(f"{record.getMessage()[:80]}: {kind_of(record.exc_info[1])}")
+
+
+class Reader:
+    """Reads inputs of a target. One at a time in a process: it keeps the time by a signal, and watches the log."""
+
+    def __init__(self, target: Target, folder: Path, *, longest_s: float = LONGEST_S) -> None:
+        self.target = target
+        self._longest_s = longest_s
+        self._read: Read = target.reader(folder)
+        self._errors = _Errors()
+
+    def __enter__(self) -> Self:
+        logging.getLogger().addHandler(self._errors)
+        self._before = signal.signal(signal.SIGPROF, _expire)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGPROF, self._before)
+        logging.getLogger().removeHandler(self._errors)
+
+    def made(self, number: int, *, seed: int) -> bytes:
+        """The input of this number."""
+        return self.target.make(chance_of(self.target.name, seed=seed, number=number))
+
+    def read(self, data: bytes) -> str:
+        """What came of it. Raises what must not be raised; Unforeseen for what was logged."""
+        self._errors.seen.clear()
+        signal.setitimer(signal.ITIMER_PROF, self._longest_s)
+        try:
+            came = self._read(data)
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+        if self._errors.seen:
+            raise Unforeseen(self._errors.seen[0])
+        return came
+
+    def problem(self, data: bytes) -> str:
+        """The kind of finding that comes of it, "" for none."""
+        try:
+            self.read(data)
+        except (Exception, TookTooLong) as error:
+            return kind_of(error)
+        return ""
+
+
+def kind_of(error: BaseException) -> str:
+    """What tells one fault from another: the error, and the innermost place of the program that it went through."""
+    if isinstance(error, Unforeseen):
+        return f"Unforeseen: {error}"[:200]
+    places = [frame for frame in traceback.extract_tb(error.__traceback__) if _CODE in frame.filename]
+    place = f"{places[-1].filename.partition(_CODE)[2]} {places[-1].name}" if places else "outside of the program"
+    return f"{type(error).__name__} in {place}"
+
+
+def read_all(
+    reader: Reader, numbers: range, *, seed: int, begin: Callable[[int], None] = lambda _number: None, part: int = 500
+) -> Iterator[Tally | Finding]:
+    """Read the inputs with these numbers; a tally of every `part` of them, and each kind of finding when it is met.
+
+    begin   receives the number of every input before it is made
+    """
+    known: set[str] = set()
+    target, tally, base_mb = reader.target, Tally(), _peak_mb()
+    for number in numbers:
+        begin(number)
+        began_s = time.perf_counter()
+        data = reader.made(number, seed=seed)
+        cpu_s = time.thread_time()
+        try:
+            tally.outcomes[reader.read(data)] += 1
+            tally.longest_s = max(tally.longest_s, (time.thread_time() - cpu_s, number))
+        except (Exception, TookTooLong) as error:
+            tally.outcomes["FOUND"] += 1
+            if (kind := kind_of(error)) not in known:
+                known.add(kind)
+                detail = "".join(traceback.format_exception(error)[-4:])[-600:]
+                is_quick = not isinstance(error, TookTooLong | MemoryError)
+                small = smallest(data, lambda other, kind=kind: reader.problem(other) == kind) if is_quick else data
+                yield Finding(target=target.name, number=number, kind=kind, detail=detail, data=small)
+        tally.inputs += 1
+        tally.seconds += time.perf_counter() - began_s
+        tally.peak_mb = _peak_mb() - base_mb
+        if tally.peak_mb > target.most_mb and "memory" not in known:
+            known.add("memory")
+            detail = f"{tally.peak_mb:.0f} MB above the start"
+            yield Finding(target=target.name, number=number, kind="memory", detail=detail, data=data)
+        if tally.inputs >= part:
+            yield tally
+            tally = Tally()
+    yield tally
+
+
+def smallest(data: bytes, is_same: Callable[[bytes], bool], *, most_s: float = 4.0) -> bytes:
+    """A part of the bytes that is as bad as all of them: pieces are left out, then bytes zeroed, while time lasts."""
+    until_s = time.thread_time() + most_s
+    size = len(data)
+    while size and time.thread_time() < until_s:
+        at, has_shrunk = 0, False
+        while at < len(data) and time.thread_time() < until_s:
+            candidate = data[:at] + data[at + size :]
+            if is_same(candidate):
+                data, has_shrunk = candidate, True
+            else:
+                at += size
+        size = size // 2 if not has_shrunk or size > len(data) else size
+    for at in range(len(data)):
+        if time.thread_time() > until_s:
+            break
+        if data[at]:
+            candidate = data[:at] + b"\0" + data[at + 1 :]
+            data = candidate if is_same(candidate) else data
+    return data
+
+
+def limit_memory(more_mb: float) -> None:
+    """From now on this process may take so much more address space."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + int(more_mb * 2**20)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _peak_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def _expire(_number: int, _frame: FrameType | None) -> Any:
+    raise TookTooLong

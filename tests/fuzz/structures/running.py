@@ -1,0 +1,116 @@
+"""Targets read in processes of their own: what ends or stops one of them is a finding, and the run goes on."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import select
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, Self
+
+import psutil
+
+from fuzz.structures.reading import Finding, Tally
+
+_CHILD: Final = Path(__file__).with_name("child.py")
+_LOOK_S: Final = 1.0
+# By the processor's time, since a busy computer lets anybody wait; and by the clock, for who waits for nothing.
+_STUCK_CPU_S: Final = 20.0
+_STUCK_S: Final = 300.0
+_FAST: Final = Path("/dev/shm")
+
+
+def run_target(name: str, *, inputs: int, seed: int) -> tuple[Tally, list[Finding]]:
+    """Read so many inputs of a target."""
+    tally, findings, first = Tally(), dict[str, Finding](), 0
+    while first < inputs:
+        with _Process(name, seed=seed, first=first, last=inputs) as process:
+            for news in process.news():
+                if isinstance(news, Tally):
+                    tally.add(news)
+                else:
+                    findings.setdefault(news.kind, news)
+            if process.end == "":
+                break
+            at = process.at()
+            kind = f"{process.end} {process.last_words()}".strip()
+            findings.setdefault(kind, Finding(target=name, number=at, kind=kind))
+            tally.outcomes["FOUND"] += 1
+            first = at + 1
+    tally.inputs = inputs
+    return tally, list(findings.values())
+
+
+class _Process:
+    """One process that reads inputs; `end` says what stopped it, and is empty for one that read them all."""
+
+    def __init__(self, name: str, *, seed: int, first: int, last: int) -> None:
+        self.end = ""
+        self._held = tempfile.TemporaryDirectory(prefix="fieldray-structures-", dir=_FAST if _FAST.is_dir() else None)
+        self._folder = Path(self._held.name)
+        self._errors = (self._folder / "errors").open("w+b")
+        command = [sys.executable, "-X", "faulthandler", _CHILD, name, seed, first, last, self._folder]
+        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+        self._process = subprocess.Popen(
+            list(map(str, command)), stdout=subprocess.PIPE, stderr=self._errors, env=environment
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self._errors.close()
+        self._held.cleanup()
+
+    def at(self) -> int:
+        """The input that it is at."""
+        return int(struct.unpack("<q", (self._folder / "at").read_bytes())[0])
+
+    def last_words(self) -> str:
+        """Where it was when it ended, as far as it could say."""
+        lines = (self._folder / "errors").read_text(errors="replace").splitlines()
+        places = [line.strip() for line in lines if "/app/fieldray/" in line]
+        return places[0].partition("/app/fieldray/")[2] if places else "".join(lines[-1:])[:200]
+
+    def news(self) -> Iterator[Tally | Finding]:
+        """What it tells until it ends."""
+        assert self._process.stdout is not None
+        number, since, cpu_s = -1, time.monotonic(), 0.0
+        while True:
+            if select.select([self._process.stdout], [], [], _LOOK_S)[0]:
+                line = self._process.stdout.readline()
+                if not line:
+                    break
+                yield _heard(json.loads(line))
+            with contextlib.suppress(OSError, psutil.Error):
+                if (now := self.at()) != number:
+                    number, since, cpu_s = now, time.monotonic(), self._cpu_s()
+                if self._cpu_s() - cpu_s > _STUCK_CPU_S or time.monotonic() - since > _STUCK_S:
+                    self.end = "hangs"
+                    self._process.kill()
+        code = self._process.wait()
+        if code and not self.end:
+            self.end = f"ends the process ({code})"
+
+    def _cpu_s(self) -> float:
+        times = psutil.Process(self._process.pid).cpu_times()
+        return float(times.user + times.system)
+
+
+def _heard(facts: dict[str, Any]) -> Tally | Finding:
+    if "target" in facts:
+        return Finding(**{**facts, "data": base64.b64decode(facts["data"])})
+    return Tally(**{**facts, "outcomes": Counter(facts["outcomes"]), "longest_s": tuple(facts["longest_s"])})

@@ -1,0 +1,71 @@
+"""What one part of the program reads, made whole first and then broken in meaning; and what may come of it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from fieldray.errors import FieldrayError
+
+ACCEPTED: Final = "accepted"
+Read = Callable[[bytes], str]
+# Reasons that say no more than that nobody thought of this.
+_UNFORESEEN: Final = frozenset({"internal"})
+
+
+class Unforeseen(AssertionError):
+    """Something came of an input that must not: an error nobody thought of, or a value that breaks a promise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """One part of the program that reads what others wrote.
+
+    reads    what it reads, in words for the page of figures
+    make     an input: a whole structure, broken at a few places or none, the same for the same source of chance
+    reader   given a folder of its own, a function that reads an input and gives `ACCEPTED` or why it was refused; it
+             raises for everything else
+    share    of all inputs of a run, against the shares of the others
+    most_mb  how far reading may raise the peak memory of the process
+    """
+
+    name: str
+    reads: str
+    make: Callable[[random.Random], bytes]
+    reader: Callable[[Path], Read]
+    share: int
+    most_mb: float = 200.0
+
+
+def chance_of(name: str, *, seed: int, number: int) -> random.Random:
+    """The source of chance of one input of a target."""
+    return random.Random(f"{seed} {name} {number}")
+
+
+@contextmanager
+def refusals(*others: type[Exception]) -> Iterator[list[str]]:
+    """What may be raised inside: a reason that somebody thought of, or one of `others`; the list holds its name."""
+    why: list[str] = []
+    try:
+        yield why
+    except FieldrayError as error:
+        if error.reason.code in _UNFORESEEN:
+            raise Unforeseen(error.reason.text) from error
+        why.append(error.reason.code)
+    except others as error:
+        why.append(type(error).__name__)
+
+
+def outcome(why: list[str]) -> str:
+    """What came of reading inside `refusals`."""
+    return why[0] if why else ACCEPTED
+
+
+def holds(is_so: object, otherwise: str) -> None:
+    """Raise Unforeseen if something that was accepted breaks a promise."""
+    if not is_so:
+        raise Unforeseen(otherwise)

@@ -1,0 +1,112 @@
+"""What structures broken in meaning once led to, a small part of the run, and that the run finds what there is."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="needs the extra cluster")
+if sys.platform != "linux":
+    pytest.skip("needs /proc", allow_module_level=True)
+
+from fuzz.corpus import CASES
+from fuzz.run_structures import Result, report
+from fuzz.structures.reading import LONGEST_S, Finding, Reader, Tally, read_all, smallest
+from fuzz.structures.running import run_target
+from fuzz.structures.target import ACCEPTED, Target, chance_of, holds, outcome, refusals
+from fuzz.structures.targets import TARGETS, shares
+
+FEW = {"dicomdir": 40, "zip": 60, "pack": 30, "chunks": 20, "kept-files": 100}
+"""Of most others there are 150."""
+
+
+@pytest.mark.parametrize("what", CASES)
+def test_what_was_found_is_refused_or_read(what: str, tmp_path: Path) -> None:
+    case = CASES[what]
+    with Reader(TARGETS[case.target], tmp_path) as reader:
+        assert reader.read(case.data()) in case.outcomes
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_some_structures_and_nothing_found(name: str, tmp_path: Path) -> None:
+    count = FEW.get(name, 150)
+    with Reader(TARGETS[name], tmp_path) as reader:
+        *findings, tally = read_all(reader, range(count), seed=3, part=count + 1)
+    assert findings == []
+    assert tally.inputs == count == tally.outcomes.total()
+    assert 0 < tally.outcomes[ACCEPTED] < count
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_structures_are_the_same_for_the_same_seed_only(name: str) -> None:
+    def made(seed: int) -> list[bytes]:
+        return [TARGETS[name].make(chance_of(name, seed=seed, number=number)) for number in range(8)]
+
+    assert made(1) == made(1) != made(2)
+
+
+def test_every_target_gets_its_share() -> None:
+    each = shares(tuple(TARGETS), 1_000_000)
+    assert 990_000 < sum(each.values()) <= 1_000_000
+    assert min(shares(tuple(TARGETS), 10).values()) == 1
+
+
+# ---- the run itself: what it must not overlook
+
+
+def _faulty(fault: bytes) -> str:
+    """A part of a program with a fault of each kind."""
+    with refusals(KeyError) as why:
+        if b"key" in fault:
+            raise KeyError
+        if b"time" in fault:
+            while True:
+                time.thread_time()
+        if b"promise" in fault:
+            holds(False, "a promise")
+        if b"error" in fault:
+            raise ZeroDivisionError
+    return outcome(why)
+
+
+def _target(*faults: bytes) -> Target:
+    return Target(
+        name="faulty",
+        reads="nothing",
+        make=lambda chance: b"some " + chance.choice(faults) + b" more",
+        reader=lambda _folder: _faulty,
+        share=1,
+    )
+
+
+def test_errors_promises_and_time_are_found_and_refusals_are_not(tmp_path: Path) -> None:
+    with Reader(_target(b"key", b"error", b"promise", b"fine"), tmp_path, longest_s=0.1) as reader:
+        news = list(read_all(reader, range(40), seed=1))
+        kinds = {each.kind: each.data for each in news if isinstance(each, Finding)}
+        assert reader.problem(b"time") == "TookTooLong in outside of the program"
+    assert kinds == {
+        "ZeroDivisionError in outside of the program": b"error",
+        "Unforeseen: a promise": b"promise",
+    }
+    (tally,) = [each for each in news if isinstance(each, Tally)]
+    assert tally.outcomes["KeyError"] and tally.outcomes[ACCEPTED] and tally.outcomes["FOUND"]
+    assert tally.outcomes.total() == tally.inputs == 40
+
+
+def test_an_input_becomes_as_small_as_it_can() -> None:
+    assert smallest(b"x" * 500 + b"fault" + b"y" * 500, lambda data: b"fault" in data) == b"fault"
+    assert smallest(b"abcdef", lambda data: len(data) == 6 and data[2:3] == b"c") == b"\0\0c\0\0\0"
+
+
+def test_a_run_tells_what_it_read() -> None:
+    tally, findings = run_target("npy", inputs=300, seed=1)
+    assert (tally.inputs, tally.outcomes.total(), findings) == (300, 300, [])
+    assert 0 < tally.longest_s[0] < LONGEST_S
+    found = Finding(target="npy", number=7, kind="hangs")
+    line = Result("npy", tally, [found]).line
+    assert line.startswith("FOUND npy                300 inputs  accepted ") and line.endswith("hangs, input 7")
+    page = report([Result("npy", tally, [])], {"seed": 1, "seconds": 1.0})
+    assert "300 structures for 1 parts of the program" in str(page.blocks[0])

@@ -1,0 +1,108 @@
+"""DICOMDIRs that list nothing, break off, are damaged, or lie there without their files: each says so, once."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from fieldray.imaging.discover import discover
+from fieldray.imaging.synthetic import chest_phantom
+from long_headers import dicom_file, element, index_file, record
+from phantoms import write_dicom, write_index
+
+IMAGE = chest_phantom(160, 128, 3, abnormal=False)
+INDEX_CLASS = b"1.2.840.10008.1.3.10"
+NAME, SEQUENCE, UNDEFINED = 0x00041500, 0x00041220, 0xFFFFFFFF
+FILES = ("ONE", "TWO", "THREE")
+
+
+@pytest.fixture
+def medium(tmp_path: Path) -> Path:
+    """Three images, which a DICOMDIR may list."""
+    (tmp_path / "IMAGES").mkdir()
+    for name in FILES:
+        write_dicom(tmp_path / "IMAGES" / name, IMAGE)
+    return tmp_path
+
+
+def _records(*names: str) -> bytes:
+    return b"".join(record(element(NAME, b"IMAGES\\" + name.encode().ljust(6))) for name in names)
+
+
+def _found(path: Path) -> list[tuple[str, str | None]]:
+    return [(ref.path.name, ref.problem.code if ref.problem else None) for ref in discover([path])]
+
+
+def _texts(path: Path) -> list[str]:
+    return [ref.problem.text for ref in discover([path]) if ref.problem]
+
+
+EMPTY = {
+    "no-records": index_file(b""),
+    "no-sequence": dicom_file(element(0x00041130, b"CD"), media_class=INDEX_CLASS),
+    "no-file-named": index_file(record(element(0x00041430, b"PATIENT "))),
+    "only-itself": index_file(record(element(NAME, b"DICOMDIR"))),
+    "undefined": dicom_file(
+        struct.pack("<HHI", 4, 0x1220, UNDEFINED) + struct.pack("<HHI", 0xFFFE, 0xE0DD, 0), media_class=INDEX_CLASS
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", EMPTY)
+def test_one_that_lists_nothing_says_so(kind: str, medium: Path) -> None:
+    (medium / "DICOMDIR").write_bytes(EMPTY[kind])
+    assert _found(medium / "DICOMDIR") == [("DICOMDIR", "index_empty")]
+    assert _found(medium) == [("DICOMDIR", "index_empty"), ("ONE", None), ("THREE", None), ("TWO", None)]
+
+
+def test_one_that_breaks_off_gives_what_stands_before_that(medium: Path) -> None:
+    whole = index_file(_records(*FILES))
+    for size in range(len(index_file(b"")), len(whole)):
+        (medium / "DICOMDIR").write_bytes(whole[:size])
+        *files, last = _found(medium / "DICOMDIR")
+        assert last == ("DICOMDIR", "index_cut"), size
+        assert files == [(name, None) for name in FILES][: len(files)], size
+    assert len(files) == 2
+    assert "only 2 files could be read from its list" in _texts(medium / "DICOMDIR")[0]
+    (medium / "DICOMDIR").write_bytes(whole)
+    assert _found(medium / "DICOMDIR") == [(name, None) for name in FILES]
+
+
+def test_one_without_stated_lengths_that_breaks_off(medium: Path) -> None:
+    head = struct.pack("<HHI", 4, 0x1220, UNDEFINED)
+    (medium / "DICOMDIR").write_bytes(dicom_file(head + _records("ONE", "TWO"), media_class=INDEX_CLASS))
+    assert _found(medium / "DICOMDIR") == [("ONE", None), ("TWO", None), ("DICOMDIR", "index_cut")]
+    # the images that it did not come to are found in its folder
+    assert _found(medium) == [("ONE", None), ("TWO", None), ("DICOMDIR", "index_cut"), ("THREE", None)]
+
+
+def test_one_that_is_damaged_gives_what_stands_before_that(medium: Path) -> None:
+    """What pydicom cannot read: a sequence within a record whose items are none."""
+    broken = struct.pack("<HHI", 0x0088, 0x0200, UNDEFINED) + b"\x01\x02\x03\x04" * 6
+    records = _records("ONE") + record(broken) + _records("TWO")
+    (medium / "DICOMDIR").write_bytes(index_file(records))
+    found = _found(medium / "DICOMDIR")
+    assert found[0] == ("ONE", None)
+    assert found[-1] in (("DICOMDIR", "index_damaged"), ("DICOMDIR", "index_cut"))
+
+
+def test_one_that_was_copied_without_its_files_is_one_line(tmp_path: Path) -> None:
+    index = write_index(tmp_path / "DICOMDIR", [("IMAGES", name) for name in FILES])
+    assert _found(index) == _found(tmp_path) == [("DICOMDIR", "index_alone")]
+    assert _texts(index)[0].startswith("The DICOMDIR lists 3 files, but none of them is there")
+    index.write_bytes(index_file(_records(*FILES))[:-4])  # and breaks off: still one line
+    write_index(index, [("IMAGES", "ONE")])
+    assert _found(index) == [("ONE", "missing_listed")]
+
+
+def test_files_that_are_missing_beside_others_are_a_line_each(medium: Path) -> None:
+    names = ("GONE", "LOST", "AWAY", "TWO", "OTHER")
+    found = _found(write_index(medium / "DICOMDIR", [("IMAGES", name) for name in names]))
+    assert found == [(name, None if name == "TWO" else "missing_listed") for name in names]
+
+
+def test_a_name_that_climbs_out_twice_is_one_line(medium: Path) -> None:
+    index = write_index(medium / "DICOMDIR", [("..", "X"), ("..", "X"), ("..", "Y")])
+    assert [ref.member for ref in discover([index])] == ["..\\X", "..\\Y"]
