@@ -34,6 +34,7 @@ from fieldray.commands import (
     history,
     packs,
     screen,
+    store,
     workflow,
 )
 from fieldray.commands.console import Console, system_console
@@ -165,6 +166,7 @@ def command_parser(open_window: OpenWindow | None = None) -> argparse.ArgumentPa
     compare.add_to(commands)
     audit.add_to(commands)
     history.add_to(commands)
+    store.add_to(commands)
     packs.add_to(commands)
     demo.add_to(commands, open_window=open_window)
     doctor.add_to(commands)

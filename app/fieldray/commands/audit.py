@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from fieldray.commands.console import Console
+from fieldray.commands.own_store import own_store
 from fieldray.commands.pack_options import add_pack_options, load_model, load_pack
 from fieldray.commands.screen import add_screening_options, screened
 from fieldray.errors import PackProblem, UsageProblem
@@ -151,10 +152,7 @@ def _audit_screened(options: argparse.Namespace, console: Console, request: Audi
 
 
 def _audit_stored(options: argparse.Namespace, console: Console, request: AuditRequest) -> int:
-    from fieldray.paths import user_data
-    from fieldray.pipeline.session import DATABASE_NAME
-
-    database = user_data() / DATABASE_NAME
+    database = own_store(console)
     model = _model_of_run(options, console, database)
     _audit(options, console, request, database=database, run_id=options.run_id, model=model)
     return 0

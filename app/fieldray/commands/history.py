@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fieldray.backends import DeviceChoices
 from fieldray.commands.console import Console, add_command
+from fieldray.commands.own_store import own_store
 from fieldray.commands.report_options import add_report_options, report_options
 from fieldray.errors import UsageProblem
 from fieldray.plain_text import as_cell
@@ -91,7 +92,7 @@ def run_list(options: argparse.Namespace, console: Console) -> int:
         verdict=options.verdict,
         backend=options.device,
     )
-    found = _history().runs(wanted)
+    found = _history(console).runs(wanted)
     if _write_json(options, console, runs_text(found)):
         return 0
     if not found:
@@ -109,10 +110,10 @@ def run_show(options: argparse.Namespace, console: Console) -> int:
     from fieldray.pipeline.auditing import stored_run
     from fieldray.store.history import HistoryQuery
 
-    database = _database()
+    database = own_store(console)
     run = stored_run(database, options.run)
     with HistoryQuery(database) as query:
-        results = query.briefs(options.run)
+        results = tuple(query.briefs(options.run))
     console.print_line(f"Run {run.run_id} of {_moment(run.started_s)}, {run.state}, pack {run.spec.pack_name}")
     for path in run.spec.paths:
         console.print_line(f"Screened: {as_cell(path)}")
@@ -136,7 +137,7 @@ def run_compare(options: argparse.Namespace, console: Console) -> int:
     """Print how two runs differ; the exit code. Raises UsageProblem, StorageProblem."""
     from fieldray.reports.history_content import comparison_text
 
-    found = _history().compare(options.first, options.second)
+    found = _history(console).compare(options.first, options.second)
     if _write_json(options, console, comparison_text(found)):
         return 0
     for line in _comparison_lines(found, has_all=options.all):
@@ -152,7 +153,7 @@ def run_export(options: argparse.Namespace, console: Console) -> int:
 
     settings, _ = load()
     written = export_run(
-        _database(),
+        own_store(console),
         options.run,
         options.out,
         options.formats or (),
@@ -172,7 +173,7 @@ def run_delete(options: argparse.Namespace, console: Console) -> int:
     """Delete runs, or say what would be deleted; the exit code. Raises UsageProblem, StorageProblem."""
     from fieldray.pipeline.history import deletion_sentences, plan_sentences
 
-    history = _history()
+    history = _history(console)
     if bool(options.runs) == options.all:
         raise UsageProblem(reason("history_which"))
     run_ids = [found.run.run_id for found in history.runs()] if options.all else options.runs
@@ -273,14 +274,7 @@ def _write_json(options: argparse.Namespace, console: Console, text: str) -> boo
     return bool(options.json)
 
 
-def _database() -> Path:
-    from fieldray.paths import user_data
-    from fieldray.pipeline.session import DATABASE_NAME
-
-    return user_data() / DATABASE_NAME
-
-
-def _history() -> History:
+def _history(console: Console) -> History:
     from fieldray.pipeline.history import History
 
-    return History(_database())
+    return History(own_store(console))

@@ -12,16 +12,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
 from fieldray.commands.console import Console, duration_text, progress_text
-from fieldray.domain.events import BackendChanged, Event, OutcomeReady, Progress, RunChanged, Speed, StoreMended
-from fieldray.domain.finding import Category, Outcome, Refused, Screened, leading_finding, notes_of
+from fieldray.domain.events import (
+    BackendChanged,
+    Event,
+    OutcomeReady,
+    Progress,
+    ResultsTakenOver,
+    RunChanged,
+    Speed,
+    StoreMended,
+)
+from fieldray.domain.finding import Category, Outcome, Refused, Screened
+from fieldray.domain.history import ResultBrief
 from fieldray.domain.model import Model, OperatingPoint
 from fieldray.domain.purpose import PatientCount, patients
-from fieldray.domain.run import StoredResult
 from fieldray.errors import FieldrayError, StorageProblem
 from fieldray.persistence import storage_problem
 from fieldray.plain_text import as_cell
 from fieldray.reasons import BACKENDS, OF_FOLDERS, OF_MANY, PACKS, Reason, reason
-from fieldray.reports.content import CATEGORY_TEXTS, NOTICE, image_line, place
+from fieldray.reports.content import CATEGORY_TEXTS, NOTICE, image_line
 from fieldray.reports.exporter import EXPORTERS, ReportOptions
 from fieldray.reports.outputs import is_stream, own_text
 
@@ -116,6 +125,8 @@ class RunReport:
             match event:
                 case OutcomeReady():
                     self._note(event)
+                case ResultsTakenOver():
+                    self._count(event)
                 case Progress():
                     self._show(event)
                 case Speed():
@@ -219,10 +230,10 @@ class RunReport:
                 self._console.print_line(f"Nothing to write as {name}: no result of this run has what it needs.")
 
     def _list(self, run_id: int, database: Path) -> None:
-        from fieldray.store.results import ResultQuery
+        from fieldray.store.history import HistoryQuery
 
-        with ResultQuery(database) as query:
-            for line in _work_list(query.work_list(run_id)):
+        with HistoryQuery(database) as query:
+            for line in _work_list(query.briefs(run_id)):
                 self._console.print_line(line)
 
     def _note(self, event: OutcomeReady) -> None:
@@ -234,7 +245,15 @@ class RunReport:
         self._folders += stands_for_folder
         if self._emit:
             line = image_line(event.outcome, pack=self._model.pack_name, model_sha256=self._model.model_sha256)
-            self._emit(json.dumps({**line, "images": None if stands_for_folder else 1}))
+            known_by = ("sample" if event.is_sampled else "content") if event.is_resumed else None
+            self._emit(json.dumps({**line, "images": None if stands_for_folder else 1, "taken_over_by": known_by}))
+
+    def _count(self, event: ResultsTakenOver) -> None:
+        for kind in event.kinds:
+            self._counts[kind.category] += kind.number
+            self._patients.add_kind(kind)
+        self._images += len(event.row_ids)
+        self._resumed += len(event.row_ids)
 
     def _show(self, event: Progress) -> None:
         text = progress_text(
@@ -281,7 +300,7 @@ def _stands_for_folder(outcome: Outcome) -> bool:
     return not isinstance(outcome, Screened) and outcome.reason.code in OF_FOLDERS
 
 
-def _work_list(results: Iterable[StoredResult]) -> Iterator[str]:
+def _work_list(results: Iterable[ResultBrief]) -> Iterator[str]:
     """A header, then a line per image: result, score, threshold, file; below it the reason or the notes, if any."""
     is_first = True
     for result in results:
@@ -289,19 +308,15 @@ def _work_list(results: Iterable[StoredResult]) -> Iterator[str]:
             yield _HEADER
             is_first = False
         yield _line(result)
-        if not isinstance(result.outcome, Screened):
-            yield f"{'':<29}{result.outcome.reason.text}"
-        for note in notes_of(result.outcome):
+        if result.why:
+            yield f"{'':<29}{result.why.text}"
+        for note in result.notes:
             if note.code not in OF_MANY:
                 yield f"{'':<29}{note.text}"
 
 
-def _line(result: StoredResult) -> str:
-    outcome = result.outcome
-    finding = leading_finding(outcome)
-    score = f"{finding.score:.3f}" if finding else "-"
-    threshold = f"{finding.point.threshold:.3f}" if finding and finding.point else "-"
-    name = CATEGORY_TEXTS[outcome.category]
-    frame = f"#{outcome.ref.frame}" if outcome.ref.header.number_of_frames > 1 else ""
+def _line(result: ResultBrief) -> str:
+    score, threshold = ("-" if value is None else f"{value:.3f}" for value in (result.score, result.threshold))
+    name = CATEGORY_TEXTS[result.category]
     shown = name.upper() if name == "abnormal" else name
-    return f"{shown:<13} {score:>6} {threshold:>6}  {as_cell(place(outcome.ref))}{frame}"
+    return f"{shown:<13} {score:>6} {threshold:>6}  {as_cell(result.image)}"

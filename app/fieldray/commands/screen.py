@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fieldray.backends import DeviceChoices
 from fieldray.commands.console import Console
+from fieldray.commands.own_store import own_store
 from fieldray.commands.pack_options import add_pack_options, load_model
 from fieldray.commands.report_options import add_report_options, report_options
 
@@ -80,6 +81,11 @@ def add_screening_options(parser: argparse.ArgumentParser) -> None:
     again = parser.add_mutually_exclusive_group()
     again.add_argument("--resume", action="store_true", help="reuse the results of an earlier run (the default)")
     again.add_argument("--fresh", action="store_true", help="screen everything again as a new run")
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="read every file as a whole before its earlier result is reused, not only its size, times and a sample",
+    )
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
@@ -141,8 +147,10 @@ def screened(
         from fieldray.packs.library import PackLibrary
         from fieldray.paths import user_data
 
+        own_store(console)
         model = load_model(PackLibrary(user_data()), options, print_error=console.print_error)
         from fieldray.commands.run import RunReport
+        from fieldray.domain.run import Resuming
         from fieldray.pipeline.session import Session, system_engine
 
         with lines() as emit:
@@ -154,6 +162,7 @@ def screened(
                     options.paths,
                     operating_point=_operating_point(options, settings),
                     fresh=options.fresh,
+                    resuming=Resuming(verifies=options.verify, tells_each=emit is not None),
                     ages_confirmed=options.ages_confirmed,
                 )
                 report.begin(batch.spec.operating_points, ages_confirmed=options.ages_confirmed)

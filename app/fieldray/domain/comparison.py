@@ -27,6 +27,8 @@ CHANGE_STRONGEST: Final = 8.0
 DENSER: Final = (230, 159, 0)
 LESS_DENSE: Final = (86, 180, 233)
 
+_BACK_STEPS: Final = 8  # of a fixed point: the mesh is smooth, so that each leaves a fraction of the error
+
 ImageOfPair = Literal["prior", "current", "both"]
 
 
@@ -213,6 +215,36 @@ class PairComparison:
     def alignment(self) -> Alignment | None:
         """The alignment, also where it failed."""
         return self.aligned.alignment if self.aligned else self.tried
+
+    def prior_place(self, row: float, column: float) -> tuple[float, float]:
+        """Where in the prior image lies what is here in the current one; rows and columns in pixels of their files.
+
+        Raises ValueError for a pair that is not comparable.
+        """
+        field, prior, current = self._laid()
+        at = current.cell(row, column)
+        down, across = field[_nearest(at)].tolist()
+        return prior.place(at[0] + down, at[1] + across)
+
+    def current_place(self, row: float, column: float) -> tuple[float, float]:
+        """Where in the current image lies what is here in the prior one, within a pixel of the frame; the way back."""
+        field, prior, current = self._laid()
+        at = wanted = prior.cell(row, column)
+        for _ in range(_BACK_STEPS):
+            down, across = field[_nearest(at)].tolist()
+            at = wanted[0] - down, wanted[1] - across
+        return current.place(*at)
+
+    def _laid(self) -> tuple[NDArray[np.float32], PixelMap, PixelMap]:
+        if self.aligned is None or self.prior is None or self.current is None:
+            raise ValueError("nothing of this pair may be laid over each other")
+        return self.aligned.alignment.displacement, self.prior.pixel_map, self.current.pixel_map
+
+
+def _nearest(cell: tuple[float, float]) -> tuple[int, int]:
+    """The pixel of the frame that a place in it is nearest to."""
+    row, column = (min(max(int(side), 0), FRAME_SIDE - 1) for side in cell)
+    return row, column
 
 
 def change_colours(change: NDArray[np.float32], *, shown: float = CHANGE_SHOWN) -> NDArray[np.uint8]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from fieldray.domain.finding import Outcome
+from fieldray.domain.finding import Outcome, ResultKind
 from fieldray.domain.model import BackendName
 from fieldray.reasons import Reason
 
@@ -58,12 +58,28 @@ class RunChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomeReady:
-    """One image has its outcome, already committed to the store. `is_resumed`: it was done in an earlier run."""
+    """One image has its outcome, already committed to the store.
+
+    is_resumed, is_sampled  as for `domain.run.StoredResult`
+    """
 
     run_id: int
     row_id: int
     outcome: Outcome
     is_resumed: bool = False
+    is_sampled: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultsTakenOver:
+    """Many results of earlier runs were taken over at once, for files known by a sample, and committed.
+
+    Instead of an `OutcomeReady` for each of them, where nobody asked for these.
+    """
+
+    run_id: int
+    row_ids: tuple[int, ...]
+    kinds: tuple[ResultKind, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,5 +135,23 @@ class StoreMended:
     reason: Reason
 
 
-Event = BackendChanged | DeviceChanged | RunChanged | OutcomeReady | Progress | Speed | DrivesChanged | StoreMended
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreUpgrading:
+    """The results of an older version are being brought up to date; `share` of that is done, 0..1."""
+
+    share: float
+
+
+Event = (
+    BackendChanged
+    | DeviceChanged
+    | RunChanged
+    | OutcomeReady
+    | ResultsTakenOver
+    | Progress
+    | Speed
+    | DrivesChanged
+    | StoreMended
+    | StoreUpgrading
+)
 Publish = Callable[[Event], None]

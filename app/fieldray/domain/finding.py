@@ -132,6 +132,8 @@ class ReadFacts:
 
     thumbnail   (h, w) uint8, longer side `THUMBNAIL_SIDE` or less, as displayed; None if the image was not read
     preview     the same as JPEG, longer side `PREVIEW_SIDE` or less, on its way to the store; empty anywhere else
+    stamp       what its file is known by (see `imaging.stamp`), on its way to the store; empty anywhere else, and where
+                nothing can vouch for the file
     """
 
     content_sha256: str = ""
@@ -142,6 +144,7 @@ class ReadFacts:
     pixel_map: PixelMap | None = None
     decode_ms: float = 0.0
     notes: tuple[str, ...] = ()
+    stamp: bytes = b""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -219,9 +222,9 @@ Outcome = Screened | Refused | Failed
 
 
 def without_preview(outcome: Outcome) -> Outcome:
-    """The same without the preview, for whoever keeps thousands of outcomes in memory."""
+    """The same without what only the store needs, for whoever keeps thousands of outcomes in memory."""
     facts = outcome.facts
-    return replace(outcome, facts=replace(facts, preview=b"")) if facts.preview else outcome
+    return replace(outcome, facts=replace(facts, preview=b"", stamp=b"")) if facts.preview or facts.stamp else outcome
 
 
 def lungs_of(outcome: Outcome) -> LungFields | None:
@@ -243,3 +246,12 @@ def leading_of(findings: Iterable[Finding]) -> Finding | None:
     """The one of an image's findings that decides its category; None without any."""
     order = _MOST_URGENT_FIRST.index
     return min(findings, key=lambda found: (order(found.decision), -found.score), default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultKind:
+    """So many results that are counted in the same way: their category, and the codes of their reason and notes."""
+
+    category: Category
+    codes: tuple[str, ...]
+    number: int

@@ -117,6 +117,8 @@ class ResultBrief:
         What a person said of it.
     why
         Why the image was refused or failed, None where it was screened.
+    notes
+        What a person should know of the result.
     """
 
     row_id: int
@@ -131,6 +133,7 @@ class ResultBrief:
     backend: str = ""
     verdict: VerdictChoice | None = None
     why: Reason | None = None
+    notes: tuple[Reason, ...] = ()
 
     @property
     def identity(self) -> tuple[str, int]:

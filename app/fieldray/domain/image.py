@@ -121,6 +121,14 @@ class PixelMap:
         """Pixels of the image that a tensor's pixel covers, along the side where it covers fewer."""
         return min(self.row_scale, self.column_scale)
 
+    def place(self, row: float, column: float) -> tuple[float, float]:
+        """The place in the image (pixel edges) of a place in the tensor (pixel edges)."""
+        return row * self.row_scale + self.row_offset, column * self.column_scale + self.column_offset
+
+    def cell(self, row: float, column: float) -> tuple[float, float]:
+        """The place in the tensor of a place in the image; the way back."""
+        return (row - self.row_offset) / self.row_scale, (column - self.column_offset) / self.column_scale
+
     def for_cells(self, cells: tuple[int, int], *, of: tuple[int, int]) -> PixelMap:
         """The same region of the image cut into `cells` (rows, columns) instead of into the tensor's pixels `of`."""
         down, across = of[0] / cells[0], of[1] / cells[1]

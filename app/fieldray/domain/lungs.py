@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.domain.image import Box, PixelMap
-from fieldray.domain.mask import Mask, Point, components, edges, enlarged, outlines, overlaps
+from fieldray.domain.mask import KeptShares, Mask, Point, components, edges, enlarged, outlines, overlaps
 from fieldray.domain.model import LUNG_CHECKS, LungRules, Manifest
 from fieldray.reasons import Reason, reason
 
@@ -45,9 +45,8 @@ class LungFields:
     is_mirrored       whether it may be mirrored left to right
     evidence_inside   share of the classifier's positive evidence that lies inside the lungs; None without such evidence
     latency_ms        of the network that found them
-    shares            (rows, columns) uint8: 255 is lung; what lies outside the fields is 0
-    threshold         from which share on a cell is lung
-    pixel_map         where a cell of `shares` lies in the image
+    kept              the shares of the cells as far as they say anything: 255 is lung, outside the fields it is 0
+    pixel_map         where a cell lies in the image
     """
 
     is_frontal_chest: bool
@@ -58,16 +57,20 @@ class LungFields:
     rotation_degrees: int
     is_inverted: bool
     is_mirrored: bool
-    shares: NDArray[np.uint8]
-    threshold: int
+    kept: KeptShares
     pixel_map: PixelMap
     evidence_inside: float | None = None
     latency_ms: float = 0.0
 
-    def __post_init__(self) -> None:
-        if self.shares.ndim != 2 or self.shares.dtype != np.uint8 or not 0 < self.threshold <= 255:
-            raise ValueError(f"shares are (rows, columns) uint8, not {self.shares.shape} {self.shares.dtype}")
-        self.shares.flags.writeable = False
+    @property
+    def shares(self) -> NDArray[np.uint8]:
+        """(rows, columns) uint8, unpacked anew whenever it is asked for; from `threshold` on a cell is lung."""
+        return self.kept.shares
+
+    @property
+    def threshold(self) -> int:
+        """From which share on a cell is lung."""
+        return self.kept.threshold
 
     @property
     def mask(self) -> Mask:
@@ -99,7 +102,7 @@ class LungFields:
         mask = self.mask
         if not mask.any():
             return Box(top=0.0, left=0.0, rows=float(rows), columns=float(columns))
-        down, across = edges(self.pixel_map, self.shares.shape)
+        down, across = edges(self.pixel_map, mask.shape)
         top, bottom = _span(down, mask.any(axis=1), margin=margin, limit=rows)
         left, right = _span(across, mask.any(axis=0), margin=margin, limit=columns)
         return Box(top=top, left=left, rows=bottom - top, columns=right - left)
@@ -157,8 +160,7 @@ def find_lungs(
         rotation_degrees=ROTATIONS[max(turned, key=lambda name: scores[name])] if turned else 0,
         is_inverted="inverted" in passed,
         is_mirrored=is_mirrored,
-        shares=fields,
-        threshold=threshold,
+        kept=KeptShares.of(fields, threshold),
         pixel_map=pixel_map,
         latency_ms=latency_ms,
     )
@@ -185,10 +187,11 @@ def evidence_inside(
     total = float((evidence * areas).sum())
     if not total > 0:
         return None
-    lung_down, lung_across = edges(lungs.pixel_map, lungs.shares.shape)
+    mask = lungs.mask
+    lung_down, lung_across = edges(lungs.pixel_map, mask.shape)
     shared_down = overlaps(down.clip(0, rows), lung_down)
     shared_across = overlaps(across.clip(0, columns), lung_across)
-    inside = shared_down @ lungs.mask.astype(np.float64) @ shared_across.T
+    inside = shared_down @ mask.astype(np.float64) @ shared_across.T
     return min(1.0, float((evidence * inside).sum()) / total)
 
 

@@ -1,12 +1,14 @@
-"""A mask of shares (0..255) in arrays: its connected parts, its outline, itself at another size, and its overlap with
-boxes. NumPy alone: what a mask of 256 x 256 asks for takes a millisecond or two.
+"""A mask of shares (0..255) in arrays: its connected parts, its outline, itself at another size, its overlap with
+boxes, and all of that in a kilobyte. NumPy alone: what a mask of 256 x 256 asks for takes a millisecond or two.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -193,3 +195,66 @@ def _in_image(point: Point, pixel_map: PixelMap) -> Point:
         column * pixel_map.column_scale + pixel_map.column_offset,
         row * pixel_map.row_scale + pixel_map.row_offset,
     )
+
+
+# ---- as it is kept
+
+
+_MOST_CELLS: Final = 2**22  # the largest input that a network may have
+
+
+@dataclass(frozen=True, slots=True)
+class KeptShares:
+    """Shares (rows, columns) as far as they say anything: the mask, and the shares of the cells along its edge.
+
+    Outline and mask at any size are interpolated between a cell that is inside and one beside it that is not, so they
+    are those of the shares that were given, to the last bit. All other cells are 0 or 255.
+    """
+
+    rows: int
+    columns: int
+    threshold: int
+    data: bytes
+
+    @classmethod
+    def of(cls, shares: Shares, threshold: int) -> Self:
+        """Keep shares (rows, columns) uint8, of which those from `threshold` on are inside."""
+        (rows, columns), mask = shares.shape, shares >= threshold
+        values = shares[_along_edge(mask)].tobytes()
+        return cls(rows, columns, threshold, zlib.compress(np.packbits(mask).tobytes() + values))
+
+    @property
+    def shares(self) -> Shares:
+        """(rows, columns) uint8, read-only. Raises ValueError for data that nobody kept."""
+        size = self.rows * self.columns
+        if min(self.rows, self.columns) < 1 or size > _MOST_CELLS or not 0 < self.threshold <= 255:
+            raise ValueError(f"no mask has {self.rows} x {self.columns} cells from {self.threshold} on")
+        data, bits = _decompressed(self.data, 2 * size), (size + 7) // 8
+        mask = np.unpackbits(np.frombuffer(data, np.uint8, bits), count=size).reshape(self.rows, self.columns) > 0
+        shares, edge = np.where(mask, np.uint8(255), np.uint8(0)), _along_edge(mask)
+        shares[edge] = np.frombuffer(data, np.uint8, offset=bits)
+        if not np.array_equal(shares >= self.threshold, mask):
+            raise ValueError("shares that are not those of their mask")
+        shares.flags.writeable = False
+        return shares
+
+
+def _along_edge(mask: Mask) -> Mask:
+    """The cells of each square of four of which some are inside and some are not; beyond the mask none is."""
+    field = np.pad(mask, 1)
+    corners = field[:-1, :-1], field[:-1, 1:], field[1:, :-1], field[1:, 1:]
+    is_mixed: Mask = np.logical_or.reduce(corners) & ~np.logical_and.reduce(corners)
+    edge: Mask = is_mixed[:-1, :-1] | is_mixed[:-1, 1:] | is_mixed[1:, :-1] | is_mixed[1:, 1:]
+    return edge
+
+
+def _decompressed(data: bytes, most: int) -> bytes:
+    """At most so many bytes, whatever the data claim to hold. Raises ValueError."""
+    stream = zlib.decompressobj()
+    try:
+        found = stream.decompress(data, most)
+    except zlib.error as error:
+        raise ValueError("a mask that cannot be decompressed") from error
+    if not stream.eof:
+        raise ValueError("a mask that has no end")
+    return found

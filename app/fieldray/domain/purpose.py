@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from fieldray.domain.finding import Outcome, Refused, notes_of
+from fieldray.domain.finding import Outcome, Refused, ResultKind, notes_of
 from fieldray.domain.model import HeaderRules, Manifest
 from fieldray.domain.study import ImageHeader
 from fieldray.reasons import Reason, reason
@@ -67,6 +67,11 @@ class PatientCount:
         """Count one outcome."""
         self.others += isinstance(outcome, Refused) and outcome.reason.code in _OTHERS
         self.unknown += any(note.code == "age_not_stated" for note in notes_of(outcome))
+
+    def add_kind(self, kind: ResultKind) -> None:
+        """Count results of one kind."""
+        self.others += kind.number * (kind.category == "refused" and not _OTHERS.isdisjoint(kind.codes))
+        self.unknown += kind.number * ("age_not_stated" in kind.codes)
 
     def notes(self, accepted: HeaderRules) -> tuple[Reason, ...]:
         """What a person should know of the run."""

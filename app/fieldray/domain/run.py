@@ -85,13 +85,42 @@ class EarlierVerdict:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class StoredResult:
-    """One image's outcome as stored. `is_resumed`: taken over from an earlier start of the program."""
+    """One image's outcome as stored.
+
+    is_resumed  taken over from an earlier start of the program
+    is_sampled  and that without reading all of the file, which was known by its size, times and a part of its content
+    """
 
     row_id: int
     run_id: int
     outcome: Outcome
     is_resumed: bool
     verdict: Verdict | None = None
+    is_sampled: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resuming:
+    """How results of earlier runs are taken over.
+
+    verifies    for a file that is known by its whole content alone, not by a sample of it
+    tells_each  each is told with its outcome, or only how many of each kind there are (`events.ResultsTakenOver`)
+    """
+
+    verifies: bool = False
+    tells_each: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakenOver:
+    """How many results of a run come from an earlier one, by what their files were known.
+
+    by_sample   size, times and a keyed sample of the content
+    by_content  the whole content
+    """
+
+    by_sample: int = 0
+    by_content: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

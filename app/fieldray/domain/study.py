@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from fieldray.reasons import Reason
+
+
+def is_name(text: str) -> bool:
+    """Whether a file, or a member of a zip file, can be called so: in bytes of the system's names, none of them 0."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+
 
 FileKind = Literal["dicom", "png", "jpeg", "unknown"]
 

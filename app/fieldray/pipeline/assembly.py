@@ -13,17 +13,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fieldray.domain.events import Publish
-from fieldray.domain.run import RunSpec
+from fieldray.domain.run import Resuming, RunSpec
 from fieldray.domain.study import ImageRef
 from fieldray.errors import UsageProblem
 from fieldray.imaging.discover import discover
 from fieldray.imaging.quality import check_header
 from fieldray.paths import VERSION
 from fieldray.pipeline.assessment import Assessment
-from fieldray.pipeline.batch import Batch, Work
+from fieldray.pipeline.batch import Batch
 from fieldray.pipeline.ports import Decoders, Engine
 from fieldray.pipeline.screen import screen_image
 from fieldray.pipeline.statistics import Statistics
+from fieldray.pipeline.work import Work
 from fieldray.reasons import Reason, reason
 from fieldray.reports.outputs import is_own_report
 
@@ -40,16 +41,15 @@ def assemble(
     publish: Publish,
     fresh: bool,
     keeps_previews: bool = True,
+    resuming: Resuming = Resuming(),  # noqa: B008 - it is frozen
     found: Sequence[ImageRef] | None = None,
 ) -> Batch:
     """The batch, not started; it closes `decoders` at its end. `paths` are absolute.
 
     With `found`, the images that were looked for already, `paths` are only what the run is known by.
     """
-    statistics = Statistics()
-    cancelled = threading.Event()
+    statistics, cancelled = Statistics(), threading.Event()
     noticed: list[Reason] = []
-
     screen = functools.partial(
         screen_image,
         assessment=assessment,
@@ -64,18 +64,19 @@ def assemble(
         cancelled.set()
         decoders.close()
 
-    members = decoders.members
-    search = functools.partial(discover, paths, members=members, is_own_report=is_own_report, tell=noticed.append)
+    search = functools.partial(discover, paths, is_own_report=is_own_report, tell=noticed.append)
     work = Work(
         spec=spec_of(paths, assessment),
-        discover=search if found is None else lambda: iter(found),
+        discover=lambda is_known: search(members=decoders.members, is_known=is_known) if found is None else iter(found),
         noticed=lambda: noticed,
         count=lambda gives_up: count_files(paths, gives_up=gives_up) if found is None else len(found),
         content_hash=decoders.content_hash,
+        stamp_with=decoders.stamp_with,
         check_header=lambda header: check_header(header, assessment.model.manifest.accepted),
         screen=screen,
         release=release,
         keeps_previews=keeps_previews,
+        resuming=resuming,
     )
     return Batch(work, database=database, publish=publish, workers=workers, fresh=fresh, statistics=statistics)
 

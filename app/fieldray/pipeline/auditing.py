@@ -24,7 +24,7 @@ from fieldray.packs.site_points import SitePoint, SitePoints, with_site_points
 from fieldray.paths import VERSION
 from fieldray.reasons import Reason, reason
 from fieldray.reports.audit_files import write_audit
-from fieldray.store.results import ResultQuery
+from fieldray.store.history import HistoryQuery
 
 _MOST_COMPARED: Final = 20_000  # images of either side: more change a distribution little
 _NAME: Final = re.compile("[a-z0-9][a-z0-9-]{0,39}")
@@ -71,7 +71,7 @@ def audit_run(database: Path, run_id: int, request: AuditRequest, *, model: Mode
     StorageProblem
         If the results cannot be read.
     """
-    with ResultQuery(database) as query:
+    with HistoryQuery(database) as query:
         run = _run(query, run_id)
         label = _label(query, run, request.label, model)
         reference = _reference(query, run_id, request)
@@ -90,13 +90,13 @@ def audit_run(database: Path, run_id: int, request: AuditRequest, *, model: Mode
 
 def drift_of(database: Path, run_id: int, model: Model) -> tuple[Drift, ...]:
     """How a run differs from the pack's own images and from earlier runs, by its first label. Raises StorageProblem."""
-    with ResultQuery(database) as query:
+    with HistoryQuery(database) as query:
         return _drifts(query, query.run(run_id), model.manifest.labels[0].code, model)
 
 
 def stored_run(database: Path, run_id: int) -> Run:
     """A run by its number. Raises UsageProblem (audit_no_run), StorageProblem."""
-    with ResultQuery(database) as query:
+    with HistoryQuery(database) as query:
         return _run(query, run_id)
 
 
@@ -155,7 +155,7 @@ class Auditor:
         return write_audit(folder, report, language=language)
 
 
-def _run(query: ResultQuery, run_id: int) -> Run:
+def _run(query: HistoryQuery, run_id: int) -> Run:
     try:
         return query.run(run_id)
     except KeyError:
@@ -163,7 +163,7 @@ def _run(query: ResultQuery, run_id: int) -> Run:
         raise UsageProblem(reason("audit_no_run", run=run_id, known=known)) from None
 
 
-def _label(query: ResultQuery, run: Run, wanted: str | None, model: Model | None) -> str:
+def _label(query: HistoryQuery, run: Run, wanted: str | None, model: Model | None) -> str:
     known = _labels(query.rows(run.run_id), run, model)
     if not known:
         raise UsageProblem(reason("audit_no_results", path=query.path))
@@ -188,7 +188,7 @@ def _points(run: Run, label: str, model: Model | None) -> list[OperatingPoint]:
     return list({point.name: point for point in points if point.label == label}.values())
 
 
-def _reference(query: ResultQuery, run_id: int, request: AuditRequest) -> Reference:
+def _reference(query: HistoryQuery, run_id: int, request: AuditRequest) -> Reference:
     if request.labels == "verdicts":
         truths = verdict_truths(query.rows(run_id))
         if not truths:
@@ -211,7 +211,7 @@ def _is_folder(result: StoredResult) -> bool:
 _NO_IMAGES: Final = frozenset({"folder_not_read", "folder_lost", "not_an_image"})
 
 
-def _drifts(query: ResultQuery, run: Run, label: str, model: Model | None) -> tuple[Drift, ...]:
+def _drifts(query: HistoryQuery, run: Run, label: str, model: Model | None) -> tuple[Drift, ...]:
     now = drift.gist_counts(query.gists(run.run_id, limit=_MOST_COMPARED), label)
     of_pack = drift.reference_counts(model.manifest.metrics, label) if model else {}
     earlier = drift.gist_counts(query.earlier_gists(run, limit=_MOST_COMPARED), label)

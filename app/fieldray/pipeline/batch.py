@@ -11,20 +11,23 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from fieldray.domain.events import OutcomeReady, Progress, Publish, RunChanged, RunState
-from fieldray.domain.finding import Outcome, Screened, notes_of, without_preview
+from fieldray.domain.events import OutcomeReady, Progress, Publish, ResultsTakenOver, RunChanged, RunState
+from fieldray.domain.finding import Outcome, notes_of, without_preview
 from fieldray.domain.run import RunSpec
-from fieldray.domain.study import ImageHeader, ImageRef
+from fieldray.domain.study import ImageRef
 from fieldray.errors import FieldrayError, StorageProblem, unexpected
+from fieldray.imaging.stamp import Stamps
 from fieldray.pipeline.channel import Channel, ChannelEnded
 from fieldray.pipeline.keeping import open_store, require_kept, room_kept_back
+from fieldray.pipeline.resuming import Bundle, Earlier, Unchanged
 from fieldray.pipeline.screen import Cancelled
 from fieldray.pipeline.statistics import Every, Pace, Statistics
+from fieldray.pipeline.work import Work
 from fieldray.reasons import Reason, reason
 from fieldray.store.results import ResultQuery, ResultStore
 
@@ -33,41 +36,7 @@ log = logging.getLogger(__name__)
 _TICK_S: Final = 0.1
 _PROGRESS_EVERY_S: Final = 0.2
 _SPEED_EVERY_S: Final = 0.5
-
-
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Work:
-    """What a batch does, as functions: the batch knows neither decoders nor engine.
-
-    Attributes
-    ----------
-    discover
-        Gives every image once, lazily.
-    noticed
-        What the search met that concerns no single image; asked once it is over.
-    count
-        A quick estimate of how many images there are; gives up when the function passed returns True.
-    content_hash
-        SHA-256 (hex) of an image's bytes; raises OSError or FieldrayError.
-    check_header
-        Why an image with this header is refused, None if it is not.
-    screen
-        An image's outcome; raises Cancelled, or a FieldrayError that ends the run.
-    keeps_previews
-        Whether the store gets small previews of the images.
-    release
-        Ends what `screen` uses, at once, also while it is used; may be called twice.
-    """
-
-    spec: RunSpec
-    discover: Callable[[], Iterator[ImageRef]]
-    count: Callable[[Callable[[], bool]], int]
-    content_hash: Callable[[ImageRef], str]
-    check_header: Callable[[ImageHeader], Reason | None]
-    screen: Callable[[ImageRef], Outcome]
-    release: Callable[[], None]
-    noticed: Callable[[], Sequence[Reason]] = tuple
-    keeps_previews: bool = True
+_UNLIKE: Final = "unlike_measured"
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -96,7 +65,7 @@ class Batch:
         self._fresh = fresh
         self._statistics = statistics or Statistics()
         self._refs: Channel[ImageRef] = Channel(4 * workers)
-        self._outcomes: Channel[_Done] = Channel(2 * workers, writers=workers)
+        self._outcomes: Channel[_Done | Bundle] = Channel(2 * workers, writers=workers + 1)
         self._going = threading.Event()
         self._going.set()
         self._cancelled = threading.Event()
@@ -107,10 +76,12 @@ class Batch:
         self._found = 0
         self._estimate = 0
         self._is_found = False
-        self._last_earlier_row = 0
+        self._earlier: Earlier | None = None
         self._last_row = 0
         self._saved = 0
         self._unlike = 0
+        self._by_sample = 0
+        self._by_content = 0
         self._run_id = 0
         self._state: RunState = "running"
         self._thread = threading.Thread(target=self._run, name="batch")
@@ -203,8 +174,11 @@ class Batch:
 
     def _screen_into(self, store: ResultStore) -> None:
         self._last_row = store.last_row_id()
-        self._last_earlier_row = self._last_row if self._can_take_over(store) else 0
+        if not self._fresh and store.has_results(self._work.spec):
+            self._earlier = Earlier(work=self._work, last_row=self._last_row)
         self._run_id = store.open_run(self._work.spec, fresh=self._fresh)
+        self._stamps = Stamps(store.stamp_key())
+        self._work.stamp_with(self._stamps)
         self._with_threads(lambda: self._collect(store))
         require_kept(store, self._run_id, saved=self._saved)
         self._end(store)
@@ -220,9 +194,6 @@ class Batch:
                     self._end(store)
             except StorageProblem as problem:
                 log.error("the end of the run is not noted: %s", problem.reason.code)
-
-    def _can_take_over(self, store: ResultQuery) -> bool:
-        return not self._fresh and store.has_results(self._work.spec)
 
     def _with_threads(self, collect: Callable[[], None]) -> None:
         """Run `collect` while the other threads work; all of them have ended afterwards."""
@@ -255,7 +226,10 @@ class Batch:
                 item = self._outcomes.get(timeout_s=_TICK_S)
             except ChannelEnded:
                 break
-            if item:
+            if isinstance(item, Bundle):
+                self._take_over(store, item)
+                done += len(item)
+            elif item:
                 self._save(store, item)
                 done += 1
             self._follow_pause(store, pace, done)
@@ -277,10 +251,26 @@ class Batch:
             keeps_preview=self._work.keeps_previews,
         )
         outcome = without_preview(item.outcome)
-        if row_id > self._last_row:  # a row of its own: one that was there before keeps its number
-            self._last_row, self._saved = row_id, self._saved + 1
-        self._unlike += any(note.code == "unlike_measured" for note in notes_of(outcome))
+        self._note([row_id], any(note.code == _UNLIKE for note in notes_of(outcome)))
+        self._by_content += item.is_resumed
         self._publish(OutcomeReady(run_id=self._run_id, row_id=row_id, outcome=outcome, is_resumed=item.is_resumed))
+
+    def _take_over(self, store: ResultStore, bundle: Bundle) -> None:
+        rows = store.take_over(self._run_id, own=bundle.own, others=bundle.others)
+        kinds = store.kinds(rows)
+        self._note(rows, sum(kind.number for kind in kinds if _UNLIKE in kind.codes))
+        self._by_sample += len(rows)
+        if not self._work.resuming.tells_each:
+            self._publish(ResultsTakenOver(run_id=self._run_id, row_ids=rows, kinds=kinds))
+            return
+        for found in store.these(rows):
+            ready = OutcomeReady(run_id=self._run_id, row_id=found.row_id, outcome=found.outcome)
+            self._publish(replace(ready, is_resumed=True, is_sampled=True))
+
+    def _note(self, rows: Sequence[int], unlike: int) -> None:
+        new = [row for row in rows if row > self._last_row]  # one that was there before keeps its number
+        self._last_row, self._saved = max(new, default=self._last_row), self._saved + len(new)
+        self._unlike += unlike
 
     def _follow_pause(self, store: ResultStore, pace: Pace, done: int) -> None:
         wanted: RunState = "running" if self._going.is_set() else "paused"
@@ -306,6 +296,8 @@ class Batch:
         self._notes = tuple(self._work.noticed())
         if count := store.finish(self._run_id):
             self._notes += (reason("not_present", count=count),)
+        if count := self._by_sample + self._by_content:
+            self._notes += (reason("taken_over", count=count, sampled=self._by_sample, whole=self._by_content),)
         if self._unlike:
             self._notes += (reason("unlike_images", count=self._unlike),)
 
@@ -344,11 +336,29 @@ class Batch:
             log.warning("the images could not be counted in advance", exc_info=True)
 
     def _discover(self) -> None:
-        for ref in self._work.discover():
-            self._refs.put(ref)
-            self._found += 1
+        with ResultQuery(self._database) as earlier:
+            unchanged = self._unchanged(earlier)
+            for ref in self._work.discover(unchanged.has if unchanged else lambda _path, _stream: False):
+                if unchanged:
+                    unchanged.flush()  # they wait for nothing
+                self._refs.put(ref)
+                self._found += 1
+            if unchanged:
+                unchanged.flush()
         self._is_found = True
+        self._outcomes.finish()
         self._refs.finish()
+
+    def _unchanged(self, earlier: ResultQuery) -> Unchanged | None:
+        """What tells files that have not changed; None where none is taken over by that."""
+        if self._work.resuming.verifies or not self._earlier:
+            return None
+        return Unchanged(earlier, self._run_id, self._work.spec, stamps=self._stamps, hand_over=self._hand_over)
+
+    def _hand_over(self, bundle: Bundle) -> None:
+        self._going.wait()
+        self._found += len(bundle)
+        self._outcomes.put(bundle)
 
     def _work_off(self) -> None:
         with ResultQuery(self._database) as earlier:
@@ -362,28 +372,5 @@ class Batch:
                 self._outcomes.finish()
 
     def _outcome(self, ref: ImageRef, earlier: ResultQuery) -> _Done:
-        known = self._known(ref, earlier) if self._last_earlier_row else None
-        if known:
-            return _Done(replace(known, ref=ref), True)
-        return _Done(self._work.screen(ref), False)
-
-    def _known(self, ref: ImageRef, earlier: ResultQuery) -> Outcome | None:
-        """The outcome of an earlier run for the same bytes, if there is one.
-
-        The bytes that are hashed here may be others than discovery saw. So only what was found with the very header
-        that discovery saw is taken over, and no score of an image whose header is refused.
-        """
-        if ref.problem:
-            return None
-        try:
-            content_sha256 = self._work.content_hash(ref)
-        except StorageProblem:
-            raise
-        except (OSError, FieldrayError):
-            return None  # the decoder will report what is wrong with the file
-        spec, last = self._work.spec, self._last_earlier_row
-        known = earlier.earlier(spec, content_sha256=content_sha256, frame=ref.frame, up_to_row_id=last)
-        if known is None or known.ref.header != ref.header:
-            return None
-        is_refused = self._work.check_header(ref.header) is not None
-        return None if is_refused and isinstance(known, Screened) else known
+        known = self._earlier.outcome(ref, earlier) if self._earlier else None
+        return _Done(known, True) if known else _Done(self._work.screen(ref), False)

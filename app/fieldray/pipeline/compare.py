@@ -149,7 +149,8 @@ class PairComparer:
             if not self._child.is_running:
                 self._child.start()
             give_priority(self._child.pid, "raised")  # a person waits for this one answer
-            return answer_of(self._child.call(request(prior, current), timeout_s=_LONGEST_S), prior, current)
+            question = request(prior, current)
+            return self._child.ask(question, lambda answer: answer_of(answer, prior, current), timeout_s=_LONGEST_S)
         except ChildTimeout:
             why = reason("compare_slow", seconds=f"{_LONGEST_S:g}")
         except ChildLost as error:

@@ -11,15 +11,24 @@ import contextlib
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from fieldray.errors import StorageProblem
 from fieldray.persistence import FileLock, HeldError, clear_unfinished, make_private, process_number, write_atomically
+from fieldray.typed_json import decoded
 
 _NOTES: Final = "exports"
 _ENDING: Final = ".json"
 _TAKING_S: Final = 5.0  # another process only looks whether anybody holds it
+
+
+@dataclass(frozen=True, slots=True)
+class _Note:
+    """Where an export writes."""
+
+    folder: str
 
 
 @contextlib.contextmanager
@@ -53,8 +62,8 @@ def _clear(notes: Path) -> None:
 def _clear_one(note: Path) -> None:
     """Remove what its process left, and the note; both stay where the folder, on a drive say, is not there now."""
     process, _, number = note.name.removesuffix(_ENDING).partition("-")
-    with contextlib.suppress(ValueError, KeyError, TypeError):  # a note that was cut short names nothing
-        folder = Path(json.loads(note.read_bytes())["folder"])
+    with contextlib.suppress(ValueError):  # a note that was cut short names nothing
+        folder = Path(decoded(note.read_bytes(), _Note).folder)
         if not folder.is_dir():
             return
         if process.isdigit() and number.isalnum():

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fieldray.domain.history import Comparison, Deletion, DeletionPlan, RunFilter, RunSummary, compare
 from fieldray.domain.model import Model
-from fieldray.domain.run import Run, StoredResult, Verdict
+from fieldray.domain.run import Run
 from fieldray.errors import UsageProblem
 from fieldray.pipeline.export import pack_of
 from fieldray.reasons import Reason, reason
@@ -24,13 +24,10 @@ class PastRun:
     ----------
     model
         The pack that made the results, None where it is not at hand: then there are no heat maps.
-    results
-        In the order of the work list, with the verdicts on them.
     """
 
     run: Run
     model: Model | None
-    results: tuple[StoredResult, ...]
 
 
 class History:
@@ -45,19 +42,13 @@ class History:
             return tuple(found for found in query.summaries() if wanted.has(found))
 
     def open(self, run_id: int, *, model: Model | None = None) -> PastRun:
-        """A run with all its results. Raises UsageProblem (history_no_run).
+        """A run as it can be listed (see `work_list`). Raises UsageProblem (history_no_run).
 
         model  of a pack that is loaded already, which may be the one of the run
         """
-        with HistoryQuery(self._database) as query, query.at_one_moment():
-            run = _run(query, run_id)
-            results = tuple(query.work_list(run_id))
-        return PastRun(run=run, model=pack_of(run.spec, model), results=results)
-
-    def verdicts(self, run_id: int) -> Mapping[int, Verdict]:
-        """The verdicts on the results of a run, by row."""
         with HistoryQuery(self._database) as query:
-            return query.verdicts(run_id)
+            run = _run(query, run_id)
+        return PastRun(run=run, model=pack_of(run.spec, model))
 
     def compare(self, first: int, second: int) -> Comparison:
         """Two runs, image by image. Raises UsageProblem (history_no_run, history_same_run)."""

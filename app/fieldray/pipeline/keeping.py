@@ -12,7 +12,7 @@ from fieldray.domain.events import Publish, StoreMended
 from fieldray.errors import StorageProblem
 from fieldray.persistence import write_atomically
 from fieldray.reasons import reason
-from fieldray.store.mending import mend
+from fieldray.store.mending import mend, mend_pictures
 from fieldray.store.results import ResultQuery, ResultStore
 
 _RESERVE_BYTES: Final = 2**17  # a few pages, and room for SQLite's log index to grow once
@@ -20,6 +20,9 @@ _RESERVE_BYTES: Final = 2**17  # a few pages, and room for SQLite's log index to
 
 def open_store(database: Path, publish: Publish) -> ResultStore:
     """The store; a damaged one is set aside first, and a person is told. Raises StorageProblem."""
+    with contextlib.suppress(StorageProblem):  # without pictures there is a run all the same
+        if mended := mend_pictures(database):
+            publish(StoreMended(reason=mended))
     try:
         return ResultStore(database)
     except StorageProblem as problem:

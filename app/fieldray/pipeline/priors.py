@@ -25,7 +25,7 @@ from fieldray.pipeline.decoders import open_decoders
 from fieldray.pipeline.session import system_lung_engine
 from fieldray.reasons import reason
 from fieldray.settings import Settings
-from fieldray.store.history import HistoryQuery
+from fieldray.store.work_list import WorkListQuery
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class Priors:
         header = current.ref.header
         if kinship_of(header, header) == "unknown":
             return StoredPriors()
-        with HistoryQuery(self._database) as query:
+        with WorkListQuery(self._database) as query:
             results = query.of_patient(header.patient_id)
         kept: list[StoredResult] = []
         gone: list[Outcome] = []

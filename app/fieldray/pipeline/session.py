@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, cast
@@ -17,7 +18,7 @@ from fieldray.domain.events import Publish
 from fieldray.domain.finding import Outcome
 from fieldray.domain.image import Image
 from fieldray.domain.model import BackendName, DeviceChoice, Model, Policy
-from fieldray.domain.run import Verdict
+from fieldray.domain.run import Resuming, Verdict
 from fieldray.domain.study import ImageRef
 from fieldray.errors import EnvironmentProblem, InputProblem, PackProblem, Unreadable
 from fieldray.inference.backend import BackendOptions, system_kinds
@@ -146,6 +147,7 @@ class Session:
         *,
         operating_point: str | None = None,
         fresh: bool = False,
+        resuming: Resuming = Resuming(),  # noqa: B008 - it is frozen
         ages_confirmed: bool = False,
         found: Sequence[ImageRef] | None = None,
         database: Path | None = None,
@@ -159,37 +161,44 @@ class Session:
         Raises PackProblem (no_pack), UsageProblem (nothing_to_screen, operating_point), ValueError during a run.
         """
         with self._lock:
-            self._require_open()
-            if self._is_running:
-                raise ValueError("a run is under way")
-            if self._model is None:
-                raise PackProblem(reason("no_pack"))
+            model = self._model_to_run()
             from fieldray.pipeline.assembly import assemble, existing  # brings much along: see the module
 
             places = existing(paths) if found is None else tuple(paths)
-            assessment = choose(self._model, operating_point=operating_point, ages_confirmed=ages_confirmed)
-            engine = self._open(self._model)
+            assessment = choose(model, operating_point=operating_point, ages_confirmed=ages_confirmed)
+            engine = self._open(model)
             size = number_of_decoders(self._settings)
             decoders, self._warm = self._warm or self._decoders(self._settings, size), None
+            whole = resuming.verifies or bool(self._settings["verify_files"])
             with contextlib.ExitStack() as unless_started:
                 unless_started.callback(decoders.close)
                 batch = assemble(
                     places,
                     assessment,
                     engine=engine,
-                    lung_engine=self._lung_engine if self._model.lungs else None,
+                    lung_engine=self._lung_engine if model.lungs else None,
                     decoders=decoders,
                     workers=size + _AWAITING_NETWORK,
                     database=database or self.database,
                     publish=self._publish,
                     fresh=fresh,
                     keeps_previews=bool(self._settings["keep_previews"]),
+                    resuming=replace(resuming, verifies=whole),
                     found=found,
                 )
                 batch.start()  # where no thread is to be had, there is no run that anybody could wait for
                 unless_started.pop_all()
             self._batch = batch
             return batch
+
+    def _model_to_run(self) -> Model:
+        """That of the next run. Raises EnvironmentProblem, PackProblem (no_pack), ValueError during a run."""
+        self._require_open()
+        if self._is_running:
+            raise ValueError("a run is under way")
+        if self._model is None:
+            raise PackProblem(reason("no_pack"))
+        return self._model
 
     def reconsider(self, name: BackendName) -> None:
         """Try a backend again that was given up."""

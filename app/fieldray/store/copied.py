@@ -8,9 +8,9 @@ and this program makes none.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import sqlite3
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -39,12 +39,13 @@ def schema(connection: sqlite3.Connection) -> set[tuple[object, ...]]:
     return set(connection.execute("SELECT type, name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'"))
 
 
-def made_by(migrations: Iterable[Iterable[str]]) -> set[tuple[object, ...]]:
+@functools.cache
+def made_by(migrations: tuple[tuple[str, ...], ...]) -> frozenset[tuple[object, ...]]:
     """The schema that these statements make of an empty database."""
     with contextlib.closing(sqlite3.connect(":memory:")) as made:
         for statement in itertools.chain.from_iterable(migrations):
             made.execute(statement)
-        return schema(made)
+        return frozenset(schema(made))
 
 
 def has_table(connection: sqlite3.Connection, name: str) -> bool:

@@ -1,146 +1,65 @@
 """The database file: its tables, its version, and how an older file is brought up to date.
 
-`PRAGMA user_version` is the number of migrations applied. A file of a newer program is refused; an older one is copied
-to `<name>.v<version>.bak` before it is changed. In WAL mode queries never wait for the writer, and a commit survives a
-killed program. A new file appears complete. A damaged one is marked, and not opened until `mending` set it aside.
+`PRAGMA user_version` is the number of migrations applied. A file of a newer program is refused; an older one stays as
+`<name>.v<version>.bak` when it is brought up to date. In WAL mode queries never wait for the writer, and a commit
+survives a killed program. A new file appears complete. A damaged one is marked, and not opened until `mending` set it
+aside.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
-import shutil
 import sqlite3
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from fieldray.errors import StorageProblem
-from fieldray.persistence import PRIVATE, make_private, require_plain, storage_problem, unfinished
+from fieldray.persistence import (
+    PRIVATE,
+    FileLock,
+    HeldError,
+    clear_abandoned,
+    make_private,
+    require_plain,
+    storage_problem,
+    sync_folder,
+    unfinished,
+)
 from fieldray.reasons import reason
 from fieldray.store.copied import JOURNAL, journal, made_by, names_another_file, schema
+from fieldray.store.disk import is_full, is_unreadable
+from fieldray.store.schema import COMPACT, MIGRATIONS, PICTURES, Migration
 
-Migration = tuple[str, ...]
+# Hears which share of some work is done, 0..1.
+Tell = Callable[[float], None]
 
+PAGE_BYTES: Final = 8192  # a result takes two kilobytes: of four, half would often stay empty
 _BUSY_TIMEOUT_S: Final = 30.0
 _DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 # Errors of the machine or the file system. All others are bugs of this program.
 _ENVIRONMENT_NAMES: Final = "BUSY CANTOPEN IOERR LOCKED NOLFS NOMEM PERM PROTOCOL READONLY"
 _ENVIRONMENT: Final = frozenset(getattr(sqlite3, f"SQLITE_{name}") for name in _ENVIRONMENT_NAMES.split())
-_FULL_BELOW_BYTES: Final = 2**18  # SQLite reports a disk without room for its index as a disk error
-
-# One result row per image and run. What is sorted, filtered or looked up is a column; the rest is JSON. Texts that may
-# hold file names are JSON in ASCII or bytes: a name that is not valid Unicode must not stop a run.
-MIGRATIONS: Final[tuple[Migration, ...]] = (
-    (
-        """CREATE TABLE runs (
-            id INTEGER PRIMARY KEY AUTOINCREMENT,
-            request_key TEXT NOT NULL,
-            spec TEXT NOT NULL,
-            state TEXT NOT NULL,
-            reason TEXT,
-            started_s REAL NOT NULL,
-            ended_s REAL
-        )""",
-        "CREATE INDEX runs_by_request ON runs (request_key, id)",
-        """CREATE TABLE results (
-            id INTEGER PRIMARY KEY AUTOINCREMENT,
-            run_id INTEGER NOT NULL REFERENCES runs (id),
-            image_key BLOB NOT NULL,
-            status TEXT NOT NULL,
-            category TEXT NOT NULL,
-            rank INTEGER NOT NULL,
-            score REAL,
-            stage TEXT,
-            reason TEXT,
-            ref TEXT NOT NULL,
-            content_sha256 TEXT NOT NULL,
-            frame INTEGER NOT NULL,
-            model_sha256 TEXT NOT NULL,
-            settings_hash TEXT NOT NULL,
-            pack_name TEXT NOT NULL,
-            backend TEXT,
-            decode_ms REAL NOT NULL,
-            inference_ms REAL,
-            findings TEXT NOT NULL,
-            details TEXT NOT NULL,
-            thumbnail BLOB,
-            class_maps BLOB,
-            is_resumed INTEGER NOT NULL,
-            saved_s REAL NOT NULL,
-            UNIQUE (run_id, image_key)
-        )""",
-        "CREATE INDEX results_by_content ON results (content_sha256, frame, model_sha256, settings_hash)",
-        "CREATE INDEX results_by_rank ON results (run_id, rank, score)",
-        """CREATE TABLE verdicts (
-            result_id INTEGER PRIMARY KEY REFERENCES results (id),
-            choice TEXT NOT NULL,
-            note TEXT NOT NULL,
-            given_s REAL NOT NULL
-        )""",
-    ),
-    # A run is gone through in passes: what the last one did not see is absent. A verdict is on what was seen when it
-    # was given (`result_hash`): it is shown while its row holds that result, and kept when the row holds another one.
-    (
-        "ALTER TABLE runs ADD COLUMN pass_number INTEGER NOT NULL DEFAULT 1",
-        "ALTER TABLE results ADD COLUMN pass_number INTEGER NOT NULL DEFAULT 1",
-        "ALTER TABLE results ADD COLUMN absent_s REAL",
-        "ALTER TABLE results ADD COLUMN result_hash TEXT NOT NULL DEFAULT ''",
-        "ALTER TABLE verdicts RENAME TO old_verdicts",
-        """CREATE TABLE verdicts (
-            id INTEGER PRIMARY KEY AUTOINCREMENT,
-            result_id INTEGER NOT NULL REFERENCES results (id),
-            result_hash TEXT NOT NULL,
-            choice TEXT NOT NULL,
-            note TEXT NOT NULL,
-            given_s REAL NOT NULL,
-            content_sha256 TEXT NOT NULL,
-            category TEXT NOT NULL,
-            score REAL,
-            UNIQUE (result_id, result_hash)
-        )""",
-        """INSERT INTO verdicts (result_id, result_hash, choice, note, given_s, content_sha256, category, score)
-           SELECT result_id, result_hash, choice, note, given_s, content_sha256, category, score
-           FROM old_verdicts JOIN results ON results.id = result_id""",
-        "DROP TABLE old_verdicts",
-        "DROP INDEX results_by_content",
-        "CREATE INDEX results_by_content ON results (model_sha256, settings_hash, content_sha256, frame)",
-    ),
-    # The category has one spelling for machines.
-    (
-        "UPDATE results SET category = 'unsure' WHERE category = 'not_sure'",
-        "UPDATE verdicts SET category = 'unsure' WHERE category = 'not_sure'",
-    ),
-    # The lung fields, where a pack found them, and what a person should know of a result.
-    (
-        "ALTER TABLE results ADD COLUMN lungs TEXT",
-        "ALTER TABLE results ADD COLUMN lung_shares BLOB",
-        "ALTER TABLE results ADD COLUMN notes TEXT NOT NULL DEFAULT '[]'",
-    ),
-    # The history: what is shown of an image whose file is gone, once for all its results, and counts of all runs.
-    (
-        """CREATE TABLE previews (
-            id INTEGER PRIMARY KEY,
-            content_sha256 TEXT NOT NULL,
-            frame INTEGER NOT NULL,
-            jpeg BLOB NOT NULL,
-            UNIQUE (content_sha256, frame)
-        )""",
-        "DROP INDEX results_by_rank",
-        "CREATE INDEX results_by_rank ON results (run_id, rank, score, absent_s, backend)",
-    ),
-)
+# SQLite says so of a disk without room for its index or its log, and of a quota that is used up.
+_PERHAPS_FULL: Final = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN})
 
 
-def open_database(path: Path, *, migrations: Sequence[Migration] = MIGRATIONS) -> WatchedConnection:
+def open_database(
+    path: Path, *, migrations: Sequence[Migration] = MIGRATIONS, tell: Tell = lambda _share: None
+) -> WatchedConnection:
     """Open (and make or bring up to date) the file at `path`; statements commit by themselves.
 
-    Raises StorageProblem: database_newer, database_damaged, disk_full, not_plain or not_writable; of statements later
-    store_gone, once the file is no longer there.
+    tell  hears which share of bringing it up to date is done, 0..1, where that may take long
+
+    Raises StorageProblem: database_newer, database_damaged, store_in_use, disk_full, disk_failing, not_plain or
+    not_writable; of
+    statements later store_gone, once the file is no longer there.
     """
     with storage_problems(path):
-        for file in (path, *companions(path), journal(path), damage_mark(path)):
+        for file in files_of(path):
             require_plain(file)
         _disarm(path)
         if damage_mark(path).exists():
@@ -151,6 +70,13 @@ def open_database(path: Path, *, migrations: Sequence[Migration] = MIGRATIONS) -
         connection = _connect(path)
         try:
             _require_ours(connection, path, migrations)
+            if _needs_new_file(version_of(connection), migrations):
+                connection.close()
+                from fieldray.store.upgrading import rebuild  # which opens databases
+
+                rebuild(path, migrations, tell=tell)
+                connection = _connect(path)
+                _require_ours(connection, path, migrations)
             _migrate(connection, path, migrations)
             connection.watch(path)
         except BaseException:
@@ -181,17 +107,47 @@ def _connect(path: Path) -> WatchedConnection:
 
 
 def _make(path: Path, migrations: Sequence[Migration]) -> None:
+    """Make a new file. What a log of changes is left of one that is gone is set aside: it would be read as its own."""
+    if not any(companion.exists() for companion in companions(path)):
+        _make_new(path, migrations)
+        return
+    lock = path.with_name(path.name + ".upgrade")
+    with FileLock(lock, holder=str(os.getpid()), wait_s=_BUSY_TIMEOUT_S):
+        if not path.exists():  # or another program has made it, and what is there is its own
+            for companion in companions(path):
+                if companion.exists():
+                    companion.rename(free_name(path, "lost", companion.name.removeprefix(path.name)))
+            _make_new(path, migrations)
+    with contextlib.suppress(OSError):
+        lock.unlink(missing_ok=True)
+
+
+def _make_new(path: Path, migrations: Sequence[Migration]) -> None:
     """Make a new file under another name and rename it, unless another program has made one meanwhile."""
+    clear_abandoned(path.parent)
     beside = unfinished(path)
     try:
         os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE))
+        with contextlib.closing(sqlite3.connect(beside)) as empty:
+            empty.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+            empty.execute("VACUUM")
         with contextlib.closing(_connect(beside)) as connection:
             _migrate(connection, beside, migrations)
+            complete(connection)
         with contextlib.suppress(FileExistsError):
             _name(beside, path)
+        sync_folder(path.parent)
     finally:
         for file in (beside, *companions(beside)):
             file.unlink(missing_ok=True)
+
+
+def complete(connection: sqlite3.Connection) -> None:
+    """Take the log of changes over into the file, so that it is whole without it. Raises sqlite3.Error.
+
+    Closing does the same, but where the disk is full it says nothing and leaves the log.
+    """
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
 
 
 def _name(beside: Path, path: Path) -> None:
@@ -205,8 +161,12 @@ def _name(beside: Path, path: Path) -> None:
             beside.rename(path)
 
 
+def _needs_new_file(version: int, migrations: Sequence[Migration]) -> bool:
+    return version > 0 and COMPACT in migrations[version:]
+
+
 def _migrate(connection: sqlite3.Connection, path: Path, migrations: Sequence[Migration]) -> None:
-    version = _version(connection)
+    version = version_of(connection)
     if version > len(migrations):
         raise StorageProblem(reason("database_newer", path=path))
     if version < len(migrations):
@@ -214,13 +174,18 @@ def _migrate(connection: sqlite3.Connection, path: Path, migrations: Sequence[Mi
             _copy(connection, path.with_name(f"{path.name}.v{version}.bak"))
         with transaction(connection):
             # Another process may have migrated while this one waited for the lock, so the version is read again.
-            for number, statements in enumerate(migrations[_version(connection) :], start=_version(connection) + 1):
-                for statement in statements:
-                    connection.execute(statement)
-                connection.execute(f"PRAGMA user_version = {number}")
+            apply(connection, migrations[version_of(connection) :])
+            connection.execute(f"PRAGMA user_version = {len(migrations)}")
 
 
-def _version(connection: sqlite3.Connection) -> int:
+def apply(connection: sqlite3.Connection, migrations: Iterable[Migration]) -> None:
+    """Carry the statements of these migrations out."""
+    for statement in itertools.chain.from_iterable(migrations):
+        connection.execute(statement)
+
+
+def version_of(connection: sqlite3.Connection) -> int:
+    """The number of migrations that a database has seen."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     return int(version)
 
@@ -231,19 +196,21 @@ def _require_ours(connection: sqlite3.Connection, path: Path, migrations: Sequen
     A trigger or a column that is computed would be run with each of our statements, and could put another result in
     the place of ours. Raises StorageProblem (database_damaged): the rows are kept when it is set aside.
     """
-    version = _version(connection)
-    if 0 < version <= len(migrations) and schema(connection) != made_by(migrations[:version]):
+    version = version_of(connection)
+    if 0 < version <= len(migrations) and schema(connection) != made_by(tuple(migrations[:version])):
         raise _damaged(path)
 
 
 def _copy(connection: sqlite3.Connection, target: Path) -> None:
     """A whole copy, with what is still in the WAL, for this user alone."""
+    clear_abandoned(target.parent)
     beside = unfinished(target)
     try:
         os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE))
         with contextlib.closing(sqlite3.connect(beside)) as copy:
             connection.backup(copy)
         beside.replace(target)
+        sync_folder(target.parent)
     finally:
         beside.unlink(missing_ok=True)
 
@@ -272,8 +239,12 @@ def storage_problems(path: Path, *, is_open: bool = False) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte is the primary result code
-        if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _is_full(path.parent)):
+        if code == sqlite3.SQLITE_FULL or (code in _PERHAPS_FULL and is_full(path.parent)):
             raise StorageProblem(reason("disk_full", path=path)) from error
+        if code == sqlite3.SQLITE_IOERR:
+            raise StorageProblem(reason("disk_failing", path=path, detail=error)) from error
+        if code in _DAMAGE and not damage_mark(path).exists() and is_unreadable(path, companions(path)[0]):
+            raise StorageProblem(reason("disk_failing", path=path, detail=error)) from error
         has_lost_tables = is_open and code == sqlite3.SQLITE_ERROR and not _has_our_schema(path)
         if code in _DAMAGE or _is_no_text(error) or has_lost_tables:
             raise _damaged(path) from error
@@ -282,6 +253,8 @@ def storage_problems(path: Path, *, is_open: bool = False) -> Iterator[None]:
         raise
     except UnicodeDecodeError as error:  # SQLite's own complaint quotes a schema that is no text any more
         raise _damaged(path) from error
+    except HeldError as error:
+        raise StorageProblem(reason("store_in_use", path=path)) from error
     except OSError as error:
         raise storage_problem(error, path) from error
 
@@ -309,7 +282,7 @@ def _has_our_schema(path: Path) -> bool:
     """Whether the tables are still as this program makes them: then a statement that fails is a fault of ours."""
     try:
         with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as found:
-            return schema(found) == made_by(MIGRATIONS)
+            return schema(found) in (made_by(MIGRATIONS), made_by(PICTURES))
     except (sqlite3.Error, OSError):
         return False
 
@@ -330,12 +303,6 @@ def lose_journal(path: Path) -> None:
 def _mark(path: Path) -> None:
     with contextlib.suppress(OSError):
         os.close(os.open(damage_mark(path), os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), PRIVATE))
-
-
-def _is_full(folder: Path) -> bool:
-    with contextlib.suppress(OSError):
-        return shutil.disk_usage(folder).free < _FULL_BELOW_BYTES
-    return False
 
 
 # ---- a connection that notices when its file is no longer the one at its path
@@ -381,12 +348,26 @@ def companions(path: Path) -> tuple[Path, ...]:
     return tuple(path.with_name(path.name + ending) for ending in COMPANIONS)
 
 
+def files_of(path: Path) -> tuple[Path, ...]:
+    """All that may lie on the disk for a database."""
+    return (path, *companions(path), journal(path), damage_mark(path))
+
+
 def free_name(path: Path, word: str, companion: str = "") -> Path:
-    """A free name beside `path`: `results.lost-1.sqlite`, plus the ending of a companion."""
-    number = 1
-    while (target := path.with_name(f"{path.stem}.{word}-{number}{path.suffix}{companion}")).exists():
-        number += 1
-    return target
+    """A free name beside `path`, its number above the others: `results.lost-1.sqlite`, plus a companion's ending."""
+    number = 1 + max(numbered(path, word, companion), default=0)
+    return path.with_name(f"{path.stem}.{word}-{number}{path.suffix}{companion}")
+
+
+def numbered(path: Path, word: str, companion: str = "") -> dict[int, Path]:
+    """The files that have such names, by number: the highest is the last, whatever the clock said."""
+    beginning, end = f"{path.stem}.{word}-", f"{path.suffix}{companion}"
+    found = {
+        place.name.removeprefix(beginning).removesuffix(end): place
+        for place in path.parent.iterdir()
+        if place.name.startswith(beginning) and place.name.endswith(end)
+    }
+    return {int(number): place for number, place in found.items() if number.isascii() and number.isdigit()}
 
 
 def _identity(path: Path) -> _Identity | None:

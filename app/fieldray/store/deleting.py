@@ -1,7 +1,8 @@
 """Deleting runs so that nothing of them is left in the store's files.
 
 What is deleted is overwritten with zeros (`secure_delete`), the file is built again without it (VACUUM), and the log
-of changes is taken over and cut to nothing. A copy that was made when the store was brought up to date goes first if it
+of changes is taken over and cut to nothing: so it is with the results, and before them with the pictures that no result
+needs any more. A copy that was made when the store was brought up to date goes first if it
 holds one of the runs, so that a deletion that was interrupted can be repeated; so does one that was never completed. A
 damaged store that was set aside is never touched; it is named instead.
 """
@@ -9,6 +10,7 @@ damaged store that was set aside is never touched; it is named instead.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,10 +21,11 @@ from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.persistence import is_plain, require_plain
 from fieldray.reasons import reason
 from fieldray.store.copied import has_table
-from fieldray.store.database import companions, open_database, storage_problems, transaction
+from fieldray.store.database import files_of, open_database, storage_problems, transaction
 from fieldray.store.locks import RunLocks
+from fieldray.store.pictures import PictureKey, keep_only, pictures_path
+from fieldray.store.wiping import build_again, wipe_from_now_on
 
-_CHECKPOINT_TRIES: Final = 3
 _STORE: Final = b"SQLite format 3\0"
 # A verdict is one even where the same result holds a copy of it in each of several runs.
 _VERDICTS: Final = """
@@ -54,7 +57,8 @@ class RunDeleter:
         """
         before = self._size()
         with self._connection() as connection:
-            connection.execute("PRAGMA secure_delete = ON")
+            wipe_from_now_on(connection)
+            connection.execute("PRAGMA synchronous = FULL")  # what was told as deleted does not come back
             locks = RunLocks(self._path)
             try:
                 with transaction(connection):
@@ -62,16 +66,17 @@ class RunDeleter:
                     if agreed and (plan.results > agreed.results or plan.verdicts > agreed.verdicts):
                         raise UsageProblem(reason("history_grown"))
                     started = self._hold(connection, locks, plan.run_ids)
-                    previews = _delete_rows(connection, _with_lost(connection, plan.run_ids))
+                    _delete_rows(connection, _with_lost(connection, plan.run_ids))
+                    pictures = keep_only(self._path, pictured(connection))
                     deleted, left = self._copies(started)
                 for run_id in plan.run_ids:
                     locks.finish(run_id)
             finally:
                 locks.release()
-            is_wiped = _wipe(connection)
+            is_wiped = build_again(connection) and pictures.is_wiped
         return Deletion(
             plan=plan,
-            previews=previews,
+            previews=pictures.deleted,
             freed_bytes=before - self._size(),
             is_wiped=is_wiped,
             copies_deleted=tuple(map(str, deleted)),
@@ -117,7 +122,8 @@ class RunDeleter:
             raise StorageProblem(reason("not_writable", path=self._path, detail=error.strerror or error)) from error
 
     def _size(self) -> int:
-        return sum(file.stat().st_size for file in (self._path, *companions(self._path)) if file.exists())
+        files = (*files_of(self._path), *files_of(pictures_path(self._path)))
+        return sum(file.stat().st_size for file in files if file.exists())
 
     def _copies(self, started: dict[int, float]) -> tuple[list[Path], list[Path]]:
         """The older copies that held one of the runs and are deleted now, and files that may hold them still."""
@@ -132,8 +138,8 @@ class RunDeleter:
                 deleted.append(copy)
             except (OSError, StorageProblem):
                 left.append(copy)
-        for word in ("damaged", "lost"):
-            left += sorted(self._path.parent.glob(f"{self._path.stem}.{word}-*{self._path.suffix}*"))
+        for path, word in itertools.product((self._path, pictures_path(self._path)), ("damaged", "lost", "replaced")):
+            left += sorted(path.parent.glob(f"{path.stem}.{word}-*{path.suffix}*"))
         return deleted, left
 
 
@@ -145,35 +151,18 @@ def _with_lost(connection: sqlite3.Connection, run_ids: Sequence[int]) -> Sequen
     return (*run_ids, *(row["run_id"] for row in lost.fetchall()))
 
 
-def _delete_rows(connection: sqlite3.Connection, run_ids: Sequence[int]) -> int:
-    """Delete the runs with their results and verdicts, and the previews that nobody needs then: their number."""
+def _delete_rows(connection: sqlite3.Connection, run_ids: Sequence[int]) -> None:
+    """Delete the runs with their results and verdicts."""
     runs = _listed(run_ids)
     connection.execute(f"DELETE FROM verdicts WHERE result_id IN (SELECT id FROM results WHERE run_id IN ({runs}))")
     connection.execute(f"DELETE FROM results WHERE run_id IN ({runs})")
     connection.execute(f"DELETE FROM runs WHERE id IN ({runs})")
-    unneeded = "DELETE FROM previews WHERE (content_sha256, frame) NOT IN (SELECT content_sha256, frame FROM results)"
-    return connection.execute(unneeded).rowcount
 
 
-def _wipe(connection: sqlite3.Connection) -> bool:
-    """Build the file again and take the log of changes over; whether that came to its end.
-
-    Another program that reads just now keeps the log from being cut; a full disk keeps the file from being built. The
-    rows are gone all the same.
-    """
-    is_small = True
-    try:
-        connection.execute("VACUUM")
-    except sqlite3.OperationalError:
-        is_small = False
-    for _ in range(_CHECKPOINT_TRIES):
-        try:
-            (is_busy, *_rest) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        except sqlite3.OperationalError:
-            return False
-        if not is_busy:
-            return is_small
-    return False
+def pictured(connection: sqlite3.Connection) -> Iterator[PictureKey]:
+    """The images of all results, in ascending order: their pictures are needed."""
+    query = "SELECT DISTINCT content_sha256, frame FROM results ORDER BY content_sha256, frame"
+    return ((content, frame) for content, frame in connection.execute(query))
 
 
 def _is_unfinished(file: Path) -> bool:

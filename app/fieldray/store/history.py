@@ -2,37 +2,35 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator
 from typing import Final
 
-from fieldray.domain.finding import PREVIEW_SIDE, Category
+from fieldray.domain.finding import Category
 from fieldray.domain.history import ResultBrief, RunSummary
-from fieldray.domain.run import StoredResult, Verdict, VerdictChoice
+from fieldray.domain.run import ImageGist, Run, TakenOver, VerdictChoice
+from fieldray.store import stamps
 from fieldray.store.database import damage_noticed
-from fieldray.store.results import ResultQuery, stored_of
-from fieldray.store.rows import brief_of, category_of, checked, run_of, verdict_of
+from fieldray.store.results import ResultQuery
+from fieldray.store.rows import brief_of, category_of, checked, gist_of, run_of
 
-_MOST_PREVIEW_BYTES: Final = PREVIEW_SIDE**2  # more than the JPEG of so many grey levels takes
 _COUNTS: Final = "SELECT run_id, rank, backend, COUNT(*) AS number FROM results {} GROUP BY run_id, rank, backend"
 # CROSS: from the verdicts, which are few, to their results, never through all results.
 _VERDICTS: Final = """
     FROM verdicts CROSS JOIN results ON results.id = result_id AND results.result_hash = verdicts.result_hash
     WHERE absent_s IS NULL
 """
-_MOST_OF_A_PATIENT: Final = 500
-_OF_A_PATIENT: Final = """
-    SELECT results.*, NULL AS choice, NULL AS note FROM results
-    WHERE absent_s IS NULL AND status != 'failed' AND instr(ref, ?) ORDER BY id DESC LIMIT ?
-"""
 _BRIEFS: Final = """
     SELECT results.id, image_key, results.content_sha256, frame, results.category, findings, backend, choice,
-        results.reason
-    FROM results LEFT JOIN verdicts ON verdicts.result_id = results.id AND verdicts.result_hash = results.result_hash
-    WHERE run_id = ? AND absent_s IS NULL ORDER BY rank, results.score DESC, results.id
+        results.reason, notes, spec
+    FROM results JOIN runs ON runs.id = run_id
+    LEFT JOIN verdicts ON verdicts.result_id = results.id AND verdicts.result_hash = results.result_hash
 """
+
+# What runs are compared by. The same image in both says nothing; one whose bytes were not read is known by its path.
+_IDENTITY = "CASE content_sha256 WHEN x'' THEN image_key ELSE CAST(hex(content_sha256) || '#' || frame AS BLOB) END"
+_GISTS = "SELECT category, findings, grey FROM results WHERE absent_s IS NULL AND status != 'failed' "
 
 
 class HistoryQuery(ResultQuery):
@@ -63,30 +61,34 @@ class HistoryQuery(ResultQuery):
             for run in self._made(run_of, self._all("SELECT * FROM runs ORDER BY id DESC"))
         )
 
-    def briefs(self, run_id: int) -> tuple[ResultBrief, ...]:
+    def briefs(self, run_id: int) -> Iterator[ResultBrief]:
         """The results of a run in the order of the work list."""
-        return self._made(brief_of, self._all(_BRIEFS, run_id))
+        for row_ids in self._in_order(run_id):
+            found = self._stored(_BRIEFS, row_ids)
+            yield from self._made(brief_of, [found[row_id] for row_id in row_ids if row_id in found])
 
-    def verdicts(self, run_id: int) -> Mapping[int, Verdict]:
-        """The verdicts on the results of a run, by row."""
-        rows = self._all(f"SELECT results.id AS row_id, choice, note {_VERDICTS} AND run_id = ?", run_id)
-        return dict(self._made(lambda row: (row["row_id"], verdict_of(row)), rows))
+    def taken_over(self, run_id: int) -> TakenOver:
+        """How many results of a run come from an earlier one, and by what their files were known."""
+        (row,) = self._all(stamps.TAKEN_OVER, run_id)
+        return TakenOver(by_sample=row["sampled"], by_content=row["resumed"] - row["sampled"])
 
-    def of_patient(self, patient_id: str) -> tuple[StoredResult, ...]:
-        """Images of all runs that give this Patient ID, but those that failed; the newest results first, at most 500.
+    def gists(self, run_id: int, *, limit: int) -> tuple[ImageGist, ...]:
+        """What a run is compared by, of the first `limit` images that did not fail."""
+        return self._made(gist_of, self._all(_GISTS + "AND run_id = ? ORDER BY id LIMIT ?", run_id, limit))
 
-        The ID is sought as the text it is within a reference: all rows are looked through, and none is taken apart
-        that does not name it.
-        """
-        wanted = f'"patient_id": {json.dumps(patient_id)}'
-        return self._made(stored_of, self._all(_OF_A_PATIENT, wanted, _MOST_OF_A_PATIENT))
+    def earlier_gists(self, run: Run, *, limit: int) -> tuple[ImageGist, ...]:
+        """The same of other images in earlier runs with the same model and settings, the newest `limit`."""
+        same_work = "SELECT id FROM runs WHERE model_sha256 = ? AND settings_hash = ? AND id < ?"
+        query = f"""{_GISTS} AND run_id IN ({same_work}) AND {_IDENTITY} NOT IN
+                    (SELECT {_IDENTITY} FROM results WHERE run_id = ?) GROUP BY {_IDENTITY} ORDER BY id DESC LIMIT ?"""
+        spec = run.spec
+        return self._made(
+            gist_of, self._all(query, spec.model_sha256, spec.settings_hash, run.run_id, run.run_id, limit)
+        )
 
     def preview(self, content_sha256: str, *, frame: int) -> bytes | None:
         """The preview (JPEG) of an image; None where none was kept, or what was kept cannot be one."""
-        query = """SELECT jpeg FROM previews WHERE content_sha256 = ? AND frame = ?
-                   AND typeof(jpeg) = 'blob' AND length(jpeg) <= ?"""
-        rows = self._all(query, content_sha256, frame, _MOST_PREVIEW_BYTES)
-        return rows[0]["jpeg"] if rows else None
+        return self._pictures.preview(bytes.fromhex(content_sha256), frame)
 
     def _checked(self, query: str) -> tuple[sqlite3.Row, ...]:
         return self._made(checked, self._all(query))

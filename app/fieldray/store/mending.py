@@ -1,5 +1,7 @@
 """Setting a damaged database aside and starting a new one with every row that can still be read.
 
+The pictures beside the results are mended in the same way, and thrown away where even that fails.
+
 This can be interrupted at any moment and started again: the new file gets its name only when it is complete, and until
 then the damage mark keeps everybody else from opening one there.
 """
@@ -9,50 +11,74 @@ from __future__ import annotations
 import contextlib
 import logging
 import sqlite3
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from fieldray.errors import StorageProblem
-from fieldray.persistence import FileLock, HeldError
+from fieldray.persistence import FileLock, HeldError, sync_folder
 from fieldray.reasons import Reason, reason
-from fieldray.store.copied import has_table, journal
+from fieldray.store.copied import has_table
 from fieldray.store.database import (
     COMPANIONS,
-    MIGRATIONS,
     companions,
+    complete,
     damage_mark,
+    files_of,
     free_name,
     lose_journal,
+    numbered,
     open_database,
     storage_problems,
     transaction,
+    version_of,
 )
+from fieldray.store.pictures import adopt, pictures_path
 from fieldray.store.rows import category_in, category_of, moment_in, outcome_of, run_of, verdict_of
+from fieldray.store.schema import MIGRATIONS, PICTURES, Migration
 
 log = logging.getLogger(__name__)
 
 _MOST_GAP: Final = (
     1_000_000  # so many numbers between two rows that can be read are tried; a damaged number may be huge
 )
+_MOST_NEWER: Final = 1000  # a version further ahead than this is a damaged number
 # The second: where SQLite quotes damaged words in what it complains of.
 _UNREADABLE: Final = (sqlite3.Error, UnicodeDecodeError)
 # A page that is damaged may still give a row. Only one that makes sense is kept: another would be damage again.
 Sense = Callable[[sqlite3.Row], object]
 _SENSE: Final[Mapping[str, tuple[Sense, ...]]] = {
     "runs": (run_of,),
-    "results": (outcome_of, lambda row: category_of(row["rank"])),
+    "results": (lambda row: outcome_of(row, None), lambda row: category_of(row["rank"])),
     "verdicts": (verdict_of, category_in, lambda row: moment_in(row, "given_s")),
 }
 
 
 def mend(path: Path) -> Reason | None:
-    """Set the database at `path` aside if it is marked as damaged, and start a new one.
+    """Set the results at `path` aside if they are marked as damaged, and start a new file.
 
     Returns what to tell a person: where the old one is, and how many results and verdicts were kept. None if there was
-    nothing to fix. Raises StorageProblem (database_damaged while another program fixes it, disk_full, not_writable).
+    nothing to fix. Raises StorageProblem (database_damaged while another program fixes it, database_newer, disk_full,
+    not_writable).
     """
+    found = _mended(path, MIGRATIONS)
+    if found is None:
+        return None
+    aside, kept = found
+    return reason("database_mended", path=aside, results=kept["results"], verdicts=kept["verdicts"])
+
+
+def mend_pictures(database: Path) -> Reason | None:
+    """The same of the pictures beside the results at `database`."""
+    found = _mended(pictures_path(database), PICTURES)
+    if found is None:
+        return None
+    aside, kept = found
+    return reason("pictures_mended", path=aside, pictures=kept["pictures"])
+
+
+def _mended(path: Path, migrations: Sequence[Migration]) -> tuple[Path, Mapping[str, int]] | None:
+    """Where the old file is, and the number of rows kept per table."""
     mark = damage_mark(path)
     if not mark.exists():
         return None
@@ -62,19 +88,35 @@ def mend(path: Path) -> Reason | None:
         except HeldError as held:
             raise StorageProblem(reason("database_damaged", path=path)) from held
         try:
+            _refuse_newer(path)
             aside = _set_aside(path)
-            kept = _renew(path, aside)
+            sync_folder(path.parent)
+            kept = _renew(path, aside, migrations)
+            sync_folder(path.parent)  # without the mark, a store that is not there is begun anew
         finally:
             lock.release()
         mark.unlink(missing_ok=True)
-    return reason("database_mended", path=aside, results=kept["results"], verdicts=kept["verdicts"])
+        sync_folder(path.parent)
+    return aside, kept
+
+
+def _refuse_newer(path: Path) -> None:
+    """Leave what a newer program made to that one: this one would not take over what it does not know.
+
+    Raises StorageProblem (database_newer).
+    """
+    if not path.exists():
+        return
+    with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as found:
+        if len(MIGRATIONS) < _stated(found) <= len(MIGRATIONS) + _MOST_NEWER:
+            raise StorageProblem(reason("database_newer", path=path))
 
 
 def _set_aside(path: Path) -> Path:
     """The database's new path. Companions move first: beside a new database they would be taken for its own."""
-    aside = free_name(path, "damaged")
-    if not path.exists() and (last := _last_aside(path)) is not None:
-        return last  # it was interrupted after this step before
+    aside, earlier = free_name(path, "damaged"), numbered(path, "damaged")
+    if not path.exists() and earlier:
+        return earlier[max(earlier)]  # it was interrupted after this step before
     for companion, ending in zip(companions(path), COMPANIONS, strict=True):
         if companion.exists():
             companion.rename(aside.with_name(aside.name + ending))
@@ -84,42 +126,50 @@ def _set_aside(path: Path) -> Path:
     return aside
 
 
-def _last_aside(path: Path) -> Path | None:
-    found = path.parent.glob(f"{path.stem}.damaged-*{path.suffix}")
-    return max(found, key=lambda path: path.stat().st_mtime_ns, default=None)
-
-
-def _renew(path: Path, aside: Path) -> Counter[str]:
+def _renew(path: Path, aside: Path, migrations: Sequence[Migration]) -> Mapping[str, int]:
     """Build the new database from what can be read in the old one; the number of rows kept per table."""
     beside = path.with_name(f"{path.stem}.mending{path.suffix}")
-    for leftover in (beside, *companions(beside), journal(beside), damage_mark(beside)):
-        leftover.unlink(missing_ok=True)
-    kept: Counter[str] = Counter()
+    _clear(beside)
     source = sqlite3.connect(f"{aside.absolute().as_uri()}?mode=ro", uri=True)
     with contextlib.closing(source):
         source.row_factory = sqlite3.Row
-        version = _version(source)
-        sense = _SENSE if version == len(MIGRATIONS) else {}
-        with contextlib.closing(open_database(beside, migrations=MIGRATIONS[:version])) as target:
+        version = _version(source, len(migrations))
+        sense = _SENSE if version == len(migrations) else {}
+        with contextlib.closing(open_database(beside, migrations=migrations[:version])) as target:
             target.execute("PRAGMA foreign_keys = OFF")  # a result whose run is lost is still worth keeping
             with transaction(target):
                 for table in _tables(target):
-                    kept[table] = _copy_table(source, target, table, sense.get(table, ()))
+                    _copy_table(source, target, table, sense.get(table, ()))
                 _keep_numbers(target)
-    open_database(beside).close()  # migrates an older one
+    with contextlib.closing(open_database(beside, migrations=migrations)) as target:  # migrates an older one
+        kept = {table: target.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0] for table in _tables(target)}
+        complete(target)
+    adopt(beside, path)
     for leftover in (*companions(beside), *companions(path)):
         leftover.unlink(missing_ok=True)
     beside.replace(path)
+    _clear(beside)
     return kept
 
 
-def _version(source: sqlite3.Connection) -> int:
+def _clear(beside: Path) -> None:
+    """Remove what an earlier try left, with the copy that is made where an older one is brought up to date."""
+    for leftover in (*files_of(beside), *beside.parent.glob(f"{beside.name}.v*.bak")):
+        leftover.unlink(missing_ok=True)
+
+
+def _version(source: sqlite3.Connection, newest: int) -> int:
     """How many migrations the old file has seen; all of them if it does not say."""
+    version = _stated(source)
+    return version if 0 < version <= newest else newest
+
+
+def _stated(source: sqlite3.Connection) -> int:
+    """The version that a file states, which may be damaged; 0 if none can be read."""
     try:
-        (version,) = source.execute("PRAGMA user_version").fetchone()
+        return version_of(source)
     except _UNREADABLE:
-        return len(MIGRATIONS)
-    return int(version) if 0 < int(version) <= len(MIGRATIONS) else len(MIGRATIONS)
+        return 0
 
 
 def _tables(connection: sqlite3.Connection) -> list[str]:
@@ -128,16 +178,14 @@ def _tables(connection: sqlite3.Connection) -> list[str]:
     return [str(name) for (name,) in connection.execute(query)]
 
 
-def _copy_table(source: sqlite3.Connection, target: sqlite3.Connection, table: str, senses: Sequence[Sense]) -> int:
-    """Copy row by row what can be read and makes sense; the number of rows copied."""
+def _copy_table(source: sqlite3.Connection, target: sqlite3.Connection, table: str, senses: Sequence[Sense]) -> None:
+    """Copy row by row what can be read and makes sense."""
     columns = [row[1] for row in target.execute(f"PRAGMA table_info ({table})")]
     names, marks = ", ".join(columns), ", ".join("?" * len(columns))
-    copied = 0
     for row_id in _row_ids(source, table):
         row = _row(source, f"SELECT {names} FROM {table} WHERE rowid = {row_id}", senses)
         if row is not None:
-            copied += target.execute(f"INSERT OR IGNORE INTO {table} ({names}) VALUES ({marks})", tuple(row)).rowcount
-    return copied
+            target.execute(f"INSERT OR IGNORE INTO {table} ({names}) VALUES ({marks})", tuple(row))
 
 
 def _row(source: sqlite3.Connection, query: str, senses: Sequence[Sense]) -> sqlite3.Row | None:
@@ -153,15 +201,16 @@ def _row(source: sqlite3.Connection, query: str, senses: Sequence[Sense]) -> sql
 
 
 def _row_ids(source: sqlite3.Connection, table: str) -> Iterator[int]:
-    """From both ends up to the damage, then every number in between."""
+    """From both ends up to the damage, then every number in between. A number at the damage may be nonsense."""
     below, is_whole = _walk(source, table, "ASC")
     yield from below
     if is_whole:
         return
-    low = max(below, default=0)
-    above = [row_id for row_id in _walk(source, table, "DESC")[0] if row_id > low]
-    yield from range(low + 1, min(min(above, default=low), low + _MOST_GAP))
-    yield from sorted(above)
+    above, _ = _walk(source, table, "DESC")
+    high = min(above, default=0)
+    low = max((row_id for row_id in below if row_id < high), default=0)
+    yield from range(low + 1, min(high, low + _MOST_GAP))
+    yield from sorted(row_id for row_id in above if row_id > low)
 
 
 def _walk(source: sqlite3.Connection, table: str, order: str) -> tuple[list[int], bool]:
@@ -179,6 +228,8 @@ def _walk(source: sqlite3.Connection, table: str, order: str) -> tuple[list[int]
 
 def _keep_numbers(target: sqlite3.Connection) -> None:
     """A future run must not get the number of a lost one whose results are still here."""
+    if not has_table(target, "results"):
+        return
     (last,) = target.execute("SELECT COALESCE(MAX(run_id), 0) FROM results").fetchone()
     known = target.execute("SELECT seq FROM sqlite_sequence WHERE name = 'runs'").fetchone()
     if known is None:

@@ -8,10 +8,15 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final
 
+# The images of a run, and whether its last pass saw them.
+ROWS: Final = """
+    SELECT results.id, image_key, stage, results.reason, results.pass_number = runs.pass_number AS is_seen
+    FROM results JOIN runs ON runs.id = run_id WHERE run_id = ? AND absent_s IS NULL
+"""
 # The images that a run's last pass saw whose bytes it saw more than once.
 TWINS: Final = """
     WITH seen AS (SELECT results.id, image_key, content_sha256, frame FROM results JOIN runs ON runs.id = run_id
-                  WHERE run_id = ? AND results.pass_number = runs.pass_number AND content_sha256 != '')
+                  WHERE run_id = ? AND results.pass_number = runs.pass_number AND content_sha256 != x'')
     SELECT id, image_key, content_sha256, frame FROM seen WHERE (content_sha256, frame) IN (
         SELECT content_sha256, frame FROM seen GROUP BY content_sha256, frame HAVING COUNT(*) > 1)
 """
@@ -52,7 +57,7 @@ def gone(rows: Sequence[sqlite3.Row], empty: Sequence[bytes]) -> set[int]:
 
 def moved(twins: Sequence[sqlite3.Row]) -> set[int]:
     """Of the rows with the same bytes, those whose file has gone since it was read while another one is there."""
-    groups: defaultdict[tuple[str, int], list[sqlite3.Row]] = defaultdict(list)
+    groups: defaultdict[tuple[bytes, int], list[sqlite3.Row]] = defaultdict(list)
     for row in twins:
         groups[row["content_sha256"], row["frame"]].append(row)
     left: set[int] = set()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import secrets
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,38 +21,36 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from fieldray.domain.events import RunState
-from fieldray.domain.finding import Category, Outcome
-from fieldray.domain.run import EarlierVerdict, ImageGist, Run, RunSpec, StoredResult, Verdict
+from fieldray.domain.finding import Category, Outcome, ResultKind
+from fieldray.domain.run import EarlierVerdict, Run, RunSpec, StoredResult, Verdict
 from fieldray.errors import StorageProblem
 from fieldray.reasons import Reason, reason
-from fieldray.store import presence, verdicts
+from fieldray.store import presence, stamps, verdicts, work_rows
 from fieldray.store.database import damage_noticed, open_database, storage_problems, transaction
 from fieldray.store.locks import RunLocks
+from fieldray.store.pictures import Pictures, picture_row
+from fieldray.store.refs import image_key, image_text, reason_text
 from fieldray.store.rows import (
+    checked,
     earlier_verdict_of,
-    gist_of,
-    image_key,
-    image_text,
+    kind_of,
     outcome_columns,
-    outcome_of,
-    reason_text,
     result_hash,
     run_of,
     spec_text,
+    stored_of,
     verdict_columns,
     verdict_of,
 )
 
 T = TypeVar("T")
 
-_SELECT = """SELECT results.*, verdicts.choice, verdicts.note FROM results
+SELECT = """SELECT results.*, runs.spec, verdicts.choice, verdicts.note
+             FROM results JOIN runs ON runs.id = results.run_id
              LEFT JOIN verdicts ON verdicts.result_id = results.id
                                 AND verdicts.result_hash = results.result_hash """
 _BATCH_ROWS = 256
 _NO_ROW = 2**63  # SQLite has no number as large as this
-# What runs are compared by. The same image in both says nothing; one whose bytes were not read is known by its path.
-_IDENTITY = "CASE content_sha256 WHEN '' THEN image_key ELSE CAST(content_sha256 || '#' || frame AS BLOB) END"
-_GISTS = "SELECT category, findings, thumbnail FROM results WHERE absent_s IS NULL AND status != 'failed' "
 
 
 class ResultQuery:
@@ -61,6 +60,7 @@ class ResultQuery:
         self.path = path
         self._connection = connect(path)
         self._connection.row_factory = sqlite3.Row
+        self._pictures = Pictures(path)
 
     def __enter__(self) -> Self:
         return self
@@ -72,6 +72,7 @@ class ResultQuery:
 
     def close(self) -> None:
         """Close the connection."""
+        self._pictures.close()
         self._connection.close()
 
     @contextlib.contextmanager
@@ -95,54 +96,44 @@ class ResultQuery:
             raise KeyError(run_id)
         return self._made(run_of, rows)[0]
 
-    def rows(self, run_id: int, *, after: int = 0, limit: int | None = None) -> Iterator[StoredResult]:
-        """The results of a run that are present and above the row id `after`, in the order they were first saved."""
-        left = -1 if limit is None else limit
-        while left:
-            count = _BATCH_ROWS if left < 0 else min(left, _BATCH_ROWS)
-            query = _SELECT + "WHERE run_id = ? AND absent_s IS NULL AND results.id > ? ORDER BY results.id LIMIT ?"
-            found = self._all(query, run_id, after, count)
-            yield from self._made(stored_of, found)
-            if len(found) < count:
-                return
+    def rows(self, run_id: int) -> Iterator[StoredResult]:
+        """The results of a run that are present, in the order they were first saved."""
+        query = SELECT + "WHERE run_id = ? AND absent_s IS NULL AND results.id > ? ORDER BY results.id LIMIT ?"
+        after = 0
+        while found := self._all(query, run_id, after, _BATCH_ROWS):
+            yield from self._results(found)
             after = found[-1]["id"]
-            left = left if left < 0 else left - count
 
     def work_list(self, run_id: int) -> Iterator[StoredResult]:
         """The results of a run in the order of the work list (`WORK_LIST_ORDER`), the highest score first."""
+        for row_ids in self._in_order(run_id):
+            stored = self._stored(SELECT, row_ids)
+            yield from self._results([stored[row_id] for row_id in row_ids if row_id in stored])
+
+    def _in_order(self, run_id: int) -> Iterator[list[int]]:
+        """The rows of a run in the order of the work list, a page at a time."""
         query = "SELECT id FROM results WHERE run_id = ? AND absent_s IS NULL ORDER BY rank, score DESC, id"
-        ids = [row["id"] for row in self._all(query, run_id)]
-        for start in range(0, len(ids), _BATCH_ROWS):
-            wanted = ids[start : start + _BATCH_ROWS]
-            found = self._all(_SELECT + f"WHERE results.id IN ({', '.join('?' * len(wanted))})", *wanted)
-            stored = {row["id"]: row for row in found}
-            yield from self._made(stored_of, [stored[row_id] for row_id in wanted])
+        row_ids = [row["id"] for row in self._all(query, run_id)]
+        for start in range(0, len(row_ids), _BATCH_ROWS):
+            yield row_ids[start : start + _BATCH_ROWS]
 
     def row(self, row_id: int) -> StoredResult:
         """One result. Raises KeyError if there is none."""
-        rows = self._all(_SELECT + "WHERE results.id = ?", row_id)
-        if not rows:
-            raise KeyError(row_id)
-        return self._made(stored_of, rows)[0]
+        return self._results([self._stored(SELECT, [row_id])[row_id]])[0]
+
+    def these(self, row_ids: Sequence[int]) -> tuple[StoredResult, ...]:
+        """The results in these rows; whether a mask can be unpacked is not looked at."""
+        return self._results(list(self._stored(SELECT, row_ids).values()), looks_inside=False)
+
+    def kinds(self, row_ids: Sequence[int]) -> tuple[ResultKind, ...]:
+        """What is counted of the results in these rows."""
+        return self._made(kind_of, self._named(stamps.KINDS, rows=json.dumps(row_ids)))
 
     def counts(self, run_id: int) -> dict[Category, int]:
         """The number of images by category."""
         query = """SELECT category, COUNT(*) AS number FROM results
                    WHERE run_id = ? AND absent_s IS NULL GROUP BY category"""
         return {row["category"]: row["number"] for row in self._all(query, run_id)}
-
-    def gists(self, run_id: int, *, limit: int) -> tuple[ImageGist, ...]:
-        """What a run is compared by, of the first `limit` images that did not fail."""
-        return self._made(gist_of, self._all(_GISTS + "AND run_id = ? ORDER BY id LIMIT ?", run_id, limit))
-
-    def earlier_gists(self, run: Run, *, limit: int) -> tuple[ImageGist, ...]:
-        """The same of other images in earlier runs with the same model and settings, the newest `limit`."""
-        query = f"""{_GISTS} AND model_sha256 = ? AND settings_hash = ? AND run_id < ? AND {_IDENTITY} NOT IN
-                    (SELECT {_IDENTITY} FROM results WHERE run_id = ?) GROUP BY {_IDENTITY} ORDER BY id DESC LIMIT ?"""
-        spec = run.spec
-        return self._made(
-            gist_of, self._all(query, spec.model_sha256, spec.settings_hash, run.run_id, run.run_id, limit)
-        )
 
     def not_present(self, run_id: int) -> tuple[str, ...]:
         """The keys of the images that the run once saw and its last whole pass did not."""
@@ -168,15 +159,27 @@ class ResultQuery:
 
     def has_results(self, spec: RunSpec) -> bool:
         """Whether anything at all was done with this model and these settings."""
-        query = "SELECT 1 FROM results WHERE model_sha256 = ? AND settings_hash = ? LIMIT 1"
+        query = """SELECT 1 FROM runs WHERE model_sha256 = ? AND settings_hash = ?
+                   AND EXISTS (SELECT 1 FROM results WHERE run_id = runs.id) LIMIT 1"""
         return bool(self._all(query, spec.model_sha256, spec.settings_hash))
 
     def earlier(self, spec: RunSpec, *, content_sha256: str, frame: int, up_to_row_id: int) -> Outcome | None:
         """The newest outcome of these bytes with the same model and settings, unless it failed."""
-        query = """SELECT * FROM results WHERE content_sha256 = ? AND frame = ? AND model_sha256 = ?
-                   AND settings_hash = ? AND status != 'failed' AND id <= ? ORDER BY id DESC LIMIT 1"""
-        rows = self._all(query, content_sha256, frame, spec.model_sha256, spec.settings_hash, up_to_row_id)
-        return self._made(outcome_of, rows)[0] if rows else None
+        query = f"""{SELECT} WHERE results.content_sha256 = ? AND frame = ? AND model_sha256 = ? AND settings_hash = ?
+                    AND status != 'failed' AND results.id <= ? ORDER BY results.id DESC LIMIT 1"""
+        content = bytes.fromhex(content_sha256)
+        rows = self._all(query, content, frame, spec.model_sha256, spec.settings_hash, up_to_row_id)
+        return self._results(rows)[0].outcome if rows else None
+
+    def stamped(self, run_id: int, first: bytes, *, limit: int) -> tuple[tuple[bytes, int, bytes | None], ...]:
+        """Key, row and stamp of the images of a run from the key `first` on, at most so many, in their order."""
+        rows = self._all(stamps.STAMPED, run_id, first, limit)
+        return self._made(lambda row: (checked(row)["image_key"], row["id"], row["stamp"]), rows)
+
+    def _stored(self, query: str, row_ids: Sequence[int]) -> dict[int, sqlite3.Row]:
+        """What a query says of these results, by row."""
+        found = self._all(f"{query} WHERE results.id IN (SELECT value FROM json_each(?))", json.dumps(row_ids))
+        return {row["id"]: row for row in found}
 
     def _all(self, query: str, *values: object) -> list[sqlite3.Row]:
         with storage_problems(self.path, is_open=True):
@@ -185,6 +188,15 @@ class ResultQuery:
     def _named(self, query: str, **values: object) -> list[sqlite3.Row]:
         with storage_problems(self.path, is_open=True):
             return self._connection.execute(query, values).fetchall()
+
+    def _results(self, rows: Sequence[sqlite3.Row], *, looks_inside: bool = True) -> tuple[StoredResult, ...]:
+        """Rows of `SELECT` as results, with their thumbnails."""
+        kept = self._pictures.thumbnails((row["content_sha256"], row["frame"]) for row in rows)
+
+        def made(row: sqlite3.Row) -> StoredResult:
+            return stored_of(row, kept.get((row["content_sha256"], row["frame"])), looks_inside=looks_inside)
+
+        return self._made(made, rows)
 
     def _made(self, make: Callable[[sqlite3.Row], T], rows: Sequence[sqlite3.Row]) -> tuple[T, ...]:
         """Rows as values."""
@@ -199,7 +211,7 @@ class ResultStore(ResultQuery):
         super().__init__(path, connect=connect)
         self._connection.create_function("is_another", 2, presence.is_another)
         self._locks = RunLocks(path)
-        self._judged: frozenset[str] = frozenset()
+        self._judged: frozenset[bytes] = frozenset()
 
     @property
     def rival(self) -> str | None:
@@ -225,8 +237,11 @@ class ResultStore(ResultQuery):
             is_open = newest and newest[0]["state"] != "finished" and not fresh
             if is_open and self._locks.hold(newest[0]["id"]):
                 return self._continue(int(newest[0]["id"]))
-            query = "INSERT INTO runs (request_key, spec, state, started_s) VALUES (?, ?, 'running', ?) RETURNING id"
-            run_id = int(self._all(query, key, spec_text(spec), time.time())[0]["id"])
+            query = """INSERT INTO runs (request_key, spec, model_sha256, settings_hash, state, started_s)
+                       VALUES (?, ?, ?, ?, 'running', ?) RETURNING id"""
+            about = key, spec_text(spec), spec.model_sha256, spec.settings_hash
+            run_id = int(self._all(query, *about, time.time())[0]["id"])
+            work_rows.begin(self._all, run_id)
             self._locks.hold(run_id)
             return run_id
 
@@ -244,14 +259,12 @@ class ResultStore(ResultQuery):
         bytes that are present under another name moves with them.
         """
         with self._transaction():
-            query = """SELECT results.id, image_key, stage, results.reason,
-                              results.pass_number = runs.pass_number AS is_seen
-                       FROM results JOIN runs ON runs.id = run_id WHERE run_id = ? AND absent_s IS NULL"""
-            rows = self._all(query, run_id)
+            rows = self._all(presence.ROWS, run_id)
             empty = presence.emptied(rows, self.run(run_id).spec.paths)
             gone = presence.gone(rows, empty) | presence.moved(self._all(presence.TWINS, run_id))
             for row_id in gone:
                 self._all("UPDATE results SET absent_s = ? WHERE id = ?", time.time(), row_id)
+                work_rows.leave_out(self._all, run_id, row_id)
             self._all(verdicts.TO_MOVED, run_id)
             self.set_state(run_id, "cancelled" if empty else "finished")
         if not empty:
@@ -269,11 +282,11 @@ class ResultStore(ResultQuery):
     ) -> int:
         """Commit one outcome; its row id. An image that the run already has is overwritten and keeps its row.
 
-        keeps_preview  whether preview and thumbnail of the image are stored with it
+        keeps_preview  whether preview and thumbnail of the image are kept beside it
         """
-        has_preview = keeps_preview and outcome.facts.content_sha256 and outcome.facts.preview
-        with self._transaction() if has_preview else contextlib.nullcontext():  # one commit costs less than two
-            return self._save(run_id, outcome, spec=spec, is_resumed=is_resumed, keeps_preview=keeps_preview)
+        self._keep_pictures([outcome] if keeps_preview else [])
+        with self._transaction():  # one commit costs less than two
+            return self._save(run_id, outcome, spec=spec, is_resumed=is_resumed)
 
     def save_all(
         self,
@@ -285,27 +298,55 @@ class ResultStore(ResultQuery):
         keeps_preview: bool = True,
     ) -> None:
         """Commit these outcomes, all or none, each as `save` would: hundreds of commits cost as much as the rows."""
+        self._keep_pictures(outcomes if keeps_preview else [])
         with self._transaction():
             for outcome in outcomes:
-                self._save(run_id, outcome, spec=spec, is_resumed=is_resumed, keeps_preview=keeps_preview)
+                self._save(run_id, outcome, spec=spec, is_resumed=is_resumed)
 
-    def _save(self, run_id: int, outcome: Outcome, *, spec: RunSpec, is_resumed: bool, keeps_preview: bool) -> int:
+    def _keep_pictures(self, outcomes: Sequence[Outcome]) -> None:
+        """Before the results: what is shown as saved has its pictures."""
+        rows = (picture_row(outcome.facts, outcome.ref.frame) for outcome in outcomes)
+        self._pictures.add([row for row in rows if row])
+
+    def stamp_key(self) -> bytes:
+        """The key of all stamps in this store, made when it is first asked for."""
+        self._all(stamps.NEW_KEY, secrets.token_bytes(stamps.KEY_BYTES))
+        (key,) = self._made(lambda row: stamps.checked_key(row["value"]), self._all(stamps.KEY))
+        return key
+
+    def take_over(self, run_id: int, *, own: Sequence[int], others: Sequence[int]) -> tuple[int, ...]:
+        """Commit earlier results as seen by the present pass of a run, all or none; their rows in it.
+
+        own     rows of the run itself
+        others  rows of other runs
+
+        Raises StorageProblem (results_lost) where one is gone.
+        """
+        with self._transaction():
+            found = stamps.see(self._connection, run_id, own) if own else []
+            copies = stamps.copy(self._connection, run_id, others) if others else []
+            if len(found) + len(copies) < len(own) + len(others):
+                counts = {"found": len(found) + len(copies), "saved": len(own) + len(others)}
+                raise StorageProblem(reason("results_lost", path=self.path, **counts))
+            for row in copies:
+                self._bring_verdict(run_id, row["id"], row["result_hash"], row["image_key"])
+            row_ids = tuple(row["id"] for row in (*found, *copies))
+            for row_id, row in self._stored(SELECT, row_ids).items():
+                work_rows.note(self._all, run_id, row_id, self._results([row])[0].outcome)
+        return row_ids
+
+    def _save(self, run_id: int, outcome: Outcome, *, spec: RunSpec, is_resumed: bool) -> int:
         columns = {
             "run_id": run_id,
-            **outcome_columns(outcome),
-            "pack_name": spec.pack_name,
-            "model_sha256": spec.model_sha256,
-            "settings_hash": spec.settings_hash,
+            **outcome_columns(outcome, points=spec.operating_points),
             "is_resumed": int(is_resumed),
             "saved_s": time.time(),
             "absent_s": None,
-            **({} if keeps_preview else {"thumbnail": None}),
+            "stamp": outcome.facts.stamp or None,
         }
-        preview = outcome.facts.preview if keeps_preview and outcome.facts.content_sha256 else b""
-        if preview:
-            about = outcome.facts.content_sha256, outcome.ref.frame, preview
-            self._all("INSERT OR IGNORE INTO previews (content_sha256, frame, jpeg) VALUES (?, ?, ?)", *about)
-        return self._save_row(run_id, columns)
+        row_id = self._save_row(run_id, columns)
+        work_rows.note(self._all, run_id, row_id, outcome)
+        return row_id
 
     def _save_row(self, run_id: int, columns: Mapping[str, Any]) -> int:
         changes = ", ".join(f"{name} = excluded.{name}" for name in columns if name not in ("run_id", "image_key"))
@@ -314,10 +355,14 @@ class ResultStore(ResultQuery):
                     VALUES ({", ".join("?" * len(columns))}, (SELECT pass_number FROM runs WHERE id = ?))
                     ON CONFLICT (run_id, image_key) DO UPDATE SET {changes} RETURNING id"""
         row_id = int(self._all(query, *columns.values(), run_id)[0]["id"])
-        if columns["result_hash"] in self._judged:
-            about = {name: columns[name] for name in ("result_hash", "image_key")}
-            self._named(verdicts.TO_NEW_RUN, row_id=row_id, run_id=run_id, **about)
+        self._bring_verdict(run_id, row_id, columns["result_hash"], columns["image_key"])
         return row_id
+
+    def _bring_verdict(self, run_id: int, row_id: int, result_hash: bytes, image_key: bytes) -> None:
+        """The verdict that this result was given in another run."""
+        if result_hash in self._judged:
+            about = {"result_hash": result_hash, "image_key": image_key}
+            self._named(verdicts.TO_NEW_RUN, row_id=row_id, run_id=run_id, **about)
 
     def set_verdict(self, row_id: int, verdict: Verdict | None, *, judged: Outcome) -> None:
         """Store the radiologist's verdict on a result, or withdraw it (None).
@@ -357,14 +402,3 @@ class ResultStore(ResultQuery):
 def _request_key(spec: RunSpec) -> str:
     request = json.dumps(spec.work)
     return hashlib.sha256(request.encode()).hexdigest()
-
-
-def stored_of(row: sqlite3.Row) -> StoredResult:
-    """The result that a row of `results`, joined with its verdict, stands for."""
-    return StoredResult(
-        row_id=row["id"],
-        run_id=row["run_id"],
-        outcome=outcome_of(row),
-        is_resumed=bool(row["is_resumed"]),
-        verdict=verdict_of(row) if row["choice"] else None,
-    )

@@ -1,17 +1,17 @@
-"""Outcomes and run specifications as columns, and back."""
+"""Outcomes and run specifications as columns, and back.
+
+What all results of a run have in common is told by its specification and not said again in each row.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
-import math
-import os
 import sqlite3
-import zlib
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Final, TypeVar, get_args
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from fieldray.domain.finding import (
     Outcome,
     ReadFacts,
     Refused,
+    ResultKind,
     Screened,
     leading_of,
     lungs_of,
@@ -33,31 +34,57 @@ from fieldray.domain.finding import (
 from fieldray.domain.history import ResultBrief
 from fieldray.domain.image import PixelMap
 from fieldray.domain.lungs import LungFields
+from fieldray.domain.mask import KeptShares
 from fieldray.domain.model import Estimate, OperatingPoint
-from fieldray.domain.run import EarlierVerdict, ImageGist, Run, RunSpec, Verdict, VerdictChoice
-from fieldray.domain.study import ImageHeader, ImageRef
-from fieldray.reasons import Reason, reason
+from fieldray.domain.run import EarlierVerdict, ImageGist, Run, RunSpec, StoredResult, Verdict, VerdictChoice
+from fieldray.domain.study import ImageRef
+from fieldray.store.refs import (
+    compact,
+    header_of,
+    header_text,
+    image_key,
+    image_text,
+    parsed,
+    place_of,
+    reason_made,
+    reason_of,
+    reason_text,
+    reasons_of,
+)
+from fieldray.store.stamps import SAMPLED
 
 AnyRow = TypeVar("AnyRow", bound="sqlite3.Row | Mapping[str, Any]")
 _LAST_S: Final = 2.5e11  # in the year 9892
-_MOST_CELLS: Final = 2**22  # the largest input that a network may have
 _NONE: Final = type(None)
 _TYPES: Final[Mapping[str, type[Any] | tuple[type[Any], ...]]] = {
-    **dict.fromkeys(("content_sha256", "category", "findings", "pack_name", "ref", "spec", "state", "status"), str),
-    **dict.fromkeys(("details", "model_sha256", "notes"), str),
+    **dict.fromkeys(("category", "details", "findings", "header", "notes", "spec", "state", "status"), str),
     **dict.fromkeys(("backend", "choice", "lungs", "note", "reason", "stage"), (str, _NONE)),
-    **dict.fromkeys(("frame", "id", "rank", "run_id"), int),
+    **dict.fromkeys(("frame", "id", "is_resumed", "rank", "run_id"), int),
     **dict.fromkeys(("decode_ms", "given_s", "started_s"), (float, int)),
-    **dict.fromkeys(("ended_s", "inference_ms", "score"), (float, int, _NONE)),
-    **dict.fromkeys(("class_maps", "lung_shares", "thumbnail"), (bytes, _NONE)),
-    "image_key": bytes,
+    **dict.fromkeys(("ended_s", "grey", "inference_ms", "score"), (float, int, _NONE)),
+    **dict.fromkeys(("content_sha256", "image_key", "result_hash"), bytes),
+    **dict.fromkeys(("class_maps", "lung_shares", "stamp"), (bytes, _NONE)),
 }
-_HEADER_FIELDS: Final = frozenset(field.name for field in dataclasses.fields(ImageHeader))
+_OF_RUN: Final = 1  # in place of an operating point: that of the run for this label
 
 
-def outcome_columns(outcome: Outcome) -> dict[str, Any]:
-    """The columns of `results` that hold the outcome; the caller adds those of the run."""
-    facts = outcome.facts
+class Judged(Protocol):
+    """What the results of a run have in common (`RunSpec`)."""
+
+    @property
+    def pack_name(self) -> str: ...
+    @property
+    def model_sha256(self) -> str: ...
+    @property
+    def operating_points(self) -> Sequence[OperatingPoint]: ...
+
+
+def outcome_columns(outcome: Outcome, *, points: Sequence[OperatingPoint] = ()) -> dict[str, Any]:
+    """The columns of `results` that hold the outcome; the caller adds those of the run.
+
+    points  of the run: they are not said again
+    """
+    facts, thumbnail = outcome.facts, outcome.facts.thumbnail
     columns: dict[str, Any] = {
         "image_key": image_key(outcome.ref),
         "status": outcome.status,
@@ -66,99 +93,73 @@ def outcome_columns(outcome: Outcome) -> dict[str, Any]:
         "score": None,
         "stage": outcome.stage if isinstance(outcome, Failed) else None,
         "reason": None if isinstance(outcome, Screened) else reason_text(outcome.reason),
-        "ref": ref_text(outcome.ref),
-        "content_sha256": facts.content_sha256,
+        "header": header_text(outcome.ref.header),
+        "content_sha256": bytes.fromhex(facts.content_sha256),
         "result_hash": result_hash(outcome),
         "frame": outcome.ref.frame,
         "decode_ms": facts.decode_ms,
+        "grey": None if thumbnail is None else float(np.median(thumbnail)),
         "backend": None,
         "inference_ms": None,
         "findings": "[]",
-        "thumbnail": None if facts.thumbnail is None else facts.thumbnail.tobytes(),
         "class_maps": None,
-        "notes": json.dumps([reason_text(note) for note in notes_of(outcome)]),
+        "notes": compact([[note.code, note.parameters] for note in notes_of(outcome)]),
         **_lung_columns(lungs_of(outcome)),
     }
-    details: dict[str, Any] = {
-        "rows": facts.rows,
-        "columns": facts.columns,
-        "notes": facts.notes,
-        "thumbnail_shape": None if facts.thumbnail is None else facts.thumbnail.shape,
-        "pixel_map": None if facts.pixel_map is None else list(_fields(facts.pixel_map).values()),
-    }
+    details: dict[str, Any] = {"kind": outcome.ref.kind, "rows": facts.rows, "columns": facts.columns}
+    details["notes"] = facts.notes
+    details["pixel_map"] = list(_fields(facts.pixel_map).values()) if facts.pixel_map else None
+    if problem := outcome.ref.problem:
+        details |= {"problem": [problem.code, problem.parameters], "is_refusal": outcome.ref.problem_is_refusal}
     if isinstance(outcome, Screened):
-        _add_screened(outcome, columns, details)
-    return {**columns, "details": json.dumps(details)}
+        _add_screened(outcome, columns, details, points)
+    return {**columns, "details": compact({name: value for name, value in details.items() if value})}
 
 
-def _add_screened(outcome: Screened, columns: dict[str, Any], details: dict[str, Any]) -> None:
-    maps = outcome.class_maps
+def _add_screened(
+    outcome: Screened, columns: dict[str, Any], details: dict[str, Any], points: Sequence[OperatingPoint]
+) -> None:
+    maps, of_run = outcome.class_maps, {point.label: point for point in points}
     columns["backend"] = outcome.backend
     columns["inference_ms"] = outcome.inference_ms
     columns["score"] = max((finding.score for finding in outcome.findings), default=None)
-    columns["findings"] = json.dumps(outcome.findings, default=_fields)
+    findings = []
+    for found in outcome.findings:
+        is_of_run = found.point is not None and found.point == of_run.get(found.label)
+        findings.append([found.label, found.score, found.decision, _OF_RUN if is_of_run else found.point])
+    columns["findings"] = json.dumps(findings, default=_fields, separators=(",", ":"))
     columns["class_maps"] = None if maps is None else maps.astype(np.float32).tobytes()
-    details["class_maps_shape"] = None if maps is None else maps.shape
+    details["maps"] = None if maps is None else maps.shape
     details["extra"] = dict(outcome.extra)
 
 
-# All of `LungFields` but its arrays, by name.
+# All of `LungFields` but its shares, in this order.
 _LUNG_VALUES: Final = tuple(
-    field.name for field in dataclasses.fields(LungFields) if field.name not in ("shares", "pixel_map")
+    field.name for field in dataclasses.fields(LungFields) if field.name not in ("kept", "pixel_map")
 )
 
 
 def _lung_columns(lungs: LungFields | None) -> dict[str, Any]:
-    """A mask has few values beside 0 and 255: compressed it takes a twentieth of the room."""
     if lungs is None:
         return {"lungs": None, "lung_shares": None}
-    values = {name: getattr(lungs, name) for name in _LUNG_VALUES}
-    place = {"pixel_map": list(_fields(lungs.pixel_map).values()), "shape": lungs.shares.shape}
-    return {"lungs": json.dumps(values | place), "lung_shares": zlib.compress(lungs.shares.tobytes())}
+    values = [getattr(lungs, name) for name in _LUNG_VALUES]
+    kept, place = lungs.kept, list(_fields(lungs.pixel_map).values())
+    return {"lungs": compact([kept.rows, kept.columns, kept.threshold, place, *values]), "lung_shares": kept.data}
 
 
-def _lungs_of(row: sqlite3.Row | Mapping[str, Any]) -> LungFields | None:
+def _lungs_of(row: sqlite3.Row | Mapping[str, Any], *, looks_inside: bool) -> LungFields | None:
     if row["lungs"] is None:
         return None
-    values = json.loads(row["lungs"])
-    pixel_map, shape = PixelMap(*values.pop("pixel_map")), values.pop("shape")
-    data = _decompressed(row["lung_shares"], math.prod(shape))
-    shares = np.frombuffer(data, np.uint8).reshape(shape)
-    return LungFields(**{**values, "cut_off": tuple(values["cut_off"])}, shares=shares, pixel_map=pixel_map)
+    rows, columns, threshold, place, *values = parsed(row["lungs"])
+    kept = KeptShares(rows, columns, threshold, bytes(memoryview(row["lung_shares"])))
+    if looks_inside:
+        _ = kept.shares
+    named = dict(zip(_LUNG_VALUES, values, strict=True))
+    return LungFields(**{**named, "cut_off": tuple(named["cut_off"])}, kept=kept, pixel_map=PixelMap(*place))
 
 
-def _decompressed(data: bytes, size: int) -> bytes:
-    """Exactly so many bytes. Raises ValueError for anything else, however much it claims to hold."""
-    if not 0 < size <= _MOST_CELLS:
-        raise ValueError(f"no mask has {size} cells")
-    stream = zlib.decompressobj()
-    try:
-        found = stream.decompress(data, size)
-    except zlib.error as error:
-        raise ValueError("a mask that cannot be decompressed") from error
-    if len(found) != size:
-        raise ValueError(f"a mask of {len(found)} cells, not {size}")
-    return found
-
-
-def image_key(ref: ImageRef) -> bytes:
-    """Identifies an image within a run whatever its names are, since no file or member has a zero byte in its name.
-
-    `ImageRef.key` is for people: a file may be called `a.zip!b.dcm` and lie beside a zip file with that member.
-    """
-    frame = str(ref.frame) if ref.header.number_of_frames > 1 else ""
-    parts = [str(ref.path), ref.member or "", frame] if ref.member is not None or frame else [str(ref.path)]
-    return b"\0".join(map(os.fsencode, parts))
-
-
-def image_text(key: bytes) -> str:
-    """An image's key for a person: `path`, `path!member`, `...#frame`."""
-    path, member, frame = ([*os.fsdecode(key).split("\0"), "", ""])[:3]
-    return path + (f"!{member}" if member else "") + (f"#{frame}" if frame else "")
-
-
-def result_hash(outcome: Outcome) -> str:
-    """SHA-256 (hex) of what a verdict is about: the content, the model, the decisions and the scores."""
+def result_hash(outcome: Outcome) -> bytes:
+    """SHA-256 of what a verdict is about: the content, the model, the decisions and the scores."""
     judged: list[Any] = [outcome.facts.content_sha256, outcome.ref.frame, outcome.status]
     if isinstance(outcome, Screened):
         points = [found.point.threshold if found.point else None for found in outcome.findings]
@@ -166,7 +167,7 @@ def result_hash(outcome: Outcome) -> str:
         judged += [outcome.model_sha256, scores, points]
     else:
         judged += [outcome.reason.code, outcome.reason.parameters]
-    return hashlib.sha256(json.dumps(judged).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(judged).encode()).digest()
 
 
 def verdict_columns(verdict: Verdict, judged: Outcome) -> dict[str, Any]:
@@ -176,49 +177,101 @@ def verdict_columns(verdict: Verdict, judged: Outcome) -> dict[str, Any]:
     return {**kept, "choice": verdict.choice, "note": verdict.note}
 
 
-def outcome_of(row: sqlite3.Row | Mapping[str, Any]) -> Outcome:
-    """The outcome of a row of `results`; a row read without its arrays has none. Raises ValueError and others."""
+def outcome_of(
+    row: sqlite3.Row | Mapping[str, Any],
+    run: Judged | None,
+    *,
+    thumbnail: NDArray[np.uint8] | None = None,
+    looks_inside: bool = True,
+) -> Outcome:
+    """The outcome of a row of `results`. Raises ValueError and others.
+
+    run           that the row belongs to; None where it is lost
+    thumbnail     that was kept of the image
+    looks_inside  whether a mask that cannot be unpacked is noticed now and not when it is asked for
+    """
     checked(row)
     category_in(row)
-    details = json.loads(row["details"])
-    ref = ref_of(json.loads(row["ref"]))
+    details = parsed(row["details"])
     facts = ReadFacts(
-        content_sha256=row["content_sha256"],
-        rows=details["rows"],
-        columns=details["columns"],
-        thumbnail=_thumbnail(row["thumbnail"], details["thumbnail_shape"]),
-        pixel_map=PixelMap(*details["pixel_map"]) if details["pixel_map"] else None,
+        content_sha256=row["content_sha256"].hex(),
+        rows=details.get("rows", 0),
+        columns=details.get("columns", 0),
+        thumbnail=thumbnail,
+        pixel_map=PixelMap(*details["pixel_map"]) if "pixel_map" in details else None,
         decode_ms=row["decode_ms"],
-        notes=tuple(details["notes"]),
+        notes=tuple(details.get("notes", ())),
     )
+    ref, lungs = _ref_of(row, details), _lungs_of(row, looks_inside=looks_inside)
     if row["status"] == "refused":
-        return Refused(ref=ref, reason=_reason_of(row["reason"]), facts=facts, lungs=_lungs_of(row))
+        return Refused(ref=ref, reason=reason_of(row["reason"]), facts=facts, lungs=lungs)
     if row["status"] == "failed":
-        return Failed(ref=ref, stage=row["stage"], reason=_reason_of(row["reason"]), facts=facts)
+        return Failed(ref=ref, stage=row["stage"], reason=reason_of(row["reason"]), facts=facts)
+    maps = row["class_maps"]
     return Screened(
         ref=ref,
         facts=facts,
-        findings=tuple(_finding_of(finding) for finding in json.loads(row["findings"])),
-        class_maps=_array(row["class_maps"], details["class_maps_shape"], np.float32),
-        pack_name=row["pack_name"],
-        model_sha256=row["model_sha256"],
+        findings=findings_of(row["findings"], run),
+        class_maps=None if maps is None else np.frombuffer(maps, np.float32).reshape(details["maps"]),
+        pack_name=run.pack_name if run else "",
+        model_sha256=run.model_sha256 if run else "",
         backend=row["backend"],
         inference_ms=row["inference_ms"],
-        extra=details["extra"],
-        lungs=_lungs_of(row),
-        notes=tuple(_reason_of(note) for note in json.loads(row["notes"])),
+        extra=details.get("extra", {}),
+        lungs=lungs,
+        notes=reasons_of(row["notes"]),
     )
 
 
+def _ref_of(row: sqlite3.Row | Mapping[str, Any], details: Mapping[str, Any]) -> ImageRef:
+    path, member = place_of(row["image_key"])
+    return ImageRef(
+        path=path,
+        member=member,
+        frame=row["frame"],
+        kind=details["kind"],
+        header=header_of(row["header"]),
+        problem=reason_made(details["problem"]) if "problem" in details else None,
+        problem_is_refusal=details.get("is_refusal", False),
+    )
+
+
+def stored_of(
+    row: sqlite3.Row, thumbnail: NDArray[np.uint8] | None = None, *, looks_inside: bool = True
+) -> StoredResult:
+    """The result that a row of `results`, joined with its run and its verdict, stands for."""
+    return StoredResult(
+        row_id=row["id"],
+        run_id=row["run_id"],
+        outcome=outcome_of(row, spec_of(row["spec"]), thumbnail=thumbnail, looks_inside=looks_inside),
+        is_resumed=bool(row["is_resumed"]),
+        is_sampled=row["is_resumed"] == SAMPLED,
+        verdict=verdict_of(row) if row["choice"] else None,
+    )
+
+
+def findings_of(text: str, run: Judged | None) -> tuple[Finding, ...]:
+    """The findings in a row of this run. Raises ValueError and others."""
+    found = []
+    for label, score, decision, kept in parsed(text):
+        point: OperatingPoint | None = None
+        if kept == _OF_RUN and run:
+            (point,) = (point for point in run.operating_points if point.label == label)
+        elif kept != _OF_RUN and kept:
+            point = point_of(kept)
+        found.append(Finding(label=label, score=score, decision=decision, point=point))
+    return tuple(found)
+
+
 def brief_of(row: sqlite3.Row) -> ResultBrief:
-    """A result without what is large, of a row of `results` with its verdict. Raises ValueError and others."""
+    """A result without what is large, of a row with its verdict and its run. Raises ValueError and others."""
     checked(row)
-    finding = leading_of(_finding_of(found) for found in json.loads(row["findings"]))
+    finding = leading_of(findings_of(row["findings"], spec_of(row["spec"])))
     return ResultBrief(
         row_id=row["id"],
         key=row["image_key"],
         image=image_text(row["image_key"]),
-        content_sha256=row["content_sha256"],
+        content_sha256=row["content_sha256"].hex(),
         frame=row["frame"],
         category=category_in(row),
         label=finding.label if finding else "",
@@ -226,7 +279,8 @@ def brief_of(row: sqlite3.Row) -> ResultBrief:
         threshold=finding.point.threshold if finding and finding.point else None,
         backend=row["backend"] or "",
         verdict=row["choice"],
-        why=_reason_of(row["reason"]) if row["reason"] else None,
+        why=reason_of(row["reason"]) if row["reason"] else None,
+        notes=reasons_of(row["notes"]),
     )
 
 
@@ -237,14 +291,18 @@ def category_of(rank: int) -> Category:
     return WORK_LIST_ORDER[rank]
 
 
+def kind_of(row: sqlite3.Row) -> ResultKind:
+    """What is counted of rows of `results`. Raises ValueError and others."""
+    checked(row)
+    why = [parsed(row["reason"])] if row["reason"] else []
+    codes = tuple(str(code) for code, _ in (*why, *parsed(row["notes"])))
+    return ResultKind(category=category_in(row), codes=codes, number=row["number"])
+
+
 def gist_of(row: sqlite3.Row) -> ImageGist:
     """What runs are compared by, of a row of `results`."""
-    picture = row["thumbnail"]
-    return ImageGist(
-        category=row["category"],
-        scores={finding["label"]: finding["score"] for finding in json.loads(row["findings"])},
-        grey=float(np.median(np.frombuffer(picture, np.uint8))) if picture else None,
-    )
+    scores = {label: score for label, score, *_ in parsed(row["findings"])}
+    return ImageGist(category=row["category"], scores=scores, grey=row["grey"])
 
 
 def spec_text(spec: RunSpec) -> str:
@@ -252,18 +310,24 @@ def spec_text(spec: RunSpec) -> str:
     return json.dumps(dataclasses.asdict(spec))
 
 
+@functools.lru_cache(maxsize=64)
+def spec_of(text: str) -> RunSpec:
+    """The specification of such JSON. Raises ValueError and others."""
+    spec = parsed(text)
+    points = tuple(point_of(point) for point in spec.pop("operating_points"))
+    return RunSpec(**{**spec, "paths": tuple(spec["paths"])}, operating_points=points)
+
+
 def run_of(row: sqlite3.Row) -> Run:
     """The run of a row of `runs`. Raises ValueError and others for what this program cannot have written."""
     checked(row)
     if row["state"] not in get_args(RunState):
         raise ValueError("no state of a run")
-    spec = json.loads(row["spec"])
-    points = tuple(_point_of(point) for point in spec.pop("operating_points"))
     return Run(
         run_id=row["id"],
-        spec=RunSpec(**{**spec, "paths": tuple(spec["paths"])}, operating_points=points),
+        spec=spec_of(row["spec"]),
         state=row["state"],
-        reason=_reason_of(row["reason"]) if row["reason"] else None,
+        reason=reason_of(row["reason"]) if row["reason"] else None,
         started_s=moment_in(row, "started_s"),
         ended_s=None if row["ended_s"] is None else moment_in(row, "ended_s"),
     )
@@ -282,7 +346,7 @@ def earlier_verdict_of(row: sqlite3.Row) -> EarlierVerdict:
     return EarlierVerdict(
         verdict=verdict_of(row),
         image=image_text(row["image_key"]),
-        content_sha256=row["content_sha256"],
+        content_sha256=row["content_sha256"].hex(),
         category=category_in(row),
         score=row["score"],
         given_s=moment_in(row, "given_s"),
@@ -291,10 +355,15 @@ def earlier_verdict_of(row: sqlite3.Row) -> EarlierVerdict:
 
 def checked(row: AnyRow) -> AnyRow:
     """The row. SQLite keeps anything in any column: raises TypeError for a type that this program never writes."""
-    for name in row.keys():  # noqa: SIM118 - a row is no mapping
-        if not isinstance(row[name], _TYPES.get(name, object)):
+    for name, types in _types_of(tuple(row.keys())):
+        if not isinstance(row[name], types):
             raise TypeError(f"{name} is {type(row[name]).__name__}")
     return row
+
+
+@functools.lru_cache(maxsize=64)
+def _types_of(names: tuple[str, ...]) -> tuple[tuple[str, Any], ...]:
+    return tuple((name, _TYPES[name]) for name in names if name in _TYPES)
 
 
 def category_in(row: sqlite3.Row | Mapping[str, Any]) -> Category:
@@ -313,63 +382,12 @@ def moment_in(row: sqlite3.Row, name: str) -> float:
     return seconds
 
 
-def reason_text(why: Reason) -> str:
-    """A reason as JSON."""
-    return json.dumps([why.code, why.parameters])
-
-
-def _reason_of(text: str) -> Reason:
-    code, parameters = json.loads(text)
-    try:
-        return Reason(code, tuple((key, value) for key, value in parameters))
-    except KeyError:  # written by a version that had other reasons
-        return reason("internal", detail=code)
-
-
 def _fields(value: Any) -> dict[str, Any]:
     """The fields of a data class, for JSON; `dataclasses.asdict` copies deeply and took a third of the time per row."""
     return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
 
 
-def ref_text(ref: ImageRef) -> str:
-    """A reference as JSON in ASCII, whatever bytes its names have."""
-    document = {
-        "path": str(ref.path),
-        "member": ref.member,
-        "frame": ref.frame,
-        "kind": ref.kind,
-        "header": _fields(ref.header),
-        "problem": reason_text(ref.problem) if ref.problem else None,
-        "problem_is_refusal": ref.problem_is_refusal,
-    }
-    return json.dumps(document)
-
-
-def ref_of(document: dict[str, Any]) -> ImageRef:
-    """The reference of such JSON, once read. Raises KeyError, TypeError, ValueError."""
-    header = {name: value for name, value in document["header"].items() if name in _HEADER_FIELDS}
-    problem = document["problem"]
-    document = {**document, "path": Path(document["path"]), "header": ImageHeader(**header)}
-    return ImageRef(**{**document, "problem": _reason_of(problem) if problem else None})
-
-
-def _finding_of(document: dict[str, Any]) -> Finding:
-    point = document["point"]
-    return Finding(**{**document, "point": _point_of(point) if point else None})
-
-
-def _point_of(document: dict[str, Any]) -> OperatingPoint:
+def point_of(document: dict[str, Any]) -> OperatingPoint:
+    """The operating point of such JSON, once read. Raises KeyError, TypeError."""
     measured = {name: Estimate(**document[name]) for name in ("sensitivity", "specificity")}
     return OperatingPoint(**{**document, **measured})
-
-
-def _thumbnail(data: bytes | None, shape: list[int] | None) -> NDArray[Any] | None:
-    """None where it is damaged: the result is worth more than its thumbnail."""
-    try:
-        return _array(data, shape, np.uint8)
-    except ValueError:
-        return None
-
-
-def _array(data: bytes | None, shape: list[int] | None, dtype: type[Any]) -> NDArray[Any] | None:
-    return None if data is None or shape is None else np.frombuffer(data, dtype=dtype).reshape(shape)

@@ -18,7 +18,7 @@ TO_MOVED: Final = f"""{_COPY}
     SELECT moved.id, given.result_hash, choice, note, given_s, given.content_sha256, given.category, given.score
     FROM results AS gone JOIN verdicts AS given ON given.result_id = gone.id AND given.result_hash = gone.result_hash
     JOIN results AS moved ON moved.run_id = gone.run_id AND moved.result_hash = gone.result_hash
-    WHERE gone.run_id = ? AND gone.absent_s IS NOT NULL AND moved.absent_s IS NULL AND moved.content_sha256 != ''
+    WHERE gone.run_id = ? AND gone.absent_s IS NOT NULL AND moved.absent_s IS NULL AND moved.content_sha256 != x''
 """
 
 # From other runs to a row: of the same image, of the same file by another name, or of the same bytes whose places are
@@ -27,7 +27,7 @@ TO_NEW_RUN: Final = f"""{_COPY}
     SELECT :row_id, verdicts.result_hash, choice, note, given_s, verdicts.content_sha256, verdicts.category,
            verdicts.score
     FROM verdicts JOIN results ON results.id = result_id
-    WHERE verdicts.result_hash = :result_hash AND verdicts.content_sha256 != '' AND run_id != :run_id
+    WHERE verdicts.result_hash = :result_hash AND verdicts.content_sha256 != x'' AND run_id != :run_id
           AND (image_key = :image_key OR NOT EXISTS (
                SELECT 1 FROM verdicts AS same JOIN results AS judged ON judged.id = same.result_id
                WHERE same.result_hash = :result_hash AND same.given_s = verdicts.given_s

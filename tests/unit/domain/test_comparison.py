@@ -13,13 +13,14 @@ from fieldray.domain.comparison import (
     Aligned,
     Alignment,
     ChangeRegion,
+    FramedImage,
     Incomparable,
     Match,
     PairComparison,
     change_colours,
     comparison_json,
 )
-from fieldray.domain.image import Box
+from fieldray.domain.image import Box, PixelMap
 from fieldray.reasons import reason
 
 WHOLE = (FRAME_SIDE, FRAME_SIDE, 2)
@@ -45,6 +46,31 @@ def test_a_match_tells_difference_and_ratio() -> None:
     assert match().ratio == pytest.approx(2.0)
     assert match(second=0.0).ratio is None
     assert match(second=-0.2).ratio is None
+
+
+def framed(*, scale: float, top: float) -> FramedImage:
+    pixels, nothing = np.zeros(WHOLE[:2], np.uint8), np.zeros(WHOLE[:2], bool)
+    return FramedImage(pixels=pixels, lungs=nothing, pixel_map=PixelMap(scale, top, scale, 0.0))
+
+
+def test_a_place_of_one_image_leads_to_the_other_and_back() -> None:
+    rows, columns = np.mgrid[:FRAME_SIDE, :FRAME_SIDE].astype(np.float32)
+    bent = np.stack([8 + 6 * np.sin(columns / 60), -5 + 6 * np.cos(rows / 60)], axis=2).astype(np.float32)
+    flat = np.zeros(WHOLE[:2], np.float32)
+    aligned = Aligned(
+        alignment=alignment(displacement=bent), warped_prior=flat.astype(np.uint8), change=flat, regions=()
+    )
+    pair = PairComparison(prior=framed(scale=4.0, top=0.0), current=framed(scale=2.0, top=100.0), aligned=aligned)
+    row, column = pair.prior_place(300.0, 400.0)  # (100, 200) of the frame
+    assert (row, column) == pytest.approx((4 * (100 + bent[100, 200, 0]), 4 * (200 + bent[100, 200, 1])), abs=1e-3)
+    assert pair.current_place(row, column) == pytest.approx((300.0, 400.0), abs=2.0)  # a pixel of the frame
+
+
+def test_what_is_not_comparable_leads_nowhere() -> None:
+    pair = PairComparison(prior=None, current=None, problem=Incomparable(reason=reason("compare_cut")))
+    for lead in (pair.prior_place, pair.current_place):
+        with pytest.raises(ValueError, match="nothing of this pair"):
+            lead(1.0, 1.0)
 
 
 def test_matches_are_counted_and_lengths_measured() -> None:

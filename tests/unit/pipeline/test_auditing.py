@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,7 +47,8 @@ def spec(model: Model, **changes: object) -> RunSpec:
 def outcome(folder: str, number: int, score: float | None, *, model: Model, grey: int = 120) -> Outcome:
     header = ImageHeader(patient_id=f"P{number // 2}", view_position="PA")
     ref = ImageRef(path=Path(f"/images/{folder}/{number:03}.dcm"), kind="dicom", header=header)
-    facts = ReadFacts(content_sha256=f"{folder}-{number}", thumbnail=np.full((3, 4), grey, np.uint8))
+    content = hashlib.sha256(f"{folder}-{number}".encode()).hexdigest()
+    facts = ReadFacts(content_sha256=content, thumbnail=np.full((3, 4), grey, np.uint8))
     if score is None:
         return Refused(ref=ref, reason=reason("view", view="LL"), facts=facts)
     decision = "above" if score >= 0.6 else "below" if score < 0.4 else "unsure"

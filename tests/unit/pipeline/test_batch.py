@@ -28,10 +28,11 @@ from fieldray.imaging.answers import ReadResult
 from fieldray.imaging.pool import PoolClosed
 from fieldray.imaging.quality import check_header
 from fieldray.pipeline.assessment import choose
-from fieldray.pipeline.batch import Batch, Work
+from fieldray.pipeline.batch import Batch
 from fieldray.pipeline.export import export_run
 from fieldray.pipeline.screen import screen_image
 from fieldray.pipeline.statistics import Statistics
+from fieldray.pipeline.work import Work
 from fieldray.reasons import Reason, reason
 from fieldray.store.database import damage_mark
 from fieldray.store.results import ResultQuery, ResultStore
@@ -90,10 +91,11 @@ class Run:
 
         work = Work(
             spec=SPEC,
-            discover=discover or (lambda: iter(refs(names))),
+            discover=lambda is_known: discover() if discover else iter(refs(names)),
             count=lambda gives_up: count() if count else len(names),
             noticed=lambda: noticed,
             content_hash=self.decoders.content_hash,
+            stamp_with=self.decoders.stamp_with,
             check_header=lambda header: check_header(header, assessment.model.manifest.accepted),
             screen=screen,
             release=release,
@@ -416,7 +418,8 @@ def test_what_is_gone_when_a_run_goes_on_is_told_and_in_no_export(tmp_path: Path
     left = [name for name in names if name not in seen[:2]] + ["renamed dark.png"]
     second = Run(tmp_path, left).finish()
     assert second.batch.run_id == first.batch.run_id
-    assert second.of(RunChanged)[-1].notes == (reason("not_present", count=2),)
+    resumed = reason("taken_over", count=28, sampled=0, whole=28)
+    assert second.of(RunChanged)[-1].notes == (reason("not_present", count=2), resumed)
     paths = export_run(second.database, second.batch.run_id, tmp_path / "out")
     with paths[0].open(encoding="utf-8-sig", newline="") as stream:
         listed = [Path(row["path"]).name for row in csv.DictReader(stream)]
@@ -427,12 +430,13 @@ def test_what_is_gone_when_a_run_goes_on_is_told_and_in_no_export(tmp_path: Path
     assert sorted(Path(path).name for path in document["about"]["not_present"]) == seen[:2]
 
 
-def test_a_run_that_goes_on_without_a_loss_says_nothing(tmp_path: Path) -> None:
+def test_a_run_that_goes_on_without_a_loss_says_only_what_it_took_over(tmp_path: Path) -> None:
     names = [f"dark{number}.png" for number in range(10)]
     first = Run(tmp_path, names)
     first.listener = lambda event: first.batch.cancel() if len(first.names) == 3 else None
     first.finish()
-    assert all(event.notes == () for event in Run(tmp_path, names).finish().of(RunChanged))
+    started, ended = Run(tmp_path, names).finish().of(RunChanged)
+    assert (started.notes, [note.code for note in ended.notes]) == ((), ["taken_over"])
 
 
 def test_a_second_program_on_the_same_request_has_a_run_of_its_own_and_says_so(tmp_path: Path) -> None:
@@ -463,7 +467,7 @@ def test_the_export_has_the_verdict_on_what_it_shows_and_keeps_the_one_on_what_w
         def read(self, ref: ImageRef, spec: InputSpec, **options: Any) -> ReadResult:
             return super().read(replace(ref, path=Path("/images") / swapped[ref.path.name]), spec, **options)
 
-        def content_hash(self, ref: ImageRef) -> str:
+        def content_hash(self, ref: ImageRef) -> tuple[str, bytes]:
             return super().content_hash(replace(ref, path=Path("/images") / swapped[ref.path.name]))
 
     first = Run(tmp_path, ["bright.png"], decoders=Swapped())

@@ -24,6 +24,7 @@ from fieldray.domain.model import HeaderRules, InputSpec
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.imaging.answers import ReadResult
 from fieldray.imaging.pool import DecoderPool
+from fieldray.imaging.stamp import Stamps
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.pipeline.assembly import assemble
 from fieldray.pipeline.assessment import choose
@@ -53,9 +54,12 @@ class Meanwhile:
     def members(self, ref: ImageRef) -> Iterator[ImageRef]:
         return self._pool.members(ref)
 
-    def content_hash(self, ref: ImageRef) -> str:
+    def content_hash(self, ref: ImageRef) -> tuple[str, bytes]:
         self._change(ref)
         return self._pool.content_hash(ref)
+
+    def stamp_with(self, stamps: Stamps) -> None:
+        self._pool.stamp_with(stamps)
 
     def read_shown(self, ref: ImageRef, *, side: int, content_sha256: str = "") -> ShownImage:
         return self._pool.read_shown(ref, side=side, content_sha256=content_sha256)
@@ -283,11 +287,10 @@ def test_a_result_whose_header_is_refused_is_not_taken_over(images: Path, pool: 
     first = Screening(images, pool)
     child(images / "a.dcm")
     with closing(sqlite3.connect(first.database)) as connection, connection:
-        (text,) = connection.execute("SELECT ref FROM results").fetchone()
-        document = json.loads(text)
-        document["header"] |= {"patient_age_years": 7.0, "patient_id": "P-007Y-1"}
-        wrong = (json.dumps(document), hash_of(images / "a.dcm"))
-        connection.execute("UPDATE results SET ref = ?, content_sha256 = ?", wrong)
+        (text,) = connection.execute("SELECT header FROM results").fetchone()
+        header = json.loads(text) | {"patient_age_years": 7.0, "patient_id": "P-007Y-1"}
+        wrong = (json.dumps(header), bytes.fromhex(hash_of(images / "a.dcm")))
+        connection.execute("UPDATE results SET header = ?, content_sha256 = ?", wrong)
     again = Screening(images, pool)
     assert again.taken_over == set()
     assert isinstance(again.outcomes["a.dcm"], Refused)

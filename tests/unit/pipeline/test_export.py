@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import pydicom
 import pytest
 
 from fieldray.domain.image import ShownImage
@@ -23,18 +24,20 @@ from fieldray.persistence import write_new
 from fieldray.pipeline.export import KnownPack, export_run
 from fieldray.pipeline.export_process import SERVICE, export_apart
 from fieldray.processes.child import Child
-from fieldray.reasons import Reason
+from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import EXPORTERS, PLAIN, ExportCancelled, Exporter, ReportOptions, StoredRun
 from fieldray.reports.outputs import own_folder
 from fieldray.reports.patient import pseudonym, pseudonym_key
 from fieldray.settings import Settings
 from fieldray.store.results import ResultStore
 from outcomes import image_ref, run_spec
+from pairs import compared_with
 from phantoms import write_dicom
 from report_runs import screened_files
 from shipped_packs import ADULTS
 
 MARK = b"ours"
+SAID = ("TextValue", "NumericValue", "Date", "CodeMeaning")
 
 
 def is_own(head: bytes) -> bool:
@@ -219,14 +222,19 @@ def test_another_process_writes_what_this_process_writes(tmp_path: Path, databas
     model = replace(shipped, manifest=replace(shipped.manifest, version="99.0.0"))  # no library has it
     code = model.manifest.labels[0].code
     spec = replace(run_spec(), pack_name=model.pack_name, model_sha256=model.model_sha256)
+    outcomes = list(screened_files([tmp_path / "in"]))
+    pairs = (
+        compared_with(outcomes[0]),
+        compared_with(outcomes[1], similarity=None, regions=(), why_not=reason("compare_unlike"), kinship="other"),
+    )
     with ResultStore(database) as store:
         run_id = store.open_run(spec)
-        for outcome in screened_files([tmp_path / "in"]):
+        for outcome in outcomes:
             found = tuple(replace(finding, label=code) for finding in outcome.findings)
             store.save(run_id, replace(outcome, findings=found), spec=spec)
         store.finish(run_id)
-    options, pack = ReportOptions(language="uk", names_people=True), KnownPack.of(model)
-    formats, what = ["csv", "json", "pdf", "sr"], {"spec": spec, "options": options, "pack": pack}
+    options = ReportOptions(language="uk", names_people=True, pairs=pairs)
+    formats, what = ["csv", "json", "pdf", "sr"], {"spec": spec, "options": options, "pack": KnownPack.of(model)}
     here = export_run(database, run_id, tmp_path / "here", formats, decoders=pool, **what)
     steps: list[tuple[int, int]] = []
     there = export_apart(
@@ -243,6 +251,10 @@ def test_another_process_writes_what_this_process_writes(tmp_path: Path, databas
         assert one.relative_to(tmp_path / "here") == other.relative_to(tmp_path / "there")
         if one.suffix != ".dcm":
             assert one.read_bytes() == other.read_bytes()
+        else:
+            assert _said(one) == _said(other)
+    priors = [said for path in _files(tmp_path / "there") if path.suffix == ".dcm" for said in _said(path)]
+    assert priors.count("20210205") == len(pairs) and "0.83" in priors
     assert all(0 <= done <= total == 8 for done, total in steps if total)
 
 
@@ -287,6 +299,12 @@ def test_what_a_lost_process_had_half_done_is_removed(tmp_path: Path, database: 
     with pytest.raises(FieldrayError):
         export_apart(database, 1, out, ["pdf-studies", "sc"], **PLAINLY, tell=tell, child=child)
     assert [path.name for path in out.glob(".*")] == [".1-0123456789abcdef.new"]
+
+
+def _said(path: Path) -> list[str]:
+    """Every text, number and date of a structured report."""
+    items = [element for element in pydicom.dcmread(path).iterall() if element.keyword in SAID]
+    return [str(item.value) for item in items]
 
 
 def _files(folder: Path) -> list[Path]:

@@ -18,6 +18,7 @@ from fieldray.pipeline.export import export_run
 from fieldray.pipeline.session import Session
 from fieldray.reasons import reason
 from fieldray.settings import Settings
+from fieldray.store.pictures import Pictures
 from fieldray.store.results import ResultQuery
 from program import write_images
 from tiny_models import tiny_manifest, tiny_model
@@ -244,9 +245,8 @@ def test_the_preview_of_an_image_that_is_gone_is_read_from_the_store(opened: Ope
     content = outcome.facts.content_sha256
     with pytest.raises(Unreadable, match="No preview of this image was kept"):
         opened.session.read_preview("0" * 64, frame=0)
-    with closing(sqlite3.connect(opened.session.database)) as other, other:
-        other.execute("DELETE FROM previews")
-        other.execute("INSERT INTO previews (content_sha256, frame, jpeg) VALUES (?, 0, x'00')", (content,))
+    with closing(Pictures(opened.session.database)) as pictures:
+        pictures.add([(bytes.fromhex(content), 0, None, 0, b"no JPEG")])
     with pytest.raises(Unreadable, match="is damaged"):
         opened.session.read_preview(content, frame=0)
 

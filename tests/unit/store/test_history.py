@@ -22,6 +22,7 @@ from fieldray.store.database import MIGRATIONS, companions, open_database
 from fieldray.store.deleting import RunDeleter
 from fieldray.store.history import HistoryQuery
 from fieldray.store.mending import mend
+from fieldray.store.pictures import pictures_path
 from fieldray.store.results import ResultStore
 from older_stores import step_back
 from outcomes import failed, image_ref, read_facts, refused, run_spec, screened
@@ -61,6 +62,12 @@ def path(tmp_path: Path) -> Path:
 def store(path: Path) -> Iterator[ResultStore]:
     with ResultStore(path) as opened:
         yield opened
+
+
+def pictures(path: Path, what: str) -> object:
+    """Something of the pictures beside a store."""
+    with closing(sqlite3.connect(pictures_path(path))) as connection:
+        return connection.execute(f"SELECT {what} FROM pictures").fetchone()[0]
 
 
 def on_disk(path: Path) -> bytes:
@@ -107,11 +114,10 @@ def test_a_brief_has_what_decides_and_the_verdict(store: ResultStore) -> None:
         assert (found.backend, found.verdict, found.image) == ("cpu", "agree", "/images/a.dcm")
         assert (without.category, without.score, without.label, without.verdict) == ("failed", None, "", None)
         assert (found.why, without.why) == (None, failed().reason)
-        assert query.verdicts(run_id) == {1: AGREE}
 
 
 @pytest.mark.parametrize(
-    "ask", [lambda q: q.summaries(), lambda q: q.preview("a" * 64, frame=0), lambda q: q.briefs(1)]
+    "ask", [lambda q: q.summaries(), lambda q: q.preview("a" * 64, frame=0), lambda q: list(q.briefs(1))]
 )
 def test_the_list_of_runs_reads_no_result(path: Path, ask: Callable[[HistoryQuery], object]) -> None:
     """Only an index of them: results are large, and there may be many."""
@@ -136,8 +142,8 @@ def test_the_list_of_runs_reads_no_result(path: Path, ask: Callable[[HistoryQuer
 
 def ask_all(query: HistoryQuery, run_id: int) -> None:
     query.summaries()
-    query.briefs(run_id)
-    query.verdicts(run_id)
+    list(query.briefs(run_id))
+    tuple(query.work_list(run_id))
     query.earlier_verdicts(run_id)
 
 
@@ -155,7 +161,7 @@ def ask_all(query: HistoryQuery, run_id: int) -> None:
         ("results", "category", "zzz"),
         ("results", "category", b"normal"),
         ("results", "image_key", "zzz"),
-        ("results", "content_sha256", b"zzz"),
+        ("results", "content_sha256", "zzz"),
         ("results", "backend", b"cpu"),
         ("verdicts", "choice", b"agree"),
         ("verdicts", "choice", "zzz"),
@@ -163,7 +169,7 @@ def ask_all(query: HistoryQuery, run_id: int) -> None:
         ("verdicts", "given_s", 1e300),
         ("verdicts", "given_s", "zzz"),
         ("verdicts", "category", "zzz"),
-        ("verdicts", "content_sha256", b"zzz"),
+        ("verdicts", "content_sha256", "zzz"),
     ],
 )
 def test_what_this_program_cannot_have_written_is_damage(
@@ -200,29 +206,31 @@ def test_a_preview_is_kept_once_for_all_results_of_the_same_bytes(store: ResultS
         assert query.preview("a" * 64, frame=0) == b"first"
         assert query.preview("a" * 64, frame=1) is None
         assert query.preview("b" * 64, frame=0) is None
-    assert store._all("SELECT COUNT(*) FROM previews")[0][0] == 1
+    assert pictures(store.path, "COUNT(*)") == 1
 
 
 def test_who_wants_no_previews_keeps_no_thumbnail_either(store: ResultStore) -> None:
     row_id = store.save(store.open_run(SPEC), image("a"), spec=SPEC, keeps_preview=False)
     assert store.row(row_id).outcome.facts.thumbnail is None
-    assert store._all("SELECT COUNT(*) FROM previews")[0][0] == 0
+    assert not pictures_path(store.path).exists()
 
 
 @pytest.mark.parametrize("kept", [2**50, 3.5, "text", b"x" * (PREVIEW_SIDE**2 + 1)])
 def test_what_cannot_be_a_preview_is_none(store: ResultStore, path: Path, kept: object) -> None:
     """A number would be taken for as many bytes."""
     add(store, image("a"))
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("UPDATE previews SET jpeg = ?", (kept,))
+    with closing(sqlite3.connect(pictures_path(path))) as connection, connection:
+        connection.execute("UPDATE pictures SET preview = ?", (kept,))
     with HistoryQuery(path) as query:
         assert query.preview("a" * 64, frame=0) is None
 
 
-def test_a_damaged_thumbnail_costs_no_result(store: ResultStore) -> None:
+@pytest.mark.parametrize("change", ["thumbnail = x'010203'", "thumbnail = 7", "thumbnail_columns = 'x'", "frame = 9"])
+def test_a_damaged_thumbnail_costs_no_result(store: ResultStore, change: str) -> None:
     row_id = store.save(store.open_run(SPEC), image("a"), spec=SPEC)
-    with closing(sqlite3.connect(store.path)) as other, other:
-        other.execute("UPDATE results SET thumbnail = x'010203'")
+    assert store.row(row_id).outcome.facts.thumbnail is not None
+    with closing(sqlite3.connect(pictures_path(store.path))) as other, other:
+        other.execute(f"UPDATE pictures SET {change}")
     outcome = store.row(row_id).outcome
     assert isinstance(outcome, Screened)
     assert (outcome.facts.thumbnail, outcome.findings[0].score) == (None, 0.8)
@@ -230,6 +238,7 @@ def test_a_damaged_thumbnail_costs_no_result(store: ResultStore) -> None:
 
 def test_a_store_of_the_version_before_is_listed_and_takes_previews(store: ResultStore, path: Path) -> None:
     run_id = add(store, image("a", preview=b""))
+    store.close()
     with closing(sqlite3.connect(path)) as old, old:
         step_back(old, version=4)
     with HistoryQuery(path) as query:
@@ -250,11 +259,16 @@ def test_nothing_of_a_deleted_run_is_left_in_any_file(store: ResultStore, path: 
     kept_ref = image_ref("kept.dcm")
     second = add(store, replace(screened(kept_ref), facts=facts("c", preview=b"kept preview")), spec=OTHER)
     store.close()
-    assert SECRET_NAME.encode() in on_disk(path) and SECRET_PREVIEW in on_disk(path)
+    assert all(said in on_disk(path) for said in (SECRET_NAME.encode(), b"secretname", SECRET_PREVIEW))
     done = RunDeleter(path).delete([first])
     assert (done.plan.results, done.previews, done.is_wiped) == (2, 2, True)
     left = on_disk(path)
-    assert SECRET_NAME.encode() not in left and b"preview of a patient" not in left and b"/images/a.dcm" not in left
+    assert (
+        SECRET_NAME.encode() not in left
+        and b"secretname" not in left
+        and b"preview of a patient" not in left
+        and b"/images/a.dcm" not in left
+    )
     assert b"kept preview" in left and b"kept.dcm" in left
     assert not any(companion.exists() and companion.stat().st_size for companion in companions(path)[:1])
     with HistoryQuery(path) as query:
@@ -298,7 +312,7 @@ def test_the_plan_counts_verdicts_that_are_lost_and_those_another_run_holds(stor
     assert (both.run_ids, both.results, both.verdicts, both.verdicts_kept) == ((1, second), 3, 2, 0)
     assert RunDeleter(path).delete([1]).plan == plan
     with HistoryQuery(path) as query:
-        assert query.verdicts(second) == {3: AGREE}
+        assert query.row(3).verdict == AGREE
 
 
 def test_a_run_that_somebody_works_on_is_never_deleted_nor_any_other_with_it(store: ResultStore, path: Path) -> None:
@@ -373,7 +387,7 @@ def test_a_copy_goes_before_the_run_so_that_an_interrupted_deletion_can_be_repea
         kept_until_gone.append(copy.exists())
         raise KeyboardInterrupt  # as a kill right after the rows are gone
 
-    monkeypatch.setattr("fieldray.store.deleting._wipe", last_step)
+    monkeypatch.setattr("fieldray.store.deleting.build_again", last_step)
     with pytest.raises(KeyboardInterrupt):
         RunDeleter(path).delete([run_id])
     assert kept_until_gone == [False]
@@ -433,5 +447,5 @@ def test_a_verdict_that_nobody_agreed_to_lose_is_not_deleted(store: ResultStore,
         deleter.delete([run_id], agreed=agreed)
     assert caught.value.reason.code == "history_grown"
     with HistoryQuery(path) as query:
-        assert query.verdicts(run_id) == {1: DISAGREE}
+        assert query.row(1).verdict == DISAGREE
     assert deleter.delete([run_id], agreed=deleter.plan([run_id])).plan.verdicts == 1

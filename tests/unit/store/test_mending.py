@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import sqlite3
 import stat
@@ -15,7 +16,7 @@ import pytest
 
 from fieldray.domain.run import Verdict
 from fieldray.errors import StorageProblem
-from fieldray.store.database import damage_mark, open_database
+from fieldray.store.database import MIGRATIONS, damage_mark, open_database
 from fieldray.store.mending import mend
 from fieldray.store.results import ResultQuery, ResultStore
 from outcomes import image_ref, run_spec, screened
@@ -39,7 +40,7 @@ def path(tmp_path: Path) -> Path:
     return place
 
 
-def damage(path: Path, *, start: float = 0.3, end: float = 0.6) -> None:
+def damage(path: Path, *, start: float = 0.3, end: float = 0.7) -> None:
     """Write nonsense over a part of the file, given as shares of its length."""
     size = path.stat().st_size
     with path.open("r+b") as stream:
@@ -120,6 +121,33 @@ def test_mending_that_was_stopped_is_begun_again(path: Path) -> None:
     assert not path.exists()
     assert mend(path) is not None
     assert len(names(path)) == COUNT
+
+
+def test_mending_goes_on_with_the_last_file_that_was_set_aside_whatever_the_clock_said(path: Path) -> None:
+    """Not with an older one, which a clock that jumped calls newer."""
+    damage_mark(path).touch()
+    for number in (1, 9):
+        older = path.with_name(f"results.damaged-{number}.sqlite")
+        older.write_bytes(b"an older file")
+        os.utime(older, (4e9, 4e9))
+    path.rename(path.with_name("results.damaged-10.sqlite"))
+    assert mend(path) is not None
+    assert len(names(path)) == COUNT
+    damage_mark(path).touch()
+    assert mend(path) is not None
+    assert path.with_name("results.damaged-11.sqlite").exists()
+
+
+def test_what_a_newer_program_made_is_left_to_that_one(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
+    damage_mark(path).touch()
+    before = path.read_bytes()
+    with pytest.raises(StorageProblem) as problem:
+        mend(path)
+    assert problem.value.reason.code == "database_newer"
+    assert path.read_bytes() == before
+    assert damage_mark(path).exists()
 
 
 def test_a_run_that_is_lost_leaves_its_number_to_nobody(path: Path) -> None:
@@ -231,10 +259,10 @@ def test_programs_that_begin_at_once_share_one_store(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        "UPDATE results SET ref = CAST(x'7bff' AS TEXT)",  # no UTF-8: Python's own complaint
+        "UPDATE results SET header = CAST(x'7bff' AS TEXT)",  # no UTF-8: Python's own complaint
         "UPDATE results SET details = '{\"rows\": 1'",  # no JSON
         "UPDATE results SET details = '[]'",
-        "UPDATE results SET findings = '[{\"label\": 7}]'",
+        "UPDATE results SET findings = '[[7]]'",
         "UPDATE results SET status = 'refused', reason = NULL",
         "UPDATE results SET image_key = id, absent_s = 1",
         "UPDATE runs SET spec = '{}'",

@@ -20,6 +20,7 @@ from fieldray.errors import StorageProblem
 from fieldray.reasons import reason
 from fieldray.store.database import MIGRATIONS, open_database
 from fieldray.store.results import ResultQuery, ResultStore
+from fieldray.store.rows import spec_text
 from older_stores import step_back
 from outcomes import POINT, failed, image_ref, read_facts, refused, run_spec, screened
 
@@ -381,7 +382,8 @@ def test_a_file_of_the_first_version_keeps_its_verdicts(tmp_path: Path) -> None:
         "is_resumed": 0, "saved_s": 1.0,
     }  # fmt: skip
     with closing(open_database(path, migrations=MIGRATIONS[:1])) as old:
-        old.execute("INSERT INTO runs (request_key, spec, state, started_s) VALUES ('k', '{}', 'finished', 1)")
+        run = ("k", spec_text(SPEC), "finished", 1.0)
+        old.execute("INSERT INTO runs (request_key, spec, state, started_s) VALUES (?, ?, ?, ?)", run)
         marks = ", ".join("?" * len(values))
         old.execute(f"INSERT INTO results ({', '.join(values)}) VALUES ({marks})", tuple(values.values()))
         old.execute("INSERT INTO verdicts VALUES (1, 'agree', 'seen', 2.0)")
@@ -395,14 +397,15 @@ def test_a_file_of_the_second_version_keeps_the_images_it_was_not_sure_about(sto
     """It spelled their category with two words."""
     run_id = go_through(store, image("a.dcm"), image("b.dcm"))
     store.finish(run_id)
+    store.close()
     with closing(sqlite3.connect(store.path)) as old, old:
+        step_back(old, version=2)
         old.execute("UPDATE results SET category = 'not_sure', rank = 1 WHERE id = 1")
         old.execute(
             "INSERT INTO verdicts (result_id, result_hash, choice, note, given_s, content_sha256, category, score)"
             " SELECT id, 'of an earlier result', 'agree', 'seen', 2.0, content_sha256, 'not_sure', 0.4"
             " FROM results WHERE id = 1"
         )
-        step_back(old, version=2)
     with ResultQuery(store.path) as query:
         assert query.counts(run_id)["unsure"] == 1
         assert [given.category for given in query.earlier_verdicts(run_id)] == ["unsure"]

@@ -1,0 +1,110 @@
+"""`fieldray store`: the files of results checked, made small, copied and put back; their pictures deleted."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from fieldray.commands.console import Console, add_command
+from fieldray.commands.own_store import own_store, show_share
+from fieldray.errors import UsageProblem
+from fieldray.reasons import reason
+
+
+def add_to(commands: argparse._SubParsersAction[Any]) -> None:
+    """Add the command and its own commands."""
+    parser = add_command(commands, "store", "look after the files of results: check, compact, back up, restore them")
+    actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    checking = add_command(actions, "check", "look through all results for damage")
+    checking.set_defaults(command=run_check)
+    compacting = add_command(actions, "compact", "give back the room that nothing needs any more")
+    compacting.set_defaults(command=run_compact)
+    saving = add_command(actions, "backup", "copy the results into a folder, also while a run goes on")
+    saving.add_argument("folder", type=Path, metavar="DIR", help="a folder without a backup")
+    saving.add_argument("--without-pictures", action="store_true", help="leave the small pictures out")
+    saving.set_defaults(command=run_backup)
+    restoring = add_command(actions, "restore", "put a backup in the place of the results")
+    restoring.add_argument("folder", type=Path, metavar="DIR", help="the folder that the backup was made into")
+    restoring.add_argument("--yes", action="store_true", help="do it; the results before are set aside")
+    restoring.set_defaults(command=run_restore)
+    dropping = add_command(actions, "drop-pictures", "delete the small pictures; results, maps and verdicts stay")
+    dropping.add_argument("--yes", action="store_true", help="delete them")
+    dropping.set_defaults(command=run_drop)
+
+
+def run_check(_: argparse.Namespace, console: Console) -> int:
+    """Check the store; the exit code. Raises StorageProblem, UsageProblem."""
+    from fieldray.store.maintenance import check
+
+    found = check(_store(console), tell=lambda share: show_share(console, "store_checking", share))
+    counts = {"results": found.results, "verdicts": found.verdicts, "pictures": found.pictures}
+    console.print_line(reason("store_whole", size_mb=_megabytes(found.size_bytes), **counts).text)
+    return 0
+
+
+def run_compact(_: argparse.Namespace, console: Console) -> int:
+    """Give back room; the exit code. Raises StorageProblem, UsageProblem."""
+    from fieldray.store.maintenance import compact
+
+    freed_bytes, is_whole = compact(_store(console))
+    console.print_line(reason("store_compacted", freed_mb=_megabytes(freed_bytes)).text)
+    if not is_whole:
+        console.print_error(reason("store_not_compacted").text)
+    return 0 if is_whole else 1
+
+
+def run_backup(options: argparse.Namespace, console: Console) -> int:
+    """Copy the store; the exit code. Raises StorageProblem, UsageProblem."""
+    from fieldray.store.maintenance import backup
+
+    written = backup(
+        _store(console),
+        options.folder,
+        has_pictures=not options.without_pictures,
+        tell=lambda share: show_share(console, "store_copying", share),
+    )
+    for path in written:
+        console.print_line(f"Written: {path}")
+    return 0
+
+
+def run_restore(options: argparse.Namespace, console: Console) -> int:
+    """Put a backup in place; the exit code. Raises StorageProblem, UsageProblem."""
+    from fieldray.store.maintenance import restore
+
+    if not options.yes:
+        console.print_error(reason("store_confirm_restore").text)
+        return 2
+    replaced = restore(own_store(console), options.folder)
+    console.print_line(reason("store_restored").text)
+    if replaced:
+        console.print_line(reason("store_replaced", path=replaced).text)
+    return 0
+
+
+def run_drop(options: argparse.Namespace, console: Console) -> int:
+    """Delete the pictures; the exit code. Raises StorageProblem, UsageProblem."""
+    from fieldray.store.maintenance import drop_pictures
+
+    if not options.yes:
+        console.print_error(reason("store_confirm_drop").text)
+        return 2
+    done, freed_bytes = drop_pictures(_store(console))
+    counts = {"count": done.deleted, "freed_mb": _megabytes(freed_bytes)}
+    console.print_line(reason("store_pictures_dropped", **counts).text)
+    if not done.is_wiped:
+        console.print_error(reason("store_not_compacted").text)
+    return 0 if done.is_wiped else 1
+
+
+def _store(console: Console) -> Path:
+    """Where the results are. Raises UsageProblem where there are none."""
+    path = own_store(console)
+    if not path.exists():
+        raise UsageProblem(reason("store_no_results", path=path))
+    return path
+
+
+def _megabytes(size_bytes: int) -> str:
+    return f"{max(0, size_bytes) / 1e6:.1f}"

@@ -1,0 +1,219 @@
+"""Looking after the files of a store: checked, made small, copied while a run goes on, put back, pictures dropped."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from fieldray.errors import StorageProblem, UsageProblem
+from fieldray.persistence import PRIVATE, replace_durably, require_plain, unfinished
+from fieldray.reasons import reason
+from fieldray.store.database import (
+    Tell,
+    companions,
+    damage_noticed,
+    files_of,
+    free_name,
+    open_database,
+    storage_problems,
+)
+from fieldray.store.deleting import pictured
+from fieldray.store.pictures import Kept, adopt, keep_only, pictures_path, thumbnail_of
+from fieldray.store.rows import category_in, category_of, moment_in, outcome_of, run_of, spec_of, verdict_of
+from fieldray.store.schema import MIGRATIONS, PICTURES, Migration
+from fieldray.store.upgrading import alone, keep_copy, only_one
+from fieldray.store.wiping import build_again
+
+_PAGES: Final = 2048  # that are copied at once: 16 MB
+_RESULTS: Final = "SELECT results.*, spec AS of_run FROM results LEFT JOIN runs ON runs.id = run_id"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """What a check found in files that are whole."""
+
+    results: int
+    verdicts: int
+    pictures: int
+    size_bytes: int
+
+
+def check(path: Path, *, tell: Tell) -> Checked:
+    """Look through all of a store: whether its files are whole, and whether each row makes sense.
+
+    tell  hears which share of the work is done, 0..1
+
+    Raises StorageProblem: database_damaged or pictures_damaged, and then the next run mends it.
+    """
+    with _checked(path, MIGRATIONS) as connection:
+        (total,) = connection.execute("SELECT COUNT(*) FROM results").fetchone()
+        for done, row in enumerate(connection.execute(_RESULTS)):
+            outcome_of(row, spec_of(row["of_run"]) if row["of_run"] else None), category_of(row["rank"])
+            if done % 1000 == 0:
+                tell(done / total)
+        for row in connection.execute("SELECT * FROM runs"):
+            run_of(row)
+        verdicts = connection.execute("SELECT * FROM verdicts").fetchall()
+        for row in verdicts:
+            verdict_of(row), category_in(row), moment_in(row, "given_s")
+    pictures = _check_pictures(path)
+    return Checked(results=total, verdicts=len(verdicts), pictures=pictures, size_bytes=_size(path))
+
+
+def _check_pictures(path: Path) -> int:
+    if not pictures_path(path).exists():
+        return 0
+    try:
+        with _checked(pictures_path(path), PICTURES) as connection:
+            count = 0
+            for row in connection.execute("SELECT thumbnail, thumbnail_columns FROM pictures"):
+                if row["thumbnail"] is not None and thumbnail_of(*row) is None:
+                    raise ValueError("no thumbnail")
+                count += 1
+            return count
+    except StorageProblem as problem:
+        if problem.reason.code != "database_damaged":
+            raise
+        raise StorageProblem(reason("pictures_damaged", path=pictures_path(path))) from problem
+
+
+@contextlib.contextmanager
+def _checked(path: Path, migrations: Sequence[Migration]) -> Iterator[sqlite3.Connection]:
+    """A file that is whole, at one moment; what makes no sense in the block is damage. Raises StorageProblem."""
+    with closing(open_database(path, migrations=migrations)) as connection, storage_problems(path, is_open=True):
+        connection.row_factory = sqlite3.Row
+        connection.execute("BEGIN")
+        with damage_noticed(path):
+            if [row[0] for row in connection.execute("PRAGMA integrity_check")] != ["ok"]:
+                raise ValueError("the file is not whole")
+            yield connection
+
+
+def compact(path: Path) -> tuple[int, bool]:
+    """Give back the room that nothing needs, that of pictures no result needs included.
+
+    By how many bytes the files have shrunk, and whether all of it came to its end: not while somebody reads them, or on
+    a full disk. Raises StorageProblem.
+    """
+    before = _size(path)
+    with closing(open_database(path)) as connection, storage_problems(path, is_open=True):
+        pictures = keep_only(path, pictured(connection))
+        is_small = build_again(connection)
+    return before - _size(path), is_small and pictures.is_wiped
+
+
+def drop_pictures(path: Path) -> tuple[Kept, int]:
+    """Delete all pictures; what was done, and by how many bytes the files have shrunk. Raises StorageProblem."""
+    before = _size(path)
+    return keep_only(path, ()), before - _size(path)
+
+
+def _size(path: Path) -> int:
+    return sum(
+        file.stat().st_size for store in (path, pictures_path(path)) for file in files_of(store) if file.exists()
+    )
+
+
+# ---- copies
+
+
+def backup(path: Path, folder: Path, *, has_pictures: bool, tell: Tell) -> tuple[Path, ...]:
+    """Copy a store into a folder as it is at one moment, also while a run goes on; the files.
+
+    tell  hears which share of a file is copied, 0..1
+
+    Raises UsageProblem (store_no_results, store_backup_exists), StorageProblem.
+    """
+    if not path.exists():
+        raise UsageProblem(reason("store_no_results", path=path))
+    sources = [path, *([pictures_path(path)] if has_pictures and pictures_path(path).exists() else [])]
+    targets = tuple(folder / source.name for source in sources)
+    for target in targets:
+        if os.path.lexists(target):
+            raise UsageProblem(reason("store_backup_exists", path=target))
+    for source, target, migrations in zip(sources, targets, (MIGRATIONS, PICTURES), strict=False):
+        with closing(open_database(source, migrations=migrations)) as connection, storage_problems(target):
+            folder.mkdir(parents=True, exist_ok=True)
+            _copy(connection, target, tell)
+    return targets
+
+
+def _copy(connection: sqlite3.Connection, target: Path, tell: Tell) -> None:
+    """One whole file, for this user alone; it has its name when it is on the disk."""
+    beside = unfinished(target)
+    try:
+        os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE))
+        with closing(sqlite3.connect(beside, isolation_level=None)) as copy:
+            connection.execute("BEGIN")  # what is committed meanwhile is not of this moment
+            connection.execute("SELECT COUNT(*) FROM sqlite_master")
+            connection.backup(copy, pages=_PAGES, progress=lambda _, left, total: tell(1 - left / max(1, total)))
+            connection.execute("ROLLBACK")
+            copy.execute("PRAGMA journal_mode = DELETE")
+        replace_durably(beside, target)
+    finally:
+        for file in files_of(beside):
+            file.unlink(missing_ok=True)
+
+
+def restore(path: Path, folder: Path) -> Path | None:
+    """Put a copy that `backup` made in the place of a store; where the replaced one is now, None if there was none.
+
+    Pictures of the copy join those that are here.
+
+    Raises UsageProblem (store_no_backup, store_not_ours), StorageProblem (store_in_use).
+    """
+    source = folder / path.name
+    if not source.exists():
+        raise UsageProblem(reason("store_no_backup", path=source))
+    beside = path.with_name(f"{path.stem}.restoring{path.suffix}")
+    with storage_problems(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _clear(beside)
+        try:
+            _fetch(source, beside, MIGRATIONS)
+            if pictures_path(source).exists() and not pictures_path(beside).exists():
+                _fetch(pictures_path(source), pictures_path(beside), PICTURES)
+            return _swap(path, beside)
+        finally:
+            _clear(beside)
+
+
+def _fetch(source: Path, beside: Path, migrations: Sequence[Migration]) -> None:
+    """Bring a file here, and require that it is whole and one of this program's. Raises UsageProblem."""
+    try:
+        for found, target in zip((source, *companions(source)[:1]), (beside, *companions(beside)[:1]), strict=True):
+            require_plain(found)
+            if found.exists():  # the log of changes too, where somebody copied the files of a store at work
+                os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE))
+                shutil.copyfile(found, target)
+        with _checked(beside, migrations) as connection:
+            connection.execute("SELECT COUNT(*) FROM sqlite_master")
+    except StorageProblem as problem:
+        if problem.reason.code not in ("database_damaged", "database_newer", "not_plain"):
+            raise
+        raise UsageProblem(reason("store_not_ours", path=source)) from problem
+
+
+def _swap(path: Path, beside: Path) -> Path | None:
+    """The old file gets another name and the new one its own; at every moment a whole file has the name."""
+    with only_one(path):
+        replaced = None
+        if path.exists():
+            alone(path).close()
+            keep_copy(path, replaced := free_name(path, "replaced"))
+        alone(beside).close()  # with all that its log of changes holds
+        replace_durably(beside, path)
+    adopt(beside, path)  # pictures are those of the bytes, whoever kept them
+    return replaced
+
+
+def _clear(beside: Path) -> None:
+    for file in (*files_of(beside), *files_of(pictures_path(beside)), *beside.parent.glob(f"{beside.name}.v*.bak")):
+        file.unlink(missing_ok=True)

@@ -1,0 +1,205 @@
+"""Small pictures of the images, in a file of their own beside the results.
+
+It may be deleted at any time: no result is lost with it, and what shows pictures says that none was kept. So whatever
+is wrong with this file costs pictures alone; it is logged, and ends no run.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray.domain.finding import PREVIEW_SIDE, THUMBNAIL_SIDE, ReadFacts
+from fieldray.errors import StorageProblem
+from fieldray.store.database import WatchedConnection, files_of, open_database, storage_problems, transaction
+from fieldray.store.schema import PICTURES
+from fieldray.store.wiping import build_again, wipe_from_now_on
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_MOST_PREVIEW_BYTES: Final = PREVIEW_SIDE**2  # more than the JPEG of so many grey levels takes
+_COLUMNS: Final = "content_sha256, frame, thumbnail, thumbnail_columns, preview"
+_ADD: Final = f"""
+    INSERT INTO pictures ({_COLUMNS}) VALUES (?, ?, ?, ?, ?)
+    ON CONFLICT (content_sha256, frame) DO UPDATE
+    SET thumbnail = excluded.thumbnail, thumbnail_columns = excluded.thumbnail_columns, preview = excluded.preview
+    WHERE preview IS NULL AND excluded.preview IS NOT NULL
+"""
+_PAGE: Final = 4096
+_KEYS: Final = """
+    SELECT content_sha256, frame FROM pictures WHERE (content_sha256, frame) > (?, ?)
+    ORDER BY content_sha256, frame LIMIT ?
+"""
+
+# Content (SHA-256) and frame.
+PictureKey = tuple[bytes, int]
+PictureRow = tuple[bytes, int, bytes | None, int, bytes | None]
+Thumbnail = NDArray[np.uint8]
+
+
+def pictures_path(database: Path) -> Path:
+    """The file of the pictures that belong to a file of results."""
+    return database.with_name(f"{database.stem}.pictures{database.suffix}")
+
+
+def picture_row(facts: ReadFacts, frame: int) -> PictureRow | None:
+    """The pictures of an image that was read, as they are kept; None if there are none."""
+    if not facts.content_sha256 or not (facts.preview or facts.thumbnail is not None):
+        return None
+    thumbnail = (None, 0) if facts.thumbnail is None else (facts.thumbnail.tobytes(), facts.thumbnail.shape[1])
+    return (bytes.fromhex(facts.content_sha256), frame, *thumbnail, facts.preview or None)
+
+
+def thumbnail_of(data: object, columns: object) -> Thumbnail | None:
+    """A kept thumbnail (h, w) uint8; None for what cannot be one."""
+    if not (isinstance(data, bytes) and isinstance(columns, int) and 0 < columns <= THUMBNAIL_SIDE):
+        return None
+    if not data or len(data) % columns or len(data) > columns * THUMBNAIL_SIDE:
+        return None
+    return np.frombuffer(data, np.uint8).reshape(-1, columns)
+
+
+class Pictures:
+    """The pictures beside a file of results, for one thread. Their file is opened when it is first needed.
+
+    After a problem with it, there are no pictures for this object any more.
+    """
+
+    def __init__(self, database: Path) -> None:
+        self._path = pictures_path(database)
+        self._connection: WatchedConnection | None = None
+        self._has_problem = False
+
+    def close(self) -> None:
+        """Close the file, if it is open."""
+        connection, self._connection = self._connection, None
+        if connection:
+            connection.close()
+
+    def add(self, rows: Sequence[PictureRow]) -> None:
+        """Keep these pictures, all or none, unless they are kept already."""
+
+        def add(connection: WatchedConnection) -> None:
+            with transaction(connection):
+                connection.executemany(_ADD, rows)
+
+        if rows:
+            self._try(add, None)
+
+    def thumbnails(self, keys: Iterable[PictureKey]) -> dict[PictureKey, Thumbnail]:
+        """The thumbnails of images, as far as they were kept."""
+        contents = sorted({content for content, _ in keys if content})
+        query = f"""SELECT content_sha256, frame, thumbnail, thumbnail_columns FROM pictures
+                    WHERE content_sha256 IN ({", ".join("?" * len(contents))})"""
+        found: dict[PictureKey, Thumbnail] = {}
+        for content, frame, data, columns in self._all(query, contents) if contents else ():
+            if (pixels := thumbnail_of(data, columns)) is not None:
+                found[content, frame] = pixels
+        return found
+
+    def preview(self, content: bytes, frame: int) -> bytes | None:
+        """The preview (JPEG) of an image; None where none was kept, or what was kept cannot be one."""
+        query = """SELECT preview FROM pictures WHERE content_sha256 = ? AND frame = ?
+                   AND typeof(preview) = 'blob' AND length(preview) <= ?"""
+        found = self._all(query, (content, frame, _MOST_PREVIEW_BYTES))
+        return found[0][0] if found else None
+
+    def _all(self, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
+        """Nothing where there is no file: to read makes none."""
+        if self._connection is None and not self._path.exists():
+            return []
+        return self._try(lambda connection: connection.execute(query, values).fetchall(), [])
+
+    def _try(self, work: Callable[[WatchedConnection], T], otherwise: T) -> T:
+        """Work on the file, which is made if need be. A problem with it is logged and not raised."""
+        if self._has_problem:
+            return otherwise
+        try:
+            with storage_problems(self._path, is_open=self._connection is not None):
+                self._connection = self._connection or open_database(self._path, migrations=PICTURES)
+                return work(self._connection)
+        except (StorageProblem, sqlite3.Error) as problem:
+            log.warning("pictures: %s", problem)
+            self._has_problem = True
+            self.close()
+            return otherwise
+
+
+# ---- maintenance, which raises what is wrong
+
+
+def keep_only(database: Path, needed: Iterable[PictureKey]) -> Kept:
+    """Delete all pictures but those that are `needed`, which come in ascending order, and leave nothing of them.
+
+    A file that is damaged goes as a whole. Raises StorageProblem.
+    """
+    path = pictures_path(database)
+    if not path.exists():
+        return discard(database)  # what is left of one
+    try:
+        with closing(open_database(path, migrations=PICTURES)) as connection, storage_problems(path, is_open=True):
+            wipe_from_now_on(connection)
+            with transaction(connection):
+                deleted = sum(_delete(connection, page) for page in _unneeded(connection, iter(needed)))
+            return Kept(deleted=deleted, is_wiped=build_again(connection))
+    except StorageProblem as problem:
+        if problem.reason.code != "database_damaged":
+            raise
+        return discard(database)
+
+
+def discard(database: Path) -> Kept:
+    """Delete the file of the pictures. Raises StorageProblem."""
+    path = pictures_path(database)
+    with storage_problems(path):
+        for file in files_of(path):
+            file.unlink(missing_ok=True)
+    return Kept(deleted=0, is_wiped=True)
+
+
+def adopt(source: Path, target: Path) -> None:
+    """Move the pictures beside the results at `source`, if there are any, to those beside `target`."""
+    beside = pictures_path(source)
+    if beside.exists():
+        with closing(open_database(beside, migrations=PICTURES)) as found, closing(Pictures(target)) as pictures:
+            rows = found.execute(f"SELECT {_COLUMNS} FROM pictures")
+            while page := rows.fetchmany(_PAGE // 16):
+                pictures.add(page)
+        discard(source)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """How many pictures were deleted, as far as they could be counted, and whether their bytes are gone."""
+
+    deleted: int
+    is_wiped: bool
+
+
+def _unneeded(connection: sqlite3.Connection, needed: Iterator[PictureKey]) -> Iterator[list[PictureKey]]:
+    """The keys of pictures that are not needed, a page at a time."""
+    last, wanted = (b"", -1), next(needed, None)
+    while page := connection.execute(_KEYS, (*last, _PAGE)).fetchall():
+        found = []
+        for key in page:
+            while wanted is not None and wanted < key:
+                wanted = next(needed, None)
+            if wanted != key:
+                found.append(key)
+        yield found
+        last = page[-1]
+
+
+def _delete(connection: sqlite3.Connection, keys: Sequence[PictureKey]) -> int:
+    connection.executemany("DELETE FROM pictures WHERE content_sha256 = ? AND frame = ?", keys)
+    return len(keys)

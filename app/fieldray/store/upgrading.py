@@ -1,0 +1,179 @@
+"""Bringing a store of an older version up to date where its rows are kept in another form now (`schema.COMPACT`).
+
+A new file is written beside the old one and takes its place when it is complete and on the disk; the old one stays as
+`<name>.v<version>.bak`. Whatever happens before, a kill or a full disk, the old file is as it was, and the next start
+begins again. One program does it at a time, and only while no other one has the store open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from fieldray.errors import StorageProblem
+from fieldray.persistence import PRIVATE, FileLock, replace_durably, unfinished
+from fieldray.reasons import reason
+from fieldray.store import old_rows
+from fieldray.store.database import PAGE_BYTES, Tell, apply, files_of, open_database, version_of
+from fieldray.store.pictures import Pictures
+from fieldray.store.rows import spec_of
+from fieldray.store.schema import COMPACT, Migration
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+_AT_ONCE: Final = 500
+_WAIT_S: Final = 5.0  # for a program that has just looked at the version
+_ASK_AGAIN_S: Final = 0.1
+_RESULTS: Final = """
+    SELECT results.*, runs.spec, previews.jpeg FROM results LEFT JOIN runs ON runs.id = run_id
+    LEFT JOIN previews ON previews.content_sha256 = results.content_sha256 AND previews.frame = results.frame
+    WHERE results.id > ? ORDER BY results.id LIMIT ?
+"""
+
+
+def bring_up_to_date(path: Path, *, tell: Tell) -> None:
+    """Bring a store that is there, and older than this program, up to date. Raises StorageProblem.
+
+    tell  hears which share of the work is done, 0..1, and nothing where there is no work
+    """
+    if path.exists():
+        open_database(path, tell=tell).close()
+
+
+def rebuild(path: Path, migrations: Sequence[Migration], *, tell: Tell) -> None:
+    """Put a new file in the place of the one at `path`, which is of a version before `COMPACT`.
+
+    Raises StorageProblem (store_in_use), OSError, sqlite3.Error.
+    """
+    beside = path.with_name(f"{path.stem}.upgrading{path.suffix}")
+    with only_one(path):
+        try:
+            with closing(alone(path)) as old:
+                version, count = version_of(old), migrations.index(COMPACT)
+                if version > count:
+                    return  # another program did it while this one waited
+                _remove(beside)
+                old.execute("BEGIN EXCLUSIVE")
+                apply(old, migrations[version:count])
+                with closing(_new(beside)) as new:
+                    apply(new, migrations[: count + 1])
+                    _copy(old, new, Pictures(path), tell)
+                    apply(new, migrations[count + 1 :])
+                    new.execute(f"PRAGMA user_version = {len(migrations)}")
+                old.execute("ROLLBACK")
+            keep_copy(path, path.with_name(f"{path.name}.v{version}.bak"))
+            replace_durably(beside, path)
+        finally:
+            _remove(beside)
+
+
+@contextlib.contextmanager
+def only_one(path: Path) -> Iterator[None]:
+    """While inside, no other program of this version puts another file in the place of this one. Raises HeldError."""
+    place = path.with_name(path.name + ".upgrade")
+    with FileLock(place, holder=str(os.getpid()), wait_s=_WAIT_S):
+        yield
+    with contextlib.suppress(OSError):
+        place.unlink(missing_ok=True)
+
+
+def alone(path: Path) -> sqlite3.Connection:
+    """A connection while nobody else has one: only then can the log of changes be given up.
+
+    Raises StorageProblem (store_in_use).
+    """
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.row_factory = sqlite3.Row
+    until_s = time.monotonic() + _WAIT_S
+    try:
+        while True:
+            with contextlib.suppress(sqlite3.OperationalError):
+                (mode,) = connection.execute("PRAGMA journal_mode = DELETE").fetchone()
+                if mode == "delete":
+                    return connection
+            if time.monotonic() > until_s:
+                raise StorageProblem(reason("store_in_use", path=path))
+            time.sleep(_ASK_AGAIN_S)
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _new(path: Path) -> sqlite3.Connection:
+    """An empty file that is worth nothing until it is complete."""
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE))
+    connection = sqlite3.connect(path, isolation_level=None)
+    for pragma in (f"page_size = {PAGE_BYTES}", "journal_mode = OFF", "synchronous = OFF"):
+        connection.execute(f"PRAGMA {pragma}")
+    return connection
+
+
+def _copy(old: sqlite3.Connection, new: sqlite3.Connection, pictures: Pictures, tell: Tell) -> None:
+    (total,) = old.execute("SELECT COUNT(*) FROM results").fetchone()
+    new.execute("BEGIN")
+    _insert(new, "runs", list(map(_run_columns, old.execute("SELECT * FROM runs"))))
+    with closing(pictures):
+        done, last = 0, -1
+        while page := old.execute(_RESULTS, (last, _AT_ONCE)).fetchall():
+            _insert(new, "results", _made(old_rows.columns_of, page))
+            pictures.add([picture for picture in _made(old_rows.picture_of, page) if picture])
+            done, last = done + len(page), page[-1]["id"]
+            tell(min(1.0, done / total))
+    _insert(new, "verdicts", _made(old_rows.verdict_of, old.execute("SELECT * FROM verdicts")))
+    new.execute("DELETE FROM sqlite_sequence")
+    numbers = map(tuple, old.execute("SELECT name, seq FROM sqlite_sequence"))
+    new.executemany("INSERT INTO sqlite_sequence (name, seq) VALUES (?, ?)", numbers)
+    new.execute("COMMIT")
+
+
+def _run_columns(row: sqlite3.Row) -> dict[str, Any]:
+    columns = dict(row)
+    try:
+        spec = spec_of(row["spec"])
+    except old_rows.NONSENSE:  # the run is shown as damage wherever it is read
+        return columns
+    return {**columns, "model_sha256": spec.model_sha256, "settings_hash": spec.settings_hash}
+
+
+def _made(make: Callable[[sqlite3.Row], T], rows: Iterable[sqlite3.Row]) -> list[T]:
+    """What makes sense of these rows; the others stay in the old file."""
+    made = []
+    for row in rows:
+        try:
+            made.append(make(row))
+        except old_rows.NONSENSE as error:
+            log.warning("a row of the older store is left out: %s", type(error).__name__)
+    return made
+
+
+def _insert(new: sqlite3.Connection, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    for row in rows:
+        new.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})", tuple(row.values()))
+
+
+def keep_copy(path: Path, copy: Path) -> None:
+    """Give a file a second name; where a file has only one, copy it. Raises OSError."""
+    beside = unfinished(copy)
+    try:
+        try:
+            os.link(path, beside)
+        except OSError:
+            os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE))
+            shutil.copyfile(path, beside)
+        replace_durably(beside, copy)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _remove(path: Path) -> None:
+    for file in files_of(path):
+        file.unlink(missing_ok=True)

@@ -1,0 +1,234 @@
+"""The work list read from the store: which rows it has, the results of a few of them, and those of a patient.
+
+Nothing here goes through all results: a list of a million is sorted, filtered and searched in its own narrow table.
+Rows by class, by patient and as they came are read in this order from an index. By any other column they are read by
+class and sorted by what the column holds; SQLite sorts nothing, for that would take a temporary file or much memory.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray.domain.finding import WORK_LIST_ORDER
+from fieldray.domain.run import StoredResult
+from fieldray.domain.study import ImageRef
+from fieldray.domain.work_list import ListColumn, Listed, ResultFilter, ResultOrder
+from fieldray.store import work_rows
+from fieldray.store.database import open_database, storage_problems, transaction
+from fieldray.store.refs import image_key, patient_text
+from fieldray.store.results import SELECT, ResultQuery
+
+# By class, what needs eyes first on top; so are rows that are equal by any other column, whichever way it is sorted.
+_BY_CLASS: Final = "rank, score DESC, result_id"
+# An index, and the order in which rows are read from it.
+_READ: Final[dict[ResultOrder, tuple[str, str]]] = {
+    ResultOrder(): ("INDEXED BY work_list_by_class", _BY_CLASS),
+    ResultOrder("class", True): ("INDEXED BY work_list_by_class", "rank DESC, score, result_id DESC"),
+    ResultOrder("image"): ("NOT INDEXED", "result_id"),
+    ResultOrder("image", True): ("NOT INDEXED", "result_id DESC"),
+    ResultOrder("patient"): ("INDEXED BY work_list_by_patient", f"patient, {_BY_CLASS}"),
+}
+# What rows that were read by class are sorted by.
+_KEYS: Final[dict[ListColumn, str]] = {
+    "date": "study_date",
+    "view": "view",
+    "score": "score",
+    "backend": "backend",
+    "ms": "inference_ms",
+    "status": "why",
+}
+_SEARCHED: Final = "CAST(patient || ' ' || patient_id || ' ' || study_date || ' ' || file AS BLOB)"
+_NUMBERS: Final = frozenset({"score", "inference_ms"})
+_PAIR: Final = np.dtype([("id", np.int64), ("key", np.float64)])
+KEY_STATEMENT: Final = "SELECT result_id, {column} FROM work_list NOT INDEXED WHERE run_id = ? ORDER BY result_id"
+# CROSS: from the verdicts, which are few, to their results.
+_JUDGED: Final = """
+    SELECT verdicts.result_id FROM verdicts CROSS JOIN results
+    ON results.id = verdicts.result_id AND results.result_hash = verdicts.result_hash WHERE results.run_id = :run_id
+"""
+_STUDY_ROWS: Final = (16, 256, 4096)  # the next study is near, most often
+_MOST_OF_A_PATIENT: Final = 500
+_OF_A_PATIENT: Final = """
+    SELECT results.*, spec, NULL AS choice, NULL AS note FROM results JOIN runs ON runs.id = run_id
+    WHERE results.id IN ({}) ORDER BY results.id DESC
+"""
+# Also runs that were lost; what is not listed of them is looked through result by result.
+_RUNS_NOT_LISTED: Final = """
+    WITH RECURSIVE found (run_id) AS (SELECT MIN(run_id) FROM results UNION ALL
+        SELECT (SELECT MIN(run_id) FROM results WHERE results.run_id > found.run_id) FROM found
+        WHERE found.run_id IS NOT NULL)
+    SELECT run_id FROM found WHERE run_id NOT IN (SELECT run_id FROM work_counts WHERE is_whole)
+"""
+
+
+class WorkListQuery(ResultQuery):
+    """Reads a run's work list; for one thread, but for `interrupt`. Methods raise StorageProblem."""
+
+    def __init__(self, path: Path, *, connect: Callable[[Path], sqlite3.Connection] = open_database) -> None:
+        super().__init__(path, connect=connect)
+        self._all("PRAGMA temp_store = MEMORY")
+
+    def interrupt(self) -> None:
+        """Let what is being read raise sqlite3.OperationalError; from any thread."""
+        self._connection.interrupt()
+
+    def listed(self, run_id: int, wanted: ResultFilter, order: ResultOrder, *, limit: int | None = None) -> Listed:
+        """The rows that are wanted in that order, at most `limit` of them, and the counts of the whole run."""
+        with self.at_one_moment(), storage_problems(self.path, is_open=True):
+            counted = self._all("SELECT * FROM work_counts WHERE run_id = ?", run_id)
+            row_ids = self._ordered(run_id, wanted, order, limit=limit)
+        counts = {category: counted[0][category] if counted else 0 for category in WORK_LIST_ORDER}
+        return Listed(row_ids=row_ids, counts=counts, is_whole=bool(counted and counted[0]["is_whole"]))
+
+    def _ordered(
+        self, run_id: int, wanted: ResultFilter, order: ResultOrder, *, limit: int | None
+    ) -> NDArray[np.int64]:
+        if order in _READ:
+            return np.fromiter(map(itemgetter(0), self._rows(run_id, wanted, order, limit=limit)), np.int64)
+        if order.column == "patient":
+            table = np.fromiter(_numbered(self._rows(run_id, wanted, ResultOrder("patient"))), _PAIR)
+            row_ids, keys = table["id"], table["key"]
+        else:
+            row_ids = np.fromiter(map(itemgetter(0), self._rows(run_id, wanted, ResultOrder())), np.int64)
+            keys = self._keys(run_id, _KEYS[order.column], row_ids)
+        places = np.argsort(-keys if order.is_descending else keys, kind="stable")
+        return np.ascontiguousarray(row_ids[places[:limit]])
+
+    def _rows(
+        self, run_id: int, wanted: ResultFilter, order: ResultOrder, *, limit: int | None = None
+    ) -> sqlite3.Cursor:
+        statement, values = list_statement(wanted, order)
+        return self._connection.execute(
+            statement, {**values, "run_id": run_id, "limit": -1 if limit is None else limit}
+        )
+
+    def _keys(self, run_id: int, column: str, row_ids: NDArray[np.int64]) -> NDArray[np.float64]:
+        """What a column holds in these rows (n,): numbers as they are, of texts their places among all texts."""
+        places: dict[Any, int] = {}
+        found = self._connection.execute(KEY_STATEMENT.format(column=column), (run_id,))
+        if column in _NUMBERS:
+            pairs = ((row[0], row[1]) for row in found)
+        else:
+            pairs = ((row[0], places.setdefault(row[1], len(places))) for row in found)
+        table = np.fromiter(pairs, _PAIR)
+        keys = np.asarray(table["key"][np.searchsorted(table["id"], row_ids)])
+        if column in _NUMBERS:
+            return keys
+        ranks = np.empty(len(places))
+        ranks[[places[text] for text in sorted(places)]] = np.arange(len(places))
+        return np.asarray(ranks[keys.astype(np.int64)])
+
+    def results(self, row_ids: Sequence[int]) -> tuple[StoredResult, ...]:
+        """Those of these results that are still in the store, in this order."""
+        stored = self._stored(SELECT, row_ids)
+        return self._results([stored[row_id] for row_id in row_ids if row_id in stored])
+
+    def next_study(self, run_id: int, row_ids: NDArray[np.int64], position: int, step: int) -> int | None:
+        """The row of the first result of another study, going from a position down (step 1) or up (-1) these rows."""
+        (here,) = self._studies(run_id, row_ids[position : position + 1])
+        ahead, sizes = row_ids[position::step][1:], list(_STUDY_ROWS)
+        while len(ahead):
+            some, ahead = np.split(ahead, [sizes[0]])
+            sizes = sizes[1:] or sizes
+            for row_id, study in zip(some.tolist(), self._studies(run_id, some), strict=True):
+                if study != here:
+                    return int(row_id)
+        return None
+
+    def of_patient(self, patient_id: str, *, run_id: int | None = None) -> tuple[StoredResult, ...]:
+        """Images that give this Patient ID, the newest results first, at most 500.
+
+        Of one run, or of all that did not fail in any.
+        """
+        number = patient_id.strip()
+        if not number:
+            return ()
+        which = f"rank != {WORK_LIST_ORDER.index('failed')}" if run_id is None else "run_id = :run_id"
+        listed = f"""SELECT result_id FROM work_list INDEXED BY work_list_by_patient_id
+                     WHERE patient_id = :key AND patient_id != x'' AND {which} ORDER BY result_id DESC LIMIT :most"""
+        values = {"key": work_rows.key_of(number), "run_id": run_id, "most": _MOST_OF_A_PATIENT}
+        found = self._results(self._named(_OF_A_PATIENT.format(listed), **values))
+        if run_id is None:
+            found = tuple(sorted((*found, *self._of_patient_unlisted(number)), key=lambda one: -one.row_id))
+        return tuple(result for result in found if result.outcome.ref.header.patient_id.strip() == number)
+
+    def _of_patient_unlisted(self, number: str) -> tuple[StoredResult, ...]:
+        runs = ", ".join(str(row["run_id"]) for row in self._all(_RUNS_NOT_LISTED))
+        query = f"""SELECT id FROM results WHERE run_id IN ({runs}) AND absent_s IS NULL AND status != 'failed'
+                    AND instr(header, ?) ORDER BY id DESC LIMIT {_MOST_OF_A_PATIENT}"""
+        return self._results(self._all(_OF_A_PATIENT.format(query), patient_text(number))) if runs else ()
+
+    def find(self, run_id: int, ref: ImageRef) -> StoredResult | None:
+        """The result of an image of a run; None where it has none, or where the image is not present."""
+        query = "SELECT id FROM results WHERE run_id = ? AND image_key = ? AND absent_s IS NULL"
+        rows = self._all(query, run_id, image_key(ref))
+        return self.row(rows[0]["id"]) if rows else None
+
+    def unlisted(self, run_id: int) -> NDArray[np.int64]:
+        """The rows (n,) of results that are not listed, as of a run of an older version; the most urgent first."""
+        query = """SELECT id FROM results INDEXED BY results_by_rank WHERE run_id = ? AND absent_s IS NULL
+                   AND NOT EXISTS (SELECT 1 FROM work_list WHERE work_list.run_id = ?1 AND result_id = results.id)
+                   ORDER BY rank, score DESC, id"""
+        return np.array([row["id"] for row in self._all(query, run_id)], np.int64)
+
+    def complete(self, run_id: int, row_ids: Sequence[int], *, is_last: bool) -> None:
+        """List results that were not; after the last ones the list is whole."""
+        with storage_problems(self.path), transaction(self._connection):
+            marks = ", ".join("?" * len(row_ids))
+            present = self._all(f"SELECT id FROM results WHERE absent_s IS NULL AND id IN ({marks})", *row_ids)
+            for result in self.results([row["id"] for row in present]):
+                work_rows.note(self._all, run_id, result.row_id, result.outcome)
+            if is_last:
+                work_rows.end(self._all, run_id)
+
+    def _studies(self, run_id: int, row_ids: NDArray[np.int64]) -> list[int]:
+        """The studies of these rows, 0 for those that are not listed any more."""
+        listed = ", ".join(map(str, row_ids.tolist()))
+        query = f"SELECT result_id, study FROM work_list WHERE run_id = ? AND result_id IN ({listed})"
+        known = {row["result_id"]: row["study"] for row in self._all(query, run_id)}
+        return [known.get(row_id, 0) for row_id in row_ids.tolist()]
+
+
+def list_statement(wanted: ResultFilter, order: ResultOrder) -> tuple[str, dict[str, Any]]:
+    """The statement that reads rows in the order of an index, and its values but for `run_id` and `limit`."""
+    where, values = ["run_id = :run_id"], dict[str, Any]()
+    if wanted.category is not None:
+        # Where it is not sought in the index, the plus keeps SQLite from sorting what the index has in order.
+        where.append("rank = :rank" if order.column == "class" else "+rank = :rank")
+        values["rank"] = WORK_LIST_ORDER.index(wanted.category)
+    if wanted.backend:
+        where.append("backend = :backend")
+        values["backend"] = wanted.backend
+    if wanted.verdict != "any":
+        where.append(_verdict_condition(wanted))
+    if wanted.text:
+        where.append(
+            f"""result_id IN (SELECT result_id FROM work_list AS found NOT INDEXED
+                WHERE run_id = :run_id AND instr({_SEARCHED}, :text))"""
+        )
+        values["text"] = work_rows.key_of(wanted.text)
+    index, terms = _READ[order]
+    columns = "result_id, patient" if order.column == "patient" else "result_id"
+    return f"SELECT {columns} FROM work_list {index} WHERE {' AND '.join(where)} ORDER BY {terms} LIMIT :limit", values
+
+
+def _numbered(found: Iterable[sqlite3.Row]) -> Iterator[tuple[int, int]]:
+    """Rows by patient, each with the number of its patient."""
+    number, last = 0, None
+    for row_id, patient in found:
+        number += patient != last
+        last = patient
+        yield row_id, number
+
+
+def _verdict_condition(wanted: ResultFilter) -> str:
+    judged = _JUDGED + ("AND choice = 'disagree'" if wanted.verdict == "disagreed" else "")
+    staying = ", ".join(map(str, sorted(wanted.staying)))
+    return f"(result_id {'NOT IN' if wanted.verdict == 'none' else 'IN'} ({judged}) OR result_id IN ({staying}))"

@@ -1,0 +1,88 @@
+"""What results are sorted, found and counted by: a narrow row for each image that is present in a run.
+
+A list of a million results is sorted and searched without reading one of them. Every change to a result is noted in the
+transaction that makes it, and so are the counts by class.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from fieldray.domain.finding import WORK_LIST_ORDER, Category, Outcome, Screened, leading_finding
+from fieldray.formatting import file_name, person, view_label
+from fieldray.store.rows import category_of
+
+_COLUMNS: Final = (
+    "run_id, result_id, rank, score, backend, patient, patient_id, study_date, file, view, inference_ms, why, study"
+)
+_KNOWN: Final = f"SELECT {_COLUMNS} FROM work_list WHERE run_id = ? AND result_id = ?"
+_SAVE: Final = f"INSERT OR REPLACE INTO work_list ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_COUNT: Final = """
+    INSERT INTO work_counts (run_id, is_whole, {category}) VALUES (?1, 0, ?2)
+    ON CONFLICT (run_id) DO UPDATE SET {category} = {category} + ?2
+"""
+
+# Executes a statement with these values on the store that is being changed; what it gives.
+Execute = Callable[..., Sequence[sqlite3.Row]]
+
+
+def begin(execute: Execute, run_id: int) -> None:
+    """A new run, all of whose results will be listed as they are saved."""
+    execute("INSERT INTO work_counts (run_id, is_whole) VALUES (?, 1)", run_id)
+
+
+def note(execute: Execute, run_id: int, row_id: int, outcome: Outcome) -> None:
+    """List a result, or what a row that is listed holds now."""
+    row, known = _row(run_id, row_id, outcome), execute(_KNOWN, run_id, row_id)
+    if known and tuple(known[0]) == row:
+        return
+    execute(_SAVE, *row)
+    _count(execute, run_id, outcome.category, 1)
+    if known:
+        _count(execute, run_id, category_of(known[0]["rank"]), -1)
+
+
+def end(execute: Execute, run_id: int) -> None:
+    """All results of the run are listed."""
+    whole = "INSERT INTO work_counts (run_id, is_whole) VALUES (?, 1) ON CONFLICT (run_id) DO UPDATE SET is_whole = 1"
+    execute(whole, run_id)
+
+
+def leave_out(execute: Execute, run_id: int, row_id: int) -> None:
+    """List a result no more: its image is not present."""
+    known = execute(_KNOWN, run_id, row_id)
+    if known:
+        execute("DELETE FROM work_list WHERE run_id = ? AND result_id = ?", run_id, row_id)
+        _count(execute, run_id, category_of(known[0]["rank"]), -1)
+
+
+def key_of(text: str) -> bytes:
+    """A text as it is compared and searched, whatever its case. A name that is not valid Unicode has one, too."""
+    return text.casefold().encode("utf-8", "surrogatepass")
+
+
+def _count(execute: Execute, run_id: int, category: Category, more: int) -> None:
+    execute(_COUNT.format(category=category), run_id, more)
+
+
+def _row(run_id: int, row_id: int, outcome: Outcome) -> tuple[Any, ...]:
+    header, finding, file = outcome.ref.header, leading_finding(outcome), file_name(outcome.ref)
+    study = hashlib.blake2b(outcome.ref.study_key.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return (
+        run_id,
+        row_id,
+        WORK_LIST_ORDER.index(outcome.category),
+        finding.score if finding else -1.0,
+        outcome.backend if isinstance(outcome, Screened) else "",
+        key_of(person(header.patient_name) or file),
+        key_of(header.patient_id.strip()),
+        key_of(header.study_date),
+        key_of(file),
+        key_of(view_label(header)),
+        outcome.inference_ms if isinstance(outcome, Screened) else -1.0,
+        "" if isinstance(outcome, Screened) else outcome.reason.code,
+        int.from_bytes(study, signed=True),
+    )

@@ -1,0 +1,300 @@
+"""What a run takes over of files that have not changed, and by what it knows them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakes import FakeEngine, FakeReaders
+from fieldray.domain.events import Event, OutcomeReady, ResultsTakenOver, RunChanged
+from fieldray.domain.model import InputSpec
+from fieldray.domain.run import Resuming, TakenOver, Verdict
+from fieldray.domain.study import ImageRef
+from fieldray.imaging.answers import ReadResult
+from fieldray.imaging.source import read_with_state
+from fieldray.imaging.stamp import Stamps
+from fieldray.pipeline.assembly import assemble
+from fieldray.pipeline.assessment import choose
+from fieldray.pipeline.batch import Batch
+from fieldray.reasons import reason
+from fieldray.store.deleting import RunDeleter
+from fieldray.store.history import HistoryQuery
+from fieldray.store.results import ResultStore
+from program import write_images
+from tiny_models import tiny_model
+
+ASSESSMENT = choose(tiny_model())
+AGREE = Verdict(choice="agree", note="seen")
+
+
+@pytest.fixture(autouse=True)
+def _old_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files of these tests were made a moment ago."""
+    monkeypatch.setattr("fieldray.imaging.stamp._MARGIN_S", -3600.0)
+
+
+class Readers(FakeReaders):
+    """Reads files that are there, and stamps them; counts whose whole content it reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hashed: list[str] = []
+        self._stamps: Stamps | None = None
+
+    def stamp_with(self, stamps: Stamps) -> None:
+        self._stamps = stamps
+
+    def read(self, ref: ImageRef, spec: InputSpec, **options: Any) -> ReadResult:
+        found = super().read(ref, spec, **options)
+        data, state = read_with_state(ref)
+        assert self._stamps
+        stamp = b"" if ref.member else self._stamps.of_data(ref.path, data, state)
+        facts = replace(found.facts, content_sha256=hashlib.sha256(data).hexdigest(), stamp=stamp)
+        return replace(found, facts=facts)
+
+    def content_hash(self, ref: ImageRef) -> tuple[str, bytes]:
+        assert self._stamps
+        self.hashed.append(ref.path.name)
+        return self._stamps.hashed(ref)
+
+
+class Run:
+    """One run over a folder, to its end."""
+
+    def __init__(self, folder: Path, *, stop_after: int = 0, **options: Any) -> None:
+        self.readers, self.events = Readers(), list[Event]()
+        self.database, self._stop_after = folder.parent / "results.sqlite", stop_after
+        self.batch: Batch = assemble(
+            [folder],
+            ASSESSMENT,
+            engine=FakeEngine(),
+            decoders=self.readers,
+            workers=1,
+            database=self.database,
+            publish=self._publish,
+            **{"fresh": False, **options},
+        )
+        self.batch.start()
+        assert self.batch.join(20)
+
+    def _publish(self, event: Event) -> None:
+        self.events.append(event)
+        if self._stop_after and len(self.ready) == self._stop_after:
+            self.batch.cancel()
+
+    @property
+    def ready(self) -> list[OutcomeReady]:
+        return [event for event in self.events if isinstance(event, OutcomeReady)]
+
+    @property
+    def ways(self) -> dict[str, str]:
+        """By the file's name: whether it was screened, or known by its whole content or a sample of it."""
+        ways = {(False, False): "screened", (True, False): "content", (True, True): "sample"}
+        return {event.outcome.ref.path.name: ways[event.is_resumed, event.is_sampled] for event in self.ready}
+
+    @property
+    def taken_over(self) -> TakenOver:
+        with HistoryQuery(self.database) as query:
+            return query.taken_over(self.batch.run_id)
+
+    @property
+    def notes(self) -> tuple[Any, ...]:
+        return next(event.notes for event in reversed(self.events) if isinstance(event, RunChanged))
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """Five images of eighteen kilobytes, in a folder of their own."""
+    write_images(tmp_path / "images", 5, side=128)
+    return tmp_path / "images"
+
+
+def names(images: Path) -> set[str]:
+    return {path.name for path in images.iterdir()}
+
+
+def test_what_has_not_changed_is_known_by_a_sample_and_told_so(images: Path) -> None:
+    first, second = Run(images), Run(images)
+    assert second.batch.run_id != first.batch.run_id
+    assert second.ways == dict.fromkeys(names(images), "sample")
+    assert (second.readers.hashed, second.readers.read_names) == ([], [])
+    assert second.notes == (reason("taken_over", count=5, sampled=5, whole=0),)
+    assert (first.taken_over, second.taken_over) == (TakenOver(), TakenOver(by_sample=5))
+    before, after = ({event.outcome.ref.path: event.outcome for event in run.ready} for run in (first, second))
+    for path, outcome in after.items():
+        assert (outcome.facts.content_sha256, outcome.ref) == (before[path].facts.content_sha256, before[path].ref)
+
+
+def test_whoever_asks_for_it_has_every_file_read_as_a_whole(images: Path) -> None:
+    Run(images)
+    second = Run(images, resuming=Resuming(verifies=True))
+    assert second.ways == dict.fromkeys(names(images), "content")
+    assert second.notes == (reason("taken_over", count=5, sampled=0, whole=5),)
+    assert Run(images).taken_over == TakenOver(by_sample=5)
+
+
+def test_a_run_that_was_broken_off_goes_on_with_its_own_rows(images: Path) -> None:
+    first = Run(images, stop_after=2)
+    done = set(first.ways)
+    assert 0 < len(done) < 5
+    second = Run(images)
+    assert second.batch.run_id == first.batch.run_id
+    assert second.ways == {name: "sample" if name in done else "screened" for name in names(images)}
+    with HistoryQuery(second.database) as query:
+        assert Counter(result.outcome.ref.path.name for result in query.rows(second.batch.run_id)) == Counter(
+            names(images)
+        )
+        rows = {result.row_id for result in query.rows(second.batch.run_id)}
+    assert rows == {event.row_id for event in (*first.ready, *second.ready)}
+
+
+def rewrite(path: Path) -> None:
+    """Another content of the same size, at the same time."""
+    before, data = path.stat(), path.read_bytes()
+    time.sleep(0.02)
+    path.write_bytes(data[:-30] + bytes(30))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def exchange(path: Path) -> None:
+    shutil.copyfile(path.with_name("image-004.png"), path)
+
+
+@pytest.mark.parametrize(
+    ("change", "way"),
+    [(rewrite, "screened"), (exchange, "content"), (lambda path: os.utime(path, (1, 1)), "content")],
+    ids=["rewritten", "exchanged", "touched"],
+)
+def test_a_file_that_is_not_as_it_was_is_read_as_a_whole(
+    images: Path, change: Callable[[Path], None], way: str
+) -> None:
+    Run(images)
+    change(images / "image-001.png")
+    second = Run(images)
+    assert second.ways == {name: way if name == "image-001.png" else "sample" for name in names(images)}
+    (changed,) = (event for event in second.ready if event.outcome.ref.path.name == "image-001.png")
+    content = hashlib.sha256((images / "image-001.png").read_bytes()).hexdigest()
+    assert changed.outcome.facts.content_sha256 == content
+    assert Run(images).taken_over == TakenOver(by_sample=5)
+
+
+def test_a_file_under_another_name_is_read_as_a_whole(images: Path) -> None:
+    Run(images)
+    (images / "image-000.png").rename(images / "new name.png")
+    assert Run(images).ways["new name.png"] == "content"
+
+
+def test_a_failed_image_is_tried_again(images: Path) -> None:
+    (images / "image-003.png").rename(images / "cut.png")
+    Run(images)
+    second = Run(images)
+    assert second.ways["cut.png"] == "screened"
+    assert second.taken_over == TakenOver(by_sample=4)
+
+
+def test_who_wants_no_single_outcomes_is_told_how_many_of_each_kind(images: Path) -> None:
+    (images / "image-003.png").rename(images / "blank.png")
+    (images / "image-004.png").rename(images / "bright.png")
+    Run(images)
+    second = Run(images, resuming=Resuming(tells_each=False))
+    assert second.ready == []
+    told = [event for event in second.events if isinstance(event, ResultsTakenOver)]
+    counts = Counter[tuple[str, tuple[str, ...]]]()
+    for event in told:
+        counts.update({(kind.category, kind.codes): kind.number for kind in event.kinds})
+    assert counts == {("normal", ()): 3, ("abnormal", ()): 1, ("refused", ("blank",)): 1}
+    with HistoryQuery(second.database) as query:
+        rows = [result.row_id for result in query.rows(second.batch.run_id)]
+    assert sorted(row for event in told for row in event.row_ids) == rows
+
+
+def test_a_verdict_comes_along(images: Path) -> None:
+    first = Run(images)
+    with ResultStore(first.database) as store:
+        store.set_verdict(first.ready[0].row_id, AGREE, judged=first.ready[0].outcome)
+    second = Run(images)
+    with HistoryQuery(second.database) as query:
+        verdicts = {result.outcome.ref.path: result.verdict for result in query.rows(second.batch.run_id)}
+    assert {path for path, verdict in verdicts.items() if verdict == AGREE} == {first.ready[0].outcome.ref.path}
+
+
+def test_an_image_that_was_gone_is_present_again(images: Path) -> None:
+    Run(images, stop_after=3)
+    away = images.parent / "away.png"
+    (images / "image-000.png").rename(away)
+    finished = Run(images)
+    with ResultStore(finished.database) as store:
+        store.set_state(finished.batch.run_id, "cancelled")
+    away.rename(images / "image-000.png")
+    again = Run(images)
+    assert again.batch.run_id == finished.batch.run_id
+    with HistoryQuery(again.database) as query:
+        assert query.not_present(again.batch.run_id) == ()
+        assert len(list(query.rows(again.batch.run_id))) == 5
+
+
+@pytest.mark.parametrize("change", ["key", "pack"])
+def test_a_stamp_is_of_one_key_and_one_pack(images: Path, change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Run(images)
+    if change == "key":
+        with closing(sqlite3.connect(first.database)) as connection, connection:
+            connection.execute("UPDATE secrets SET value = randomblob(32)")
+    else:
+        monkeypatch.setattr("fieldray.pipeline.assessment._RULES_VERSION", 99)
+    assert set(Run(images).ways.values()) == {"content" if change == "key" else "screened"}
+
+
+def test_results_that_are_deleted_meanwhile_end_the_run_and_it_can_be_resumed(
+    images: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Run(images)
+
+    def deleted_first(*arguments: Any, **options: Any) -> Any:
+        RunDeleter(first.database).delete([first.batch.run_id])
+        return taken_over(*arguments, **options)
+
+    taken_over = ResultStore.take_over
+    monkeypatch.setattr(ResultStore, "take_over", deleted_first)
+    second = Run(images)
+    assert (second.batch.state, second.batch.reason and second.batch.reason.code) == ("failed", "results_lost")
+    monkeypatch.undo()
+    third = Run(images)
+    assert (third.batch.state, set(third.ways.values())) == ("finished", {"screened"})
+
+
+def test_a_file_that_became_a_link_or_a_zip_is_not_taken_for_what_it_was(images: Path) -> None:
+    Run(images)
+    first, second = images / "image-000.png", images / "image-001.png"
+    first.rename(images.parent / "elsewhere.png")
+    first.symlink_to(images.parent / "elsewhere.png")
+    second.write_bytes(b"PK\x05\x06" + bytes(18))
+    again = Run(images)
+    assert again.ways["image-000.png"] == "content"
+    assert again.ways["image-001.png"] == "screened"
+    assert again.taken_over == TakenOver(by_sample=3, by_content=1)
+
+
+def test_hundreds_of_images_in_many_folders_are_all_found(tmp_path: Path) -> None:
+    """Their names are in another order than their paths, and there are more than are asked for at once."""
+    write_images(tmp_path / "one", 1, side=64)
+    (only,) = (tmp_path / "one").iterdir()
+    for folder in ("a", "a.b", "a b", "b"):
+        for number in range(300):
+            path = tmp_path / "images" / folder / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            os.link(only, path) if number else shutil.copyfile(only, path)
+    Run(tmp_path / "images", resuming=Resuming(tells_each=False))
+    second = Run(tmp_path / "images", resuming=Resuming(tells_each=False))
+    assert second.taken_over == TakenOver(by_sample=1200)
+    assert second.readers.hashed == []

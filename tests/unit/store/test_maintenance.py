@@ -1,0 +1,283 @@
+"""The files of a store looked after: checked, compacted, backed up while it is written, restored, without pictures."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fieldray.domain.run import Verdict
+from fieldray.errors import StorageProblem, UsageProblem
+from fieldray.store.database import damage_mark
+from fieldray.store.deleting import RunDeleter
+from fieldray.store.history import HistoryQuery
+from fieldray.store.maintenance import backup, check, compact, drop_pictures, restore
+from fieldray.store.mending import mend, mend_pictures
+from fieldray.store.pictures import pictures_path
+from fieldray.store.results import ResultQuery, ResultStore
+from older_stores import step_back
+from outcomes import image_ref, read_facts, run_spec, screened
+
+SPEC = run_spec()
+AGREE = Verdict(choice="agree", note="seen")
+COUNT = 16
+
+
+def nothing(_: float) -> None:
+    """Who does not want to hear how far something is."""
+
+
+def add(store: ResultStore, contents: str = "0123456789abcdef") -> int:
+    """A finished run with pictures and a verdict on its first image."""
+    run_id = store.open_run(SPEC, fresh=True)
+    for content in contents:
+        facts = replace(read_facts(content * 64), preview=b"JPEG of a patient " * 300)
+        outcome = replace(screened(image_ref(f"{content}.dcm")), facts=facts)
+        row_id = store.save(run_id, outcome, spec=SPEC)
+        if content == contents[0]:
+            store.set_verdict(row_id, AGREE, judged=outcome)
+    store.finish(run_id)
+    return run_id
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A store with one run."""
+    place = tmp_path / "home" / "results.sqlite"
+    with ResultStore(place) as store:
+        add(store)
+    return place
+
+
+def held(path: Path) -> tuple[int, int, int]:
+    """Runs, results with a thumbnail, and verdicts of the newest run."""
+    with HistoryQuery(path) as query:
+        runs = query.runs()
+        results = list(query.rows(runs[0].run_id))
+        pictured = sum(result.outcome.facts.thumbnail is not None for result in results)
+        return len(runs), pictured, sum(result.verdict is not None for result in results)
+
+
+# ---- check
+
+
+def test_what_is_whole_is_counted(path: Path) -> None:
+    shares: list[float] = []
+    found = check(path, tell=shares.append)
+    assert (found.results, found.verdicts, found.pictures) == (COUNT, 1, COUNT)
+    assert found.size_bytes == sum(file.stat().st_size for file in path.parent.iterdir())
+    assert shares == sorted(shares)
+    drop_pictures(path)
+    assert check(path, tell=nothing).pictures == 0
+
+
+def write(path: Path, *orders: str) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for order in orders:
+            connection.execute(order)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE results SET lung_shares = x'00', lungs = '[1,1,128,[1,1,1,1],1,1,0,0,[],0,0,0,0,0]' WHERE id = 9",
+        "UPDATE results SET rank = 77 WHERE id = 16",
+        "UPDATE verdicts SET choice = 'perhaps'",
+        "UPDATE runs SET state = 'asleep'",
+    ],
+)
+def test_a_row_that_makes_no_sense_is_found_and_mended(path: Path, change: str) -> None:
+    write(path, change)
+    with pytest.raises(StorageProblem) as problem:
+        check(path, tell=nothing)
+    assert problem.value.reason.code == "database_damaged"
+    assert mend(path) is not None
+    assert check(path, tell=nothing).results >= COUNT - 1
+
+
+def test_an_index_that_is_not_that_of_its_table_is_found(path: Path) -> None:
+    """Each page is well, but they do not belong together: as after a backup of one file among several."""
+    write(
+        path,
+        "PRAGMA writable_schema = ON",
+        "UPDATE sqlite_master SET rootpage = (SELECT rootpage FROM sqlite_master WHERE name = 'runs_by_work')"
+        " WHERE name = 'results_by_content'",
+    )
+    with pytest.raises(StorageProblem) as problem:
+        check(path, tell=nothing)
+    assert problem.value.reason.code == "database_damaged"
+    mend(path)
+    assert check(path, tell=nothing).results == COUNT
+
+
+def test_damaged_pictures_are_told_as_such(path: Path) -> None:
+    write(pictures_path(path), "UPDATE pictures SET thumbnail_columns = 0 WHERE id = 3")
+    with pytest.raises(StorageProblem) as problem:
+        check(path, tell=nothing)
+    assert problem.value.reason.code == "pictures_damaged"
+    assert mend_pictures(path) is not None
+    assert held(path)[0] == 1
+
+
+# ---- compact
+
+
+def test_room_that_nothing_needs_is_given_back(path: Path) -> None:
+    with ResultStore(path) as store:
+        second = add(store, "00112233")
+    before = sum(file.stat().st_size for file in path.parent.iterdir())
+    write(path, f"DELETE FROM verdicts WHERE result_id > {COUNT}", f"DELETE FROM results WHERE run_id = {second}")
+    write(path, "DELETE FROM verdicts", f"DELETE FROM results WHERE id > 4 AND id <= {COUNT}")
+    freed_bytes, is_whole = compact(path)
+    assert is_whole
+    assert freed_bytes == before - sum(file.stat().st_size for file in path.parent.iterdir()) > 50_000
+    assert check(path, tell=nothing).pictures == 4
+
+
+def test_while_somebody_reads_not_all_is_given_back_and_that_is_told(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fieldray.store.database._BUSY_TIMEOUT_S", 0.05)
+    with ResultQuery(path) as query, query.at_one_moment():
+        query.runs()
+        assert not compact(path)[1]
+    assert compact(path)[1]
+
+
+# ---- pictures
+
+
+def test_pictures_are_dropped_to_the_last_byte_and_no_result_with_them(path: Path) -> None:
+    with ResultStore(path) as window:
+        window.row(1)
+        done, freed_bytes = drop_pictures(path)
+        assert (done.deleted, done.is_wiped) == (COUNT, True)
+        assert freed_bytes > COUNT * 5000
+        assert not any(b"of a patient" in file.read_bytes() for file in path.parent.iterdir())
+        assert held(path) == (1, 0, 1)
+        add(window, "01")  # what is screened anew keeps its pictures again
+    assert held(path) == (2, 2, 1)
+
+
+# ---- backup and restore
+
+
+def test_a_backup_holds_one_moment_although_the_run_goes_on(path: Path, tmp_path: Path) -> None:
+    with ResultStore(path) as store:
+        run_id = store.open_run(SPEC, fresh=True)
+
+        def go_on(_: float) -> None:
+            store.save(run_id, screened(image_ref(f"{len(shares)}.dcm")), spec=SPEC)
+            shares.append(_)
+
+        shares: list[float] = []
+        written = backup(path, tmp_path / "out", has_pictures=True, tell=go_on)
+        assert written == (tmp_path / "out" / "results.sqlite", tmp_path / "out" / "results.pictures.sqlite")
+        assert store.counts(run_id) == {"abnormal": len(shares)}
+    assert shares[-1] == 1.0
+    with HistoryQuery(tmp_path / "out" / "results.sqlite") as copy:
+        assert [run.run_id for run in copy.runs()] == [run_id, 1]
+        assert (len(list(copy.rows(1))), copy.counts(run_id)) == (COUNT, {})
+    assert check(tmp_path / "out" / "results.sqlite", tell=nothing).pictures == COUNT
+
+
+def test_a_backup_replaces_nothing(path: Path, tmp_path: Path) -> None:
+    place = tmp_path / "out" / "results.pictures.sqlite"
+    place.parent.mkdir()
+    place.write_bytes(b"mine")
+    with pytest.raises(UsageProblem):
+        backup(path, tmp_path / "out", has_pictures=True, tell=nothing)
+    assert [file.name for file in place.parent.iterdir()] == [place.name]
+    assert backup(path, tmp_path / "out", has_pictures=False, tell=nothing) == (place.with_name("results.sqlite"),)
+    assert place.read_bytes() == b"mine"
+    with pytest.raises(UsageProblem):
+        backup(tmp_path / "nowhere.sqlite", tmp_path / "out", has_pictures=False, tell=nothing)
+
+
+@pytest.fixture
+def copied(path: Path, tmp_path: Path) -> Path:
+    """A folder with a backup."""
+    backup(path, tmp_path / "backup", has_pictures=True, tell=nothing)
+    return tmp_path / "backup"
+
+
+def test_what_was_lost_is_there_again_and_what_was_replaced_is_kept(path: Path, copied: Path) -> None:
+    RunDeleter(path).delete([1])
+    with ResultStore(path) as store:
+        add(store, "77")
+    replaced = restore(path, copied)
+    assert replaced == path.with_name("results.replaced-1.sqlite")
+    assert held(path) == (1, COUNT, 1)
+    with HistoryQuery(replaced) as query:
+        assert query.counts(2) == {"abnormal": 1}
+    assert not list(path.parent.glob("*restoring*"))
+    assert restore(path, copied) == path.with_name("results.replaced-2.sqlite")
+
+
+def test_a_computer_without_results_gets_those_of_the_backup(copied: Path, tmp_path: Path) -> None:
+    path = tmp_path / "new" / "results.sqlite"
+    assert restore(path, copied) is None
+    assert held(path) == (1, COUNT, 1)
+    if sys.platform != "win32":
+        assert {file.stat().st_mode & 0o777 for file in path.parent.iterdir()} == {0o600}
+
+
+def test_a_copy_of_the_files_at_work_and_one_of_an_older_version_are_taken(path: Path, tmp_path: Path) -> None:
+    by_hand = tmp_path / "by hand"
+    with ResultStore(path) as store:
+        add(store, "9")
+        shutil.copytree(path.parent, by_hand)
+    assert by_hand.joinpath("results.sqlite-wal").stat().st_size > 0
+    restore(tmp_path / "new" / "results.sqlite", by_hand)
+    assert held(tmp_path / "new" / "results.sqlite") == (2, 1, 1)
+    with ResultQuery(by_hand / "results.sqlite"):
+        pass  # takes the log over
+    with closing(sqlite3.connect(by_hand / "results.sqlite")) as old, old:
+        step_back(old, version=4)
+    restore(tmp_path / "newer" / "results.sqlite", by_hand)
+    with ResultQuery(tmp_path / "newer" / "results.sqlite") as query:
+        assert (len(query.runs()), len(list(query.rows(1)))) == (2, COUNT)
+    assert {file.name for file in (tmp_path / "newer").iterdir()} == {"results.sqlite", "results.pictures.sqlite"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda place: place.write_bytes(b"these are no results" * 100),
+        lambda place: write(place, "CREATE TRIGGER t AFTER INSERT ON results BEGIN DELETE FROM verdicts; END"),
+        lambda place: write(place, "PRAGMA user_version = 99"),
+        lambda place: place.write_bytes(place.read_bytes()[:-9000]),
+        lambda place: (place.rename(place.with_name("elsewhere")), place.symlink_to(place.with_name("elsewhere"))),
+        lambda place: place.with_name("results.pictures.sqlite").write_bytes(b"no pictures" * 100),
+    ],
+    ids=["no database", "orders", "newer", "cut", "a link", "no pictures"],
+)
+def test_what_is_not_ours_is_not_put_in_place(path: Path, copied: Path, change: Callable[[Path], object]) -> None:
+    change(copied / "results.sqlite")
+    before = path.read_bytes()
+    with pytest.raises(UsageProblem) as problem:
+        restore(path, copied)
+    assert problem.value.reason.code == "store_not_ours"
+    assert path.read_bytes() == before
+    assert {file.name for file in path.parent.iterdir()} == {"results.sqlite", "results.pictures.sqlite"}
+    assert not damage_mark(path).exists()
+
+
+def test_nothing_is_replaced_while_somebody_has_it_open(
+    path: Path, copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fieldray.store.upgrading._WAIT_S", 0.05)
+    with ResultStore(path) as store:
+        run_id = add(store, "8")
+        with pytest.raises(StorageProblem) as problem:
+            restore(path, copied)
+        assert problem.value.reason.code == "store_in_use"
+        assert store.counts(run_id) == {"abnormal": 1}
+    with pytest.raises(UsageProblem):
+        restore(path, copied / "nowhere")

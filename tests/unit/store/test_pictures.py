@@ -1,0 +1,206 @@
+"""The file of pictures: whatever happens to it, no result is lost, and no run ends."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fieldray.domain.finding import Screened
+from fieldray.errors import StorageProblem
+from fieldray.store.database import companions, damage_mark
+from fieldray.store.history import HistoryQuery
+from fieldray.store.mending import mend_pictures
+from fieldray.store.pictures import discard, keep_only, pictures_path
+from fieldray.store.results import ResultQuery, ResultStore
+from outcomes import image_ref, read_facts, run_spec, screened
+
+SPEC = run_spec()
+CONTENTS = "0123456789abcdef"
+
+
+def image(content: str, *, preview: bytes = b"JPEG of a patient " * 400) -> Screened:
+    """An image whose bytes are `content`, with pictures."""
+    facts = replace(read_facts(content * 64), preview=preview + content.encode())
+    return replace(screened(image_ref(f"{content}.dcm")), facts=facts)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A store with 16 results and their pictures."""
+    place = tmp_path / "home" / "results.sqlite"
+    with ResultStore(place) as store:
+        run_id = store.open_run(SPEC)
+        for content in CONTENTS:
+            store.save(run_id, image(content), spec=SPEC)
+        store.finish(run_id)
+    return place
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[ResultStore]:
+    with ResultStore(path) as opened:
+        yield opened
+
+
+def shown(path: Path) -> str:
+    """The images that have both pictures."""
+    with HistoryQuery(path) as query:
+        thumbnails = {
+            result.outcome.facts.content_sha256[0]
+            for result in query.rows(1)
+            if result.outcome.facts.thumbnail is not None
+        }
+        previews = {content for content in CONTENTS if query.preview(content * 64, frame=0)}
+    assert thumbnails == previews
+    return "".join(sorted(previews))
+
+
+def results(path: Path) -> int:
+    with ResultQuery(path) as query:
+        return len(list(query.rows(1)))
+
+
+def test_it_can_be_deleted_by_hand_and_the_next_run_begins_another(path: Path) -> None:
+    assert shown(path) == CONTENTS
+    pictures_path(path).unlink()
+    assert (results(path), shown(path)) == (16, "")
+    with ResultStore(path) as store:
+        store.save(store.open_run(SPEC), image("3"), spec=SPEC)
+    assert shown(path) == "3"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows holds open files fast")
+def test_it_can_be_deleted_while_a_run_goes_on(store: ResultStore, path: Path) -> None:
+    run_id = store.open_run(SPEC)
+    store.save(run_id, image("0"), spec=SPEC)
+    pictures_path(path).unlink()
+    for content in "12":
+        store.save(run_id, image(content), spec=SPEC)
+    assert store.counts(run_id) == {"abnormal": 3}
+    store.close()
+    assert shown(path) == ""
+
+
+def test_the_log_of_one_that_is_gone_is_not_read_as_that_of_a_new_one(path: Path, tmp_path: Path) -> None:
+    keep_only(path, ())
+    with ResultStore(path) as store:
+        store.save(store.open_run(SPEC), image("0"), spec=SPEC)
+        copy = tmp_path / "copy"
+        shutil.copytree(path.parent, copy)
+    pictures = pictures_path(copy / path.name)
+    assert companions(pictures)[0].stat().st_size > 0
+    pictures.unlink()
+    with ResultStore(copy / path.name) as store:
+        store.save(store.open_run(SPEC), image("5"), spec=SPEC)
+    assert shown(copy / path.name) == "5"
+    with closing(sqlite3.connect(pictures)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def damage(path: Path) -> None:
+    """Write nonsense over the last third, which holds pictures."""
+    size = path.stat().st_size
+    with path.open("r+b") as stream:
+        stream.seek(size * 2 // 3)
+        stream.write(b"\xa5" * (size // 3))
+
+
+def test_damage_costs_pictures_alone_and_what_can_be_read_is_kept(path: Path) -> None:
+    damage(pictures_path(path))
+    before = pictures_path(path).read_bytes()
+    assert results(path) == 16
+    assert damage_mark(pictures_path(path)).exists()
+    with ResultStore(path) as store:  # until it is mended, no picture is kept
+        store.save(store.open_run(SPEC), image("0"), spec=SPEC)
+    told = mend_pictures(path)
+    assert told is not None
+    parameters = dict(told.parameters)
+    assert Path(parameters["path"]).read_bytes() == before
+    kept = shown(path)
+    assert 0 < len(kept) < 16
+    assert int(parameters["pictures"]) == len(kept)
+    assert mend_pictures(path) is None
+    assert results(path) == 16
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        "CREATE TRIGGER t AFTER INSERT ON pictures BEGIN DELETE FROM pictures; END",
+        "CREATE VIEW v AS SELECT 1",
+        "DROP TABLE pictures",
+        "PRAGMA user_version = 99",
+    ],
+)
+def test_one_that_somebody_else_made_is_not_used_and_ends_no_run(path: Path, order: str) -> None:
+    with closing(sqlite3.connect(pictures_path(path))) as connection, connection:
+        connection.execute(order)
+    with ResultStore(path) as store:
+        run_id = store.open_run(SPEC)
+        store.save(run_id, image("0"), spec=SPEC)
+        assert store.row(1).outcome.facts.thumbnail is None
+        assert store.counts(run_id) == {"abnormal": 1}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links need a right there")
+def test_no_link_is_followed(path: Path, tmp_path: Path) -> None:
+    victim = tmp_path / "film.png"
+    victim.write_bytes(b"an X-ray")
+    pictures_path(path).unlink()
+    pictures_path(path).symlink_to(victim)
+    with ResultStore(path) as store:
+        store.save(store.open_run(SPEC), image("0"), spec=SPEC)
+    assert victim.read_bytes() == b"an X-ray"
+    with pytest.raises(StorageProblem):
+        keep_only(path, ())
+
+
+# ---- what is deleted
+
+
+def on_disk(path: Path) -> bytes:
+    return b"".join(file.read_bytes() for file in path.parent.glob("*pictures*"))
+
+
+def keys(contents: str) -> list[tuple[bytes, int]]:
+    return [(bytes.fromhex(content * 64), 0) for content in contents]
+
+
+@pytest.mark.parametrize("needed", ["", "0", "f", "5a", CONTENTS])
+def test_only_what_is_needed_stays_and_nothing_of_the_rest_is_in_any_file(
+    store: ResultStore, path: Path, needed: str
+) -> None:
+    """Also while somebody else has it open."""
+    store.row(1)
+    done = keep_only(path, keys(needed))
+    assert (done.deleted, done.is_wiped) == (16 - len(needed), True)
+    left = on_disk(path)
+    assert [content for content in CONTENTS if b"patient " + content.encode() in left] == list(needed)
+    assert shown(path) == needed
+
+
+def test_keys_that_no_picture_has_are_passed_over(path: Path) -> None:
+    wanted = sorted([*keys("37"), (b"\x33" * 31, 0), (b"\x33" * 32, 7), (b"\xff" * 33, 0)])
+    assert keep_only(path, wanted).deleted == 14
+    assert shown(path) == "37"
+
+
+def test_what_cannot_be_read_goes_as_a_whole(path: Path) -> None:
+    damage(pictures_path(path))
+    assert keep_only(path, keys("0")).is_wiped
+    assert on_disk(path) == b""
+    assert results(path) == 16
+
+
+def test_without_a_file_what_was_left_of_one_is_removed(path: Path) -> None:
+    discard(path)
+    companions(pictures_path(path))[0].write_bytes(b"patient")
+    assert keep_only(path, ()).is_wiped
+    assert on_disk(path) == b""

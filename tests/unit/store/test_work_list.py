@@ -1,0 +1,418 @@
+"""The work list in the store: its order, what is found in it, its counts, and that no result is read for any of it."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import pytest
+
+from fieldray.domain.finding import WORK_LIST_ORDER, Finding, Outcome, Screened
+from fieldray.domain.history import VerdictFilter, has_verdict
+from fieldray.domain.run import Verdict
+from fieldray.domain.study import ImageHeader, ImageRef
+from fieldray.domain.work_list import ListColumn, ResultFilter, ResultOrder
+from fieldray.formatting import file_name, person, view_label
+from fieldray.reasons import reason
+from fieldray.store.database import damage_mark, open_database
+from fieldray.store.deleting import RunDeleter
+from fieldray.store.mending import mend
+from fieldray.store.results import ResultStore
+from fieldray.store.work_list import _READ, KEY_STATEMENT, WorkListQuery, list_statement
+from older_stores import step_back
+from outcomes import failed, image_ref, refused, run_spec, screened
+
+SPEC = run_spec()
+ODD_NAME = "zahn\udcfc.png"  # not valid Unicode
+COLUMNS: tuple[ListColumn, ...] = get_args(ListColumn)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "results.sqlite"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[ResultStore]:
+    with ResultStore(path) as opened:
+        yield opened
+
+
+@pytest.fixture
+def query(store: ResultStore) -> Iterator[WorkListQuery]:
+    with WorkListQuery(store.path) as opened:
+        yield opened
+
+
+def image(name: str, score: float = 0.8, **header: object) -> Screened:
+    """An image with a score, above from 0.6 on and below under it."""
+    decision = "above" if score >= 0.6 else "below"
+    made = screened(image_ref(name, header=ImageHeader(**header)), score=score, decision=decision)
+    return replace(made, inference_ms=round(10 * score, 1))
+
+
+OUTCOMES: tuple[Outcome, ...] = (
+    image("c.dcm", 0.2, patient_name="Ärger^Ida", patient_id="P-7", study_date="20240101", view_position="PA"),
+    failed(image_ref("broken.dcm")),
+    image("a.dcm", 0.9, patient_name="Zorn^Udo", patient_id=" P-8 ", study_date="20230101", view_position="AP"),
+    refused(image_ref("d.dcm", header=ImageHeader(patient_name="zorn^udo", study_date="20240101"))),
+    replace(image("b.dcm", 0.7, patient_id="P-7", study_instance_uid="1.2"), backend="edgetpu"),
+    image(ODD_NAME, 0.7, study_instance_uid="1.2"),
+    replace(image("e.dcm", 0.1), findings=(Finding(label="o", score=0.99, point=None, decision="not_assessed"),)),
+    image("f.dcm", 0.2, patient_name="Ärger^Ida", study_date="20240101"),
+)
+
+
+def add(store: ResultStore, *outcomes: Outcome) -> int:
+    run_id = store.open_run(SPEC, fresh=True)
+    store.save_all(run_id, outcomes or OUTCOMES, spec=SPEC)
+    return run_id
+
+
+def listed(query: WorkListQuery, run_id: int, order: ResultOrder = ResultOrder(), **wanted: object) -> list[int]:  # noqa: B008
+    return query.listed(run_id, ResultFilter(**wanted), order).row_ids.tolist()
+
+
+def urgency(row_id: int, outcome: Outcome) -> tuple[int, float, int]:
+    return WORK_LIST_ORDER.index(outcome.category), -leading_score(outcome), row_id
+
+
+def leading_score(outcome: Outcome) -> float:
+    return outcome.findings[0].score if isinstance(outcome, Screened) else -1.0
+
+
+def key(column: ListColumn, row_id: int, outcome: Outcome) -> object:
+    """What a column is sorted by, said another way than in SQL."""
+    header, is_screened = outcome.ref.header, isinstance(outcome, Screened)
+    return {
+        "image": row_id,
+        "patient": (person(header.patient_name) or file_name(outcome.ref)).casefold(),
+        "date": header.study_date,
+        "view": view_label(header).casefold(),
+        "class": urgency(row_id, outcome),
+        "score": leading_score(outcome),
+        "backend": outcome.backend if is_screened else "",
+        "ms": outcome.inference_ms if is_screened else -1.0,
+        "status": "" if is_screened else outcome.reason.code,
+    }[column]
+
+
+# ---- order and filter
+
+
+@pytest.mark.parametrize("is_descending", [False, True])
+@pytest.mark.parametrize("column", COLUMNS)
+def test_every_column_sorts_both_ways_and_equal_rows_are_by_class(
+    store: ResultStore, query: WorkListQuery, column: ListColumn, is_descending: bool
+) -> None:
+    run_id = add(store)
+    rows = [(result.row_id, result.outcome) for result in store.rows(run_id)]
+    wanted = sorted(rows, key=lambda row: urgency(*row))
+    wanted.sort(key=lambda row: key(column, *row), reverse=is_descending)  # type: ignore[arg-type,return-value]
+    assert listed(query, run_id, ResultOrder(column, is_descending)) == [row_id for row_id, _ in wanted]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", {1, 2, 3, 4, 5, 6, 7, 8}),
+        ("ärger", {1, 8}),
+        ("ÄRGER ida p-7 2024", {1}),
+        ("zorn udo", {3, 4}),
+        ("P-7", {1, 5}),
+        ("20240101", {1, 4, 8}),
+        ("B.DCM", {5}),
+        (".png", {6}),
+        ("nobody", set()),
+        ("%", set()),
+        ("a.dcm", {3}),
+    ],
+)
+def test_a_search_finds_parts_of_name_number_date_and_file(
+    store: ResultStore, query: WorkListQuery, text: str, found: set[int]
+) -> None:
+    run_id = add(store)
+    assert set(listed(query, run_id, text=text)) == found
+    assert set(listed(query, run_id, ResultOrder("date", True), text=text)) == found
+
+
+def test_classes_devices_and_verdicts_are_filtered_alone_and_together(store: ResultStore, query: WorkListQuery) -> None:
+    run_id = add(store)
+    for row_id, choice in ((3, "agree"), (5, "disagree")):
+        store.set_verdict(row_id, Verdict(choice=choice), judged=OUTCOMES[row_id - 1])  # type: ignore[arg-type]
+    assert listed(query, run_id, category="abnormal") == [3, 5, 6]
+    assert listed(query, run_id, backend="edgetpu") == [5]
+    assert listed(query, run_id, backend="cpu", category="normal") == [1, 8]
+    choices = {3: "agree", 5: "disagree"}
+    for wanted in get_args(VerdictFilter):
+        has = [row_id for row_id in listed(query, run_id) if has_verdict(choices.get(row_id), wanted)]  # type: ignore[arg-type]
+        assert listed(query, run_id, verdict=wanted) == has
+    assert listed(query, run_id, verdict="given", backend="cpu", text="zorn") == [3]
+    assert listed(query, run_id, verdict="none", category="abnormal", staying=frozenset({5})) == [5, 6]
+
+
+def test_a_verdict_on_what_a_row_holds_no_longer_counts_for_none(store: ResultStore, query: WorkListQuery) -> None:
+    run_id = add(store, image("a.dcm", 0.9))
+    store.set_verdict(1, Verdict(choice="agree"), judged=image("a.dcm", 0.9))
+    store.save(run_id, image("a.dcm", 0.3), spec=SPEC)
+    assert listed(query, run_id, verdict="given") == []
+    assert listed(query, run_id, verdict="none") == [1]
+
+
+def test_only_the_first_rows_are_read_where_no_more_are_wanted(store: ResultStore, query: WorkListQuery) -> None:
+    run_id = add(store)
+    found = query.listed(run_id, ResultFilter(), ResultOrder(), limit=3)
+    assert found.row_ids.tolist() == [3, 5, 6]
+    assert sum(found.counts.values()) == len(OUTCOMES)
+
+
+@pytest.mark.parametrize("order", [*_READ, "key"])
+def test_no_list_reads_a_result_or_another_run_or_has_sqlite_sort(
+    query: WorkListQuery, order: ResultOrder | str
+) -> None:
+    """Every statement seeks its run in an index that has the order; of results, those with a verdict are asked for."""
+    served = {"class": "COVERING INDEX work_list_by_class", "patient": "COVERING INDEX work_list_by_patient"}
+    for wanted in (
+        ResultFilter(),
+        ResultFilter(category="normal"),
+        ResultFilter(backend="cpu"),
+        ResultFilter(verdict="none", staying=frozenset({1})),
+        ResultFilter(verdict="disagreed", text="px"),
+    ):
+        if isinstance(order, str):
+            steps = plan(query, KEY_STATEMENT.format(column="why"), (1,))
+            assert steps == ["SEARCH work_list USING PRIMARY KEY (run_id=?)"]
+            continue
+        statement, values = list_statement(wanted, order)
+        steps = plan(query, statement, {**values, "run_id": 1, "limit": -1})
+        assert steps[0].startswith(f"SEARCH work_list USING {served.get(order.column, 'PRIMARY KEY')} (run_id=?")
+        assert not [step for step in steps if "TEMP B-TREE" in step], steps
+        assert not [step for step in steps if step.startswith(("SCAN work_list", "SCAN results", "SCAN found"))], steps
+        of_results = [step for step in steps if "results" in step]
+        assert of_results in ([], ["SEARCH results USING INTEGER PRIMARY KEY (rowid=?)"])
+
+
+def plan(query: WorkListQuery, statement: str, values: object) -> list[str]:
+    return [row["detail"] for row in query._connection.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_the_first_rows_of_any_order_are_its_first(
+    store: ResultStore, query: WorkListQuery, column: ListColumn
+) -> None:
+    run_id = add(store)
+    for order in (ResultOrder(column), ResultOrder(column, True)):
+        found = query.listed(run_id, ResultFilter(), order, limit=3).row_ids.tolist()
+        assert found == listed(query, run_id, order)[:3]
+        assert query.listed(run_id, ResultFilter(text="nobody"), order).row_ids.tolist() == []
+
+
+def test_what_is_found_is_kept_in_memory_and_never_in_a_file(query: WorkListQuery) -> None:
+    assert query._connection.execute("PRAGMA temp_store").fetchone()[0] == 2
+
+
+def test_a_reading_can_be_interrupted(store: ResultStore, query: WorkListQuery) -> None:
+    run_id = add(store)
+    query._connection.create_function("slow", 1, lambda value: threading.Event().wait(0.05) or value)
+    timer = threading.Timer(0.02, query.interrupt)
+    timer.start()
+    with pytest.raises(sqlite3.OperationalError, match="interrupted"), query.at_one_moment():
+        query._connection.execute("SELECT slow(result_id) FROM work_list WHERE run_id = ?", (run_id,)).fetchall()
+    timer.join()
+    assert len(listed(query, run_id)) == len(OUTCOMES)
+
+
+# ---- kept up to date
+
+
+def counts(query: WorkListQuery, run_id: int) -> dict[str, int]:
+    found = query.listed(run_id, ResultFilter(), ResultOrder())
+    assert sum(found.counts.values()) == len(found.row_ids)
+    return {category: number for category, number in found.counts.items() if number}
+
+
+def test_counts_follow_what_is_saved_done_again_and_gone(store: ResultStore, query: WorkListQuery) -> None:
+    run_id = store.open_run(SPEC)
+    store.save(run_id, image("a.dcm", 0.9), spec=SPEC)
+    store.save(run_id, image("b.dcm", 0.9), spec=SPEC)
+    assert counts(query, run_id) == {"abnormal": 2}
+    store.save(run_id, image("b.dcm", 0.3), spec=SPEC)  # done again
+    store.save(run_id, image("a.dcm", 0.9), spec=SPEC)  # and again the same
+    assert counts(query, run_id) == {"abnormal": 1, "normal": 1}
+    store.set_state(run_id, "cancelled")
+    assert store.open_run(SPEC) == run_id  # a further pass, which sees only one of them
+    store.save(run_id, image("a.dcm", 0.9), spec=SPEC)
+    assert counts(query, run_id) == {"abnormal": 1, "normal": 1}
+    assert store.finish(run_id) == 1
+    assert counts(query, run_id) == {"abnormal": 1}
+    assert counts(query, run_id) == store.counts(run_id)
+
+
+def test_a_result_that_was_not_saved_is_not_counted(store: ResultStore, query: WorkListQuery) -> None:
+    run_id = store.open_run(SPEC)
+    store._connection.execute("CREATE TEMP TRIGGER full BEFORE INSERT ON work_list BEGIN SELECT RAISE(ABORT, ''); END")
+    with pytest.raises(sqlite3.IntegrityError):
+        store.save(run_id, image("a.dcm"), spec=SPEC)
+    store._connection.execute("DROP TRIGGER full")
+    assert tuple(store.rows(run_id)) == ()
+    assert counts(query, run_id) == {}
+
+
+def test_a_deleted_run_leaves_nothing_in_the_list(store: ResultStore, query: WorkListQuery) -> None:
+    first, second = add(store), add(store, image("x.dcm"))
+    for run_id in (first, second):
+        store.finish(run_id)
+    RunDeleter(store.path).delete([first])
+    for table in ("work_list", "work_counts"):
+        assert {row["run_id"] for row in query._connection.execute(f"SELECT run_id FROM {table}")} == {second}
+
+
+# ---- runs that are not listed
+
+
+def complete(query: WorkListQuery, run_id: int) -> None:
+    row_ids = query.unlisted(run_id).tolist()
+    for start in range(0, len(row_ids), 3):
+        query.complete(run_id, row_ids[start : start + 3], is_last=start + 3 >= len(row_ids))
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_run_of_an_older_version_is_listed_as_it_would_have_been(path: Path, version: int) -> None:
+    with ResultStore(path) as store:
+        run_id = add(store)
+        store.set_state(run_id, "finished")
+        with WorkListQuery(path) as query:
+            rows, number = listed(query, run_id), counts(query, run_id)
+        step_back(store._connection, version=version)
+    with WorkListQuery(path) as query:
+        assert not query.listed(run_id, ResultFilter(), ResultOrder()).is_whole
+        assert listed(query, run_id) == []
+        assert query.unlisted(run_id).tolist()[0] == rows[0]  # what needs eyes first is listed first
+        complete(query, run_id)
+        assert (listed(query, run_id), counts(query, run_id)) == (rows, number)
+        assert query.listed(run_id, ResultFilter(), ResultOrder()).is_whole
+        assert query.unlisted(run_id).tolist() == []
+
+
+def test_a_run_that_is_continued_while_it_is_listed_has_every_image_once(path: Path) -> None:
+    with ResultStore(path) as store:
+        run_id = add(store, image("a.dcm", 0.9), image("b.dcm", 0.8), image("c.dcm", 0.7))
+        for table in ("work_list", "work_counts"):
+            store._connection.execute(f"DELETE FROM {table}")
+        with WorkListQuery(path) as query:
+            row_ids = query.unlisted(run_id).tolist()
+            store.save(run_id, image("b.dcm", 0.2), spec=SPEC)  # done again
+            store.save(run_id, image("d.dcm", 0.9), spec=SPEC)  # new
+            store._connection.execute("UPDATE results SET absent_s = 1 WHERE id = 3")  # gone
+            query.complete(run_id, row_ids, is_last=True)
+            assert listed(query, run_id) == [1, 5, 2]  # the second one saved again took a number
+            assert counts(query, run_id) == {"abnormal": 2, "normal": 1}
+
+
+def test_a_mended_store_is_listed_anew(path: Path) -> None:
+    with ResultStore(path) as store:
+        run_id = add(store)
+        store.set_state(run_id, "finished")
+        with WorkListQuery(path) as query:
+            rows = listed(query, run_id)
+    damage_mark(path).touch()
+    assert mend(path) is not None
+    with WorkListQuery(path) as query:
+        assert not query.listed(run_id, ResultFilter(), ResultOrder()).is_whole
+        complete(query, run_id)
+        assert listed(query, run_id) == rows
+
+
+# ---- a few results
+
+
+def test_results_come_in_the_order_asked_for_without_those_that_are_gone(
+    store: ResultStore, query: WorkListQuery
+) -> None:
+    add(store)
+    store.set_verdict(3, Verdict(choice="agree"), judged=OUTCOMES[2])
+    found = query.results([3, 99, 1])
+    assert [result.row_id for result in found] == [3, 1]
+    assert found[0].verdict == Verdict(choice="agree")
+    assert isinstance(found[0].outcome, Screened) and found[0].outcome.class_maps is not None
+
+
+def test_the_next_study_is_found_however_far_it_is(
+    store: ResultStore, query: WorkListQuery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fieldray.store.work_list._STUDY_ROWS", (2, 3))
+    studies = ["a"] * 9 + ["b", "", "", "c"]
+    outcomes = [image(f"{number}.dcm", study_instance_uid=study) for number, study in enumerate(studies)]
+    run_id = add(store, *outcomes)
+    rows = np.array(listed(query, run_id, ResultOrder("image")), np.int64)
+    assert query.next_study(run_id, rows, 0, 1) == 10
+    assert query.next_study(run_id, rows, 9, -1) == 9
+    assert query.next_study(run_id, rows, 10, 1) == 12  # without a number each image is a study
+    assert query.next_study(run_id, rows, 12, 1) is None
+    assert query.next_study(run_id, rows, 4, -1) is None
+
+
+def test_an_image_is_found_by_its_place(store: ResultStore, query: WorkListQuery) -> None:
+    run_id = add(store)
+    found = query.find(run_id, ImageRef(path=Path("/images/a.dcm")))
+    assert found is not None and found.row_id == 3
+    assert query.find(run_id, ImageRef(path=Path("/images/other.dcm"))) is None
+    assert query.find(run_id + 1, ImageRef(path=Path("/images/a.dcm"))) is None
+
+
+def test_images_of_a_patient_are_found_in_one_run_or_in_all(store: ResultStore, query: WorkListQuery) -> None:
+    broken = failed(image_ref("z.dcm", header=ImageHeader(patient_id="P-7")))
+    first = add(store, *OUTCOMES, broken)
+    second = add(store, image("x.dcm", patient_id="P-7"), image("y.dcm", patient_id="p-7"))
+    names = [found.outcome.ref.path.name for found in query.of_patient("P-7 ")]
+    assert names == ["x.dcm", "b.dcm", "c.dcm"]
+    assert [found.row_id for found in query.of_patient("P-7", run_id=first)] == [9, 5, 1]
+    assert [found.outcome.ref.path.name for found in query.of_patient("P-8")] == ["a.dcm"]
+    assert len(query.of_patient("P-7", run_id=second)) == 1
+    assert query.of_patient(" ") == query.of_patient("nobody") == ()
+
+
+def test_images_of_a_patient_are_found_in_runs_that_are_not_listed_too(path: Path) -> None:
+    with ResultStore(path) as store:
+        for _ in range(2):
+            store.finish(add(store))
+        step_back(store._connection, version=5)
+    with ResultStore(path) as store, WorkListQuery(path) as query:
+        add(store, image("x.dcm", patient_id="P-7"))
+        wanted = ["x.dcm", "b.dcm", "c.dcm", "b.dcm", "c.dcm"]
+        assert [found.outcome.ref.path.name for found in query.of_patient("P-7")] == wanted
+        complete(query, 1)
+        assert [found.outcome.ref.path.name for found in query.of_patient("P-7")] == wanted
+
+
+def test_patients_are_sought_in_an_index(path: Path) -> None:
+    said: list[str] = []
+
+    def traced(path: Path) -> sqlite3.Connection:
+        connection = open_database(path)
+        connection.set_trace_callback(said.append)
+        return connection
+
+    with ResultStore(path) as store:
+        run_id = add(store)
+    with WorkListQuery(path, connect=traced) as query:
+        said.clear()
+        query.of_patient("P-7")
+        query.of_patient("P-7", run_id=run_id)
+    with closing(sqlite3.connect(path)) as connection:
+        for statement in said:
+            plan = [row[3] for row in connection.execute("EXPLAIN QUERY PLAN " + statement)]
+            assert not [step for step in plan if step.startswith(("SCAN results", "SCAN work_list"))], plan
+
+
+def test_every_reason_of_a_refusal_is_sorted_by_its_code(store: ResultStore, query: WorkListQuery) -> None:
+    why = [reason("view", view="LL"), reason("modality", modality="CT"), reason("view", view="RL")]
+    outcomes = [replace(refused(image_ref(f"{number}.dcm")), reason=one) for number, one in enumerate(why)]
+    run_id = add(store, *outcomes)
+    assert listed(query, run_id, ResultOrder("status")) == [2, 1, 3]
