@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from desk import Desk
@@ -29,8 +30,10 @@ def settings() -> Settings:
 
 
 @pytest.fixture
-def desk(qapp: QApplication, qtbot: QtBot, rooms: FakeRooms, settings: Settings) -> Iterator[Desk]:
+def desk(qapp: QApplication, qtbot: QtBot, rooms: FakeRooms, settings: Settings, tmp_path: Path) -> Iterator[Desk]:
     """The window, shown, with a pack in use."""
+    if rooms.database == Path():
+        rooms.database = tmp_path / "rooms" / "results.sqlite"
     application = Application(qapp, settings, services=rooms.open)
     ended: list[bool] = []
     application.ended.connect(lambda: ended.append(True))

@@ -29,8 +29,13 @@ class Desk:
         self.application.controller.screening.choose([Path(path) for path in paths or ("/images",)])
         if answer:
             self.answer(answer)
-        wanted = len(self.rooms.outcomes)
-        self.until(lambda: self.application.controller.rows.total() == wanted)
+        self.until_listed(len(self.rooms.outcomes))
+
+    def until_listed(self, count: int) -> None:
+        """Wait until so many images are in the run, and those in sight are read."""
+        rows = self.application.controller.rows
+        self.until(lambda: rows.is_whole and rows.total() == count)
+        self.until(lambda: all(rows.row_at(rows.index(place, 0)) for place in range(min(rows.rowCount(), 40))))
 
     def answer(self, pack_name: str) -> None:
         """Wait until it is asked whose images these are, and choose the card of a pack."""
@@ -46,5 +51,6 @@ class Desk:
 
     def open_row(self, row_id: int) -> None:
         """Choose a row and wait for its image."""
+        image = self.application.controller.image
         self.window.work_list.choose(row_id)
-        self.until(lambda: not self.application.controller.image.is_loading)
+        self.until(lambda: image.row is not None and image.row.row_id == row_id and not image.is_loading)

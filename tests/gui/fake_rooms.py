@@ -32,7 +32,7 @@ from fieldray.domain.history import RunSummary
 from fieldray.domain.image import Box, Image, PixelMap
 from fieldray.domain.model import Estimate, InputSpec, Label, Manifest, Model, OperatingPoint, OutputRoles
 from fieldray.domain.prior import Prior, StoredPriors
-from fieldray.domain.run import StoredResult, Verdict
+from fieldray.domain.run import RunSpec, StoredResult, Verdict
 from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.errors import FieldrayError, PackNotTrusted
 from fieldray.imaging.preprocess import thumbnail
@@ -42,9 +42,11 @@ from fieldray.packs.memory import RememberedPack
 from fieldray.packs.site_points import with_site_points
 from fieldray.pipeline.auditing import AuditRequest
 from fieldray.pipeline.compare import ComparisonCancelled
+from fieldray.pipeline.work_list import WorkList
 from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import ReportOptions
 from fieldray.settings import Settings
+from fieldray.store.results import ResultStore
 
 SIDE = 224
 CELLS = 14
@@ -175,6 +177,25 @@ def candidate(folder: str = "/media/Edge TPU/fieldray/made-up-1.2.0", **changes:
     return PackCandidate(**{**values, **changes})  # type: ignore[arg-type]
 
 
+SPEC = RunSpec(
+    paths=("/images",),
+    pack_name="made-up-1.2.0",
+    trust="signed",
+    fingerprint=FINGERPRINT,
+    model_sha256="0123456789abcdef" * 4,
+    settings_hash="s" * 64,
+    operating_points=(POINT,),
+)
+
+
+def save(store: ResultStore, run_id: int, outcomes: Sequence[Outcome], publish: Publish) -> None:
+    """Save outcomes, and say so as a batch does."""
+    store.save_all(run_id, outcomes, spec=SPEC)
+    rows = {result.outcome.ref.key: result.row_id for result in store.rows(run_id)}
+    for outcome in outcomes:
+        publish(OutcomeReady(run_id=run_id, row_id=rows[outcome.ref.key], outcome=outcome))
+
+
 @dataclass(eq=False)
 class FakeBatch:
     """Says what it was told to; the test publishes what follows."""
@@ -205,6 +226,7 @@ class FakeSession:
     """Screens what `outcomes` says as soon as it is started, then waits to be finished by the test."""
 
     publish: Publish
+    database: Path
     outcomes: list[Outcome] = field(default_factory=list)
     batches: list[FakeBatch] = field(default_factory=list)
     started_with: list[tuple[tuple[Path, ...], str | None, bool]] = field(default_factory=list)
@@ -248,11 +270,11 @@ class FakeSession:
             raise self.start_problem
         self.ages_confirmed.append(ages_confirmed)
         self.started_with.append((tuple(paths), operating_point, fresh))
-        batch = FakeBatch(self.publish, run_id=len(self.batches) + 1)
-        self.batches.append(batch)
-        self.publish(RunChanged(run_id=batch.run_id, state="running"))
-        for number, outcome in enumerate(self.outcomes, start=1):
-            self.publish(OutcomeReady(run_id=batch.run_id, row_id=number, outcome=outcome))
+        with ResultStore(self.database) as store:
+            batch = FakeBatch(self.publish, run_id=store.open_run(SPEC, fresh=True))
+            self.batches.append(batch)
+            self.publish(RunChanged(run_id=batch.run_id, state="running"))
+            save(store, batch.run_id, self.outcomes, self.publish)
         return batch
 
     def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image:
@@ -482,9 +504,6 @@ class NoHistory:
     def runs(self) -> tuple[RunSummary, ...]:
         return ()
 
-    def verdicts(self, run_id: int) -> dict[int, Verdict]:
-        return {}
-
 
 class FakeRooms:
     """All rooms together; `open` is what the window is given."""
@@ -504,12 +523,13 @@ class FakeRooms:
         self.open_problem: FieldrayError | None = None
         self.session: FakeSession | None = None
         self.publish: Publish | None = None
+        self.database = Path()
 
     def open(self, settings: Settings, publish: Publish) -> Services:
         if self.open_problem is not None:
             raise self.open_problem
         self.publish = publish
-        self.session = FakeSession(publish, outcomes=self.outcomes)
+        self.session = FakeSession(publish, self.database, outcomes=self.outcomes)
         return Services(
             session=self.session,
             library=self.library,
@@ -518,6 +538,7 @@ class FakeRooms:
             drives=self.drives,
             audit=self.audit,
             history=self.history,
+            work_list=WorkList(self.database),
             priors=self.priors,
             read_verdict=lambda row_id, outcome: self.stored.get(row_id),
             export=self._export,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from desk import Desk
-from fake_rooms import FakeRooms, failed, refused
+from fake_rooms import FakeRooms, failed, refused, screened
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QFileDialog, QLabel, QPushButton, QWidget
 
@@ -29,7 +29,7 @@ def texts(widget: QWidget) -> str:
 
 def listed(desk: Desk) -> list[int]:
     rows = desk.application.controller.rows
-    return [rows.row_at(rows.index(place, 0)).row_id for place in range(rows.rowCount())]  # type: ignore[union-attr]
+    return [rows.id_at(rows.index(place, 0)) for place in range(rows.rowCount())]  # type: ignore[misc]
 
 
 def test_the_empty_window_says_what_to_do_next(desk: Desk) -> None:
@@ -286,7 +286,27 @@ def test_the_counts_filter_the_list(desk: Desk) -> None:
     button = next(button for button in buttons if button.text().startswith("Abnormal"))
     assert button.text() == "Abnormal  2"
     button.click()
-    assert listed(desk) == [1, 4]
+    desk.until(lambda: listed(desk) == [1, 4])
+
+
+def test_what_a_search_found_is_shown_from_the_top_and_ends_where_the_open_image_is(
+    desk: Desk, rooms: FakeRooms
+) -> None:
+    rooms.outcomes[:] = [screened(number, 1 - number / 100) for number in range(1, 61)]
+    desk.screen()
+    desk.open_row(1)
+    work_list, model = desk.window.work_list, desk.application.controller.rows
+    work_list.table.verticalScrollBar().setValue(work_list.table.verticalScrollBar().maximum())
+    work_list.filter_bar.search.setText("px-10")
+    desk.until(lambda: model.rowCount() == 60)
+    assert work_list.table.currentIndex().row() == 0  # the open image is among them
+    work_list.filter_bar.search.setText("px-103")
+    desk.until(lambda: listed(desk) == list(range(30, 40)))
+    assert work_list.table.rowAt(0) == 0
+    assert desk.application.controller.image.row.row_id == 1
+    work_list.filter_bar.search.clear()
+    desk.until(lambda: model.rowCount() == 60)
+    assert work_list.table.currentIndex().row() == 0
 
 
 def test_the_whole_list_by_keys_alone(desk: Desk) -> None:

@@ -54,7 +54,7 @@ def store(tmp_path: Path) -> Path:
 def rooms(store: Path) -> FakeRooms:
     made = FakeRooms()
     made.outcomes = [screened(1, 0.9), screened(2, 0.1)]
-    made.history = History(store)
+    made.history, made.database = History(store), store
     return made
 
 
@@ -82,6 +82,7 @@ def open_run(desk: Desk, page: HistoryPage, run_id: int) -> None:
     page.open_button.click()
     desk.until(lambda: desk.application.controller.screening.run_id == run_id)
     desk.until(lambda: desk.window.pages.currentWidget() is desk.window.images)
+    desk.until_listed({1: 3, 2: 4}[run_id])
 
 
 def answer(text: str) -> None:
@@ -173,7 +174,7 @@ def test_no_run_is_opened_over_one_that_is_under_way(desk: Desk, page: HistoryPa
     assert not page.open_button.isEnabled()
     desk.application.controller.past_runs.open(1)
     assert "A run is under way in this window." in said(page)
-    desk.rooms.publish(RunChanged(run_id=1, state="finished"))
+    desk.rooms.publish(RunChanged(run_id=desk.rooms.session.batches[0].run_id, state="finished"))
     desk.until(page.open_button.isEnabled)
 
 
@@ -190,7 +191,8 @@ def test_two_runs_are_compared_and_an_image_opens_the_run_of_its_side(desk: Desk
     assert [table.item(1, column).text() for column in range(5)] == ["Normal", "0.10", "Normal", "0.12", "+0.02"]
     table.cellActivated.emit(0, 0)
     desk.until(lambda: desk.application.controller.screening.run_id == 1)
-    desk.until(lambda: desk.application.controller.image.row.row_id == 1)
+    image = desk.application.controller.image
+    desk.until(lambda: image.row is not None and image.row.row_id == 1)
     desk.window.actions_by_name["history"].trigger()
     table.cellActivated.emit(0, 3)
     desk.until(lambda: desk.application.controller.screening.run_id == 2)
@@ -250,17 +252,23 @@ def test_the_work_list_is_filtered_by_verdict_and_device(desk: Desk, page: Histo
         desk.until(lambda number=number: rows.rowCount() == number)
     bar.devices.setCurrentIndex(bar.devices.findData("cpu"))
     bar.devices.activated.emit(0)
-    assert rows.rowCount() == 3  # the file that failed ran nowhere
+    desk.until(lambda: rows.rowCount() == 3)  # the file that failed ran nowhere
 
 
-def test_verdicts_given_earlier_are_read_when_the_list_is_filtered_by_them(desk: Desk, store: Path) -> None:
+def test_a_list_is_filtered_by_verdicts_that_were_given_earlier_or_a_moment_ago(desk: Desk, store: Path) -> None:
     desk.screen()
-    desk.rooms.history.verdicts = lambda run_id: {2: Verdict(choice="agree")}  # type: ignore[method-assign]
-    rows = desk.application.controller.rows
+    rows, (batch,) = desk.application.controller.rows, desk.rooms.session.batches
+    with ResultStore(store) as opened:
+        earlier, other = opened.rows(batch.run_id)
+        opened.set_verdict(earlier.row_id, Verdict(choice="agree"), judged=earlier.outcome)
     rows.set_verdict_filter("given")
     desk.until(lambda: rows.rowCount() == 1)
-    assert rows.row_at(rows.index(0, 0)).row_id == 2
-    desk.rooms.publish(RunChanged(run_id=1, state="finished"))
+    desk.until(lambda: rows.row_at(rows.index(0, 0)) is not None)
+    assert rows.row_at(rows.index(0, 0)).row_id == earlier.row_id
+    rows.set_verdict_filter("none")
+    desk.until(lambda: rows.row_at(rows.index_of(other.row_id)) is not None)
+    assert rows.rowCount() == 1
+    desk.rooms.publish(RunChanged(run_id=batch.run_id, state="finished"))
     desk.until(lambda: not desk.application.controller.screening.is_busy)
 
 

@@ -56,7 +56,7 @@ def store(tmp_path: Path, text: str) -> Path:
 def rooms(store: Path, text: str) -> FakeRooms:
     made = FakeRooms()
     made.outcomes = [screened(1, 0.9), screened(2, 0.1)]
-    made.history = History(store)
+    made.history, made.database = History(store), store
     made.audit.text = text
     return made
 
@@ -66,7 +66,7 @@ def test_nothing_is_markup_in_an_audit(desk: Desk, text: str, picture: Path) -> 
     opens = FileOpens(picture)
     try:
         desk.screen()
-        desk.rooms.publish(RunChanged(run_id=1, state="finished"))
+        desk.rooms.publish(RunChanged(run_id=desk.rooms.session.batches[0].run_id, state="finished"))
         auditing, page = desk.application.controller.auditing, desk.window.audit_page
         desk.until(lambda: auditing.can_audit)
         desk.window.actions_by_name["audit"].trigger()

@@ -84,7 +84,7 @@ def hostile_outcomes(text: str) -> list[Outcome]:
     finding = replace(screened(1, 0.9).findings[0], label=text, point=point)
     seen = replace(screened(1, 0.9), ref=ref, pack_name=text, class_maps=None, backend=text, findings=(finding,))
     nameless = replace(ref, header=ImageHeader(), problem=why, kind="unknown", member=text)
-    return [seen, Refused(ref=ref, reason=why), Failed(ref=nameless, stage="decode", reason=why)]
+    return [seen, Refused(ref=hostile_ref(2, text), reason=why), Failed(ref=nameless, stage="decode", reason=why)]
 
 
 def hostile_point(text: str) -> OperatingPoint:

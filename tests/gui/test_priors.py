@@ -292,6 +292,25 @@ def test_everything_is_there_in_a_window_that_is_built_again(desk: Desk, compari
     assert desk.window.area.prior_view.mode == "swipe"
 
 
+def test_the_prior_follows_to_the_place_that_the_alignment_found(
+    desk: Desk, comparing: Comparing, rooms: FakeRooms
+) -> None:
+    rooms.priors.answer = pair_comparison(shift=32.0)
+    area = desk.window.area
+    press(desk, Key.Key_E)
+    desk.until(lambda: comparing.laid is not None)
+    assert (area.viewer.state.center, area.beside.state.center) == (None, None)  # a whole image beside a whole image
+    press(desk, Key.Key_Plus)
+    down_px = 32 * 600 / 512
+    assert area.beside.state.center == pytest.approx((256.0, 300.0 + down_px))
+    area.beside.setFocus()
+    QTest.keyClick(area.beside, Key.Key_Up, Qt.KeyboardModifier.ShiftModifier)
+    (x, y), (prior_x, prior_y) = area.viewer.state.center, area.beside.state.center
+    assert (x, y) == pytest.approx((prior_x, prior_y - down_px))
+    press(desk, Key.Key_E)  # the prior is closed: no place leads anywhere
+    assert comparing.place(to_prior=True) is None
+
+
 # ---- what must not be shown
 
 
@@ -404,7 +423,7 @@ def test_going_on_while_a_comparison_runs_cancels_it_and_shows_nothing_of_it(
         desk.window.work_list.choose(row)
     desk.until(lambda: comparing.laid is not None)
     assert rooms.priors.cancelled >= 1
-    assert comparing.prior.outcome is rooms.outcomes[2]
+    assert comparing.prior.outcome.ref == rooms.outcomes[2].ref
     assert [record.current for record in comparing.records()] == [rooms.outcomes[1].facts.content_sha256]
 
 

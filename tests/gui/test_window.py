@@ -12,7 +12,7 @@ from desk import WAIT_MS, Desk
 from fake_rooms import FakeRooms
 from PySide6.QtCore import QMimeData, QPointF, Qt, QUrl
 from PySide6.QtGui import QDropEvent
-from PySide6.QtWidgets import QDialog, QLabel, QMessageBox
+from PySide6.QtWidgets import QDialog, QLabel, QMessageBox, QPushButton
 from test_flows import texts
 
 from fieldray.desktop.application import Application, chosen_language
@@ -195,6 +195,21 @@ def test_the_result_is_not_cut_at_the_side(desk: Desk, language: str) -> None:
     desk.open_row(1)
     panel = desk.window.result
     desk.until(lambda: panel.widget().width() <= panel.viewport().width())
+
+
+@pytest.mark.parametrize("language", sorted(languages()))
+def test_counts_of_a_million_images_are_not_cut(desk: Desk, language: str) -> None:
+    desk.application.change_settings({"language": language})
+    desk.window.resize(1366, 768)
+    desk.screen()
+    rows, bar = desk.application.controller.rows, desk.window.work_list.filter_bar
+    for number in (1_000_000, 1):
+        rows._counts = dict.fromkeys(rows.counts(), number)
+        rows.counts_changed.emit()
+        desk.qtbot.wait(50)
+        shown = [button for button in bar.findChildren(QPushButton) if button.isVisible()]
+        assert len(shown) == 7
+        assert all(button.width() >= button.sizeHint().width() for button in shown)
 
 
 def test_nothing_stands_empty_where_no_image_is_open(desk: Desk) -> None:

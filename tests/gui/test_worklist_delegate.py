@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from fake_rooms import image_ref, refused, screened
@@ -10,11 +12,11 @@ from PySide6.QtCore import QRect
 from PySide6.QtGui import QFont, QFontMetrics, QImage, QPainter
 from PySide6.QtWidgets import QStyle, QStyleOptionViewItem, QWidget
 from pytestqt.qtbot import QtBot
+from stored_list import StoredList
 
-from fieldray.desktop.work_row import WorkRow
 from fieldray.desktop.worklist_delegate import WorkListDelegate, wrapped
-from fieldray.desktop.worklist_model import KEYS, WorkListModel
-from fieldray.domain.finding import Refused
+from fieldray.desktop.worklist_model import KEYS
+from fieldray.domain.finding import Outcome, Refused
 from fieldray.plain_text import visible
 from fieldray.reasons import Reason, reason
 from fieldray.translation import Translator
@@ -24,16 +26,15 @@ from hostile import BREAKS, FORGED_LINE, REORDERS, STEERS
 class Table:
     """A delegate with a model behind it, painted on a sheet."""
 
-    def __init__(self, qtbot: QtBot) -> None:
+    def __init__(self, path: Path, qtbot: QtBot) -> None:
         self.parent = QWidget()
         qtbot.addWidget(self.parent)
-        self.model = WorkListModel(Translator("en"), self.parent)
+        self.listed = StoredList(path, qtbot)
+        self.model = self.listed.model
         self.delegate = WorkListDelegate(Translator("en"), "light", self.parent)
 
-    def add(self, *rows: WorkRow) -> None:
-        for row in rows:
-            self.model.add(row)
-        self.model.flush()
+    def add(self, *outcomes: Outcome) -> None:
+        self.listed.add(*outcomes)
 
     def painted(
         self, key: str, *, place: int = 0, is_selected: bool = False, width: int = 160, ratio: float = 1.0
@@ -52,13 +53,15 @@ class Table:
 
 
 @pytest.fixture
-def table(qtbot: QtBot) -> Table:
-    return Table(qtbot)
+def table(qtbot: QtBot, tmp_path: Path) -> Iterator[Table]:
+    made = Table(tmp_path / "results.sqlite", qtbot)
+    yield made
+    made.listed.close()
 
 
 @pytest.mark.parametrize("key", KEYS)
 def test_a_cell_looks_the_same_again(table: Table, key: str) -> None:
-    table.add(WorkRow(1, screened(1, 0.9)))
+    table.add(screened(1, 0.9))
     first = table.painted(key)
     assert first == table.painted(key)
     assert first != table.painted(key, is_selected=True)
@@ -73,28 +76,29 @@ def test_what_is_painted_is_one_line_in_its_own_order(table: Table, key: str, te
         header = replace(image_ref(1).header, patient_name=said, patient_id=said, study_date=said, view_position=said)
         return Refused(ref=image_ref(1, header=header), reason=Reason("modality", (("modality", said),)))
 
-    table.add(WorkRow(1, refused_with(text)), WorkRow(2, refused_with(visible(text))))
+    second = replace(refused_with(visible(text)), ref=replace(refused_with(visible(text)).ref, path=Path("/images/2")))
+    table.add(refused_with(text), second)
     assert table.painted(key, place=0) == table.painted(key, place=1)
 
 
 @pytest.mark.parametrize("key", ["class", "score", "patient"])
 def test_an_image_done_again_shows_its_new_result(table: Table, key: str) -> None:
-    table.add(WorkRow(1, screened(1, 0.9)))
+    table.add(screened(1, 0.9))
     before = table.painted(key)
-    table.add(WorkRow(1, refused(1)))
+    table.add(refused(1))
     assert table.painted(key) != before
 
 
 def test_a_new_list_shows_nothing_of_the_one_before(table: Table) -> None:
-    table.add(WorkRow(1, screened(1, 0.9)))
+    table.add(screened(1, 0.9))
     before = table.painted("class")
-    table.model.clear()
-    table.add(WorkRow(1, screened(1, 0.1)))
+    table.listed.begin()
+    table.add(screened(1, 0.1))
     assert table.painted("class") != before
 
 
 def test_hiding_patients_hides_them_at_once(table: Table) -> None:
-    table.add(WorkRow(1, screened(1, 0.9)))
+    table.add(screened(1, 0.9))
     before = table.painted("patient")
     table.delegate.hide_patient = True
     assert table.painted("patient") != before
@@ -102,7 +106,7 @@ def test_hiding_patients_hides_them_at_once(table: Table) -> None:
 
 @pytest.mark.parametrize("ratio", [1.25, 1.5, 1.75])
 def test_a_cell_is_painted_to_its_edge_at_any_scale(table: Table, ratio: float) -> None:
-    table.add(WorkRow(1, screened(1, 0.1)))
+    table.add(screened(1, 0.1))
     sheets = []
     for _ in range(2):  # a picture that is not filled holds whatever memory held
         kept = table.painted("score", width=101, ratio=ratio)
@@ -113,12 +117,22 @@ def test_a_cell_is_painted_to_its_edge_at_any_scale(table: Table, ratio: float) 
     assert all(colour.lightness() > 200 for colour in column)
 
 
-def test_thousands_of_cells_are_not_all_kept(table: Table) -> None:
-    table.add(*(WorkRow(number, screened(number, 0.9)) for number in range(1, 600)))
-    for place in range(599):
+def test_thousands_of_cells_are_not_all_kept(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fieldray.desktop.worklist_delegate._MOST_KEPT", 30)
+    table.add(*(screened(number, 0.9) for number in range(1, 40)))
+    for place in range(39):
         table.painted("score", place=place)
-    assert len(table.delegate._kept._pictures) <= 400
+    assert len(table.delegate._kept._pictures) == 30
     assert table.painted("score") == table.painted("score")
+
+
+def test_a_row_that_is_being_read_is_blank_and_then_painted(table: Table) -> None:
+    table.add(screened(1, 0.9))
+    there = table.painted("class")
+    table.model._rows.clear()
+    assert table.painted("class") not in (there, table.painted("class", is_selected=True))
+    table.listed.rows()
+    assert table.painted("class") == there
 
 
 def test_a_reason_has_two_lines_of_the_list(qapp: object) -> None:

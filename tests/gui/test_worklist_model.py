@@ -1,36 +1,43 @@
-"""Order, filter, search and batches of the work list."""
+"""Order, filter and search of the work list, and what comes and goes while somebody looks at it."""
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from fake_rooms import failed, image_ref, refused, screened
 from PySide6.QtCore import QPersistentModelIndex, Qt
 from PySide6.QtTest import QAbstractItemModelTester
+from pytestqt.qtbot import QtBot
+from stored_list import StoredList
 
-from fieldray.desktop.work_row import WorkRow
+from fieldray.desktop.list_reader import ListReader
+from fieldray.desktop.seen_rows import SeenRows
 from fieldray.desktop.worklist_model import KEYS, WorkListModel
-from fieldray.domain.finding import Outcome, Screened
+from fieldray.domain.finding import Screened
 from fieldray.domain.run import Verdict
-from fieldray.translation import Translator
+from fieldray.errors import StorageProblem
+from fieldray.pipeline.work_list import WorkList
+from fieldray.reasons import reason
+
+Ascending, Descending = Qt.SortOrder.AscendingOrder, Qt.SortOrder.DescendingOrder
 
 
 @pytest.fixture
-def model(qapp: object) -> WorkListModel:
-    made = WorkListModel(Translator("en"))
-    QAbstractItemModelTester(made, QAbstractItemModelTester.FailureReportingMode.Fatal, made)
-    return made
+def listed(qapp: object, qtbot: QtBot, tmp_path: Path) -> Iterator[StoredList]:
+    made = StoredList(tmp_path / "results.sqlite", qtbot)
+    tester = QAbstractItemModelTester(made.model, QAbstractItemModelTester.FailureReportingMode.Fatal)
+    yield made
+    made.close()
+    tester.deleteLater()
 
 
-def fill(model: WorkListModel, *outcomes: Outcome) -> None:
-    for number, outcome in enumerate(outcomes, start=1):
-        model.add(WorkRow(number, outcome))
-    model.flush()
-
-
-def shown(model: WorkListModel) -> list[int]:
-    return [model.row_at(model.index(place, 0)).row_id for place in range(model.rowCount())]
+@pytest.fixture
+def model(listed: StoredList) -> WorkListModel:
+    return listed.model
 
 
 def unassessed(number: int) -> Screened:
@@ -38,9 +45,8 @@ def unassessed(number: int) -> Screened:
     return replace(plain, findings=(replace(plain.findings[0], point=None, decision="not_assessed"),))
 
 
-def test_what_needs_eyes_first_is_on_top_and_nothing_is_lost(model: WorkListModel) -> None:
-    fill(
-        model,
+def test_what_needs_eyes_first_is_on_top_and_nothing_is_lost(listed: StoredList, model: WorkListModel) -> None:
+    listed.add(
         failed(1),
         refused(2),
         screened(3, 0.1),
@@ -50,80 +56,213 @@ def test_what_needs_eyes_first_is_on_top_and_nothing_is_lost(model: WorkListMode
         screened(7, 0.9),
     )
     # abnormal by score, not sure, not assessed, normal, refused, failed
-    assert shown(model) == [7, 6, 5, 4, 3, 2, 1]
+    assert listed.shown() == [7, 6, 5, 4, 3, 2, 1]
+    assert [row.row_id for row in listed.rows()] == [7, 6, 5, 4, 3, 2, 1]
     assert model.counts() == {
         "abnormal": 2, "unsure": 1, "not_assessed": 1, "normal": 1, "refused": 1, "failed": 1
     }  # fmt: skip
 
 
 @pytest.mark.parametrize("column", KEYS)
-def test_every_column_sorts_both_ways_and_back(model: WorkListModel, column: str) -> None:
-    fill(model, screened(1, 0.2), failed(2), screened(3, 0.9), refused(4))
-    place = KEYS.index(column)
-    model.sort(place, Qt.SortOrder.AscendingOrder)
-    assert sorted(shown(model)) == [1, 2, 3, 4]
-    model.sort(place, Qt.SortOrder.DescendingOrder)
-    assert sorted(shown(model)) == [1, 2, 3, 4]
+def test_every_column_sorts_both_ways_and_back(listed: StoredList, model: WorkListModel, column: str) -> None:
+    listed.add(screened(1, 0.2), failed(2), screened(3, 0.9), refused(4))
+    for order in (Ascending, Descending):
+        model.sort(KEYS.index(column), order)
+        listed.settle()
+        assert sorted(listed.shown()) == [1, 2, 3, 4]
     model.sort(-1)
-    assert shown(model) == [3, 1, 4, 2]
+    listed.settle()
+    assert listed.shown() == [3, 1, 4, 2]
 
 
-def test_sorting_by_score(model: WorkListModel) -> None:
-    fill(model, screened(1, 0.2), screened(2, 0.9), failed(3), screened(4, 0.45))
-    model.sort(KEYS.index("score"), Qt.SortOrder.DescendingOrder)
-    assert shown(model) == [2, 4, 1, 3]
+def test_sorting_by_score(listed: StoredList, model: WorkListModel) -> None:
+    listed.add(screened(1, 0.2), screened(2, 0.9), failed(3), screened(4, 0.45))
+    model.sort(KEYS.index("score"), Descending)
+    listed.settle()
+    assert listed.shown() == [2, 4, 1, 3]
 
 
-def test_filter_and_search_count_everything_still(model: WorkListModel) -> None:
-    fill(model, screened(1, 0.9), screened(2, 0.1), screened(3, 0.8))
+def test_filter_and_search_count_everything_still(listed: StoredList, model: WorkListModel) -> None:
+    listed.add(screened(1, 0.9), screened(2, 0.1), screened(3, 0.8))
     model.set_category("abnormal")
-    assert shown(model) == [1, 3]
+    listed.settle()
+    assert listed.shown() == [1, 3]
     model.set_search(" PX-1003 ")
-    assert shown(model) == [3]
+    listed.settle()
+    assert listed.shown() == [3]
     assert model.total() == 3
     model.set_category(None)
     model.set_search("person 002")
-    assert shown(model) == [2]
+    listed.settle()
+    assert listed.shown() == [2]
 
 
-def test_rows_that_arrive_while_filtered_are_filtered_too(model: WorkListModel) -> None:
+def test_rows_that_arrive_while_filtered_are_filtered_too(listed: StoredList, model: WorkListModel) -> None:
     model.set_category("normal")
-    fill(model, screened(1, 0.9), screened(2, 0.1))
-    assert shown(model) == [2]
+    listed.add(screened(1, 0.9), screened(2, 0.1))
+    listed.until(lambda: listed.shown() == [2])
 
 
-def test_the_selection_stays_on_its_row_while_others_arrive(model: WorkListModel) -> None:
-    fill(model, screened(1, 0.6))
+def test_the_selection_stays_on_its_row_while_others_arrive(listed: StoredList, model: WorkListModel) -> None:
+    listed.add(screened(1, 0.6))
     held = QPersistentModelIndex(model.index(0, 0))
-    for number in range(2, 30):
-        model.add(WorkRow(number, screened(number, 0.6 + number / 100)))
-    model.flush()
+    listed.add(*(screened(number, 0.6 + number / 100) for number in range(2, 30)))
+    listed.until(lambda: model.rowCount() == 29)
     assert held.row() == 28
-    assert model.row_at(held).row_id == 1
+    assert model.id_at(held) == 1
 
 
-def test_an_image_done_again_takes_its_old_place_in_the_counts(model: WorkListModel) -> None:
-    fill(model, failed(1), screened(2, 0.6))
-    model.add(WorkRow(1, screened(1, 0.95)))
-    model.flush()
-    assert shown(model) == [1, 2]
+def test_an_image_done_again_takes_its_old_place_in_the_counts(listed: StoredList, model: WorkListModel) -> None:
+    before = failed(1)
+    listed.add(before, screened(2, 0.6))
+    row = next(row for row in listed.rows() if row.row_id == 1)
+    listed.add(replace(screened(1, 0.95), ref=before.ref))
+    listed.until(lambda: listed.shown() == [1, 2])
     assert model.counts()["failed"] == 0
     assert model.counts()["abnormal"] == 2
+    assert model.row_at(model.index_of(1)) is row  # who holds it sees the new result
+    assert row.category == "abnormal"
 
 
-def test_a_verdict_is_noted_on_its_row(model: WorkListModel) -> None:
-    fill(model, screened(1, 0.6))
+def test_a_verdict_is_noted_on_its_row(listed: StoredList, model: WorkListModel) -> None:
+    listed.add(screened(1, 0.6))
     model.set_verdict(1, Verdict(choice="agree"))
-    assert model.row_at(model.index_of(1)).verdict == Verdict(choice="agree")
+    assert listed.rows()[0].verdict == Verdict(choice="agree")
 
 
-def test_studies_are_stepped_through(model: WorkListModel) -> None:
-    studies = ("a", "a", "b", "c")
-    for number, study in enumerate(studies, start=1):
+def test_a_row_that_gets_another_verdict_stays_until_that_is_chosen_again(
+    listed: StoredList, model: WorkListModel
+) -> None:
+    listed.add(screened(1, 0.9), screened(2, 0.8), screened(3, 0.7))
+    model.set_verdict_filter("none")
+    listed.settle()
+    listed.judge(2, "agree")
+    listed.add(screened(4, 0.6))
+    listed.until(lambda: listed.shown() == [1, 2, 3, 4])
+    model.set_verdict_filter("none")
+    listed.until(lambda: listed.shown() == [1, 3, 4])
+    model.set_verdict_filter("given")
+    listed.until(lambda: listed.shown() == [2])
+
+
+def test_studies_are_stepped_through(listed: StoredList, model: WorkListModel) -> None:
+    outcomes = []
+    for number, study in enumerate(("a", "a", "b", "c"), start=1):
         ref = image_ref(number)
         ref = replace(ref, header=replace(ref.header, study_instance_uid=study))
-        model.add(WorkRow(number, replace(screened(number, 1 - number / 100), ref=ref)))
-    model.flush()
-    assert [model.study_start(place, 1) for place in range(4)] == [2, 2, 3, 3]
-    assert model.study_start(3, -1) == 2
-    assert model.study_start(0, -1) == 0
+        outcomes.append(replace(screened(number, 1 - number / 100), ref=ref))
+    listed.add(*outcomes)
+    found: list[int] = []
+    model.study_found.connect(found.append)
+    for place, step, wanted in ((0, 1, 3), (1, 1, 3), (2, 1, 4), (3, -1, 3)):
+        model.find_study(place, step)
+        listed.until(lambda: len(found) == 1)
+        assert found.pop() == wanted
+    model.find_study(3, 1)
+    model.find_study(0, -1)
+    listed.background.run(lambda: None, channel="study", done=lambda _: found.append(0), failed=found.append)
+    listed.until(lambda: found == [0])
+
+
+# ---- a page at a time
+
+
+def test_rows_are_read_a_page_at_a_time_and_only_those_seen_last_are_kept(
+    listed: StoredList, model: WorkListModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fieldray.desktop.seen_rows._MOST_KEPT", 60)
+    asked: list[int] = []
+    source = listed.model._source
+    results = source.results
+    monkeypatch.setattr(source, "results", lambda row_ids: (asked.append(len(row_ids)), results(row_ids))[1])
+    listed.add(*(screened(number, 0.9) for number in range(1, 201)))
+    assert sum(asked) < 100
+    for place in range(0, 200, 20):
+        listed.until(lambda place=place: model.row_at(model.index(place, 0)) is not None)
+    assert max(asked) <= 3 * 48
+    gc.collect()
+    assert len(model._rows._alive) <= 60
+    assert listed.rows(1)[0].row_id == 1  # it was let go, and is read again
+
+
+def test_the_first_page_is_there_before_the_whole_list(listed: StoredList, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fieldray.desktop.list_reader._FIRST_ROWS", 3)
+    listed.add(*(screened(number, number / 10) for number in range(1, 8)))
+    seen: list[tuple[int, bool, int]] = []
+    model = listed.model
+    model.changed.connect(lambda: seen.append((model.rowCount(), model.is_whole, model.total())))
+    model.open(listed.run_id, None)
+    listed.until(lambda: len(seen) == 2)
+    assert seen == [(3, False, 7), (7, True, 7)]
+
+
+def test_of_two_wishes_the_newest_is_shown(listed: StoredList, model: WorkListModel) -> None:
+    listed.add(screened(1, 0.9), screened(2, 0.1))
+    shown: list[list[int]] = []
+    model.changed.connect(lambda: shown.append(listed.shown()))
+    for category in ("abnormal", "normal", "abnormal", "normal"):
+        model.set_category(category)
+    listed.until(lambda: bool(shown))
+    assert shown == [[2]]
+    assert listed.board.notices == ()
+
+
+def test_a_long_list_is_read_again_the_more_seldom(
+    listed: StoredList, model: WorkListModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed.add(screened(1, 0.9))
+    reader: ListReader = model._reader
+    reader._has_read(listed_now(listed), 2.0, limit=None)
+    model.refresh()
+    assert 15_000 < reader._again.remainingTime() <= 18_000
+    model.set_category(None)  # a person does not wait
+    assert not reader._again.isActive()
+    listed.settle()
+
+
+def listed_now(listed: StoredList) -> object:
+    reader = listed.model._reader
+    return WorkList(listed.path).listed(listed.run_id, reader.wanted, reader.order)
+
+
+def test_what_cannot_be_read_is_a_notice_and_is_tried_again(
+    listed: StoredList, model: WorkListModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> object:
+        raise StorageProblem(reason("not_writable", path="/results.sqlite", detail="made up"))
+
+    listed.add(screened(1, 0.9))
+    with monkeypatch.context() as patch:
+        patch.setattr(WorkList, "listed", refuse)
+        model.set_search("px")
+        listed.until(lambda: [notice.key for notice in listed.board.notices] == ["list"])
+    assert listed.shown() == [1]  # what was in sight stays
+    model.set_search("px-1")
+    listed.settle()
+    assert listed.board.notices == ()
+    with monkeypatch.context() as patch:
+        patch.setattr(WorkList, "results", refuse)
+        rows: SeenRows = model._rows
+        rows.clear()
+        assert model.row_at(model.index(0, 0)) is None
+        listed.until(lambda: [notice.key for notice in listed.board.notices] == ["list"])
+    assert listed.rows()[0].row_id == 1
+
+
+def test_a_run_of_an_older_version_is_listed_bit_by_bit(
+    listed: StoredList, model: WorkListModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fieldray.desktop.list_reader._COMPLETED_ROWS", 2)
+    outcomes = [screened(number, number / 10) for number in range(1, 8)]
+    listed.add(*outcomes)
+    for statement in ("DELETE FROM work_list", "DELETE FROM work_counts"):
+        listed.store._connection.execute(statement)
+    told: list[str] = []
+    listed.board.changed.connect(lambda: told.extend(notice.key for notice in listed.board.notices))
+    model.open(listed.run_id, None)
+    assert not model.is_whole
+    listed.until(lambda: model.is_whole)
+    assert listed.shown() == [7, 6, 5, 4, 3, 2, 1]
+    assert model.total() == 7
+    assert "listing" in told
+    assert listed.board.notices == ()

@@ -23,7 +23,6 @@ from fieldray.desktop.past_runs import PastRuns
 from fieldray.desktop.screening import Screening
 from fieldray.desktop.services import OpenServices, Services
 from fieldray.desktop.whose_images import WhoseImages
-from fieldray.desktop.work_row import WorkRow
 from fieldray.desktop.worklist_model import WorkListModel
 from fieldray.domain.events import (
     BackendChanged,
@@ -35,6 +34,7 @@ from fieldray.domain.events import (
     RunChanged,
     Speed,
     StoreMended,
+    StoreUpgrading,
 )
 from fieldray.domain.finding import Outcome
 from fieldray.domain.history import Deletion
@@ -79,7 +79,7 @@ class Controller(QObject):
         self.packs.model_changed.connect(lambda: self.screening.set_model(self.packs.model, self.packs.point_name))
         self.whose = WhoseImages(self.packs, self.screening, settings, self.background, self.board)
         self._patients = PatientCount()
-        self.rows = WorkListModel(translator, self)
+        self.rows = WorkListModel(translator, self.background, self.board, self)
         self.image = OpenImage(self.background, self.board)
         self.beside = OpenImage(self.background, self.board, channel="image beside")
         self.comparing = Comparing(self.background, self.board, self.rows, image=self.image, beside=self.beside)
@@ -95,7 +95,6 @@ class Controller(QObject):
         self.packs.model_changed.connect(self._tell_other_pack)
         self.screening.idle.connect(self.packs.settle)
         self.image.verdict_changed.connect(self.rows.set_verdict)
-        self.rows.verdicts_wanted.connect(self._read_verdicts)
         self.past_runs.opened.connect(lambda past, _row_id: self._show_past(past))
         self.past_runs.deleted.connect(self._forget_deleted)
         self._services_closed.connect(self._finish_closing)
@@ -118,6 +117,7 @@ class Controller(QObject):
         self.board.post(Notice(key="closing", level="info", text=lambda t: t.text("Closing…")))
         for image in (self.image, self.beside):
             image.stop_waiting()
+        self.rows.end()
         finish, services = self.screening.end(), self._services
 
         def work() -> None:
@@ -139,12 +139,14 @@ class Controller(QObject):
 
     def _opened(self, services: Services) -> None:
         self._services = services
+        self.board.withdraw("store_upgrading")
         self.whose.attach(services)
         self.screening.attach(services.session)
         self.packs.attach(services.library)
         self.auditing.attach(services.audit)
         self.past_runs.attach(services.history)
-        self.comparing.attach(services.priors)
+        self.rows.attach(services.work_list)
+        self.comparing.attach(services.priors, services.work_list)
         for image in (self.image, self.beside):
             image.attach(services.session, services.read_verdict)
         self.ready.emit()
@@ -158,7 +160,7 @@ class Controller(QObject):
         """One event of the services."""
         match event:
             case OutcomeReady():
-                self.rows.add(WorkRow(event.row_id, event.outcome, self.screening.manifest))
+                self.rows.outcome_ready(event.row_id, event.outcome)
                 self._count_patient(event.outcome)
             case Progress():
                 self.screening.take_progress(event)
@@ -167,6 +169,7 @@ class Controller(QObject):
                 self.measured.emit(event)
             case RunChanged():
                 self.screening.take_run(event)
+                self._list_run(event.run_id)
                 if not self.screening.is_busy:
                     self._tell_patients()
             case BackendChanged():
@@ -177,6 +180,9 @@ class Controller(QObject):
                 self._take_device(event)
             case StoreMended():
                 self.board.post_reason("store", event.reason, level="warning")
+            case StoreUpgrading():
+                done = reason("store_upgrading", percent=round(100 * event.share))
+                self.board.post_reason("store_upgrading", done, level="info")
 
     def _run_started(self) -> None:
         self.rows.clear()
@@ -185,15 +191,19 @@ class Controller(QObject):
         for key in ("other_pack", *_PATIENT_NOTES):
             self.board.withdraw(key)
 
+    def _list_run(self, run_id: int) -> None:
+        """The run that is under way has a number, or has changed."""
+        if run_id and run_id != self.rows.run_id:
+            self.rows.open(run_id, self.screening.manifest)
+        else:
+            self.rows.refresh()
+
     def _show_past(self, past: PastRun) -> None:
         """The list is that of a run of the past."""
         self._run_started()
         self.auditing.forget()
         self.screening.show_past(past.run, past.model)
-        manifest = self.screening.manifest
-        for result in past.results:
-            self.rows.add(WorkRow(result.row_id, result.outcome, manifest, result.verdict))
-        self.rows.flush()
+        self.rows.open(past.run.run_id, self.screening.manifest)
         self._tell_other_pack()
 
     def _forget_deleted(self, done: Deletion) -> None:
@@ -203,17 +213,6 @@ class Controller(QObject):
             self._run_started()
             self.auditing.forget()
             self.screening.forget_run()
-
-    def _read_verdicts(self) -> None:
-        """Verdicts that were given before, of which a row learns only when its image is opened."""
-        services, run_id = self._services, self.screening.run_id
-        if services is not None and run_id:
-            self.background.run(
-                lambda: services.history.verdicts(run_id),
-                channel="verdict",
-                done=lambda found: self.rows.set_verdicts(found) if run_id == self.screening.run_id else None,
-                failed=lambda error: self.board.post_error("verdict", error),
-            )
 
     def _count_patient(self, outcome: Outcome) -> None:
         """Told at once when the first image says that it is not for this pack, then at the end, with their number."""
@@ -231,7 +230,7 @@ class Controller(QObject):
     def _tell_other_pack(self) -> None:
         """Another pack is in use than the one that the list in sight is from."""
         before, model = self.screening.manifest, self.packs.model
-        if before is None or model is None or model.manifest is before or not self.rows.total():
+        if before is None or model is None or model.manifest is before or self.rows.run_id is None:
             self.board.withdraw("other_pack")
             return
         after = model.manifest

@@ -275,8 +275,10 @@ class MainWindow(QMainWindow):
     def _show_past(self, _past: object, row_id: int) -> None:
         """A run of the past is in sight, with one of its images or the first one."""
         self._show_images_or_welcome()
-        self.work_list.choose_end(last=False)
-        self.work_list.choose(row_id)
+        if row_id:
+            self.work_list.choose(row_id)
+        else:
+            self.work_list.choose_end(last=False)
 
     def _cancel(self) -> None:
         self.area.cancel()

@@ -5,21 +5,24 @@ The window knows only these doors, so its tests come through them too, with serv
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from fieldray.desktop.exporting import Export
 from fieldray.domain.comparison import PairComparison
-from fieldray.domain.events import Publish
+from fieldray.domain.events import Publish, StoreUpgrading
 from fieldray.domain.finding import Outcome
 from fieldray.domain.history import Comparison, Deletion, DeletionPlan, RunSummary
 from fieldray.domain.image import Image
 from fieldray.domain.model import BackendName, Model
 from fieldray.domain.prior import Prior, StoredPriors
-from fieldray.domain.run import Verdict
+from fieldray.domain.run import StoredResult, Verdict
 from fieldray.domain.study import ImageRef
+from fieldray.domain.work_list import Listed, ResultFilter, ResultOrder
+from fieldray.errors import StorageProblem
 from fieldray.reasons import Reason
 from fieldray.settings import Settings
 
@@ -86,10 +89,22 @@ class HistoryPort(Protocol):
 
     def runs(self) -> tuple[RunSummary, ...]: ...
     def open(self, run_id: int, *, model: Model | None = None) -> PastRun: ...
-    def verdicts(self, run_id: int) -> Mapping[int, Verdict]: ...
     def compare(self, first: int, second: int) -> Comparison: ...
     def plan_deletion(self, run_ids: Sequence[int]) -> DeletionPlan: ...
     def delete(self, plan: DeletionPlan) -> Deletion: ...
+
+
+class WorkListPort(Protocol):
+    """The lists of runs, read from the store (`pipeline.work_list.WorkList`)."""
+
+    def listed(self, run_id: int, wanted: ResultFilter, order: ResultOrder, *, limit: int | None = None) -> Listed: ...
+    def interrupt(self) -> None: ...
+    def results(self, row_ids: Sequence[int]) -> tuple[StoredResult, ...]: ...
+    def next_study(self, run_id: int, row_ids: NDArray[np.int64], position: int, step: int) -> int | None: ...
+    def of_patient(self, run_id: int, patient_id: str) -> tuple[StoredResult, ...]: ...
+    def find(self, run_id: int, ref: ImageRef) -> StoredResult | None: ...
+    def unlisted(self, run_id: int) -> NDArray[np.int64]: ...
+    def complete(self, run_id: int, row_ids: Sequence[int], *, is_last: bool) -> None: ...
 
 
 class PriorsPort(Protocol):
@@ -129,6 +144,7 @@ class Services:
     drives: DrivesPort
     audit: AuditPort
     history: HistoryPort
+    work_list: WorkListPort
     priors: PriorsPort
     read_verdict: Callable[[int, Outcome], Verdict | None]
     export: Export
@@ -138,7 +154,11 @@ OpenServices = Callable[[Settings, Publish], Services]
 
 
 def open_services(settings: Settings, publish: Publish) -> Services:
-    """Open the services. Slow (imports, the database): call it in the background. Raises StorageProblem."""
+    """Open the services. Slow (imports, the database): call it in the background. Raises StorageProblem.
+
+    Results of an older version are brought up to date first, which may take minutes; where that cannot be done, whoever
+    reads them says why.
+    """
     from fieldray.imaging.quality import may_lack_ages
     from fieldray.packs.drives import DriveWatch
     from fieldray.packs.library import PackLibrary
@@ -148,16 +168,25 @@ def open_services(settings: Settings, publish: Publish) -> Services:
     from fieldray.pipeline.history import History
     from fieldray.pipeline.priors import Priors, system_comparer
     from fieldray.pipeline.session import Session
+    from fieldray.pipeline.work_list import WorkList
     from fieldray.store.results import ResultQuery
+    from fieldray.store.schema import is_older
+    from fieldray.store.upgrading import bring_up_to_date
 
     library = PackLibrary(user_data())
     session = Session(settings, publish)
+    if is_older(session.database):
+        with contextlib.suppress(StorageProblem):
+            bring_up_to_date(session.database, tell=lambda share: publish(StoreUpgrading(share=share)))
     drives = DriveWatch(publish)
     drives.start()
 
     def read_verdict(row_id: int, outcome: Outcome) -> Verdict | None:
         with ResultQuery(session.database) as query:
             return query.verdict(row_id, outcome)
+
+    def screen_one(ref: ImageRef, point: str | None) -> Outcome | None:
+        return session.screen_one(ref, operating_point=point)
 
     return Services(
         session=session,
@@ -167,11 +196,8 @@ def open_services(settings: Settings, publish: Publish) -> Services:
         drives=drives,
         audit=Auditor(session.database, library.site_points),
         history=History(session.database),
-        priors=Priors(
-            session.database,
-            system_comparer(settings),
-            lambda ref, point: session.screen_one(ref, operating_point=point),
-        ),
+        work_list=WorkList(session.database),
+        priors=Priors(session.database, system_comparer(settings), screen_one),
         read_verdict=read_verdict,
         export=lambda run_id, folder, formats, options, tell: session.export(
             run_id, folder, formats, options=options, tell=tell, is_apart=True

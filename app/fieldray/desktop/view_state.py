@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -110,15 +111,25 @@ class ViewState:
         inside = [(min(max(x, 0.0), image.width), min(max(y, 0.0), image.height)) for x, y in (start, end)]
         return replace(self, lines=(*self.lines, Line(*inside)))
 
-    def following(self, other: ViewState, window: Window | None, *, image: Size, other_image: Size) -> ViewState:
-        """As near and at the same place as another image is shown, as shares of its size; turns and lines stay.
+    def following(
+        self,
+        other: ViewState,
+        window: Window | None,
+        *,
+        image: Size,
+        other_image: Size,
+        place: Callable[[Point], Point] | None = None,
+    ) -> ViewState:
+        """As near and at the same place as another image is shown; turns and lines stay.
 
-        `window` is that of this image which is like the other's.
+        `window` is that of this image which is like the other's; `place` says where in this image lies what is at a
+        point of the other one. Without it, points are the same as shares of the images' sizes.
         """
-        center = other.center and (
-            other.center[0] / other_image.width * image.width,
-            other.center[1] / other_image.height * image.height,
-        )
+        center = other.center
+        if place is not None and (center is not None or other.zoom > 1):  # a whole image beside a whole image stays so
+            center = place(center or (other_image.width / 2, other_image.height / 2))
+        elif center is not None:
+            center = (center[0] / other_image.width * image.width, center[1] / other_image.height * image.height)
         return replace(self, zoom=other.zoom, center=center, inverted=other.inverted, window=window)
 
     def fitted(self) -> ViewState:

@@ -6,7 +6,6 @@ import itertools
 from dataclasses import dataclass, field
 
 from fieldray.domain.finding import (
-    WORK_LIST_ORDER,
     Category,
     Failed,
     Finding,
@@ -18,21 +17,17 @@ from fieldray.domain.finding import (
 from fieldray.domain.model import Manifest
 from fieldray.domain.run import Verdict
 from fieldray.domain.study import ImageHeader
-from fieldray.formatting import file_name, person
 from fieldray.reasons import Reason
 
 _states = itertools.count()
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class WorkRow:
     """An image of the run. `manifest`: the pack's, whose texts and calibration belong to the result.
 
-    What thousands of rows are sorted and searched by is worked out once:
-    finding   the one that decides the class, None without a score
-    urgency   the default order, smallest first: class, then the higher score, then as they came
-    searched  what the search box looks through: name, number, date, file, in lower case
-    state     a number that no other row has, nor this one once it took another outcome
+    finding  the one that decides the class, None without a score
+    state    a number that no other row has, nor this one once it took another outcome
     """
 
     row_id: int
@@ -41,18 +36,12 @@ class WorkRow:
     verdict: Verdict | None = None
     category: Category = field(init=False)
     finding: Finding | None = field(init=False)
-    urgency: tuple[int, float, int] = field(init=False)
-    searched: str = field(init=False)
     state: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.state = next(_states)
         self.category = self.outcome.category
         self.finding = leading_finding(self.outcome)
-        self.urgency = (WORK_LIST_ORDER.index(self.category), -self.score, self.row_id)
-        header = self.header
-        parts = (person(header.patient_name), header.patient_id, header.study_date, file_name(self.outcome.ref))
-        self.searched = " ".join(parts).casefold()
 
     def take(self, newer: WorkRow) -> None:
         """The image was done again: the row stays, its outcome is the newer one, with no verdict of its own yet."""

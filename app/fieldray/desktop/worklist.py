@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
-from PySide6.QtCore import QModelIndex, QPoint, Qt, Signal
+from PySide6.QtCore import QPoint, Qt, Signal
 from PySide6.QtGui import QAction, QFont, QFontMetrics, QResizeEvent
 from PySide6.QtWidgets import (
     QAbstractItemView,
@@ -34,7 +34,6 @@ from fieldray.translation import Translator
 # Width of a column, and how wide the list must be for it to be shown of itself.
 _WIDTHS: Final = {"image": 58, "date": 92, "view": 84, "score": 60, "backend": 96, "ms": 62, "status": 220}
 _SHOWN_FROM: Final = {"image": 380, "date": 540, "view": 620, "backend": 720, "ms": 780, "status": 960}
-_THREE_BUTTONS_FROM: Final = 420
 
 
 class FilterBar(QWidget):
@@ -99,10 +98,13 @@ class FilterBar(QWidget):
         self._arrange()
 
     def _arrange(self) -> None:
-        """Three buttons beside each other where there is room, else two."""
+        """Three buttons beside each other where there is room for their words and counts, else two or one."""
         has_unassessed = self._model.counts()["not_assessed"] > 0
         shown = [category for category in self._buttons if category != "not_assessed" or has_unassessed]
-        columns = 3 if self.width() >= _THREE_BUTTONS_FROM else 2
+        widest = max(self._buttons[category].sizeHint().width() for category in shown)
+        margins, gap = self._layout.contentsMargins(), self._layout.spacing()
+        room = self.width() - margins.left() - margins.right() + gap
+        columns = min(max(room // (widest + gap), 1), 3)
         if self._arranged == (columns, *shown):
             return
         self._arranged = (columns, *shown)
@@ -212,6 +214,8 @@ class WorkList(QWidget):
         self.setMinimumWidth(280)
         self._model = model
         self._chosen: WorkRow | None = None
+        self._chosen_id: int | None = None
+        self._goal: int | Literal["first", "last"] | None = None
         self._delegate = WorkListDelegate(translator, theme, self)
         self.filter_bar = FilterBar(model, translator, theme)
         self.table = WorkTable(model, self._delegate)
@@ -222,8 +226,11 @@ class WorkList(QWidget):
         layout.setSpacing(0)
         layout.addWidget(self.filter_bar)
         layout.addWidget(self.table, 1)
-        self.table.selectionModel().currentRowChanged.connect(self._current_changed)
+        self.table.selectionModel().currentRowChanged.connect(self._report_chosen)
         model.modelReset.connect(self._after_reset)
+        model.changed.connect(self._go)
+        model.loaded.connect(self._report_chosen)
+        model.study_found.connect(self.choose)
 
     def set_hide_patient(self, hidden: bool) -> None:
         """Show or hide names and numbers."""
@@ -237,17 +244,36 @@ class WorkList(QWidget):
     def step_study(self, direction: int) -> None:
         """Choose the first image of the next (1) or previous (-1) study."""
         here = max(self.table.currentIndex().row(), 0)
-        self._choose_row(self._model.study_start(here, direction))
+        self._model.find_study(here, direction)
 
     def choose_end(self, *, last: bool) -> None:
-        """Choose the first or the last image."""
-        self._choose_row(self._model.rowCount() - 1 if last else 0)
+        """Choose the first or the last image, as soon as it is listed."""
+        self._goal = "last" if last else "first"
+        self._go()
 
     def choose(self, row_id: int) -> None:
-        """Choose an image by its row."""
-        index = self._model.index_of(row_id)
-        if index.isValid():
-            self._choose_row(index.row())
+        """Choose an image by its row, as soon as it is listed."""
+        self._goal = row_id
+        self._go()
+
+    def _go(self) -> None:
+        """Choose what is to be chosen if it is there. Where the whole list is there without it, nothing is."""
+        place, is_whole = self._place_of_goal(), self._model.is_whole
+        if place is not None or is_whole:
+            self._goal = None
+        if place is not None:
+            self._choose_row(place)
+
+    def _place_of_goal(self) -> int | None:
+        count = self._model.rowCount()
+        if self._goal is None or not count:
+            return None
+        if self._goal == "first":
+            return 0
+        if self._goal == "last":
+            return count - 1 if self._model.is_whole else None
+        index = self._model.index_of(self._goal)
+        return index.row() if index.isValid() else None
 
     def _choose_row(self, row: int) -> None:
         count = self._model.rowCount()
@@ -256,16 +282,28 @@ class WorkList(QWidget):
             self.table.setCurrentIndex(index)
             self.table.scrollTo(index)
 
-    def _current_changed(self, current: QModelIndex) -> None:
-        row = self._model.row_at(current)
-        if row is not None and row is not self._chosen:
+    def _report_chosen(self) -> None:
+        """Report the image that is chosen now; none while it is being read, so that no other is taken for it."""
+        current = self.table.currentIndex()
+        if not current.isValid():
+            return
+        row, self._chosen_id = self._model.row_at(current), self._model.id_at(current)
+        self._model.read_around(current.row())
+        if row is not self._chosen:
             self._chosen = row
             self.row_chosen.emit(row)
 
     def _after_reset(self) -> None:
-        """A filter keeps the chosen image where it is still listed; an emptied list forgets it."""
-        if self._chosen and self._model.index_of(self._chosen.row_id).isValid():
-            self.choose(self._chosen.row_id)
-        elif self._model.total() == 0 and self._chosen:
-            self._chosen = None
-            self.row_chosen.emit(None)
+        """A filter keeps the chosen image where it is still listed, else it shows what it found from the top on.
+
+        An emptied list forgets it.
+        """
+        if self._chosen_id is not None and self._model.index_of(self._chosen_id).isValid():
+            self.choose(self._chosen_id)
+            return
+        self.table.scrollToTop()
+        if self._model.run_id is None or self._model.total() == 0:
+            self._chosen_id = None
+            if self._chosen is not None:
+                self._chosen = None
+                self.row_chosen.emit(None)

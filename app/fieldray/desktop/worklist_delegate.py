@@ -60,7 +60,8 @@ class WorkListDelegate(QStyledItemDelegate):
 
     def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: Index) -> None:
         row = index.data(ROW_ROLE)
-        if row is None:
+        if row is None:  # it is being read
+            self._paint_ground(painter, option.rect, bool(option.state & QStyle.StateFlag.State_Selected))
             return
         key, rect, ratio = KEYS[index.column()], option.rect, painter.device().devicePixelRatioF()
         text = "" if key in _DRAWN else str(index.data() or "")

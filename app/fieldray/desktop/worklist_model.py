@@ -1,36 +1,44 @@
-"""The work list's data: sorts, filters and searches 10,000 rows itself, and takes new ones in batches."""
+"""The work list's data: the rows' numbers in order, and what of each is in sight; all of it is read from the store."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersistentModelIndex, Qt, QTimer, Signal
+import numpy as np
+from numpy.typing import NDArray
+from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersistentModelIndex, Qt, Signal
 
+from fieldray.desktop.background import Background
+from fieldray.desktop.list_reader import ListReader
+from fieldray.desktop.notices import NoticeBoard
+from fieldray.desktop.seen_rows import SeenRows
+from fieldray.desktop.services import WorkListPort
 from fieldray.desktop.widgets import plain, plain_tip
 from fieldray.desktop.work_row import WorkRow
-from fieldray.domain.finding import WORK_LIST_ORDER, Category, notes_of
-from fieldray.domain.history import VerdictFilter, has_verdict
-from fieldray.domain.run import Verdict
-from fieldray.domain.study import ImageRef
+from fieldray.domain.finding import WORK_LIST_ORDER, Category, Outcome, notes_of
+from fieldray.domain.history import VerdictFilter
+from fieldray.domain.model import Manifest
+from fieldray.domain.run import StoredResult, Verdict
+from fieldray.domain.work_list import ListColumn, Listed, ResultOrder
 from fieldray.formatting import backend_name, category_word, date, file_name, number, person, view_label
 from fieldray.translation import Translator
 
 Index = QModelIndex | QPersistentModelIndex
 ROW_ROLE: Final = Qt.ItemDataRole.UserRole + 1
-_FLUSH_MS: Final = 120
+_PAGE: Final = 32
+_MARGIN: Final = 8
+_NO_ROWS: Final[NDArray[np.int64]] = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Column:
-    """One column: its title, the text of a cell, and what it sorts by."""
+    """One column: its title and the text of a cell."""
 
-    key: str
+    key: ListColumn
     title: Callable[[Translator], str]
     text: Callable[[Translator, WorkRow], str]
-    order: Callable[[WorkRow], Any]
 
 
 def _score_text(translator: Translator, row: WorkRow) -> str:
@@ -47,96 +55,97 @@ def _status_text(translator: Translator, row: WorkRow) -> str:
 
 
 COLUMNS: Final[tuple[Column, ...]] = (
-    Column("image", lambda t: t.text("Image"), lambda _, __: "", lambda row: row.row_id),
+    Column("image", lambda t: t.text("Image"), lambda _, __: ""),
     Column(
         "patient",
         lambda t: t.text("Patient"),
         lambda _, row: person(row.header.patient_name) or file_name(row.outcome.ref),
-        lambda row: (person(row.header.patient_name) or file_name(row.outcome.ref)).casefold(),
     ),
-    Column(
-        "date", lambda t: t.text("Date"), lambda t, row: date(t, row.header.study_date), lambda r: r.header.study_date
-    ),
-    Column(
-        "view",
-        lambda t: t.in_context("projection of a radiograph", "View"),
-        lambda _, row: view_label(row.header),
-        lambda r: view_label(r.header),
-    ),
-    Column("class", lambda t: t.text("Class"), lambda t, r: category_word(t, r.category), lambda row: row.urgency),
-    Column("score", lambda t: t.text("Score"), _score_text, lambda row: row.score),
-    Column("backend", lambda t: t.text("Run on"), lambda t, r: backend_name(t, r.backend), lambda row: row.backend),
-    Column("ms", lambda t: t.text("ms"), _time_text, lambda row: row.inference_ms),
-    Column("status", lambda t: t.text("Status"), _status_text, lambda row: row.reason.code if row.reason else ""),
+    Column("date", lambda t: t.text("Date"), lambda t, row: date(t, row.header.study_date)),
+    Column("view", lambda t: t.in_context("projection of a radiograph", "View"), lambda _, row: view_label(row.header)),
+    Column("class", lambda t: t.text("Class"), lambda t, row: category_word(t, row.category)),
+    Column("score", lambda t: t.text("Score"), _score_text),
+    Column("backend", lambda t: t.text("Run on"), lambda t, row: backend_name(t, row.backend)),
+    Column("ms", lambda t: t.text("ms"), _time_text),
+    Column("status", lambda t: t.text("Status"), _status_text),
 )
 KEYS: Final = tuple(column.key for column in COLUMNS)
 
 
 class WorkListModel(QAbstractTableModel):
-    """Rows of the run, as filtered and sorted. All methods belong to the window's thread."""
+    """Rows of the run, as filtered and sorted. All methods belong to the window's thread.
+
+    Another list that is wanted comes when it is read; until then the one before stays. `changed` says that it is there,
+    `loaded` that rows are there which were not read when they were asked for.
+    """
 
     counts_changed = Signal()
-    verdicts_wanted = Signal()
+    changed = Signal()
+    loaded = Signal()
+    study_found = Signal(int)
 
-    def __init__(self, translator: Translator, parent: QObject | None = None) -> None:
+    def __init__(
+        self, translator: Translator, background: Background, board: NoticeBoard, parent: QObject | None = None
+    ) -> None:
         super().__init__(parent)
-        self._translator = translator
-        self._by_id: dict[int, WorkRow] = {}
-        self._shown: list[WorkRow] = []
-        self._waiting: list[WorkRow] = []
-        self._counts: Counter[Category] = Counter()
-        self._category: Category | None = None
-        self._search = ""
-        self._verdict: VerdictFilter = "any"
-        self._backend = ""
-        self._sorted_by: tuple[int, Qt.SortOrder] | None = None
-        self._flush_timer = QTimer(self)
-        self._flush_timer.setInterval(_FLUSH_MS)
-        self._flush_timer.setSingleShot(True)
-        self._flush_timer.timeout.connect(self.flush)
+        self._translator, self._background, self._board = translator, background, board
+        self._reader = ListReader(background, board, self)
+        self._rows = SeenRows(background, board, self)
+        self._source: WorkListPort | None = None
+        self._ids = _NO_ROWS
+        self._counts: Mapping[Category, int] = {}
+        self._is_another = False
+        self.is_whole = True
+        self._reader.arrived.connect(self._take)
+        self._rows.arrived.connect(self._rows_arrived)
 
     # ---- what is in it
 
-    def add(self, row: WorkRow) -> None:
-        """Take a row; it is shown with the next batch. A row with a known id takes the old one's place."""
-        self._waiting.append(row)
-        if not self._flush_timer.isActive():
-            self._flush_timer.start()
+    def attach(self, source: WorkListPort) -> None:
+        """The results are open."""
+        self._source = source
+        self._reader.attach(source)
+        self._rows.attach(source)
 
-    def flush(self) -> None:
-        """Show what has come since the last batch."""
-        arrived = {row.row_id: row for row in self._waiting}
-        self._waiting.clear()
-        known = arrived.keys() & self._by_id.keys()
-        for row_id in known:
-            self._replace(arrived.pop(row_id))
-        self._by_id.update(arrived)
-        self._counts.update(row.category for row in arrived.values())
-        added = [row for row in arrived.values() if self._is_shown(row)]
-        if added:
-            start = len(self._shown)
-            self.beginInsertRows(QModelIndex(), start, start + len(added) - 1)
-            self._shown.extend(added)
-            self.endInsertRows()
-        if added or known:
-            self._sort_shown()
-        self.counts_changed.emit()
+    @property
+    def run_id(self) -> int | None:
+        """The run whose rows these are."""
+        return self._reader.run_id
+
+    def open(self, run_id: int, manifest: Manifest | None) -> None:
+        """List a run, made with a pack if that is at hand."""
+        self._forget(manifest)
+        self.is_whole = False
+        self._reader.open(run_id)
 
     def clear(self) -> None:
-        """Forget all rows."""
-        self.beginResetModel()
-        self._flush_timer.stop()
-        for rows in (self._by_id, self._shown, self._waiting, self._counts):
-            rows.clear()
-        self.endResetModel()
-        self.counts_changed.emit()
+        """List nothing."""
+        self._forget(None)
+        self._reader.open(None)
+
+    def end(self) -> None:
+        """The program closes: what is in sight stays, and nothing more is read."""
+        self._reader.end()
+
+    def outcome_ready(self, row_id: int, outcome: Outcome) -> None:
+        """A result was saved: a new one, or another one of an image that is listed."""
+        if self._rows.replace(row_id, outcome):
+            self._row_changed(row_id)
+        self._reader.refresh()
+
+    def refresh(self) -> None:
+        """Results may have come or gone."""
+        self._reader.refresh()
 
     def set_verdict(self, row_id: int, verdict: Verdict | None) -> None:
-        """Note the reader's verdict on a row."""
-        row = self._by_id.get(row_id)
+        """Note the reader's verdict on a row. It stays until another verdict is chosen to be shown."""
+        wanted = self._reader.wanted
+        if wanted.verdict != "any":
+            self._reader.wanted = replace(wanted, staying=wanted.staying | {row_id})
+        row = self._rows.get(row_id)
         if row is not None:
             row.verdict = verdict
-            self._row_changed(row)
+            self._row_changed(row_id)
 
     def set_translator(self, translator: Translator) -> None:
         """Speak another language."""
@@ -149,93 +158,88 @@ class WorkListModel(QAbstractTableModel):
     @property
     def category(self) -> Category | None:
         """The only class that is shown, None for all."""
-        return self._category
+        return self._reader.wanted.category
 
     def counts(self) -> dict[Category, int]:
         """The number of images by class, whatever is filtered."""
-        return {category: self._counts[category] for category in WORK_LIST_ORDER}
+        return {category: self._counts.get(category, 0) for category in WORK_LIST_ORDER}
 
     def total(self) -> int:
         """The number of images, whatever is filtered."""
-        return len(self._by_id)
-
-    def rows_of_patient(self, patient_id: str) -> tuple[WorkRow, ...]:
-        """The rows that give this Patient ID, whatever is filtered; none for an empty one."""
-        number = patient_id.strip()
-        rows = (*self._by_id.values(), *self._waiting)
-        return tuple(row for row in rows if number and row.header.patient_id.strip() == number)
-
-    def row_of_image(self, ref: ImageRef) -> WorkRow | None:
-        """The row of the image at a place, None where it is not in the list."""
-        place = (ref.path, ref.member, ref.frame)
-        rows = (row for row in self._by_id.values() if row.outcome.ref.path == ref.path)
-        refs = ((row, row.outcome.ref) for row in rows)
-        return next((row for row, found in refs if (found.path, found.member, found.frame) == place), None)
+        return sum(self._counts.values())
 
     @property
     def verdict_filter(self) -> VerdictFilter:
         """Which results are shown, by the verdict on them."""
-        return self._verdict
+        return self._reader.wanted.verdict
 
     @property
     def backend_filter(self) -> str:
         """The device whose results are shown, "" for all."""
-        return self._backend
+        return self._reader.wanted.backend
 
     def set_verdict_filter(self, wanted: VerdictFilter) -> None:
         """Show results with such a verdict. A row that gets another verdict stays until this is chosen again."""
-        self._verdict = wanted
-        if wanted != "any":
-            self.verdicts_wanted.emit()
-        self._filter()
+        # After the verdicts that are being saved
+        self._background.run(
+            lambda: None,
+            channel="verdict",
+            done=lambda _: self._filter(verdict=wanted, staying=frozenset()),
+            failed=lambda error: self._board.post_error("verdict", error),
+        )
 
     def set_backend_filter(self, backend: str) -> None:
         """Show only what this device ran, or all ("")."""
-        self._backend = backend
-        self._filter()
-
-    def set_verdicts(self, verdicts: Mapping[int, Verdict]) -> None:
-        """Note verdicts from the store on rows that have none here yet."""
-        for row_id, verdict in verdicts.items():
-            row = self._by_id.get(row_id)
-            if row is not None and row.verdict is None:
-                row.verdict = verdict
-        self._filter()
+        self._filter(backend=backend)
 
     def set_category(self, category: Category | None) -> None:
         """Show only one class, or all (None)."""
-        self._category = category
-        self._filter()
+        self._filter(category=category)
 
     def set_search(self, text: str) -> None:
         """Show only rows with this text in name, number, date or file name."""
-        self._search = text.strip().casefold()
-        self._filter()
+        self._filter(text=text.strip())
 
     def row_at(self, index: Index) -> WorkRow | None:
-        """The row under an index, None for no index."""
-        return self._shown[index.row()] if index.isValid() else None
+        """The row under an index; None for no index, and while it is being read."""
+        return self._row(index.row()) if index.isValid() else None
+
+    def row_of(self, stored: StoredResult) -> WorkRow:
+        """The row of a result of this run, listed or not."""
+        return self._rows.row_of(stored)
+
+    def read_around(self, position: int) -> None:
+        """Read the rows before and after one that was chosen: they are chosen next."""
+        for near in (position - _MARGIN, position + _MARGIN):
+            if 0 <= near < len(self._ids):
+                self._row(near)
+
+    def id_at(self, index: Index) -> int | None:
+        """The number of the row under an index, read or not; None for no index."""
+        return int(self._ids[index.row()]) if index.isValid() else None
 
     def index_of(self, row_id: int) -> QModelIndex:
         """Where a row is shown; invalid if it is not."""
-        for position, row in enumerate(self._shown):
-            if row.row_id == row_id:
-                return self.index(position, 0)
-        return QModelIndex()
+        found = np.flatnonzero(self._ids == row_id)
+        return self.index(int(found[0]), 0) if len(found) else QModelIndex()
 
-    def study_start(self, position: int, step: int) -> int:
-        """The first shown row of the next (step 1) or previous (-1) study in the shown order, or `position`."""
-        number = position
-        while 0 <= number < len(self._shown):
-            if self._study(number) != self._study(position):
-                return number
-            number += step
-        return position
+    def find_study(self, position: int, step: int) -> None:
+        """Look for the first shown row of the next (step 1) or previous (-1) study: `study_found` has its number."""
+        source, run_id, row_ids = self._source, self.run_id, self._ids
+        if source is None or run_id is None or not 0 <= position < len(row_ids):
+            return
+        self._background.run(
+            lambda: source.next_study(run_id, row_ids, position, step),
+            channel="study",
+            newest_only=True,
+            done=lambda row_id: self.study_found.emit(row_id) if row_id is not None else None,
+            failed=lambda error: self._board.post_error("list", error),
+        )
 
     # ---- QAbstractTableModel
 
     def rowCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008 - Qt's own signature
-        return 0 if parent.isValid() else len(self._shown)
+        return 0 if parent.isValid() else len(self._ids)
 
     def columnCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008 - Qt's own signature
         return 0 if parent.isValid() else len(COLUMNS)
@@ -262,57 +266,69 @@ class WorkListModel(QAbstractTableModel):
 
     def sort(self, column: int, order: Qt.SortOrder = Qt.SortOrder.AscendingOrder) -> None:
         """Sort by a column; -1 gives the default order back: what needs eyes first on top."""
-        self._sorted_by = None if column < 0 else (column, order)
-        self._sort_shown()
+        is_descending = order == Qt.SortOrder.DescendingOrder
+        self._reader.order = ResultOrder() if column < 0 else ResultOrder(KEYS[column], is_descending)
+        self._reader.read()
 
     # ---- inside
 
-    def _is_shown(self, row: WorkRow) -> bool:
-        if self._category is not None and row.category != self._category:
-            return False
-        if self._backend and row.backend != self._backend:
-            return False
-        if not has_verdict(row.verdict.choice if row.verdict else None, self._verdict):
-            return False
-        return not self._search or self._search in row.searched
-
-    def _filter(self) -> None:
-        self.flush()
+    def _forget(self, manifest: Manifest | None) -> None:
         self.beginResetModel()
-        self._shown = [row for row in self._by_id.values() if self._is_shown(row)]
-        self._order()
+        self._ids, self._counts, self.is_whole = _NO_ROWS, {}, True
+        self._rows.clear(manifest)
         self.endResetModel()
+        self.counts_changed.emit()
 
-    def _order(self) -> None:
-        self._shown.sort(key=lambda row: row.urgency)
-        if self._sorted_by:
-            column, order = self._sorted_by
-            self._shown.sort(key=COLUMNS[column].order, reverse=order == Qt.SortOrder.DescendingOrder)
+    def _filter(self, **changes: Any) -> None:
+        self._reader.wanted = replace(self._reader.wanted, **changes)
+        self._is_another = True
+        self._reader.read()
 
-    def _sort_shown(self) -> None:
-        """Sort in place and keep every persistent index (the selection) on its row."""
+    def _take(self, found: Listed, is_whole: bool) -> None:
+        """The list as it was read: another one, or the same with other rows in it or in another order."""
+        self.is_whole = is_whole
+        if self._is_another or len(found.row_ids) < len(self._ids):
+            self.beginResetModel()
+            self._ids = found.row_ids
+            self.endResetModel()
+        elif not np.array_equal(found.row_ids, self._ids):
+            self._rearrange(found.row_ids)
+        self._is_another = False
+        if found.counts != self._counts:
+            self._counts = found.counts
+            self.counts_changed.emit()
+        self.changed.emit()
+
+    def _rearrange(self, row_ids: NDArray[np.int64]) -> None:
+        """Take more rows and another order, and keep every persistent index (the selection) on its row."""
+        before, after = len(self._ids), len(row_ids)
+        if after > before:
+            self.beginInsertRows(QModelIndex(), before, after - 1)
+            self._ids = np.concatenate([self._ids, row_ids[before:]])
+            self.endInsertRows()
         self.layoutAboutToBeChanged.emit()
         held = self.persistentIndexList()
-        rows = [self._shown[index.row()] for index in held]
-        self._order()
-        wanted = {id(row) for row in rows}
-        positions = {id(row): number for number, row in enumerate(self._shown) if id(row) in wanted}
-        moved = [self.index(positions[id(row)], index.column()) for row, index in zip(rows, held, strict=True)]
+        numbers = [int(self._ids[index.row()]) for index in held]
+        self._ids = row_ids
+        places = {number: self.index_of(number) for number in set(numbers)}
+        moved = [places[number].siblingAtColumn(index.column()) for number, index in zip(numbers, held, strict=True)]
         self.changePersistentIndexList(held, moved)
         self.layoutChanged.emit()
 
-    def _replace(self, row: WorkRow) -> None:
-        """Another outcome for an image that is listed already; its row object stays, so that indexes stay true."""
-        known = self._by_id[row.row_id]
-        self._counts[known.category] -= 1
-        self._counts[row.category] += 1
-        known.take(row)
-        self._row_changed(known)
+    def _row(self, position: int) -> WorkRow | None:
+        """The row in a place; where it is not there yet it is asked for, with those around it."""
+        row = self._rows.get(int(self._ids[position]))
+        if row is None:
+            start = position - position % _PAGE
+            self._rows.want(self._ids[max(0, start - _MARGIN) : start + _PAGE + _MARGIN].tolist())
+        return row
 
-    def _row_changed(self, row: WorkRow) -> None:
-        index = self.index_of(row.row_id)
+    def _rows_arrived(self) -> None:
+        if len(self._ids):
+            self.dataChanged.emit(self.index(0, 0), self.index(len(self._ids) - 1, len(COLUMNS) - 1))
+        self.loaded.emit()
+
+    def _row_changed(self, row_id: int) -> None:
+        index = self.index_of(row_id)
         if index.isValid():
             self.dataChanged.emit(index, index.siblingAtColumn(len(COLUMNS) - 1))
-
-    def _study(self, position: int) -> str:
-        return self._shown[position].outcome.ref.study_key
