@@ -1,0 +1,81 @@
+"""What a person or a run does with a store and the files beside it; each act is performed, cut off, and looked at.
+
+`prepare` makes the place as it is before, `perform` is the act, and `check` says what must hold at the next start of
+the program, wherever the act was cut off: it raises `Lost`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Literal
+
+from powercut.exporting import DOCUMENTS, QUICK, check_export, export, prepare_export
+from powercut.keeping import check_kept, check_packs, install, keep, prepare_keeping, prepare_packs
+from powercut.place import Place, Tell, Told
+from powercut.program import Program
+from powercut.screening import (
+    check_run,
+    check_verdicts,
+    give_verdicts,
+    prepare_half,
+    prepare_nothing,
+    prepare_verdicts,
+    screen,
+)
+from powercut.storing import (
+    bring_up_to_date,
+    check_deleted,
+    check_mended,
+    check_up_to_date,
+    delete,
+    mend,
+    prepare_damage,
+    prepare_older,
+    prepare_runs,
+)
+
+# How an act was cut off: the power went, a change failed and the program told of it, or its process was killed.
+End = Literal["power", "fault", "kill"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Act:
+    """See the module.
+
+    perform        None where a program does it
+    command        that program, as it is typed
+    changes_whole  files and folders that are to be the old ones or the new ones after a power cut, as patterns
+    """
+
+    prepare: Callable[[Place], None]
+    check: Callable[[Place, Told, End], None]
+    perform: Callable[[Place, Tell], None] | None = None
+    command: Callable[[Place], Sequence[str]] | None = None
+    changes_whole: tuple[str, ...] = ()
+
+
+_PROGRAM: Final = Program()
+ACTS: Final[Mapping[str, Act]] = {
+    "screen": Act(prepare=prepare_nothing, perform=screen, check=check_run),
+    "resume": Act(prepare=prepare_half, perform=screen, check=check_run),
+    "verdicts": Act(prepare=prepare_verdicts, perform=give_verdicts, check=check_verdicts),
+    "export": Act(
+        prepare=prepare_export, perform=partial(export, formats=QUICK), check=check_export, changes_whole=("out/*",)
+    ),
+    "documents": Act(
+        prepare=prepare_export, perform=partial(export, formats=DOCUMENTS), check=check_export, changes_whole=("out/*",)
+    ),
+    "install": Act(prepare=prepare_packs, perform=install, check=check_packs, changes_whole=("home/packs/*",)),
+    "keep": Act(prepare=prepare_keeping, perform=keep, check=check_kept, changes_whole=("home/*.json",)),
+    "delete": Act(prepare=prepare_runs, perform=delete, check=check_deleted),
+    "mend": Act(prepare=prepare_damage, perform=mend, check=check_mended),
+    "update": Act(prepare=prepare_older, perform=bring_up_to_date, check=check_up_to_date),
+    "program": Act(
+        prepare=_PROGRAM.prepare,
+        command=_PROGRAM.command,
+        check=_PROGRAM.check,
+        changes_whole=("out/*", "maps/*", "home/pack_trust.json"),
+    ),
+}

@@ -1,0 +1,30 @@
+"""A stage for the tests of a module, its process started once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from powercut.native import compiler
+from powercut.stage import Stage
+
+
+@pytest.fixture(scope="session")
+def stage_of_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """The stage of the session."""
+    if not compiler():
+        pytest.skip("the watched disk needs Linux and a C compiler")
+    before = os.environ.get("FIELDRAY_HOME")
+    with Stage(tmp_path_factory.mktemp("stage")) as stage:
+        stage.start()
+        yield stage
+    assert os.environ.get("FIELDRAY_HOME") == before
+
+
+@pytest.fixture
+def stage(stage_of_all: Stage, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    """The stage; its home is this test's."""
+    monkeypatch.setenv("FIELDRAY_HOME", str(stage_of_all.place.home))
+    return stage_of_all

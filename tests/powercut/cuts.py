@@ -1,0 +1,189 @@
+"""The power goes, at every moment of an act: what may be on the disk then is put there, and the program is started."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from typing import Any, Final
+
+from powercut.acts import ACTS, Act
+from powercut.disk import MODELS, SECTORS, Disk, Luck, Model, State
+from powercut.place import Lost, Place, told_in
+from powercut.recording import Change
+from powercut.stage import Fault, Stage
+
+_INDEX: Final = "-shm"  # SQLite's index of its log, which it writes through memory: nobody can say what is in it
+_MOST_EXAMPLES: Final = 12
+
+Names = Mapping[tuple[str, ...], object]  # what lies under names
+
+
+@dataclass(eq=False, slots=True)
+class CutFigures:
+    """What came of the cuts of one act.
+
+    states  different disks that the program was started on, by model
+    lost    what did not hold, each with how often; `examples` says where it is found again
+    """
+
+    act: str
+    changes: int = 0
+    states: Counter[str] = field(default_factory=Counter)
+    lost: Counter[str] = field(default_factory=Counter)
+    examples: list[str] = field(default_factory=list)
+
+    def note(self, what: str, moment: Moment) -> None:
+        """Something did not hold."""
+        self.lost[f"{moment.model}: {what}"] += 1
+        if len(self.examples) < _MOST_EXAMPLES:
+            self.examples.append(f"{moment}: {what}")
+
+    def joined(self, other: CutFigures) -> CutFigures:
+        """Of both."""
+        return CutFigures(
+            self.act,
+            max(self.changes, other.changes),
+            self.states + other.states,
+            self.lost + other.lost,
+            [*self.examples, *other.examples][:_MOST_EXAMPLES],
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """As JSON has them."""
+        counts = {"states": dict(self.states), "lost": dict(self.lost)}
+        return {"act": self.act, "changes": self.changes, **counts, "examples": self.examples}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Moment:
+    """A power cut after so many changes, under a model, with a share of what was on its way kept, drawn by a seed."""
+
+    changes: int
+    model: Model
+    share: float
+    sector: int
+    seed: int
+
+    def state(self, disk: Disk) -> State:
+        """What is on the disk."""
+        chance = random.Random(self.seed)
+        found = disk.state(Luck(chance=chance, share=self.share, sector=self.sector))
+        return dict(_with_any_index(found, chance) if 0 < self.share < 1 else found)
+
+
+def cut(
+    stage: Stage, name: str, *, seed: int, lucks: int, most: int | None = None, fault: Fault | None = None
+) -> CutFigures:
+    """Perform an act once and cut its power at every change.
+
+    fault  what the disk refuses meanwhile
+    lucks  how many disks are drawn by chance for each change and model, beside all and nothing
+    most   so many disks at most, drawn from all of them
+    """
+    act, place, figures = ACTS[name], stage.place, CutFigures(name)
+    act.prepare(place)
+    disks = {model: Disk(place.root, model) for model in MODELS}
+    watched = Disk(place.root, "ordered")
+    before = place.told.read_bytes()
+    done = stage.run(act.command(place), fault=fault) if act.command else stage.perform(name, fault=fault)
+    if done.crash or (done.problem and not fault):
+        raise AssertionError(f"{name} was not performed: {done.problem} {done.crash}")
+    changes = stage.changes
+    told = [before, *(change.data for change in changes if change.kind == "told")]
+    figures.changes = len(changes)
+    versions = _versions(watched, changes, act)
+    _require_recorded(watched.now(), place)
+    moments = _moments(len(changes), random.Random(f"{seed} {name}"), lucks=lucks, most=most)
+    seen: set[int] = set()
+    for moment, tells, state in _cuts(disks, changes, moments):
+        if (known := hash((tells, frozenset(state.items())))) in seen:
+            continue
+        seen.add(known)
+        figures.states[moment.model] += 1
+        try:
+            place.write(state)
+            # what was refused may be there or not: a later one that was brought to the disk is told apart by `check`
+            _require_versions(act, state, versions if fault else versions[tells : tells + 2])
+            act.check(place, told_in(b"".join(told[: tells + 1])), "power")
+        except Lost as lost:
+            figures.note(str(lost), moment)
+        except Exception as error:
+            figures.note(f"{type(error).__name__}: {error}", moment)
+    return figures
+
+
+def _moments(changes: int, chance: random.Random, *, lucks: int, most: int | None) -> Sequence[Moment]:
+    found = []
+    for number in range(changes + 1):
+        for model in MODELS:
+            shares = [0.0, 1.0, *(chance.choice((0.1, 0.5, 0.9, chance.random())) for _ in range(lucks))]
+            found += [Moment(number, model, share, chance.choice(SECTORS), chance.getrandbits(32)) for share in shares]
+    return sorted(chance.sample(found, most)) if most is not None and most < len(found) else found
+
+
+def _cuts(
+    disks: Mapping[Model, Disk], changes: Sequence[Change], moments: Sequence[Moment]
+) -> Iterator[tuple[Moment, int, State]]:
+    """Each moment with how often something was told before it, and what is on the disk."""
+    done, tells = 0, 0
+    for moment in moments:
+        while done < moment.changes:
+            tells += changes[done].kind == "told"
+            for disk in disks.values():
+                disk.apply(changes[done])
+            done += 1
+        yield moment, tells, moment.state(disks[moment.model])
+
+
+def _with_any_index(state: State, chance: random.Random) -> Iterator[tuple[tuple[str, ...], bytes | None]]:
+    for path, data in state.items():
+        if not path[-1].endswith(_INDEX) or (fate := chance.randrange(4)) == 0:
+            yield path, data
+        elif fate > 1:
+            yield path, chance.randbytes(chance.choice((3, 512, 32768)))
+
+
+def _require_recorded(recorded: State, place: Place) -> None:
+    """That the recording holds everything that was written. Raises AssertionError."""
+    found = place.read()
+    wrong = [
+        path
+        for path in found.keys() | recorded.keys()
+        if path != ("told",) and not path[-1].endswith(_INDEX) and found.get(path, 0) != recorded.get(path, 0)
+    ]
+    assert not wrong, f"not recorded: {wrong}"
+
+
+# ---- what is to be the old one or the new one
+
+
+def _versions(disk: Disk, changes: Sequence[Change], act: Act) -> list[Names]:
+    """What lies under the names of `changes_whole` at first, whenever something is told, and at the end."""
+    found = [_names(disk.now(), act)]
+    for change in changes:
+        disk.apply(change)
+        if change.kind == "told":
+            found.append(_names(disk.now(), act))
+    return [*found, _names(disk.now(), act)]
+
+
+def _names(state: State, act: Act) -> Names:
+    found: dict[tuple[str, ...], object] = {}
+    for pattern in act.changes_whole:
+        parts = pattern.split("/")
+        for path in state:
+            if len(path) == len(parts) and all(map(fnmatch, path, parts)) and not path[-1].startswith("."):
+                below = {other: data for other, data in state.items() if other[: len(path)] == path}
+                found[path] = frozenset(below.items())
+    return found
+
+
+def _require_versions(act: Act, state: State, versions: Sequence[Names]) -> None:
+    found = _names(state, act)
+    for name in found.keys() | {name for names in versions for name in names}:
+        if found.get(name) not in [names.get(name) for names in versions]:
+            what = "gone" if name not in found else "neither the old one nor the new one"
+            raise Lost(f"{'/'.join(name)} is {what}")

@@ -1,0 +1,111 @@
+"""An act: a run is exported in formats of every kind, and exported again after a verdict."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from pydicom import dcmread
+
+from fieldray.domain.run import Verdict
+from fieldray.errors import StorageProblem
+from fieldray.pipeline.export import export_run
+from fieldray.store.results import ResultStore
+from powercut.place import NAMES, Lost, Place, Tell, Told, image_of, outcome_of, require_whole
+
+QUICK: Final = ("csv", "json", "sr")
+DOCUMENTS: Final = ("pdf", "pdf-studies")
+
+
+def prepare_export(place: Place) -> None:
+    """A run that is finished, and nothing exported."""
+    place.clear()
+    place.screen()
+
+
+def export(place: Place, tell: Tell, *, formats: Sequence[str]) -> None:
+    """Twice; what is refused is told, and the next is tried. Raises the last refusal."""
+    (run,) = place.runs()
+    problem = None
+    for turn, choice in enumerate(("agree", "disagree"), 1):
+        row = place.results(run.run_id)[NAMES[turn]]
+        try:
+            with ResultStore(place.store) as store:
+                store.set_verdict(row.row_id, Verdict(choice=choice), judged=row.outcome)
+            written = export_run(place.store, run.run_id, place.out, formats, spec=place.spec)
+        except StorageProblem as error:
+            tell("problem", error.reason.code)
+            problem = error
+        else:
+            tell("written", *(path.name for path in written))
+    if problem:
+        raise problem
+
+
+def check_export(place: Place, told: Told, end: str) -> None:
+    """What was told as written is there, nothing is half, and the next export leaves whole outputs and nothing else."""
+    require_whole(place)
+    for words in told:
+        for name in words[1:] if words[0] == "written" else ():
+            if not (place.out / name).exists():
+                raise Lost(f"told as written, but gone: {name}")
+    require_whole_outputs(place.out)
+    run = min(place.runs(), key=lambda run: run.run_id)
+    written = export_run(place.store, run.run_id, place.out, QUICK, spec=place.spec)
+    require_whole_outputs(place.out)
+    if left := [path.name for path in place.out.iterdir() if path.name.startswith(".")]:
+        raise Lost(f"the next export leaves {left}")
+    if len(written) != len(QUICK):
+        raise Lost(f"the next export wrote {len(written)} outputs")
+
+
+def require_whole_outputs(folder: Path) -> None:
+    """That every output in a folder is complete. Raises Lost."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.name.startswith("."):
+            continue
+        for ending, is_complete in _COMPLETE.items():
+            if path.name.endswith(ending) and not _holds(is_complete, path):
+                raise Lost(f"half an output: {path.name}")
+
+
+def _holds(is_complete: Callable[[Path], bool], path: Path) -> bool:
+    try:
+        return is_complete(path)
+    except Exception:  # whatever reading half a file raises
+        return False
+
+
+def is_whole_table(path: Path, rows: int | None) -> bool:
+    """Whether a table has so many rows (None: any number), the last one to its end."""
+    found = list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig"), newline="")))
+    return rows in (None, len(found)) and all(row["notice"] for row in found)
+
+
+def _document(path: Path) -> bool:
+    data = path.read_bytes()
+    return data.startswith(b"%PDF-") and data.rstrip().endswith(b"%%EOF")
+
+
+def _studies(path: Path) -> bool:
+    documents = sorted(path.iterdir())
+    return len(documents) == len(NAMES) and all(map(_document, documents))
+
+
+def _reports(path: Path) -> bool:
+    screened = [name for name in NAMES if outcome_of(image_of(Path(name))).status == "screened"]
+    reports = sorted(path.iterdir())
+    return len(reports) == len(screened) and all(dcmread(report).Modality == "SR" for report in reports)
+
+
+_COMPLETE: Final[Mapping[str, Callable[[Path], bool]]] = {
+    ".csv": lambda path: is_whole_table(path, len(NAMES)),
+    ".json": lambda path: len(json.loads(path.read_bytes())["results"]) == len(NAMES),
+    ".pdf": _document,
+    "-studies": _studies,
+    "-sr": _reports,
+}

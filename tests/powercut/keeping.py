@@ -1,0 +1,177 @@
+"""Acts on what is kept beside the store: packs, settings, trusted keys, folders, a site's operating points."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from fieldray.errors import FieldrayError, UsageProblem
+from fieldray.packs.library import PackLibrary
+from fieldray.packs.memory import PackMemory
+from fieldray.packs.site_points import SitePoint, SitePoints
+from fieldray.packs.trust import TrustStore
+from fieldray.packs.verified import read_files, read_verified_manifest
+from fieldray.reports.patient import pseudonym_key
+from fieldray.settings import Settings, load
+from packs_factory import make_pack
+from powercut.place import Lost, Place, Tell, Told
+from tiny_packs import fingerprint
+
+_PACK: Final = "test-chest-1.2.3"
+_MODEL: Final = "a" * 64
+_KEYS: Final = ("-".join(["1111"] * 16), "-".join(["2222"] * 16))
+
+
+# ---- packs
+
+
+def prepare_packs(place: Place) -> None:
+    """A home that trusts a key, and a drive with a pack of it, one of the same name that is another, and a third."""
+    place.clear()
+    if not (place.drive / "first").exists():
+        for name, slope in (("first", "first"), ("second", "second")):
+            make_pack(place.drive / name, names={"en": slope, "uk": slope})
+        make_pack(place.drive / "third", version="2.0.0")
+    PackLibrary(place.home).trust(fingerprint(place.drive / "first" / _PACK))
+
+
+def install(place: Place, tell: Tell) -> None:
+    """A pack, then another one in its place, then a newer version beside it. Raises the last refusal."""
+    library, problem = PackLibrary(place.home), None
+    for name in ("first", "second", "third"):
+        (folder,) = (place.drive / name).iterdir()
+        try:
+            installed = library.install(folder)
+        except FieldrayError as error:
+            tell("problem", error.reason.code)
+            problem = error
+        else:
+            tell("installed", name, installed.name)
+    if problem:
+        raise problem
+
+
+def check_packs(place: Place, told: Told, end: str) -> None:
+    """What was told as installed is there, every pack is whole, and installing all again leaves nothing else."""
+    root = place.home / "packs"
+    found = {path.name: _name_of(path) for path in root.iterdir() if path.name[0] != "."} if root.is_dir() else {}
+    for words in told:
+        if words[0] == "installed" and words[2] not in found:
+            raise Lost(f"told as installed, but gone: {words[2]}")
+    library = PackLibrary(place.home)
+    if len([pack for pack in library.installed() if pack.trust == "trusted"]) != len(found):
+        raise Lost("a pack that is there is not listed as usable")
+    for name in ("second", "third"):
+        library.install(next((place.drive / name).iterdir()))
+    left = sorted(path.name for path in root.iterdir())
+    if left != [_PACK, "test-chest-2.0.0"]:
+        raise Lost(f"after the next installation there are {left}")
+
+
+def _name_of(folder: Path) -> str:
+    try:
+        sealed = read_verified_manifest(folder)
+        read_files(folder, sealed)
+    except FieldrayError as problem:
+        raise Lost(f"half a pack: {folder.name}, {problem.reason.code}") from problem
+    return sealed.description.names["en"]
+
+
+# ---- settings and the like
+
+Step = tuple[str, Callable[[Path], object]]
+
+
+def _steps(place: Place) -> list[Step]:
+    return [
+        ("theme dark", lambda home: Settings({"theme": "dark"}).save(home / "settings.json")),
+        ("decoders 3", lambda home: Settings({"theme": "dark", "decoders": 3}).save(home / "settings.json")),
+        ("key 0", lambda home: TrustStore(home).trust(_KEYS[0])),
+        ("key 1", lambda home: TrustStore(home).trust(_KEYS[1])),
+        ("version", lambda home: TrustStore(home).record(_KEYS[0], pack_id="tiny", version="1.0.0")),
+        ("without key 1", lambda home: TrustStore(home).forget(_KEYS[1])),
+        ("images", lambda home: PackMemory(home).remember([place.images], "tiny")),
+        ("drive", lambda home: PackMemory(home).remember([place.drive], "other")),
+        ("point a", lambda home: SitePoints(home).add(site_point("a"))),
+        ("point b", lambda home: SitePoints(home).add(site_point("b"))),
+        ("without point a", lambda home: SitePoints(home).remove("a", _MODEL)),
+        ("pseudonyms", pseudonym_key),
+    ]
+
+
+def prepare_keeping(place: Place) -> None:
+    """A new home."""
+    place.clear()
+
+
+def keep(place: Place, tell: Tell) -> None:
+    """One thing after another. Raises the last refusal."""
+    problem = None
+    for name, step in _steps(place):
+        tell("begun", name)
+        try:
+            step(place.home)
+        except UsageProblem:  # what is to be taken away was refused before
+            continue
+        except FieldrayError as error:
+            tell("problem", error.reason.code)
+            problem = error
+        else:
+            tell("kept", name)
+    if problem:
+        raise problem
+
+
+def check_kept(place: Place, told: Told, end: str) -> None:
+    """Everything can be read, and what was told as kept is there."""
+    kept = [words[1] for words in told if words[0] == "kept"]
+    begun = {words[1] for words in told if words[0] == "begun"}
+    settings, problems = load(place.home / "settings.json")
+    if problems:
+        raise Lost(f"the settings cannot be read: {problems[0].text}")
+    trust, points = TrustStore(place.home), SitePoints(place.home)
+    keys = {key.fingerprint for key in trust.trusted()}
+    names = {point.name for point in points.all()}
+    memory = PackMemory(place.home)
+    holds = {
+        "theme dark": settings["theme"] == "dark",
+        "decoders 3": settings["decoders"] == 3,
+        "key 0": _KEYS[0] in keys,
+        "key 1": _KEYS[1] in keys or "without key 1" in begun,
+        "version": trust.highest_seen(_KEYS[0], pack_id="tiny") == "1.0.0",
+        "without key 1": _KEYS[1] not in keys,
+        "images": (found := memory.find([place.images])) is not None and found.pack == "tiny",
+        "drive": (found := memory.find([place.drive])) is not None and found.pack == "other",
+        "point a": "a" in names or "without point a" in begun,
+        "point b": "b" in names,
+        "without point a": "a" not in names,
+        "pseudonyms": (place.home / "pseudonym.key").is_file(),
+    }
+    if lost := [name for name in kept if not holds[name]]:
+        raise Lost(f"told as kept, but gone: {lost}")
+    for _, step in _steps(place):
+        try:
+            step(place.home)
+        except FieldrayError as problem:
+            if problem.reason.code not in ("site_point_name", "site_point_unknown"):
+                raise Lost(f"it cannot be done again: {problem.reason.text}") from problem
+
+
+def site_point(name: str) -> SitePoint:
+    """An operating point of a site."""
+    return SitePoint(
+        name=name,
+        label="opacity",
+        model_sha256=_MODEL,
+        pack="tiny-1.0.0",
+        threshold=0.5,
+        unsure_low=0.4,
+        unsure_high=0.6,
+        sensitivity=(0.9, 0.8, 0.95),
+        specificity=(0.7, 0.6, 0.8),
+        images=100,
+        patients=90,
+        chosen_by="A person",
+        chosen_on="2026-11-23",
+    )

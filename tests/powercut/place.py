@@ -1,0 +1,220 @@
+"""The place where acts are performed: a user's home, a folder for exports, and what a person was told."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from fieldray.domain.events import Event, StoreMended
+from fieldray.domain.finding import Outcome
+from fieldray.domain.run import Run, RunSpec, StoredResult
+from fieldray.domain.study import ImageHeader, ImageRef
+from fieldray.pipeline.batch import Batch, Work
+from fieldray.pipeline.keeping import open_store
+from fieldray.pipeline.session import DATABASE_NAME
+from fieldray.pipeline.statistics import Statistics
+from fieldray.store.results import ResultQuery
+from fieldray.store.rows import outcome_columns
+from outcomes import failed, refused, run_spec, screened
+
+_HERE: Final = Path(__file__).resolve().parent
+_JUDGED: Final = ("status", "category", "score", "stage", "reason", "result_hash", "findings", "class_maps", "notes")
+_LIMIT_S: Final = 30.0
+NAMES: Final = tuple(f"{number:03}.dcm" for number in range(8))
+
+Tell = Callable[..., None]
+Told = list[list[Any]]
+
+
+class Lost(AssertionError):
+    """Something is lost, doubled or wrong."""
+
+
+class Place:
+    """Under one folder; beside it, where nothing is watched, lie the images and what else is only read."""
+
+    def __init__(self, root: Path) -> None:
+        self.root: Final = root
+        self.home: Final = root / "home"
+        self.out: Final = root / "out"
+        self.told: Final = root / "told"
+        self.images: Final = root.with_name("images")
+        self.drive: Final = root.with_name("drive")
+        for folder in (self.images, self.drive):
+            folder.mkdir(parents=True, exist_ok=True)
+        for name in NAMES:
+            (self.images / name).touch()
+
+    @property
+    def store(self) -> Path:
+        """The results' file."""
+        return self.home / DATABASE_NAME
+
+    @property
+    def spec(self) -> RunSpec:
+        """What runs are asked to do here."""
+        return run_spec(paths=(str(self.images),))
+
+    def clear(self) -> None:
+        """Nothing was done yet."""
+        shutil.rmtree(self.root, ignore_errors=True)
+        for folder in (self.root, self.home, self.out):
+            folder.mkdir(mode=0o700)
+        self.told.touch()
+
+    def read(self) -> dict[tuple[str, ...], bytes | None]:
+        """All files by path; None is a folder."""
+        paths = sorted(self.root.rglob("*"))
+        return {path.relative_to(self.root).parts: None if path.is_dir() else path.read_bytes() for path in paths}
+
+    def write(self, state: Mapping[tuple[str, ...], bytes | None]) -> None:
+        """Make the files these."""
+        shutil.rmtree(self.root, ignore_errors=True)
+        self.root.mkdir(mode=0o700)
+        for parts, data in sorted(state.items()):
+            path = self.root.joinpath(*parts)
+            if data is None:
+                path.mkdir(mode=0o700)
+            else:
+                path.write_bytes(data)
+
+    @property
+    def what_was_told(self) -> Told:
+        """All that a person was told, in order."""
+        return told_in(self.told.read_bytes())
+
+    # ---- screening
+
+    def refs(self) -> list[ImageRef]:
+        """The images, each of a study of its own."""
+        return [image_of(self.images / name) for name in NAMES]
+
+    def batch(self, publish: Callable[[Event], None], *, fresh: bool = False, workers: int = 1) -> Batch:
+        """A run of all images, in the program's own way but for the networks: what comes out is known."""
+        work = Work(
+            spec=self.spec,
+            discover=lambda: iter(self.refs()),
+            count=lambda gives_up: len(NAMES),
+            content_hash=lambda ref: outcome_of(ref).facts.content_sha256,
+            check_header=lambda header: None,
+            screen=outcome_of,
+            release=lambda: None,
+        )
+        statistics = Statistics(load=lambda: (0.0, 0.0))
+        return Batch(work, database=self.store, publish=publish, workers=workers, fresh=fresh, statistics=statistics)
+
+    def screen(self, publish: Callable[[Event], None] = lambda event: None, *, fresh: bool = False) -> Batch:
+        """Run it to its end."""
+        batch = self.batch(publish, fresh=fresh)
+        batch.start()
+        if not batch.join(_LIMIT_S):
+            raise Lost("the run does not end")
+        return batch
+
+    # ---- what came of it
+
+    def mended(self) -> str:
+        """Open the store as a run does; the sentence with which it was mended, empty where it was whole."""
+        said: list[str] = []
+
+        def publish(event: Event) -> None:
+            if isinstance(event, StoreMended):
+                said.append(event.reason.text)
+
+        open_store(self.store, publish).close()
+        return " ".join(said)
+
+    def results(self, run_id: int) -> dict[str, StoredResult]:
+        """The results of a run by image. Raises Lost where one is there twice or is wrong."""
+        found: dict[str, StoredResult] = {}
+        with ResultQuery(self.store) as query:
+            for result in query.rows(run_id):
+                name = result.outcome.ref.path.name
+                if name in found:
+                    raise Lost(f"{name} is there twice in run {run_id}")
+                require_right(result.outcome)
+                found[name] = result
+        return found
+
+    def runs(self) -> tuple[Run, ...]:
+        """All runs, the newest first."""
+        with ResultQuery(self.store) as query:
+            return query.runs()
+
+
+def told_in(data: bytes) -> Told:
+    """Lines of JSON; the last one may be cut short by the power cut."""
+    return [json.loads(line) for line in data.split(b"\n")[:-1]]
+
+
+def teller(path: Path) -> Tell:
+    """What tells a person something, at once."""
+
+    def tell(*words: object) -> None:
+        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        os.write(handle, json.dumps(words).encode() + b"\n")
+        os.close(handle)
+
+    return tell
+
+
+def image_of(path: Path) -> ImageRef:
+    """The reference of an image."""
+    uid = f"1.2.826.0.1.{int(path.stem)}"
+    header = ImageHeader(
+        modality="DX", study_instance_uid=uid, sop_instance_uid=f"{uid}.1", patient_id=f"P{path.stem}", rows=300
+    )
+    return ImageRef(path=path, kind="dicom", header=header)
+
+
+def outcome_of(ref: ImageRef) -> Outcome:
+    """What comes out for an image: the same whenever it is asked, and something else for each."""
+    number = int(ref.path.stem)
+    if number % 8 == 5:
+        return refused(ref)
+    if number % 8 == 6:
+        return failed(ref)
+    seen = screened(ref, score=0.6 + 0.01 * number)
+    chance = np.random.default_rng(number)
+    facts = replace(
+        seen.facts,
+        content_sha256=hashlib.sha256(ref.path.name.encode()).hexdigest(),
+        thumbnail=chance.integers(0, 256, (40, 40), np.uint8),
+        preview=chance.bytes(1500),
+    )
+    return replace(seen, facts=facts, class_maps=chance.random((1, 8, 8), np.float32))
+
+
+def require_right(outcome: Outcome) -> None:
+    """That it is what comes out for its image. Raises Lost."""
+    found, expected = outcome_columns(outcome), outcome_columns(outcome_of(image_of(outcome.ref.path)))
+    wrong = [name for name in _JUDGED if found[name] != expected[name]]
+    if wrong:
+        raise Lost(f"{outcome.ref.path.name} has another {', '.join(wrong)}")
+
+
+def require_complete(names: Iterable[str]) -> None:
+    """That these are all images, each once. Raises Lost."""
+    found = sorted(names)
+    if found != list(NAMES):
+        raise Lost(f"the list is not complete: {found}")
+
+
+def require_whole(place: Place) -> None:
+    """That the store opens without being mended, and that SQLite finds no fault in it. Raises Lost."""
+    if said := place.mended():
+        raise Lost(f"the store was damaged: {said}")
+    with contextlib.closing(sqlite3.connect(place.store)) as store:
+        (answer,) = store.execute("PRAGMA integrity_check").fetchone()
+    if answer != "ok":
+        raise Lost(f"the store is not whole: {answer}")

@@ -1,0 +1,98 @@
+"""An act of the whole program: its command line screens real images with a real pack, exports, and draws maps."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from fieldray.store.results import ResultQuery
+from powercut.exporting import is_whole_table
+from powercut.place import Lost, Place, Told, require_whole
+from program import command, write_images
+from tiny_packs import fingerprint, write_tiny_pack
+
+_COUNT: Final = 6
+_RESUMED_EVERY: Final = 10  # so many disks; the others are looked at without the program
+_LIMIT_S: Final = 100
+
+Row = tuple[str, str, float | None]
+
+
+class Program:
+    """Its images, its pack, and what comes out where nothing happens."""
+
+    def __init__(self) -> None:
+        self._expected: Mapping[str, Row] = {}
+        self._checked = 0
+
+    def prepare(self, place: Place) -> None:
+        """A new home."""
+        place.clear()
+        if not self._films(place).exists():
+            write_images(self._films(place), _COUNT, side=128)
+            (self._films(place) / "cut.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+            write_tiny_pack(place.drive / "tiny")
+            self._run(place)
+            self._expected = self._rows(place)
+            place.clear()
+
+    def command(self, place: Place) -> Sequence[str]:
+        """What is typed."""
+        (pack,) = (place.drive / "tiny").iterdir()
+        options = ["--pack", pack, "--trust", fingerprint(pack), "--json", "-"]
+        return command("screen", self._films(place), *options, "--out", place.out, "--maps", place.root / "maps")
+
+    def check(self, place: Place, told: Told, end: str) -> None:
+        """What is there is right and whole; a run that is resumed, as some are, comes to the very same list."""
+        require_whole(place)
+        rows = self._rows(place)
+        if wrong := [name for name, row in rows.items() if self._expected[name] != row]:
+            raise Lost(f"another result for {', '.join(wrong)}")
+        if len(place.runs()) > 1:
+            raise Lost("more than one run")
+        self._require_tables(place, None if end == "fault" else len(self._expected))  # what failed is exported, too
+        self._checked += 1
+        if end == "fault" or self._checked % _RESUMED_EVERY == 0:
+            self._resume(place)
+
+    def _resume(self, place: Place) -> None:
+        said = self._run(place)
+        names = sorted(Path(line["path"]).name for line in said)
+        if names != sorted(self._expected):
+            raise Lost(f"the resumed list is not complete: {names}")
+        if self._rows(place) != self._expected:
+            raise Lost("the resumed run has other results")
+        self._require_tables(place, len(self._expected))
+
+    @staticmethod
+    def _require_tables(place: Place, rows: int | None) -> None:
+        for path in place.out.glob("*.csv"):
+            if not is_whole_table(path, rows):
+                raise Lost(f"half an output: {path.name}")
+
+    def _run(self, place: Place) -> list[dict[str, Any]]:
+        done = subprocess.run(
+            self.command(place), capture_output=True, text=True, timeout=_LIMIT_S, check=False, cwd=place.drive
+        )
+        if done.returncode != 1 or "Traceback" in done.stderr:  # 1: an image failed, as is to be
+            raise Lost(f"it ends with {done.returncode}: {done.stderr[-300:]}")
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def _rows(self, place: Place) -> dict[str, Row]:
+        """Of the newest run: status, category and score by file name."""
+        runs, found = place.runs(), {}
+        with ResultQuery(place.store) as query:
+            for result in query.rows(runs[0].run_id) if runs else ():
+                outcome = result.outcome
+                if outcome.ref.path.name in found:
+                    raise Lost(f"{outcome.ref.path.name} is there twice")
+                scores = [finding.score for finding in getattr(outcome, "findings", ())]
+                found[outcome.ref.path.name] = outcome.status, outcome.category, max(scores, default=None)
+        return found
+
+    @staticmethod
+    def _films(place: Place) -> Path:
+        return place.root.with_name("films")

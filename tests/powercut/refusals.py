@@ -1,0 +1,117 @@
+"""The disk refuses something, at every change of an act: it is full, a quota is used up, or it fails.
+
+Whatever is refused, the program ends in order and says why, nothing half done is under a final name, and once the disk
+takes everything again, the same act comes to its whole result.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from powercut.acts import ACTS
+from powercut.place import Lost, Place, Told
+from powercut.stage import Fault, How, Performed, Stage
+
+_MOST_EXAMPLES: Final = 12
+# By the system's error: how it comes, and what the program may give as the reason. What failed once may have been
+# anything; a disk that goes on being full is called full.
+_FULL: Final = frozenset({"disk_full"})
+_FAILING: Final = frozenset({"disk_failing", "not_writable"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A way in which a disk refuses; `reasons` are the codes that a person may be given for it."""
+
+    name: str
+    how: How
+    error: int
+    reasons: frozenset[str]
+
+
+KINDS: Final[Sequence[Kind]] = (
+    Kind(name="disk full", how="disk full", error=errno.ENOSPC, reasons=_FULL),
+    Kind(name="disk full once", how="once", error=errno.ENOSPC, reasons=_FULL | _FAILING),
+    Kind(name="quota used up", how="from then on", error=errno.EDQUOT, reasons=_FULL),
+    Kind(name="disk error once", how="once", error=errno.EIO, reasons=_FAILING),
+    Kind(name="disk errors from then on", how="from then on", error=errno.EIO, reasons=_FAILING),
+)
+
+
+@dataclass(eq=False, slots=True)
+class RefusalFigures:
+    """What came of one act and one kind of refusal, tried at `tried` changes.
+
+    reasons  the codes that were given, each with how often
+    """
+
+    act: str
+    kind: str
+    changes: int = 0
+    tried: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+    lost: Counter[str] = field(default_factory=Counter)
+    examples: list[str] = field(default_factory=list)
+
+    def note(self, what: str, fault: Fault) -> None:
+        """Something did not hold."""
+        self.lost[what] += 1
+        if len(self.examples) < _MOST_EXAMPLES:
+            self.examples.append(f"{fault}: {what}")
+
+    def facts(self) -> dict[str, Any]:
+        """As JSON has them."""
+        counts = {"reasons": dict(self.reasons), "lost": dict(self.lost)}
+        tried = {"changes": self.changes, "tried": self.tried}
+        return {"act": self.act, "kind": self.kind, **tried, **counts, "examples": self.examples}
+
+
+def refuse(stage: Stage, name: str, kind: Kind, *, seed: int, most: int | None = None) -> RefusalFigures:
+    """Perform an act again and again, the disk refusing something at every change, or at `most` of them."""
+    act, place, figures = ACTS[name], stage.place, RefusalFigures(name, kind.name)
+    act.prepare(place)
+    before, chance = place.read(), random.Random(f"{seed} {name} {kind.name}")
+    figures.changes = (stage.run(act.command(place)) if act.command else stage.perform(name)).changes
+    numbers: Sequence[int] = range(1, figures.changes + 1)
+    if most is not None and most < len(numbers):
+        numbers = sorted(chance.sample(numbers, most))
+    for number in numbers:
+        fault = Fault(first=number, how=kind.how, error=kind.error, room=chance.randrange(0, 8192))
+        place.write(before)
+        done = stage.run(act.command(place), fault=fault) if act.command else stage.perform(name, fault=fault)
+        figures.tried += 1
+        told = place.what_was_told
+        figures.reasons.update(given := _reasons(done, told))
+        try:
+            if done.crash:
+                raise Lost(done.crash.strip().splitlines()[-1])
+            if wrong := set(given) - kind.reasons:
+                raise Lost(f"the reason given is {', '.join(sorted(wrong))}")
+            _require_ended(place, kind)
+            act.check(place, told, "fault")
+        except Lost as lost:
+            figures.note(str(lost), fault)
+        except Exception as error:
+            figures.note(f"{type(error).__name__}: {error}", fault)
+    return figures
+
+
+def _reasons(done: Performed, told: Told) -> list[str]:
+    """Every reason that a person was given, the one with which the act ended once."""
+    said = [words for words in told if isinstance(words, list)]
+    given = [words[1] for words in said if words[0] == "problem"]
+    given += [words[2] for words in said if words[0] == "ended" and words[2]]
+    return given or ([done.problem[0]] if done.problem else [])
+
+
+def _require_ended(place: Place, kind: Kind) -> None:
+    """No run passes for running; where nothing at all can be written any more, that cannot be noted."""
+    if kind.how == "from then on" or not place.store.exists():
+        return
+    if states := [run.state for run in place.runs() if run.state in ("running", "paused")]:
+        raise Lost(f"a run is left {states[0]}")

@@ -1,0 +1,235 @@
+"""Two programs at work on one place at once, and some of them killed at any moment.
+
+Each is a process of its own that is forked here; what it tells goes to a file of its own. Nothing that was told is lost
+by a kill: the system goes on, and so does what was written.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from fieldray.domain.events import Event, OutcomeReady
+from fieldray.errors import FieldrayError
+from fieldray.packs.memory import PackMemory
+from fieldray.packs.signing import read_fingerprint
+from fieldray.packs.site_points import SitePoints
+from fieldray.packs.trust import TrustStore
+from fieldray.reports.patient import pseudonym_key
+from fieldray.store.deleting import RunDeleter
+from powercut.exporting import QUICK, check_export, export, prepare_export
+from powercut.keeping import check_packs, install, prepare_keeping, prepare_packs, site_point
+from powercut.place import NAMES, Lost, Place, Tell, Told, require_complete, require_whole, teller, told_in
+from powercut.screening import check_verdicts, give_verdicts, prepare_nothing, prepare_verdicts
+from powercut.storing import check_mended, check_up_to_date, mend, prepare_damage, prepare_older, prepare_runs
+
+_LIMIT_S: Final = 120.0
+_LONGEST_LIFE_S: Final = 0.4
+_ENTRIES: Final = 12
+# What one may be told because of the other; everything else is a fault.
+_PERHAPS_TOLD: Final = frozenset({"database_damaged", "history_in_use", "history_no_run"})
+
+Perform = Callable[[Place, Tell], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rivalry:
+    """Two acts at once on what `prepare` made; `check` sees what each has told."""
+
+    prepare: Callable[[Place], None]
+    acts: tuple[Perform, Perform]
+    check: Callable[[Place, Told, Told], None]
+
+
+@dataclass(eq=False, slots=True)
+class RivalFigures:
+    """What came of one rivalry."""
+
+    name: str
+    rounds: int = 0
+    killed: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+    lost: Counter[str] = field(default_factory=Counter)
+
+    def facts(self) -> dict[str, Any]:
+        """As JSON has them."""
+        counts = {"reasons": dict(self.reasons), "lost": dict(self.lost)}
+        return {"name": self.name, "rounds": self.rounds, "killed": self.killed, **counts}
+
+
+def rival(place: Place, name: str, *, rounds: int, seed: int) -> RivalFigures:
+    """Let two programs at each other so often."""
+    rivalry, figures = RIVALRIES[name], RivalFigures(name)
+    chance = random.Random(f"{seed} {name}")
+    for _ in range(rounds):
+        rivalry.prepare(place)
+        lives = [chance.uniform(0, _LONGEST_LIFE_S) if chance.random() < 0.5 else None for _ in rivalry.acts]
+        told, crashes = _perform(place, rivalry.acts, lives)
+        figures.rounds += 1
+        figures.killed += sum(life is not None for life in lives)
+        figures.reasons.update(words[1] for lines in told for words in lines if words[0] == "problem")
+        try:
+            if crashes:
+                raise Lost(crashes[0].strip().splitlines()[-1])
+            given = {words[1] for lines in told for words in lines if words[0] == "problem"}
+            if given - _PERHAPS_TOLD:
+                raise Lost(f"told: {', '.join(sorted(given))}")
+            rivalry.check(place, *told)
+        except Lost as lost:
+            figures.lost[str(lost)] += 1
+        except Exception as error:
+            figures.lost[f"{type(error).__name__}: {error}"] += 1
+    return figures
+
+
+def _perform(
+    place: Place, acts: Sequence[Perform], lives_s: Sequence[float | None]
+) -> tuple[tuple[Told, Told], list[str]]:
+    """What each told, and the tracebacks of what nobody expected."""
+    files = [place.told.with_name(f"told-{number}") for number in range(len(acts))]
+    crashed = [place.root.with_name(f"crash-{number}") for number in range(len(acts))]
+    for path in (*files, *crashed):
+        path.write_bytes(b"")
+    began_s, processes = time.monotonic(), []
+    for act, file, crash in zip(acts, files, crashed, strict=True):
+        process = os.fork()
+        if not process:
+            try:
+                _act(place, act, teller(file))
+            except BaseException:
+                crash.write_text(traceback.format_exc())
+            os._exit(0)
+        processes.append(process)
+    for life_s, process in sorted(zip(lives_s, processes, strict=True), key=lambda one: one[0] or _LIMIT_S):
+        _end(process, began_s + (_LIMIT_S if life_s is None else life_s))
+    told = told_in(files[0].read_bytes()), told_in(files[1].read_bytes())
+    return told, [path.read_text() for path in crashed if path.stat().st_size]
+
+
+def _act(place: Place, act: Perform, tell: Tell) -> None:
+    try:
+        act(place, tell)
+    except FieldrayError as problem:
+        tell("problem", problem.reason.code)
+
+
+def _end(process: int, until_s: float) -> None:
+    """Wait until then for its end, and kill it."""
+    while not os.waitpid(process, os.WNOHANG)[0]:
+        if time.monotonic() > until_s:
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+            return
+        time.sleep(0.002)
+
+
+# ---- what they do
+
+
+def _screen(place: Place, tell: Tell) -> None:
+    def publish(event: Event) -> None:
+        if isinstance(event, OutcomeReady):
+            tell("seen", event.run_id, event.outcome.ref.path.name)
+
+    batch = place.screen(publish)
+    if batch.reason:
+        tell("problem", batch.reason.code)
+
+
+def _delete(place: Place, tell: Tell) -> None:
+    RunDeleter(place.store).delete([1, 2])
+    tell("deleted", 1, 2)
+
+
+def _keep_half(half: int) -> Perform:
+    def keep(place: Place, tell: Tell) -> None:
+        """Entries of its own in every list that both share."""
+        for number in range(half, 2 * _ENTRIES, 2):
+            PackMemory(place.home).remember([place.images / str(number)], f"pack-{number}")
+            TrustStore(place.home).trust(_key(number))
+            SitePoints(place.home).add(site_point(f"p{number}"))
+            tell("kept", number, pseudonym_key(place.home).hex())
+
+    return keep
+
+
+def _key(number: int) -> str:
+    return f"{number:064x}"
+
+
+# ---- what must hold
+
+
+def _check_runs(place: Place, first: Told, second: Told) -> None:
+    require_whole(place)
+    for words in (*first, *second):
+        if words[0] == "seen" and words[2] not in place.results(words[1]):
+            raise Lost(f"told, but not kept: {words[2]}")
+    require_complete(place.results(place.screen().run_id))
+
+
+def _check_verdicts(place: Place, first: Told, second: Told) -> None:
+    check_verdicts(place, first, "kill")
+
+
+def _check_deleted(place: Place, first: Told, second: Told) -> None:
+    require_whole(place)
+    left = {run.run_id for run in place.runs()}
+    is_told = any(words[0] == "deleted" for words in (*first, *second))
+    if left & {1, 2} not in (set(), {1, 2}) or (is_told and left & {1, 2}):
+        raise Lost(f"runs {sorted(left)} are left")
+    require_complete(place.results(3))
+    if place.results(3)[NAMES[0]].verdict is None:
+        raise Lost("the verdict on the run that was kept")
+    require_complete(place.results(place.screen().run_id))
+
+
+def _check_kept(place: Place, first: Told, second: Told) -> None:
+    memory, keys = PackMemory(place.home), TrustStore(place.home)
+    points = {point.name for point in SitePoints(place.home).all()}
+    secrets = {pseudonym_key(place.home).hex()}
+    for words in (*first, *second):
+        if words[0] == "kept":
+            number, secret = words[1:]
+            found = memory.find([place.images / str(number)])
+            if found is None or found.pack != f"pack-{number}":
+                raise Lost("a folder that was told as remembered")
+            if not keys.is_trusted(read_fingerprint(_key(number))) or f"p{number}" not in points:
+                raise Lost("a key or an operating point that was told as kept")
+            secrets.add(secret)
+    if len(secrets) > 1:
+        raise Lost("pseudonyms are not the same in both programs")
+
+
+RIVALRIES: Final[Mapping[str, Rivalry]] = {
+    "two runs": Rivalry(prepare=prepare_nothing, acts=(_screen, _screen), check=_check_runs),
+    "verdicts and a run": Rivalry(prepare=prepare_verdicts, acts=(give_verdicts, _screen), check=_check_verdicts),
+    "a deletion and a run": Rivalry(prepare=prepare_runs, acts=(_delete, _screen), check=_check_deleted),
+    "two deletions": Rivalry(prepare=prepare_runs, acts=(_delete, _delete), check=_check_deleted),
+    "mended twice": Rivalry(
+        prepare=prepare_damage, acts=(mend, mend), check=lambda place, first, second: check_mended(place, first, "kill")
+    ),
+    "brought up to date twice": Rivalry(
+        prepare=prepare_older,
+        acts=(lambda place, tell: place.mended(), lambda place, tell: place.mended()),
+        check=lambda place, first, second: check_up_to_date(place, first, "kill"),
+    ),
+    "one pack installed twice": Rivalry(
+        prepare=prepare_packs,
+        acts=(install, install),
+        check=lambda place, first, second: check_packs(place, first + second, "kill"),
+    ),
+    "two exports to one folder": Rivalry(
+        prepare=prepare_export,
+        acts=(lambda place, tell: export(place, tell, formats=QUICK),) * 2,
+        check=lambda place, first, second: check_export(place, first + second, "kill"),
+    ),
+    "settings kept by both": Rivalry(prepare=prepare_keeping, acts=(_keep_half(0), _keep_half(1)), check=_check_kept),
+}

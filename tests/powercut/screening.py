@@ -1,0 +1,143 @@
+"""Acts: a run from the beginning, a run that is resumed, and verdicts that are given while a run goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, get_args
+
+from fieldray.domain.events import Event, OutcomeReady, Publish, RunChanged
+from fieldray.domain.run import Verdict, VerdictChoice
+from fieldray.errors import StorageProblem
+from fieldray.store.results import ResultStore
+from powercut.place import NAMES, Lost, Place, Tell, Told, image_of, outcome_of, require_complete, require_whole, teller
+
+_JUDGED: Final = NAMES[:4]
+_ROUNDS: Final = 3
+
+
+def prepare_nothing(place: Place) -> None:
+    """A new home."""
+    place.clear()
+
+
+def prepare_half(place: Place) -> None:
+    """A run that was stopped after half of the images; a verdict was given on the first."""
+    place.clear()
+    with ResultStore(place.store) as store:
+        run_id = store.open_run(place.spec)
+        for name in NAMES[: len(NAMES) // 2]:
+            outcome = outcome_of(image_of(place.images / name))
+            row_id = store.save(run_id, outcome, spec=place.spec)
+            if name == NAMES[0]:
+                store.set_verdict(row_id, Verdict(choice="disagree", note="before"), judged=outcome)
+        store.set_state(run_id, "cancelled")
+    teller(place.told)("verdict", NAMES[0])
+
+
+def prepare_verdicts(place: Place) -> None:
+    """A run that is finished."""
+    place.clear()
+    place.screen()
+
+
+def screen(place: Place, tell: Tell) -> None:
+    """All images."""
+    batch = place.screen(_announcing(tell))
+    if batch.reason:
+        raise StorageProblem(batch.reason)
+
+
+def give_verdicts(place: Place, tell: Tell) -> None:
+    """On images of the run that is there, three times each, some withdrawn at last; another run goes on meanwhile."""
+    (run,) = place.runs()
+    rows = {name: result for name, result in place.results(run.run_id).items() if name in _JUDGED}
+    batch = place.batch(_announcing(lambda *words: None), fresh=True)
+    batch.start()
+    try:
+        for name, verdict in _verdicts():
+            row = rows[name]
+            tell("asked", name, *_words(verdict))
+            try:
+                with ResultStore(place.store) as store:
+                    store.set_verdict(row.row_id, verdict, judged=row.outcome)
+            except StorageProblem as problem:
+                tell("problem", problem.reason.code)
+            else:
+                tell("saved", name)
+    finally:
+        batch.join()
+    if batch.reason:
+        raise StorageProblem(batch.reason)
+
+
+def check_run(place: Place, told: Told, end: str) -> None:
+    """What is there is right; what was told is there unless the power went; a resumed run is complete."""
+    require_whole(place)
+    runs = place.runs()
+    if len(runs) > 1:
+        raise Lost(f"{len(runs)} runs")
+    seen = {words[1] for words in told if words[0] == "seen"}
+    found = place.results(runs[0].run_id) if runs else {}
+    if end != "power" and not seen <= set(found):
+        raise Lost(f"told, but not kept: {seen - set(found)}")
+    has_half = any(words[0] == "verdict" for words in told)
+    batch = place.screen()
+    if batch.state != "finished":
+        raise Lost(f"the resumed run is {batch.state}")
+    rows = place.results(batch.run_id)
+    require_complete(rows)
+    verdict = rows[NAMES[0]].verdict
+    if has_half and verdict != Verdict(choice="disagree", note="before"):
+        raise Lost("the verdict of before")
+    if len(place.runs()) != 1 + (bool(runs) and runs[0].state == "finished"):
+        raise Lost("the run was not resumed")
+
+
+def check_verdicts(place: Place, told: Told, end: str) -> None:
+    """On every image lies the last verdict that was told as saved, or one that was asked for later."""
+    require_whole(place)
+    first = min(run.run_id for run in place.runs())
+    rows = place.results(first)
+    require_complete(rows)
+    for name in _JUDGED:
+        asked = [[name, "", ""], *(words[1:] for words in told if words[:2] == ["asked", name])]
+        saved = _saved(told, name)
+        found = [name, *_words(rows[name].verdict)]
+        if found not in asked[saved:]:
+            raise Lost(f"the verdict on {name} is {found[1:]}, {saved} were saved of {asked[1:]}")
+    batch = place.screen()
+    require_complete(place.results(batch.run_id))
+
+
+def _saved(told: Told, name: str) -> int:
+    """Which of the verdicts that were asked for on an image was the last one that was told as saved, 0 for none."""
+    number, saved = 0, 0
+    for words in told:
+        if words[:2] == ["asked", name]:
+            number += 1
+        if words[:2] == ["saved", name]:
+            saved = number
+    return saved
+
+
+def _verdicts() -> Iterator[tuple[str, Verdict | None]]:
+    choices = get_args(VerdictChoice)
+    for turn in range(_ROUNDS):
+        for number, name in enumerate(_JUDGED):
+            is_withdrawn = turn == _ROUNDS - 1 and number % 2
+            choice = choices[(turn + number) % len(choices)]
+            yield name, None if is_withdrawn else Verdict(choice=choice, note=f"{turn}, {name}")
+
+
+def _words(verdict: Verdict | None) -> tuple[str, str]:
+    return (verdict.choice, verdict.note) if verdict else ("", "")
+
+
+def _announcing(tell: Tell) -> Publish:
+    def publish(event: Event) -> None:
+        if isinstance(event, OutcomeReady):
+            tell("seen", event.outcome.ref.path.name)
+        if isinstance(event, RunChanged) and event.state not in ("running", "paused"):
+            tell("ended", event.state, event.reason.code if event.reason else "")
+
+    return publish

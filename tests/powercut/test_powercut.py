@@ -1,0 +1,77 @@
+"""A few moments of each kind; `make powercut` tries thousands."""
+
+from __future__ import annotations
+
+import errno
+import random
+import sys
+
+import pytest
+
+from attack.case import Case, NotPossible
+from attack.runner import program_command
+from attack.world import World
+from powercut import clocks, drives
+from powercut.acts import ACTS
+from powercut.cuts import cut
+from powercut.disk import Disk, Luck
+from powercut.refusals import KINDS, Kind, refuse
+from powercut.stage import Fault, Stage
+
+QUICK = [case for case in (*drives.CASES, *clocks.CASES) if case.is_quick]
+
+
+@pytest.mark.parametrize(
+    ("act", "disks"), [("verdicts", 8), ("mend", 10), ("install", 40), ("export", 6), ("keep", 40)]
+)
+def test_nothing_is_lost_when_the_power_goes(stage: Stage, act: str, disks: int) -> None:
+    figures = cut(stage, act, seed=7, lucks=2, most=disks)
+    assert figures.lost == {}, figures.examples
+    assert figures.states.total() > 5
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_whatever_the_disk_refuses_is_told_and_done_later(stage: Stage, kind: Kind) -> None:
+    figures = refuse(stage, "screen", kind, seed=7, most=3)
+    assert figures.lost == {}, figures.examples
+    assert figures.tried == 3
+
+
+def test_what_was_told_as_deleted_is_deleted_though_the_disk_was_full_and_then_the_power_went(stage: Stage) -> None:
+    """The rows were deleted, and the file could not be built again without them."""
+    act = ACTS["delete"]
+    act.prepare(stage.place)
+    disk = Disk(stage.place.root, "ordered")
+    for first in range(64, 90):
+        done = stage.perform("delete", fault=Fault(first=first, how="from then on", error=errno.ENOSPC))
+        if done.problem is None:
+            break
+        act.prepare(stage.place)
+        disk = Disk(stage.place.root, "ordered")
+    told = stage.place.what_was_told
+    assert told == [["deleted", 1, 2]]
+    for change in stage.changes:
+        disk.apply(change)
+    stage.place.write(disk.state(Luck(chance=random.Random(1), share=0)))
+    act.check(stage.place, told, "power")
+
+
+def test_a_store_that_was_begun_on_a_full_disk_is_not_a_damaged_one(stage: Stage) -> None:
+    """A new file is complete before it gets its name, also where nothing can be taken over from its log."""
+    act, told = ACTS["screen"], set()
+    for first in range(50, 75):
+        act.prepare(stage.place)
+        done = stage.perform("screen", fault=Fault(first=first, how="disk full", error=errno.ENOSPC, room=760))
+        told.add(done.problem and done.problem[0])
+        assert stage.place.mended() == "", first
+    assert told == {"disk_full"}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and LD_PRELOAD")
+@pytest.mark.parametrize("case", QUICK, ids=lambda case: case.name)
+def test_it_holds(case: Case) -> None:
+    with World(program_command(), limit_s=case.limit_s) as world:
+        try:
+            case.attempt(world)
+        except NotPossible as why:
+            pytest.skip(str(why))
