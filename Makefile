@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 APP    := $(VENV)/.app-installed
 STAMP  := $(VENV)/.installed
 
-.PHONY: run test check coverage tflite faults attack fuzz bench cluster-test cluster-bench cluster-example offline-proof installer smoke pictures docs translations clean
+.PHONY: run test check coverage tflite faults powercut attack fuzz fuzz-structures bench scale cluster-test cluster-bench cluster-example offline-proof installer smoke pictures docs translations clean
 
 run: $(APP)                   ## screen openly licensed images with the pack that is for them, then show them
 	$(BIN)/fieldray demo
@@ -32,11 +32,20 @@ $(VENV)-tflite/.installed: pyproject.toml
 faults: $(STAMP)              ## a thousand fault events with the Edge TPU's test double; figures in build/faults.json
 	$(BIN)/python tests/faults/run_faults.py --events 1000 --images 1000 --seed 1 --window
 
+SEED ?= 1
+powercut: $(STAMP)            ## the power goes, disks and drives fail, clocks jump, at every moment; figures in build/powercut.json
+	$(BIN)/python tests/powercut/run_powercut.py --seed $(SEED)
+
 attack: $(STAMP)              ## all that was once tried against the program, a line per case; figures in build/attack.json
 	$(BIN)/python tests/attack/run_attack.py
 
 bench: $(STAMP)               ## from files to scores, compared with the usual scripts; JSON and a page in build/bench
 	$(BIN)/python -m benchmarks pipeline --out build/bench
+
+# SCALE_ROWS is how many images the run has; a million of them take 9 GB in the folder for temporary files (TMPDIR).
+SCALE_ROWS ?= 1000000
+scale: $(STAMP)               ## the window with a run of a million images: its pauses and its memory; a dated page
+	$(BIN)/python -m benchmarks scale --rows $(SCALE_ROWS) --page scale
 
 cluster-test: $(STAMP)        ## the longer tests of the cluster, beside those that `make test` holds
 	$(BIN)/python -m pytest -m cluster tests
@@ -63,6 +72,9 @@ smoke:                        ## try them in a root of their own, without Python
 FUZZ_DATA ?= ../shared/data
 fuzz: $(STAMP)                ## ten thousand damaged files, a line per kind; figures in build/fuzz.json and docs/benchmarks
 	$(BIN)/python tests/fuzz/run_fuzz.py --files 10000 --seed 1 --data $(FUZZ_DATA) --page
+
+fuzz-structures: $(STAMP)     ## a million structures broken in meaning, a line per part of the program that reads them; a dated page
+	$(BIN)/python tests/fuzz/run_structures.py --inputs 1000000 --seed 1 --page
 
 offline-proof: $(STAMP)       ## watch every socket the program asks for, and let it work without any network (Linux)
 	$(BIN)/python tools/prove_offline.py --out build/offline.json

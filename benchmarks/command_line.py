@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.argument_types import amount, checkout, counts, file_kinds, format_names, low_and_high, stated_machine
+from benchmarks.measured_pack import load_measured_pack
 from fieldray import cli
 from fieldray.bench.report import Report, lines
 from fieldray.commands.bench import number_from
@@ -28,6 +29,7 @@ _FIGURES: Final = (
 )
 _COMPARING: Final = ("app/fieldray/comparison", "app/fieldray/domain/comparison.py", "app/fieldray/pipeline/compare.py")
 _SAVING: Final = tuple(f"app/fieldray/{part}" for part in ("desktop", "pipeline/export.py", "reports", "store"))
+_LISTING: Final = tuple(f"app/fieldray/{part}" for part in ("desktop", "pipeline/work_list.py", "store"))
 _MATCHING: Final = (
     "app/fieldray/adaptation/matcher",
     "app/fieldray/domain/local_contrast.py",
@@ -64,6 +66,7 @@ def _parser(typed: str, screen_options: Sequence[str]) -> argparse.ArgumentParse
         _add_compare,
         _add_intervals,
         _add_exports,
+        _add_scale,
         _add_comparison,
         _add_matcher,
         _add_cluster,
@@ -110,9 +113,7 @@ Added = tuple[argparse.ArgumentParser, Sequence[str], Measure]
 
 
 def _add_pipeline(commands: argparse._SubParsersAction[Any]) -> Added:
-    parser = commands.add_parser(
-        "pipeline", help="time from files to scores, compared with the usual scripts and limits"
-    )
+    parser = commands.add_parser("pipeline", help="from files to scores, compared with the usual scripts and limits")
     parser.add_argument("folder", nargs="?", type=Path, help="images to enlarge (otherwise: drawn by the program)")
     add_pack_options(parser)
     _add_archive(parser, files=144, others=6)
@@ -163,24 +164,31 @@ def _add_intervals(commands: argparse._SubParsersAction[Any]) -> Added:
 
 
 def _add_exports(commands: argparse._SubParsersAction[Any]) -> Added:
-    parser = commands.add_parser(
-        "exports", help="how long saving a run takes, and how long the window pauses meanwhile"
-    )
+    parser = commands.add_parser("exports", help="how long saving a run takes, and the window pauses meanwhile")
     add_pack_options(parser)
     parser.add_argument("--results", type=number_from(1), default=1000, metavar="N", help="of the run (default: 1000)")
     parser.add_argument("--formats", type=format_names, default=(), metavar="NAME,...", help="formats (default: all)")
 
     def measure(options: argparse.Namespace, console: Console) -> Report:
         from benchmarks.exports import exports_report
-        from fieldray.commands.pack_options import drives_with_packs, load_pack, pack_to_measure
-        from fieldray.packs.library import PackLibrary
-        from fieldray.paths import user_data
 
-        library = PackLibrary(user_data())
-        model = load_pack(library, options.pack or pack_to_measure(library, drives_with_packs()), options)
+        model = load_measured_pack(options)
         return exports_report(model, count=options.results, formats=options.formats, notify=console.bar)
 
     return parser, _SAVING, measure
+
+
+def _add_scale(commands: argparse._SubParsersAction[Any]) -> Added:
+    parser = commands.add_parser("scale", help="the window with a run of a million images: its pauses and its memory")
+    add_pack_options(parser)
+    parser.add_argument("--rows", type=number_from(1), default=10**6, metavar="N", help="images (default: 1000000)")
+
+    def measure(options: argparse.Namespace, console: Console) -> Report:
+        from benchmarks.scale import scale_report
+
+        return scale_report(load_measured_pack(options), count=options.rows, notify=console.bar)
+
+    return parser, _LISTING, measure
 
 
 def _add_comparison(commands: argparse._SubParsersAction[Any]) -> Added:

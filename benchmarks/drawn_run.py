@@ -11,6 +11,7 @@ import numpy as np
 from fieldray.domain.finding import Finding, ReadFacts, Screened, decide
 from fieldray.domain.image import Image, PixelMap
 from fieldray.domain.lungs import LungFields
+from fieldray.domain.mask import KeptShares
 from fieldray.domain.model import Model
 from fieldray.domain.run import RunSpec
 from fieldray.domain.study import ImageHeader, ImageRef
@@ -39,7 +40,7 @@ def make_run(folder: Path, model: Model, count: int, *, drawn: int = 24) -> int:
         settings_hash="benchmark",
         operating_points=model.manifest.operating_points[:1],
     )
-    chests = [_drawn(number) for number in range(min(drawn, count))]
+    chests = [drawn_chest(number) for number in range(min(drawn, count))]
     with ResultStore(user_data() / DATABASE_NAME) as store:
         run_id = store.open_run(spec)
         for number in range(1, count + 1):
@@ -49,7 +50,8 @@ def make_run(folder: Path, model: Model, count: int, *, drawn: int = 24) -> int:
     return run_id
 
 
-def _drawn(number: int) -> tuple[Image, LungFields]:
+def drawn_chest(number: int) -> tuple[Image, LungFields]:
+    """A chest and its lungs, as a lung-field pack would find them."""
     rows, columns = (1024, 860) if number % 2 else (960, 960)
     pixels = chest_phantom(rows, columns, number, abnormal=number % 3 == 0)
     lungs = LungFields(
@@ -61,8 +63,7 @@ def _drawn(number: int) -> tuple[Image, LungFields]:
         rotation_degrees=0,
         is_inverted=False,
         is_mirrored=False,
-        shares=lung_mask(_LUNG_SIDE, _LUNG_SIDE, number),
-        threshold=128,
+        kept=KeptShares.of(lung_mask(_LUNG_SIDE, _LUNG_SIDE, number), 128),
         pixel_map=PixelMap(rows / _LUNG_SIDE, 0.0, columns / _LUNG_SIDE, 0.0),
         evidence_inside=0.8,
     )

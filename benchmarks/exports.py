@@ -19,10 +19,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final, cast
 
-from PySide6.QtCore import QEventLoop, Qt, QTimer
 from PySide6.QtWidgets import QApplication
 
 from benchmarks.drawn_run import make_run
+from benchmarks.heart import BEAT_MS, NOTED_MS, STEP_MS, Heart
 from benchmarks.processes import cpu_s
 from benchmarks.reports import Mark
 from fieldray.bench.report import Points, Report, Table
@@ -44,9 +44,6 @@ Notify = Callable[[str], None]
 IDLE: Final = "nothing saved"
 MOST_PAUSE_MS: Final = 100.0
 MOST_SECONDS: Final = 60.0
-_BEAT_MS: Final = 5
-_NOTED_MS: Final = 20.0
-_STEP_MS: Final = 400
 _IDLE_S: Final = 10.0
 
 
@@ -59,7 +56,7 @@ class Saving:
     seconds
         From the command to the last file.
     pauses_ms
-        How much later than due the window came to each beat of a timer, the longest first, those above `_NOTED_MS`.
+        How much later than due the window came to each beat of a timer, the longest first, those above `NOTED_MS`.
     cpu_s
         CPU seconds of the program with all its processes meanwhile, which other programs lengthen less; None where the
         system does not tell.
@@ -79,43 +76,8 @@ class Saving:
 
     @property
     def longest_ms(self) -> float:
-        """The longest pause, `_NOTED_MS` where none was noted."""
-        return self.pauses_ms[0] if self.pauses_ms else _NOTED_MS
-
-
-class _Heart:
-    """Notes how late the window is for each beat of a timer, while it is let run."""
-
-    def __init__(self, step: Callable[[], None]) -> None:
-        self._step = step
-        self._late_ms: list[float] = []
-        self._loop = QEventLoop()
-        self._beat, self._steps = QTimer(), QTimer()
-        self._beat.setTimerType(Qt.TimerType.PreciseTimer)
-        self._beat.timeout.connect(self._note)
-        self._steps.timeout.connect(self._open_next)
-
-    def run_until(self, is_over: Callable[[], bool]) -> tuple[tuple[float, ...], int]:
-        """Let the window work until something is so: the pauses above `_NOTED_MS`, and how many images were opened."""
-        self._late_ms, self._opened, self._is_over = [], 0, is_over
-        self._last_s = time.perf_counter()
-        self._beat.start(_BEAT_MS)
-        self._steps.start(_STEP_MS)
-        self._loop.exec()
-        self._steps.stop()
-        self._beat.stop()
-        return tuple(sorted((late for late in self._late_ms if late > _NOTED_MS), reverse=True)), self._opened
-
-    def _note(self) -> None:
-        now_s = time.perf_counter()
-        self._late_ms.append(1000 * (now_s - self._last_s) - _BEAT_MS)
-        self._last_s = now_s
-        if self._is_over():
-            self._loop.quit()
-
-    def _open_next(self) -> None:
-        self._opened += 1
-        self._step()
+        """The longest pause, `NOTED_MS` where none was noted."""
+        return self.pauses_ms[0] if self.pauses_ms else NOTED_MS
 
 
 class _Exports:
@@ -163,7 +125,7 @@ def measure(
         exports = _Exports()
         with _window(model, results, exports) as application:
             assert application.window is not None
-            heart, work_list = _Heart(lambda: work_list.step(1)), application.window.work_list
+            heart, work_list = Heart(lambda: work_list.step(1)), application.window.work_list
             end_s = time.perf_counter() + idle_s
             pauses, opened = heart.run_until(lambda: time.perf_counter() > end_s)
             found.append(Saving(name=IDLE, seconds=idle_s, pauses_ms=pauses, opened=opened))
@@ -173,7 +135,7 @@ def measure(
         return found, reading_s
 
 
-def _save(application: Application, heart: _Heart, exports: _Exports, folder: Path) -> Saving:
+def _save(application: Application, heart: Heart, exports: _Exports, folder: Path) -> Saving:
     """Save the run in the format that the folder is named after."""
     exports.seconds, before_s = None, cpu_s(os.getpid())
     application.controller.export(folder, [folder.name])
@@ -239,7 +201,7 @@ def _window(model: Model, results: Sequence[StoredResult], exports: _Exports) ->
     ended: list[bool] = []
     application.ended.connect(lambda: ended.append(True))
     application.show()
-    heart = _Heart(lambda: None)
+    heart = Heart()
     controller = application.controller
     try:
         heart.run_until(lambda: controller.packs.model is not None)
@@ -282,8 +244,8 @@ def exports_report(
     ]
     how = (
         f"{count} results with a heat map and lungs, of images of a megapixel drawn by the program, in the real window "
-        f"without a screen. Every {_STEP_MS} ms the next image of the list was opened.",
-        f"A pause is how much later than due the window came to a beat of {_BEAT_MS} ms.",
+        f"without a screen. Every {STEP_MS} ms the next image of the list was opened.",
+        f"A pause is how much later than due the window came to a beat of {BEAT_MS} ms.",
         f"Reading all images, {number_of_decoders(Settings())} at a time, takes {reading_s:.1f} s; a format may take "
         f"{MOST_SECONDS:.0f} s more. Only pdf-studies and sc show the images.",
         f"Load average before: {before}, after: {_load()}, on {os.cpu_count()} threads. What other programs take "
@@ -315,7 +277,7 @@ def _table(title: str, found: Sequence[Saving]) -> Table:
             "" if saving.cpu_s is None else f"{saving.cpu_s:.1f}",
             f"{saving.files}",
             f"{saving.megabytes:.1f}",
-            f"{saving.longest_ms:.0f}" if saving.pauses_ms else f"under {_NOTED_MS:.0f}",
+            f"{saving.longest_ms:.0f}" if saving.pauses_ms else f"under {NOTED_MS:.0f}",
             f"{sum(pause > MOST_PAUSE_MS for pause in saving.pauses_ms)}",
             f"{saving.opened}",
         )

@@ -18,6 +18,7 @@ from benchmarks.contestants import Contestant, compare_runs
 from benchmarks.decisions import Program, compare, decision_report
 from benchmarks.engines import race
 from benchmarks.image_files import KINDS
+from benchmarks.measured_pack import load_measured_pack
 from benchmarks.pipeline_report import PipelineRun, pipeline_report
 from benchmarks.program import make_float_file
 from benchmarks.screening import fill, screen_once
@@ -74,9 +75,7 @@ def pipeline(options: argparse.Namespace, console: Console) -> Report:
 
 def decisions(options: argparse.Namespace, console: Console) -> Report:
     """Compare reading reduced with reading in full. Raises as `pipeline`, and UsageProblem (nothing_to_measure)."""
-    library = PackLibrary(user_data())
-    model = load_pack(library, options.pack or pack_to_measure(library, drives_with_packs()), options)
-    cores = usable_cores()
+    model, cores = load_measured_pack(options), usable_cores()
     with contextlib.ExitStack() as open_now:
         engine = open_now.enter_context(_cpu_engine(model))
         lung_engine = open_now.enter_context(_cpu_engine(model.lungs)) if model.lungs else None

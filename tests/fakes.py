@@ -28,10 +28,11 @@ from fieldray.domain.model import (
 from fieldray.domain.study import ImageRef
 from fieldray.errors import BackendProblem, Unreadable
 from fieldray.imaging.answers import ReadResult
+from fieldray.imaging.discover import members_here
 from fieldray.imaging.pool import PoolClosed
 from fieldray.imaging.preview_file import unpacked
 from fieldray.imaging.quality import check_header
-from fieldray.imaging.zip_members import members
+from fieldray.imaging.stamp import Stamps
 from fieldray.reasons import Reason, reason
 
 PIXEL_MAP = PixelMap(1.0, 0.0, 1.0, 0.0)
@@ -102,12 +103,15 @@ class FakeReaders:
 
     def members(self, ref: ImageRef) -> Iterator[ImageRef]:
         self.listed.append(ref.path)
-        return members(ref)
+        return members_here()(ref)
 
-    def content_hash(self, ref: ImageRef) -> str:
+    def content_hash(self, ref: ImageRef) -> tuple[str, bytes]:
         if "gone" in ref.path.name:
             raise Unreadable(reason("missing"))
-        return hash_of(ref)
+        return hash_of(ref), b""
+
+    def stamp_with(self, stamps: Stamps) -> None:
+        """No file is read, so none is stamped."""
 
     def close(self) -> None:
         self.closed.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -9,8 +10,10 @@ from numpy.typing import NDArray
 
 from fieldray.comparison.features import blurred
 from fieldray.comparison.mesh import warped
-from fieldray.domain.comparison import FRAME_SIDE, FramedImage
-from fieldray.domain.image import PixelMap
+from fieldray.domain.comparison import FRAME_SIDE, ChangeRegion, FramedImage
+from fieldray.domain.finding import Outcome
+from fieldray.domain.image import Box, PixelMap
+from fieldray.domain.prior import PairRecord
 from fieldray.imaging.synthetic import chest_phantom, lung_mask
 
 WHOLE = PixelMap(1.0, 0.0, 1.0, 0.0)
@@ -40,3 +43,31 @@ def smooth_warp(seed: int, *, largest_px: float = 20.0, sigma_px: float = 80.0) 
 def moved(image: FramedImage, displacement: NDArray[np.float32]) -> FramedImage:
     """What lies at a place in it lies at place + displacement in `image`."""
     return framed(warped(image.pixels, displacement), warped(image.lungs.astype(np.float32), displacement) > 0.5)
+
+
+def compared_with(outcome: Outcome, **changes: object) -> PairRecord:
+    """What reports say of an image and a prior one with two regions of difference."""
+    prior = replace(
+        outcome.ref.header,
+        patient_name="",
+        study_date="20210205",
+        study_instance_uid="1.2.840.7.1",
+        series_instance_uid="1.2.840.7.2",
+        sop_instance_uid="1.2.840.7.3",
+    )
+    box = Box(top=10, left=20, rows=30, columns=40)
+    values = {
+        "current": outcome.facts.content_sha256,
+        "current_frame": outcome.ref.frame,
+        "prior": prior,
+        "is_dicom": True,
+        "prior_frame": 0,
+        "order": "earlier",
+        "kinship": "same",
+        "similarity": 0.83,
+        "regions": (
+            ChangeRegion(box=box, area_px=1200, strength=5.0),
+            ChangeRegion(box=box, area_px=900, strength=-4.0),
+        ),
+    }
+    return PairRecord(**{**values, **changes})  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ from pydicom import dcmread
 from fieldray.domain.finding import Finding, ReadFacts, Screened
 from fieldray.domain.image import PixelMap, ShownImage
 from fieldray.domain.lungs import LungFields
+from fieldray.domain.mask import KeptShares
 from fieldray.domain.run import StoredResult, Verdict
 from fieldray.domain.study import ImageRef
 from fieldray.errors import InputProblem
@@ -46,8 +47,7 @@ def lungs_in(rows: int, columns: int) -> LungFields:
         rotation_degrees=0,
         is_inverted=False,
         is_mirrored=False,
-        shares=shares,
-        threshold=128,
+        kept=KeptShares.of(shares, 128),
         pixel_map=PixelMap(rows / _LUNG_SIDE, 0.0, columns / _LUNG_SIDE, 0.0),
         evidence_inside=0.75,
     )

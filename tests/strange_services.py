@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 import time
@@ -68,6 +69,10 @@ if __name__ == "__main__":
         from fieldray.imaging.service import handle
 
         path = Path(message.body["path"])
+        if message.body["ask"] == "hash":
+            return handle(message)
+        if "killed" in path.name:
+            os.kill(os.getpid(), signal.SIGKILL)
         mark = path.with_suffix(".mark")
         if "crash" in path.name and not ("once" in path.name and mark.exists()):
             mark.touch()
@@ -77,7 +82,11 @@ if __name__ == "__main__":
             time.sleep(600)
         if "balloon" in path.name:
             np.ones(2**33)
-        return handle(message)
+        return babbling(handle(message)) if "nonsense" in path.name else handle(message)
+
+    def babbling(answer: Message) -> Message:
+        """The answer with a text in place of every value, as a decoder that a file has taken over could give it."""
+        return Message(dict.fromkeys(answer.body, "nonsense"), answer.arrays)
 
     sys.modules[_MODULE] = sys.modules[__name__]
     if sys.argv[1] == strange("babble"):

@@ -87,12 +87,15 @@ def _take(options: argparse.Namespace, home: Path) -> int:
     save("welcome")
     PackMemory(home).remember([images], pack, ages_confirmed=True)
     bench.screening.choose([images])
-    taken = taken and until(lambda: bench.screening.state in ("finished", "failed"))
+    taken = taken and until(
+        lambda: bench.screening.state in ("finished", "failed") and bench.rows.total() == len(list(images.iterdir()))
+    )
     window.work_list.choose_end(last=False)
     taken = taken and until(lambda: bench.image.picture is not None)
     save("result")
     shown = bench.image.picture
-    window.work_list.choose(_row_of(bench.rows, "refused-on-its-side"))
+    taken = taken and until(lambda: _row_of(bench.rows, "refused-on-its-side") is not None)
+    window.work_list.choose(_row_of(bench.rows, "refused-on-its-side") or 0)
     taken = taken and until(lambda: bench.image.picture not in (None, shown))
     save("refused")
     window.actions_by_name["packs"].trigger()
@@ -104,10 +107,10 @@ def _take(options: argparse.Namespace, home: Path) -> int:
     return 0 if taken else 1
 
 
-def _row_of(rows: WorkListModel, name: str) -> int:
-    """The row of a file: in a run on all cores, the order of the refused ones is not always the same."""
+def _row_of(rows: WorkListModel, name: str) -> int | None:
+    """The row of a file, None while it is not read: where all cores work, the refused ones are in any order."""
     listed = [rows.row_at(rows.index(place, 0)) for place in range(rows.rowCount())]
-    return next(row.row_id for row in listed if row is not None and name in row.searched)
+    return next((row.row_id for row in listed if row is not None and name in row.outcome.ref.path.name), None)
 
 
 def _written(files: Iterable[tuple[str, bytes]], folder: Path) -> Path:

@@ -39,6 +39,28 @@ HISTORY: Final[Mapping[str, Template]] = {
                                  "The files of {count} images are gone. Their results, maps and previews are still stored; "
                                  "the window shows them.", by="count"),
     "history_other_label": "The two packs look for different things, so their scores cannot be compared one by one.",
+    "store_whole": "No fault was found. Results: {results}. Verdicts: {verdicts}. Pictures: {pictures}. The files take "
+                   "{size_mb} MB.",
+    "store_compacted": "The files of results are {freed_mb} MB smaller.",
+    "store_not_compacted": "Not all room could be given back: another program is using the files of results, or the disk is "
+                           "full. Close it or make room, then try again.",
+    "store_pictures_dropped": Plural("The pictures of {count} image were deleted. No result is lost. The files are {freed_mb} "
+                                     "MB smaller.",
+                                     "The pictures of {count} images were deleted. No result is lost. The files are "
+                                     "{freed_mb} MB smaller.", by="count"),
+    "store_copying": "Copying the results: {percent} %",
+    "store_checking": "Checking the results: {percent} %",
+    "store_no_results": "There are no results in {path} yet.",
+    "store_backup_exists": "{path} exists already. Name another folder.",
+    "store_no_backup": "There are no results in {path}. Name the folder that a backup was made into.",
+    "store_not_ours": "{path} was not put in place: it is damaged, or this version of the program did not make it. Nothing "
+                      "was changed.",
+    "store_restored": "The results of the backup are in place.",
+    "store_replaced": "The ones before are in {path}. Delete them if you do not need them.",
+    "store_confirm_restore": "Nothing was changed. Add --yes to put the results of the backup in the place of those here.",
+    "store_confirm_drop": "Nothing was deleted. Add --yes to delete all small pictures. Results, maps and verdicts stay.",
+    "pictures_damaged": "The file of pictures {path} is damaged. No result is lost. The next run sets it aside and keeps every "
+                        "picture that can still be read.",
     "preview_shown": "Shown is the small preview that was kept with the result, not the image itself.",
     "preview_missing": "No preview of this image was kept.",
     "preview_damaged": "The preview that was kept with the result is damaged.",

@@ -19,7 +19,7 @@ import shutil
 import stat
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Final, Self
@@ -31,6 +31,8 @@ PRIVATE: Final = 0o600
 SHARED: Final = 0o666  # less what the user's umask takes away, as any program's documents
 _PRIVATE_FOLDER: Final = 0o700
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+_TAKEN: Final = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
+_HERE, _EXCHANGE = -100, 2  # AT_FDCWD of fcntl.h, RENAME_EXCHANGE of linux/fs.h
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
@@ -48,7 +50,7 @@ def written_beside(path: Path, *, mode: int = PRIVATE) -> Iterator[BinaryIO]:
     """
     beside = unfinished(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         try:
             with _created(beside, mode) as stream:
                 yield stream
@@ -58,9 +60,17 @@ def written_beside(path: Path, *, mode: int = PRIVATE) -> Iterator[BinaryIO]:
             with contextlib.suppress(OSError):
                 beside.unlink(missing_ok=True)
             raise
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except OSError as error:
         raise storage_problem(error, path) from error
+
+
+def replace_durably(beside: Path, path: Path) -> None:
+    """Bring a complete file to the disk and give it its name; what had the name before is gone. Raises OSError."""
+    with beside.open("r+b") as stream:
+        _sync(stream)
+    beside.replace(path)
+    sync_folder(path.parent)
 
 
 def unfinished(path: Path) -> Path:
@@ -80,11 +90,35 @@ def process_number() -> str:
 def clear_unfinished(folder: Path, *, process: int, number: str = "") -> None:
     """Remove from a folder what a process of this computer that has ended did not complete; `number`: of its names."""
     for left in folder.glob(f".{process}-{number}*.new"):
-        if left.is_dir() and not left.is_symlink():
-            shutil.rmtree(left, ignore_errors=True)
-        else:
-            with contextlib.suppress(OSError):
-                left.unlink()
+        _remove(left)
+
+
+def clear_abandoned(folder: Path) -> None:
+    """Remove from a folder of the program's own what its processes on this computer began and did not live to complete.
+
+    A database has companions there: their names go on behind the ending.
+    """
+    for left in folder.glob(".*-*.new*"):
+        process, _, number = left.name[1:].partition("-")
+        if process.isdigit() and not _is_at_work(int(process), number):
+            _remove(left)
+
+
+def _is_at_work(process: int, number: str) -> bool:
+    """Whether the process is there that has this number in its names; one that began later may have its process id."""
+    if process == os.getpid():
+        return number.startswith(process_number())
+    import psutil
+
+    return psutil.pid_exists(process)
+
+
+def _remove(left: Path) -> None:
+    if left.is_dir() and not left.is_symlink():
+        shutil.rmtree(left, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            left.unlink()
 
 
 def write_new(path: Path, data: bytes, *, mode: int = SHARED) -> None:
@@ -95,6 +129,58 @@ def write_new(path: Path, data: bytes, *, mode: int = SHARED) -> None:
     with _created(path, mode) as stream:
         stream.write(data)
         _sync(stream)
+
+
+def exchanged(first: Path, second: Path) -> bool:
+    """Whether the system could exchange two names (renameat2(2), RENAME_EXCHANGE)."""
+    if not sys.platform.startswith("linux"):
+        return False
+    import ctypes
+
+    rename = getattr(ctypes.CDLL(None), "renameat2", None)  # not in every C library
+    return rename is not None and rename(_HERE, os.fsencode(first), _HERE, os.fsencode(second), _EXCHANGE) == 0
+
+
+def put_in_place(beside: Path, path: Path, *, exchange: Callable[[Path, Path], bool] = exchanged) -> None:
+    """Give a completed folder its name and remove the one that has it; both names are `path`'s or `unfinished`.
+
+    Its files were brought to the disk by `write_new`; so are their names here, and its own. Linux exchanges the two in
+    one step, on the file systems that can. Elsewhere there is a moment with neither, and both lie beside.
+
+    Raises OSError.
+    """
+    sync_folder(beside)
+    earlier = beside
+    try:
+        beside.rename(path)
+    except OSError as error:
+        if error.errno not in _TAKEN:
+            raise
+        if not exchange(beside, path):
+            earlier = _replaced(beside, path)
+    sync_folder(path.parent)
+    shutil.rmtree(earlier, ignore_errors=True)
+    sync_folder(path.parent)
+
+
+def _replaced(beside: Path, path: Path) -> Path:
+    """Rename what is at `path` and then `beside`; where the former is now."""
+    earlier = unfinished(path)
+    path.rename(earlier)
+    try:
+        beside.rename(path)
+    except OSError:
+        earlier.rename(path)
+        raise
+    return earlier
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder if absent, and those above it, and bring their names to the disk. Raises OSError."""
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)
 
 
 def make_private(folder: Path) -> None:
@@ -133,6 +219,8 @@ def storage_problem(error: OSError, path: Path) -> StorageProblem:
     """What the operating system says about writing to `path`, in words for a person."""
     if error.errno in _FULL:
         return StorageProblem(reason("disk_full", path=path))
+    if error.errno == errno.EIO:
+        return StorageProblem(reason("disk_failing", path=path, detail=error.strerror))
     return StorageProblem(reason("not_writable", path=path, detail=error.strerror or error))
 
 
@@ -145,16 +233,22 @@ def _sync(stream: BinaryIO) -> None:
     os.fsync(stream.fileno())
 
 
-def _sync_folder(folder: Path) -> None:
-    """Bring a renaming to the disk, where the system can."""
+def sync_folder(folder: Path) -> None:
+    """Bring the names in a folder to the disk, where the system can: a new one is sure only then.
+
+    Raises OSError where it can and did not.
+    """
     if os.name != "posix":
         return
-    with contextlib.suppress(OSError):
+    try:
         handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(handle)
         finally:
             os.close(handle)
+    except OSError as error:
+        if error.errno in (errno.EIO, *_FULL):
+            raise
 
 
 # Not through a link: what it leads to would be emptied.

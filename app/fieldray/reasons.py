@@ -61,6 +61,8 @@ NOTES: Final[Mapping[str, Template]] = {
 
 FAILED: Final[Mapping[str, Template]] = {
     "unreadable": "The file cannot be opened: {detail}.",
+    "drive_error": "The drive reported an error while this file was read. Check the drive and its cable, or copy the "
+                   "file from elsewhere. Then screen it again.",
     "missing": "The file is no longer there.",
     "changed": "The file has changed in the meantime. Screen it again.",
     "folder_not_read": "This folder cannot be read: {detail}. None of its images was screened, and their number is "
@@ -68,6 +70,19 @@ FAILED: Final[Mapping[str, Template]] = {
     "folder_lost": "This folder disappeared during the search. It is not known how many of its images were not "
                    "screened. If it is on a drive, reconnect the drive and start again. Results so far are kept.",
     "missing_listed": "The DICOMDIR lists this file, but the file is missing. Check that everything was copied.",
+    "index_alone": Plural("The DICOMDIR lists {count} file, which is not there: it was probably copied without it. Open "
+                          "the disc it came from, or copy all of the disc.",
+                          "The DICOMDIR lists {count} files, but none of them is there: it was probably copied without "
+                          "them. Open the disc it came from, or copy all of the disc.", by="count"),
+    "index_empty": "The DICOMDIR lists no files. If you opened it by itself, open the folder it is in instead.",
+    "index_cut": Plural("The DICOMDIR breaks off: only {count} file could be read from its list. If you opened it by "
+                        "itself, open the folder it is in instead, and check that everything was copied.",
+                        "The DICOMDIR breaks off: only {count} files could be read from its list. If you opened it by "
+                        "itself, open the folder it is in instead, and check that everything was copied.", by="count"),
+    "index_damaged": Plural("The DICOMDIR is damaged: only {count} file could be read from its list. If you opened it by "
+                            "itself, open the folder it is in instead.",
+                            "The DICOMDIR is damaged: only {count} files could be read from its list. If you opened it "
+                            "by itself, open the folder it is in instead.", by="count"),
     "no_permission": "You do not have permission to read this file.",
     "empty": "The file is empty.",
     "truncated": "The file is incomplete: part of the image is missing.",
@@ -80,10 +95,8 @@ FAILED: Final[Mapping[str, Template]] = {
                                "Unpack it and screen the folder.",
                                "The zip file contains {count} files. At most {limit} are read from one zip file. "
                                "Unpack it and screen the folder.", by="count"),
-    "too_many_records": Plural("The DICOMDIR has {count} record. At most {limit} are read. Screen the folder it is "
-                               "in instead.",
-                               "The DICOMDIR has {count} records. At most {limit} are read. Screen the folder it is "
-                               "in instead.", by="count"),
+    "too_many_records": "The DICOMDIR has more than {limit} records, which are too many to read. If you opened it by "
+                        "itself, open the folder it is in instead.",
     "double_members": Plural("Different files in this zip file share {count} name ({name}). Only the last of them "
                              "was read. Pack them again under different names.",
                              "Different files in this zip file share {count} names ({name} and others). Only the "
@@ -95,6 +108,8 @@ FAILED: Final[Mapping[str, Template]] = {
     "executable": "The file looks like a program and is not opened.",
     "outside_folder": "The DICOMDIR refers to a file outside the chosen folder. That file is not opened.",
     "decoder_crashed": "The decoder crashed twice on this file. The file may be damaged.",
+    "reader_killed": "The system ended the process that read this file, most likely because memory ran out. Close other "
+                     "programs and screen the file again.",
     "decoder_timeout": "Reading this file took longer than {seconds} s and was stopped. The file may be damaged.",
     "memory": "Reading this file needs more memory than is allowed ({limit_mb} MB).",
     "inference": "The model could not be run on this image: {detail}.",
@@ -150,7 +165,8 @@ PACKS: Final[Mapping[str, Template]] = {
     "trust_in_use": "Another window of this program is using the list of trusted keys and versions ({holder}): "
                     "{path}. Wait until it has finished, or close it. Then try again.",
     "pack_passed_over": "The pack in {folder} cannot be used, so another one is used. {detail}",
-    "drive_gone": "The drive was removed while it was being read. Nothing was loaded.",
+    "drive_gone": "The drive was removed while it was being read, or it is failing. Nothing was loaded. Plug it in "
+                  "again. If that does not help, use another drive.",
     "fingerprint": "This is not a key fingerprint: {text}. A fingerprint has 64 digits from 0-9 and a-f.",
     "signing_key": "The signing key {path} cannot be used: {detail}.",
 }
@@ -211,6 +227,10 @@ BACKENDS: Final[Mapping[str, Template]] = {
 PROGRAM: Final[Mapping[str, Template]] = {
     "disk_full": "The disk is full: {path}.",
     "not_writable": "Cannot write to {path}: {detail}.",
+    "file_in_use": "Another window of this program is using {path} ({holder}). Wait until it has finished, or close it. "
+                   "Then try again.",
+    "disk_failing": "The disk reported an error at {path}: {detail}. What was saved before is kept. Try again. If it "
+                    "happens again, copy your files to another disk and have this one checked.",
     "not_plain": "{path} is a link or not a regular file, so it is not used. Delete it, or put the file itself there.",
     "home_unusable": "The program cannot keep its files in {path}: {detail}. Set FIELDRAY_HOME to another folder.",
     "database_newer": "The results in {path} were made by a newer version of the program.",
@@ -220,6 +240,11 @@ PROGRAM: Final[Mapping[str, Template]] = {
                        "Verdicts recovered: {verdicts}. Images without a result are screened again.",
     "store_gone": "The file of results {path} was moved, deleted or replaced while the program was running, so new "
                   "results are not saved. Put the file back if that was a mistake. Then start the program again.",
+    "pictures_mended": "The file of pictures was damaged. It was moved to {path}. Pictures recovered: {pictures}. No result "
+                       "is lost.",
+    "store_upgrading": "The results of earlier runs are being brought up to date: {percent} %",
+    "store_in_use": "The file of results {path} is in use by another window or command of this program. Close it, then try "
+                    "again.",
     "results_lost": "Some results are missing from {path}, although each was saved ({found} of {saved}). Start the "
                     "program again.",
     "verdict_misplaced": "This verdict was not saved: the file of results {path} was replaced by another one, which "
@@ -251,6 +276,10 @@ PROGRAM: Final[Mapping[str, Template]] = {
     "not_present": Plural("{count} image of this run is no longer there. Its result is kept, but no longer listed.",
                           "{count} images of this run are no longer there. Their results are kept, but no longer "
                           "listed.", by="count"),
+    "taken_over": Plural("{count} result was taken over from an earlier run: {sampled} by size, times and a keyed sample of "
+                         "the file's content, {whole} by its whole content.",
+                         "{count} results were taken over from an earlier run: {sampled} by size, times and a keyed sample "
+                         "of each file's content, {whole} by the whole content.", by="count"),
     "unlike_images": Plural("{count} image is unlike those that the pack was measured on. Its score may be less "
                             "reliable.",
                             "{count} images are unlike those that the pack was measured on. Their scores may be less "
@@ -276,6 +305,8 @@ PROGRAM: Final[Mapping[str, Template]] = {
     "setting_range": "The setting {key} cannot be {value}. It must be between {low} and {high}.",
     "setting_unknown": "This version of the program has no setting {key}. It is kept in the file.",
     "settings_unreadable": "The settings in {path} cannot be read: {detail}. The defaults are used.",
+    "settings_not_saved": "The settings were not saved: {path} could not be read before ({detail}), and what is in it is "
+                          "not replaced. Start the program again.",
 }
 
 HOST: Final[Mapping[str, Template]] = {

@@ -75,6 +75,7 @@ TABLE: Final[tuple[Row, ...]] = (
     Row(key="operating_point", label="Operating point of that pack", default="", in_dialog=False),
     Row(key="hide_patient", label="Hide patient names and numbers", default=False),
     Row(key="keep_previews", label="Keep a small preview of each image with its result", default=True),
+    Row(key="verify_files", label="When a run resumes, read every file as a whole (slower)", default=False),
     Row(key="heat_map_opacity", label="Heat map opacity, percent", default=45, low=0, high=100),
 )
 # fmt: on
@@ -87,6 +88,7 @@ class Settings:
     def __init__(self, values: Mapping[str, Value] | None = None) -> None:
         self._values: dict[str, Value] = {}
         self._unknown: dict[str, object] = {}
+        self._unread: Reason | None = None
         for key, value in (values or {}).items():
             self.set(key, value)
 
@@ -113,9 +115,15 @@ class Settings:
         """Hold something from the file that this version cannot use, for the next `save`."""
         self._unknown[key] = value
 
+    def spare(self, why: Reason) -> None:
+        """Never replace the file: the system did not let it be read, and nobody knows what is in it."""
+        self._unread = why
+
     def save(self, path: Path | None = None) -> None:
-        """Write the file. Raises StorageProblem, also where a link lies in its place."""
+        """Write the file. Raises StorageProblem, also where a link lies in its place or it could not be read."""
         path = path or default_path()
+        if self._unread:
+            raise StorageProblem(self._unread)
         require_plain(path)
         content = {**self._unknown, **self._values}
         write_atomically(path, json.dumps(content, indent=1, sort_keys=True).encode())
@@ -137,7 +145,11 @@ def load(path: Path | None = None) -> tuple[Settings, tuple[Reason, ...]]:
         return settings, ()
     except StorageProblem as problem:
         return settings, (problem.reason,)
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        detail = error.strerror or type(error).__name__
+        settings.spare(reason("settings_not_saved", path=path, detail=detail))
+        return settings, (reason("settings_unreadable", path=path, detail=detail),)
+    except (ValueError, RecursionError) as error:
         return settings, (reason("settings_unreadable", path=path, detail=type(error).__name__),)
     for key, value in values.items() if isinstance(values, dict) else ():
         try:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from attack.case import Group
-from attack.native import library
+from attack.native import OtherClock
 from attack.world import Fate, World, check_fate, json_lines, tail
 
 CASES = Group("processes")
@@ -297,10 +297,11 @@ def _clock(seconds: int) -> Callable[[World], None]:
     def attempt(world: World) -> None:
         """Every image gets its score, twice, and the export can be written."""
         expected = world.good_images(5)
-        clock = {**library(world, "other_clock"), "ATTACK_CLOCK": str(seconds)}
-        world.screen(expected, codes=(0,), environment=clock)
+        clock = OtherClock(world)
+        clock.set_to(seconds)
+        world.screen(expected, codes=(0,), environment=clock.environment)
         out = world.folder / "out"
-        done = world.start_screen("--out", out, environment=clock).finish().ends_with(0)
+        done = world.start_screen("--out", out, environment=clock.environment).finish().ends_with(0)
         world.check_rows(done.lines, expected)
         (path,) = out.glob("*.json")
         year = {315_532_800: "1980", 4_070_908_800: "2099", 0: "1970", 2_147_483_600: "2038"}[seconds]

@@ -14,7 +14,7 @@ import pytest
 from fieldray.persistence import FileLock
 from program import Fieldray, write_images
 
-PREVIEWS = "SELECT COUNT(*) FROM previews"
+PICTURES = "SELECT COUNT(*) FROM pictures"
 
 
 @pytest.fixture
@@ -98,8 +98,8 @@ def test_two_runs_are_compared(screened: Fieldray, tmp_path: Path, images: Path,
 
 
 def test_deleting_asks_first_then_leaves_nothing(screened: Fieldray, home: Path, images: Path) -> None:
-    store = home / "results.sqlite"
-    assert asked(store, PREVIEWS) == 6
+    store, pictures = home / "results.sqlite", home / "results.pictures.sqlite"
+    assert asked(pictures, PICTURES) == 6
     told = screened("history", "delete", "1", "2")
     assert told.returncode == 2 and "12 results will be deleted for good" in told.stdout
     assert "Add --yes" in told.stderr and len(listed(screened)) == 2
@@ -111,7 +111,7 @@ def test_deleting_asks_first_then_leaves_nothing(screened: Fieldray, home: Path,
         assert len(listed(screened)) == 2
     done = screened("history", "delete", "--all", "--yes")
     assert done.returncode == 0 and "2 runs were deleted." in done.stdout, done.stderr
-    assert listed(screened) == [] and asked(store, PREVIEWS) == 0
+    assert listed(screened) == [] and asked(pictures, PICTURES) == 0
     left = b"".join(found.read_bytes() for found in home.iterdir() if found.is_file())
     assert str(images).encode() not in left
     assert "There are no runs." in screened("history", "delete", "--all", "--yes").stdout
@@ -124,7 +124,6 @@ def test_who_wants_no_previews_keeps_none(
     (home / "settings.json").write_text('{"keep_previews": false}')
     done: subprocess.CompletedProcess[str] = fieldray("screen", images, *pack_options)
     assert done.returncode == 0, done.stderr
+    assert not (home / "results.pictures.sqlite").exists()
     store = home / "results.sqlite"
-    assert asked(store, PREVIEWS) == 0
-    assert asked(store, "SELECT COUNT(*) FROM results WHERE thumbnail IS NOT NULL") == 0
     assert asked(store, "SELECT COUNT(*) FROM results WHERE class_maps IS NOT NULL") == 6

@@ -27,6 +27,7 @@ from fieldray.pipeline.batch import Batch
 from fieldray.pipeline.history import History
 from fieldray.pipeline.priors import Priors, system_comparer
 from fieldray.pipeline.session import Session
+from fieldray.pipeline.work_list import WorkList
 from fieldray.settings import Settings
 
 _BEAT_MS: Final = 5
@@ -160,6 +161,7 @@ class WindowFrontEnd(QObject):
             drives=NoDrives(),
             audit=Auditor(session.database, self._run.packs.site_points),
             history=History(session.database),
+            work_list=WorkList(session.database),
             priors=Priors(session.database, system_comparer(settings)),
             read_verdict=_no_verdict,
             export=lambda run_id, folder, formats, options, tell: (),

@@ -103,6 +103,13 @@ def test_an_answer_without_sense_ends_it(code: str) -> None:
     assert not child.is_running
 
 
+def test_an_answer_that_its_reader_does_not_understand_ends_it(child: Child) -> None:
+    assert child.ask(Message({"what": "answer"}), lambda answer: answer.body["pid"], timeout_s=20) == child.pid
+    with pytest.raises(ChildDied, match="makes no sense"):
+        child.ask(Message({"what": "answer"}), lambda answer: answer.body["pid"]["x"], timeout_s=20)
+    assert not child.is_running
+
+
 def test_garbage_on_the_stream_ends_it() -> None:
     child = Child(strange("babble"), command=command)
     child.start()

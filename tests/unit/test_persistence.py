@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
+import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from fieldray.errors import StorageProblem
-from fieldray.persistence import SHARED, make_private, require_plain, write_atomically, write_new, written_beside
+from fieldray.persistence import (
+    SHARED,
+    clear_abandoned,
+    exchanged,
+    make_folder,
+    make_private,
+    put_in_place,
+    require_plain,
+    sync_folder,
+    unfinished,
+    write_atomically,
+    write_new,
+    written_beside,
+)
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="links and permissions of POSIX")
 
@@ -127,3 +142,70 @@ def test_a_place_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     with pytest.raises(StorageProblem) as problem:
         write_atomically(tmp_path / "file" / "inside", b"")
     assert problem.value.reason.code == "not_writable"
+
+
+# ---- folders
+
+
+def completed(path: Path, content: bytes) -> Path:
+    """A folder with one file, beside its place."""
+    beside = unfinished(path)
+    beside.mkdir()
+    write_new(beside / "file", content)
+    return beside
+
+
+def not_exchanged(first: Path, second: Path) -> bool:
+    """As on a file system that cannot."""
+    return False
+
+
+@pytest.mark.parametrize("exchange", [exchanged, not_exchanged])
+def test_a_folder_takes_a_free_name_and_that_of_another_and_nothing_else_is_left(
+    tmp_path: Path, exchange: Callable[[Path, Path], bool]
+) -> None:
+    path = tmp_path / "folder"
+    for content in (b"first", b"second"):
+        put_in_place(completed(path, content), path, exchange=exchange)
+        assert (path / "file").read_bytes() == content
+        assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_that_cannot_take_the_name_leaves_the_other_there(tmp_path: Path) -> None:
+    path = tmp_path / "folder"
+    put_in_place(completed(path, b"first"), path)
+
+    def lost(first: Path, second: Path) -> bool:
+        shutil.rmtree(first)
+        return False
+
+    with pytest.raises(FileNotFoundError):
+        put_in_place(completed(path, b"second"), path, exchange=lost)
+    assert (path / "file").read_bytes() == b"first"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_folders_are_made_with_those_above_them(tmp_path: Path) -> None:
+    for _ in range(2):
+        make_folder(tmp_path / "one" / "two" / "three")
+    assert (tmp_path / "one" / "two" / "three").is_dir()
+    with pytest.raises(OSError):
+        (tmp_path / "file").touch()
+        make_folder(tmp_path / "file" / "four")
+
+
+def test_a_folder_that_nobody_can_bring_to_the_disk_is_no_error(tmp_path: Path) -> None:
+    sync_folder(tmp_path)
+    sync_folder(tmp_path / "gone")
+
+
+def test_what_processes_left_that_have_ended_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        ended.wait()
+    gone = [f".{ended.pid}-{'0' * 24}.new", f".{ended.pid}-{'0' * 24}.new-wal", f".{os.getpid()}-{'0' * 24}.new"]
+    stays = [unfinished(tmp_path / "x").name, f".{os.getppid()}-{'0' * 24}.new", ".other.new", "1-2.new", ".x-1.new"]
+    for name in (*gone, *stays):
+        (tmp_path / name).touch()
+    (tmp_path / f".{ended.pid}-folder.new" / "inner").mkdir(parents=True)
+    clear_abandoned(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == set(stays)

@@ -49,6 +49,17 @@ def test_a_value_out_of_range_is_refused() -> None:
         Settings({"decoders": 65})
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a file that cannot be read")
+def test_what_the_system_did_not_let_be_read_is_not_replaced() -> None:
+    path = Path("/proc/self/mem")  # nothing is at its beginning: reading there is an input/output error
+    settings, problems = load(path)
+    assert [problem.code for problem in problems] == ["settings_unreadable"]
+    settings.set("theme", "dark")
+    with pytest.raises(StorageProblem) as caught:
+        settings.save(path)
+    assert caught.value.reason.code == "settings_not_saved"
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="links of POSIX")
 def test_a_link_in_the_place_of_the_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "other").write_text('{"decoders": 5}')

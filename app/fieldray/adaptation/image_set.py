@@ -87,8 +87,9 @@ def lung_shares(lungs: LungFields, pixel_map: PixelMap, *, of: tuple[int, int]) 
     """
     cells = pixel_map.for_cells((CELLS, CELLS), of=of)
     down, across = edges(cells, (CELLS, CELLS))
-    lung_down, lung_across = edges(lungs.pixel_map, lungs.shares.shape)
-    inside = overlaps(down, lung_down) @ lungs.mask.astype(np.float64) @ overlaps(across, lung_across).T
+    mask = lungs.mask
+    lung_down, lung_across = edges(lungs.pixel_map, mask.shape)
+    inside = overlaps(down, lung_down) @ mask.astype(np.float64) @ overlaps(across, lung_across).T
     shares = np.rint(255 * inside / (cells.row_scale * cells.column_scale)).clip(0, 255)
     return np.asarray(shares, np.uint8)
 

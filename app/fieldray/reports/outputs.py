@@ -11,7 +11,6 @@ import contextlib
 import io
 import json
 import os
-import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +19,15 @@ from typing import Final, Literal, TextIO
 
 from fieldray.errors import UsageProblem
 from fieldray.paths import user_data
-from fieldray.persistence import SHARED, is_plain, storage_problem, unfinished, written_beside
+from fieldray.persistence import (
+    SHARED,
+    is_plain,
+    make_folder,
+    put_in_place,
+    storage_problem,
+    unfinished,
+    written_beside,
+)
 from fieldray.reasons import reason
 from fieldray.reports.audit_content import BEGINNING as AUDIT
 from fieldray.reports.exporter import EXPORTERS
@@ -153,10 +160,14 @@ def own_folder(path: Path, kind: Recognise, *, inputs: Sequence[Path] = ()) -> I
     _require_free_folder(path, kind, inputs)
     beside = unfinished(path)
     try:
-        beside.mkdir(parents=True)
+        make_folder(path.parent)
+        beside.mkdir()
         yield beside
         _require_free_folder(path, kind, inputs)
-        _put_in_place(beside, path)
+        if any(beside.iterdir()):
+            put_in_place(beside, path)
+        elif os.path.lexists(path):
+            shutil.rmtree(path)
     except OSError as error:
         raise storage_problem(error, path) from error
     finally:
@@ -176,22 +187,6 @@ def _require_free_folder(path: Path, kind: Recognise, inputs: Sequence[Path]) ->
         raise storage_problem(error, path) from error
     if not is_ours:
         raise UsageProblem(reason("output_not_ours", path=path))
-
-
-def _put_in_place(beside: Path, path: Path) -> None:
-    """Rename a folder; an earlier one is removed once the new one stands there. Raises OSError."""
-    earlier = path.with_name(f".{secrets.token_hex(8)}.old")
-    has_earlier = os.path.lexists(path)
-    if has_earlier:
-        path.rename(earlier)
-    try:
-        if any(beside.iterdir()):
-            beside.rename(path)
-    except OSError:
-        if has_earlier:
-            earlier.rename(path)
-        raise
-    shutil.rmtree(earlier, ignore_errors=True)
 
 
 def is_own_report(head: bytes) -> bool:

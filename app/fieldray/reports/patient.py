@@ -9,13 +9,16 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import os
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from fieldray.persistence import require_plain, storage_problem, write_atomically
+from fieldray.errors import StorageProblem
+from fieldray.persistence import FileLock, HeldError, require_plain, storage_problem, write_atomically
 from fieldray.plain_text import visible
+from fieldray.reasons import reason
 
 if TYPE_CHECKING:
     from fieldray.domain.study import ImageHeader, ImageRef
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 
 _KEY_NAME: Final = "pseudonym.key"
 _KEY_BYTES: Final = 32
+_WAIT_S: Final = 10.0
 _LETTERS: Final = 10  # 50 bits: among a million patients two share a pseudonym in one of two thousand installations
 
 
@@ -75,16 +79,26 @@ def pseudonym(header: ImageHeader, study: str, *, key: bytes) -> str:
 
 
 def pseudonym_key(folder: Path) -> bytes:
-    """The key of this installation, made when it is first asked for. Raises StorageProblem."""
+    """The key of this installation, made when it is first asked for; one alone. Raises StorageProblem."""
     path = folder / _KEY_NAME
+    try:
+        if key := _read_key(path):
+            return key
+        with FileLock(path.with_suffix(".lock"), holder=f"process {os.getpid()}", wait_s=_WAIT_S):
+            key = _read_key(path) or secrets.token_bytes(_KEY_BYTES)
+            write_atomically(path, key)
+    except HeldError as held:
+        raise StorageProblem(reason("file_in_use", path=path, holder=held.holder)) from held
+    except OSError as error:
+        raise storage_problem(error, path) from error
+    return key
+
+
+def _read_key(path: Path) -> bytes:
+    """Empty where there is none. Raises OSError, StorageProblem (not_plain)."""
     require_plain(path)
     try:
         key = path.read_bytes()
     except FileNotFoundError:
-        key = b""
-    except OSError as error:
-        raise storage_problem(error, path) from error
-    if len(key) != _KEY_BYTES:
-        key = secrets.token_bytes(_KEY_BYTES)
-        write_atomically(path, key)
-    return key
+        return b""
+    return key if len(key) == _KEY_BYTES else b""

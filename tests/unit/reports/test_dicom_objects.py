@@ -14,10 +14,7 @@ from pydicom import dcmread
 from pydicom.dataset import Dataset
 from pydicom.encaps import generate_frames
 
-from fieldray.domain.comparison import ChangeRegion
 from fieldray.domain.finding import Screened
-from fieldray.domain.image import Box
-from fieldray.domain.prior import PairRecord
 from fieldray.domain.run import Verdict
 from fieldray.domain.study import ImageHeader
 from fieldray.imaging.discover import discover
@@ -30,6 +27,7 @@ from fieldray.reports.exporter import Exporter, ReportOptions
 from fieldray.reports.exporters import sc, seg, sr
 from fieldray.reports.outputs import is_own_report
 from outcomes import failed, refused
+from pairs import compared_with
 from phantoms import write_collection, write_dicom
 from report_runs import results_of, run_with, screened_files, write_frames
 
@@ -301,34 +299,6 @@ def test_objects_are_not_screened_in_the_next_run(exporter: Exporter, one: Scree
 
 
 # ---- an image that was compared with a prior one
-
-
-def compared_with(outcome: Screened, **changes: object) -> PairRecord:
-    """A pair with two regions."""
-    prior = replace(
-        outcome.ref.header,
-        patient_name="",
-        study_date="20210205",
-        study_instance_uid="1.2.840.7.1",
-        series_instance_uid="1.2.840.7.2",
-        sop_instance_uid="1.2.840.7.3",
-    )
-    box = Box(top=10, left=20, rows=30, columns=40)
-    values = {
-        "current": outcome.facts.content_sha256,
-        "current_frame": outcome.ref.frame,
-        "prior": prior,
-        "is_dicom": True,
-        "prior_frame": 0,
-        "order": "earlier",
-        "kinship": "same",
-        "similarity": 0.83,
-        "regions": (
-            ChangeRegion(box=box, area_px=1200, strength=5.0),
-            ChangeRegion(box=box, area_px=900, strength=-4.0),
-        ),
-    }
-    return PairRecord(**{**values, **changes})  # type: ignore[arg-type]
 
 
 def last_group(made: Dataset) -> list[Dataset]:

@@ -1,0 +1,107 @@
+"""A run of as many images as asked for, in the store alone: drawn chests, people who do not exist, no image files.
+
+The results are saved as a batch saves them, by `ResultStore.save_all`, with thumbnail, heat map and lungs.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from benchmarks.drawn_run import drawn_chest
+from fieldray.domain.finding import Finding, Outcome, ReadFacts, Refused, Screened, decide
+from fieldray.domain.image import PixelMap
+from fieldray.domain.model import Model
+from fieldray.domain.run import RunSpec
+from fieldray.domain.study import ImageHeader, ImageRef
+from fieldray.imaging.preprocess import thumbnail
+from fieldray.reasons import reason
+from fieldray.store.results import ResultStore
+
+_AT_ONCE: Final = 2000
+_CELLS: Final = 14
+_FAMILY: Final = ("Adeyemi", "Brandt", "Chen", "Duarte", "Eriksen", "Farouk", "Garcia", "Havel", "Ivanenko", "Jansen")
+_GIVEN: Final = ("Ana", "Boris", "Carla", "Dmytro", "Elif", "Finn", "Grace", "Hugo", "Iryna", "Jun")
+
+
+class LargeRun:
+    """Outcomes by number: always the same for a seed. So many chests are drawn and used in turn."""
+
+    def __init__(self, model: Model, *, seed: int = 1, drawn: int = 24) -> None:
+        self.spec = RunSpec(
+            paths=("/archive",),
+            pack_name=model.pack_name,
+            trust=model.trust,
+            fingerprint=model.fingerprint,
+            model_sha256=model.model_sha256,
+            settings_hash="benchmark",
+            operating_points=model.manifest.operating_points[:1],
+        )
+        self._model, self._seed = model, seed
+        self._chests = [(thumbnail(image), lungs) for image, lungs in map(drawn_chest, range(drawn))]
+
+    def save(self, database: Path, count: int, *, tell: Callable[[int], None]) -> int:
+        """Save so many results in a run that was broken off; its id. `tell` gets how many there are."""
+        with ResultStore(database) as store:
+            run_id = store.open_run(self.spec)
+            for start in range(0, count, _AT_ONCE):
+                store.save_all(run_id, list(self.outcomes(start, min(start + _AT_ONCE, count))), spec=self.spec)
+                tell(min(start + _AT_ONCE, count))
+            store.set_state(run_id, "cancelled")
+        return run_id
+
+    def outcomes(self, start: int, end: int) -> Iterator[Outcome]:
+        """Those with these numbers."""
+        return map(self.outcome, range(start, end))
+
+    def outcome(self, number: int) -> Outcome:
+        """Three images a patient, in one or two studies; one in thirty is refused."""
+        draws, person = random.Random(f"{self._seed} {number}"), random.Random(f"{self._seed} {number // 3}")
+        content = f"{draws.getrandbits(256):064x}"
+        day = f"{person.randrange(2012, 2026)}{person.randrange(1, 13):02}{person.randrange(1, 29):02}"
+        header = ImageHeader(
+            modality="DX",
+            body_part_examined="CHEST",
+            view_position=draws.choice(("PA", "AP", "")),
+            patient_name=f"{person.choice(_FAMILY)}^{person.choice(_GIVEN)}{person.randrange(10**5)}",
+            patient_id=f"PID{person.randrange(10**8):08}",
+            patient_sex=person.choice("FM"),
+            study_date=day,
+            study_instance_uid=f"1.2.826.0.1.{self._seed}.{number // 2}",
+            sop_instance_uid=f"1.2.826.0.1.{self._seed}.{number}.1",
+            rows=2048,
+            columns=1720,
+        )
+        ref = ImageRef(path=Path(f"/archive/{number // 1000:05}/image-{number:08}.dcm"), kind="dicom", header=header)
+        if draws.random() < 1 / 30:
+            return Refused(ref=ref, reason=reason("view", view="LL"), facts=ReadFacts(content_sha256=content))
+        return self._screened(ref, content, draws)
+
+    def _screened(self, ref: ImageRef, content: str, draws: random.Random) -> Screened:
+        picture, lungs = draws.choice(self._chests)
+        point, score = self._model.manifest.operating_points[0], draws.betavariate(1.2, 3.0)
+        spot = np.zeros((1, _CELLS, _CELLS), np.float32)
+        spot[0, draws.randrange(_CELLS), draws.randrange(_CELLS)] = 8 * score
+        seen = self._model.manifest.input
+        return Screened(
+            ref=ref,
+            facts=ReadFacts(
+                content_sha256=content,
+                rows=ref.header.rows,
+                columns=ref.header.columns,
+                thumbnail=picture,
+                pixel_map=PixelMap(ref.header.rows / seen.height, 0.0, ref.header.columns / seen.width, 0.0),
+                decode_ms=round(draws.uniform(20, 120), 3),
+            ),
+            findings=(Finding(label=point.label, score=score, point=point, decision=decide(score, point)),),
+            class_maps=spot,
+            pack_name=self._model.pack_name,
+            model_sha256=self._model.model_sha256,
+            backend="edgetpu" if draws.random() < 0.2 else "cpu",
+            inference_ms=round(draws.uniform(6, 14), 3),
+            lungs=lungs,
+        )

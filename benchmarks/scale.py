@@ -1,0 +1,170 @@
+"""A run of a million images in the window: the first page, and scrolling, sorting, filtering, searching; its memory.
+
+The store is made for it, with results as a batch saves them; there are no image files. The window is the real one, in a
+process of its own, without a screen unless there is one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.heart import BEAT_MS
+from benchmarks.large_run import LargeRun
+from benchmarks.processes import child_command
+from benchmarks.reports import Mark
+from fieldray.bench.report import Points, Report, Table
+from fieldray.domain.model import Model
+from fieldray.domain.work_list import ResultFilter, ResultOrder
+from fieldray.pipeline.session import DATABASE_NAME
+from fieldray.pipeline.work_list import WorkList
+from fieldray.processes.child import Child
+from fieldray.processes.wire import Message
+from fieldray.store.database import companions
+
+Notify = Callable[[str], None]
+FIRST_PAGE_S: Final = 1.0
+MOST_PAUSE_MS: Final = 100.0
+MOST_MEMORY_MB: Final = 300.0
+_TIMEOUT_S: Final = 3600.0
+_QUERIES: Final[Mapping[str, tuple[ResultFilter, ResultOrder]]] = {
+    "as usual": (ResultFilter(), ResultOrder()),
+    "by class, last first": (ResultFilter(), ResultOrder("class", True)),
+    "as they came": (ResultFilter(), ResultOrder("image")),
+    "by patient": (ResultFilter(), ResultOrder("patient")),
+    "by date, newest first": (ResultFilter(), ResultOrder("date", True)),
+    "by score": (ResultFilter(), ResultOrder("score", True)),
+    "one class": (ResultFilter(category="normal"), ResultOrder()),
+    "one device": (ResultFilter(backend="edgetpu"), ResultOrder()),
+    "without a verdict": (ResultFilter(verdict="none"), ResultOrder()),
+    "search": (ResultFilter(text="garcia"), ResultOrder()),
+    "search that finds nothing": (ResultFilter(text="nobody is called so"), ResultOrder()),
+}
+
+
+def scale_report(model: Model, *, count: int, notify: Notify, steps: int = 250, arrivals: int = 1200) -> Report:
+    """Make a run of `count` images, work on it in the window, and say what was reached.
+
+    It is scrolled through in `steps`, and `arrivals` results are added. Raises StorageProblem.
+    """
+    load = [_load()]
+    with _home() as home:
+        database, began_s = home / DATABASE_NAME, time.perf_counter()
+        made = LargeRun(model, drawn=min(24, 1 + count // 100))
+        run_id = made.save(database, count, tell=lambda done: notify(f"{done} of {count} results saved"))
+        saved_s = time.perf_counter() - began_s
+        size = sum(file.stat().st_size for file in (database, *companions(database)) if file.exists())
+        notify("reading by SQL")
+        queries = _queries(database, run_id)
+        notify("the window")
+        wanted = {"pack": model.manifest.pack_id, "run": run_id, "count": count, "steps": steps, "arrivals": arrivals}
+        found = _window(wanted)
+    load.append(_load())
+    busiest = max(found["acts"], key=lambda act: float(act["busy_ms"]))
+    marks = _marks(found["acts"], found["peak_mb"])
+    how = (
+        f"{count} results of one run, saved by the store's own functions in {saved_s:.0f} s: {size / count:.0f} bytes "
+        "each, with thumbnail, heat map and lungs. There are no image files; what is opened shows what was kept.",
+        f"A pause is how much later than due the window came to a beat of {BEAT_MS} ms. The longest that its thread "
+        f"computed between two beats was {busiest['busy_ms']:.0f} ms ({busiest['name']}): the rest is other programs.",
+        f"Memory is resident: {found['empty_mb']:.0f} MB with an empty window, {found['opened_mb']:.0f} MB with the "
+        f"run, {found['scrolled_mb']:.0f} MB scrolled through, {found['read_mb']:.0f} MB with images opened, "
+        f"{found['full_mb']:.0f} MB after all acts, {found['peak_mb']:.0f} MB at most.",
+        f"Load average before: {load[0]}, after: {load[1]}, on {os.cpu_count()} threads.",
+    )
+    return Report(
+        kind="scale",
+        title=f"Fieldray: the window with {count} images",
+        blocks=(
+            Points("Marks", tuple(mark.sentence for mark in marks)),
+            _table(found["acts"]),
+            Table(
+                "The statements by themselves",
+                ("list", "rows", "seconds"),
+                tuple((name, f"{rows}", f"{seconds:.3f}") for name, rows, seconds in queries),
+            ),
+            Points("How it was measured", how),
+        ),
+        data={"results": count, "saved_s": saved_s, "bytes": size, "queries": queries, **found},
+    )
+
+
+def _marks(acts: Sequence[Mapping[str, Any]], peak_mb: float) -> tuple[Mark, ...]:
+    longest = max(acts, key=lambda act: float(act["pause_ms"]))
+    return (
+        Mark(name="first page", measured=acts[0]["seconds"], goal=FIRST_PAGE_S, is_most=True, unit="s"),
+        Mark(
+            name=f"longest pause of the window ({longest['name']})",
+            measured=longest["pause_ms"],
+            goal=MOST_PAUSE_MS,
+            is_most=True,
+            unit="ms",
+        ),
+        Mark(name="peak memory of the window", measured=peak_mb, goal=MOST_MEMORY_MB, is_most=True, unit="MB"),
+    )
+
+
+def _queries(database: Path, run_id: int) -> list[tuple[str, int, float]]:
+    """Each list read once before and once measured: rows and seconds; the first page by itself before them."""
+    lists, found = WorkList(database), []
+    for limit, queries in ((256, {"the first page": _QUERIES["as usual"]}), (None, _QUERIES)):
+        for name, (wanted, order) in queries.items():
+            lists.listed(run_id, wanted, order, limit=limit)
+            began_s = time.perf_counter()
+            rows = len(lists.listed(run_id, wanted, order, limit=limit).row_ids)
+            found.append((name, rows, time.perf_counter() - began_s))
+    return found
+
+
+def _window(wanted: dict[str, Any]) -> Mapping[str, Any]:
+    child = Child("benchmarks.scale_window:handle", command=child_command)
+    try:
+        child.start()
+        return child.call(Message(wanted), timeout_s=_TIMEOUT_S).body
+    finally:
+        child.close()
+
+
+@contextlib.contextmanager
+def _home() -> Iterator[Path]:
+    """A fresh home, removed afterwards."""
+    before = os.environ.get("FIELDRAY_HOME")
+    with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as folder:
+        os.environ["FIELDRAY_HOME"] = folder
+        try:
+            yield Path(folder)
+        finally:
+            if before is None:
+                del os.environ["FIELDRAY_HOME"]
+            else:
+                os.environ["FIELDRAY_HOME"] = before
+
+
+def _load() -> str:
+    """How many processes wanted a core, in the mean of the last minute; where the system tells."""
+    return f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "unknown"
+
+
+def _table(acts: Sequence[Mapping[str, Any]]) -> Table:
+    """Acts of the same name in one row, by the longest of each."""
+    names = dict.fromkeys(str(act["name"]) for act in acts)
+    rows = []
+    for name in names:
+        same = [act for act in acts if act["name"] == name]
+        longest = {key: max(float(act[key]) for act in same) for key in ("seconds", "pause_ms", "busy_ms")}
+        rows.append(
+            (
+                name if len(same) == 1 else f"{name}, longest of {len(same)}",
+                f"{same[-1]['rows']}",
+                f"{longest['seconds']:.2f}",
+                f"{longest['pause_ms']:.0f}",
+                f"{longest['busy_ms']:.0f}",
+            )
+        )
+    columns = ("act", "rows listed", "seconds until in sight", "longest pause, ms", "thread busy, ms")
+    return Table("What a person does", columns, tuple(rows))

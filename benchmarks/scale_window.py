@@ -1,0 +1,268 @@
+"""The real window over a large run, in a process of its own: what each act takes, and how long the window pauses."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any, Final, cast
+
+import psutil
+from PySide6.QtCore import Qt, QTimer
+from PySide6.QtWidgets import QApplication
+
+from benchmarks.heart import Heart
+from fieldray.desktop.application import Application, favour_the_window
+from fieldray.desktop.worklist_model import KEYS
+from fieldray.domain.events import OutcomeReady, RunChanged
+from fieldray.paths import user_data
+from fieldray.pipeline.session import DATABASE_NAME
+from fieldray.processes.wire import Message
+from fieldray.settings import Settings
+from fieldray.store.results import ResultStore
+
+_MEGABYTE: Final = 2**20
+_FRAME_MS: Final = 16
+_STUDIES: Final = 10
+_SEARCHES: Final = ("garcia", "pid1234", "image-000123", "2019031", "nobody is called so")
+_KNOWN: Final = 50
+_ARRIVALS_PER_S: Final = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Act:
+    """Something that a person does.
+
+    Attributes
+    ----------
+    seconds
+        Until what they wanted is in sight.
+    pause_ms
+        The longest time that the window came too late to a beat.
+    busy_ms
+        The longest that the window's thread itself computed without a beat.
+    rows
+        That are listed then.
+    """
+
+    name: str
+    seconds: float
+    pause_ms: float
+    busy_ms: float
+    rows: int
+
+
+class _Bench:
+    """The window, and what was measured of it."""
+
+    def __init__(self, application: Application) -> None:
+        assert application.window is not None
+        self.application, self.window = application, application.window
+        self.rows, self.table = application.controller.rows, application.window.work_list.table
+        self.search = application.window.work_list.filter_bar.search
+        self.acts: list[Act] = []
+        self._arrived = 0
+        self.rows.changed.connect(self._count)
+
+    def measure(
+        self,
+        name: str,
+        act: Callable[[], object],
+        is_over: Callable[[], bool],
+        *,
+        step: Callable[[], None] = lambda: None,
+    ) -> Act:
+        """Let a person act, and wait until something is so and all rows in sight are read."""
+        heart, begun = Heart(step, step_ms=_FRAME_MS), list[float]()
+
+        def begin() -> None:
+            begun.append(time.perf_counter())
+            act()
+
+        QTimer.singleShot(0, begin)
+        pauses, _ = heart.run_until(lambda: bool(begun) and is_over() and self.is_in_sight())
+        QApplication.processEvents()
+        seconds = time.perf_counter() - begun[0]
+        longest = max(pauses, default=0.0)
+        found = Act(name=name, seconds=seconds, pause_ms=longest, busy_ms=heart.busy_ms, rows=self.rows.rowCount())
+        self.acts.append(found)
+        return found
+
+    def listed(self, name: str, act: Callable[[], object]) -> None:
+        """Something that asks for another list, or another order."""
+        before = self._arrived
+        self.measure(name, act, lambda: self._arrived > before and self.rows.is_whole)
+
+    def is_in_sight(self) -> bool:
+        """Whether every row that the table shows is read."""
+        first, last = self.table.rowAt(0), self.table.rowAt(self.table.viewport().height() - 1)
+        places = range(max(first, 0), (last if last >= 0 else self.rows.rowCount() - 1) + 1)
+        return None not in [self.rows.row_at(self.rows.index(place, 0)) for place in places]
+
+    def is_open(self, *, at: int | None = None, not_at: int | None = None) -> bool:
+        """Whether the image that is chosen is open, and lies in one place, or in another one."""
+        row, index = self.application.controller.image.row, self.table.currentIndex()
+        is_there = index.row() != not_at if at is None else index.row() == at
+        return is_there and row is not None and row.row_id == self.rows.id_at(index)
+
+    def scroll(self, steps: int) -> None:
+        """From the top to the end, and back to the top, each in so many steps."""
+        bar = self.table.verticalScrollBar()
+        bar.setValue(0)
+        for name, target in (("scroll to the end", bar.maximum()), ("scroll to the top", 0)):
+            start = bar.value()
+            left = deque(start + (target - start) * step // steps for step in range(1, steps + 1))
+            self.measure(name, lambda: None, partial(_is_empty, left), step=partial(_take_first, left, bar.setValue))
+
+    def read(self) -> None:
+        """The last image, the first, and the next studies from there."""
+        work_list = self.window.work_list
+        for name, is_last in (("choose the last image", True), ("choose the first image", False)):
+            place = self.rows.rowCount() - 1 if is_last else 0
+            self.measure(name, partial(work_list.choose_end, last=is_last), partial(self.is_open, at=place))
+        for _ in range(_STUDIES):
+            before = self.table.currentIndex().row()
+            self.measure("next study", partial(work_list.step_study, 1), partial(self.is_open, not_at=before))
+
+    def sort_and_filter(self) -> None:
+        """Every column both ways, each class, device and verdict, and a few words."""
+        sort, model = self.table.horizontalHeader().setSortIndicator, self.rows
+        for column, key in enumerate(KEYS):
+            self.listed(f"sort by {key}, up", partial(sort, column, Qt.SortOrder.AscendingOrder))
+            self.listed(f"sort by {key}, down", partial(sort, column, Qt.SortOrder.DescendingOrder))
+        self.listed("sort as usual", partial(sort, -1, Qt.SortOrder.AscendingOrder))
+        for category in ("abnormal", "normal", "refused", None):
+            self.listed(f"only {category or 'all classes'}", partial(model.set_category, category))
+        for verdict in ("given", "none", "any"):
+            self.listed(f"verdict {verdict}", partial(model.set_verdict_filter, verdict))
+        for device in ("edgetpu", ""):
+            self.listed(f"run on {device or 'any device'}", partial(model.set_backend_filter, device))
+        for text in _SEARCHES:
+            self.listed(f"search “{text}”", partial(self.search.setText, text))
+        self.listed("search ended", self.search.clear)
+
+    def grow(self, run_id: int, count: int, arrivals: int) -> None:
+        """While so many new results come, a person scrolls and searches."""
+        publish, search, spent = self.application.controller.bridge.publish, self.search, threading.Event()
+
+        def save() -> None:
+            with ResultStore(user_data() / DATABASE_NAME) as store:
+                known = [result.outcome for result in itertools.islice(store.work_list(run_id), _KNOWN)]
+                spec = store.run(run_id).spec
+                publish(RunChanged(run_id=store.open_run(spec), state="running"))
+                began_s = time.perf_counter()
+                for number in range(arrivals):
+                    outcome = known[number % _KNOWN]
+                    ref = replace(outcome.ref, path=outcome.ref.path.with_name(f"new-{number}.dcm"))
+                    row_id = store.save(run_id, replace(outcome, ref=ref), spec=spec)
+                    publish(OutcomeReady(run_id=run_id, row_id=row_id, outcome=outcome))
+                    time.sleep(max(0.0, began_s + number / _ARRIVALS_PER_S - time.perf_counter()))
+                store.set_state(run_id, "cancelled")
+                publish(RunChanged(run_id=run_id, state="cancelled"))
+            spent.set()
+
+        thread, bar = threading.Thread(target=save, name="arrivals"), self.table.verticalScrollBar()
+        texts, frames = [*_SEARCHES, ""], itertools.count(1)
+        frames_each = max(1, round(1000 * arrivals / _ARRIVALS_PER_S / _FRAME_MS / len(texts)))
+
+        def step() -> None:
+            if spent.is_set() and not texts:
+                return
+            frame = next(frames)
+            bar.setValue((frame * 7919 * 54) % max(bar.maximum(), 1))
+            if frame % frames_each == 0 and texts:
+                search.setText(texts.pop(0))
+
+        self.measure(
+            f"{arrivals} results arrive, scrolling and searching",
+            thread.start,
+            lambda: spent.is_set() and not texts and self.rows.rowCount() == count + arrivals,
+            step=step,
+        )
+        thread.join()
+
+    def _count(self) -> None:
+        self._arrived += 1
+
+
+def _is_empty(left: deque[int]) -> bool:
+    return not left
+
+
+def _take_first(left: deque[int], act: Callable[[int], None]) -> None:
+    if left:
+        act(left.popleft())
+
+
+@contextlib.contextmanager
+def _window(pack_id: str) -> Iterator[Application]:
+    """The program's window with a pack in use, as `favour_the_window` has it."""
+    os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
+    qt = cast("QApplication", QApplication.instance() or QApplication([]))
+    qt.setQuitOnLastWindowClosed(False)
+    application = Application(qt, Settings({"language": "en", "theme": "light", "pack": pack_id}))
+    favour_the_window(application)
+    ended: list[bool] = []
+    application.ended.connect(lambda: ended.append(True))
+    application.show()
+    assert application.window is not None
+    application.window.showNormal()
+    application.window.resize(1366, 768)
+    heart = Heart()
+    try:
+        heart.run_until(lambda: application.controller.packs.model is not None)
+        yield application
+    finally:
+        application.controller.close()
+        heart.run_until(lambda: bool(ended))
+
+
+def measure(pack: str, run: int, count: int, *, steps: int = 250, arrivals: int = 1200) -> dict[str, Any]:
+    """Open the window, then the run, and do all that a person does."""
+    process = psutil.Process()
+    with _window(pack) as application:
+        empty_mb = process.memory_info().rss / _MEGABYTE
+        bench = _Bench(application)
+        controller, rows = application.controller, application.controller.rows
+        bench.measure(
+            "open the run: its first page",
+            lambda: controller.past_runs.open(run),
+            lambda: rows.run_id == run and rows.rowCount() > 0,
+        )
+        bench.measure("all of its rows", lambda: None, lambda: rows.is_whole)
+        opened_mb = process.memory_info().rss / _MEGABYTE
+        bench.scroll(steps)
+        scrolled_mb = process.memory_info().rss / _MEGABYTE
+        bench.read()
+        read_mb = process.memory_info().rss / _MEGABYTE
+        bench.sort_and_filter()
+        bench.grow(run, count, arrivals)
+        full_mb = process.memory_info().rss / _MEGABYTE
+    return {
+        "acts": [asdict(act) for act in bench.acts],
+        "empty_mb": empty_mb,
+        "opened_mb": opened_mb,
+        "scrolled_mb": scrolled_mb,
+        "read_mb": read_mb,
+        "full_mb": full_mb,
+        "peak_mb": _peak_mb(),
+    }
+
+
+def _peak_mb() -> float:
+    """The most memory that this process ever had."""
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def handle(message: Message) -> Message:
+    """The arguments of `measure`; its figures."""
+    body: Mapping[str, Any] = message.body
+    return Message(measure(**body))

@@ -1,0 +1,48 @@
+"""The benchmark of a large run: what it makes, and that the real window is worked on as a person would."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from benchmarks.large_run import LargeRun
+from benchmarks.scale import scale_report
+from fieldray.domain.finding import Screened
+from fieldray.packs.library import PackLibrary
+from fieldray.paths import user_data
+from fieldray.store.results import ResultQuery
+from shipped_packs import CHILDREN
+
+pytestmark = pytest.mark.gui
+
+
+def test_a_large_run_is_the_same_again_and_has_all_that_a_result_has(tmp_path: Path, home: Path) -> None:
+    model = PackLibrary(home).load(CHILDREN)
+    made, told = LargeRun(model, drawn=2), list[int]()
+    run_id = made.save(tmp_path / "results.sqlite", 90, tell=told.append)
+    with ResultQuery(tmp_path / "results.sqlite") as query:
+        outcomes = [result.outcome for result in query.rows(run_id)]
+    assert told == [90]
+    assert [outcome.ref for outcome in outcomes] == [outcome.ref for outcome in made.outcomes(0, 90)]
+    screened = [outcome for outcome in outcomes if isinstance(outcome, Screened)]
+    assert 70 < len(screened) < 90
+    assert all(one.class_maps is not None and one.lungs and one.facts.thumbnail is not None for one in screened)
+    patients = Counter(outcome.ref.header.patient_id for outcome in outcomes)
+    assert set(patients.values()) == {3}
+    assert len({outcome.facts.content_sha256 for outcome in outcomes}) == 90
+
+
+@pytest.mark.slow
+def test_a_small_run_is_scrolled_sorted_searched_and_grows_in_the_real_window(home: Path) -> None:
+    model = PackLibrary(home).load(CHILDREN)
+    report = scale_report(model, count=60, notify=lambda _: None, steps=3, arrivals=5)
+    acts = {act["name"]: act for act in report.data["acts"]}
+    assert acts["open the run: its first page"]["rows"] == 60
+    assert acts["search “nobody is called so”"]["rows"] == 0
+    assert 0 < acts["only refused"]["rows"] < acts["only all classes"]["rows"] == 60
+    assert acts["5 results arrive, scrolling and searching"]["rows"] == 65
+    assert 0 < report.data["empty_mb"] < report.data["peak_mb"]
+    assert [rows for name, rows, _ in report.data["queries"] if name == "as usual"] == [60]
+    assert user_data() == home  # its own home is gone
