@@ -56,7 +56,7 @@ HISTORY: Final[Mapping[str, Template]] = {
     "store_not_ours": "{path} was not put in place: it is damaged, or this version of the program did not make it. Nothing "
                       "was changed.",
     "store_restored": "The results of the backup are in place.",
-    "store_replaced": "The ones before are in {path}. Delete them if you do not need them.",
+    "store_replaced": "The results that were here before are now in {path}. Delete that file if you do not need it.",
     "store_confirm_restore": "Nothing was changed. Add --yes to put the results of the backup in the place of those here.",
     "store_confirm_drop": "Nothing was deleted. Add --yes to delete all small pictures. Results, maps and verdicts stay.",
     "pictures_damaged": "The file of pictures {path} is damaged. No result is lost. The next run sets it aside and keeps every "

@@ -234,8 +234,8 @@ PROGRAM: Final[Mapping[str, Template]] = {
     "not_plain": "{path} is a link or not a regular file, so it is not used. Delete it, or put the file itself there.",
     "home_unusable": "The program cannot keep its files in {path}: {detail}. Set FIELDRAY_HOME to another folder.",
     "database_newer": "The results in {path} were made by a newer version of the program.",
-    "database_damaged": "The results in {path} are damaged. Start the program again. It sets the damaged file aside, "
-                        "begins a new one and keeps every result that can still be read.",
+    "database_damaged": "The results in {path} are damaged. Start the program again and screen a folder: the damaged "
+                        "file is then set aside, and every result that can still be read goes into a new one.",
     "database_mended": "The file of results was damaged. It was moved to {path}. Results recovered: {results}. "
                        "Verdicts recovered: {verdicts}. Images without a result are screened again.",
     "store_gone": "The file of results {path} was moved, deleted or replaced while the program was running, so new "
@@ -243,8 +243,8 @@ PROGRAM: Final[Mapping[str, Template]] = {
     "pictures_mended": "The file of pictures was damaged. It was moved to {path}. Pictures recovered: {pictures}. No result "
                        "is lost.",
     "store_upgrading": "The results of earlier runs are being brought up to date: {percent} %",
-    "store_in_use": "The file of results {path} is in use by another window or command of this program. Close it, then try "
-                    "again.",
+    "store_in_use": "The file of results {path} is in use by another window or command of this program. Close the window, "
+                    "or wait until the command has finished. Then try again.",
     "results_lost": "Some results are missing from {path}, although each was saved ({found} of {saved}). Start the "
                     "program again.",
     "verdict_misplaced": "This verdict was not saved: the file of results {path} was replaced by another one, which "
@@ -276,10 +276,10 @@ PROGRAM: Final[Mapping[str, Template]] = {
     "not_present": Plural("{count} image of this run is no longer there. Its result is kept, but no longer listed.",
                           "{count} images of this run are no longer there. Their results are kept, but no longer "
                           "listed.", by="count"),
-    "taken_over": Plural("{count} result was taken over from an earlier run: {sampled} by size, times and a keyed sample of "
-                         "the file's content, {whole} by its whole content.",
-                         "{count} results were taken over from an earlier run: {sampled} by size, times and a keyed sample "
-                         "of each file's content, {whole} by the whole content.", by="count"),
+    "taken_over": Plural("{count} result was taken over from an earlier run. Files recognised by size, times and a sample of "
+                         "the content: {sampled}; by the whole content: {whole}.",
+                         "{count} results were taken over from an earlier run. Files recognised by size, times and a "
+                         "sample of the content: {sampled}; by the whole content: {whole}.", by="count"),
     "unlike_images": Plural("{count} image is unlike those that the pack was measured on. Its score may be less "
                             "reliable.",
                             "{count} images are unlike those that the pack was measured on. Their scores may be less "

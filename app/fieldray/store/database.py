@@ -114,9 +114,7 @@ def _make(path: Path, migrations: Sequence[Migration]) -> None:
     lock = path.with_name(path.name + ".upgrade")
     with FileLock(lock, holder=str(os.getpid()), wait_s=_BUSY_TIMEOUT_S):
         if not path.exists():  # or another program has made it, and what is there is its own
-            for companion in companions(path):
-                if companion.exists():
-                    companion.rename(free_name(path, "lost", companion.name.removeprefix(path.name)))
+            lose_companions(path)
             _make_new(path, migrations)
     with contextlib.suppress(OSError):
         lock.unlink(missing_ok=True)
@@ -298,6 +296,13 @@ def lose_journal(path: Path) -> None:
     """Move a journal to where no database has it for its own."""
     if journal(path).exists():
         journal(path).rename(free_name(path, "lost", JOURNAL))
+
+
+def lose_companions(path: Path) -> None:
+    """The same of what SQLite kept beside a database that is gone."""
+    for companion in companions(path):
+        if companion.exists():
+            companion.rename(free_name(path, "lost", companion.name.removeprefix(path.name)))
 
 
 def _mark(path: Path) -> None:

@@ -18,13 +18,17 @@ from fieldray.reasons import reason
 from fieldray.store.database import (
     Tell,
     companions,
+    damage_mark,
     damage_noticed,
     files_of,
     free_name,
+    lose_companions,
+    lose_journal,
     open_database,
     storage_problems,
 )
 from fieldray.store.deleting import pictured
+from fieldray.store.mending import mend_pictures, put_aside
 from fieldray.store.pictures import Kept, adopt, keep_only, pictures_path, thumbnail_of
 from fieldray.store.rows import category_in, category_of, moment_in, outcome_of, run_of, spec_of, verdict_of
 from fieldray.store.schema import MIGRATIONS, PICTURES, Migration
@@ -165,7 +169,7 @@ def _copy(connection: sqlite3.Connection, target: Path, tell: Tell) -> None:
 def restore(path: Path, folder: Path) -> Path | None:
     """Put a copy that `backup` made in the place of a store; where the replaced one is now, None if there was none.
 
-    Pictures of the copy join those that are here.
+    One that is damaged is set aside as such. Pictures of the copy join those that are here.
 
     Raises UsageProblem (store_no_backup, store_not_ours), StorageProblem (store_in_use).
     """
@@ -202,16 +206,60 @@ def _fetch(source: Path, beside: Path, migrations: Sequence[Migration]) -> None:
 
 
 def _swap(path: Path, beside: Path) -> Path | None:
-    """The old file gets another name and the new one its own; at every moment a whole file has the name."""
-    with only_one(path):
-        replaced = None
-        if path.exists():
-            alone(path).close()
-            keep_copy(path, replaced := free_name(path, "replaced"))
+    """The old file gets another name and the new one its own.
+
+    At every moment a whole file has the name, or the mark of a damaged one is there and the next run mends it.
+    """
+    with only_one(path), _out_of_the_way(path) as replaced:
         alone(beside).close()  # with all that its log of changes holds
         replace_durably(beside, path)
+    _mend_pictures(path)
     adopt(beside, path)  # pictures are those of the bytes, whoever kept them
     return replaced
+
+
+@contextlib.contextmanager
+def _out_of_the_way(path: Path) -> Iterator[Path | None]:
+    """While inside, the file at `path` has another name too, or is set aside where it is damaged; that name.
+
+    What is left of the log of one that is gone is set aside as well: it would be read as that of the next.
+    """
+    if not path.exists() and not damage_mark(path).exists():
+        lose_journal(path)
+        lose_companions(path)
+        yield None
+    elif _is_damaged(path):
+        with put_aside(path) as aside:
+            yield aside if aside.exists() else None
+    else:
+        keep_copy(path, replaced := free_name(path, "replaced"))
+        yield replaced
+
+
+def _is_damaged(path: Path) -> bool:
+    """Whether a file is known to be damaged; one that is not has its log of changes taken over.
+
+    Raises StorageProblem (store_in_use).
+    """
+    if damage_mark(path).exists():
+        return True
+    try:
+        with storage_problems(path):
+            alone(path).close()
+    except StorageProblem as problem:
+        if problem.reason.code != "database_damaged":
+            raise
+        return True
+    return False
+
+
+def _mend_pictures(path: Path) -> None:
+    """Mend the pictures that are here if they are damaged: others are to join them."""
+    with contextlib.suppress(StorageProblem):  # the results are in place all the same
+        if pictures_path(path).exists():
+            open_database(pictures_path(path), migrations=PICTURES).close()
+    with contextlib.suppress(StorageProblem):
+        mend_pictures(path)
 
 
 def _clear(beside: Path) -> None:

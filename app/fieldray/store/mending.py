@@ -79,25 +79,35 @@ def mend_pictures(database: Path) -> Reason | None:
 
 def _mended(path: Path, migrations: Sequence[Migration]) -> tuple[Path, Mapping[str, int]] | None:
     """Where the old file is, and the number of rows kept per table."""
-    mark = damage_mark(path)
-    if not mark.exists():
+    if not damage_mark(path).exists():
         return None
     with storage_problems(path):
-        try:
-            lock = FileLock(mark, holder="mending")
-        except HeldError as held:
-            raise StorageProblem(reason("database_damaged", path=path)) from held
-        try:
-            _refuse_newer(path)
-            aside = _set_aside(path)
-            sync_folder(path.parent)
-            kept = _renew(path, aside, migrations)
-            sync_folder(path.parent)  # without the mark, a store that is not there is begun anew
-        finally:
-            lock.release()
-        mark.unlink(missing_ok=True)
+        _refuse_newer(path)
+        with put_aside(path) as aside:
+            return aside, _renew(path, aside, migrations)
+
+
+@contextlib.contextmanager
+def put_aside(path: Path) -> Iterator[Path]:
+    """Move the damaged file at `path` away, to what is given; in the block another one gets its name.
+
+    Only when that came to its end the mark goes: until then nobody else opens a file there, or begins an empty one.
+    Raises StorageProblem (database_damaged while another program does it), OSError.
+    """
+    mark = damage_mark(path)
+    try:
+        lock = FileLock(mark, holder="mending")
+    except HeldError as held:
+        raise StorageProblem(reason("database_damaged", path=path)) from held
+    try:
+        aside = _set_aside(path)
         sync_folder(path.parent)
-    return aside, kept
+        yield aside
+        sync_folder(path.parent)  # without the mark, a store that is not there is begun anew
+    finally:
+        lock.release()
+    mark.unlink(missing_ok=True)
+    sync_folder(path.parent)
 
 
 def _refuse_newer(path: Path) -> None:

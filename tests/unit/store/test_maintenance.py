@@ -14,6 +14,7 @@ import pytest
 
 from fieldray.domain.run import Verdict
 from fieldray.errors import StorageProblem, UsageProblem
+from fieldray.persistence import FileLock
 from fieldray.store.database import damage_mark
 from fieldray.store.deleting import RunDeleter
 from fieldray.store.history import HistoryQuery
@@ -244,6 +245,58 @@ def test_a_copy_of_the_files_at_work_and_one_of_an_older_version_are_taken(path:
     with ResultQuery(tmp_path / "newer" / "results.sqlite") as query:
         assert (len(query.runs()), len(list(query.rows(1)))) == (2, COUNT)
     assert {file.name for file in (tmp_path / "newer").iterdir()} == {"results.sqlite", "results.pictures.sqlite"}
+
+
+def mark(path: Path) -> None:
+    """As whoever reads rows that make no sense."""
+    write(path, "UPDATE verdicts SET choice = 'perhaps'")
+    with pytest.raises(StorageProblem):
+        check(path, tell=nothing)
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [mark, lambda path: path.write_bytes(b"no header" * 2000), lambda path: (mark(path), path.unlink())],
+    ids=["marked", "not marked yet", "marked and gone"],
+)
+def test_a_backup_takes_the_place_of_a_damaged_store(path: Path, copied: Path, harm: Callable[[Path], object]) -> None:
+    harm(path)
+    before = path.read_bytes() if path.exists() else None
+    replaced = restore(path, copied)
+    assert replaced == (path.with_name("results.damaged-1.sqlite") if before else None)
+    assert replaced is None or replaced.read_bytes() == before
+    assert not damage_mark(path).exists()
+    assert (check(path, tell=nothing).results, mend(path)) == (COUNT, None)
+    assert held(path) == (1, COUNT, 1)
+
+
+def test_a_damaged_store_that_another_program_mends_is_left_to_it(path: Path, copied: Path) -> None:
+    mark(path)
+    before = path.read_bytes()
+    with FileLock(damage_mark(path), holder="mending"), pytest.raises(StorageProblem) as problem:
+        restore(path, copied)
+    assert problem.value.reason.code == "database_damaged"
+    assert path.read_bytes() == before
+
+
+def test_pictures_that_are_damaged_here_do_not_cost_those_of_the_backup(path: Path, copied: Path) -> None:
+    pictures_path(path).write_bytes(b"no pictures" * 2000)
+    restore(path, copied)
+    assert (held(path), check(path, tell=nothing).pictures) == ((1, COUNT, 1), COUNT)
+    assert path.with_name("results.pictures.damaged-1.sqlite").exists()
+
+
+def test_the_log_of_a_store_that_is_gone_is_not_read_as_that_of_the_backup(path: Path, copied: Path) -> None:
+    with ResultStore(path) as store:
+        add(store, "77")
+        log = path.with_name("results.sqlite-wal").read_bytes()
+        assert log
+    path.unlink()
+    path.with_name("results.sqlite-wal").write_bytes(log)  # as a program that was killed leaves it
+    assert restore(path, copied) is None
+    assert path.with_name("results.lost-1.sqlite-wal").read_bytes() == log
+    assert held(path) == (1, COUNT, 1)
+    assert check(path, tell=nothing).results == COUNT
 
 
 @pytest.mark.parametrize(

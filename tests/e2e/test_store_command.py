@@ -1,0 +1,51 @@
+"""`fieldray store` from the command line: a copy that is put back after the store was damaged, and what is said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from program import Fieldray, write_images
+
+
+def test_results_are_checked_copied_and_put_back_after_damage(
+    fieldray: Fieldray, home: Path, tmp_path: Path, pack_options: list[str]
+) -> None:
+    write_images(tmp_path / "images", 3)
+    assert fieldray("screen", tmp_path / "images", *pack_options).returncode == 0
+    copied = fieldray("store", "backup", tmp_path / "backup")
+    assert copied.stdout.splitlines() == [
+        f"Written: {tmp_path / 'backup' / name}" for name in ("results.sqlite", "results.pictures.sqlite")
+    ]
+    assert "exists already" in fieldray("store", "backup", tmp_path / "backup").stderr
+    (home / "results.sqlite").write_bytes(b"no results" * 9000)
+    checked = fieldray("store", "check")
+    assert checked.returncode == 1 and "screen a folder" in checked.stderr
+    asked = fieldray("store", "restore", tmp_path / "backup")
+    assert asked.returncode == 2 and "--yes" in asked.stderr
+    restored = fieldray("store", "restore", tmp_path / "backup", "--yes")
+    assert restored.returncode == 0, restored.stderr
+    assert str(home / "results.damaged-1.sqlite") in restored.stdout
+    whole = fieldray("store", "check")
+    assert whole.returncode == 0 and whole.stdout.startswith("No fault was found. Results: 3.")
+
+
+def test_pictures_go_and_results_stay_and_are_taken_over(
+    fieldray: Fieldray, tmp_path: Path, pack_options: list[str]
+) -> None:
+    write_images(tmp_path / "images", 3)
+    assert fieldray("screen", tmp_path / "images", *pack_options).returncode == 0
+    assert fieldray("store", "drop-pictures").returncode == 2
+    assert "of 3 images were deleted" in fieldray("store", "drop-pictures", "--yes").stdout
+    assert "Pictures: 0." in fieldray("store", "check").stdout
+    assert fieldray("store", "compact").returncode == 0
+    again = fieldray("screen", tmp_path / "images", *pack_options, "--verify", "--json", "-")
+    assert {json.loads(line)["taken_over_by"] for line in again.stdout.splitlines()} == {"content"}
+    assert "3 results were taken over" in again.stderr
+
+
+def test_where_nothing_was_screened_there_is_nothing_to_keep(fieldray: Fieldray, tmp_path: Path) -> None:
+    for command in (["check"], ["compact"], ["backup", str(tmp_path / "backup")], ["drop-pictures", "--yes"]):
+        done = fieldray("store", *command)
+        assert done.returncode == 2 and "There are no results in" in done.stderr, command
+    assert not (tmp_path / "backup").exists()
