@@ -85,7 +85,15 @@ def _result(**changes: Any) -> dict[str, Any]:
 
 def _row(**changes: Any) -> bytes:
     """The same as a row of a database, joined with its run."""
-    of_run = {"id": 1, "run_id": 1, "spec": spec_text(run_spec()), "is_resumed": 0, "choice": None, "note": None}
+    of_run = {
+        "id": 1,
+        "run_id": 1,
+        "spec": spec_text(run_spec()),
+        "is_resumed": 0,
+        "choice": None,
+        "note": None,
+        "number": 1,
+    }
     row = {**_result(**changes), **of_run, **{name: changes[name] for name in changes if name in of_run}}
     kept = {name: {"bytes": value.hex()} if isinstance(value, bytes) else value for name, value in row.items()}
     return b"result\n" + json.dumps(kept).encode("ascii")
@@ -181,6 +189,7 @@ CASES: Final[Mapping[str, Case]] = {
         "kept-files", lambda: b"journal.jsonl\n" + _DEEP + b"\n", ("workflow_journal",)
     ),
     # rows of a database that became results with values of another type
+    "a whole row": Case("rows", _row, (ACCEPTED,)),
     "a name in a header that is a number": Case("rows", lambda: _row(header={"patient_name": 1}), ("ValueError",)),
     "a kind of file that is none": Case("rows", lambda: _row(details={"kind": "x"}), ("ValueError",)),
     "columns that are a text": Case("rows", lambda: _row(details={"columns": "1"}), ("ValueError",)),

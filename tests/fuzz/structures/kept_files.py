@@ -164,7 +164,15 @@ def _lungs() -> LungFields:
 @functools.cache
 def _rows() -> tuple[tuple[str, Mapping[str, Any]], ...]:
     """A row of each kind with what it is read by: a result, a run, a verdict."""
-    of_run = {"id": 1, "run_id": 1, "spec": spec_text(run_spec()), "is_resumed": 0, "choice": None, "note": None}
+    of_run = {
+        "id": 1,
+        "run_id": 1,
+        "spec": spec_text(run_spec()),
+        "is_resumed": 0,
+        "choice": None,
+        "note": None,
+        "number": 1,
+    }
     results = (screened(), replace(screened(), lungs=_lungs()), refused(), failed(image_ref("b", member="x", frame=2)))
     run = {
         "id": 1,
