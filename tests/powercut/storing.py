@@ -8,11 +8,11 @@ import sqlite3
 from pathlib import Path
 from typing import Final
 
+from benchmarks.older_stores import step_back
 from fieldray.domain.run import Verdict
 from fieldray.store.database import damage_mark
 from fieldray.store.deleting import RunDeleter
 from fieldray.store.results import ResultStore
-from older_stores import step_back
 from powercut.place import NAMES, Lost, Place, Tell, Told, require_complete, require_whole
 
 _VERDICT: Final = Verdict(choice="agree", note="before")
