@@ -44,8 +44,9 @@ bench: $(STAMP)               ## from files to scores, compared with the usual s
 
 # SCALE_ROWS is how many images the run has; a million of them take 9 GB in the folder for temporary files (TMPDIR).
 SCALE_ROWS ?= 1000000
-scale: $(STAMP)               ## the window with a run of a million images: its pauses and its memory; a dated page
+scale: $(STAMP)               ## a million images in the window and in the store: pauses, memory, bytes, resuming, upkeep; dated pages
 	$(BIN)/python -m benchmarks scale --rows $(SCALE_ROWS) --page scale
+	$(BIN)/python -m benchmarks store --rows $(SCALE_ROWS) --page store
 
 cluster-test: $(STAMP)        ## the longer tests of the cluster, beside those that `make test` holds
 	$(BIN)/python -m pytest -m cluster tests

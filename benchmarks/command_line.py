@@ -67,6 +67,7 @@ def _parser(typed: str, screen_options: Sequence[str]) -> argparse.ArgumentParse
         _add_intervals,
         _add_exports,
         _add_scale,
+        _add_store,
         _add_comparison,
         _add_matcher,
         _add_cluster,
@@ -189,6 +190,25 @@ def _add_scale(commands: argparse._SubParsersAction[Any]) -> Added:
         return scale_report(load_measured_pack(options), count=options.rows, notify=console.bar)
 
     return parser, _LISTING, measure
+
+
+def _add_store(commands: argparse._SubParsersAction[Any]) -> Added:
+    parser = commands.add_parser("store", help="bytes an image, screening again, bringing an older store up to date")
+    add_pack_options(parser)
+    parser.add_argument("--images", type=Path, metavar="FOLDER", help="whose files are copied (default: drawn images)")
+    parser.add_argument("--files", type=number_from(1), default=20_000, metavar="N", help="copies (default: 20000)")
+    parser.add_argument(
+        "--rows", type=number_from(1), default=10**6, metavar="N", help="results of the older store (default: 1000000)"
+    )
+
+    def measure(options: argparse.Namespace, console: Console) -> Report:
+        from benchmarks.store import store_report
+
+        sources = sorted(path for path in options.images.iterdir() if path.is_file()) if options.images else ()
+        model = load_measured_pack(options)
+        return store_report(model, sources, files=options.files, rows=options.rows, notify=console.bar)
+
+    return parser, _SCREENING, measure
 
 
 def _add_comparison(commands: argparse._SubParsersAction[Any]) -> Added:

@@ -42,6 +42,7 @@ _ABSENT: Final = ("requests", "PySide6.QtNetwork", "PySide6.QtHttpServer", "PySi
 COMMANDS: Final = frozenset(
     {
         "screen",
+        "store",
         "compare",
         "audit",
         "history",

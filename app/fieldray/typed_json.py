@@ -6,16 +6,26 @@ bytes that are no text, which `msgspec` alone would refuse.
 
 from __future__ import annotations
 
+import functools
 import json
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 T = TypeVar("T")
+_decoder: Final[Callable[[Any], msgspec.json.Decoder[Any]]] = functools.cache(msgspec.json.Decoder)
 
 
 def decoded(data: bytes | str, kind: type[T]) -> T:
     """What a JSON document says. Raises ValueError unless it is of this type."""
+    try:
+        read: T = _decoder(kind).decode(data)
+        return read
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from error
+    except (msgspec.DecodeError, RecursionError):
+        pass  # perhaps half a surrogate pair, or what is not a number
     try:
         value = json.loads(data)
     except RecursionError as error:

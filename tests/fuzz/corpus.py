@@ -7,12 +7,18 @@ import json
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
+from fieldray.domain.finding import Refused
+from fieldray.domain.study import ImageRef
+from fieldray.reasons import reason
+from fieldray.store.rows import outcome_columns, spec_text
 from fuzz.structures.dicom_elements import Element, Encoding, Item, binary
 from fuzz.structures.messages import framed
 from fuzz.structures.target import ACCEPTED
 from long_headers import dicom_file, element, index_file, record
+from outcomes import run_spec
 
 _INDEX_CLASS: Final = b"1.2.840.10008.1.3.10"
 _EXPLICIT_PIXELS: Final = struct.pack("<HH4sI", 0x7FE0, 0x0010, b"OW", 2) + b"\0\0"
@@ -69,50 +75,32 @@ def _members(**changes: Any) -> dict[str, Any]:
 
 
 def _result(**changes: Any) -> dict[str, Any]:
-    """The columns of a refused image, whole but for the changes."""
-    header: dict[str, Any] = {}
-    ref = {"path": "/a.dcm", "member": None, "frame": 0, "kind": "dicom", "header": header}
-    ref |= {"problem": None, "problem_is_refusal": False}
-    details = {"rows": 1, "columns": 1, "notes": [], "thumbnail_shape": None, "pixel_map": None}
-    return {
-        **{"image_key": {"bytes": "61"}, "status": "refused", "category": "refused", "rank": 4, "score": None},
-        **{
-            "stage": None,
-            "reason": '["blank", []]',
-            "content_sha256": "",
-            "result_hash": "",
-            "frame": 0,
-            "decode_ms": 1.0,
-        },
-        **{
-            "backend": None,
-            "inference_ms": None,
-            "findings": "[]",
-            "thumbnail": None,
-            "class_maps": None,
-            "notes": "[]",
-        },
-        **{
-            "lungs": None,
-            "lung_shares": None,
-            "pack_name": "",
-            "model_sha256": "",
-            "id": 1,
-            "run_id": 1,
-            "choice": None,
-        },
-        "ref": json.dumps({**ref, **changes.pop("ref", {})}),
-        "details": json.dumps({**details, **changes.pop("details", {})}),
-        **changes,
-    }
+    """The columns of a refused image, whole but for the changes; a mapping changes what a document says."""
+    refused = Refused(ref=ImageRef(path=Path("/a.dcm"), kind="dicom"), reason=reason("blank"))
+    row = outcome_columns(refused)
+    for name, change in changes.items():
+        row[name] = json.dumps({**json.loads(row[name]), **change}) if isinstance(change, dict) else change
+    return row
 
 
 def _row(**changes: Any) -> bytes:
-    return b"result\n" + json.dumps(_result(**changes)).encode("ascii")
+    """The same as a row of a database, joined with its run."""
+    of_run = {
+        "id": 1,
+        "run_id": 1,
+        "spec": spec_text(run_spec()),
+        "is_resumed": 0,
+        "choice": None,
+        "note": None,
+        "number": 1,
+    }
+    row = {**_result(**changes), **of_run, **{name: changes[name] for name in changes if name in of_run}}
+    kept = {name: {"bytes": value.hex()} if isinstance(value, bytes) else value for name, value in row.items()}
+    return b"result\n" + json.dumps(kept).encode("ascii")
 
 
-def _finding(**changes: Any) -> str:
-    return json.dumps([{"label": "a", "score": 0.5, "point": None, "decision": "above", **changes}])
+def _finding(score: object = 0.5, decision: object = "above", point: object = None) -> str:
+    return json.dumps([["opacity", score, decision, point]])
 
 
 def _chunk(**changes: Any) -> bytes:
@@ -122,9 +110,9 @@ def _chunk(**changes: Any) -> bytes:
 
     from fieldray.cluster.archive_chunk import _SCHEMA
 
-    own = {"model_sha256": "0123456789abcdef" * 4, "settings_hash": "0123456789abcdef" * 4, "image_key": b"a"}
+    of_request = {"model_sha256": "0123456789abcdef" * 4, "settings_hash": "0123456789abcdef" * 4}
     stream = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist([{**_result(**changes), **own, "preview": None}], schema=_SCHEMA), stream)
+    pq.write_table(pa.Table.from_pylist([{**_result(**changes), **of_request}], schema=_SCHEMA), stream)
     return stream.getvalue()
 
 
@@ -201,9 +189,9 @@ CASES: Final[Mapping[str, Case]] = {
         "kept-files", lambda: b"journal.jsonl\n" + _DEEP + b"\n", ("workflow_journal",)
     ),
     # rows of a database that became results with values of another type
-    "a member that is a number": Case("rows", lambda: _row(ref={"member": 1}), ("ValueError",)),
-    "a path that no system has": Case("rows", lambda: _row(ref={"path": "/\ud800"}), ("ValueError",)),
-    "a path of two": Case("rows", lambda: _row(ref={"path": "/a\0/b"}), ("ValueError",)),
+    "a whole row": Case("rows", _row, (ACCEPTED,)),
+    "a name in a header that is a number": Case("rows", lambda: _row(header={"patient_name": 1}), ("ValueError",)),
+    "a kind of file that is none": Case("rows", lambda: _row(details={"kind": "x"}), ("ValueError",)),
     "columns that are a text": Case("rows", lambda: _row(details={"columns": "1"}), ("ValueError",)),
     "a score that is a text": Case(
         "rows", lambda: _row(status="screened", findings=_finding(score="1")), ("ValueError",)
@@ -216,5 +204,5 @@ CASES: Final[Mapping[str, Case]] = {
     "results that are damaged": Case(
         "chunks", lambda: _chunk().replace(b"\x15\x04\x19", b"\xff\xff\xff"), ("ValueError",)
     ),
-    "a result of a member that is a number": Case("chunks", lambda: _chunk(ref={"member": 1}), ("ValueError",)),
+    "a result with rows that are a text": Case("chunks", lambda: _chunk(header={"rows": "1"}), ("ValueError",)),
 }

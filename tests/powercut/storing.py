@@ -8,15 +8,17 @@ import sqlite3
 from pathlib import Path
 from typing import Final
 
+from benchmarks.older_stores import step_back
 from fieldray.domain.run import Verdict
 from fieldray.store.database import damage_mark
 from fieldray.store.deleting import RunDeleter
 from fieldray.store.results import ResultStore
-from older_stores import step_back
 from powercut.place import NAMES, Lost, Place, Tell, Told, require_complete, require_whole
 
 _VERDICT: Final = Verdict(choice="agree", note="before")
 _PAGE: Final = 4096
+_LEAF: Final = 13  # the first byte of a page with rows of a table
+_OF_A_RESULT: Final = b'{"kind":'
 
 
 def prepare_runs(place: Place) -> None:
@@ -91,9 +93,15 @@ def check_mended(place: Place, told: Told, end: str) -> None:
 
 
 def _results_leaf(store: Path) -> int:
-    """The number of a page with rows of results, from 0: the last one with the bytes of an image's name."""
+    """The number of a page with rows of results, from 0: the one with the second image."""
     data = store.read_bytes()
-    return data.rindex(NAMES[1].encode()) // _PAGE
+    pages = [data[place : place + _PAGE] for place in range(0, len(data), _PAGE)]
+    (number,) = (
+        number
+        for number, page in enumerate(pages)
+        if page[0] == _LEAF and NAMES[1].encode() in page and _OF_A_RESULT in page
+    )
+    return number
 
 
 def _readable(store: Path) -> set[str]:
@@ -103,7 +111,7 @@ def _readable(store: Path) -> set[str]:
         for row_id in range(1, 2 * len(NAMES)):
             with contextlib.suppress(sqlite3.Error, TypeError):
                 (key, _details) = source.execute(
-                    "SELECT image_key, details || findings || ref FROM results WHERE rowid = ?", (row_id,)
+                    "SELECT image_key, details || findings || header FROM results WHERE rowid = ?", (row_id,)
                 ).fetchone()
                 found.add(Path(bytes(key).decode()).name)
     return found

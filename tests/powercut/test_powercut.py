@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import random
 import sys
 
@@ -40,14 +41,12 @@ def test_whatever_the_disk_refuses_is_told_and_done_later(stage: Stage, kind: Ki
 def test_what_was_told_as_deleted_is_deleted_though_the_disk_was_full_and_then_the_power_went(stage: Stage) -> None:
     """The rows were deleted, and the file could not be built again without them."""
     act = ACTS["delete"]
-    act.prepare(stage.place)
-    disk = Disk(stage.place.root, "ordered")
-    for first in range(64, 90):
+    for first in itertools.count(1):
+        act.prepare(stage.place)
+        disk = Disk(stage.place.root, "ordered")
         done = stage.perform("delete", fault=Fault(first=first, how="from then on", error=errno.ENOSPC))
         if done.problem is None:
             break
-        act.prepare(stage.place)
-        disk = Disk(stage.place.root, "ordered")
     told = stage.place.what_was_told
     assert told == [["deleted", 1, 2]]
     for change in stage.changes:

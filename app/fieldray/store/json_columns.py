@@ -1,14 +1,32 @@
-"""What a reference says as JSON: whatever else stands there is damage, whoever wrote it."""
+"""What the columns with JSON say, as types: whatever else stands there is damage, whoever wrote it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from typing import Annotated, Final, Literal
 
+import msgspec
+
+from fieldray.domain.finding import Decision
+from fieldray.domain.image import PixelMap
+from fieldray.domain.lungs import LungFields, Side
+from fieldray.domain.mask import KeptShares
+from fieldray.domain.model import OperatingPoint
 from fieldray.domain.study import FileKind, ImageHeader
 
+OF_RUN: Final = 1  # in place of an operating point: that of the run for this label
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ref:
+Place = tuple[float, float, float, float]  # the values of a pixel map
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+# Of lung fields, in this order, beside the shares and their place.
+LUNG_VALUES: Final = (
+    *("is_frontal_chest", "found", "left_share", "right_share", "cut_off", "rotation_degrees", "is_inverted"),
+    *("is_mirrored", "evidence_inside", "latency_ms"),
+)
+
+
+class Ref(msgspec.Struct, frozen=True, kw_only=True):
     """Where an image is, and what its header says."""
 
     path: str
@@ -18,3 +36,58 @@ class Ref:
     header: ImageHeader
     problem: str | None
     problem_is_refusal: bool
+
+
+class Why(msgspec.Struct, frozen=True, array_like=True):
+    """A reason, by its code."""
+
+    code: str
+    parameters: tuple[tuple[str, str], ...]
+
+
+class Details(msgspec.Struct, frozen=True, kw_only=True):
+    """What else is known of a result; what says nothing is left out."""
+
+    kind: FileKind
+    rows: Count = 0
+    columns: Count = 0
+    notes: tuple[str, ...] = ()
+    pixel_map: Place | None = None
+    problem: Why | None = None
+    is_refusal: bool = False
+    maps: tuple[Count, Count, Count] | None = None
+    extra: Mapping[str, float] = {}
+
+
+class Found(msgspec.Struct, frozen=True, array_like=True):
+    """A finding."""
+
+    label: str
+    score: Share
+    decision: Decision
+    point: OperatingPoint | Literal[1] | None
+
+
+class Lungs(msgspec.Struct, frozen=True, array_like=True):
+    """Lung fields, but for their shares."""
+
+    rows: Count
+    columns: Count
+    threshold: int
+    place: Place
+    is_frontal_chest: bool
+    found: bool
+    left_share: float
+    right_share: float
+    cut_off: tuple[Side, ...]
+    rotation_degrees: int
+    is_inverted: bool
+    is_mirrored: bool
+    evidence_inside: float | None
+    latency_ms: float
+
+    def fields(self, shares: bytes) -> LungFields:
+        """The lung fields with these shares."""
+        kept = KeptShares(self.rows, self.columns, self.threshold, shares)
+        values = {name: getattr(self, name) for name in LUNG_VALUES}
+        return LungFields(**values, kept=kept, pixel_map=PixelMap(*self.place))

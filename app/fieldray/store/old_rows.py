@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sqlite3
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.domain.finding import Failed, Finding, Outcome, ReadFacts, Refused, Screened
+from fieldray.domain.finding import Failed, Finding, Outcome, ReadFacts, Refused, Screened, Stage, Status
 from fieldray.domain.image import PixelMap
-from fieldray.domain.lungs import LungFields
+from fieldray.domain.lungs import LungFields, Side
 from fieldray.domain.mask import KeptShares
 from fieldray.domain.model import OperatingPoint
+from fieldray.store.json_columns import LUNG_VALUES, Count, Place
 from fieldray.store.pictures import PictureRow
 from fieldray.store.refs import reason_of, ref_of
-from fieldray.store.rows import category_in, category_of, checked, outcome_columns, point_of, spec_of
+from fieldray.store.rows import category_in, category_of, checked, literal, outcome_columns, spec_of
+from fieldray.typed_json import decoded
 
 # What taking a row apart raises that no program of ours wrote.
 NONSENSE: Final = (ValueError, TypeError, LookupError, AttributeError)
@@ -39,10 +41,10 @@ def columns_of(row: sqlite3.Row) -> dict[str, Any]:
 
 def picture_of(row: sqlite3.Row) -> PictureRow | None:
     """The pictures of an old row joined with its preview; None if there are none. Raises ValueError and others."""
-    shape = json.loads(row["details"])["thumbnail_shape"]
+    shape = decoded(row["details"], _Details).thumbnail_shape
     if not row["content_sha256"] or (row["thumbnail"] is None and row["jpeg"] is None):
         return None
-    thumbnail = (row["thumbnail"], int(shape[1])) if row["thumbnail"] is not None and shape else (None, 0)
+    thumbnail = (row["thumbnail"], shape[1]) if row["thumbnail"] is not None and shape else (None, 0)
     return (bytes.fromhex(row["content_sha256"]), row["frame"], *thumbnail, row["jpeg"])
 
 
@@ -67,49 +69,73 @@ def _points_of(spec: str | None) -> Sequence[OperatingPoint]:
         return ()
 
 
+class _Details(msgspec.Struct, frozen=True, kw_only=True):
+    rows: Count
+    columns: Count
+    notes: tuple[str, ...]
+    pixel_map: Place | None
+    thumbnail_shape: tuple[Count, Count] | None
+    class_maps_shape: tuple[Count, Count, Count] | None = None
+    extra: Mapping[str, float] = {}
+
+
+class _Lungs(msgspec.Struct, frozen=True, kw_only=True):
+    is_frontal_chest: bool
+    found: bool
+    left_share: float
+    right_share: float
+    cut_off: tuple[Side, ...]
+    rotation_degrees: int
+    is_inverted: bool
+    is_mirrored: bool
+    threshold: int
+    shape: tuple[Count, Count]
+    pixel_map: Place
+    evidence_inside: float | None = None
+    latency_ms: float = 0.0
+
+
 def _outcome_of(row: sqlite3.Row) -> Outcome:
-    details = json.loads(row["details"])
+    details = decoded(row["details"], _Details)
     ref, thumbnail = ref_of(row["ref"]), row["thumbnail"]
     facts = ReadFacts(
         content_sha256=row["content_sha256"],
-        rows=details["rows"],
-        columns=details["columns"],
+        rows=details.rows,
+        columns=details.columns,
         thumbnail=np.frombuffer(thumbnail, np.uint8).reshape(1, -1) if thumbnail else None,
-        pixel_map=PixelMap(*details["pixel_map"]) if details["pixel_map"] else None,
+        pixel_map=PixelMap(*details.pixel_map) if details.pixel_map else None,
         decode_ms=row["decode_ms"],
-        notes=tuple(details["notes"]),
+        notes=details.notes,
     )
     if row["status"] == "refused":
         return Refused(ref=ref, reason=reason_of(row["reason"]), facts=facts, lungs=_lungs_of(row))
     if row["status"] == "failed":
-        return Failed(ref=ref, stage=row["stage"], reason=reason_of(row["reason"]), facts=facts)
-    shape = details["class_maps_shape"]
+        stage = literal(row["stage"], Stage)
+        return Failed(ref=ref, stage=stage, reason=reason_of(row["reason"]), facts=facts)
+    literal(row["status"], Status)
+    shape = details.class_maps_shape
     return Screened(
         ref=ref,
         facts=facts,
-        findings=tuple(map(_finding_of, json.loads(row["findings"]))),
+        findings=decoded(row["findings"], tuple[Finding, ...]),
         class_maps=np.frombuffer(row["class_maps"], np.float32).reshape(shape) if shape else None,
         pack_name=row["pack_name"],
         model_sha256=row["model_sha256"],
         backend=row["backend"],
         inference_ms=row["inference_ms"],
-        extra=details["extra"],
+        extra=details.extra,
         lungs=_lungs_of(row),
-        notes=tuple(map(reason_of, json.loads(row["notes"]))),
+        notes=tuple(map(reason_of, decoded(row["notes"], tuple[str, ...]))),
     )
-
-
-def _finding_of(document: dict[str, Any]) -> Finding:
-    return Finding(**{**document, "point": point_of(document["point"]) if document["point"] else None})
 
 
 def _lungs_of(row: sqlite3.Row) -> LungFields | None:
     if row["lungs"] is None:
         return None
-    values = json.loads(row["lungs"])
-    place, shape, threshold = PixelMap(*values.pop("pixel_map")), values.pop("shape"), values.pop("threshold")
-    kept = KeptShares.of(_shares(row["lung_shares"], shape), threshold)
-    return LungFields(**{**values, "cut_off": tuple(values["cut_off"])}, kept=kept, pixel_map=place)
+    lungs = decoded(row["lungs"], _Lungs)
+    kept = KeptShares.of(_shares(row["lung_shares"], lungs.shape), lungs.threshold)
+    values = {name: getattr(lungs, name) for name in LUNG_VALUES}
+    return LungFields(**values, kept=kept, pixel_map=PixelMap(*lungs.pixel_map))
 
 
 def _shares(data: bytes, shape: tuple[int, int]) -> NDArray[np.uint8]:

@@ -9,11 +9,9 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 from fieldray.domain.study import ImageHeader, ImageRef, is_name
 from fieldray.reasons import Reason, reason
-from fieldray.store.json_columns import Ref
+from fieldray.store.json_columns import Ref, Why
 from fieldray.typed_json import decoded
 
 _HEADER: Final = {field.name: field.default for field in dataclasses.fields(ImageHeader)}
@@ -22,14 +20,6 @@ _HEADER: Final = {field.name: field.default for field in dataclasses.fields(Imag
 def compact(value: Any) -> str:
     """JSON in ASCII without blanks, whatever bytes a text stands for."""
     return json.dumps(value, separators=(",", ":"))
-
-
-def parsed(text: str) -> Any:
-    """What such JSON says. Raises ValueError."""
-    try:
-        return msgspec.json.decode(text)
-    except msgspec.DecodeError:  # it knows neither half a surrogate pair nor what is not a number
-        return json.loads(text)
 
 
 def image_key(ref: ImageRef) -> bytes:
@@ -61,8 +51,8 @@ def header_text(header: ImageHeader) -> str:
 
 @functools.lru_cache(maxsize=256)
 def header_of(text: str) -> ImageHeader:
-    """The header of such JSON. Raises TypeError, ValueError."""
-    return ImageHeader(**parsed(text))
+    """The header of such JSON. Raises ValueError."""
+    return decoded(text, ImageHeader)
 
 
 def patient_text(patient_id: str) -> str:
@@ -106,20 +96,19 @@ def reason_text(why: Reason) -> str:
 
 
 def reason_of(text: str) -> Reason:
-    """The reason of such JSON. Raises TypeError, ValueError."""
-    return reason_made(parsed(text))
+    """The reason of such JSON. Raises ValueError."""
+    return reason_made(decoded(text, Why))
 
 
 @functools.lru_cache(maxsize=256)
 def reasons_of(text: str) -> tuple[Reason, ...]:
-    """The reasons of a list of such JSON. Raises TypeError, ValueError."""
-    return tuple(map(reason_made, parsed(text)))
+    """The reasons of a list of such JSON. Raises ValueError."""
+    return tuple(map(reason_made, decoded(text, tuple[Why, ...])))
 
 
-def reason_made(document: Any) -> Reason:
+def reason_made(why: Why) -> Reason:
     """The same, read already."""
-    code, parameters = document
     try:
-        return Reason(code, tuple((key, value) for key, value in parameters))
+        return Reason(why.code, why.parameters)
     except KeyError:  # written by a version that had other reasons
-        return reason("internal", detail=code)
+        return reason("internal", detail=why.code)

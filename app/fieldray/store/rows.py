@@ -27,6 +27,8 @@ from fieldray.domain.finding import (
     Refused,
     ResultKind,
     Screened,
+    Stage,
+    Status,
     leading_of,
     lungs_of,
     notes_of,
@@ -34,17 +36,16 @@ from fieldray.domain.finding import (
 from fieldray.domain.history import ResultBrief
 from fieldray.domain.image import PixelMap
 from fieldray.domain.lungs import LungFields
-from fieldray.domain.mask import KeptShares
-from fieldray.domain.model import Estimate, OperatingPoint
+from fieldray.domain.model import OperatingPoint
 from fieldray.domain.run import EarlierVerdict, ImageGist, Run, RunSpec, StoredResult, Verdict, VerdictChoice
 from fieldray.domain.study import ImageRef
+from fieldray.store.json_columns import LUNG_VALUES, OF_RUN, Details, Found, Lungs, Why
 from fieldray.store.refs import (
     compact,
     header_of,
     header_text,
     image_key,
     image_text,
-    parsed,
     place_of,
     reason_made,
     reason_of,
@@ -52,8 +53,10 @@ from fieldray.store.refs import (
     reasons_of,
 )
 from fieldray.store.stamps import SAMPLED
+from fieldray.typed_json import decoded
 
-AnyRow = TypeVar("AnyRow", bound="sqlite3.Row | Mapping[str, Any]")
+Row = sqlite3.Row | Mapping[str, Any]
+AnyRow = TypeVar("AnyRow", bound=Row)
 _LAST_S: Final = 2.5e11  # in the year 9892
 _NONE: Final = type(None)
 _TYPES: Final[Mapping[str, type[Any] | tuple[type[Any], ...]]] = {
@@ -65,7 +68,6 @@ _TYPES: Final[Mapping[str, type[Any] | tuple[type[Any], ...]]] = {
     **dict.fromkeys(("content_sha256", "image_key", "result_hash"), bytes),
     **dict.fromkeys(("class_maps", "lung_shares", "stamp"), (bytes, _NONE)),
 }
-_OF_RUN: Final = 1  # in place of an operating point: that of the run for this label
 
 
 class Judged(Protocol):
@@ -126,36 +128,28 @@ def _add_screened(
     findings = []
     for found in outcome.findings:
         is_of_run = found.point is not None and found.point == of_run.get(found.label)
-        findings.append([found.label, found.score, found.decision, _OF_RUN if is_of_run else found.point])
+        findings.append([found.label, found.score, found.decision, OF_RUN if is_of_run else found.point])
     columns["findings"] = json.dumps(findings, default=_fields, separators=(",", ":"))
     columns["class_maps"] = None if maps is None else maps.astype(np.float32).tobytes()
     details["maps"] = None if maps is None else maps.shape
     details["extra"] = dict(outcome.extra)
 
 
-# All of `LungFields` but its shares, in this order.
-_LUNG_VALUES: Final = tuple(
-    field.name for field in dataclasses.fields(LungFields) if field.name not in ("kept", "pixel_map")
-)
-
-
 def _lung_columns(lungs: LungFields | None) -> dict[str, Any]:
     if lungs is None:
         return {"lungs": None, "lung_shares": None}
-    values = [getattr(lungs, name) for name in _LUNG_VALUES]
     kept, place = lungs.kept, list(_fields(lungs.pixel_map).values())
+    values = [getattr(lungs, name) for name in LUNG_VALUES]
     return {"lungs": compact([kept.rows, kept.columns, kept.threshold, place, *values]), "lung_shares": kept.data}
 
 
-def _lungs_of(row: sqlite3.Row | Mapping[str, Any], *, looks_inside: bool) -> LungFields | None:
+def _lungs_of(row: Row, *, looks_inside: bool) -> LungFields | None:
     if row["lungs"] is None:
         return None
-    rows, columns, threshold, place, *values = parsed(row["lungs"])
-    kept = KeptShares(rows, columns, threshold, bytes(memoryview(row["lung_shares"])))
+    lungs = decoded(row["lungs"], Lungs).fields(bytes(memoryview(row["lung_shares"])))
     if looks_inside:
-        _ = kept.shares
-    named = dict(zip(_LUNG_VALUES, values, strict=True))
-    return LungFields(**{**named, "cut_off": tuple(named["cut_off"])}, kept=kept, pixel_map=PixelMap(*place))
+        _ = lungs.shares
+    return lungs
 
 
 def result_hash(outcome: Outcome) -> bytes:
@@ -178,7 +172,7 @@ def verdict_columns(verdict: Verdict, judged: Outcome) -> dict[str, Any]:
 
 
 def outcome_of(
-    row: sqlite3.Row | Mapping[str, Any],
+    row: Row,
     run: Judged | None,
     *,
     thumbnail: NDArray[np.uint8] | None = None,
@@ -192,47 +186,56 @@ def outcome_of(
     """
     checked(row)
     category_in(row)
-    details = parsed(row["details"])
+    details = decoded(row["details"], Details)
     facts = ReadFacts(
         content_sha256=row["content_sha256"].hex(),
-        rows=details.get("rows", 0),
-        columns=details.get("columns", 0),
+        rows=details.rows,
+        columns=details.columns,
         thumbnail=thumbnail,
-        pixel_map=PixelMap(*details["pixel_map"]) if "pixel_map" in details else None,
+        pixel_map=PixelMap(*details.pixel_map) if details.pixel_map else None,
         decode_ms=row["decode_ms"],
-        notes=tuple(details.get("notes", ())),
+        notes=details.notes,
     )
     ref, lungs = _ref_of(row, details), _lungs_of(row, looks_inside=looks_inside)
     if row["status"] == "refused":
         return Refused(ref=ref, reason=reason_of(row["reason"]), facts=facts, lungs=lungs)
     if row["status"] == "failed":
-        return Failed(ref=ref, stage=row["stage"], reason=reason_of(row["reason"]), facts=facts)
-    maps = row["class_maps"]
+        return Failed(ref=ref, stage=literal(row["stage"], Stage), reason=reason_of(row["reason"]), facts=facts)
+    literal(row["status"], Status)
     return Screened(
         ref=ref,
         facts=facts,
         findings=findings_of(row["findings"], run),
-        class_maps=None if maps is None else np.frombuffer(maps, np.float32).reshape(details["maps"]),
+        class_maps=_maps_of(row["class_maps"], details.maps),
         pack_name=run.pack_name if run else "",
         model_sha256=run.model_sha256 if run else "",
         backend=row["backend"],
         inference_ms=row["inference_ms"],
-        extra=details.get("extra", {}),
+        extra=details.extra,
         lungs=lungs,
         notes=reasons_of(row["notes"]),
     )
 
 
-def _ref_of(row: sqlite3.Row | Mapping[str, Any], details: Mapping[str, Any]) -> ImageRef:
+def _maps_of(data: bytes | None, shape: tuple[int, int, int] | None) -> NDArray[np.float32] | None:
+    """Class maps (labels, rows, columns). Raises ValueError for any other shape, and for a map without it."""
+    if data is None or shape is None:
+        if data is not None or shape is not None:
+            raise ValueError("class maps without their shape, or a shape without them")
+        return None
+    return np.frombuffer(data, np.float32).reshape(shape)
+
+
+def _ref_of(row: Row, details: Details) -> ImageRef:
     path, member = place_of(row["image_key"])
     return ImageRef(
         path=path,
         member=member,
         frame=row["frame"],
-        kind=details["kind"],
+        kind=details.kind,
         header=header_of(row["header"]),
-        problem=reason_made(details["problem"]) if "problem" in details else None,
-        problem_is_refusal=details.get("is_refusal", False),
+        problem=reason_made(details.problem) if details.problem else None,
+        problem_is_refusal=details.is_refusal,
     )
 
 
@@ -253,14 +256,17 @@ def stored_of(
 def findings_of(text: str, run: Judged | None) -> tuple[Finding, ...]:
     """The findings in a row of this run. Raises ValueError and others."""
     found = []
-    for label, score, decision, kept in parsed(text):
-        point: OperatingPoint | None = None
-        if kept == _OF_RUN and run:
-            (point,) = (point for point in run.operating_points if point.label == label)
-        elif kept != _OF_RUN and kept:
-            point = point_of(kept)
-        found.append(Finding(label=label, score=score, decision=decision, point=point))
+    for kept in decoded(text, tuple[Found, ...]):
+        point = kept.point
+        if point == OF_RUN:
+            point = _point_of(kept.label, run) if run else None
+        found.append(Finding(label=kept.label, score=kept.score, decision=kept.decision, point=point))
     return tuple(found)
+
+
+def _point_of(label: str, run: Judged) -> OperatingPoint:
+    (point,) = (point for point in run.operating_points if point.label == label)
+    return point
 
 
 def brief_of(row: sqlite3.Row) -> ResultBrief:
@@ -294,15 +300,15 @@ def category_of(rank: int) -> Category:
 def kind_of(row: sqlite3.Row) -> ResultKind:
     """What is counted of rows of `results`. Raises ValueError and others."""
     checked(row)
-    why = [parsed(row["reason"])] if row["reason"] else []
-    codes = tuple(str(code) for code, _ in (*why, *parsed(row["notes"])))
+    why = [decoded(row["reason"], Why)] if row["reason"] else []
+    codes = tuple(each.code for each in (*why, *decoded(row["notes"], tuple[Why, ...])))
     return ResultKind(category=category_in(row), codes=codes, number=row["number"])
 
 
 def gist_of(row: sqlite3.Row) -> ImageGist:
     """What runs are compared by, of a row of `results`."""
-    scores = {label: score for label, score, *_ in parsed(row["findings"])}
-    return ImageGist(category=row["category"], scores=scores, grey=row["grey"])
+    scores = {found.label: found.score for found in decoded(row["findings"], tuple[Found, ...])}
+    return ImageGist(category=category_in(row), scores=scores, grey=row["grey"])
 
 
 def spec_text(spec: RunSpec) -> str:
@@ -312,21 +318,17 @@ def spec_text(spec: RunSpec) -> str:
 
 @functools.lru_cache(maxsize=64)
 def spec_of(text: str) -> RunSpec:
-    """The specification of such JSON. Raises ValueError and others."""
-    spec = parsed(text)
-    points = tuple(point_of(point) for point in spec.pop("operating_points"))
-    return RunSpec(**{**spec, "paths": tuple(spec["paths"])}, operating_points=points)
+    """The specification of such JSON. Raises ValueError."""
+    return decoded(text, RunSpec)
 
 
 def run_of(row: sqlite3.Row) -> Run:
     """The run of a row of `runs`. Raises ValueError and others for what this program cannot have written."""
     checked(row)
-    if row["state"] not in get_args(RunState):
-        raise ValueError("no state of a run")
     return Run(
         run_id=row["id"],
         spec=spec_of(row["spec"]),
-        state=row["state"],
+        state=literal(row["state"], RunState),
         reason=reason_of(row["reason"]) if row["reason"] else None,
         started_s=moment_in(row, "started_s"),
         ended_s=None if row["ended_s"] is None else moment_in(row, "ended_s"),
@@ -336,9 +338,7 @@ def run_of(row: sqlite3.Row) -> Run:
 def verdict_of(row: sqlite3.Row) -> Verdict:
     """The verdict of a row that holds one. Raises ValueError, TypeError."""
     checked(row)
-    if row["choice"] not in get_args(VerdictChoice):
-        raise ValueError("no verdict")
-    return Verdict(choice=row["choice"], note=row["note"])
+    return Verdict(choice=literal(row["choice"], VerdictChoice), note=row["note"])
 
 
 def earlier_verdict_of(row: sqlite3.Row) -> EarlierVerdict:
@@ -366,7 +366,7 @@ def _types_of(names: tuple[str, ...]) -> tuple[tuple[str, Any], ...]:
     return tuple((name, _TYPES[name]) for name in names if name in _TYPES)
 
 
-def category_in(row: sqlite3.Row | Mapping[str, Any]) -> Category:
+def category_in(row: Row) -> Category:
     """The category that a row names. Raises ValueError."""
     category: Category = row["category"]
     if category not in WORK_LIST_ORDER:
@@ -387,7 +387,8 @@ def _fields(value: Any) -> dict[str, Any]:
     return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
 
 
-def point_of(document: dict[str, Any]) -> OperatingPoint:
-    """The operating point of such JSON, once read. Raises KeyError, TypeError."""
-    measured = {name: Estimate(**document[name]) for name in ("sensitivity", "specificity")}
-    return OperatingPoint(**{**document, **measured})
+def literal(value: object, kind: Any) -> Any:
+    """The value. Raises ValueError where it is none of those that a literal type lists."""
+    if value not in get_args(kind):
+        raise ValueError(f"nothing is called {value}")
+    return value

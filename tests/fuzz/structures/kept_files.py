@@ -16,6 +16,7 @@ import numpy as np
 from fieldray.audit.cases import table_labels
 from fieldray.domain.image import PixelMap
 from fieldray.domain.lungs import LungFields
+from fieldray.domain.mask import KeptShares
 from fieldray.packs.memory import FILE_NAME as FOLDERS
 from fieldray.packs.memory import PackMemory
 from fieldray.packs.site_points import NAME as POINTS
@@ -27,10 +28,13 @@ from fieldray.store.rows import (
     brief_of,
     earlier_verdict_of,
     gist_of,
+    kind_of,
     outcome_columns,
     outcome_of,
     run_of,
+    spec_of,
     spec_text,
+    stored_of,
     verdict_of,
 )
 from fuzz.structures.dicom_files import PLACES
@@ -152,7 +156,7 @@ def file_reader(folder: Path) -> Read:
 def _lungs() -> LungFields:
     return LungFields(
         is_frontal_chest=True, found=True, left_share=0.2, right_share=0.2, cut_off=("top",), rotation_degrees=0,
-        is_inverted=False, is_mirrored=False, shares=np.ones((8, 8), np.uint8), threshold=128,
+        is_inverted=False, is_mirrored=False, kept=KeptShares.of(np.ones((8, 8), np.uint8), 128),
         pixel_map=PixelMap(1.0, 0.0, 1.0, 0.0),
     )  # fmt: skip
 
@@ -160,7 +164,15 @@ def _lungs() -> LungFields:
 @functools.cache
 def _rows() -> tuple[tuple[str, Mapping[str, Any]], ...]:
     """A row of each kind with what it is read by: a result, a run, a verdict."""
-    own = {"pack_name": "tiny-1.0.0", "model_sha256": _HASH, "id": 1, "run_id": 1, "choice": None, "note": None}
+    of_run = {
+        "id": 1,
+        "run_id": 1,
+        "spec": spec_text(run_spec()),
+        "is_resumed": 0,
+        "choice": None,
+        "note": None,
+        "number": 1,
+    }
     results = (screened(), replace(screened(), lungs=_lungs()), refused(), failed(image_ref("b", member="x", frame=2)))
     run = {
         "id": 1,
@@ -174,21 +186,21 @@ def _rows() -> tuple[tuple[str, Mapping[str, Any]], ...]:
         "choice": "agree",
         "note": "x",
         "image_key": b"a",
-        "content_sha256": "c",
+        "content_sha256": b"c" * 32,
         "category": "normal",
         "score": 0.1,
     }
     verdict |= {"given_s": 1.0}
     why = json.dumps(["disk_full", [["path", "/x"]]])
     return (
-        *(("result", {**outcome_columns(each), **own}) for each in results),
+        *(("result", {**outcome_columns(each, points=run_spec().operating_points), **of_run}) for each in results),
         ("run", run),
         ("run", {**run, "reason": why, "ended_s": 2.0}),
         ("verdict", verdict),
     )
 
 
-_COLUMNS: Final = ("details", "ref", "findings", "notes", "lungs", "spec", "reason")
+_COLUMNS: Final = ("details", "header", "findings", "notes", "lungs", "spec", "reason")
 
 
 def make_row(chance: random.Random) -> bytes:
@@ -225,7 +237,7 @@ def _value(chance: random.Random) -> Any:
 def row_reader(_folder: Path) -> Read:
     """What the store does with a row: `damage_noticed` turns these errors, and no others, into a damaged file."""
     readers: dict[str, tuple[Callable[[Any], object], ...]] = {
-        "result": (outcome_of, _shown, gist_of),
+        "result": (stored_of, lambda row: outcome_of(row, None), _shown, gist_of, kind_of),
         "run": (run_of,),
         "verdict": (verdict_of, earlier_verdict_of),
     }
@@ -249,9 +261,10 @@ def row_reader(_folder: Path) -> Read:
 def _shown(row: Any) -> object:
     """What the history shows of it, and what the store would keep of it again."""
     brief = brief_of(row)
-    kept = outcome_of(row)
+    spec = spec_of(row["spec"])
+    kept = outcome_of(row, spec)
     try:
-        outcome_columns(kept)
+        outcome_columns(kept, points=spec.operating_points)
     except Exception as error:
         raise Unforeseen(f"a result that cannot be kept again: {error!r}") from error
     return brief
@@ -267,11 +280,11 @@ def make_chunk(chance: random.Random) -> bytes:
 
     from fieldray.cluster.archive_chunk import _SCHEMA
 
-    own = {"pack_name": "tiny-1.0.0", "model_sha256": _HASH, "settings_hash": _HASH, "preview": None}
+    of_request = {"model_sha256": _HASH, "settings_hash": _HASH, "thumbnail_columns": 0}
     outcomes = chance.choices(
         (screened(), replace(screened(), lungs=_lungs()), refused(), failed()), k=chance.randrange(4)
     )
-    rows = [{**outcome_columns(each), **own} for each in outcomes]
+    rows = [{**outcome_columns(each), **of_request} for each in outcomes]
     for _ in range(chance.choice(PLACES)):
         if rows:
             _break_row(chance.choice(rows), chance, _SCHEMA)

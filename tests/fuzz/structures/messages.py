@@ -273,9 +273,9 @@ def _read_and_kept(answer: Message) -> None:
     """What was read can be stored, and read from the store again."""
     result = answers.read_result(answer, _REF)
     kept = Refused(ref=result.ref or _REF, reason=result.problem or reason("blank"), facts=result.facts)
-    columns = {**outcome_columns(kept), "pack_name": "", "model_sha256": ""}
+    columns = outcome_columns(kept)
     try:
-        outcome_of(columns)
+        outcome_of(columns, None)
     except Exception as error:
         raise Unforeseen(f"a result that cannot be read again: {error!r}") from error
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.older_stores import step_back
 from fieldray.domain.finding import PREVIEW_SIDE, Outcome, ReadFacts, Screened
 from fieldray.domain.run import Verdict
 from fieldray.domain.study import ImageHeader
@@ -24,7 +25,6 @@ from fieldray.store.history import HistoryQuery
 from fieldray.store.mending import mend
 from fieldray.store.pictures import pictures_path
 from fieldray.store.results import ResultStore
-from older_stores import step_back
 from outcomes import failed, image_ref, read_facts, refused, run_spec, screened
 
 AGREE, DISAGREE = Verdict(choice="agree", note="seen"), Verdict(choice="disagree")

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.older_stores import step_back
 from fieldray.domain.finding import Refused, Screened
 from fieldray.errors import StorageProblem
 from fieldray.reasons import reason
 from fieldray.store.database import MIGRATIONS, open_database
 from fieldray.store.results import ResultQuery, ResultStore
 from lungs import lungs
-from older_stores import step_back
 from outcomes import failed, refused, run_spec, screened
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.older_stores import step_back
 from fieldray.domain.run import Verdict
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.persistence import FileLock
@@ -22,7 +23,6 @@ from fieldray.store.maintenance import backup, check, compact, drop_pictures, re
 from fieldray.store.mending import mend, mend_pictures
 from fieldray.store.pictures import pictures_path
 from fieldray.store.results import ResultQuery, ResultStore
-from older_stores import step_back
 from outcomes import image_ref, read_facts, run_spec, screened
 
 SPEC = run_spec()

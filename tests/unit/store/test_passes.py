@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.older_stores import step_back
 from fieldray.domain.finding import Finding, Outcome, Screened
 from fieldray.domain.run import EarlierVerdict, Verdict
 from fieldray.domain.study import ImageHeader
@@ -21,7 +22,6 @@ from fieldray.reasons import reason
 from fieldray.store.database import MIGRATIONS, open_database
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.rows import spec_text
-from older_stores import step_back
 from outcomes import POINT, failed, image_ref, read_facts, refused, run_spec, screened
 
 SPEC = run_spec()

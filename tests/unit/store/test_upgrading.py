@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.older_stores import step_back
 from fieldray.domain.finding import Outcome, ReadFacts
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.run import StoredResult, Verdict
@@ -27,7 +28,6 @@ from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.schema import MIGRATIONS, is_older
 from fieldray.store.upgrading import bring_up_to_date
 from lungs import lungs
-from older_stores import step_back
 from outcomes import POINT, failed, image_ref, operating_point, read_facts, refused, run_spec, screened
 
 SPEC = run_spec(operating_points=(POINT, operating_point(label="other")))

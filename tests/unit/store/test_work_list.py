@@ -13,6 +13,7 @@ from typing import get_args
 import numpy as np
 import pytest
 
+from benchmarks.older_stores import step_back
 from fieldray.domain.finding import WORK_LIST_ORDER, Finding, Outcome, Screened
 from fieldray.domain.history import VerdictFilter, has_verdict
 from fieldray.domain.run import Verdict
@@ -25,7 +26,6 @@ from fieldray.store.deleting import RunDeleter
 from fieldray.store.mending import mend
 from fieldray.store.results import ResultStore
 from fieldray.store.work_list import _READ, KEY_STATEMENT, WorkListQuery, list_statement
-from older_stores import step_back
 from outcomes import failed, image_ref, refused, run_spec, screened
 
 SPEC = run_spec()

@@ -1,0 +1,215 @@
+"""What a store costs: bytes an image, checking what has not changed, bringing an older one up to date, upkeep.
+
+Images are screened once by the program, each a file of its own, and screened again. The store of an older version is
+made of drawn results (`large_run`), in the form that version gave them.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.cluster_runs import command_of, draw_sources, require_end, started, write_copies
+from benchmarks.large_run import LargeRun
+from benchmarks.older_stores import step_back
+from benchmarks.reports import Mark
+from fieldray.bench.report import Points, Report, Table
+from fieldray.domain.model import Model
+from fieldray.domain.run import TakenOver, Verdict
+from fieldray.pipeline.session import DATABASE_NAME
+from fieldray.store.database import files_of
+from fieldray.store.history import HistoryQuery
+from fieldray.store.maintenance import backup, check, compact, restore
+from fieldray.store.pictures import pictures_path
+from fieldray.store.results import ResultQuery, ResultStore
+from fieldray.store.rows import outcome_columns
+from fieldray.store.upgrading import bring_up_to_date
+
+Notify = Callable[[str], None]
+MOST_BYTES: Final = 4096.0
+RESUMED_PER_S: Final = 5000.0
+_BEFORE: Final = 5  # the last version with rows of the old form
+_ROUNDS: Final = 3
+_SETTLING_S: Final = 11.0  # a file that was changed a moment ago is not known by its stamp
+_COMPARED: Final = 997  # every so many results are compared before and after
+_KIB: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A step: how long it took, and what came of it in words."""
+
+    name: str
+    seconds: float
+    what: str
+
+
+def store_report(model: Model, sources: Sequence[Path], *, files: int, rows: int, notify: Notify) -> Report:
+    """Measure it all.
+
+    Parameters
+    ----------
+    model
+        The pack's.
+    sources
+        Images whose copies are screened, each with bytes of its own; images drawn by the program without them.
+    files, rows
+        So many copies are screened and screened again; so many results are in the older store.
+
+    Raises
+    ------
+    ScreeningFailed, StorageProblem
+    """
+    with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as folder:
+        root = Path(folder)
+        images = write_copies(root / "images", sources or sorted(draw_sources(root / "drawn").iterdir()), files)
+        time.sleep(_SETTLING_S)
+        home, options = root / "home", ["--pack", model.pack_name]
+        sizes, first_s = _screen(images, home, options, notify)
+        again = [_screened_again(images, home, options, notify) for _ in range(_ROUNDS)]
+        taken = _taken_over(home)
+        verified_s = _screened_again(images, home, [*options, "--verify"], notify)
+        verified = _taken_over(home)
+    with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as folder:
+        steps, found = _older(Path(folder), model, rows, notify)
+    per_image = sizes["results"] / files
+    rate = files / statistics.median(again)
+    marks = (
+        Mark(name="results on disk per image, pictures apart", measured=per_image, goal=MOST_BYTES, is_most=True, unit="bytes"),
+        Mark(name="images checked per second", measured=rate, goal=RESUMED_PER_S, is_most=False, unit="images/s"),
+    )
+    runs = (
+        ("from nothing", f"{first_s:.1f}", f"{files / first_s:.0f}"),
+        *(("again", f"{each:.2f}", f"{files / each:.0f}") for each in again),
+        ("again, with --verify", f"{verified_s:.1f}", f"{files / verified_s:.0f}"),
+    )
+    how = (
+        f"{files} files, copies of {len(sources) or 'drawn'} images with bytes of their own, in the system's cache.",
+        "Seconds are of the whole command `fieldray screen`, from its start to its end.",
+        f"Screened again, {taken.by_sample} results were taken over by the stamp of their file and {taken.by_content} "
+        f"by its content; with --verify {verified.by_sample} and {verified.by_content}.",
+        f"The older store was made of {rows} drawn results with thumbnail, heat map and lungs, and a verdict "
+        f"on one in {_COMPARED}. Of these {found['compared']}, {found['different']} differed afterwards.",
+        f"Load average after: {os.getloadavg()[0]:.1f}, on {os.cpu_count()} threads.",
+    )
+    return Report(
+        kind="store",
+        title=f"Fieldray: a store of {files} images, and one of {rows}",
+        blocks=(
+            Points("Marks", tuple(mark.sentence for mark in marks)),
+            Table(
+                "On disk",
+                ("file", "bytes", "bytes an image"),
+                tuple((name, f"{size}", f"{size / files:.0f}") for name, size in sizes.items()),
+            ),
+            Table("Screened", ("run", "seconds", "images/s"), runs),
+            Table(
+                f"A store of version {_BEFORE} with {rows} results",
+                ("step", "seconds", "what came of it"),
+                tuple((step.name, f"{step.seconds:.1f}", step.what) for step in steps),
+            ),
+            Points("How it was measured", how),
+        ),
+        data={"files": files, "rows": rows, "sizes": sizes, "first_s": first_s, "again_s": again}
+        | {"verified_s": verified_s, "steps": [(step.name, step.seconds, step.what) for step in steps], **found},
+    )
+
+
+# ---- screened, and screened again
+
+
+def _screen(images: Path, home: Path, options: Sequence[str], notify: Notify) -> tuple[dict[str, int], float]:
+    """Sizes of the files once all is at rest, and the seconds that it took."""
+    seconds = _screened_again(images, home, options, notify)
+    return {"results": _size(home / DATABASE_NAME), "pictures": _size(pictures_path(home / DATABASE_NAME))}, seconds
+
+
+def _screened_again(images: Path, home: Path, options: Sequence[str], notify: Notify) -> float:
+    notify(f"screening {images.name} {' '.join(options[2:])}")
+    began_s = time.perf_counter()
+    with started(command_of(images, home, options, workers=0), home) as process:
+        require_end(process)
+    return time.perf_counter() - began_s
+
+
+def _taken_over(home: Path) -> TakenOver:
+    with ResultQuery(home / DATABASE_NAME) as query:
+        run_id = query.runs()[0].run_id
+    with HistoryQuery(home / DATABASE_NAME) as query:
+        return query.taken_over(run_id)
+
+
+def _size(path: Path) -> int:
+    return sum(file.stat().st_size for file in files_of(path) if file.exists())
+
+
+# ---- an older store
+
+
+def _older(folder: Path, model: Model, rows: int, notify: Notify) -> tuple[list[Timed], dict[str, Any]]:
+    path = folder / DATABASE_NAME
+    LargeRun(model, drawn=min(24, 1 + rows // 100)).save(
+        path, rows, tell=lambda done: notify(f"{done} of {rows} saved")
+    )
+    _give_verdicts(path)
+    before = _sample(path)
+    notify("making it an older one")
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("BEGIN")
+        step_back(connection, version=_BEFORE)
+        connection.execute("COMMIT")
+        connection.execute("VACUUM")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    steps, told, old_size = [], [0], _size(path)
+
+    def tell(share: float) -> None:
+        told[0] += 1
+        if told[0] % 100 == 0:
+            notify(f"{share:.0%}")
+
+    def timed(name: str, act: Callable[[], Any], what: Callable[[Any], str]) -> None:
+        notify(name)
+        told[0], began_s = 0, time.perf_counter()
+        came = act()
+        steps.append(Timed(name, time.perf_counter() - began_s, what(came)))
+
+    timed("brought up to date", lambda: bring_up_to_date(path, tell=tell), lambda _: _sizes(old_size, path, told[0]))
+    timed("checked", lambda: check(path, tell=tell), lambda found: f"{found.results} results, whole")
+    copy = folder / "copy"
+    timed("backed up", lambda: backup(path, copy, has_pictures=True, tell=tell), lambda files: f"{len(files)} files")
+    timed("made small", lambda: compact(path), lambda done: f"{done[0] / _KIB**2:.0f} MB less")
+    timed("put back", lambda: restore(path, copy), lambda _: f"{_size(path) / _KIB**2:.0f} MB of results")
+    after = _sample(path)
+    different = sum(before[key] != after.get(key) for key in before)
+    return steps, {"compared": len(before), "different": different}
+
+
+def _give_verdicts(path: Path) -> None:
+    """On one result in a thousand."""
+    with ResultQuery(path) as query, ResultStore(path) as store:
+        (run,) = query.runs()
+        for number, row in enumerate(query.rows(run.run_id)):
+            if number % _COMPARED == 0:
+                store.set_verdict(row.row_id, Verdict(choice="agree", note=f"{number}"), judged=row.outcome)
+
+
+def _sizes(old_size: int, path: Path, told: int) -> str:
+    results, pictures = _size(path) / _KIB**2, _size(pictures_path(path)) / _KIB**2
+    return f"{old_size / _KIB**2:.0f} MB became {results:.0f} MB and {pictures:.0f} MB of pictures, told {told} times"
+
+
+def _sample(path: Path) -> dict[str, dict[str, Any]]:
+    """What is kept of some results, and their verdicts, by image."""
+    with ResultQuery(path) as query:
+        (run,) = query.runs()
+        rows = (row for number, row in enumerate(query.rows(run.run_id)) if number % _COMPARED == 0)
+        return {row.outcome.ref.key: {**outcome_columns(row.outcome), "verdict": row.verdict} for row in rows}
