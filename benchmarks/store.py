@@ -83,7 +83,13 @@ def store_report(model: Model, sources: Sequence[Path], *, files: int, rows: int
     per_image = sizes["results"] / files
     rate = files / statistics.median(again)
     marks = (
-        Mark(name="results on disk per image, pictures apart", measured=per_image, goal=MOST_BYTES, is_most=True, unit="bytes"),
+        Mark(
+            name="results on disk per image, pictures apart",
+            measured=per_image,
+            goal=MOST_BYTES,
+            is_most=True,
+            unit="bytes",
+        ),
         Mark(name="images checked per second", measured=rate, goal=RESUMED_PER_S, is_most=False, unit="images/s"),
     )
     runs = (

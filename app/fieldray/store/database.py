@@ -48,11 +48,16 @@ _PERHAPS_FULL: Final = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN}
 
 
 def open_database(
-    path: Path, *, migrations: Sequence[Migration] = MIGRATIONS, tell: Tell = lambda _share: None
+    path: Path,
+    *,
+    migrations: Sequence[Migration] = MIGRATIONS,
+    tell: Tell = lambda _share: None,
+    salvages: bool = False,
 ) -> WatchedConnection:
     """Open (and make or bring up to date) the file at `path`; statements commit by themselves.
 
-    tell  hears which share of bringing it up to date is done, 0..1, where that may take long
+    tell      hears which share of bringing it up to date is done, 0..1, where that may take long
+    salvages  whether older rows that make no sense are left out; otherwise they are damage
 
     Raises StorageProblem: database_newer, database_damaged, store_in_use, disk_full, disk_failing, not_plain or
     not_writable; of
@@ -74,7 +79,7 @@ def open_database(
                 connection.close()
                 from fieldray.store.upgrading import rebuild  # which opens databases
 
-                rebuild(path, migrations, tell=tell)
+                rebuild(path, migrations, tell=tell, salvages=salvages)
                 connection = _connect(path)
                 _require_ours(connection, path, migrations)
             _migrate(connection, path, migrations)

@@ -151,7 +151,7 @@ def _renew(path: Path, aside: Path, migrations: Sequence[Migration]) -> Mapping[
                 for table in _tables(target):
                     _copy_table(source, target, table, sense.get(table, ()))
                 _keep_numbers(target)
-    with contextlib.closing(open_database(beside, migrations=migrations)) as target:  # migrates an older one
+    with contextlib.closing(open_database(beside, migrations=migrations, salvages=True)) as target:  # of today's form
         kept = {table: target.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0] for table in _tables(target)}
         complete(target)
     adopt(beside, path)

@@ -16,13 +16,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from fieldray.errors import StorageProblem
 from fieldray.persistence import PRIVATE, FileLock, replace_durably, unfinished
 from fieldray.reasons import reason
 from fieldray.store import old_rows
-from fieldray.store.database import PAGE_BYTES, Tell, apply, files_of, open_database, version_of
+from fieldray.store.database import PAGE_BYTES, Tell, apply, damage_noticed, files_of, open_database, version_of
 from fieldray.store.pictures import Pictures
 from fieldray.store.rows import spec_of
 from fieldray.store.schema import COMPACT, Migration
@@ -30,6 +30,14 @@ from fieldray.store.schema import COMPACT, Migration
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+
+class Made(Protocol):
+    """What rows become, each by a function."""
+
+    def __call__(self, make: Callable[[sqlite3.Row], T], rows: Iterable[sqlite3.Row], /) -> list[T]: ...
+
+
 _AT_ONCE: Final = 500
 _WAIT_S: Final = 5.0  # for a program that has just looked at the version
 _ASK_AGAIN_S: Final = 0.1
@@ -49,10 +57,12 @@ def bring_up_to_date(path: Path, *, tell: Tell) -> None:
         open_database(path, tell=tell).close()
 
 
-def rebuild(path: Path, migrations: Sequence[Migration], *, tell: Tell) -> None:
+def rebuild(path: Path, migrations: Sequence[Migration], *, tell: Tell, salvages: bool) -> None:
     """Put a new file in the place of the one at `path`, which is of a version before `COMPACT`.
 
-    Raises StorageProblem (store_in_use), OSError, sqlite3.Error.
+    salvages  whether rows that make no sense are left out; otherwise they are damage, and a person is told
+
+    Raises StorageProblem (store_in_use, database_damaged), OSError, sqlite3.Error.
     """
     beside = path.with_name(f"{path.stem}.upgrading{path.suffix}")
     with only_one(path):
@@ -66,7 +76,8 @@ def rebuild(path: Path, migrations: Sequence[Migration], *, tell: Tell) -> None:
                 apply(old, migrations[version:count])
                 with closing(_new(beside)) as new:
                     apply(new, migrations[: count + 1])
-                    _copy(old, new, Pictures(path), tell)
+                    with damage_noticed(path):
+                        _copy(old, new, Pictures(path), tell, _sensible if salvages else _all)
                     apply(new, migrations[count + 1 :])
                     new.execute(f"PRAGMA user_version = {len(migrations)}")
                 old.execute("ROLLBACK")
@@ -117,18 +128,18 @@ def _new(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _copy(old: sqlite3.Connection, new: sqlite3.Connection, pictures: Pictures, tell: Tell) -> None:
+def _copy(old: sqlite3.Connection, new: sqlite3.Connection, pictures: Pictures, tell: Tell, made: Made) -> None:
     (total,) = old.execute("SELECT COUNT(*) FROM results").fetchone()
     new.execute("BEGIN")
     _insert(new, "runs", list(map(_run_columns, old.execute("SELECT * FROM runs"))))
     with closing(pictures):
         done, last = 0, -1
         while page := old.execute(_RESULTS, (last, _AT_ONCE)).fetchall():
-            _insert(new, "results", _made(old_rows.columns_of, page))
-            pictures.add([picture for picture in _made(old_rows.picture_of, page) if picture])
+            _insert(new, "results", made(old_rows.columns_of, page))
+            pictures.add([picture for picture in made(old_rows.picture_of, page) if picture])
             done, last = done + len(page), page[-1]["id"]
             tell(min(1.0, done / total))
-    _insert(new, "verdicts", _made(old_rows.verdict_of, old.execute("SELECT * FROM verdicts")))
+    _insert(new, "verdicts", made(old_rows.verdict_of, old.execute("SELECT * FROM verdicts")))
     new.execute("DELETE FROM sqlite_sequence")
     numbers = map(tuple, old.execute("SELECT name, seq FROM sqlite_sequence"))
     new.executemany("INSERT INTO sqlite_sequence (name, seq) VALUES (?, ?)", numbers)
@@ -144,8 +155,13 @@ def _run_columns(row: sqlite3.Row) -> dict[str, Any]:
     return {**columns, "model_sha256": spec.model_sha256, "settings_hash": spec.settings_hash}
 
 
-def _made(make: Callable[[sqlite3.Row], T], rows: Iterable[sqlite3.Row]) -> list[T]:
-    """What makes sense of these rows; the others stay in the old file."""
+def _all(make: Callable[[sqlite3.Row], T], rows: Iterable[sqlite3.Row]) -> list[T]:
+    """What these rows become. Raises ValueError and others where one makes no sense."""
+    return list(map(make, rows))
+
+
+def _sensible(make: Callable[[sqlite3.Row], T], rows: Iterable[sqlite3.Row]) -> list[T]:
+    """What those of these rows become that make sense; the others stay in the old file."""
     made = []
     for row in rows:
         try:

@@ -72,7 +72,7 @@ def mend_if_damaged(path: Path) -> None:
 
 
 def test_a_damaged_store_is_set_aside_and_what_can_be_read_is_kept(path: Path) -> None:
-    damage(path, start=0.5, end=0.9)  # of the five pages with results these are some
+    damage(path)
     before = path.read_bytes()
     assert find_damage(path) == "database_damaged"
     with pytest.raises(StorageProblem):  # marked: not opened again before it is fixed

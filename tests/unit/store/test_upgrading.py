@@ -188,15 +188,21 @@ def test_while_somebody_else_has_it_open_nothing_is_changed(path: Path, monkeypa
         assert len(query.runs()) == 2
 
 
-def test_a_row_that_makes_no_sense_is_left_out_and_costs_no_other(path: Path) -> None:
+def test_a_row_that_makes_no_sense_is_damage_that_a_person_is_told_of_and_costs_no_other(path: Path) -> None:
     age(path, 5)
     with closing(sqlite3.connect(path)) as old, old:
         old.execute("UPDATE results SET details = '[' WHERE id = 2")
         old.execute("UPDATE runs SET spec = '{}' WHERE id = 2")
+    with pytest.raises(StorageProblem) as problem:
+        open_database(path)
+    assert problem.value.reason.code == "database_damaged"
+    told = mend(path)
+    assert told is not None and dict(told.parameters)["results"] == "11"
+    with closing(sqlite3.connect(dict(told.parameters)["path"])) as aside:
+        assert aside.execute("SELECT COUNT(*) FROM results").fetchone() == (12,)
     with ResultQuery(path) as query:
         assert [result.row_id for result in query.rows(1)] == [1, 3, 4, 5, 6]
         assert query.row(1).verdict == AGREE
-    assert path.with_name("results.sqlite.v5.bak").exists()
 
 
 def test_a_damaged_store_of_the_version_before_is_mended_and_keeps_its_pictures(path: Path) -> None:
