@@ -11,9 +11,9 @@ import sqlite3
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -52,6 +52,23 @@ class Timed:
     what: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Runs:
+    sizes: Mapping[str, int]  # bytes of the files, once the first run was over
+    first_s: float
+    again_s: tuple[float, ...]
+    verified_s: float
+    taken: TakenOver
+    verified: TakenOver
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Older:
+    steps: tuple[Timed, ...]
+    compared: int
+    different: int
+
+
 def store_report(model: Model, sources: Sequence[Path], *, files: int, rows: int, notify: Notify) -> Report:
     """Measure it all.
 
@@ -69,41 +86,24 @@ def store_report(model: Model, sources: Sequence[Path], *, files: int, rows: int
     ScreeningFailed, StorageProblem
     """
     with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as folder:
-        root = Path(folder)
-        images = write_copies(root / "images", sources or sorted(draw_sources(root / "drawn").iterdir()), files)
+        images = write_copies(Path(folder) / "images", sources or _drawn(Path(folder)), files)
         time.sleep(_SETTLING_S)
-        home, options = root / "home", ["--pack", model.pack_name]
-        sizes, first_s = _screen(images, home, options, notify)
-        again = [_screened_again(images, home, options, notify) for _ in range(_ROUNDS)]
-        taken = _taken_over(home)
-        verified_s = _screened_again(images, home, [*options, "--verify"], notify)
-        verified = _taken_over(home)
+        runs = _runs(images, Path(folder) / "home", ["--pack", model.pack_name], notify)
     with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as folder:
-        steps, found = _older(Path(folder), model, rows, notify)
-    per_image = sizes["results"] / files
-    rate = files / statistics.median(again)
+        older = _older(Path(folder), model, rows, notify)
+    per_image, rate = runs.sizes["results"] / files, files / statistics.median(runs.again_s)
     marks = (
-        Mark(
-            name="results on disk per image, pictures apart",
-            measured=per_image,
-            goal=MOST_BYTES,
-            is_most=True,
-            unit="bytes",
-        ),
+        Mark(name="results on disk per image", measured=per_image, goal=MOST_BYTES, is_most=True, unit="bytes"),
         Mark(name="images checked per second", measured=rate, goal=RESUMED_PER_S, is_most=False, unit="images/s"),
     )
-    runs = (
-        ("from nothing", f"{first_s:.1f}", f"{files / first_s:.0f}"),
-        *(("again", f"{each:.2f}", f"{files / each:.0f}") for each in again),
-        ("again, with --verify", f"{verified_s:.1f}", f"{files / verified_s:.0f}"),
-    )
+    taken, verified = runs.taken, runs.verified
     how = (
         f"{files} files, copies of {len(sources) or 'drawn'} images with bytes of their own, in the system's cache.",
         "Seconds are of the whole command `fieldray screen`, from its start to its end.",
         f"Screened again, {taken.by_sample} results were taken over by the stamp of their file and {taken.by_content} "
         f"by its content; with --verify {verified.by_sample} and {verified.by_content}.",
         f"The older store was made of {rows} drawn results with thumbnail, heat map and lungs, and a verdict "
-        f"on one in {_COMPARED}. Of these {found['compared']}, {found['different']} differed afterwards.",
+        f"on one in {_COMPARED}. Of these {older.compared}, {older.different} differed afterwards.",
         f"Load average after: {os.getloadavg()[0]:.1f}, on {os.cpu_count()} threads.",
     )
     return Report(
@@ -111,34 +111,54 @@ def store_report(model: Model, sources: Sequence[Path], *, files: int, rows: int
         title=f"Fieldray: a store of {files} images, and one of {rows}",
         blocks=(
             Points("Marks", tuple(mark.sentence for mark in marks)),
-            Table(
-                "On disk",
-                ("file", "bytes", "bytes an image"),
-                tuple((name, f"{size}", f"{size / files:.0f}") for name, size in sizes.items()),
-            ),
-            Table("Screened", ("run", "seconds", "images/s"), runs),
-            Table(
-                f"A store of version {_BEFORE} with {rows} results",
-                ("step", "seconds", "what came of it"),
-                tuple((step.name, f"{step.seconds:.1f}", step.what) for step in steps),
-            ),
+            *_tables(runs, older, files=files, rows=rows),
             Points("How it was measured", how),
         ),
-        data={"files": files, "rows": rows, "sizes": sizes, "first_s": first_s, "again_s": again}
-        | {"verified_s": verified_s, "steps": [(step.name, step.seconds, step.what) for step in steps], **found},
+        data={"files": files, "rows": rows, **asdict(runs), **asdict(older)},
+    )
+
+
+def _tables(runs: _Runs, older: _Older, *, files: int, rows: int) -> Sequence[Table]:
+    lasted = (("from nothing", runs.first_s), *(("again", each) for each in runs.again_s))
+    lasted += (("again, with --verify", runs.verified_s),)
+    return (
+        Table(
+            "On disk",
+            ("file", "bytes", "bytes an image"),
+            tuple((name, f"{size}", f"{size / files:.0f}") for name, size in runs.sizes.items()),
+        ),
+        Table(
+            "Screened",
+            ("run", "seconds", "images/s"),
+            tuple((name, f"{seconds:.2f}", f"{files / seconds:.0f}") for name, seconds in lasted),
+        ),
+        Table(
+            f"A store of version {_BEFORE} with {rows} results",
+            ("step", "seconds", "what came of it"),
+            tuple((step.name, f"{step.seconds:.1f}", step.what) for step in older.steps),
+        ),
     )
 
 
 # ---- screened, and screened again
 
 
-def _screen(images: Path, home: Path, options: Sequence[str], notify: Notify) -> tuple[dict[str, int], float]:
-    """Sizes of the files once all is at rest, and the seconds that it took."""
-    seconds = _screened_again(images, home, options, notify)
-    return {"results": _size(home / DATABASE_NAME), "pictures": _size(pictures_path(home / DATABASE_NAME))}, seconds
+def _drawn(folder: Path) -> Sequence[Path]:
+    return sorted(draw_sources(folder / "drawn").iterdir())
 
 
-def _screened_again(images: Path, home: Path, options: Sequence[str], notify: Notify) -> float:
+def _runs(images: Path, home: Path, options: Sequence[str], notify: Notify) -> _Runs:
+    first_s = _screened(images, home, options, notify)
+    sizes = {"results": _size(home / DATABASE_NAME), "pictures": _size(pictures_path(home / DATABASE_NAME))}
+    again_s = tuple(_screened(images, home, options, notify) for _ in range(_ROUNDS))
+    taken = _taken_over(home)
+    verified_s = _screened(images, home, [*options, "--verify"], notify)
+    return _Runs(
+        sizes=sizes, first_s=first_s, again_s=again_s, verified_s=verified_s, taken=taken, verified=_taken_over(home)
+    )
+
+
+def _screened(images: Path, home: Path, options: Sequence[str], notify: Notify) -> float:
     notify(f"screening {images.name} {' '.join(options[2:])}")
     began_s = time.perf_counter()
     with started(command_of(images, home, options, workers=0), home) as process:
@@ -160,7 +180,7 @@ def _size(path: Path) -> int:
 # ---- an older store
 
 
-def _older(folder: Path, model: Model, rows: int, notify: Notify) -> tuple[list[Timed], dict[str, Any]]:
+def _older(folder: Path, model: Model, rows: int, notify: Notify) -> _Older:
     path = folder / DATABASE_NAME
     LargeRun(model, drawn=min(24, 1 + rows // 100)).save(
         path, rows, tell=lambda done: notify(f"{done} of {rows} saved")
@@ -196,7 +216,7 @@ def _older(folder: Path, model: Model, rows: int, notify: Notify) -> tuple[list[
     timed("put back", lambda: restore(path, copy), lambda _: f"{_size(path) / _KIB**2:.0f} MB of results")
     after = _sample(path)
     different = sum(before[key] != after.get(key) for key in before)
-    return steps, {"compared": len(before), "different": different}
+    return _Older(steps=tuple(steps), compared=len(before), different=different)
 
 
 def _give_verdicts(path: Path) -> None:

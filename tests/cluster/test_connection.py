@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from distributed import Client
 
 from fieldray.cluster.certificates import FILES, make_certificates, require_certificates
 from fieldray.cluster.connection import ConnectionSettings, full_address, host_of, open_client
@@ -139,12 +140,26 @@ def test_no_web_page_is_served_and_foreign_settings_of_dask_do_nothing(
     for role in ("SCHEDULER", "WORKER", "CLIENT"):
         monkeypatch.setenv(f"DASK_DISTRIBUTED__{role}__PRELOAD", str([str(tmp_path / "foreign.py")]))
     monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__DASHBOARD__STATUS__TASK_STREAM_LENGTH", "17")
+    before = psutil.Process().children()
     with open_client(ConnectionSettings(workers=1)) as client:
         assert client.submit(os.getpid).result() != os.getpid()
-        for child in psutil.Process().children():
+        for child in set(psutil.Process().children()) - set(before):
             listening = [each for each in child.net_connections("inet") if each.status == psutil.CONN_LISTEN]
             assert [each.laddr.ip for each in listening] == ["127.0.0.1"]
     assert not ran.exists()
+
+
+def test_a_connection_that_breaks_before_it_is_encrypted_is_one_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def broken(client: Client, timeout: float | None = None) -> None:
+        client._connecting_to_scheduler = False
+        raise ValueError("IOStream is not idle; cannot convert to SSL")
+
+    monkeypatch.setattr(Client, "_ensure_connected", broken)
+    with pytest.raises(EnvironmentProblem) as problem, open_client(ConnectionSettings(workers=1)):
+        pass
+    assert problem.value.reason.code == "cluster_no_answer"
 
 
 def test_what_was_sent_is_not_kept() -> None:

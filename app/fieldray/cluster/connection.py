@@ -188,7 +188,7 @@ def _started(nodes: NodeGroup, folder: Path, *, workers: int) -> str:
 
 
 class _Client(Client):  # type: ignore[misc]
-    """A client that leaves no thread behind where no scheduler answers."""
+    """A client that leaves no thread behind where no scheduler answers, and goes on asking for one that is gone."""
 
     def start(self, **options: Any) -> Any:
         try:
@@ -196,6 +196,12 @@ class _Client(Client):  # type: ignore[misc]
         except BaseException:
             self._loop_runner.stop()
             raise
+
+    async def _ensure_connected(self, timeout: float | None = None) -> None:
+        try:
+            await super()._ensure_connected(timeout=timeout)
+        except ValueError as error:  # so Tornado calls a connection that broke before it was encrypted
+            raise OSError(str(error)) from error
 
 
 @contextlib.contextmanager
