@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import gc
 import logging
 import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Final, cast
@@ -35,6 +36,8 @@ _REBUILD: Final = frozenset({"language", "theme"})
 # a fiftieth of the default: with that, repainting the list during a fast run would block the window for 0.1 s.
 _SWITCH_S: Final = 0.0001
 _RARELY: Final = 100
+_MMAP_THRESHOLD: Final = -3  # of mallopt(3)
+_LARGE_BYTES: Final = 2**20
 _PULSE_MS: Final = 500
 _DEVICES: Final = frozenset({"device", "policy"})
 
@@ -85,7 +88,7 @@ class Application(QObject):
         if _DEVICES & changes.keys():
             self.controller.screening.choose_devices()
 
-    @contextmanager
+    @contextlib.contextmanager
     def catching(self) -> Iterator[None]:
         """While inside, an exception that nobody caught, in any thread, is logged and shown, never lost."""
         before, before_threads = sys.excepthook, threading.excepthook
@@ -96,7 +99,7 @@ class Application(QObject):
         finally:
             sys.excepthook, threading.excepthook = before, before_threads
 
-    @contextmanager
+    @contextlib.contextmanager
     def ending_on_signals(self) -> Iterator[None]:
         """While inside, Ctrl-C and a shutdown's SIGTERM close the program in order."""
         numbers = (signal.SIGINT, signal.SIGTERM)
@@ -168,6 +171,19 @@ def favour_the_window(application: Application) -> None:
     young, middle, _ = gc.get_threshold()
     gc.set_threshold(young, middle, _RARELY)
     application.controller.screening.idle.connect(gc.collect)
+    _give_large_blocks_back()
+
+
+def _give_large_blocks_back() -> None:
+    """Let what a list of a million rows took for a moment go back to the system; else glibc keeps most of it.
+
+    It raises the size from which it does so to that of the largest block freed so far, unless it is told one. Other
+    libraries do as they do.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        adjust = ctypes.CDLL(None).mallopt if sys.platform == "linux" else None
+        if adjust:
+            adjust(_MMAP_THRESHOLD, _LARGE_BYTES)
 
 
 def run_application(paths: Sequence[Path]) -> int:

@@ -16,9 +16,13 @@ import secrets
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fieldray.domain.events import RunState
 from fieldray.domain.finding import Category, Outcome, ResultKind
@@ -113,9 +117,9 @@ class ResultQuery:
     def _in_order(self, run_id: int) -> Iterator[list[int]]:
         """The rows of a run in the order of the work list, a page at a time."""
         query = "SELECT id FROM results WHERE run_id = ? AND absent_s IS NULL ORDER BY rank, score DESC, id"
-        row_ids = [row["id"] for row in self._all(query, run_id)]
+        row_ids = self._numbers(query, run_id)
         for start in range(0, len(row_ids), _BATCH_ROWS):
-            yield row_ids[start : start + _BATCH_ROWS]
+            yield row_ids[start : start + _BATCH_ROWS].tolist()
 
     def row(self, row_id: int) -> StoredResult:
         """One result. Raises KeyError if there is none."""
@@ -184,6 +188,11 @@ class ResultQuery:
     def _all(self, query: str, *values: object) -> list[sqlite3.Row]:
         with storage_problems(self.path, is_open=True):
             return self._connection.execute(query, values).fetchall()
+
+    def _numbers(self, query: str, *values: object) -> NDArray[np.int64]:
+        """A column of whole numbers (n,), which as rows would take twenty times the memory."""
+        with storage_problems(self.path, is_open=True):
+            return np.fromiter(map(itemgetter(0), self._connection.execute(query, values)), np.int64)
 
     def _named(self, query: str, **values: object) -> list[sqlite3.Row]:
         with storage_problems(self.path, is_open=True):

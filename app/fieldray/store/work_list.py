@@ -176,7 +176,7 @@ class WorkListQuery(ResultQuery):
         query = """SELECT id FROM results INDEXED BY results_by_rank WHERE run_id = ? AND absent_s IS NULL
                    AND NOT EXISTS (SELECT 1 FROM work_list WHERE work_list.run_id = ?1 AND result_id = results.id)
                    ORDER BY rank, score DESC, id"""
-        return np.array([row["id"] for row in self._all(query, run_id)], np.int64)
+        return self._numbers(query, run_id)
 
     def complete(self, run_id: int, row_ids: Sequence[int], *, is_last: bool) -> None:
         """List results that were not; after the last ones the list is whole."""
