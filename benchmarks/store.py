@@ -221,11 +221,15 @@ def _older(folder: Path, model: Model, rows: int, notify: Notify) -> _Older:
 
 def _give_verdicts(path: Path) -> None:
     """On one result in a thousand."""
-    with ResultQuery(path) as query, ResultStore(path) as store:
+    with ResultStore(path) as store:
+        for row_id in _sampled(path):
+            store.set_verdict(row_id, Verdict(choice="agree", note=f"{row_id}"), judged=store.row(row_id).outcome)
+
+
+def _sampled(path: Path) -> Sequence[int]:
+    with ResultQuery(path) as query:
         (run,) = query.runs()
-        for number, row in enumerate(query.rows(run.run_id)):
-            if number % _COMPARED == 0:
-                store.set_verdict(row.row_id, Verdict(choice="agree", note=f"{number}"), judged=row.outcome)
+        return range(1, sum(query.counts(run.run_id).values()) + 1, _COMPARED)
 
 
 def _sizes(old_size: int, path: Path, told: int) -> str:
@@ -236,6 +240,5 @@ def _sizes(old_size: int, path: Path, told: int) -> str:
 def _sample(path: Path) -> dict[str, dict[str, Any]]:
     """What is kept of some results, and their verdicts, by image."""
     with ResultQuery(path) as query:
-        (run,) = query.runs()
-        rows = (row for number, row in enumerate(query.rows(run.run_id)) if number % _COMPARED == 0)
+        rows = map(query.row, _sampled(path))
         return {row.outcome.ref.key: {**outcome_columns(row.outcome), "verdict": row.verdict} for row in rows}
