@@ -21,18 +21,18 @@ from fieldray.store.database import (
     damage_mark,
     damage_noticed,
     files_of,
-    free_name,
     lose_companions,
     lose_journal,
     open_database,
     storage_problems,
 )
-from fieldray.store.deleting import pictured
+from fieldray.store.deleting import files_of_restore, only_one_restore, pictured
+from fieldray.store.exchanging import alone, free_name, keep_copy, only_one, restoring
 from fieldray.store.mending import mend_pictures, put_aside
 from fieldray.store.pictures import Kept, adopt, keep_only, pictures_path, thumbnail_of
 from fieldray.store.rows import category_in, category_of, moment_in, outcome_of, run_of, spec_of, verdict_of
 from fieldray.store.schema import MIGRATIONS, PICTURES, Migration
-from fieldray.store.upgrading import alone, keep_copy, only_one
+from fieldray.store.stamps import KEY, checked_key
 from fieldray.store.wiping import build_again
 
 _PAGES: Final = 2048  # that are copied at once: 16 MB
@@ -64,6 +64,8 @@ def check(path: Path, *, tell: Tell) -> Checked:
                 tell(done / total)
         for row in connection.execute("SELECT * FROM runs"):
             run_of(row)
+        for row in connection.execute(KEY):
+            checked_key(row["value"])
         verdicts = connection.execute("SELECT * FROM verdicts").fetchall()
         for row in verdicts:
             verdict_of(row), category_in(row), moment_in(row, "given_s")
@@ -176,17 +178,18 @@ def restore(path: Path, folder: Path) -> Path | None:
     source = folder / path.name
     if not source.exists():
         raise UsageProblem(reason("store_no_backup", path=source))
-    beside = path.with_name(f"{path.stem}.restoring{path.suffix}")
+    beside = restoring(path)
     with storage_problems(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        _clear(beside)
-        try:
-            _fetch(source, beside, MIGRATIONS)
-            if pictures_path(source).exists() and not pictures_path(beside).exists():
-                _fetch(pictures_path(source), pictures_path(beside), PICTURES)
-            return _swap(path, beside)
-        finally:
+        with only_one_restore(path):
             _clear(beside)
+            try:
+                _fetch(source, beside, MIGRATIONS)
+                if pictures_path(source).exists() and not pictures_path(beside).exists():
+                    _fetch(pictures_path(source), pictures_path(beside), PICTURES)
+                return _swap(path, beside)
+            finally:
+                _clear(beside)
 
 
 def _fetch(source: Path, beside: Path, migrations: Sequence[Migration]) -> None:
@@ -263,5 +266,5 @@ def _mend_pictures(path: Path) -> None:
 
 
 def _clear(beside: Path) -> None:
-    for file in (*files_of(beside), *files_of(pictures_path(beside)), *beside.parent.glob(f"{beside.name}.v*.bak")):
+    for file in files_of_restore(beside):
         file.unlink(missing_ok=True)

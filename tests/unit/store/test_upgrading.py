@@ -175,7 +175,7 @@ def test_a_program_killed_at_any_moment_leaves_a_whole_file(path: Path, moment: 
 
 
 def test_while_somebody_else_has_it_open_nothing_is_changed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fieldray.store.upgrading._WAIT_S", 0.05)
+    monkeypatch.setattr("fieldray.store.exchanging._WAIT_S", 0.05)
     age(path, 5)
     with closing(sqlite3.connect(path)) as other:
         other.execute("PRAGMA journal_mode = WAL")
