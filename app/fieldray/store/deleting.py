@@ -178,6 +178,8 @@ def _delete_rows(connection: sqlite3.Connection, run_ids: Sequence[int]) -> None
     connection.execute(f"DELETE FROM verdicts WHERE result_id IN (SELECT id FROM results WHERE run_id IN ({runs}))")
     connection.execute(f"DELETE FROM results WHERE run_id IN ({runs})")
     connection.execute(f"DELETE FROM runs WHERE id IN ({runs})")
+    if connection.execute("SELECT 1 FROM results LIMIT 1").fetchone() is None:
+        connection.execute("DELETE FROM verdicts")  # on results that were lost in a damaged store
 
 
 def pictured(connection: sqlite3.Connection) -> Iterator[PictureKey]:

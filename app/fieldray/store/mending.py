@@ -248,12 +248,14 @@ def _walk(source: sqlite3.Connection, table: str, order: str) -> tuple[list[int]
 
 
 def _keep_numbers(target: sqlite3.Connection) -> None:
-    """A future run must not get the number of a lost one whose results are still here."""
+    """A future run must not get the number of a lost one whose results are still here, nor a result that of a lost one
+    with a verdict."""
     if not has_table(target, "results"):
         return
-    (last,) = target.execute("SELECT COALESCE(MAX(run_id), 0) FROM results").fetchone()
-    known = target.execute("SELECT seq FROM sqlite_sequence WHERE name = 'runs'").fetchone()
-    if known is None:
-        target.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('runs', ?)", (last,))
-    elif known[0] < last:
-        target.execute("UPDATE sqlite_sequence SET seq = ? WHERE name = 'runs'", (last,))
+    for table, named in (("runs", "MAX(run_id) FROM results"), ("results", "MAX(result_id) FROM verdicts")):
+        last = target.execute(f"SELECT {named}").fetchone()[0] or 0
+        known = target.execute("SELECT seq FROM sqlite_sequence WHERE name = ?", (table,)).fetchone()
+        if known is None:
+            target.execute("INSERT INTO sqlite_sequence (name, seq) VALUES (?, ?)", (table, last))
+        elif known[0] < last:
+            target.execute("UPDATE sqlite_sequence SET seq = ? WHERE name = ?", (last, table))

@@ -18,6 +18,7 @@ from fieldray.domain.run import Verdict
 from fieldray.errors import StorageProblem
 from fieldray.store import mending
 from fieldray.store.database import MIGRATIONS, damage_mark, open_database
+from fieldray.store.deleting import RunDeleter
 from fieldray.store.maintenance import check
 from fieldray.store.mending import mend
 from fieldray.store.results import ResultQuery, ResultStore
@@ -317,6 +318,35 @@ def test_what_is_damage_is_none_any_more_once_it_was_mended(path: Path, change: 
             code = problem.reason.code
         assert code == expected
         mend(path)
+
+
+@pytest.mark.parametrize("is_finished", [True, False])
+def test_a_verdict_on_a_result_that_was_lost_comes_back_with_it(path: Path, is_finished: bool) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE results SET details = '[]' WHERE id = ?", (COUNT,))
+        connection.execute("UPDATE runs SET state = ?", ("finished" if is_finished else "cancelled",))
+    find_damage(path)
+    told = mend(path)
+    assert told is not None and dict(told.parameters)["verdicts"] == "1"
+    with ResultStore(path) as store:
+        run_id = store.open_run(SPEC)
+        other = store.row(store.save(run_id, screened(image_ref("another.dcm"), score=0.2), spec=SPEC))
+        assert (other.row_id > COUNT, other.verdict) == (True, None)  # the number of the lost one is nobody else's
+        assert store.earlier_verdicts(run_id) == ()
+        again = store.row(store.save(run_id, screened(image_ref(f"{COUNT - 1:03}.dcm")), spec=SPEC))
+        assert again.verdict == Verdict(choice="agree", note="seen")
+        twin = store.row(store.save(run_id, screened(image_ref("twin.dcm")), spec=SPEC))
+        assert twin.verdict in (None, again.verdict)
+
+
+def test_a_verdict_on_a_result_that_was_lost_goes_with_the_last_run(path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE results SET details = '[]' WHERE id = ?", (COUNT,))
+    find_damage(path)
+    mend(path)
+    RunDeleter(path).delete([1])
+    with ResultQuery(path) as query:
+        assert query._all("SELECT * FROM verdicts") == []
 
 
 def test_a_store_that_another_program_has_just_mended_is_left_alone(
