@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from pathlib import Path
 
 import pytest
 
 from fieldray.imaging.discover import discover
+from fieldray.imaging.index_files import NamesInAnyCase
 from fieldray.imaging.synthetic import chest_phantom
 from long_headers import dicom_file, element, index_file, record
 from phantoms import write_dicom, write_index
@@ -106,3 +108,17 @@ def test_files_that_are_missing_beside_others_are_a_line_each(medium: Path) -> N
 def test_a_name_that_climbs_out_twice_is_one_line(medium: Path) -> None:
     index = write_index(medium / "DICOMDIR", [("..", "X"), ("..", "X"), ("..", "Y")])
     assert [ref.member for ref in discover([index])] == ["..\\X", "..\\Y"]
+
+
+def test_a_file_has_the_name_that_its_folder_gives_it_also_where_any_case_will_do(
+    medium: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or it would be found under two names, and judged twice, on Windows and macOS."""
+    folder = medium / "IMAGES"
+    (folder / "ONE").rename(folder / "one")
+    (folder / "Two").touch()  # beside TWO, as only some systems can
+    names = NamesInAnyCase()
+    monkeypatch.setattr(os.path, "lexists", lambda path: True)
+    assert [names.find(folder, name).name for name in ("ONE", "one", "TWO", "Two", "GONE")] == [
+        *("one", "one", "TWO", "Two", "GONE")
+    ]
