@@ -88,8 +88,11 @@ def process_number() -> str:
 
 
 def clear_unfinished(folder: Path, *, process: int, number: str = "") -> None:
-    """Remove from a folder what a process of this computer that has ended did not complete; `number`: of its names."""
-    for left in folder.glob(f".{process}-{number}*.new"):
+    """Remove from a folder what a process of this computer that has ended did not complete; `number`: of its names.
+
+    A database has companions there: their names go on behind the ending.
+    """
+    for left in folder.glob(f".{process}-{number}*.new*"):
         _remove(left)
 
 
