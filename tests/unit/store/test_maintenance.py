@@ -396,3 +396,21 @@ def test_what_a_killed_restore_left_goes_with_a_deleted_run_but_not_under_one_at
         run_id = add(store)
     assert RunDeleter(path).delete([run_id]).copies_deleted == (str(left),)
     assert not left.exists()
+
+
+@pytest.mark.parametrize("is_of_pictures", [False, True])
+def test_a_backup_that_could_not_be_put_back_is_none(path: Path, tmp_path: Path, is_of_pictures: bool) -> None:
+    """SQLite copies pages as they are, damaged or not."""
+    place = pictures_path(path) if is_of_pictures else path
+    with ResultStore(path) as store:
+        add(store, "fedcba")
+    data = bytearray(place.read_bytes())
+    data[-8192:] = b"\xa5" * 8192
+    place.write_bytes(data)
+    with pytest.raises(StorageProblem) as problem:
+        backup(path, tmp_path / "out", has_pictures=True, tell=nothing)
+    code = "pictures_damaged" if is_of_pictures else "database_damaged"
+    assert (problem.value.reason.code, dict(problem.value.reason.parameters)["path"]) == (code, str(place))
+    assert damage_mark(place).exists()
+    written = {path.name} if is_of_pictures else set()
+    assert {file.name for file in (tmp_path / "out").iterdir()} == written
