@@ -175,6 +175,8 @@ class _Search:
     def _folder(self, path: Path) -> Iterator[ImageRef]:
         try:
             folder = Folder.listed(path)
+            if folder.is_inside_itself(self._way):
+                return
             self._way.append(folder)
             self._listed[path] = (self._top, folder.names)
         except NotADirectoryError:  # a file took its place
