@@ -31,7 +31,7 @@ from fieldray.store.exchanging import alone, free_name, keep_copy, only_one, res
 from fieldray.store.mending import mend_pictures, put_aside
 from fieldray.store.pictures import Kept, adopt, keep_only, pictures_path, thumbnail_of
 from fieldray.store.rows import category_in, category_of, moment_in, outcome_of, run_of, spec_of, verdict_of
-from fieldray.store.schema import MIGRATIONS, PICTURES, Migration
+from fieldray.store.schema import MIGRATIONS, PICTURES, Migration, stated_version
 from fieldray.store.stamps import KEY, checked_key
 from fieldray.store.wiping import build_again
 
@@ -235,6 +235,8 @@ def _fetch(source: Path, beside: Path, migrations: Sequence[Migration]) -> None:
             if found.exists():  # the log of changes too, where somebody copied the files of a store at work
                 os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE))
                 shutil.copyfile(found, target)
+        if stated_version(beside) == 0:  # an empty file would become an empty store
+            raise UsageProblem(reason("store_not_ours", path=source))
         with _checked(beside, migrations) as connection:
             connection.execute("SELECT COUNT(*) FROM sqlite_master")
     except StorageProblem as problem:

@@ -15,6 +15,12 @@ from fieldray.store.results import ResultQuery, ResultStore
 from foreign_stores import journal_naming
 from outcomes import image_ref, run_spec, screened
 
+# An order that is called as what belongs to SQLite itself.
+CALLED = (
+    "PRAGMA writable_schema = ON;"
+    " UPDATE sqlite_master SET name = replace(name, 't', 'sqlite_t'), sql = replace(sql, ' t ', ' sqlite_t ')"
+)
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
@@ -65,6 +71,8 @@ def test_nor_does_one_that_waits_for_the_mended_database(path: Path, victim: Pat
     [
         "CREATE TRIGGER t AFTER INSERT ON results BEGIN UPDATE results SET category = 'normal'; END",
         "CREATE TRIGGER t AFTER UPDATE ON runs BEGIN DELETE FROM results; END",
+        "CREATE TRIGGER sqlitex AFTER INSERT ON results BEGIN UPDATE results SET category = 'normal'; END",
+        f"CREATE TRIGGER t AFTER INSERT ON results BEGIN UPDATE results SET rank = 3; END; {CALLED} WHERE name = 't'",
         "CREATE VIEW v AS SELECT 1",
         "CREATE TABLE more (x)",
         "CREATE INDEX i ON results (abs(score))",
@@ -73,8 +81,7 @@ def test_nor_does_one_that_waits_for_the_mended_database(path: Path, victim: Pat
 )
 def test_a_store_with_orders_in_it_is_set_aside_and_its_rows_are_kept(path: Path, order: str) -> None:
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute(order)
-        connection.commit()
+        connection.executescript(order)
     with pytest.raises(StorageProblem) as problem:
         open_database(path).close()
     assert problem.value.reason.code == "database_damaged"

@@ -306,11 +306,13 @@ def test_the_log_of_a_store_that_is_gone_is_not_read_as_that_of_the_backup(path:
         lambda place: place.write_bytes(b"these are no results" * 100),
         lambda place: write(place, "CREATE TRIGGER t AFTER INSERT ON results BEGIN DELETE FROM verdicts; END"),
         lambda place: write(place, "PRAGMA user_version = 99"),
+        lambda place: write(place, "PRAGMA user_version = 0"),
+        lambda place: place.write_bytes(b""),
         lambda place: place.write_bytes(place.read_bytes()[:-9000]),
         lambda place: (place.rename(place.with_name("elsewhere")), place.symlink_to(place.with_name("elsewhere"))),
         lambda place: place.with_name("results.pictures.sqlite").write_bytes(b"no pictures" * 100),
     ],
-    ids=["no database", "orders", "newer", "cut", "a link", "no pictures"],
+    ids=["no database", "orders", "newer", "of no version", "empty", "cut", "a link", "no pictures"],
 )
 def test_what_is_not_ours_is_not_put_in_place(path: Path, copied: Path, change: Callable[[Path], object]) -> None:
     change(copied / "results.sqlite")
