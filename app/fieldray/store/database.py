@@ -217,8 +217,13 @@ def _require_ours(connection: sqlite3.Connection, path: Path, migrations: Sequen
     A trigger or a column that is computed would be run with each of our statements, and could put another result in
     the place of ours. Raises StorageProblem (database_damaged): the rows are kept when it is set aside.
     """
-    version = version_of(connection)
-    if 0 < version <= len(migrations) and schema(connection) != made_by(tuple(migrations[:version])):
+    connection.execute("BEGIN")  # of one moment: another program may be bringing the file up to date
+    try:
+        version, found = version_of(connection), schema(connection)
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+    if version < 0 or (version <= len(migrations) and found != made_by(tuple(migrations[:version]))):
         raise _damaged(path)
 
 

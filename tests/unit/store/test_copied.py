@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fieldray.errors import StorageProblem
+from fieldray.store import database
 from fieldray.store.database import MIGRATIONS, damage_mark, open_database
 from fieldray.store.mending import mend
 from fieldray.store.results import ResultQuery, ResultStore
@@ -73,6 +74,8 @@ def test_nor_does_one_that_waits_for_the_mended_database(path: Path, victim: Pat
         "CREATE TRIGGER t AFTER UPDATE ON runs BEGIN DELETE FROM results; END",
         "CREATE TRIGGER sqlitex AFTER INSERT ON results BEGIN UPDATE results SET category = 'normal'; END",
         f"CREATE TRIGGER t AFTER INSERT ON results BEGIN UPDATE results SET rank = 3; END; {CALLED} WHERE name = 't'",
+        "PRAGMA user_version = 0",
+        "PRAGMA user_version = -1",
         "CREATE VIEW v AS SELECT 1",
         "CREATE TABLE more (x)",
         "CREATE INDEX i ON results (abs(score))",
@@ -112,3 +115,20 @@ def test_a_view_without_end_in_place_of_a_table_is_not_read_to_its_end(path: Pat
     assert mend(path) is not None
     with ResultQuery(path) as query:
         assert len(query.runs()) == 1
+
+
+def test_a_store_that_another_program_brings_up_to_date_just_now_is_no_damage(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older = path.with_name("older.sqlite")
+    open_database(older, migrations=MIGRATIONS[:-1]).close()
+    seen = database.schema
+
+    def meanwhile(connection: sqlite3.Connection) -> set[tuple[object, ...]]:
+        monkeypatch.setattr(database, "schema", seen)
+        open_database(older).close()
+        return seen(connection)
+
+    monkeypatch.setattr(database, "schema", meanwhile)
+    open_database(older).close()
+    assert not damage_mark(older).exists()
