@@ -279,7 +279,8 @@ class _Search:
                 continue
             is_empty = False
             if path is None or not str(real).startswith(top + os.sep):
-                yield from self._outside(index, "\\".join(components))
+                name = "\\".join(components).replace("\0", "\N{REPLACEMENT CHARACTER}")  # no file is called so
+                yield from self._outside(index, name)
             elif _exists(path):
                 yield from map(_missing, missing.told())
                 yield from self._file(path)

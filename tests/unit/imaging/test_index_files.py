@@ -11,6 +11,7 @@ import pytest
 from fieldray.imaging.discover import discover
 from fieldray.imaging.index_files import NamesInAnyCase
 from fieldray.imaging.synthetic import chest_phantom
+from fieldray.store.refs import image_key, place_of
 from long_headers import dicom_file, element, index_file, record
 from phantoms import write_dicom, write_index
 
@@ -122,3 +123,11 @@ def test_a_file_has_the_name_that_its_folder_gives_it_also_where_any_case_will_d
     assert [names.find(folder, name).name for name in ("ONE", "one", "TWO", "Two", "GONE")] == [
         *("one", "one", "TWO", "Two", "GONE")
     ]
+
+
+def test_a_name_with_a_zero_byte_is_told_as_it_is_kept(medium: Path) -> None:
+    """The key of a row in the store ends a name there."""
+    (medium / "DICOMDIR").write_bytes(index_file(record(element(NAME, b"\0IMAGES\0ONE "))))
+    (ref,) = discover([medium / "DICOMDIR"])
+    assert ref.problem is not None and ref.problem.code == "outside_folder"
+    assert ref.member is not None and place_of(image_key(ref)) == (ref.path, ref.member)
