@@ -88,8 +88,11 @@ def process_number() -> str:
 
 
 def clear_unfinished(folder: Path, *, process: int, number: str = "") -> None:
-    """Remove from a folder what a process of this computer that has ended did not complete; `number`: of its names."""
-    for left in folder.glob(f".{process}-{number}*.new"):
+    """Remove from a folder what a process of this computer that has ended did not complete; `number`: of its names.
+
+    A database has companions there: their names go on behind the ending.
+    """
+    for left in folder.glob(f".{process}-{number}*.new*"):
         _remove(left)
 
 
@@ -255,6 +258,7 @@ def sync_folder(folder: Path) -> None:
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
 _LOCKED_BYTE: Final = 1024  # beyond the text: Windows lets nobody read a locked byte
 _LONGEST: Final = 200
+_MOST_FILES: Final = 1000  # that are deleted while they are waited for; a system may number files anew each time
 _ASK_AGAIN_S: Final = 0.01
 _HELD_ERRNO: Final = frozenset({errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK})  # flock; msvcrt.locking
 
@@ -272,14 +276,16 @@ class FileLock:
 
     holder    one line about who holds it, at most 200 characters of ASCII; a disk without room for it locks as well
     wait_s    how long to wait for somebody else at most
+    is_made   whether the file is made where there is none; otherwise FileNotFoundError is raised
     Raises HeldError if somebody else holds it, this process included; OSError if the file cannot be opened or its
     file system knows no locks.
     """
 
-    def __init__(self, path: Path, *, holder: str, wait_s: float = 0.0) -> None:
-        self._handle = os.open(path, _FLAGS, 0o600)
+    def __init__(self, path: Path, *, holder: str, wait_s: float = 0.0, is_made: bool = True) -> None:
+        self._path, self._handle = path, -1
+        flags = _FLAGS if is_made else _FLAGS & ~os.O_CREAT
         try:
-            self._take(until_s=time.monotonic() + wait_s)
+            self._take(flags, until_s=time.monotonic() + wait_s)
             with contextlib.suppress(OSError):
                 os.ftruncate(self._handle, 0)
                 os.write(self._handle, holder.encode("ascii", errors="replace")[:_LONGEST])
@@ -301,7 +307,32 @@ class FileLock:
             os.close(self._handle)
             self._handle = -1
 
-    def _take(self, *, until_s: float) -> None:
+    def remove(self) -> None:
+        """Delete its file and give it back; safe to call twice. Whoever waits for it takes the next file there is."""
+        if self._handle < 0:
+            return
+        if os.name == "posix":
+            self._unlink()
+            self.release()
+        else:  # Windows deletes no open file, and so none that somebody else holds by then
+            self.release()
+            self._unlink()
+
+    def _unlink(self) -> None:
+        with contextlib.suppress(OSError):
+            self._path.unlink(missing_ok=True)
+
+    def _take(self, flags: int, *, until_s: float) -> None:
+        """Lock the file that others find. One that was deleted meanwhile is not it: then the next one is opened."""
+        for _ in range(_MOST_FILES):
+            self._handle = os.open(self._path, flags, 0o600)
+            self._wait(until_s)
+            if self._is_at_its_place():
+                return
+            self.release()
+        raise HeldError("?")
+
+    def _wait(self, until_s: float) -> None:
         """The systems' own waiting knows no end, so the lock is asked for again and again."""
         while True:
             try:
@@ -312,6 +343,15 @@ class FileLock:
                 if time.monotonic() >= until_s:
                     raise HeldError(self._holder()) from error
             time.sleep(_ASK_AGAIN_S)
+
+    def _is_at_its_place(self) -> bool:
+        """Whether the file that is locked is the one that others find."""
+        if os.name != "posix":
+            return True
+        try:
+            return os.path.samestat(os.fstat(self._handle), self._path.lstat())
+        except FileNotFoundError:
+            return False
 
     def _holder(self) -> str:
         text = os.read(self._handle, _LONGEST).decode("ascii", errors="replace")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 from program import Fieldray, write_images
@@ -49,3 +52,25 @@ def test_where_nothing_was_screened_there_is_nothing_to_keep(fieldray: Fieldray,
         done = fieldray("store", *command)
         assert done.returncode == 2 and "There are no results in" in done.stderr, command
     assert not (tmp_path / "backup").exists()
+
+
+KILLED = """
+import os, sys
+from fieldray.store import maintenance
+maintenance.replace_durably = lambda beside, target: os._exit(9)
+from fieldray.__main__ import main
+sys.exit(main(["store", "backup", sys.argv[1]]))
+"""
+
+
+def test_what_a_killed_backup_left_of_patients_goes_with_the_next(
+    fieldray: Fieldray, home: Path, tmp_path: Path, pack_options: list[str]
+) -> None:
+    write_images(tmp_path / "images", 1)
+    assert fieldray("screen", tmp_path / "images", *pack_options).returncode == 0
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "backup")]
+    assert subprocess.run(command, env={**os.environ, "FIELDRAY_HOME": str(home)}, check=False).returncode == 9
+    assert any(file.name.endswith(".new") for file in (tmp_path / "backup").iterdir())
+    assert fieldray("store", "backup", tmp_path / "backup").returncode == 0
+    left = {file.name for file in (tmp_path / "backup").iterdir()}
+    assert left == {"results.sqlite", "results.pictures.sqlite"}

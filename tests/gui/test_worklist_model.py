@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fake_rooms import failed, image_ref, refused, screened
+from fake_rooms import failed, image_ref, refused, save, screened
 from PySide6.QtCore import QPersistentModelIndex, Qt
 from PySide6.QtTest import QAbstractItemModelTester
 from pytestqt.qtbot import QtBot
 from stored_list import StoredList
 
 from fieldray.desktop.list_reader import ListReader
+from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.seen_rows import SeenRows
 from fieldray.desktop.worklist_model import KEYS, WorkListModel
 from fieldray.domain.finding import Screened
@@ -247,6 +249,71 @@ def test_what_cannot_be_read_is_a_notice_and_is_tried_again(
         assert model.row_at(model.index(0, 0)) is None
         listed.until(lambda: [notice.key for notice in listed.board.notices] == ["list"])
     assert listed.rows()[0].row_id == 1
+
+
+def test_a_row_that_is_done_again_while_it_is_read_is_not_shown_as_it_was(
+    listed: StoredList, model: WorkListModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = failed(1)
+    listed.add(before)
+    model._rows.clear()
+    gc.collect()
+    is_read, may_arrive = threading.Event(), threading.Event()
+    results = WorkList.results
+
+    def slowly(source: WorkList, row_ids: Sequence[int]) -> object:
+        found = results(source, row_ids)
+        is_read.set()
+        may_arrive.wait(20.0)
+        return found
+
+    monkeypatch.setattr(WorkList, "results", slowly)
+    assert model.row_at(model.index(0, 0)) is None
+    listed.until(is_read.is_set)
+    save(listed.store, listed.run_id, [replace(screened(1, 0.9), ref=before.ref)], listed.take)
+    may_arrive.set()
+    assert [row.category for row in listed.rows()] == ["abnormal"]
+
+
+def test_a_verdict_that_is_looked_up_is_not_shown_with_what_the_image_gave_meanwhile(
+    listed: StoredList, model: WorkListModel
+) -> None:
+    listed.add(screened(1, 0.9))
+    row, is_asked, may_answer = listed.rows()[0], threading.Event(), threading.Event()
+
+    def on_what_was_shown(_row_id: int, _outcome: object) -> Verdict:
+        is_asked.set()
+        may_answer.wait(20.0)
+        return Verdict(choice="agree")
+
+    image = OpenImage(listed.background, listed.board)
+    image._read_verdict = on_what_was_shown
+    image._look_up_verdict(row)
+    listed.until(is_asked.is_set)
+    listed.add(screened(1, 0.1))
+    may_answer.set()
+    ends: list[None] = []
+    listed.background.run(lambda: None, channel="verdict", done=ends.append, failed=lambda _: None)
+    listed.until(lambda: ends == [None])
+    assert (row.category, row.verdict) == ("normal", None)
+
+
+def test_a_result_that_another_program_deleted_is_asked_for_once(
+    listed: StoredList, model: WorkListModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed.add(screened(1, 0.9))
+    model._rows.clear()
+    gc.collect()
+    asked: list[Sequence[int]] = []
+    results = WorkList.results
+    monkeypatch.setattr(WorkList, "results", lambda source, ids: (asked.append(ids), results(source, ids))[1])
+    for table in ("work_list", "results"):
+        listed.store._connection.execute(f"DELETE FROM {table}")
+    shown = model.dataChanged.connect(lambda: model.row_at(model.index(0, 0)))  # as a list that is painted
+    assert model.row_at(model.index(0, 0)) is None
+    listed.until(lambda: model.rowCount() == 0)
+    assert len(asked) == 1
+    model.disconnect(shown)
 
 
 def test_a_run_of_an_older_version_is_listed_bit_by_bit(

@@ -6,6 +6,7 @@ import errno
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import psutil
@@ -31,6 +32,10 @@ def path(tmp_path: Path) -> Path:
 
 def _open_files() -> int:
     return psutil.Process().num_fds()
+
+
+def _open_files_at(path: Path) -> int:
+    return sum(file.path == str(path) for file in psutil.Process().open_files())
 
 
 def test_who_holds_it_is_told_and_it_can_be_had_again(path: Path) -> None:
@@ -68,6 +73,36 @@ def test_it_is_waited_for(path: Path) -> None:
     first.release()
     waiting.join()
     assert got == ["first", "second"]
+
+
+def test_one_that_is_removed_while_it_is_waited_for_is_not_held_twice(path: Path) -> None:
+    first = FileLock(path, holder="first")
+    has, may_end = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        second = FileLock(path, holder="second", wait_s=60.0)
+        has.set()
+        may_end.wait(60.0)
+        second.remove()
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    while _open_files_at(path) < 2:
+        time.sleep(0.01)
+    first.remove()
+    first.remove()
+    assert has.wait(60.0)
+    with pytest.raises(HeldError, match="second"):
+        FileLock(path, holder="third")
+    may_end.set()
+    waiting.join()
+    assert not path.exists()
+
+
+def test_one_that_is_not_there_is_not_made_unless_that_is_wanted(path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        FileLock(path, holder="nobody", is_made=False)
+    assert not path.exists()
 
 
 @pytest.mark.skipif(not _FULL.exists(), reason="a device of Linux")

@@ -56,14 +56,17 @@ def run_compact(_: argparse.Namespace, console: Console) -> int:
 
 def run_backup(options: argparse.Namespace, console: Console) -> int:
     """Copy the store; the exit code. Raises StorageProblem, UsageProblem."""
+    from fieldray.pipeline.half_done import noted
     from fieldray.store.maintenance import backup
 
-    written = backup(
-        _store(console),
-        options.folder,
-        has_pictures=not options.without_pictures,
-        tell=lambda share: show_share(console, "store_copying", share),
-    )
+    store = _store(console)
+    with noted(options.folder, home=store.parent):  # what a killed one left there has names of patients in it
+        written = backup(
+            store,
+            options.folder,
+            has_pictures=not options.without_pictures,
+            tell=lambda share: show_share(console, "store_copying", share),
+        )
     for path in written:
         console.print_line(f"Written: {path}")
     return 0

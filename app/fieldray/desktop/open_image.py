@@ -85,14 +85,14 @@ class OpenImage(QObject):
         self._background.run(
             lambda: session.set_verdict(row.row_id, verdict, judged=judged),
             channel="verdict",
-            failed=lambda error: self._verdict_not_saved(row, verdict, before, error),
+            failed=lambda error: self._verdict_not_saved(row, judged, verdict, before, error),
         )
 
     def _verdict_not_saved(
-        self, row: WorkRow, verdict: Verdict | None, before: Verdict | None, error: Exception
+        self, row: WorkRow, judged: Outcome, verdict: Verdict | None, before: Verdict | None, error: Exception
     ) -> None:
-        """What is not saved is not shown as if it were."""
-        if row.verdict is verdict:
+        """What is not saved is not shown as if it were; nor is a verdict on another outcome."""
+        if row.outcome is judged and row.verdict is verdict:
             row.verdict = before
             self.verdict_changed.emit(row.row_id, before)
         self._board.post_error("verdict", error)
@@ -105,12 +105,13 @@ class OpenImage(QObject):
         self._background.run(
             lambda: read(row.row_id, outcome),
             channel="verdict",
-            done=lambda verdict: self._found_verdict(row, verdict),
+            done=lambda verdict: self._found_verdict(row, outcome, verdict),
             failed=lambda error: self._board.post_error("verdict", error),
         )
 
-    def _found_verdict(self, row: WorkRow, verdict: Verdict | None) -> None:
-        if verdict is not None and row.verdict is None:
+    def _found_verdict(self, row: WorkRow, judged: Outcome, verdict: Verdict | None) -> None:
+        """The image may have been done again meanwhile: then the verdict is on what is not shown any more."""
+        if verdict is not None and row.verdict is None and row.outcome is judged:
             row.verdict = verdict
             self.verdict_changed.emit(row.row_id, verdict)
 

@@ -23,9 +23,13 @@ _MOST_WAITING: Final = 3
 
 
 class SeenRows(QObject):
-    """Keeps the rows that were asked for last. A row that somebody still holds is never there twice."""
+    """Keeps the rows that were asked for last. A row that somebody still holds is never there twice.
+
+    `arrived` says that rows were read, `missed` that some are not in the store any more: they are not asked for again.
+    """
 
     arrived = Signal()
+    missed = Signal()
 
     def __init__(self, background: Background, board: NoticeBoard, parent: QObject) -> None:
         super().__init__(parent)
@@ -36,6 +40,8 @@ class SeenRows(QObject):
         self._alive: weakref.WeakValueDictionary[int, WorkRow] = weakref.WeakValueDictionary()
         self._waiting: OrderedDict[int, Sequence[int]] = OrderedDict()
         self._is_reading = False
+        self._outdated: set[int] = set()  # done again since they are being read
+        self._gone: set[int] = set()
         self._soon = QTimer(self)
         self._soon.setSingleShot(True)
         self._soon.setInterval(0)
@@ -49,7 +55,7 @@ class SeenRows(QObject):
         """Forget all rows; those to come are of a run of this pack."""
         self._manifest, self._is_reading = manifest, False
         self._background.forget(_CHANNEL)
-        for rows in (self._kept, self._alive, self._waiting):
+        for rows in (self._kept, self._alive, self._waiting, self._outdated, self._gone):
             rows.clear()
 
     def get(self, row_id: int) -> WorkRow | None:
@@ -81,6 +87,8 @@ class SeenRows(QObject):
         row = self._alive.get(row_id)
         if row is not None:
             row.take(WorkRow(row_id, outcome, self._manifest))
+        elif self._is_reading:
+            self._outdated.add(row_id)
         return row is not None
 
     def _keep(self, row: WorkRow) -> None:
@@ -92,19 +100,27 @@ class SeenRows(QObject):
     def _read(self) -> None:
         source, wanted = self._source, dict.fromkeys(row_id for rows in self._waiting.values() for row_id in rows)
         self._waiting.clear()
-        missing = [row_id for row_id in wanted if row_id not in self._alive]
+        missing = [row_id for row_id in wanted if row_id not in self._alive and row_id not in self._gone]
         if source is None or not missing:
             return
         self._is_reading = True
         self._background.run(
-            lambda: source.results(missing), channel=_CHANNEL, done=self._has_read, failed=self._not_read
+            lambda: source.results(missing),
+            channel=_CHANNEL,
+            done=lambda found: self._has_read(missing, found),
+            failed=self._not_read,
         )
 
-    def _has_read(self, found: Sequence[StoredResult]) -> None:
+    def _has_read(self, asked: Sequence[int], found: Sequence[StoredResult]) -> None:
         for stored in found:
-            self._keep(self.row_of(stored))
+            if stored.row_id not in self._outdated:  # it is read again when it is painted
+                self._keep(self.row_of(stored))
+        gone = set(asked) - {stored.row_id for stored in found}
+        self._gone |= gone
         self._end_reading()
         self.arrived.emit()
+        if gone:
+            self.missed.emit()
 
     def _not_read(self, error: Exception) -> None:
         self._end_reading()
@@ -112,5 +128,6 @@ class SeenRows(QObject):
 
     def _end_reading(self) -> None:
         self._is_reading = False
+        self._outdated.clear()
         if self._waiting:
             self._soon.start()

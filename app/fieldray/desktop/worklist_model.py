@@ -98,6 +98,7 @@ class WorkListModel(QAbstractTableModel):
         self.is_whole = True
         self._reader.arrived.connect(self._take)
         self._rows.arrived.connect(self._rows_arrived)
+        self._rows.missed.connect(self._reader.refresh)
 
     # ---- what is in it
 

@@ -175,6 +175,8 @@ class _Search:
     def _folder(self, path: Path) -> Iterator[ImageRef]:
         try:
             folder = Folder.listed(path)
+            if folder.is_inside_itself(self._way):
+                return
             self._way.append(folder)
             self._listed[path] = (self._top, folder.names)
         except NotADirectoryError:  # a file took its place
@@ -277,7 +279,8 @@ class _Search:
                 continue
             is_empty = False
             if path is None or not str(real).startswith(top + os.sep):
-                yield from self._outside(index, "\\".join(components))
+                name = "\\".join(components).replace("\0", "\N{REPLACEMENT CHARACTER}")  # no file is called so
+                yield from self._outside(index, name)
             elif _exists(path):
                 yield from map(_missing, missing.told())
                 yield from self._file(path)

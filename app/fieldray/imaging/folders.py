@@ -31,12 +31,18 @@ class Folder:
         self.path = path
         self.names = frozenset(mark(name, is_folder=is_folder) for name, is_folder in entries)
         self._left = sorted(entries, reverse=True)
-        self._device = os.stat(path).st_dev  # noqa: PTH116 - as in `is_lost`
+        status = os.stat(path)  # noqa: PTH116 - as in `is_lost`
+        self._device, self._number = status.st_dev, status.st_ino
 
     @functools.cached_property
     def real(self) -> str:
         """Its path without links."""
         return os.path.realpath(self.path)
+
+    def is_inside_itself(self, way: Sequence[Folder]) -> bool:
+        """Whether it is one of those on the way to it: a junction of Windows leads there, and is no link to Python."""
+        known = (self._device, self._number)
+        return any(known == (above._device, above._number) and self.real == above.real for above in way)
 
     @classmethod
     def listed(cls, path: Path) -> Self:

@@ -46,17 +46,18 @@ class MissingFiles:
 
 
 class NamesInAnyCase:
-    """Finds files whatever the case of their names; lists each folder once."""
+    """Finds files whatever the case of their names; lists each folder once.
+
+    A folder is asked for its own names: where the system takes any case, a file would have two otherwise.
+    """
 
     def __init__(self) -> None:
         self._listed: dict[Path, dict[str, str]] = {}
 
     def find(self, folder: Path, name: str) -> Path:
         """The entry of that name, in another case if need be; the name as given if there is none."""
-        exact = folder / name
-        if os.path.lexists(exact):
-            return exact
-        return folder / self._names(folder).get(name.casefold(), name)
+        names = self._names(folder)
+        return folder / names.get(name, names.get(name.casefold(), name))
 
     def _names(self, folder: Path) -> dict[str, str]:
         if folder not in self._listed:
@@ -64,5 +65,5 @@ class NamesInAnyCase:
                 names = os.listdir(folder)  # noqa: PTH208 - names alone, not paths
             except OSError:  # no folder, or none that may be read; not kept, since a DICOMDIR can name any number
                 return {}
-            self._listed[folder] = {name.casefold(): name for name in reversed(names)}
+            self._listed[folder] = {name.casefold(): name for name in reversed(names)} | {name: name for name in names}
         return self._listed[folder]

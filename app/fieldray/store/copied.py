@@ -18,6 +18,13 @@ JOURNAL: Final = "-journal"
 # How a journal with a super-journal ends. Source: sqlite.org/src, pager.c, aJournalMagic and readSuperJournal.
 _END: Final = bytes.fromhex("d9d505f920a163d7")
 
+# The tables of SQLite itself: numbers given out, and what ANALYZE counts. Indexes of its own have no statement.
+_OF_SQLITE: Final = (
+    "CREATE TABLE sqlite_sequence(name,seq)",
+    "CREATE TABLE sqlite_stat1(tbl,idx,stat)",
+    "CREATE TABLE sqlite_stat4(tbl,idx,neq,nlt,ndlt,sample)",
+)
+
 
 def journal(path: Path) -> Path:
     """Where SQLite would look for a change that it has to undo."""
@@ -35,8 +42,14 @@ def names_another_file(place: Path) -> bool:
 
 
 def schema(connection: sqlite3.Connection) -> set[tuple[object, ...]]:
-    """All that a database holds beside rows: (type, name, the statement that made it)."""
-    return set(connection.execute("SELECT type, name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'"))
+    """All that a database holds beside rows: (type, name, the statement that made it).
+
+    What SQLite itself has made is left out, and known by its statement: anything can be given a name like that.
+    """
+    found = set(connection.execute("SELECT type, name, sql FROM sqlite_master"))
+    return {
+        (kind, name, sql) for kind, name, sql in found if not (sql in _OF_SQLITE or (sql is None and kind == "index"))
+    }
 
 
 @functools.cache

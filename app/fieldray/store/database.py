@@ -13,6 +13,7 @@ import itertools
 import os
 import sqlite3
 import stat
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +21,6 @@ from typing import Any, Final
 from fieldray.errors import StorageProblem
 from fieldray.persistence import (
     PRIVATE,
-    FileLock,
     HeldError,
     clear_abandoned,
     make_private,
@@ -32,6 +32,7 @@ from fieldray.persistence import (
 from fieldray.reasons import reason
 from fieldray.store.copied import JOURNAL, journal, made_by, names_another_file, schema
 from fieldray.store.disk import is_full, is_unreadable
+from fieldray.store.exchanging import free_name, is_being_exchanged, only_one
 from fieldray.store.schema import COMPACT, MIGRATIONS, PICTURES, Migration
 
 # Hears which share of some work is done, 0..1.
@@ -39,6 +40,7 @@ Tell = Callable[[float], None]
 
 PAGE_BYTES: Final = 8192  # a result takes two kilobytes: of four, half would often stay empty
 _BUSY_TIMEOUT_S: Final = 30.0
+_ASK_AGAIN_S: Final = 0.05
 _DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 # Errors of the machine or the file system. All others are bugs of this program.
 _ENVIRONMENT_NAMES: Final = "BUSY CANTOPEN IOERR LOCKED NOLFS NOMEM PERM PROTOCOL READONLY"
@@ -70,9 +72,7 @@ def open_database(
         if damage_mark(path).exists():
             raise StorageProblem(reason("database_damaged", path=path))
         make_private(path.parent)
-        if not path.exists():
-            _make(path, migrations)
-        connection = _connect(path)
+        connection = _connected(path, migrations)
         try:
             _require_ours(connection, path, migrations)
             if _needs_new_file(version_of(connection), migrations):
@@ -80,7 +80,7 @@ def open_database(
                 from fieldray.store.upgrading import rebuild  # which opens databases
 
                 rebuild(path, migrations, tell=tell, salvages=salvages)
-                connection = _connect(path)
+                connection = _connected(path, migrations)
                 _require_ours(connection, path, migrations)
             _migrate(connection, path, migrations)
             connection.watch(path)
@@ -93,6 +93,27 @@ def open_database(
 def damage_mark(path: Path) -> Path:
     """The file that marks the database as damaged by its presence."""
     return path.with_name(path.name + ".damaged")
+
+
+def _connected(path: Path, migrations: Sequence[Migration]) -> WatchedConnection:
+    """A connection to the file that has the name, made if need be, and that nobody puts another one in the place of."""
+    until_s = time.monotonic() + _BUSY_TIMEOUT_S
+    while True:
+        if not path.exists():
+            _make(path, migrations)
+        named = _identity(path)
+        connection = _connect(path)
+        try:
+            version_of(connection)  # from now on nobody is alone with the file
+            if named == _identity(path) and not is_being_exchanged(path):
+                return connection
+        except BaseException:
+            connection.close()
+            raise
+        connection.close()
+        if time.monotonic() > until_s:
+            raise StorageProblem(reason("store_in_use", path=path))
+        time.sleep(_ASK_AGAIN_S)
 
 
 def _connect(path: Path) -> WatchedConnection:
@@ -116,13 +137,10 @@ def _make(path: Path, migrations: Sequence[Migration]) -> None:
     if not any(companion.exists() for companion in companions(path)):
         _make_new(path, migrations)
         return
-    lock = path.with_name(path.name + ".upgrade")
-    with FileLock(lock, holder=str(os.getpid()), wait_s=_BUSY_TIMEOUT_S):
+    with only_one(path, wait_s=_BUSY_TIMEOUT_S):
         if not path.exists():  # or another program has made it, and what is there is its own
             lose_companions(path)
             _make_new(path, migrations)
-    with contextlib.suppress(OSError):
-        lock.unlink(missing_ok=True)
 
 
 def _make_new(path: Path, migrations: Sequence[Migration]) -> None:
@@ -199,8 +217,13 @@ def _require_ours(connection: sqlite3.Connection, path: Path, migrations: Sequen
     A trigger or a column that is computed would be run with each of our statements, and could put another result in
     the place of ours. Raises StorageProblem (database_damaged): the rows are kept when it is set aside.
     """
-    version = version_of(connection)
-    if 0 < version <= len(migrations) and schema(connection) != made_by(tuple(migrations[:version])):
+    connection.execute("BEGIN")  # of one moment: another program may be bringing the file up to date
+    try:
+        version, found = version_of(connection), schema(connection)
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+    if version < 0 or (version <= len(migrations) and found != made_by(tuple(migrations[:version]))):
         raise _damaged(path)
 
 
@@ -361,23 +384,6 @@ def companions(path: Path) -> tuple[Path, ...]:
 def files_of(path: Path) -> tuple[Path, ...]:
     """All that may lie on the disk for a database."""
     return (path, *companions(path), journal(path), damage_mark(path))
-
-
-def free_name(path: Path, word: str, companion: str = "") -> Path:
-    """A free name beside `path`, its number above the others: `results.lost-1.sqlite`, plus a companion's ending."""
-    number = 1 + max(numbered(path, word, companion), default=0)
-    return path.with_name(f"{path.stem}.{word}-{number}{path.suffix}{companion}")
-
-
-def numbered(path: Path, word: str, companion: str = "") -> dict[int, Path]:
-    """The files that have such names, by number: the highest is the last, whatever the clock said."""
-    beginning, end = f"{path.stem}.{word}-", f"{path.suffix}{companion}"
-    found = {
-        place.name.removeprefix(beginning).removesuffix(end): place
-        for place in path.parent.iterdir()
-        if place.name.startswith(beginning) and place.name.endswith(end)
-    }
-    return {int(number): place for number, place in found.items() if number.isascii() and number.isdigit()}
 
 
 def _identity(path: Path) -> _Identity | None:

@@ -18,10 +18,11 @@ from typing import Final
 
 from fieldray.domain.history import Deletion, DeletionPlan
 from fieldray.errors import StorageProblem, UsageProblem
-from fieldray.persistence import is_plain, require_plain
+from fieldray.persistence import HeldError, is_plain, require_plain
 from fieldray.reasons import reason
 from fieldray.store.copied import has_table
 from fieldray.store.database import files_of, open_database, storage_problems, transaction
+from fieldray.store.exchanging import only_one, restoring
 from fieldray.store.locks import RunLocks
 from fieldray.store.pictures import PictureKey, keep_only, pictures_path
 from fieldray.store.wiping import build_again, wipe_from_now_on
@@ -138,9 +139,29 @@ class RunDeleter:
                 deleted.append(copy)
             except (OSError, StorageProblem):
                 left.append(copy)
+        try:
+            with only_one_restore(self._path, wait_s=0.0):
+                for file in filter(Path.exists, files_of_restore(restoring(self._path))):
+                    file.unlink()
+                    deleted.append(file)
+        except (OSError, HeldError):
+            left += filter(Path.exists, files_of_restore(restoring(self._path)))
         for path, word in itertools.product((self._path, pictures_path(self._path)), ("damaged", "lost", "replaced")):
             left += sorted(path.parent.glob(f"{path.stem}.{word}-*{path.suffix}*"))
         return deleted, left
+
+
+@contextlib.contextmanager
+def only_one_restore(path: Path, *, wait_s: float | None = None) -> Iterator[None]:
+    """While inside, nobody else puts a backup in the place of the store at `path`. Raises HeldError."""
+    with only_one(path.with_name(f"{path.stem}.restoring"), wait_s=wait_s):
+        yield
+
+
+def files_of_restore(beside: Path) -> tuple[Path, ...]:
+    """All that may lie on the disk for a backup that is being put back, or was when its program was killed."""
+    older = beside.parent.glob(f"{beside.name}.v*.bak")
+    return (*files_of(beside), *files_of(pictures_path(beside)), *older)
 
 
 def _with_lost(connection: sqlite3.Connection, run_ids: Sequence[int]) -> Sequence[int]:
@@ -157,6 +178,8 @@ def _delete_rows(connection: sqlite3.Connection, run_ids: Sequence[int]) -> None
     connection.execute(f"DELETE FROM verdicts WHERE result_id IN (SELECT id FROM results WHERE run_id IN ({runs}))")
     connection.execute(f"DELETE FROM results WHERE run_id IN ({runs})")
     connection.execute(f"DELETE FROM runs WHERE id IN ({runs})")
+    if connection.execute("SELECT 1 FROM results LIMIT 1").fetchone() is None:
+        connection.execute("DELETE FROM verdicts")  # on results that were lost in a damaged store
 
 
 def pictured(connection: sqlite3.Connection) -> Iterator[PictureKey]:

@@ -17,7 +17,7 @@ from fieldray.domain.study import FileKind, ImageHeader
 OF_RUN: Final = 1  # in place of an operating point: that of the run for this label
 
 Place = tuple[float, float, float, float]  # the values of a pixel map
-Count = Annotated[int, msgspec.Meta(ge=0)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**31)]  # SQLite and NumPy hold no number at will
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 # Of lung fields, in this order, beside the shares and their place.
 LUNG_VALUES: Final = (
@@ -31,7 +31,7 @@ class Ref(msgspec.Struct, frozen=True, kw_only=True):
 
     path: str
     member: str | None
-    frame: int
+    frame: Count
     kind: FileKind
     header: ImageHeader
     problem: str | None

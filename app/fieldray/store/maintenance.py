@@ -21,18 +21,18 @@ from fieldray.store.database import (
     damage_mark,
     damage_noticed,
     files_of,
-    free_name,
     lose_companions,
     lose_journal,
     open_database,
     storage_problems,
 )
-from fieldray.store.deleting import pictured
+from fieldray.store.deleting import files_of_restore, only_one_restore, pictured
+from fieldray.store.exchanging import alone, free_name, keep_copy, only_one, restoring
 from fieldray.store.mending import mend_pictures, put_aside
 from fieldray.store.pictures import Kept, adopt, keep_only, pictures_path, thumbnail_of
 from fieldray.store.rows import category_in, category_of, moment_in, outcome_of, run_of, spec_of, verdict_of
-from fieldray.store.schema import MIGRATIONS, PICTURES, Migration
-from fieldray.store.upgrading import alone, keep_copy, only_one
+from fieldray.store.schema import MIGRATIONS, PICTURES, Migration, stated_version
+from fieldray.store.stamps import KEY, checked_key
 from fieldray.store.wiping import build_again
 
 _PAGES: Final = 2048  # that are copied at once: 16 MB
@@ -64,6 +64,8 @@ def check(path: Path, *, tell: Tell) -> Checked:
                 tell(done / total)
         for row in connection.execute("SELECT * FROM runs"):
             run_of(row)
+        for row in connection.execute(KEY):
+            checked_key(row["value"])
         verdicts = connection.execute("SELECT * FROM verdicts").fetchall()
         for row in verdicts:
             verdict_of(row), category_in(row), moment_in(row, "given_s")
@@ -74,15 +76,23 @@ def check(path: Path, *, tell: Tell) -> Checked:
 def _check_pictures(path: Path) -> int:
     if not pictures_path(path).exists():
         return 0
+    with _named_as_pictures(path), _checked(pictures_path(path), PICTURES) as connection:
+        count = 0
+        for row in connection.execute("SELECT thumbnail, thumbnail_columns FROM pictures"):
+            if row["thumbnail"] is not None and thumbnail_of(*row) is None:
+                raise ValueError("no thumbnail")
+            count += 1
+        return count
+
+
+@contextlib.contextmanager
+def _named_as_pictures(path: Path) -> Iterator[None]:
+    """Around work on the pictures beside the results at `path`: where they are damaged, no result is."""
     try:
-        with _checked(pictures_path(path), PICTURES) as connection:
-            count = 0
-            for row in connection.execute("SELECT thumbnail, thumbnail_columns FROM pictures"):
-                if row["thumbnail"] is not None and thumbnail_of(*row) is None:
-                    raise ValueError("no thumbnail")
-                count += 1
-            return count
+        yield
     except StorageProblem as problem:
+        if dict(problem.reason.parameters).get("path") != str(pictures_path(path)):
+            raise
         if problem.reason.code != "database_damaged":
             raise
         raise StorageProblem(reason("pictures_damaged", path=pictures_path(path))) from problem
@@ -95,9 +105,14 @@ def _checked(path: Path, migrations: Sequence[Migration]) -> Iterator[sqlite3.Co
         connection.row_factory = sqlite3.Row
         connection.execute("BEGIN")
         with damage_noticed(path):
-            if [row[0] for row in connection.execute("PRAGMA integrity_check")] != ["ok"]:
-                raise ValueError("the file is not whole")
+            _require_whole(connection)
             yield connection
+
+
+def _require_whole(connection: sqlite3.Connection) -> None:
+    """Raises ValueError."""
+    if [row[0] for row in connection.execute("PRAGMA integrity_check")] != ["ok"]:
+        raise ValueError("the file is not whole")
 
 
 def compact(path: Path) -> tuple[int, bool]:
@@ -133,7 +148,8 @@ def backup(path: Path, folder: Path, *, has_pictures: bool, tell: Tell) -> tuple
 
     tell  hears which share of a file is copied, 0..1
 
-    Raises UsageProblem (store_no_results, store_backup_exists), StorageProblem.
+    Raises UsageProblem (store_no_results, store_backup_exists), StorageProblem (database_damaged or pictures_damaged
+    where the copy of that file could not be put back; there is none then).
     """
     if not path.exists():
         raise UsageProblem(reason("store_no_results", path=path))
@@ -143,27 +159,48 @@ def backup(path: Path, folder: Path, *, has_pictures: bool, tell: Tell) -> tuple
         if os.path.lexists(target):
             raise UsageProblem(reason("store_backup_exists", path=target))
     for source, target, migrations in zip(sources, targets, (MIGRATIONS, PICTURES), strict=False):
-        with closing(open_database(source, migrations=migrations)) as connection, storage_problems(target):
+        with (
+            _named_as_pictures(path),
+            closing(open_database(source, migrations=migrations)) as connection,
+            storage_problems(target),
+        ):
             folder.mkdir(parents=True, exist_ok=True)
-            _copy(connection, target, tell)
+            _copy(connection, source, target, tell)
     return targets
 
 
-def _copy(connection: sqlite3.Connection, target: Path, tell: Tell) -> None:
-    """One whole file, for this user alone; it has its name when it is on the disk."""
+def _copy(connection: sqlite3.Connection, source: Path, target: Path, tell: Tell) -> None:
+    """One whole file, for this user alone; it has its name when it is on the disk.
+
+    SQLite copies pages as they are, damaged or not. Raises StorageProblem (database_damaged) where they are.
+    """
     beside = unfinished(target)
     try:
         os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE))
-        with closing(sqlite3.connect(beside, isolation_level=None)) as copy:
+        with _as_damage_of(source), closing(sqlite3.connect(beside, isolation_level=None)) as copy:
             connection.execute("BEGIN")  # what is committed meanwhile is not of this moment
             connection.execute("SELECT COUNT(*) FROM sqlite_master")
             connection.backup(copy, pages=_PAGES, progress=lambda _, left, total: tell(1 - left / max(1, total)))
             connection.execute("ROLLBACK")
             copy.execute("PRAGMA journal_mode = DELETE")
+            with damage_noticed(source):
+                _require_whole(copy)
         replace_durably(beside, target)
     finally:
         for file in files_of(beside):
             file.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _as_damage_of(source: Path) -> Iterator[None]:
+    """What is found damaged in a copy is damaged in what was copied. Raises StorageProblem, sqlite3.Error."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            raise
+        with storage_problems(source):
+            raise
 
 
 def restore(path: Path, folder: Path) -> Path | None:
@@ -176,17 +213,18 @@ def restore(path: Path, folder: Path) -> Path | None:
     source = folder / path.name
     if not source.exists():
         raise UsageProblem(reason("store_no_backup", path=source))
-    beside = path.with_name(f"{path.stem}.restoring{path.suffix}")
+    beside = restoring(path)
     with storage_problems(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        _clear(beside)
-        try:
-            _fetch(source, beside, MIGRATIONS)
-            if pictures_path(source).exists() and not pictures_path(beside).exists():
-                _fetch(pictures_path(source), pictures_path(beside), PICTURES)
-            return _swap(path, beside)
-        finally:
+        with only_one_restore(path):
             _clear(beside)
+            try:
+                _fetch(source, beside, MIGRATIONS)
+                if pictures_path(source).exists() and not pictures_path(beside).exists():
+                    _fetch(pictures_path(source), pictures_path(beside), PICTURES)
+                return _swap(path, beside)
+            finally:
+                _clear(beside)
 
 
 def _fetch(source: Path, beside: Path, migrations: Sequence[Migration]) -> None:
@@ -197,6 +235,8 @@ def _fetch(source: Path, beside: Path, migrations: Sequence[Migration]) -> None:
             if found.exists():  # the log of changes too, where somebody copied the files of a store at work
                 os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE))
                 shutil.copyfile(found, target)
+        if stated_version(beside) == 0:  # an empty file would become an empty store
+            raise UsageProblem(reason("store_not_ours", path=source))
         with _checked(beside, migrations) as connection:
             connection.execute("SELECT COUNT(*) FROM sqlite_master")
     except StorageProblem as problem:
@@ -263,5 +303,5 @@ def _mend_pictures(path: Path) -> None:
 
 
 def _clear(beside: Path) -> None:
-    for file in (*files_of(beside), *files_of(pictures_path(beside)), *beside.parent.glob(f"{beside.name}.v*.bak")):
+    for file in files_of_restore(beside):
         file.unlink(missing_ok=True)

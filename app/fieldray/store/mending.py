@@ -25,17 +25,17 @@ from fieldray.store.database import (
     complete,
     damage_mark,
     files_of,
-    free_name,
     lose_journal,
-    numbered,
     open_database,
     storage_problems,
     transaction,
     version_of,
 )
+from fieldray.store.exchanging import free_name, numbered
 from fieldray.store.pictures import adopt, pictures_path
-from fieldray.store.rows import category_in, category_of, moment_in, outcome_of, run_of, verdict_of
+from fieldray.store.rows import category_in, category_of, moment_in, outcome_of, run_of, spec_of, verdict_of
 from fieldray.store.schema import MIGRATIONS, PICTURES, Migration
+from fieldray.store.stamps import checked_key
 
 log = logging.getLogger(__name__)
 
@@ -49,8 +49,9 @@ _UNREADABLE: Final = (sqlite3.Error, UnicodeDecodeError)
 Sense = Callable[[sqlite3.Row], object]
 _SENSE: Final[Mapping[str, tuple[Sense, ...]]] = {
     "runs": (run_of,),
-    "results": (lambda row: outcome_of(row, None), lambda row: category_of(row["rank"])),
+    "results": (lambda row: category_of(row["rank"]),),
     "verdicts": (verdict_of, category_in, lambda row: moment_in(row, "given_s")),
+    "secrets": (lambda row: checked_key(row["value"]),),
 }
 
 
@@ -96,17 +97,17 @@ def put_aside(path: Path) -> Iterator[Path]:
     """
     mark = damage_mark(path)
     try:
-        lock = FileLock(mark, holder="mending")
-    except HeldError as held:
-        raise StorageProblem(reason("database_damaged", path=path)) from held
+        lock = FileLock(mark, holder="mending", is_made=False)
+    except (HeldError, FileNotFoundError) as error:  # held, or mended by now: what has the name is whole
+        raise StorageProblem(reason("database_damaged", path=path)) from error
     try:
         aside = _set_aside(path)
         sync_folder(path.parent)
         yield aside
         sync_folder(path.parent)  # without the mark, a store that is not there is begun anew
+        lock.remove()
     finally:
         lock.release()
-    mark.unlink(missing_ok=True)
     sync_folder(path.parent)
 
 
@@ -144,12 +145,12 @@ def _renew(path: Path, aside: Path, migrations: Sequence[Migration]) -> Mapping[
     with contextlib.closing(source):
         source.row_factory = sqlite3.Row
         version = _version(source, len(migrations))
-        sense = _SENSE if version == len(migrations) else {}
+        sense = _senses if version == len(migrations) else lambda _target, _table: ()
         with contextlib.closing(open_database(beside, migrations=migrations[:version])) as target:
             target.execute("PRAGMA foreign_keys = OFF")  # a result whose run is lost is still worth keeping
             with transaction(target):
                 for table in _tables(target):
-                    _copy_table(source, target, table, sense.get(table, ()))
+                    _copy_table(source, target, table, sense(target, table))
                 _keep_numbers(target)
     with contextlib.closing(open_database(beside, migrations=migrations, salvages=True)) as target:  # of today's form
         kept = {table: target.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0] for table in _tables(target)}
@@ -160,6 +161,16 @@ def _renew(path: Path, aside: Path, migrations: Sequence[Migration]) -> Mapping[
     beside.replace(path)
     _clear(beside)
     return kept
+
+
+def _senses(target: sqlite3.Connection, table: str) -> Sequence[Sense]:
+    """What is asked of each row of a table. A result is read with its run, which is in the new file by then."""
+
+    def has_sense(row: sqlite3.Row) -> object:
+        run = target.execute("SELECT spec FROM runs WHERE id = ?", (row["run_id"],)).fetchone()
+        return outcome_of(row, spec_of(run[0]) if run else None)
+
+    return (*_SENSE.get(table, ()), *([has_sense] if table == "results" else []))
 
 
 def _clear(beside: Path) -> None:
@@ -237,12 +248,14 @@ def _walk(source: sqlite3.Connection, table: str, order: str) -> tuple[list[int]
 
 
 def _keep_numbers(target: sqlite3.Connection) -> None:
-    """A future run must not get the number of a lost one whose results are still here."""
+    """A future run must not get the number of a lost one whose results are still here, nor a result that of a lost one
+    with a verdict."""
     if not has_table(target, "results"):
         return
-    (last,) = target.execute("SELECT COALESCE(MAX(run_id), 0) FROM results").fetchone()
-    known = target.execute("SELECT seq FROM sqlite_sequence WHERE name = 'runs'").fetchone()
-    if known is None:
-        target.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('runs', ?)", (last,))
-    elif known[0] < last:
-        target.execute("UPDATE sqlite_sequence SET seq = ? WHERE name = 'runs'", (last,))
+    for table, named in (("runs", "MAX(run_id) FROM results"), ("results", "MAX(result_id) FROM verdicts")):
+        last = target.execute(f"SELECT {named}").fetchone()[0] or 0
+        known = target.execute("SELECT seq FROM sqlite_sequence WHERE name = ?", (table,)).fetchone()
+        if known is None:
+            target.execute("INSERT INTO sqlite_sequence (name, seq) VALUES (?, ?)", (table, last))
+        elif known[0] < last:
+            target.execute("UPDATE sqlite_sequence SET seq = ? WHERE name = ?", (last, table))

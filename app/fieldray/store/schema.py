@@ -203,9 +203,13 @@ PICTURES: Final[tuple[Migration, ...]] = (
 def is_older(path: Path) -> bool:
     """Whether the results at `path` may be of an older version. Reads four bytes and takes no time."""
     try:
-        with path.open("rb") as stream:
-            stream.seek(_VERSION_AT)
-            version = int.from_bytes(stream.read(4), "big")
+        return stated_version(path) < len(MIGRATIONS)
     except OSError:  # whoever opens them says so
         return False
-    return version < len(MIGRATIONS)
+
+
+def stated_version(path: Path) -> int:
+    """The version that a file states, 0 for an empty one. Raises OSError."""
+    with path.open("rb") as stream:
+        stream.seek(_VERSION_AT)
+        return int.from_bytes(stream.read(4), "big")

@@ -7,22 +7,18 @@ begins again. One program does it at a time, and only while no other one has the
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import shutil
 import sqlite3
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
-from fieldray.errors import StorageProblem
-from fieldray.persistence import PRIVATE, FileLock, replace_durably, unfinished
-from fieldray.reasons import reason
+from fieldray.persistence import PRIVATE, replace_durably
 from fieldray.store import old_rows
 from fieldray.store.database import PAGE_BYTES, Tell, apply, damage_noticed, files_of, open_database, version_of
+from fieldray.store.exchanging import alone, keep_copy, only_one
 from fieldray.store.pictures import Pictures
 from fieldray.store.rows import spec_of
 from fieldray.store.schema import COMPACT, Migration
@@ -39,8 +35,6 @@ class Made(Protocol):
 
 
 _AT_ONCE: Final = 500
-_WAIT_S: Final = 5.0  # for a program that has just looked at the version
-_ASK_AGAIN_S: Final = 0.1
 _RESULTS: Final = """
     SELECT results.*, runs.spec, previews.jpeg FROM results LEFT JOIN runs ON runs.id = run_id
     LEFT JOIN previews ON previews.content_sha256 = results.content_sha256 AND previews.frame = results.frame
@@ -85,38 +79,6 @@ def rebuild(path: Path, migrations: Sequence[Migration], *, tell: Tell, salvages
             replace_durably(beside, path)
         finally:
             _remove(beside)
-
-
-@contextlib.contextmanager
-def only_one(path: Path) -> Iterator[None]:
-    """While inside, no other program of this version puts another file in the place of this one. Raises HeldError."""
-    place = path.with_name(path.name + ".upgrade")
-    with FileLock(place, holder=str(os.getpid()), wait_s=_WAIT_S):
-        yield
-    with contextlib.suppress(OSError):
-        place.unlink(missing_ok=True)
-
-
-def alone(path: Path) -> sqlite3.Connection:
-    """A connection while nobody else has one: only then can the log of changes be given up.
-
-    Raises StorageProblem (store_in_use).
-    """
-    connection = sqlite3.connect(path, isolation_level=None)
-    connection.row_factory = sqlite3.Row
-    until_s = time.monotonic() + _WAIT_S
-    try:
-        while True:
-            with contextlib.suppress(sqlite3.OperationalError):
-                (mode,) = connection.execute("PRAGMA journal_mode = DELETE").fetchone()
-                if mode == "delete":
-                    return connection
-            if time.monotonic() > until_s:
-                raise StorageProblem(reason("store_in_use", path=path))
-            time.sleep(_ASK_AGAIN_S)
-    except BaseException:
-        connection.close()
-        raise
 
 
 def _new(path: Path) -> sqlite3.Connection:
@@ -174,20 +136,6 @@ def _sensible(make: Callable[[sqlite3.Row], T], rows: Iterable[sqlite3.Row]) -> 
 def _insert(new: sqlite3.Connection, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
     for row in rows:
         new.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})", tuple(row.values()))
-
-
-def keep_copy(path: Path, copy: Path) -> None:
-    """Give a file a second name; where a file has only one, copy it. Raises OSError."""
-    beside = unfinished(copy)
-    try:
-        try:
-            os.link(path, beside)
-        except OSError:
-            os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE))
-            shutil.copyfile(path, beside)
-        replace_durably(beside, copy)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def _remove(path: Path) -> None:

@@ -22,17 +22,18 @@ TO_MOVED: Final = f"""{_COPY}
 """
 
 # From other runs to a row: of the same image, of the same file by another name, or of the same bytes whose places are
-# empty now. Two files with the same bytes that are both there stay two images, each with a verdict of its own.
+# empty now. Two files with the same bytes that are both there stay two images, each with a verdict of its own. Where
+# the result was lost in a damaged store, its place counts as empty, and its run is NULL here.
 TO_NEW_RUN: Final = f"""{_COPY}
     SELECT :row_id, verdicts.result_hash, choice, note, given_s, verdicts.content_sha256, verdicts.category,
            verdicts.score
-    FROM verdicts JOIN results ON results.id = result_id
-    WHERE verdicts.result_hash = :result_hash AND verdicts.content_sha256 != x'' AND run_id != :run_id
+    FROM verdicts LEFT JOIN results ON results.id = result_id
+    WHERE verdicts.result_hash = :result_hash AND verdicts.content_sha256 != x'' AND run_id IS NOT :run_id
           AND (image_key = :image_key OR NOT EXISTS (
                SELECT 1 FROM verdicts AS same JOIN results AS judged ON judged.id = same.result_id
                WHERE same.result_hash = :result_hash AND same.given_s = verdicts.given_s
                      AND is_another(judged.image_key, :image_key)))
-    ORDER BY image_key = :image_key DESC, verdicts.id DESC LIMIT 1
+    ORDER BY image_key IS :image_key DESC, verdicts.id DESC LIMIT 1
 """
 
 # With all copies of it, in whatever run, or the next run would bring it back.

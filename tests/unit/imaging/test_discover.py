@@ -14,6 +14,7 @@ from pydicom.uid import ExplicitVRLittleEndian
 from fieldray.domain.study import ImageRef
 from fieldray.errors import UsageProblem
 from fieldray.imaging.discover import discover
+from fieldray.imaging.folders import Folder
 from fieldray.imaging.source import open_file
 from fieldray.imaging.synthetic import chest_phantom
 from phantoms import write_bad_inputs, write_collection, write_dicom, write_index
@@ -37,6 +38,24 @@ def test_every_file_of_the_collection_is_one_image(tmp_path: Path) -> None:
     assert kinds == {".dcm": "dicom", "": "dicom", ".png": "png", ".jpg": "jpeg", ".jpeg": "jpeg"}
     turned = {"turned.jpg"}  # its size is given as stored
     assert {(ref.header.rows, ref.header.columns) for ref in refs if ref.path.name not in turned} == {(160, 128)}
+
+
+def test_a_folder_inside_itself_is_searched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a junction of Windows makes it: a folder like any other. Two of them would double with each level."""
+    write_dicom(tmp_path / "a.dcm", IMAGE)
+    (tmp_path / "again").mkdir()
+    listed, looks = Folder.listed, []
+
+    def through_junction(path: Path) -> Folder:
+        looks.append(path)
+        assert len(looks) < 20
+        target = tmp_path / path.relative_to(tmp_path).name.replace("again", "")
+        folder = listed(target)
+        folder.path, folder.__dict__["real"] = path, os.path.realpath(target)
+        return folder
+
+    monkeypatch.setattr(Folder, "listed", through_junction)
+    assert _found(tmp_path) == [("a.dcm", None)]
 
 
 def test_header_facts(tmp_path: Path) -> None:

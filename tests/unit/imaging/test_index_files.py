@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from pathlib import Path
 
 import pytest
 
 from fieldray.imaging.discover import discover
+from fieldray.imaging.index_files import NamesInAnyCase
 from fieldray.imaging.synthetic import chest_phantom
+from fieldray.store.refs import image_key, place_of
 from long_headers import dicom_file, element, index_file, record
 from phantoms import write_dicom, write_index
 
@@ -106,3 +109,25 @@ def test_files_that_are_missing_beside_others_are_a_line_each(medium: Path) -> N
 def test_a_name_that_climbs_out_twice_is_one_line(medium: Path) -> None:
     index = write_index(medium / "DICOMDIR", [("..", "X"), ("..", "X"), ("..", "Y")])
     assert [ref.member for ref in discover([index])] == ["..\\X", "..\\Y"]
+
+
+def test_a_file_has_the_name_that_its_folder_gives_it_also_where_any_case_will_do(
+    medium: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or it would be found under two names, and judged twice, on Windows and macOS."""
+    folder = medium / "IMAGES"
+    (folder / "ONE").rename(folder / "one")
+    (folder / "Two").touch()  # beside TWO, as only some systems can
+    names = NamesInAnyCase()
+    monkeypatch.setattr(os.path, "lexists", lambda path: True)
+    assert [names.find(folder, name).name for name in ("ONE", "one", "TWO", "Two", "GONE")] == [
+        *("one", "one", "TWO", "Two", "GONE")
+    ]
+
+
+def test_a_name_with_a_zero_byte_is_told_as_it_is_kept(medium: Path) -> None:
+    """The key of a row in the store ends a name there."""
+    (medium / "DICOMDIR").write_bytes(index_file(record(element(NAME, b"\0IMAGES\0ONE "))))
+    (ref,) = discover([medium / "DICOMDIR"])
+    assert ref.problem is not None and ref.problem.code == "outside_folder"
+    assert ref.member is not None and place_of(image_key(ref)) == (ref.path, ref.member)

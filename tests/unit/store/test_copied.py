@@ -9,11 +9,18 @@ from pathlib import Path
 import pytest
 
 from fieldray.errors import StorageProblem
+from fieldray.store import database
 from fieldray.store.database import MIGRATIONS, damage_mark, open_database
 from fieldray.store.mending import mend
 from fieldray.store.results import ResultQuery, ResultStore
 from foreign_stores import journal_naming
 from outcomes import image_ref, run_spec, screened
+
+# An order that is called as what belongs to SQLite itself.
+CALLED = (
+    "PRAGMA writable_schema = ON;"
+    " UPDATE sqlite_master SET name = replace(name, 't', 'sqlite_t'), sql = replace(sql, ' t ', ' sqlite_t ')"
+)
 
 
 @pytest.fixture
@@ -65,6 +72,10 @@ def test_nor_does_one_that_waits_for_the_mended_database(path: Path, victim: Pat
     [
         "CREATE TRIGGER t AFTER INSERT ON results BEGIN UPDATE results SET category = 'normal'; END",
         "CREATE TRIGGER t AFTER UPDATE ON runs BEGIN DELETE FROM results; END",
+        "CREATE TRIGGER sqlitex AFTER INSERT ON results BEGIN UPDATE results SET category = 'normal'; END",
+        f"CREATE TRIGGER t AFTER INSERT ON results BEGIN UPDATE results SET rank = 3; END; {CALLED} WHERE name = 't'",
+        "PRAGMA user_version = 0",
+        "PRAGMA user_version = -1",
         "CREATE VIEW v AS SELECT 1",
         "CREATE TABLE more (x)",
         "CREATE INDEX i ON results (abs(score))",
@@ -73,8 +84,7 @@ def test_nor_does_one_that_waits_for_the_mended_database(path: Path, victim: Pat
 )
 def test_a_store_with_orders_in_it_is_set_aside_and_its_rows_are_kept(path: Path, order: str) -> None:
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute(order)
-        connection.commit()
+        connection.executescript(order)
     with pytest.raises(StorageProblem) as problem:
         open_database(path).close()
     assert problem.value.reason.code == "database_damaged"
@@ -105,3 +115,20 @@ def test_a_view_without_end_in_place_of_a_table_is_not_read_to_its_end(path: Pat
     assert mend(path) is not None
     with ResultQuery(path) as query:
         assert len(query.runs()) == 1
+
+
+def test_a_store_that_another_program_brings_up_to_date_just_now_is_no_damage(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older = path.with_name("older.sqlite")
+    open_database(older, migrations=MIGRATIONS[:-1]).close()
+    seen = database.schema
+
+    def meanwhile(connection: sqlite3.Connection) -> set[tuple[object, ...]]:
+        monkeypatch.setattr(database, "schema", seen)
+        open_database(older).close()
+        return seen(connection)
+
+    monkeypatch.setattr(database, "schema", meanwhile)
+    open_database(older).close()
+    assert not damage_mark(older).exists()

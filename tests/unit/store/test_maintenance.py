@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -15,9 +16,9 @@ import pytest
 from benchmarks.older_stores import step_back
 from fieldray.domain.run import Verdict
 from fieldray.errors import StorageProblem, UsageProblem
-from fieldray.persistence import FileLock
+from fieldray.persistence import FileLock, replace_durably
 from fieldray.store.database import damage_mark
-from fieldray.store.deleting import RunDeleter
+from fieldray.store.deleting import RunDeleter, only_one_restore
 from fieldray.store.history import HistoryQuery
 from fieldray.store.maintenance import backup, check, compact, drop_pictures, restore
 from fieldray.store.mending import mend, mend_pictures
@@ -305,11 +306,13 @@ def test_the_log_of_a_store_that_is_gone_is_not_read_as_that_of_the_backup(path:
         lambda place: place.write_bytes(b"these are no results" * 100),
         lambda place: write(place, "CREATE TRIGGER t AFTER INSERT ON results BEGIN DELETE FROM verdicts; END"),
         lambda place: write(place, "PRAGMA user_version = 99"),
+        lambda place: write(place, "PRAGMA user_version = 0"),
+        lambda place: place.write_bytes(b""),
         lambda place: place.write_bytes(place.read_bytes()[:-9000]),
         lambda place: (place.rename(place.with_name("elsewhere")), place.symlink_to(place.with_name("elsewhere"))),
         lambda place: place.with_name("results.pictures.sqlite").write_bytes(b"no pictures" * 100),
     ],
-    ids=["no database", "orders", "newer", "cut", "a link", "no pictures"],
+    ids=["no database", "orders", "newer", "of no version", "empty", "cut", "a link", "no pictures"],
 )
 def test_what_is_not_ours_is_not_put_in_place(path: Path, copied: Path, change: Callable[[Path], object]) -> None:
     change(copied / "results.sqlite")
@@ -325,7 +328,7 @@ def test_what_is_not_ours_is_not_put_in_place(path: Path, copied: Path, change: 
 def test_nothing_is_replaced_while_somebody_has_it_open(
     path: Path, copied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fieldray.store.upgrading._WAIT_S", 0.05)
+    monkeypatch.setattr("fieldray.store.exchanging._WAIT_S", 0.05)
     with ResultStore(path) as store:
         run_id = add(store, "8")
         with pytest.raises(StorageProblem) as problem:
@@ -334,3 +337,82 @@ def test_nothing_is_replaced_while_somebody_has_it_open(
         assert store.counts(run_id) == {"abnormal": 1}
     with pytest.raises(UsageProblem):
         restore(path, copied / "nowhere")
+
+
+def test_who_opens_a_store_while_it_is_exchanged_gets_the_new_one(
+    path: Path, copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or its results go into the file before, and the log of their changes is read as that of the backup."""
+    opened, saved = threading.Event(), threading.Event()
+
+    def screen() -> None:
+        with ResultStore(path) as store:
+            opened.set()
+            add(store, "77")
+        saved.set()
+
+    def replace_slowly(beside: Path, place: Path) -> None:
+        if place == path:
+            run.start()
+            opened.wait(1.0)
+        replace_durably(beside, place)
+
+    run = threading.Thread(target=screen)
+    monkeypatch.setattr("fieldray.store.maintenance.replace_durably", replace_slowly)
+    restore(path, copied)
+    run.join(20)
+    assert saved.is_set()
+    assert check(path, tell=nothing).results == COUNT + 1
+    assert held(path) == (2, 1, 1)
+
+
+def test_two_that_are_put_back_at_once_do_not_mix(
+    path: Path, copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = tmp_path / "new" / "results.sqlite"
+    codes: list[str] = []
+
+    def again(source: Path, target: Path) -> object:
+        monkeypatch.setattr("fieldray.store.maintenance.shutil.copyfile", copyfile)
+        found = copyfile(source, target)
+        with pytest.raises(StorageProblem) as problem:
+            restore(new, copied)
+        codes.append(problem.value.reason.code)
+        return found
+
+    copyfile = shutil.copyfile
+    monkeypatch.setattr("fieldray.store.maintenance.shutil.copyfile", again)
+    monkeypatch.setattr("fieldray.store.exchanging._WAIT_S", 0.05)
+    restore(new, copied)
+    assert codes == ["store_in_use"]
+    assert check(new, tell=nothing).results == COUNT
+    assert {file.name for file in new.parent.iterdir()} == {"results.sqlite", "results.pictures.sqlite"}
+
+
+def test_what_a_killed_restore_left_goes_with_a_deleted_run_but_not_under_one_at_work(path: Path, copied: Path) -> None:
+    left = path.with_name("results.restoring.sqlite")
+    shutil.copy(copied / "results.sqlite", left)
+    with only_one_restore(path):
+        assert RunDeleter(path).delete([1]).copies_left == (str(left),)
+    with ResultStore(path) as store:
+        run_id = add(store)
+    assert RunDeleter(path).delete([run_id]).copies_deleted == (str(left),)
+    assert not left.exists()
+
+
+@pytest.mark.parametrize("is_of_pictures", [False, True])
+def test_a_backup_that_could_not_be_put_back_is_none(path: Path, tmp_path: Path, is_of_pictures: bool) -> None:
+    """SQLite copies pages as they are, damaged or not."""
+    place = pictures_path(path) if is_of_pictures else path
+    with ResultStore(path) as store:
+        add(store, "fedcba")
+    data = bytearray(place.read_bytes())
+    data[-8192:] = b"\xa5" * 8192
+    place.write_bytes(data)
+    with pytest.raises(StorageProblem) as problem:
+        backup(path, tmp_path / "out", has_pictures=True, tell=nothing)
+    code = "pictures_damaged" if is_of_pictures else "database_damaged"
+    assert (problem.value.reason.code, dict(problem.value.reason.parameters)["path"]) == (code, str(place))
+    assert damage_mark(place).exists()
+    written = {path.name} if is_of_pictures else set()
+    assert {file.name for file in (tmp_path / "out").iterdir()} == written

@@ -16,7 +16,10 @@ import pytest
 
 from fieldray.domain.run import Verdict
 from fieldray.errors import StorageProblem
+from fieldray.store import mending
 from fieldray.store.database import MIGRATIONS, damage_mark, open_database
+from fieldray.store.deleting import RunDeleter
+from fieldray.store.maintenance import check
 from fieldray.store.mending import mend
 from fieldray.store.results import ResultQuery, ResultStore
 from outcomes import image_ref, run_spec, screened
@@ -288,6 +291,82 @@ def test_what_no_program_of_ours_wrote_is_damage_and_mended(path: Path, change: 
     told = mend(path)
     assert told is not None and told.code == "database_mended"
     assert find_damage(path) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE secrets SET value = x'00'",
+        'UPDATE results SET findings = \'[["no such label",0.5,"above",1]]\' WHERE id = 7',
+        'UPDATE runs SET spec = replace(spec, \'"label": "\', \'"label": "x\')',
+    ],
+    ids=["key", "point of no label", "label of a run"],
+)
+def test_what_is_damage_is_none_any_more_once_it_was_mended(path: Path, change: str) -> None:
+    """Or each start of a run would set the store aside again, and none would ever screen."""
+    with ResultStore(path) as store:
+        store.stamp_key()
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(change)
+    for expected in ("database_damaged", None):
+        code = None
+        try:
+            check(path, tell=lambda _share: None)
+            with ResultStore(path) as store:
+                store.stamp_key()
+        except StorageProblem as problem:
+            code = problem.reason.code
+        assert code == expected
+        mend(path)
+
+
+@pytest.mark.parametrize("is_finished", [True, False])
+def test_a_verdict_on_a_result_that_was_lost_comes_back_with_it(path: Path, is_finished: bool) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE results SET details = '[]' WHERE id = ?", (COUNT,))
+        connection.execute("UPDATE runs SET state = ?", ("finished" if is_finished else "cancelled",))
+    find_damage(path)
+    told = mend(path)
+    assert told is not None and dict(told.parameters)["verdicts"] == "1"
+    with ResultStore(path) as store:
+        run_id = store.open_run(SPEC)
+        other = store.row(store.save(run_id, screened(image_ref("another.dcm"), score=0.2), spec=SPEC))
+        assert (other.row_id > COUNT, other.verdict) == (True, None)  # the number of the lost one is nobody else's
+        assert store.earlier_verdicts(run_id) == ()
+        again = store.row(store.save(run_id, screened(image_ref(f"{COUNT - 1:03}.dcm")), spec=SPEC))
+        assert again.verdict == Verdict(choice="agree", note="seen")
+        twin = store.row(store.save(run_id, screened(image_ref("twin.dcm")), spec=SPEC))
+        assert twin.verdict in (None, again.verdict)
+
+
+def test_a_verdict_on_a_result_that_was_lost_goes_with_the_last_run(path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE results SET details = '[]' WHERE id = ?", (COUNT,))
+    find_damage(path)
+    mend(path)
+    RunDeleter(path).delete([1])
+    with ResultQuery(path) as query:
+        assert query._all("SELECT * FROM verdicts") == []
+
+
+def test_a_store_that_another_program_has_just_mended_is_left_alone(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damage(path)
+    find_damage(path)
+    refuse = mending._refuse_newer
+
+    def and_another(place: Path) -> None:
+        monkeypatch.setattr(mending, "_refuse_newer", refuse)
+        assert mend(place) is not None
+        refuse(place)
+
+    monkeypatch.setattr(mending, "_refuse_newer", and_another)
+    with pytest.raises(StorageProblem):
+        mend(path)
+    assert not path.with_name("results.damaged-2.sqlite").exists()
+    assert not damage_mark(path).exists()
+    assert names(path)
 
 
 def test_a_statement_of_ours_that_is_wrong_is_no_damage(path: Path) -> None:

@@ -175,7 +175,7 @@ def test_a_program_killed_at_any_moment_leaves_a_whole_file(path: Path, moment: 
 
 
 def test_while_somebody_else_has_it_open_nothing_is_changed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fieldray.store.upgrading._WAIT_S", 0.05)
+    monkeypatch.setattr("fieldray.store.exchanging._WAIT_S", 0.05)
     age(path, 5)
     with closing(sqlite3.connect(path)) as other:
         other.execute("PRAGMA journal_mode = WAL")
@@ -203,6 +203,25 @@ def test_a_row_that_makes_no_sense_is_damage_that_a_person_is_told_of_and_costs_
     with ResultQuery(path) as query:
         assert [result.row_id for result in query.rows(1)] == [1, 3, 4, 5, 6]
         assert query.row(1).verdict == AGREE
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        """ref = replace(ref, '"frame": 0', '"frame": {}')""",
+        """details = replace(details, '"thumbnail_shape": [', '"thumbnail_shape": [1, {}], "other": [')""",
+    ],
+)
+def test_a_number_that_no_file_of_results_holds_is_damage(path: Path, change: str) -> None:
+    """Or each start would end with an error of SQLite, and none would mend it."""
+    age(path, 5)
+    with closing(sqlite3.connect(path)) as old, old:
+        old.execute(f"UPDATE results SET {change.format(10**30)} WHERE id = 1")
+    with pytest.raises(StorageProblem) as problem:
+        open_database(path)
+    assert problem.value.reason.code == "database_damaged"
+    told = mend(path)
+    assert told is not None and dict(told.parameters)["results"] == "11"
 
 
 def test_a_damaged_store_of_the_version_before_is_mended_and_keeps_its_pictures(path: Path) -> None:
