@@ -65,6 +65,11 @@ def number(translator: Translator, value: float, *, digits: int) -> str:
     return translator.decimal(f"{value:.{digits}f}")
 
 
+def count(items: int) -> str:
+    """How many there are: from 10,000 on in groups of three digits, parted by a thin space (ISO 80000-1, 7.3.1)."""
+    return f"{items:,}".replace(",", "\u202f") if items >= 10_000 else str(items)
+
+
 def percent(translator: Translator, estimate: Estimate) -> str:
     """A measured share with its 95 % confidence interval: 93.2 % (91.0-95.1)."""
     value, low, high = (

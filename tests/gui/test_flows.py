@@ -289,6 +289,18 @@ def test_the_counts_filter_the_list(desk: Desk) -> None:
     desk.until(lambda: listed(desk) == [1, 4])
 
 
+def test_a_list_in_which_nothing_matches_says_so(desk: Desk) -> None:
+    desk.screen()
+    table, search = desk.window.work_list.table, desk.window.work_list.filter_bar.search
+    search.setText("nobody is called so")
+    desk.until(lambda: listed(desk) == [] and table.accessibleDescription() != "")
+    assert table.accessibleDescription() == "No image matches what is searched for or chosen above."
+    picture = table.viewport().grab().toImage()
+    assert len({picture.pixel(x, y) for x in range(picture.width()) for y in range(20, 50)}) > 2  # it is written there
+    search.clear()
+    desk.until(lambda: listed(desk) != [] and table.accessibleDescription() == "")
+
+
 def test_what_a_search_found_is_shown_from_the_top_and_ends_where_the_open_image_is(
     desk: Desk, rooms: FakeRooms
 ) -> None:

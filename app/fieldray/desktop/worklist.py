@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, Literal
 
 from PySide6.QtCore import QPoint, Qt, Signal
-from PySide6.QtGui import QAction, QFont, QFontMetrics, QResizeEvent
+from PySide6.QtGui import QAction, QFont, QFontMetrics, QPainter, QPaintEvent, QResizeEvent
 from PySide6.QtWidgets import (
     QAbstractItemView,
     QButtonGroup,
@@ -28,12 +28,13 @@ from fieldray.desktop.work_row import WorkRow
 from fieldray.desktop.worklist_delegate import CLASS_ROOM, ROW_HEIGHT, WorkListDelegate
 from fieldray.desktop.worklist_model import KEYS, WorkListModel
 from fieldray.domain.finding import WORK_LIST_ORDER, Category
-from fieldray.formatting import category_word
+from fieldray.formatting import category_word, count
 from fieldray.translation import Translator
 
 # Width of a column, and how wide the list must be for it to be shown of itself.
 _WIDTHS: Final = {"image": 58, "date": 92, "view": 84, "score": 60, "backend": 96, "ms": 62, "status": 220}
 _SHOWN_FROM: Final = {"image": 380, "date": 540, "view": 620, "backend": 720, "ms": 780, "status": 960}
+_MARGIN: Final = 24
 
 
 class FilterBar(QWidget):
@@ -89,7 +90,7 @@ class FilterBar(QWidget):
         for category, button in self._buttons.items():
             number = counts[category] if category else self._model.total()
             word = category_word(self._translator, category) if category else self._translator.text("All")
-            button.setText(f"{word}  {number}")
+            button.setText(f"{word}  {count(number)}")
             button.setAccessibleName(f"{word}: {number}")
         self._arrange()
 
@@ -127,8 +128,9 @@ def class_width(translator: Translator, font: QFont) -> int:
 class WorkTable(QTableView):
     """The table: whole rows, one at a time; the row being read stays where it is while others arrive."""
 
-    def __init__(self, model: WorkListModel, delegate: WorkListDelegate) -> None:
+    def __init__(self, model: WorkListModel, delegate: WorkListDelegate, translator: Translator) -> None:
         super().__init__()
+        self._rows, self._translator = model, translator
         self.setModel(model)
         self.setItemDelegate(delegate)
         self._delegate = delegate
@@ -144,6 +146,7 @@ class WorkTable(QTableView):
         self._set_headers()
         model.layoutAboutToBeChanged.connect(self._remember_place)
         model.layoutChanged.connect(self._keep_place)
+        model.changed.connect(self._say_if_empty)
 
     def fit_columns(self, width: int) -> None:
         """Show the columns there is room for; a person's own choice stays."""
@@ -155,6 +158,20 @@ class WorkTable(QTableView):
     def resizeEvent(self, event: QResizeEvent) -> None:
         self.fit_columns(self.width())
         super().resizeEvent(event)
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        super().paintEvent(event)
+        if text := self.accessibleDescription():
+            area = self.viewport().rect().adjusted(_MARGIN, _MARGIN, -_MARGIN, -_MARGIN)
+            flags = Qt.AlignmentFlag.AlignTop | Qt.AlignmentFlag.AlignHCenter | Qt.TextFlag.TextWordWrap
+            QPainter(self.viewport()).drawText(area, flags, text)
+
+    def _say_if_empty(self) -> None:
+        rows = self._rows
+        is_without_match = rows.is_whole and not rows.rowCount() and rows.total() > 0
+        words = self._translator.text("No image matches what is searched for or chosen above.")
+        self.setAccessibleDescription(words if is_without_match else "")
+        self.viewport().update()
 
     def _set_headers(self) -> None:
         rows, columns = self.verticalHeader(), self.horizontalHeader()
@@ -218,7 +235,7 @@ class WorkList(QWidget):
         self._goal: int | Literal["first", "last"] | None = None
         self._delegate = WorkListDelegate(translator, theme, self)
         self.filter_bar = FilterBar(model, translator, theme)
-        self.table = WorkTable(model, self._delegate)
+        self.table = WorkTable(model, self._delegate, translator)
         self.table.setAccessibleName(translator.text("Work list"))
         self.table.setColumnWidth(KEYS.index("class"), class_width(translator, self.table.font()))
         layout = QVBoxLayout(self)
