@@ -46,6 +46,7 @@ class BackendRunner:
         self._backend: Backend | None = None
         self._jobs: Sequence[InferenceJob] = ()
         self._failures = 0
+        self._chances = 0
         self._ready_since_s: float | None = None
         self._sequence = 0
         self._thread = threading.Thread(target=self._serve, name=f"runner-{kind.name}", daemon=True)
@@ -76,6 +77,7 @@ class BackendRunner:
     def _serve(self) -> None:
         delay_s = 0.0
         while self._scheduler.pause(self._status, delay_s):
+            self._chances = self._status.chances
             try:
                 self._start()
                 self._run_images()
@@ -156,7 +158,14 @@ class BackendRunner:
         if is_hopeless:
             self._failures, delay_s = 0, 0.0
         is_absent = why.code in self._kind.absent
-        self._scheduler.leave(self._status, why, jobs=self._jobs, is_hopeless=is_hopeless, is_absent=is_absent)
+        self._scheduler.leave(
+            self._status,
+            why,
+            jobs=self._jobs,
+            is_hopeless=is_hopeless,
+            chances=self._chances,
+            is_absent=is_absent,
+        )
         self._jobs = ()
         return delay_s
 

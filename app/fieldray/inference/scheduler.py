@@ -64,6 +64,7 @@ class BackendStatus:
     reason: Reason | None = None
     image_s: float = 0.0
     is_hopeless: bool = False
+    chances: int = 0  # how often it was to be tried again whatever was known of it
     absent: Reason | None = None
     is_chosen: bool = True
     announced: BackendChanged | None = None
@@ -134,6 +135,7 @@ class Scheduler:
             for status in self.statuses:
                 if status.name == name:
                     status.is_hopeless, status.absent = False, None
+                    status.chances += 1
 
     def lose(self, name: BackendName, why: Reason) -> None:
         """A backend's device is gone."""
@@ -148,6 +150,7 @@ class Scheduler:
             self._policy = policy
             for status in self.statuses:
                 status.is_chosen, status.is_hopeless = status.name in names, False
+                status.chances += 1
 
     def finish(self) -> None:
         """Take no more images, run those queued, then end; from now on publish nothing about backends."""
@@ -204,15 +207,18 @@ class Scheduler:
         *,
         jobs: Sequence[InferenceJob],
         is_hopeless: bool,
+        chances: int,
         is_absent: bool = False,
     ) -> None:
         """The backend is unavailable, and these images of its were not run.
 
-        That a device was never connected (`is_absent`) is not worth reporting: its backend is just stopped.
+        That a device was never connected (`is_absent`) is not worth reporting: its backend is just stopped. A device
+        that came since the start, when `chances` were counted, is tried again: that it was not there is no longer so.
         """
         with self._changing() as doomed:
             status.state = "stopped" if is_absent else "unavailable"
-            status.detail, status.reason, status.is_hopeless = "", why, is_hopeless
+            status.detail, status.reason = "", why
+            status.is_hopeless = is_hopeless and status.chances == chances
             self._running -= len(jobs)
             for job in reversed(jobs):
                 job.is_suspect = True
