@@ -32,6 +32,7 @@ from fieldray.processes.child import Child
 from fieldray.reasons import reason
 from fieldray.reports.exporter import PLAIN, ReportOptions
 from fieldray.settings import Settings
+from fieldray.store.locks import SessionLock
 
 if TYPE_CHECKING:
     import numpy as np
@@ -116,6 +117,7 @@ class Session:
         self._batch: Batch | None = None
         self._viewer: Decoders | None = None
         self._is_closed = False
+        self._shows = SessionLock(self.database)
 
     def __enter__(self) -> Self:
         return self
@@ -326,6 +328,7 @@ class Session:
             batch, resources = self._batch, (self._engine, self._lung_engine, self._viewer, self._warm)
             self._model = self._engine = self._lung_engine = self._viewer = self._warm = None
         with contextlib.ExitStack() as ends:  # the last one first
+            ends.callback(self._shows.release)
             for resource in resources:
                 if resource:
                     ends.callback(resource.close)

@@ -1,17 +1,51 @@
-"""Who works on a run.
+"""Who works on a run, and who shows results.
 
 A lock per run, which ends with the process however that ends: a file beside the results for every run that is under
 way or can be resumed, deleted once the run is finished. Nobody can lock such a file by mistake: whoever locks a run
 holds the database's write lock and has just read there that the run is not finished.
+
+And a lock per session: what it shows it knows by the rows of this file, so no backup takes the file's place meanwhile.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from pathlib import Path
+from typing import Final
 
 from fieldray.persistence import FileLock, HeldError
+
+_numbers: Final = itertools.count(1)
+
+
+class SessionLock:
+    """Held from birth until `release` or the end of the process; not at all where nothing can be written."""
+
+    def __init__(self, database: Path) -> None:
+        self._lock: FileLock | None = None
+        with contextlib.suppress(OSError):
+            database.parent.mkdir(parents=True, exist_ok=True)
+            name = f"{database.name}.session-{os.getpid()}-{next(_numbers)}.lock"
+            self._lock = FileLock(database.with_name(name), holder=str(os.getpid()))
+
+    def release(self) -> None:
+        """Give it back; safe to call twice."""
+        if self._lock:
+            self._lock.remove()
+
+
+def has_session(database: Path) -> bool:
+    """Whether somebody holds a `SessionLock`. What one that was killed has left is deleted. Raises OSError."""
+    for path in database.parent.glob(f"{database.name}.session-*.lock"):
+        try:
+            FileLock(path, holder="", is_made=False).remove()
+        except FileNotFoundError:
+            continue
+        except HeldError:
+            return True
+    return False
 
 
 class RunLocks:

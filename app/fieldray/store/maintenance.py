@@ -28,6 +28,7 @@ from fieldray.store.database import (
 )
 from fieldray.store.deleting import files_of_restore, only_one_restore, pictured
 from fieldray.store.exchanging import alone, free_name, keep_copy, only_one, restoring
+from fieldray.store.locks import has_session
 from fieldray.store.mending import mend_pictures, put_aside
 from fieldray.store.pictures import Kept, adopt, keep_only, pictures_path, thumbnail_of
 from fieldray.store.rows import category_in, category_of, moment_in, outcome_of, run_of, spec_of, verdict_of
@@ -250,9 +251,12 @@ def _swap(path: Path, beside: Path) -> Path | None:
 
     At every moment a whole file has the name, or the mark of a damaged one is there and the next run mends it.
     """
-    with only_one(path), _out_of_the_way(path) as replaced:
-        alone(beside).close()  # with all that its log of changes holds
-        replace_durably(beside, path)
+    with only_one(path):
+        if has_session(path):
+            raise StorageProblem(reason("store_in_use", path=path))
+        with _out_of_the_way(path) as replaced:
+            alone(beside).close()  # with all that its log of changes holds
+            replace_durably(beside, path)
     _mend_pictures(path)
     adopt(beside, path)  # pictures are those of the bytes, whoever kept them
     return replaced

@@ -20,6 +20,7 @@ from fieldray.persistence import FileLock, replace_durably
 from fieldray.store.database import damage_mark
 from fieldray.store.deleting import RunDeleter, only_one_restore
 from fieldray.store.history import HistoryQuery
+from fieldray.store.locks import SessionLock
 from fieldray.store.maintenance import backup, check, compact, drop_pictures, restore
 from fieldray.store.mending import mend, mend_pictures
 from fieldray.store.pictures import pictures_path
@@ -337,6 +338,20 @@ def test_nothing_is_replaced_while_somebody_has_it_open(
         assert store.counts(run_id) == {"abnormal": 1}
     with pytest.raises(UsageProblem):
         restore(path, copied / "nowhere")
+
+
+def test_nothing_is_replaced_while_a_session_shows_it(path: Path, copied: Path) -> None:
+    """It knows results by their rows, and has the file open only while it reads. One that was killed stops nobody."""
+    before, lock, other = held(path), SessionLock(path), SessionLock(path)
+    lock.release()
+    with pytest.raises(StorageProblem) as problem:
+        restore(path, copied)
+    assert problem.value.reason.code == "store_in_use"
+    assert held(path) == before
+    other.release()
+    path.with_name(f"{path.name}.session-1-1.lock").write_text("1")
+    restore(path, copied)
+    assert not [file.name for file in path.parent.iterdir() if "session" in file.name]
 
 
 def test_who_opens_a_store_while_it_is_exchanged_gets_the_new_one(
