@@ -64,7 +64,7 @@ class LungFields:
 
     @property
     def shares(self) -> NDArray[np.uint8]:
-        """(rows, columns) uint8, unpacked anew whenever it is asked for; from `threshold` on a cell is lung."""
+        """(rows, columns) uint8, unpacked whenever it is asked for; from `threshold` on a cell is lung."""
         return self.kept.shares
 
     @property
