@@ -52,6 +52,12 @@ def pictures_path(database: Path) -> Path:
     return database.with_name(f"{database.stem}.pictures{database.suffix}")
 
 
+def size_of(database: Path) -> int:
+    """Bytes of a store: of results and pictures, with all that lies beside them for SQLite."""
+    files = (*files_of(database), *files_of(pictures_path(database)))
+    return sum(file.stat().st_size for file in files if file.exists())
+
+
 def picture_row(facts: ReadFacts, frame: int) -> PictureRow | None:
     """The pictures of an image that was read, as they are kept; None if there are none."""
     if not facts.content_sha256 or not (facts.preview or facts.thumbnail is not None):

@@ -6,7 +6,7 @@ import os
 import shutil
 import sqlite3
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -51,17 +51,6 @@ def add(store: ResultStore, *outcomes: Outcome, spec: object = SPEC, state: str 
     if state == "finished":
         store.finish(run_id)
     return run_id
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "results.sqlite"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[ResultStore]:
-    with ResultStore(path) as opened:
-        yield opened
 
 
 def pictures(path: Path, what: str) -> object:

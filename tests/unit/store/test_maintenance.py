@@ -163,7 +163,7 @@ def test_pictures_are_dropped_to_the_last_byte_and_no_result_with_them(path: Pat
         assert freed_bytes > COUNT * 5000
         assert not any(b"of a patient" in file.read_bytes() for file in path.parent.iterdir())
         assert held(path) == (1, 0, 1)
-        add(window, "01")  # what is screened anew keeps its pictures again
+        add(window, "01")  # what is screened again keeps its pictures
     assert held(path) == (2, 2, 1)
 
 

@@ -266,7 +266,7 @@ def test_programs_that_begin_at_once_share_one_store(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        "UPDATE results SET header = CAST(x'7bff' AS TEXT)",  # no UTF-8: Python's own complaint
+        "UPDATE results SET header = CAST(x'7bff' AS TEXT)",  # no UTF-8: Python's own error
         "UPDATE results SET details = '{\"rows\": 1'",  # no JSON
         "UPDATE results SET details = '[]'",
         "UPDATE results SET findings = '[[7]]'",

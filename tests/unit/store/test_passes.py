@@ -7,7 +7,6 @@ import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -26,12 +25,6 @@ from outcomes import POINT, failed, image_ref, read_facts, refused, run_spec, sc
 
 SPEC = run_spec()
 AGREE, DISAGREE = Verdict(choice="agree", note="seen"), Verdict(choice="disagree")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[ResultStore]:
-    with ResultStore(tmp_path / "results.sqlite") as opened:
-        yield opened
 
 
 def image(name: str, content: str = "c") -> Screened:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import sys
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -41,12 +40,6 @@ def path(tmp_path: Path) -> Path:
             store.save(run_id, image(content), spec=SPEC)
         store.finish(run_id)
     return place
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[ResultStore]:
-    with ResultStore(path) as opened:
-        yield opened
 
 
 def shown(path: Path) -> str:
@@ -151,7 +144,7 @@ def test_one_that_somebody_else_made_is_not_used_and_ends_no_run(path: Path, ord
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links need a right there")
 def test_no_link_is_followed(path: Path, tmp_path: Path) -> None:
-    victim = tmp_path / "film.png"
+    victim = tmp_path / "image.png"
     victim.write_bytes(b"an X-ray")
     pictures_path(path).unlink()
     pictures_path(path).symlink_to(victim)

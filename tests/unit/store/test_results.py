@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -20,12 +20,6 @@ from outcomes import failed, image_ref, read_facts, refused, run_spec, screened
 
 SPEC = run_spec()
 AGREE = Verdict(choice="agree", note="seen")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[ResultStore]:
-    with ResultStore(tmp_path / "results.sqlite") as opened:
-        yield opened
 
 
 def as_values(outcome: Outcome) -> object:

@@ -34,17 +34,6 @@ COLUMNS: tuple[ListColumn, ...] = get_args(ListColumn)
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "results.sqlite"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[ResultStore]:
-    with ResultStore(path) as opened:
-        yield opened
-
-
-@pytest.fixture
 def query(store: ResultStore) -> Iterator[WorkListQuery]:
     with WorkListQuery(store.path) as opened:
         yield opened
