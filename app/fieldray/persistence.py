@@ -363,6 +363,24 @@ class FileLock:
         return text.strip("\0 \n") or "?"
 
 
+@contextlib.contextmanager
+def only_writer(path: Path, lock: Path, *, wait_s: float) -> Iterator[None]:
+    """While inside, nobody else who asks for the same lock changes the file at `path`.
+
+    lock    the file that is locked
+    wait_s  how long to wait for somebody else at most
+    Raises StorageProblem (file_in_use, disk_full, disk_failing, not_writable), and what the block raises.
+    """
+    try:
+        held = FileLock(lock, holder=f"process {os.getpid()}", wait_s=wait_s)
+    except HeldError as rival:
+        raise StorageProblem(reason("file_in_use", path=path, holder=rival.holder)) from rival
+    except OSError as error:
+        raise storage_problem(error, path) from error
+    with held:
+        yield
+
+
 def _lock(handle: int) -> None:
     """Raises OSError: one of `_HELD_ERRNO` if it is locked."""
     if sys.platform == "win32":
