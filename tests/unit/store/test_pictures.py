@@ -70,7 +70,7 @@ def test_it_can_be_deleted_by_hand_and_the_next_run_begins_another(path: Path) -
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows holds open files fast")
-def test_it_can_be_deleted_while_a_run_goes_on(store: ResultStore, path: Path) -> None:
+def test_it_can_be_deleted_during_a_run(store: ResultStore, path: Path) -> None:
     run_id = store.open_run(SPEC)
     store.save(run_id, image("0"), spec=SPEC)
     pictures_path(path).unlink()

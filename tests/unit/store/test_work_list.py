@@ -304,7 +304,7 @@ def test_a_run_that_is_continued_while_it_is_listed_has_every_image_once(path: P
             assert counts(query, run_id) == {"abnormal": 2, "normal": 1}
 
 
-def test_a_mended_store_is_listed_anew(path: Path) -> None:
+def test_a_store_that_was_fixed_is_listed_again(path: Path) -> None:
     with ResultStore(path) as store:
         run_id = add(store)
         store.set_state(run_id, "finished")
@@ -394,6 +394,7 @@ def test_patients_are_sought_in_an_index(path: Path) -> None:
         said.clear()
         query.of_patient("P-7")
         query.of_patient("P-7", run_id=run_id)
+    assert sum("INDEXED BY work_list_by_patient_id" in statement for statement in said) == 2
     with closing(sqlite3.connect(path)) as connection:
         for statement in said:
             plan = [row[3] for row in connection.execute("EXPLAIN QUERY PLAN " + statement)]
