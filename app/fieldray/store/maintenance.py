@@ -30,7 +30,7 @@ from fieldray.store.database import (
 from fieldray.store.deleting import files_of_restore, pictured
 from fieldray.store.exchanging import alone, free_name, keep_copy, only_one, only_one_restore, restoring
 from fieldray.store.mending import mend_pictures, put_aside
-from fieldray.store.pictures import Kept, adopt, keep_only, pictures_path, size_of, thumbnail_of
+from fieldray.store.pictures import PictureDeletion, adopt, keep_only, pictures_path, size_of, thumbnail_of
 from fieldray.store.rows import category_in, category_of, moment_in, outcome_of, run_of, spec_of, verdict_of
 from fieldray.store.schema import MIGRATIONS, PICTURES, Migration, stated_version
 from fieldray.store.stamps import KEY, checked_key
@@ -128,7 +128,7 @@ def compact(path: Path) -> tuple[int, bool]:
     return before - size_of(path), is_small and pictures.is_wiped
 
 
-def drop_pictures(path: Path) -> tuple[Kept, int]:
+def drop_pictures(path: Path) -> tuple[PictureDeletion, int]:
     """Delete all pictures; what was done, and by how many bytes the files have shrunk. Raises StorageProblem."""
     before = size_of(path)
     return keep_only(path, ()), before - size_of(path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -13,6 +12,7 @@ from typing import get_args
 import numpy as np
 import pytest
 
+from asked_statements import AskedStatements
 from benchmarks.older_stores import step_back
 from fieldray.domain.finding import WORK_LIST_ORDER, Finding, Outcome, Screened
 from fieldray.domain.history import VerdictFilter, has_verdict
@@ -21,7 +21,7 @@ from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.domain.work_list import ListColumn, ResultFilter, ResultOrder
 from fieldray.formatting import file_name, person, view_label
 from fieldray.reasons import reason
-from fieldray.store.database import damage_mark, open_database
+from fieldray.store.database import damage_mark
 from fieldray.store.deleting import RunDeleter
 from fieldray.store.mending import mend
 from fieldray.store.results import ResultStore
@@ -381,24 +381,16 @@ def test_images_of_a_patient_are_found_in_runs_that_are_not_listed_too(path: Pat
 
 
 def test_patients_are_sought_in_an_index(path: Path) -> None:
-    said: list[str] = []
-
-    def traced(path: Path) -> sqlite3.Connection:
-        connection = open_database(path)
-        connection.set_trace_callback(said.append)
-        return connection
-
+    said = AskedStatements()
     with ResultStore(path) as store:
         run_id = add(store)
-    with WorkListQuery(path, connect=traced) as query:
+    with WorkListQuery(path, connect=said.connect) as query:
         said.clear()
         query.of_patient("P-7")
         query.of_patient("P-7", run_id=run_id)
     assert sum("INDEXED BY work_list_by_patient_id" in statement for statement in said) == 2
-    with closing(sqlite3.connect(path)) as connection:
-        for statement in said:
-            plan = [row[3] for row in connection.execute("EXPLAIN QUERY PLAN " + statement)]
-            assert not [step for step in plan if step.startswith(("SCAN results", "SCAN work_list"))], plan
+    for plan in said.plans(path):
+        assert not [step for step in plan if step.startswith(("SCAN results", "SCAN work_list"))], plan
 
 
 def test_every_reason_of_a_refusal_is_sorted_by_its_code(store: ResultStore, query: WorkListQuery) -> None:
