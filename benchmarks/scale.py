@@ -69,7 +69,8 @@ def scale_report(model: Model, *, count: int, notify: Notify, steps: int = 250, 
     marks = _marks(found["acts"], found["peak_mb"])
     how = (
         f"{count} results of one run, saved by the store's own functions in {saved_s:.0f} s: {size / count:.0f} bytes "
-        "each, with thumbnail, heat map and lungs. There are no image files; what is opened shows what was kept.",
+        "each, with heat map and lungs; thumbnails lie in the file of pictures, which is not counted. There are no "
+        "image files; what is opened shows what was kept.",
         f"A pause is how much later than due the window came to a beat of {BEAT_MS} ms. The longest that its thread "
         f"computed between two beats was {busiest['busy_ms']:.0f} ms ({busiest['name']}): the rest is other programs.",
         f"Memory is resident: {found['empty_mb']:.0f} MB with an empty window, {found['opened_mb']:.0f} MB with the "
