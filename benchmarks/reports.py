@@ -8,11 +8,12 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from html import escape
 from pathlib import Path
 from typing import Any, Final
 
 import jinja2
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from benchmarks.processes import CHECKOUT
 from fieldray.bench.machine import machine_facts
@@ -185,11 +186,11 @@ def _markdown(block: Block) -> Iterator[str]:
         yield _row(["---", *["---:"] * (len(block.columns) - 1)])
         yield from map(_row, block.rows)
     elif isinstance(block, Points):
-        yield from (f"- {escape(sentence)}" for sentence in block.sentences)
+        yield from (f"- {escape(sentence, quote=False)}" for sentence in block.sentences)
 
 
 def _row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(str(escape(cell)).replace("|", "\\|") for cell in cells) + " |"
+    return "| " + " | ".join(escape(str(cell), quote=False).replace("|", "\\|") for cell in cells) + " |"
 
 
 def _git(root: Path, *arguments: str) -> str:

@@ -64,7 +64,7 @@ class LungFields:
 
     @property
     def shares(self) -> NDArray[np.uint8]:
-        """(rows, columns) uint8, unpacked whenever it is asked for; from `threshold` on a cell is lung."""
+        """(rows, columns) uint8, read-only; from `threshold` on a cell is lung."""
         return self.kept.shares
 
     @property
@@ -206,18 +206,20 @@ def evidence_limit(manifest: Manifest) -> float | None:
     return float(limit) if isinstance(limit, int | float) and 0 <= limit <= 1 else None
 
 
-def _fields(shares: NDArray[np.uint8], threshold: int) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+def _fields(shares: NDArray[np.uint8], threshold: int) -> tuple[NDArray[np.uint8], NDArray[np.intp]]:
     """The shares without small parts that are no lung, and the number of the part that each cell is in, 0 for none."""
     parts = components(shares >= threshold)
     sizes = np.bincount(parts.reshape(-1))
     sizes[0] = 0
     is_small = sizes < _LEAST_PART * sizes.max()
     is_small[0] = not sizes.any()  # the soft edge around a lung belongs to it; without a lung it is the edge of nothing
+    if not is_small.any():
+        return shares, parts
     is_spot = is_small[parts]
-    return np.where(is_spot, np.uint8(0), shares), np.where(is_spot, np.int32(0), parts)
+    return np.where(is_spot, np.uint8(0), shares), np.where(is_spot, np.intp(0), parts)
 
 
-def _sides(parts: NDArray[np.int32], areas: NDArray[np.float64]) -> tuple[float, float]:
+def _sides(parts: NDArray[np.intp], areas: NDArray[np.float64]) -> tuple[float, float]:
     """Share of the image's area left and right of the middle of the mask, as seen in the image."""
     weights = np.bincount(parts.reshape(-1), weights=areas.reshape(-1))[1:]
     total = float(weights.sum())

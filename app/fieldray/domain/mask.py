@@ -5,9 +5,9 @@ boxes, and all of that in a kilobyte. NumPy alone: what a mask of 256 x 256 asks
 from __future__ import annotations
 
 import zlib
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, Self
 
 import numpy as np
@@ -20,52 +20,44 @@ Mask = NDArray[np.bool_]
 _BLOCK_ROWS: Final = 256
 
 
-def components(mask: Mask) -> NDArray[np.int32]:
-    """Number every connected part (4 neighbours) of a mask (rows, columns) from 1; 0 is what is not in it.
+def components(mask: Mask) -> NDArray[np.intp]:
+    """Number every connected part (4 neighbours) of a mask (rows, columns) from 1, in reading order; 0 is the rest.
 
-    The runs of each row are joined with those of the row above (union-find; Rosenfeld and Pfaltz 1966).
+    The runs of each row are joined with those of the row above (Rosenfeld and Pfaltz 1966), all rows at once: each run
+    takes the lowest number among those that touch it, until none changes.
     """
-    rows, starts, ends = _runs(mask)
-    parents = list(range(len(rows)))
-
-    def root(run: int) -> int:
-        while parents[run] != run:
-            parents[run] = parents[parents[run]]
-            run = parents[run]
-        return run
-
-    for above, below in _touching(rows, starts, ends):
-        parents[root(below)] = root(above)
-    numbers: dict[int, int] = {}
-    labels = np.zeros(mask.shape, np.int32)
-    for run, (row, start, end) in enumerate(zip(rows, starts, ends, strict=True)):
-        labels[row, start:end] = numbers.setdefault(root(run), len(numbers) + 1)
+    starts, ends = _runs(mask)
+    above, below = _touching(starts, ends, row_length=mask.shape[1] + 1)
+    parts = np.arange(len(starts))
+    while (parts[above] != parts[below]).any():
+        lowest = np.minimum(parts[above], parts[below])
+        np.minimum.at(parts, parts[above], lowest)
+        np.minimum.at(parts, parts[below], lowest)
+        while not np.array_equal(shorter := parts[parts], parts):
+            parts = shorter
+    numbers = np.unique(parts, return_inverse=True)[1] + 1
+    labels = np.zeros(mask.shape, np.intp)
+    labels[mask] = np.repeat(numbers, ends - starts)
     return labels
 
 
-def _runs(mask: Mask) -> tuple[list[int], list[int], list[int]]:
-    """Row, first column and the column behind the last of every run, in reading order."""
-    edges = np.diff(np.pad(mask, ((0, 0), (1, 1))).astype(np.int8), axis=1)
-    rows, starts = np.nonzero(edges == 1)
-    ends = np.nonzero(edges == -1)[1]
-    return rows.tolist(), starts.tolist(), ends.tolist()
+def _runs(mask: Mask) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Where every run begins and ends, in reading order, if each row were one cell longer and all were in one line."""
+    padded = np.zeros(mask.shape[0] * (mask.shape[1] + 1) + 1, np.int8)
+    padded[1:].reshape(mask.shape[0], mask.shape[1] + 1)[:, :-1] = mask
+    steps = np.diff(padded)
+    return np.flatnonzero(steps == 1), np.flatnonzero(steps == -1)
 
 
-def _touching(rows: list[int], starts: list[int], ends: list[int]) -> Iterator[tuple[int, int]]:
-    """Pairs of runs that lie on each other."""
-    by_row: Mapping[int, list[int]] = _grouped(rows)
-    for row, below in by_row.items():
-        for run in below:
-            for other in by_row.get(row - 1, ()):
-                if starts[other] < ends[run] and starts[run] < ends[other]:
-                    yield other, run
-
-
-def _grouped(rows: list[int]) -> dict[int, list[int]]:
-    grouped: defaultdict[int, list[int]] = defaultdict(list)
-    for run, row in enumerate(rows):
-        grouped[row].append(run)
-    return dict(grouped)
+def _touching(
+    starts: NDArray[np.intp], ends: NDArray[np.intp], *, row_length: int
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Pairs of runs that lie on each other: the upper one of each, and the lower one."""
+    first = np.searchsorted(ends, starts - row_length, side="right")
+    counts = np.searchsorted(starts, ends - row_length, side="left") - first
+    below = np.repeat(np.arange(len(starts)), counts)
+    place = np.arange(len(below)) - np.repeat(counts.cumsum() - counts, counts)
+    return first[below] + place, below
 
 
 # ---- overlap with boxes
@@ -223,24 +215,31 @@ class KeptShares:
     @property
     def shares(self) -> Shares:
         """(rows, columns) uint8, read-only. Raises ValueError for data that nobody kept."""
-        size = self.rows * self.columns
-        if min(self.rows, self.columns) < 1 or size > _MOST_CELLS or not 0 < self.threshold <= 255:
-            raise ValueError(f"no mask has {self.rows} x {self.columns} cells from {self.threshold} on")
-        data, bits = _decompressed(self.data, 2 * size), (size + 7) // 8
-        mask = np.unpackbits(np.frombuffer(data, np.uint8, bits), count=size).reshape(self.rows, self.columns) > 0
-        shares, edge = np.where(mask, np.uint8(255), np.uint8(0)), _along_edge(mask)
-        shares[edge] = np.frombuffer(data, np.uint8, offset=bits)
-        if not np.array_equal(shares >= self.threshold, mask):
-            raise ValueError("shares that are not those of their mask")
-        shares.flags.writeable = False
-        return shares
+        return _unpacked(self)
+
+
+@lru_cache(maxsize=4)  # an image's are asked for several times while it is screened or shown
+def _unpacked(kept: KeptShares) -> Shares:
+    size = kept.rows * kept.columns
+    if min(kept.rows, kept.columns) < 1 or size > _MOST_CELLS or not 0 < kept.threshold <= 255:
+        raise ValueError(f"no mask has {kept.rows} x {kept.columns} cells from {kept.threshold} on")
+    data, bits = _decompressed(kept.data, 2 * size), (size + 7) // 8
+    mask = np.unpackbits(np.frombuffer(data, np.uint8, bits), count=size).reshape(kept.rows, kept.columns) > 0
+    shares, edge = np.where(mask, np.uint8(255), np.uint8(0)), _along_edge(mask)
+    shares[edge] = np.frombuffer(data, np.uint8, offset=bits)
+    if not np.array_equal(shares >= kept.threshold, mask):
+        raise ValueError("shares that are not those of their mask")
+    shares.flags.writeable = False
+    return shares
 
 
 def _along_edge(mask: Mask) -> Mask:
     """The cells of each square of four of which some are inside and some are not; beyond the mask none is."""
-    field = np.pad(mask, 1)
-    corners = field[:-1, :-1], field[:-1, 1:], field[1:, :-1], field[1:, 1:]
-    is_mixed: Mask = np.logical_or.reduce(corners) & ~np.logical_and.reduce(corners)
+    field = np.zeros((mask.shape[0] + 2, mask.shape[1] + 2), bool)
+    field[1:-1, 1:-1] = mask
+    above, below = field[:-1], field[1:]
+    some, every = above | below, above & below
+    is_mixed: Mask = (some[:, :-1] | some[:, 1:]) & ~(every[:, :-1] & every[:, 1:])
     edge: Mask = is_mixed[:-1, :-1] | is_mixed[:-1, 1:] | is_mixed[1:, :-1] | is_mixed[1:, 1:]
     return edge
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Final, Protocol, TypeVar
 
 import numpy as np
@@ -103,7 +103,7 @@ def read_request(
     body = {"spec": _values(spec), "detail": detail, "frames": ref.header.number_of_frames, **_place(ref)}
     body["stamp_key"] = stamp_key.hex()
     body["lungs"] = _values(lungs) if lungs else None
-    return Message({"ask": "read", "rules": asdict(rules) if rules else None, **body})
+    return Message({"ask": "read", "rules": _values(rules) if rules else None, **body})
 
 
 def _place(ref: ImageRef) -> dict[str, Any]:
@@ -120,8 +120,8 @@ def hash_of(answer: Message) -> str:
     return converted(answer.body, dict[str, str])["content_sha256"]
 
 
-def _values(spec: InputSpec) -> dict[str, Any]:
-    return {field.name: getattr(spec, field.name) for field in fields(spec)}
+def _values(of: InputSpec | HeaderRules) -> dict[str, Any]:
+    return {field.name: getattr(of, field.name) for field in fields(of)}
 
 
 def no_tensor(error: FieldrayError, *, content_sha256: str) -> ReadResult:

@@ -340,7 +340,9 @@ class ResultStore(ResultQuery):
             for row in copies:
                 self._bring_verdict(run_id, row["id"], row["result_hash"], row["image_key"])
             row_ids = tuple(row["id"] for row in (*found, *copies))
-            for row_id, row in self._stored(SELECT, row_ids).items():
+            if copies:
+                work_rows.note_copies(self._all, run_id, others)
+            for row_id, row in self._stored(SELECT, work_rows.unlisted(self._all, run_id, row_ids)).items():
                 work_rows.note(self._all, run_id, row_id, self._results([row])[0].outcome)
         return row_ids
 

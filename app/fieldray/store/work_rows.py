@@ -7,7 +7,9 @@ transaction that makes it, and so are the counts by class.
 from __future__ import annotations
 
 import hashlib
+import json
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -23,6 +25,20 @@ _SAVE: Final = f"INSERT OR REPLACE INTO work_list ({_COLUMNS}) VALUES (?, ?, ?, 
 _COUNT: Final = """
     INSERT INTO work_counts (run_id, is_whole, {category}) VALUES (?1, 0, ?2)
     ON CONFLICT (run_id) DO UPDATE SET {category} = {category} + ?2
+"""
+
+_UNLISTED: Final = """
+    SELECT id FROM results WHERE id IN (SELECT value FROM json_each(?2))
+    AND NOT EXISTS (SELECT 1 FROM work_list WHERE run_id = ?1 AND result_id = results.id)
+"""
+# Copies of rows of other runs are listed as those are.
+_OF_COPY: Final = ", ".join(f"listed.{name}" for name in _COLUMNS.split(", ")[2:])
+_COPY: Final = f"""
+    INSERT INTO work_list ({_COLUMNS})
+    SELECT copy.run_id, copy.id, {_OF_COPY}
+    FROM results AS earlier JOIN work_list AS listed ON listed.run_id = earlier.run_id AND listed.result_id = earlier.id
+    JOIN results AS copy ON copy.run_id = ?1 AND copy.image_key = earlier.image_key
+    WHERE earlier.id IN (SELECT value FROM json_each(?2)) RETURNING rank
 """
 
 # Executes a statement with these values on the store that is being changed; what it gives.
@@ -43,6 +59,18 @@ def note(execute: Execute, run_id: int, row_id: int, outcome: Outcome) -> None:
     _count(execute, run_id, outcome.category, 1)
     if known:
         _count(execute, run_id, category_of(known[0]["rank"]), -1)
+
+
+def note_copies(execute: Execute, run_id: int, of: Sequence[int]) -> None:
+    """List the rows of a run that were copied from these of other runs, where those are listed."""
+    ranks = Counter(row["rank"] for row in execute(_COPY, run_id, json.dumps(of)))
+    for rank, number in ranks.items():
+        _count(execute, run_id, category_of(rank), number)
+
+
+def unlisted(execute: Execute, run_id: int, row_ids: Sequence[int]) -> tuple[int, ...]:
+    """Those of a run's rows that are not listed."""
+    return tuple(row["id"] for row in execute(_UNLISTED, run_id, json.dumps(row_ids)))
 
 
 def end(execute: Execute, run_id: int) -> None:

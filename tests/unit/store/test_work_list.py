@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -21,6 +22,7 @@ from fieldray.domain.study import ImageHeader, ImageRef
 from fieldray.domain.work_list import ListColumn, ResultFilter, ResultOrder
 from fieldray.formatting import file_name, person, view_label
 from fieldray.reasons import reason
+from fieldray.store import work_rows
 from fieldray.store.database import damage_mark
 from fieldray.store.deleting import RunDeleter
 from fieldray.store.mending import mend
@@ -398,3 +400,30 @@ def test_every_reason_of_a_refusal_is_sorted_by_its_code(store: ResultStore, que
     outcomes = [replace(refused(image_ref(f"{number}.dcm")), reason=one) for number, one in enumerate(why)]
     run_id = add(store, *outcomes)
     assert listed(query, run_id, ResultOrder("status")) == [2, 1, 3]
+
+
+def all_listed(store: ResultStore, run_id: int) -> tuple[object, ...]:
+    """The rows of a run's list but for their numbers, and its counts."""
+    with closing(sqlite3.connect(store.path)) as connection:
+        names = [row[1] for row in connection.execute("PRAGMA table_info (work_list)")]
+        columns = ", ".join(f"list.{name}" for name in names if name not in ("run_id", "result_id"))
+        rows = f"""SELECT image_key, {columns} FROM work_list AS list JOIN results ON results.id = list.result_id
+                   WHERE list.run_id = ? ORDER BY image_key"""
+        return (*connection.execute(rows, (run_id,)), store.counts(run_id))
+
+
+def test_what_is_taken_over_is_listed_as_if_it_had_been_saved(store: ResultStore) -> None:
+    """From a run that lists it, and that lists it no more; and a row of the run itself whose image is back."""
+    earlier = add(store)
+    expected, rows = all_listed(store, earlier), [row.row_id for row in store.rows(earlier)]
+    assert len(rows) == len(OUTCOMES)
+    work_rows.leave_out(store._all, earlier, rows[1])
+
+    run_id = store.open_run(SPEC, fresh=True)
+    copies = [*store.take_over(run_id, own=(), others=rows[:5]), *store.take_over(run_id, own=(), others=rows[5:])]
+    assert all_listed(store, run_id) == expected
+
+    work_rows.leave_out(store._all, run_id, copies[2])
+    assert all_listed(store, run_id) != expected
+    store.take_over(run_id, own=copies, others=())
+    assert all_listed(store, run_id) == expected
